@@ -1,0 +1,83 @@
+"""Where compiled CPU code is kept, and the decorators that keep it there.
+
+Numba's own cache looks at the date of the file a function stands in, so an edit to an emitter would
+leave stale code behind. Here the folder's name carries a hash of every kernel source, so nothing stale
+is ever found; Numba adds the CPU's features and writes each entry atomically, so two processes may
+fill the cache at once.
+"""
+
+import functools
+import hashlib
+import os
+from contextlib import contextmanager
+from pathlib import Path
+
+KERNELS = Path(__file__).resolve().parent.parent
+
+
+@functools.cache
+def cache_root():
+    """The folder of all versions: IMPLICIT_CONV_CACHE_DIR, or the user's cache folder."""
+    chosen = os.environ.get("IMPLICIT_CONV_CACHE_DIR")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from numba.misc.appdirs import user_cache_dir
+
+    return Path(user_cache_dir("implicit_conv", appauthor=False))
+
+
+@functools.cache
+def cache_folder():
+    """The folder of this version: its name is a hash of all kernel sources and of the compiler's version."""
+    import llvmlite
+    import numba
+
+    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
+    for source in sorted(KERNELS.rglob("*.py")):
+        digest.update(source.relative_to(KERNELS).as_posix().encode())
+        digest.update(source.read_bytes())
+    return cache_root() / digest.hexdigest()[:16]
+
+
+@functools.cache
+def writable():
+    """Whether compiled code can be kept at all; if not, every process compiles anew."""
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(cache_folder(), os.W_OK)
+
+
+@contextmanager
+def _numba_cache():
+    from numba.core import config
+
+    before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder())
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
+
+
+def kernel(*signature, **options):
+    """`numba.njit` for the engine: no GIL, numpy's error model, compiled code kept in our folder."""
+    from numba import njit
+
+    def decorate(function):
+        with _numba_cache():
+            options_here = {"nogil": True, "error_model": "numpy", "cache": writable(), **options}
+            return njit(*signature, **options_here)(function)
+
+    return decorate
+
+
+def entry(signature):
+    """`numba.cfunc` for code that is called by address, kept in our folder."""
+    from numba import cfunc
+
+    def decorate(function):
+        with _numba_cache():
+            return cfunc(signature, error_model="numpy", cache=writable())(function)
+
+    return decorate

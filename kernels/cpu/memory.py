@@ -1,0 +1,113 @@
+"""Memory by address, for compiled code: the CPU engine passes addresses (int64), as a GPU kernel does.
+
+Strides are in bytes and may be zero or negative; element copies move bits, whatever their type.
+"""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from implicit_conv.kernels.cpu.vector import BYTES, I64
+
+INT = types.int64
+
+
+def _intrinsic(result, parameters, emit):
+    """An intrinsic of int64 `parameters`; `emit(builder, *values)` returns its value, if any."""
+
+    def codegen(context, builder, signature, args):
+        value = emit(builder, *args)
+        return context.get_dummy_value() if value is None else value
+
+    return result(*parameters), codegen
+
+
+@intrinsic
+def read(typingctx, address):
+    """The int64 at `address`."""
+
+    def emit(builder, address):
+        return builder.load(builder.inttoptr(address, I64.as_pointer()))
+
+    return _intrinsic(INT, [INT], emit)
+
+
+@intrinsic
+def write(typingctx, address, value):
+    """Store an int64 at `address`."""
+
+    def emit(builder, address, value):
+        builder.store(value, builder.inttoptr(address, I64.as_pointer()))
+
+    return _intrinsic(types.void, [INT, INT], emit)
+
+
+@intrinsic
+def fetch_add(typingctx, address, value):
+    """Add to the int64 at `address`, atomically; returns what stood there before."""
+
+    def emit(builder, address, value):
+        pointer = builder.inttoptr(address, I64.as_pointer())
+        return builder.atomic_rmw("add", pointer, value, "monotonic")
+
+    return _intrinsic(INT, [INT, INT], emit)
+
+
+@intrinsic
+def copy(typingctx, destination, source, size):
+    """memcpy of `size` bytes; the two must not overlap."""
+
+    def emit(builder, destination, source, size):
+        pointers = [builder.inttoptr(address, BYTES) for address in (destination, source)]
+        cgutils.raw_memcpy(builder, *pointers, size, 1)
+
+    return _intrinsic(types.void, [INT, INT, INT], emit)
+
+
+@intrinsic
+def zero(typingctx, destination, size):
+    """Fill `size` bytes with zero."""
+
+    def emit(builder, destination, size):
+        pointer = builder.inttoptr(destination, BYTES)
+        cgutils.memset(builder, pointer, size, 0)
+
+    return _intrinsic(types.void, [INT, INT], emit)
+
+
+def _copy_element(width):
+    kind = ir.IntType(width)
+
+    @intrinsic
+    def copy_element(typingctx, destination, source):
+        """Copy one element, unaligned addresses allowed."""
+
+        def emit(builder, destination, source):
+            value = builder.load(builder.inttoptr(source, kind.as_pointer()))
+            value.align = 1
+            builder.store(value, builder.inttoptr(destination, kind.as_pointer())).align = 1
+
+        return _intrinsic(types.void, [INT, INT], emit)
+
+    return copy_element
+
+
+copy_element4 = _copy_element(32)
+copy_element8 = _copy_element(64)
+
+
+@intrinsic
+def float_pointer(typingctx, address):
+    """`address` as a pointer to float32, for numba.carray."""
+    return types.CPointer(types.float32)(INT), lambda c, b, s, a: b.inttoptr(
+        a[0], c.get_value_type(s.return_type)
+    )
+
+
+@intrinsic
+def double_pointer(typingctx, address):
+    """`address` as a pointer to float64, for numba.carray."""
+    return types.CPointer(types.float64)(INT), lambda c, b, s, a: b.inttoptr(
+        a[0], c.get_value_type(s.return_type)
+    )

@@ -1,0 +1,128 @@
+"""The microkernel: a register tile of output pixels x filters, summed over runs of shifted rows.
+
+GEMM mapping (fprop): A = activation rows, broadcast one float at a time; B = a packed filter panel,
+`vectors` vectors wide; accumulator = `groups` x `inner` pixels x `vectors` vectors, kept in registers.
+
+    for (offset, length) in runs:                 a run: taps whose rows lie one behind the other
+        for i in range(length):
+            for pixel (g, p):  acc[g, p] += A[offset + g*group_stride + p*inner_stride + i] * B[i]
+
+Each pixel sums in the same order whatever the tile's shape, which is what "strict" rests on.
+One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the largest tile of each.
+"""
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+from numba import cfunc, types
+from numba.extending import intrinsic
+
+from implicit_conv.kernels.cpu.cache import cached
+from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
+
+UNROLL = 4
+PREFETCH_BYTES = 2048  # how far ahead of the FMAs the panel is asked for
+PIXELS_PER_BASE = 3  # pixels one base register serves, through the scales 1 and 2 of x86 addressing
+
+ARGUMENTS = (
+    "a",  # addresses: activations, packed panel, run table, initial sums, output
+    "b",
+    "runs",
+    "c_in",
+    "c_out",
+    "run_count",
+    "a_inner",  # strides in bytes: between pixels of a group, between groups
+    "a_group",
+    "c_in_inner",
+    "c_in_group",
+    "c_out_inner",
+    "c_out_group",
+)
+SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Compile-time shape of one microkernel: groups x inner pixels by `vectors` vectors of `lanes`."""
+
+    groups: int
+    inner: int
+    vectors: int
+    lanes: int
+    itemsize: int
+    fma: bool
+
+    @property
+    def pixels(self):
+        return self.groups * self.inner
+
+    @property
+    def vector_bytes(self):
+        return self.lanes * self.itemsize
+
+
+def emit(builder, tile, args):
+    """Emit the microkernel of `tile`; `args` holds the values named in ARGUMENTS, low and high."""
+    *integers, low, high = args
+    at = dict(zip(ARGUMENTS, integers, strict=True))
+    e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
+    a, b, c_in, c_out = (builder.inttoptr(at[name], BYTES) for name in ("a", "b", "c_in", "c_out"))
+    pixels = [(g, p) for g in range(tile.groups) for p in range(tile.inner)]
+
+    def pixel_address(base, name, g, p):
+        group = builder.mul(at[f"{name}_group"], i64(g))
+        return e.at(base, builder.add(group, builder.mul(at[f"{name}_inner"], i64(p))))
+
+    def elements(base, name):
+        for g, p in pixels:
+            address = pixel_address(base, name, g, p)
+            for v in range(tile.vectors):
+                yield e.at(address, v * tile.vector_bytes)
+
+    def run(index, carried):
+        entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(16)))
+        offset = builder.load(e.pointer(entry, I64))
+        length = builder.load(e.pointer(e.at(entry, 8), I64))
+        first = e.at(a, offset)
+        bases = [
+            e.opaque(pixel_address(first, "a", g, p)) for g, p in pixels if p % PIXELS_PER_BASE == 0
+        ]
+        body = max(UNROLL, 1)
+        unrolled = builder.and_(length, i64(-body))
+        carried = [*bases, *carried]
+        carried = e.loop(unrolled, body, carried, lambda _, c: step(body, c))
+        carried = e.loop(builder.sub(length, unrolled), 1, carried, lambda _, c: step(1, c))
+        return carried[len(bases) :]
+
+    def step(count, carried):
+        """`count` elements of the run: two panel loads and one broadcast a pixel for each."""
+        base_count = len(carried) - 1 - tile.pixels * tile.vectors
+        bases = [e.opaque(base) for base in carried[:base_count]]
+        b, acc = carried[base_count], list(carried[base_count + 1 :])
+        for i in range(count):
+            panel = e.at(b, i * tile.vectors * tile.vector_bytes)
+            lines = range(0, tile.vectors * tile.vector_bytes, 64)
+            for line in lines:
+                e.prefetch(e.at(panel, PREFETCH_BYTES + line), 3)
+            filters = [
+                e.load(e.at(panel, v * tile.vector_bytes), tile.vector_bytes)
+                for v in range(tile.vectors)
+            ]
+            base = -1
+            for at_pixel, (_, p) in enumerate(pixels):
+                base += p % PIXELS_PER_BASE == 0
+                moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
+                value = e.broadcast(e.at(e.at(bases[base], moved), i * tile.itemsize))
+                for v in range(tile.vectors):
+                    k = at_pixel * tile.vectors + v
+                    acc[k] = e.multiply_add(value, filters[v], acc[k])
+        bases = [e.at(base, count * tile.itemsize) for base in bases]
+        return [*bases, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
+
+    acc = [e.load(address) for address in elements(c_in, "c_in")]
+    _, *acc = e.loop(at["run_count"], 1, [b, *acc], run)
+    scalar = ir.FloatType() if tile.itemsize == 4 else ir.DoubleType()
+    bounds = [low, high] if tile.itemsize == 8 else [builder.fptrunc(x, scalar) for x in (low, high)]
+    low, high = map(e.splat, bounds)
+    for value, address in zip(acc, elements(c_out, "c_out"), strict=True):
+        e.store(e.clamp(value, low, high), address)

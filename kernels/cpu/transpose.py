@@ -1,0 +1,101 @@
+"""Transpose a block of lanes x lanes elements in registers: how NCHW becomes channels-last, and back.
+
+One emitter serves the loads (channels x pixels), the filter panels (filters x taps) and the write-back
+(pixels x filters): read `rows` rows of consecutive elements, write `columns` rows of `lanes` elements.
+"""
+
+import functools
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
+
+
+def _butterfly(e, rows):
+    """The transpose of a square of vectors: swap off-diagonal blocks of 1, 2, 4, ... lanes."""
+    block = 1
+    while block < e.lanes:
+        swapped = list(rows)
+        for i in range(e.lanes):
+            if i & block:
+                continue
+            low, high = rows[i], rows[i + block]
+            take_low, take_high = [], []
+            for lane in range(e.lanes):
+                other = lane & block
+                take_low.append(lane + e.lanes - block if other else lane)
+                take_high.append(lane + e.lanes if other else lane + block)
+            kind = ir.VectorType(I32, e.lanes)
+            swapped[i] = e.builder.shuffle_vector(low, high, ir.Constant(kind, take_low))
+            swapped[i + block] = e.builder.shuffle_vector(low, high, ir.Constant(kind, take_high))
+        rows = swapped
+        block *= 2
+    return rows
+
+
+def _mask(e, count):
+    """Lanes below `count`."""
+    kind = ir.VectorType(I64, e.lanes)
+    limit = ir.Constant(kind, ir.Undefined)
+    limit = e.builder.insert_element(limit, count, ir.Constant(I32, 0))
+    zeros = ir.Constant(ir.VectorType(I32, e.lanes), [0] * e.lanes)
+    limit = e.builder.shuffle_vector(limit, limit, zeros)
+    return e.builder.icmp_signed("<", ir.Constant(kind, list(range(e.lanes))), limit)
+
+
+def _masked(e, name, result, arguments):
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    full = f"llvm.masked.{name}.v{e.lanes}{'f32' if e.itemsize == 4 else 'f64'}.p0"
+    return e.builder.call(
+        cgutils.get_or_insert_function(e.builder.module, kind, full), arguments
+    )
+
+
+def _emit(e, step, full, source, source_stride, target, target_stride, rows, columns):
+    """Block of `rows` source rows; every `step`-th of its `columns` becomes a target row.
+
+    A `full` block has `lanes` rows and columns; else rows past the last repeat it (their lanes are
+    masked in the stores) and columns past the last are neither read nor written.
+    """
+    builder = e.builder
+    source, target = (builder.inttoptr(address, BYTES) for address in (source, target))
+    align = ir.Constant(I32, e.itemsize)
+    last = builder.sub(rows, i64(1))
+    vectors = []
+    for i in range(e.lanes):
+        row = i64(i) if full else builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
+        address = e.at(source, builder.mul(source_stride, row))
+        if full:
+            vectors.append(e.load(address))
+        else:
+            blank = ir.Constant(e.vector, [0.0] * e.lanes)
+            arguments = [e.pointer(address), align, _mask(e, columns), blank]
+            vectors.append(_masked(e, "load", e.vector, arguments))
+    vectors = _butterfly(e, vectors)
+    lanes = None if full else _mask(e, rows)
+    for i in range(0, e.lanes, step):
+        address = e.at(target, builder.mul(target_stride, i64(i // step)))
+        if full:
+            e.store(vectors[i], address)
+        else:
+            with builder.if_then(builder.icmp_signed("<", i64(i), columns)):
+                arguments = [vectors[i], e.pointer(address), align, lanes]
+                _masked(e, "store", ir.VoidType(), arguments)
+
+
+@functools.cache
+def transpose_block(lanes, itemsize, step=1, full=True):
+    """An intrinsic (source, source_stride, target, target_stride, rows, columns), all int64."""
+
+    @intrinsic
+    def block(typingctx, source, source_stride, target, target_stride, rows, columns):
+        def codegen(context, builder, signature, args):
+            _emit(Emitter(builder, lanes, itemsize, True), step, full, *args)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 6), codegen
+
+    return block

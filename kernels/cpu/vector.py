@@ -1,0 +1,121 @@
+"""Emit vector code: the few LLVM instructions that the CPU kernels are made of.
+
+Numba vectorises plain loops as it sees fit (and not beyond 256 bits), so kernels that must run at the
+FMA peak are emitted as explicit ``<lanes x T>`` operations. This file knows llvmlite; no other does.
+"""
+
+from dataclasses import dataclass
+
+from llvmlite import ir
+from numba.core import cgutils
+
+I64 = ir.IntType(64)
+I32 = ir.IntType(32)
+I8 = ir.IntType(8)
+VOID = ir.VoidType()
+BYTES = I8.as_pointer()
+
+SCALAR = {4: ir.FloatType(), 8: ir.DoubleType()}
+SUFFIX = {4: "f32", 8: "f64"}
+
+
+def i64(value):
+    return ir.Constant(I64, value)
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """Builds operations on vectors of `lanes` floats of `itemsize` bytes; `fma` where the CPU has it."""
+
+    builder: ir.IRBuilder
+    lanes: int
+    itemsize: int
+    fma: bool
+
+    @property
+    def vector(self):
+        return ir.VectorType(SCALAR[self.itemsize], self.lanes)
+
+    def pointer(self, address, kind=None):
+        """`address` (an integer or a byte pointer) as a pointer to `kind`, a vector by default."""
+        kind = (kind or self.vector).as_pointer()
+        if address.type == I64:
+            return self.builder.inttoptr(address, kind)
+        return self.builder.bitcast(address, kind)
+
+    def at(self, base, offset):
+        """Byte pointer `base` moved by `offset` bytes."""
+        offset = i64(offset) if isinstance(offset, int) else offset
+        return self.builder.gep(base, [offset], inbounds=True)
+
+    def load(self, address, align=None):
+        value = self.builder.load(self.pointer(address))
+        value.align = align or self.itemsize
+        return value
+
+    def store(self, value, address, align=None):
+        self.builder.store(value, self.pointer(address)).align = align or self.itemsize
+
+    def splat(self, scalar):
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
+        lanes = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
+        return self.builder.shuffle_vector(first, undefined, lanes)
+
+    def broadcast(self, address):
+        """The one float at `address`, in every lane."""
+        value = self.builder.load(self.pointer(address, SCALAR[self.itemsize]))
+        value.align = self.itemsize
+        return self.splat(value)
+
+    def multiply_add(self, a, b, c):
+        """a * b + c, rounded once where the CPU has an FMA, else twice; never emulated."""
+        if not self.fma:
+            return self.builder.fadd(self.builder.fmul(a, b), c)
+        name = f"llvm.fma.v{self.lanes}{SUFFIX[self.itemsize]}"
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, [a, b, c])
+
+    def clamp(self, value, low, high):
+        """`value` within [low, high]; a NaN stays a NaN."""
+        low_wins = self.builder.fcmp_ordered("<", value, low)
+        value = self.builder.select(low_wins, low, value)
+        high_wins = self.builder.fcmp_ordered(">", value, high)
+        return self.builder.select(high_wins, high, value)
+
+    def prefetch(self, address, locality):
+        """Ask for the cache line at `address`: locality 3 into L1, 2 into L2."""
+        kind = ir.FunctionType(VOID, [BYTES, I32, I32, I32])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        flags = [ir.Constant(I32, value) for value in (0, locality, 1)]
+        self.builder.call(function, [address, *flags])
+
+    def opaque(self, value):
+        """`value`, its origin hidden from the optimiser (which would chain address additions)."""
+        kind = ir.FunctionType(value.type, [value.type])
+        return self.builder.call(ir.InlineAsm(kind, "", "=r,0"), [value])
+
+    def loop(self, count, step, carried, body):
+        """for index in range(0, count, step): carried = body(index, carried); returns the last ones."""
+        builder = self.builder
+        before = builder.block
+        inside, after = (builder.append_basic_block(name) for name in ("loop", "after"))
+        builder.cbranch(builder.icmp_signed("<", i64(0), count), inside, after)
+        builder.position_at_end(inside)
+        phis = [builder.phi(value.type) for value in (i64(0), *carried)]
+        results = body(phis[0], phis[1:])
+        following = builder.add(phis[0], i64(step))
+        latch = builder.block
+        for phi, first, again in zip(phis, (i64(0), *carried), (following, *results), strict=True):
+            phi.add_incoming(first, before)
+            phi.add_incoming(again, latch)
+        builder.cbranch(builder.icmp_signed("<", following, count), inside, after)
+        builder.position_at_end(after)
+        merged = []
+        for first, last in zip(carried, results, strict=True):
+            phi = builder.phi(first.type)
+            phi.add_incoming(first, before)
+            phi.add_incoming(last, latch)
+            merged.append(phi)
+        return merged
