@@ -42,14 +42,6 @@ def halo_before(b, taps, phases, dilation, stride, offset_max):
     return total
 
 
-def row_needed(row, rows, b, taps, phases, dilation, stride, offset_max):
-    """Whether row `row` of buffer b is read by any of the `rows` output rows of a tile."""
-    for tap in range(b, taps, phases):
-        if 0 <= row - tap_shift(tap, phases, dilation, stride, offset_max) < rows:
-            return True
-    return False
-
-
 def tile_count(g):
     """Load tiles of one group: image blocks x row blocks x column blocks."""
     return ceil_div(g.N, g.tile_n) * ceil_div(g.P, g.tile_p) * ceil_div(g.Q, g.tile_q)
@@ -125,6 +117,14 @@ def row_halo(g, a):
     return buffer_halo(a, g.R, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
 
 
+def row_needed(g, i, rows, a):
+    """Whether row i of row phase a is read by any of the `rows` output rows of a tile."""
+    for r in range(a, g.R, g.phases_h):
+        if 0 <= i - tap_shift(r, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED) < rows:
+            return True
+    return False
+
+
 def column_halo(g, b):
     """w_halo of phase buffer b."""
     return buffer_halo(b, g.S, g.phases_w, g.dilation_w, g.step_w, g.w_offset_max)
@@ -157,12 +157,12 @@ def column_tap(g, i):
     return -1
 
 
-def valid_taps(p, size, taps, dilation, stride, pad):
-    """(first, end) of the taps that output position p reads inside [0, size)."""
-    start = p * stride - pad
-    first = min(taps, max(0, ceil_div(-start, dilation)))
-    end = max(first, min(taps, ceil_div(size - start, dilation)))
-    return first, end
+def valid_rows(g, p, count):
+    """(first, end) of the filter rows that meet the image from any of output rows p .. p + count - 1."""
+    last = (p + count - 1) * g.stride_h - g.pad_h
+    first = min(g.R, max(0, ceil_div(-last, g.dilation_h)))
+    end = min(g.R, ceil_div(g.H - p * g.stride_h + g.pad_h, g.dilation_h))
+    return first, max(first, end)
 
 
 def valid_pixels(start, size, step, count):
@@ -170,3 +170,14 @@ def valid_pixels(start, size, step, count):
     first = min(count, max(0, ceil_div(-start, step)))
     end = max(first, min(count, ceil_div(size - start, step)))
     return first, end
+
+
+def by_role(g, n, p, q):
+    """Values of the axes (image, row, column) as (outer, group, inner).
+
+    Inner is the innermost axis along which the output has several pixels, group the next one: a
+    register tile spans `inner` pixels of up to `group` rows.
+    """
+    if g.Q > 1:
+        return (n, p, q) if g.P > 1 else (p, n, q)
+    return (q, n, p) if g.P > 1 else (q, p, n)

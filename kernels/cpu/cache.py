@@ -61,13 +61,20 @@ def _numba_cache():
 
 
 def kernel(*signature, **options):
-    """`numba.njit` for the engine: no GIL, numpy's error model, compiled code kept in our folder."""
+    """`numba.njit` for the engine: no GIL, numpy's error model, compiled code kept in our folder.
+
+    Without a signature the function is only ever called by compiled code: it has no wrappers for Python
+    and C, and no cache entry, since it becomes part of its callers.
+    """
     from numba import njit
+
+    inner = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    outer = {"cache": writable()}
+    options = {"nogil": True, "error_model": "numpy", **(outer if signature else inner), **options}
 
     def decorate(function):
         with _numba_cache():
-            options_here = {"nogil": True, "error_model": "numpy", "cache": writable(), **options}
-            return njit(*signature, **options_here)(function)
+            return njit(*signature, **options)(function)
 
     return decorate
 

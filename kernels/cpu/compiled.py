@@ -6,9 +6,8 @@ namespace in which its callees are compiled already (a module's functions stand 
 
 import types
 
-from numba.extending import register_jitable
-
 from implicit_conv.kernels import schedule as plain
+from implicit_conv.kernels.cpu.cache import kernel
 
 
 def compile_module(module):
@@ -19,8 +18,10 @@ def compile_module(module):
             copy = types.FunctionType(
                 value.__code__, namespace, name, value.__defaults__, value.__closure__
             )
-            namespace[name] = register_jitable(copy)
-    return types.SimpleNamespace(**namespace)
+            namespace[name] = kernel()(copy)
+    compiled = types.ModuleType(f"{module.__name__} (compiled)", module.__doc__)
+    vars(compiled).update(namespace)
+    return compiled
 
 
 schedule = compile_module(plain)

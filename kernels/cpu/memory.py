@@ -3,6 +3,8 @@
 Strides are in bytes and may be zero or negative; element copies move bits, whatever their type.
 """
 
+import functools
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -44,6 +46,16 @@ def write(typingctx, address, value):
 
 
 @intrinsic
+def read_float(typingctx, address):
+    """The float64 at `address`."""
+
+    def emit(builder, address):
+        return builder.load(builder.inttoptr(address, ir.DoubleType().as_pointer()))
+
+    return _intrinsic(types.float64, [INT], emit)
+
+
+@intrinsic
 def fetch_add(typingctx, address, value):
     """Add to the int64 at `address`, atomically; returns what stood there before."""
 
@@ -76,13 +88,13 @@ def zero(typingctx, destination, size):
     return _intrinsic(types.void, [INT, INT], emit)
 
 
-def _copy_element(width):
-    kind = ir.IntType(width)
+@functools.cache
+def copy_bytes(size):
+    """An intrinsic (destination, source): copy `size` bytes, unaligned addresses allowed."""
+    kind = ir.IntType(8 * size) if size <= I64.width // 8 else ir.VectorType(I64, size // 8)
 
     @intrinsic
-    def copy_element(typingctx, destination, source):
-        """Copy one element, unaligned addresses allowed."""
-
+    def copy_fixed(typingctx, destination, source):
         def emit(builder, destination, source):
             value = builder.load(builder.inttoptr(source, kind.as_pointer()))
             value.align = 1
@@ -90,11 +102,7 @@ def _copy_element(width):
 
         return _intrinsic(types.void, [INT, INT], emit)
 
-    return copy_element
-
-
-copy_element4 = _copy_element(32)
-copy_element8 = _copy_element(64)
+    return copy_fixed
 
 
 @intrinsic

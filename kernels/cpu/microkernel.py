@@ -11,13 +11,14 @@ Each pixel sums in the same order whatever the tile's shape, which is what "stri
 One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the largest tile of each.
 """
 
+import functools
 from dataclasses import dataclass
 
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.extending import intrinsic
 
-from implicit_conv.kernels.cpu.cache import cached
+from implicit_conv.kernels.cpu.table import compile_variant, emit_call
 from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
 
 UNROLL = 4
@@ -87,10 +88,9 @@ def emit(builder, tile, args):
         bases = [
             e.opaque(pixel_address(first, "a", g, p)) for g, p in pixels if p % PIXELS_PER_BASE == 0
         ]
-        body = max(UNROLL, 1)
-        unrolled = builder.and_(length, i64(-body))
+        unrolled = builder.and_(length, i64(-UNROLL))
         carried = [*bases, *carried]
-        carried = e.loop(unrolled, body, carried, lambda _, c: step(body, c))
+        carried = e.loop(unrolled, UNROLL, carried, lambda _, c: step(UNROLL, c))
         carried = e.loop(builder.sub(length, unrolled), 1, carried, lambda _, c: step(1, c))
         return carried[len(bases) :]
 
@@ -126,3 +126,48 @@ def emit(builder, tile, args):
     low, high = map(e.splat, bounds)
     for value, address in zip(acc, elements(c_out, "c_out"), strict=True):
         e.store(e.clamp(value, low, high), address)
+
+
+
+def microkernel(
+    a, b, runs, c_in, c_out, run_count,
+    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
+):  # fmt: skip
+    """Template of all microkernels: `body` is bound to the emitted code of one register tile."""
+    body(  # noqa: F821
+        a, b, runs, c_in, c_out, run_count,
+        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
+    )  # fmt: skip
+
+
+@functools.cache
+def compile_microkernel(tile):
+    """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
+
+    @intrinsic
+    def body(
+        typingctx, a, b, runs, c_in, c_out, run_count,
+        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
+    ):  # fmt: skip
+        def codegen(context, builder, signature, args):
+            emit(builder, tile, args)
+            return context.get_dummy_value()
+
+        return SIGNATURE, codegen
+
+    name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.lanes}x{tile.itemsize}"
+    return compile_variant(SIGNATURE, microkernel, name, body=body)
+
+
+@intrinsic
+def call_microkernel(
+    typingctx, address, a, b, runs, c_in, c_out, run_count,
+    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
+):  # fmt: skip
+    """Call the microkernel at `address`."""
+
+    def codegen(context, builder, signature, args):
+        emit_call(builder, args)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, *SIGNATURE.args), codegen

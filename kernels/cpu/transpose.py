@@ -11,6 +11,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu.cache import kernel
+from implicit_conv.kernels.cpu.table import compile_variant, emit_call, transpose_slot
 from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
 
 
@@ -86,16 +89,48 @@ def _emit(e, step, full, source, source_stride, target, target_stride, rows, col
                 _masked(e, "store", ir.VoidType(), arguments)
 
 
+SIGNATURE = types.void(*[types.int64] * 6)
+
+
+def transpose(source, source_stride, target, target_stride, rows, columns):
+    """Template of all variants: `body` is bound to the emitted code of one."""
+    body(source, source_stride, target, target_stride, rows, columns)  # noqa: F821
+
+
 @functools.cache
-def transpose_block(lanes, itemsize, step=1, full=True):
-    """An intrinsic (source, source_stride, target, target_stride, rows, columns), all int64."""
+def compile_transpose(lanes, itemsize, step, full):
+    """The compiled transpose of one variant; its `.address` goes into the kernel table."""
 
     @intrinsic
-    def block(typingctx, source, source_stride, target, target_stride, rows, columns):
+    def body(typingctx, source, source_stride, target, target_stride, rows, columns):
         def codegen(context, builder, signature, args):
             _emit(Emitter(builder, lanes, itemsize, True), step, full, *args)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 6), codegen
+        return SIGNATURE, codegen
 
-    return block
+    name = f"transpose_{lanes}x{itemsize}_step{step}_{'full' if full else 'edge'}"
+    return compile_variant(SIGNATURE, transpose, name, body=body)
+
+
+@intrinsic
+def _call(typingctx, address, source, source_stride, target, target_stride, rows, columns):
+    def codegen(context, builder, signature, args):
+        emit_call(builder, args)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 7), codegen
+
+
+@functools.cache
+def make_transpose_block(lanes):
+    """transpose_block for vectors of `lanes`."""
+
+    @kernel()
+    def transpose_block(kernels, step, source, source_stride, target, target_stride, rows, columns):
+        """Transpose `rows` rows of `columns` elements; every step-th column becomes a target row."""
+        slot = transpose_slot(step, rows < lanes or columns < lanes)
+        address = memory.read(kernels + 8 * slot)
+        _call(address, source, source_stride, target, target_stride, rows, columns)
+
+    return transpose_block

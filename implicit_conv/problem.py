@@ -1,0 +1,252 @@
+"""Problem: a convolution in the field's letters, checked once.
+
+    y[n, p, q, k] = sum over r, s, c of
+        x[n, p*stride_h + r*dilation_h - pad_h, q*stride_w + s*dilation_w - pad_w, c] * w[k, r, s, c]
+
+Cross-correlation: the filter is not flipped. N batch, H W input, C channels, K filters, R S filter
+extent, P Q output; C and K count all groups, a filter sees C / groups channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from implicit_conv.errors import DTypeError, ShapeError
+
+Padding: TypeAlias = "int | str | Sequence[int] | Sequence[Sequence[int]]"
+PADDING_NAMES = ("valid", "same", "same_lower", "full", "causal")
+AXES = ("H", "W")
+LAYOUTS = {"NCHW": (0, 2, 3, 1), "NHWC": (0, 1, 2, 3)}  # positions of n, h, w, c
+WEIGHT_LAYOUTS = {"KCRS": (0, 1, 2, 3), "KRSC": (0, 3, 1, 2), "RSCK": (3, 2, 0, 1)}  # of k, c, r, s
+DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One fprop problem; build it with `Problem.parse`, which checks."""
+
+    N: int
+    C: int
+    K: int
+    groups: int
+    size: tuple[int, int]  # H, W
+    kernel: tuple[int, int]  # R, S
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    pad_lo: tuple[int, int]
+    pad_hi: tuple[int, int]
+    dtype: str
+    layout: str = "NCHW"
+    weight_layout: str = "KCRS"
+
+    @classmethod
+    def parse(
+        cls,
+        x_shape: Sequence[int],
+        w_shape: Sequence[int],
+        dtype: str = "float32",
+        *,
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        layout: str | None = None,
+        weight_layout: str | None = None,
+    ) -> Problem:
+        """Check shapes and options and derive the rest.
+
+        Parameters
+        ----------
+        x_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
+        w_shape : sequence of 4 ints in `weight_layout`
+        dtype : "float32" or "float64"
+        stride, padding, dilation, groups, layout, weight_layout
+            As in `implicit_conv.conv2d`.
+
+        Raises
+        ------
+        ShapeError
+            Sizes that do not go together, or an output without pixels.
+        DTypeError
+            A dtype that is not served.
+        """
+        layout = _choice("layout", layout or "NCHW", LAYOUTS)
+        weight_layout = _choice("weight_layout", weight_layout or "KCRS", WEIGHT_LAYOUTS)
+        if dtype not in DTYPES:
+            raise DTypeError(f"dtype {dtype} is not served; convert to one of {', '.join(DTYPES)}")
+        if len(x_shape) not in (3, 4):
+            raise ShapeError(
+                f"x has {len(x_shape)} axes {tuple(x_shape)}; {layout} has 4, or 3 without N"
+            )
+        if len(w_shape) != 4:
+            raise ShapeError(f"w has {len(w_shape)} axes {tuple(w_shape)}; {weight_layout} has 4")
+        x_shape = (1, *x_shape) if len(x_shape) == 3 else tuple(x_shape)
+        n, h, w, c = (x_shape[axis] for axis in LAYOUTS[layout])
+        k, group_c, r, s = (w_shape[axis] for axis in WEIGHT_LAYOUTS[weight_layout])
+        groups = _integer("groups", groups, 1)
+        _check_groups(c, k, group_c, groups, weight_layout)
+        steps = _per_axis("stride", stride, 1)
+        dilations = _per_axis("dilation", dilation, 1)
+        if r < 1 or s < 1:
+            raise ShapeError(f"w has a filter of {r} x {s} (R x S); both must be at least 1")
+        pads = parse_padding(padding, (h, w), (r, s), steps, dilations)
+        problem = cls(
+            N=n, C=c, K=k, groups=groups, size=(h, w), kernel=(r, s), stride=steps,
+            dilation=dilations, pad_lo=(pads[0][0], pads[1][0]), pad_hi=(pads[0][1], pads[1][1]),
+            dtype=dtype, layout=layout, weight_layout=weight_layout,
+        )  # fmt: skip
+        problem._check_output()
+        return problem
+
+    def _check_output(self) -> None:
+        for axis, out in enumerate(self.output):
+            if out >= 1:
+                continue
+            size, taps = self.size[axis], self.kernel[axis]
+            reach = (taps - 1) * self.dilation[axis] + 1
+            padded = size + self.pad_lo[axis] + self.pad_hi[axis]
+            raise ShapeError(
+                f"the output has no pixels along {AXES[axis]}: {size} pixels with padding "
+                f"({self.pad_lo[axis]}, {self.pad_hi[axis]}) make {padded}, but {taps} taps with "
+                f"dilation {self.dilation[axis]} reach over {reach}; pad by {reach - padded} more"
+            )
+
+    @property
+    def output(self) -> tuple[int, int]:
+        """(P, Q); the extent along an axis is (size + pads - (taps - 1) * dilation - 1) // stride + 1."""
+        p, q = (
+            (size + lo + hi - (taps - 1) * dilation - 1) // stride + 1
+            for size, taps, stride, dilation, lo, hi in zip(
+                self.size, self.kernel, self.stride, self.dilation, self.pad_lo, self.pad_hi,
+                strict=True,
+            )
+        )  # fmt: skip
+        return p, q
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """Shape of y in `layout`."""
+        p, q = self.output
+        return (self.N, self.K, p, q) if self.layout == "NCHW" else (self.N, p, q, self.K)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return 4 if self.dtype == "float32" else 8
+
+    @property
+    def flops(self) -> int:
+        """2 * N * P * Q * K * R * S * C / groups: multiplications and additions, padding counted."""
+        p, q = self.output
+        r, s = self.kernel
+        return 2 * self.N * p * q * self.K * r * s * (self.C // self.groups)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of x, w and y, each once."""
+        p, q = self.output
+        x = self.N * self.size[0] * self.size[1] * self.C
+        w = self.K * self.kernel[0] * self.kernel[1] * (self.C // self.groups)
+        return (x + w + self.N * p * q * self.K) * self.itemsize
+
+    def __str__(self) -> str:
+        (h, w), (r, s), (p, q) = self.size, self.kernel, self.output
+        text = f"{self.N} x {h}x{w} x {self.C} -> {p}x{q} x {self.K}, filter {r}x{s}"
+        for name, value in (("stride", self.stride), ("dilation", self.dilation)):
+            if value != (1, 1):
+                text += f", {name} {value[0]}x{value[1]}"
+        if any((*self.pad_lo, *self.pad_hi)):
+            text += f", padding {tuple(zip(self.pad_lo, self.pad_hi, strict=True))}"
+        if self.groups > 1:
+            text += f", {self.groups} groups"
+        return f"{text}; {self.dtype} {self.layout} {self.weight_layout}"
+
+
+def _choice(name: str, value: str, allowed: dict[str, tuple[int, ...]]) -> str:
+    if value not in allowed:
+        raise ShapeError(f"{name} {value!r} is none of {', '.join(allowed)}")
+    return value
+
+
+def _integer(name: str, value: object, least: int) -> int:
+    """`value` as an int; booleans and floats are refused, not truncated."""
+    try:
+        number = value.__index__()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        raise ShapeError(f"{name} must be an integer, not {value!r}") from None
+    if isinstance(value, bool) or number < least:
+        raise ShapeError(f"{name} is {value!r}; it must be an integer of at least {least}")
+    return int(number)
+
+
+def _per_axis(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
+        number = _integer(name, value, least)
+        return number, number
+    if len(value) != 2:
+        raise ShapeError(f"{name} has {len(value)} values {tuple(value)}; give one, or one for each of H, W")
+    return _integer(name, value[0], least), _integer(name, value[1], least)
+
+
+def _check_groups(c: int, k: int, group_c: int, groups: int, weight_layout: str) -> None:
+    for name, count in (("C", c), ("K", k)):
+        if count % groups:
+            raise ShapeError(f"{name}={count} is not a multiple of groups={groups}")
+    if c != group_c * groups:
+        raise ShapeError(
+            f"x has C={c} but w ({weight_layout}) expects C/groups={group_c} with groups={groups}, "
+            f"that is C={group_c * groups}; check layout, weight_layout and groups"
+        )
+
+
+def parse_padding(
+    padding: Padding,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(low, high) padding of H and of W; negative values crop.
+
+    "same" pads so that the output has ceil(size / stride) pixels, the odd one behind ("same_lower":
+    before); "full" pads every window that touches the image; "causal" lets no output read ahead.
+    """
+    if isinstance(padding, str):
+        if padding not in PADDING_NAMES:
+            raise ShapeError(f"padding {padding!r} is none of {', '.join(PADDING_NAMES)}")
+        h, w = (_named_padding(padding, *axis) for axis in zip(size, kernel, stride, dilation, strict=True))
+        return h, w
+    if not hasattr(padding, "__len__"):
+        lo = _integer("padding", padding, -(1 << 31))
+        return (lo, lo), (lo, lo)
+    values = list(padding)
+    if len(values) != 2:
+        raise ShapeError(
+            f"padding has {len(values)} entries {values}; give one int, one for each of H, W, "
+            "or a (low, high) pair for each"
+        )
+    h, w = (_axis_padding(value) for value in values)
+    return h, w
+
+
+def _axis_padding(value: int | Sequence[int]) -> tuple[int, int]:
+    if not hasattr(value, "__len__"):
+        value = (value, value)  # type: ignore[assignment]
+    if len(value) != 2:  # type: ignore[arg-type]
+        raise ShapeError(f"padding of one axis is {value!r}; give one int or a (low, high) pair")
+    low, high = (_integer("padding", entry, -(1 << 31)) for entry in value)  # type: ignore[union-attr]
+    return low, high
+
+
+def _named_padding(name: str, size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
+    reach = (taps - 1) * dilation
+    if name == "valid":
+        return 0, 0
+    if name == "full":
+        return reach, reach
+    if name == "causal":
+        return reach, 0
+    total = max(0, (-(-size // stride) - 1) * stride + reach + 1 - size)
+    return (total - total // 2, total // 2) if name == "same_lower" else (total // 2, total - total // 2)

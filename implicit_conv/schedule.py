@@ -1,0 +1,154 @@
+"""From a Problem and a tiling to a Geometry, and the CPU's load schedule as Python values (trace)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.geometry import UNLIMITED, Geometry
+from implicit_conv.problem import Problem
+
+
+class Load(NamedTuple):
+    """One load: what is read, and where it goes.
+
+    `coords` is (n, h, w, c) of the first pixel for "x", (k, r, s, c) of the first element for "w".
+    `buffer` counts the row buffers of a tile, phase buffers within each (-1: read where it lies).
+    """
+
+    operand: str
+    mode: str
+    coords: tuple[int, ...]
+    offsets: tuple[int, ...] | None
+    w_halo: int
+    w_offset: int
+    buffer: int
+    rows: int
+    bytes: int
+
+
+class Tap(NamedTuple):
+    """Filter tap (r, s) reads `buffer`, its view shifted by `row_shift` rows."""
+
+    r: int
+    s: int
+    buffer: int
+    row_shift: int
+
+
+class KBlock(NamedTuple):
+    """The loads of one step of the mainloop and the taps that multiply them."""
+
+    loads: tuple[Load, ...]
+    taps: tuple[Tap, ...]
+
+
+def slots_per_row(
+    w: int, q: int, taps: int, stride: int, dilation: int, pad: int, offset_max: int = UNLIMITED
+) -> int:
+    """L, the slots an image row takes in the (n, slot) order of im2col::w (addressing.md section 5).
+
+    The least integer >= Q for which every tap that runs over its row's end reads zeros on both sides:
+    its true position lies at or past W, and the one it wraps to lies before 0.
+    """
+    phases = min(taps, stride // math.gcd(stride, dilation))
+    shifts = [
+        (tap * dilation % stride, schedule.tap_shift(tap, phases, dilation, stride, offset_max),
+         schedule.base_shift(tap % phases, dilation, stride, offset_max))
+        for tap in range(taps)
+    ]  # fmt: skip
+    slots = q
+    while not all(
+        _wraps_into_zeros(slots, w, q, stride, pad, phase, shift, base) for phase, shift, base in shifts
+    ):
+        slots += 1
+    return slots
+
+
+def _wraps_into_zeros(
+    slots: int, w: int, q: int, stride: int, pad: int, phase: int, shift: int, base: int
+) -> bool:
+    for pixel in range(max(0, slots - shift), q):
+        wraps = (pixel + shift) // slots
+        position = (pixel + shift + base) * stride + phase - pad
+        if position < w or position - wraps * slots * stride >= 0:
+            return False
+    return True
+
+
+def trace(g: Geometry, itemsize: int, in_place: bool) -> list[Load]:
+    """The loads of a CPU launch in the engine's order, for one chunk of panels that holds them all."""
+    loads = [load for group in range(g.groups) for load in filter_loads(g, group, itemsize)]
+    for group in range(g.groups):
+        for tile in range(schedule.tile_count(g)):
+            for block in range(schedule.block_count(g)):
+                loads += tile_loads(g, group, tile, block, itemsize, in_place)
+    return loads
+
+
+def filter_loads(g: Geometry, group: int, itemsize: int) -> Iterator[Load]:
+    """Loads that pack the panels of one group: one per panel, channel block and tap."""
+    for panel in range(schedule.panel_count(g)):
+        filters = min(g.tile_k, g.K - panel * g.tile_k)
+        for c in range(0, g.C, g.tile_c):
+            channels = min(g.tile_c, g.C - c)
+            for r in range(g.R):
+                for i in range(g.S):
+                    coords = (group * g.K + panel * g.tile_k, r, schedule.column_tap(g, i), c)
+                    size = filters * channels * itemsize
+                    yield Load("w", "tile", coords, None, 0, 0, panel, channels, size)
+
+
+def tile_loads(
+    g: Geometry, group: int, tile: int, block: int, itemsize: int, in_place: bool
+) -> Iterator[Load]:
+    """Activation loads of one tile and channel block: one im2col::w walk per buffered row and phase."""
+    n0, p0, q0 = schedule.tile_origin(g, tile)
+    images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    c = block * g.tile_c
+    channels = min(g.tile_c, g.C - c)
+    mode = "w" if g.step_w == g.stride_w else "tile"
+    for image in range(images):
+        for a in range(g.phases_h):
+            for i in range(rows + schedule.row_halo(g, a)):
+                if not schedule.row_needed(g, i, rows, a):
+                    continue
+                h = schedule.first_row(g, p0, a) + i * g.stride_h
+                row = image * schedule.image_rows(g) + schedule.buffer_row(g, a, i)
+                for b in range(g.phases_w):
+                    halo = schedule.column_halo(g, b)
+                    pixels = schedule.column_pixels(g, columns) + halo
+                    coords = (n0 + image, h, q0 * g.stride_w - g.pad_w, group * g.C + c)
+                    buffer = -1 if in_place else row * g.phases_w + b
+                    offset = schedule.column_offset(g, b)
+                    size = pixels * channels * itemsize
+                    yield Load("x", mode, coords, None, halo, offset, buffer, pixels, size)
+
+
+def geometry(
+    problem: Problem,
+    *,
+    tile: tuple[int, int, int],
+    tile_m: int,
+    tile_c: int,
+    tile_k: int,
+    step_w: int | None = None,
+    offset_max: int = UNLIMITED,
+) -> Geometry:
+    """The Geometry of `problem`, cut into load tiles of `tile` = (images, output rows, output columns)."""
+    (h, w), (r, s), (p, q) = problem.size, problem.kernel, problem.output
+    (stride_h, stride_w), (dilation_h, dilation_w) = problem.stride, problem.dilation
+    step = step_w or stride_w
+    return Geometry(
+        N=problem.N, H=h, W=w, C=problem.C // problem.groups, K=problem.K // problem.groups,
+        groups=problem.groups, R=r, S=s, P=p, Q=q,
+        stride_h=stride_h, stride_w=stride_w, dilation_h=dilation_h, dilation_w=dilation_w,
+        pad_h=problem.pad_lo[0], pad_w=problem.pad_lo[1], step_w=step,
+        phases_h=min(r, stride_h // math.gcd(stride_h, dilation_h)),
+        phases_w=min(s, step // math.gcd(step, dilation_w)),
+        slots=slots_per_row(w, q, s, stride_w, dilation_w, problem.pad_lo[1], offset_max),
+        tile_n=min(tile[0], max(1, problem.N)), tile_p=min(tile[1], p), tile_q=min(tile[2], q),
+        tile_m=tile_m, tile_c=tile_c, tile_k=tile_k, w_offset_max=offset_max,
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""Call: what one launch tells the CPU kernels besides the Geometry, as int64 fields of one params blob.
+
+A launch passes a single blob, ``[next item, *Call, *Geometry]``, like the params blob of a GPU kernel:
+arrays arrive as addresses and byte strides, and every thread takes its items from the first word.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from implicit_conv.kernels.geometry import Geometry
+
+
+class Call(NamedTuple):
+    """Addresses, byte strides and the division of the work of one launch."""
+
+    x: int
+    w: int  # the caller's filter, where panels are packed
+    panels: int
+    bias: int  # whole panels of initial sums
+    residual: int
+    y: int
+    scratch: int
+    kernels: int  # table of microkernel addresses
+    activation: int  # address of (kind, low, high) as float64
+    record: int  # debug build: [count, capacity, then RECORD_FIELDS words a load]
+    x_n: int
+    x_h: int
+    x_w: int
+    x_c: int
+    w_k: int
+    w_c: int
+    w_r: int
+    w_s: int
+    y_n: int
+    y_p: int
+    y_q: int
+    y_k: int
+    residual_n: int
+    residual_p: int
+    residual_q: int
+    residual_k: int
+    panel_group: int  # bytes of one group's panels
+    bias_panel: int  # bytes between the initial sums of two panels; 0 where all are the same
+    items: int  # work items of the launch
+    chunk: int  # filter panels of one item
+    in_place: int  # 1: read x where it lies
+    staged: int  # 1: every panel goes through the staging tile; 0: only a partial last panel does
+    scratch_bytes: int  # of one thread
+    staging: int  # offset of the staging tile in a thread's scratch; the buffers come first
+    runs: int  # offset of the run table
+
+
+def _record(fields):
+    return np.dtype([(name, np.int64) for name in fields])
+
+
+# What compiled code sees: a pointer to this record, its fields read by name as of a namedtuple.
+BLOB = np.dtype(
+    [("item", np.int64), ("call", _record(Call._fields)), ("geometry", _record(Geometry._fields))]
+)
+
+
+def blob_of(call, geometry):
+    """The params blob of one launch: one int64 word a field."""
+    return np.array([0, *call, *geometry], np.int64)

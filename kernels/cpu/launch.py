@@ -1,0 +1,89 @@
+"""Launch compiled entries on CPU threads: ``entry(blob, thread)``, as a GPU launches a kernel on blocks.
+
+Threads take items one by one from the blob's counter, so an interrupted core delays only its own item;
+items write disjoint outputs, so their order never shows in a result. The parallel launch is Numba's
+prange (1.8 us with OpenMP); what its threading layers cannot do is dealt with here:
+
+- "workqueue" aborts the process when two threads launch at once: a lock serialises parallel launches;
+- GNU OpenMP kills a forked child at its first parallel launch: such a child runs on one thread.
+"""
+
+import functools
+import os
+import threading
+
+from llvmlite import ir
+from numba import carray, from_dtype, prange, types
+from numba.extending import intrinsic
+
+from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu.cache import kernel
+from implicit_conv.kernels.cpu.call import BLOB
+from implicit_conv.kernels.cpu.vector import I64, VOID
+
+ENTRY = types.void(types.CPointer(from_dtype(BLOB)), types.int64)
+
+_forked = False
+_launching = threading.Lock()
+
+
+def _after_fork():
+    global _forked, _launching
+    _forked, _launching = True, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@kernel()
+def next_item(blob):
+    """The next work item of this launch, each given out once."""
+    return memory.fetch_add(carray(blob, 1).ctypes.data, 1)
+
+
+@intrinsic
+def _call_entry(typingctx, entry, blob, thread):
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(VOID, [I64, I64])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@kernel([types.void(types.int64, types.int64[::1], types.int64)])
+def _run_serial(entry, blob, threads):
+    _call_entry(entry, blob.ctypes.data, 0)
+
+
+@functools.cache
+def _run_parallel():
+    @kernel([types.void(types.int64, types.int64[::1], types.int64)], parallel=True)
+    def run(entry, blob, threads):
+        address = blob.ctypes.data
+        for thread in prange(threads):
+            _call_entry(entry, address, thread)
+
+    return run
+
+
+@functools.cache
+def threading_layer():
+    """The layer Numba runs prange on: "tbb", "omp" or "workqueue"; starts its threads."""
+    from numba import threading_layer as layer
+    from numba.np.ufunc.parallel import _launch_threads
+
+    _launch_threads()
+    return layer()
+
+
+def launch(entry, blob, threads):
+    """Run the entry at address `entry` on up to `threads` threads and wait for all of them."""
+    if threads == 1 or _forked:
+        _run_serial(entry, blob, 1)
+    elif threading_layer() == "workqueue":
+        with _launching:
+            _run_parallel()(entry, blob, threads)
+    else:
+        _run_parallel()(entry, blob, threads)

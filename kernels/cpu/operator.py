@@ -1,0 +1,180 @@
+"""Fprop: the compiled operator of one Geometry, called with arrays. What a GPU launch is to its kernel.
+
+Holds what does not change between calls: entries, microkernel table, scratch layout. A call fills in
+addresses and byte strides, borrows scratch and launches.
+"""
+
+import functools
+import itertools
+import math
+import threading
+
+import numpy as np
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu import epilogue, panels
+from implicit_conv.kernels.cpu.call import Call, blob_of
+from implicit_conv.kernels.cpu.fprop import compile_fprop
+from implicit_conv.kernels.cpu.launch import launch
+from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
+from implicit_conv.kernels.cpu.table import SLOTS, microkernel_slot, transpose_slot
+from implicit_conv.kernels.cpu.transpose import compile_transpose
+
+ALIGNMENT = 64
+NO_ACTIVATION = (float(epilogue.CLAMP), -math.inf, math.inf)
+
+
+def register_tiles(g):
+    """All (groups, inner) shapes of register tiles that the tiles of `g` are cut into."""
+    shapes = set()
+    for n in _extents(g.N, g.tile_n):
+        for p in _extents(g.P, g.tile_p):
+            for q in _extents(g.Q, g.tile_q):
+                _, group, inner = schedule.by_role(g, n, p, q)
+                step = max(1, g.tile_m // inner)
+                parts = schedule.ceil_div(inner, g.tile_m)
+                heights = {(i + 1) * inner // parts - i * inner // parts for i in range(parts)}
+                groups = {min(step, group), group % step} - {0}
+                shapes |= {(count, height) for count in groups for height in heights}
+    return sorted(shapes)
+
+
+def _extents(size, tile):
+    return {min(size, tile), size % tile} - {0}
+
+
+def panel_widths(g, lanes):
+    """Vectors of the panels of `g`: 2 for a whole one, 1 for a last one that fits a single vector."""
+    rest = g.K % g.tile_k
+    widths = {g.tile_k // lanes} if g.K >= g.tile_k else set()
+    return sorted(widths | ({schedule.ceil_div(rest, lanes)} if rest else set()))
+
+
+def aligned_bytes(size):
+    """An uninitialised array of `size` bytes that begins on a cache line."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size]
+
+
+class ScratchPool:
+    """Scratch that outlives a call: fresh memory would cost a page fault every 4 KiB, each time."""
+
+    def __init__(self):
+        self._free = []
+        self._lock = threading.Lock()
+
+    def take(self, size):
+        """An aligned array of at least `size` bytes."""
+        with self._lock:
+            for index, memory in enumerate(self._free):
+                if memory.size >= size:
+                    return self._free.pop(index)
+            self._free.clear()  # all too small: let them go
+        return aligned_bytes(size)
+
+    def give(self, memory):
+        """Return what `take` gave."""
+        with self._lock:
+            self._free.append(memory)
+
+
+SCRATCH = ScratchPool()
+
+
+class Fprop:
+    """fprop of one Geometry for elements of `itemsize` bytes on vectors of `lanes`."""
+
+    def __init__(self, g, itemsize, lanes, fma, chunk, record=False):
+        self.g, self.itemsize, self.lanes, self.chunk = g, itemsize, lanes, chunk
+        self.fprop = compile_fprop(lanes, itemsize, record)
+        self.pack_panels = panels.compile_pack(lanes, itemsize, record)
+        self.table = np.zeros(SLOTS, np.int64)
+        for vectors in panel_widths(g, lanes):
+            for groups, inner in register_tiles(g):
+                tile = RegisterTile(groups, inner, vectors, lanes, itemsize, fma)
+                self.table[microkernel_slot(vectors, groups, inner)] = compile_microkernel(tile).address
+        for step, full in itertools.product((1, 2), (True, False)):
+            compiled = compile_transpose(lanes, itemsize, step, full)
+            self.table[transpose_slot(step, not full)] = compiled.address
+        self.sums_bytes = schedule.panel_count(g) * g.tile_k * itemsize
+        self.group_bytes = panels.panel_bytes(g, lanes, itemsize)
+        self.staging, self.runs, self.scratch_bytes = scratch_layout(g, itemsize, chunk)
+        self.items = g.groups * schedule.tile_count(g)
+        self.items *= schedule.ceil_div(schedule.panel_count(g), chunk)
+        self.no_bias = aligned_bytes(g.tile_k * itemsize)
+        self.no_bias[:] = 0
+
+    def pack(self, w, axes, threads, record=0):
+        """Panels of the filter `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
+        packed = aligned_bytes(self.g.groups * self.group_bytes)
+        size = panels.scratch_bytes(self.g, self.lanes, self.itemsize)
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        scratch = SCRATCH.take(size * threads)
+        strides = [w.strides[axis] for axis in axes]
+        call = _call(
+            w=w.ctypes.data, panels=packed.ctypes.data, scratch=scratch.ctypes.data,
+            kernels=self.table.ctypes.data, w_k=strides[0], w_c=strides[1], w_r=strides[2], w_s=strides[3],
+            items=self.g.groups * schedule.panel_count(self.g), scratch_bytes=size,
+            panel_group=self.group_bytes, record=record,
+        )  # fmt: skip
+        launch(self.pack_panels.address, blob_of(call, self.g), threads)
+        SCRATCH.give(scratch)
+        return packed
+
+    def __call__(
+        self, x, packed, y, axes, threads, *, bias=None, residual=None, activation=NO_ACTIVATION,
+        in_place=False, record=0,
+    ):  # fmt: skip
+        """y = activation(conv(x) + bias + residual); `axes` are the positions of n, h, w, c in all."""
+        g = self.g
+        x_n, x_h, x_w, x_c = (x.strides[axis] for axis in axes)
+        y_n, y_p, y_q, y_k = (y.strides[axis] for axis in axes)
+        z = [residual.strides[axis] for axis in axes] if residual is not None else [0] * 4
+        sums, sums_panel = self._initial_sums(bias)
+        act = np.array(activation, np.float64)
+        staged = y_k != self.itemsize or residual is not None or activation[0] != epilogue.CLAMP
+        scratch = SCRATCH.take(self.scratch_bytes * threads)
+        call = _call(
+            x=x.ctypes.data, panels=packed.ctypes.data, bias=sums.ctypes.data,
+            residual=0 if residual is None else residual.ctypes.data, y=y.ctypes.data,
+            scratch=scratch.ctypes.data, kernels=self.table.ctypes.data,
+            activation=act.ctypes.data, record=record,
+            x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
+            residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
+            panel_group=self.group_bytes, bias_panel=sums_panel, items=self.items,
+            chunk=self.chunk, in_place=in_place and x_c == self.itemsize, staged=staged,
+            scratch_bytes=self.scratch_bytes, staging=self.staging, runs=self.runs,
+        )  # fmt: skip
+        launch(self.fprop.address, blob_of(call, g), threads)
+        SCRATCH.give(scratch)
+
+    def _initial_sums(self, bias):
+        """Whole panels of initial sums and the bytes between two; one of zeros serves all panels."""
+        if bias is None:
+            return self.no_bias, 0
+        g = self.g
+        sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), bias.dtype)
+        sums[:, : g.K] = bias.reshape(g.groups, g.K)
+        return sums, g.tile_k * self.itemsize
+
+
+_NOTHING = dict.fromkeys(Call._fields, 0)
+
+
+def _call(**fields):
+    return Call(**{**_NOTHING, **fields})
+
+
+@functools.cache
+def scratch_layout(g, itemsize, chunk):
+    """(staging, runs, total): byte offsets in a thread's scratch and its size; the buffers come first."""
+    buffers = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g) * min(g.C, g.tile_c) * itemsize
+    slots = chunk if schedule.block_count(g) > 1 else 1
+    staging = _round_up(buffers)
+    runs = staging + _round_up(slots * g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize)
+    return staging, runs, runs + _round_up(16 * g.R * g.S)
+
+
+def _round_up(size):
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,24 @@
+"""The debug build's recorder: each executed load is written down, to be held against the plan's trace.
+
+A record array is ``[count, capacity, then FIELDS words a load]``; kernels built without recording
+contain none of this.
+"""
+
+from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu.cache import kernel
+
+ACTIVATION, FILTER = 0, 1
+FIELDS = ("operand", "n", "h", "w", "c", "w_offset", "w_halo", "buffer", "rows", "bytes")
+HEADER = 2
+
+
+@kernel()
+def record_load(record, operand, n, h, w, c, w_offset, w_halo, buffer, rows, size):
+    """Append one load; one past the capacity is counted but not kept."""
+    at = memory.fetch_add(record, 1)
+    if at >= memory.read(record + 8):
+        return
+    to = record + 8 * (HEADER + at * len(FIELDS))
+    for value in (operand, n, h, w, c, w_offset, w_halo, buffer, rows, size):
+        memory.write(to, value)
+        to += 8
