@@ -9,12 +9,10 @@ import math
 
 from numba import carray
 
+from implicit_conv.kernels.activation import CLAMP, GELU, LEAKY_RELU, SIGMOID, SILU, TANH
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
-
-# activation kinds, as (kind, low, high) in a call's activation block; low doubles as the leaky slope
-CLAMP, LEAKY_RELU, SILU, GELU, SIGMOID, TANH, HARDSWISH = range(7)
 
 
 @kernel()

@@ -4,7 +4,6 @@ Holds what does not change between calls: entries, microkernel table, scratch la
 addresses and byte strides, borrows scratch and launches.
 """
 
-import functools
 import itertools
 import math
 import threading
@@ -12,16 +11,17 @@ import threading
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu import epilogue, panels
+from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.kernels.cpu import panels
 from implicit_conv.kernels.cpu.call import Call, blob_of
 from implicit_conv.kernels.cpu.fprop import compile_fprop
 from implicit_conv.kernels.cpu.launch import launch
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
+from implicit_conv.kernels.cpu.sizes import LINE, packing_bytes, panel_bytes, scratch_layout
 from implicit_conv.kernels.cpu.table import SLOTS, microkernel_slot, transpose_slot
 from implicit_conv.kernels.cpu.transpose import compile_transpose
 
-ALIGNMENT = 64
-NO_ACTIVATION = (float(epilogue.CLAMP), -math.inf, math.inf)
+NO_ACTIVATION = (float(CLAMP), -math.inf, math.inf)
 
 
 def register_tiles(g):
@@ -52,8 +52,8 @@ def panel_widths(g, lanes):
 
 def aligned_bytes(size):
     """An uninitialised array of `size` bytes that begins on a cache line."""
-    memory = np.empty(size + ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % ALIGNMENT
+    memory = np.empty(size + LINE, np.uint8)
+    start = -memory.ctypes.data % LINE
     return memory[start : start + size]
 
 
@@ -85,8 +85,9 @@ SCRATCH = ScratchPool()
 class Fprop:
     """fprop of one Geometry for elements of `itemsize` bytes on vectors of `lanes`."""
 
-    def __init__(self, g, itemsize, lanes, fma, chunk, record=False):
-        self.g, self.itemsize, self.lanes, self.chunk = g, itemsize, lanes, chunk
+    def __init__(self, g, itemsize, lanes, fma, *, chunk, in_place, record=False):
+        self.g, self.itemsize, self.lanes = g, itemsize, lanes
+        self.chunk, self.in_place = chunk, in_place
         self.fprop = compile_fprop(lanes, itemsize, record)
         self.pack_panels = panels.compile_pack(lanes, itemsize, record)
         self.table = np.zeros(SLOTS, np.int64)
@@ -98,8 +99,8 @@ class Fprop:
             compiled = compile_transpose(lanes, itemsize, step, full)
             self.table[transpose_slot(step, not full)] = compiled.address
         self.sums_bytes = schedule.panel_count(g) * g.tile_k * itemsize
-        self.group_bytes = panels.panel_bytes(g, lanes, itemsize)
-        self.staging, self.runs, self.scratch_bytes = scratch_layout(g, itemsize, chunk)
+        self.group_bytes = panel_bytes(g, lanes, itemsize)
+        self.scratch = scratch_layout(g, itemsize, chunk, in_place)
         self.items = g.groups * schedule.tile_count(g)
         self.items *= schedule.ceil_div(schedule.panel_count(g), chunk)
         self.no_bias = aligned_bytes(g.tile_k * itemsize)
@@ -108,8 +109,7 @@ class Fprop:
     def pack(self, w, axes, threads, record=0):
         """Panels of the filter `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
         packed = aligned_bytes(self.g.groups * self.group_bytes)
-        size = panels.scratch_bytes(self.g, self.lanes, self.itemsize)
-        size = -(-size // ALIGNMENT) * ALIGNMENT
+        size = packing_bytes(self.g, self.lanes, self.itemsize)
         scratch = SCRATCH.take(size * threads)
         strides = [w.strides[axis] for axis in axes]
         call = _call(
@@ -124,17 +124,20 @@ class Fprop:
 
     def __call__(
         self, x, packed, y, axes, threads, *, bias=None, residual=None, activation=NO_ACTIVATION,
-        in_place=False, record=0,
+        record=0,
     ):  # fmt: skip
-        """y = activation(conv(x) + bias + residual); `axes` are the positions of n, h, w, c in all."""
+        """y = activation(conv(x) + bias + residual); `axes` are the positions of n, h, w, c in all.
+
+        Where the operator reads in place, the channels of x must lie one behind the other.
+        """
         g = self.g
         x_n, x_h, x_w, x_c = (x.strides[axis] for axis in axes)
         y_n, y_p, y_q, y_k = (y.strides[axis] for axis in axes)
         z = [residual.strides[axis] for axis in axes] if residual is not None else [0] * 4
         sums, sums_panel = self._initial_sums(bias)
         act = np.array(activation, np.float64)
-        staged = y_k != self.itemsize or residual is not None or activation[0] != epilogue.CLAMP
-        scratch = SCRATCH.take(self.scratch_bytes * threads)
+        staged = y_k != self.itemsize or residual is not None or activation[0] != CLAMP
+        scratch = SCRATCH.take(self.scratch.total * threads)
         call = _call(
             x=x.ctypes.data, panels=packed.ctypes.data, bias=sums.ctypes.data,
             residual=0 if residual is None else residual.ctypes.data, y=y.ctypes.data,
@@ -143,8 +146,8 @@ class Fprop:
             x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
             residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
             panel_group=self.group_bytes, bias_panel=sums_panel, items=self.items,
-            chunk=self.chunk, in_place=in_place and x_c == self.itemsize, staged=staged,
-            scratch_bytes=self.scratch_bytes, staging=self.staging, runs=self.runs,
+            chunk=self.chunk, in_place=self.in_place, staged=staged,
+            scratch_bytes=self.scratch.total, staging=self.scratch.staging, runs=self.scratch.runs,
         )  # fmt: skip
         launch(self.fprop.address, blob_of(call, g), threads)
         SCRATCH.give(scratch)
@@ -164,17 +167,3 @@ _NOTHING = dict.fromkeys(Call._fields, 0)
 
 def _call(**fields):
     return Call(**{**_NOTHING, **fields})
-
-
-@functools.cache
-def scratch_layout(g, itemsize, chunk):
-    """(staging, runs, total): byte offsets in a thread's scratch and its size; the buffers come first."""
-    buffers = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g) * min(g.C, g.tile_c) * itemsize
-    slots = chunk if schedule.block_count(g) > 1 else 1
-    staging = _round_up(buffers)
-    runs = staging + _round_up(slots * g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize)
-    return staging, runs, runs + _round_up(16 * g.R * g.S)
-
-
-def _round_up(size):
-    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -109,20 +109,6 @@ def make_pack_panel(lanes, itemsize, record=False):
     return pack_panel
 
 
-def panel_bytes(g, lanes, itemsize):
-    """Bytes of one packed group: whole panels, and a last one of a single vector where that is enough."""
-    panels, rest = divmod(g.K, g.tile_k)
-    width = panels * g.tile_k
-    if rest:
-        width += lanes if rest <= lanes else g.tile_k
-    return width * g.C * g.R * g.S * itemsize
-
-
-def scratch_bytes(g, lanes, itemsize):
-    """Scratch that pack_panel needs: its tap table and one transposed block."""
-    return 8 * g.R * g.S + lanes * lanes * itemsize
-
-
 def pack(blob, thread):
     """Template of the launchable packers: items are the panels of all groups."""
     words = carray(blob, 1)[0]

@@ -1,0 +1,56 @@
+"""Activations of the epilogue: ``y = activation(conv + bias + residual)``."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+from implicit_conv.errors import PlanError
+from implicit_conv.kernels.activation import (
+    CLAMP,
+    GELU,
+    HARDSWISH,
+    LEAKY_RELU,
+    SIGMOID,
+    SILU,
+    TANH,
+)
+
+Activation: TypeAlias = "str | tuple[str, float] | tuple[str, float, float] | None"
+
+PLAIN = {
+    None: (CLAMP, -math.inf, math.inf),
+    "relu": (CLAMP, 0.0, math.inf),
+    "relu6": (CLAMP, 0.0, 6.0),
+    "silu": (SILU, 0.0, 0.0),
+    "gelu": (GELU, 0.0, 0.0),
+    "sigmoid": (SIGMOID, 0.0, 0.0),
+    "tanh": (TANH, 0.0, 0.0),
+    "hardswish": (HARDSWISH, 0.0, 0.0),
+}
+PARAMETERS = {"leaky_relu": 1, "clamp": 2}
+
+
+def parse_activation(activation: Activation) -> tuple[float, float, float]:
+    """(kind, low, high) for the epilogue; `low` is the slope of a leaky relu.
+
+    Raises
+    ------
+    PlanError
+        A name that is not served, or parameters that do not fit it.
+    """
+    name, parameters = (activation[0], activation[1:]) if isinstance(activation, tuple) else (activation, ())
+    if name in PLAIN and not parameters:
+        kind, low, high = PLAIN[name]
+        return float(kind), low, high
+    if not isinstance(name, str) or PARAMETERS.get(name) != len(parameters):
+        names = ", ".join(str(known) for known in PLAIN)
+        raise PlanError(
+            f"activation {activation!r} is none of {names}, ('leaky_relu', slope), ('clamp', low, high)"
+        )
+    values = [float(value) for value in parameters]
+    if name == "leaky_relu":
+        return float(LEAKY_RELU), values[0], 0.0
+    if not values[0] <= values[1]:
+        raise PlanError(f"activation {activation!r}: low must not exceed high")
+    return float(CLAMP), values[0], values[1]
