@@ -1,0 +1,56 @@
+"""Implicit-GEMM convolution for numpy users: TMA im2col copies on GPUs, the same schedule on any
+CPU.
+
+Names are loaded on first use: importing the package compiles nothing and touches no device.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from implicit_conv import tma as tma
+    from implicit_conv.api import conv2d as conv2d
+    from implicit_conv.api import plan_conv2d as plan_conv2d
+    from implicit_conv.config import config as config
+    from implicit_conv.errors import DTypeError as DTypeError
+    from implicit_conv.errors import PlanError as PlanError
+    from implicit_conv.errors import ShapeError as ShapeError
+    from implicit_conv.plan import Plan as Plan
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "conv2d": "api",
+    "plan_conv2d": "api",
+    "config": "config",
+    "Plan": "plan",
+    "ShapeError": "errors",
+    "DTypeError": "errors",
+    "PlanError": "errors",
+}
+__all__ = [
+    "DTypeError",
+    "Plan",
+    "PlanError",
+    "ShapeError",
+    "config",
+    "conv2d",
+    "plan_conv2d",
+    "tma",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "tma":
+        return importlib.import_module("implicit_conv.tma")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'implicit_conv' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"implicit_conv.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -39,14 +39,17 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
     PlanError
         A name that is not served, or parameters that do not fit it.
     """
-    name, parameters = (activation[0], activation[1:]) if isinstance(activation, tuple) else (activation, ())
+    name, parameters = (
+        (activation[0], activation[1:]) if isinstance(activation, tuple) else (activation, ())
+    )
     if name in PLAIN and not parameters:
         kind, low, high = PLAIN[name]
         return float(kind), low, high
     if not isinstance(name, str) or PARAMETERS.get(name) != len(parameters):
         names = ", ".join(str(known) for known in PLAIN)
         raise PlanError(
-            f"activation {activation!r} is none of {names}, ('leaky_relu', slope), ('clamp', low, high)"
+            f"activation {activation!r} is none of {names}, ('leaky_relu', slope), "
+            "('clamp', low, high)"
         )
     values = [float(value) for value in parameters]
     if name == "leaky_relu":

@@ -27,7 +27,8 @@ class CpuArch:
         return self.vector_bits // (8 * itemsize)
 
 
-# (vector bits, register pixels): accumulators 2 x pixels, two filter vectors and a broadcast must fit
+# (vector bits, register pixels): accumulators 2 x pixels, two filter vectors and a broadcast must
+# fit
 # the register file: 32 registers with AVX-512 and on 64-bit Arm, 16 otherwise. Measured: 14x2 is
 # the largest of AVX-512 that does not spill.
 REGISTER_PIXELS = {(512, 32): 14, (256, 16): 6, (128, 16): 6, (128, 32): 12}
@@ -35,7 +36,7 @@ REGISTER_PIXELS = {(512, 32): 14, (256, 16): 6, (128, 16): 6, (128, 32): 12}
 
 @functools.cache
 def cpu_features() -> dict[str, bool]:
-    """Features of the CPU that Numba compiles for (NUMBA_CPU_FEATURES is heeded)."""
+    """Features of the CPU Numba compiles for; NUMBA_CPU_FEATURES is heeded."""
     chosen = os.environ.get("NUMBA_CPU_FEATURES")
     if chosen is not None:
         return {f[1:]: f[0] == "+" for f in chosen.replace(" ", "").split(",") if f}
@@ -68,7 +69,7 @@ def _cgroup_cpus() -> float:
 
 @functools.cache
 def available_threads() -> int:
-    """Threads this process may use: NUMBA_NUM_THREADS, the affinity mask and the container's quota."""
+    """Threads to use: NUMBA_NUM_THREADS, the affinity mask and the container's quota."""
     chosen = os.environ.get("NUMBA_NUM_THREADS")
     if chosen and chosen.isdigit():
         return max(1, int(chosen))

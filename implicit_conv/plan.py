@@ -1,9 +1,11 @@
-"""The CPU planner: candidates -> estimate -> best -> derived. Pure Python; arrays never come here."""
+"""The CPU planner: candidates -> estimate -> best -> derived; arrays never come here."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from implicit_conv.arch import CpuArch
 from implicit_conv.errors import PlanError
@@ -14,19 +16,27 @@ from implicit_conv.kernels.tile import Tile
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, geometry, trace
 
+if TYPE_CHECKING:
+    from implicit_conv.arrays import Array
+    from implicit_conv.cpu import PackedFilter
+
 ALGORITHMS = (
     "auto", "implicit_gemm", "pointwise", "depthwise", "winograd_f2", "winograd_f4", "gemm_im2col",
 )  # fmt: skip
 SERVED = ("implicit_gemm", "pointwise")
 PRECISIONS = ("strict", "standard", "fast")
 
-# A panel of one channel block should stay in L2 while a tile's register tiles pass over it: elements
-# (taps x channels) of a block. It depends on the filter alone, so that the order of a sum never depends
+# A panel of one channel block should stay in L2 while a tile's register tiles pass over it:
+# elements
+# (taps x channels) of a block. It depends on the filter alone, so that the order of a sum never
+# depends
 # on batch, threads or tile: "strict" rests on it.
 BLOCK_ELEMENTS = 5120
 TILE_PIXELS = (56, 112, 168, 224, 336, 448)  # output pixels of a load tile: candidates
 BUFFER_SHARE = 0.5  # of L2: a thread's input buffer at most
-FLOPS_PER_THREAD = 2e6  # a launch costs about 2 us; less work than this is done before a thread wakes
+FLOPS_PER_THREAD = (
+    2e6  # a launch costs about 2 us; less work than this is done before a thread wakes
+)
 ITEMS_PER_THREAD = 4  # enough that an interrupted core delays the others little
 
 # Machine constants of the estimate, in cycles; orders of magnitude that hold for current cores.
@@ -43,8 +53,9 @@ ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
 class Plan:
     """What was chosen for one problem on one machine, and what follows from it.
 
-    `threads` run `geometry`'s tiles, `chunk` filter panels a work item; `in_place` says that x is read
-    where it lies. `collapsed` geometries take the pixels of an image (or of all images) as one row.
+    `threads` run `geometry`'s tiles, `chunk` filter panels a work item; `in_place` says that x is
+    read where it lies. `collapsed` geometries take the pixels of an image (or of all images) as one
+    row.
     """
 
     problem: Problem
@@ -58,6 +69,9 @@ class Plan:
     in_place: bool
     collapsed: bool
     cycles: float
+    activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
+    unbatched: bool = False
+    out_dtype: str | None = None
 
     @property
     def workspace_bytes(self) -> int:
@@ -87,8 +101,50 @@ class Plan:
         """Bytes of x, w and y, each once."""
         return self.problem.bytes
 
+    def explain(self) -> str:
+        """What was chosen, and why; for people."""
+        from implicit_conv.explain import explain
+
+        return explain(self)
+
+    def pack(self, w: object) -> PackedFilter:
+        """Pack a filter once, for many calls.
+
+        Parameters
+        ----------
+        w : array in the problem's weight layout and dtype
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            A filter that is not the one the plan was made for.
+        """
+        from implicit_conv.api import pack_filter
+
+        return pack_filter(self, w)
+
+    def __call__(
+        self,
+        x: object,
+        w: object,
+        bias: object = None,
+        *,
+        residual: object = None,
+        out: Array | None = None,
+    ) -> Array:
+        """Convolve `x` with the filter `w`, packed by `pack` or plain; as `conv2d` does.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            Arrays that are not those the plan was made for.
+        """
+        from implicit_conv.api import run_plan
+
+        return run_plan(self, x, w, bias, residual, out)
+
     def trace(self) -> list[Load]:
-        """The loads the engine executes, in its order, for packed arrays of the problem's layout."""
+        """The loads the engine executes for packed arrays of the problem's layout."""
         return trace(self.geometry, self.problem.itemsize, self.in_place)
 
 
@@ -148,7 +204,7 @@ def collapsed(problem: Problem) -> Problem:
 
 
 def reads_in_place(problem: Problem) -> bool:
-    """Whether no tile touches padding and channels lie together, so that x can be read as it lies."""
+    """Whether x can be read as it lies: no tile touches padding and channels lie together."""
     inside = all(
         lo <= 0 and (out - 1) * stride + (taps - 1) * dilation - lo < size
         for lo, out, stride, taps, dilation, size in zip(
@@ -160,7 +216,9 @@ def reads_in_place(problem: Problem) -> bool:
 
 
 def channel_block(problem: Problem) -> int:
-    """Channels of a k-block: all of them, or equal blocks of at most BLOCK_ELEMENTS taps x channels."""
+    """Channels of a k-block: all of them, or equal blocks of at most BLOCK_ELEMENTS taps x
+    channels.
+    """
     channels = max(1, problem.C // problem.groups)
     taps = problem.kernel[0] * problem.kernel[1]
     blocks = integers.ceil_div(channels * taps, BLOCK_ELEMENTS)
@@ -186,7 +244,9 @@ def candidates(problem: Problem, arch: CpuArch) -> Iterator[Geometry]:
                 problem, tile=(images, rows, columns), tile_m=arch.tile_pixels, tile_c=block,
                 tile_k=2 * lanes, step_w=1 if plain_rows else None,
             )  # fmt: skip
-            fits = reads_in_place(problem) or buffer_bytes(g, itemsize) <= arch.l2_bytes * BUFFER_SHARE
+            fits = (
+                reads_in_place(problem) or buffer_bytes(g, itemsize) <= arch.l2_bytes * BUFFER_SHARE
+            )
             if fits or not smallest or rows * columns * images <= arch.tile_pixels:
                 break
             images = 1
@@ -228,7 +288,7 @@ def tile_cycles(g: Geometry, group: int, inner: int) -> float:
     step = max(1, g.tile_m // inner)
     parts = integers.ceil_div(inner, g.tile_m)
     pixels = min(step, group) * inner / parts
-    tiles = integers.ceil_div(group, step) * parts
+    tiles = float(integers.ceil_div(group, step) * parts)
     tiles *= g.tile_n * g.tile_p * g.tile_q / (group * inner)
     fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
     return tiles * max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
@@ -240,7 +300,7 @@ def thread_count(problem: Problem, arch: CpuArch) -> int:
 
 
 def panel_chunk(g: Geometry, threads: int) -> int:
-    """Filter panels of one work item: all of them, or fewer where there are too few tiles to share."""
+    """Filter panels of a work item: all, or fewer where there are too few tiles to share."""
     tiles = max(1, integers.tile_count(g) * g.groups)
     panels = max(1, integers.panel_count(g))
     if threads == 1 or tiles >= ITEMS_PER_THREAD * threads:

@@ -1,7 +1,8 @@
 """Problem: a convolution in the field's letters, checked once.
 
     y[n, p, q, k] = sum over r, s, c of
-        x[n, p*stride_h + r*dilation_h - pad_h, q*stride_w + s*dilation_w - pad_w, c] * w[k, r, s, c]
+        x[n, p*stride_h + r*dilation_h - pad_h, q*stride_w + s*dilation_w - pad_w, c] * w[k, r, s,
+        c]
 
 Cross-correlation: the filter is not flipped. N batch, H W input, C channels, K filters, R S filter
 extent, P Q output; C and K count all groups, a filter sees C / groups channels.
@@ -9,7 +10,7 @@ extent, P Q output; C and K count all groups, a filter sees C / groups channels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -115,7 +116,9 @@ class Problem:
 
     @property
     def output(self) -> tuple[int, int]:
-        """(P, Q); the extent along an axis is (size + pads - (taps - 1) * dilation - 1) // stride + 1."""
+        """(P, Q); the extent along an axis is (size + pads - (taps - 1) * dilation - 1) // stride +
+        1.
+        """
         p, q = (
             (size + lo + hi - (taps - 1) * dilation - 1) // stride + 1
             for size, taps, stride, dilation, lo, hi in zip(
@@ -124,6 +127,23 @@ class Problem:
             )
         )  # fmt: skip
         return p, q
+
+    @property
+    def input_shape(self) -> tuple[int, int, int, int]:
+        """Shape of x in `layout`, batch axis included."""
+        h, w = self.size
+        return (self.N, self.C, h, w) if self.layout == "NCHW" else (self.N, h, w, self.C)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of w in `weight_layout`."""
+        letters = {
+            "K": self.K,
+            "C": self.C // self.groups,
+            "R": self.kernel[0],
+            "S": self.kernel[1],
+        }
+        return tuple(letters[letter] for letter in self.weight_layout)
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
@@ -138,7 +158,7 @@ class Problem:
 
     @property
     def flops(self) -> int:
-        """2 * N * P * Q * K * R * S * C / groups: multiplications and additions, padding counted."""
+        """2 * N * P * Q * K * R * S * C / groups: multiplications and additions, with padding."""
         p, q = self.output
         r, s = self.kernel
         return 2 * self.N * p * q * self.K * r * s * (self.C // self.groups)
@@ -164,9 +184,10 @@ class Problem:
         return f"{text}; {self.dtype} {self.layout} {self.weight_layout}"
 
 
-def _choice(name: str, value: str, allowed: dict[str, tuple[int, ...]]) -> str:
-    if value not in allowed:
-        raise ShapeError(f"{name} {value!r} is none of {', '.join(allowed)}")
+def _choice(name: str, value: str, allowed: Iterable[str]) -> str:
+    names = list(allowed)
+    if value not in names:
+        raise ShapeError(f"{name} {value!r} is none of {', '.join(names)}")
     return value
 
 
@@ -181,13 +202,20 @@ def _integer(name: str, value: object, least: int) -> int:
     return int(number)
 
 
-def _per_axis(name: str, value: int | Sequence[int], least: int) -> tuple[int, int]:
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__len__"):
-        number = _integer(name, value, least)
-        return number, number
+def _pair(name: str, value: object) -> tuple[object, object]:
+    """One value for H and one for W, where a single one stands for both."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value, value
     if len(value) != 2:
-        raise ShapeError(f"{name} has {len(value)} values {tuple(value)}; give one, or one for each of H, W")
-    return _integer(name, value[0], least), _integer(name, value[1], least)
+        raise ShapeError(
+            f"{name} has {len(value)} values {tuple(value)}; give one, or one for each of H, W"
+        )
+    return value[0], value[1]
+
+
+def _per_axis(name: str, value: object, least: int) -> tuple[int, int]:
+    h, w = _pair(name, value)
+    return _integer(name, h, least), _integer(name, w, least)
 
 
 def _check_groups(c: int, k: int, group_c: int, groups: int, weight_layout: str) -> None:
@@ -216,28 +244,17 @@ def parse_padding(
     if isinstance(padding, str):
         if padding not in PADDING_NAMES:
             raise ShapeError(f"padding {padding!r} is none of {', '.join(PADDING_NAMES)}")
-        h, w = (_named_padding(padding, *axis) for axis in zip(size, kernel, stride, dilation, strict=True))
+        axes = zip(size, kernel, stride, dilation, strict=True)
+        h, w = (_named_padding(padding, *axis) for axis in axes)
         return h, w
-    if not hasattr(padding, "__len__"):
-        lo = _integer("padding", padding, -(1 << 31))
-        return (lo, lo), (lo, lo)
-    values = list(padding)
-    if len(values) != 2:
-        raise ShapeError(
-            f"padding has {len(values)} entries {values}; give one int, one for each of H, W, "
-            "or a (low, high) pair for each"
-        )
-    h, w = (_axis_padding(value) for value in values)
+    h, w = (_axis_padding(axis) for axis in _pair("padding", padding))
     return h, w
 
 
-def _axis_padding(value: int | Sequence[int]) -> tuple[int, int]:
-    if not hasattr(value, "__len__"):
-        value = (value, value)  # type: ignore[assignment]
-    if len(value) != 2:  # type: ignore[arg-type]
-        raise ShapeError(f"padding of one axis is {value!r}; give one int or a (low, high) pair")
-    low, high = (_integer("padding", entry, -(1 << 31)) for entry in value)  # type: ignore[union-attr]
-    return low, high
+def _axis_padding(value: object) -> tuple[int, int]:
+    low, high = _pair("padding of an axis, (low, high),", value)
+    least = -(1 << 31)
+    return _integer("padding", low, least), _integer("padding", high, least)
 
 
 def _named_padding(name: str, size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
@@ -249,4 +266,8 @@ def _named_padding(name: str, size: int, taps: int, stride: int, dilation: int) 
     if name == "causal":
         return reach, 0
     total = max(0, (-(-size // stride) - 1) * stride + reach + 1 - size)
-    return (total - total // 2, total // 2) if name == "same_lower" else (total // 2, total - total // 2)
+    return (
+        (total - total // 2, total // 2)
+        if name == "same_lower"
+        else (total // 2, total - total // 2)
+    )

@@ -1,4 +1,4 @@
-"""From a Problem and a tiling to a Geometry, and the CPU's load schedule as Python values (trace)."""
+"""From a Problem and a tiling to a Geometry, and the CPU's loads as Python values."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ class KBlock(NamedTuple):
 def slots_per_row(
     w: int, q: int, taps: int, stride: int, dilation: int, pad: int, offset_max: int = UNLIMITED
 ) -> int:
-    """L, the slots an image row takes in the (n, slot) order of im2col::w (addressing.md section 5).
+    """L, the slots an image row takes in the (n, slot) order of im2col::w (addressing.md section
+    5).
 
-    The least integer >= Q for which every tap that runs over its row's end reads zeros on both sides:
-    its true position lies at or past W, and the one it wraps to lies before 0.
+    The least integer >= Q for which every tap that runs over its row's end reads zeros on both
+    sides: its true position lies at or past W, and the one it wraps to lies before 0.
     """
     phases = min(taps, stride // math.gcd(stride, dilation))
     shifts = [
@@ -61,7 +62,8 @@ def slots_per_row(
     ]  # fmt: skip
     slots = q
     while not all(
-        _wraps_into_zeros(slots, w, q, stride, pad, phase, shift, base) for phase, shift, base in shifts
+        _wraps_into_zeros(slots, w, q, stride, pad, phase, shift, base)
+        for phase, shift, base in shifts
     ):
         slots += 1
     return slots
@@ -79,7 +81,7 @@ def _wraps_into_zeros(
 
 
 def trace(g: Geometry, itemsize: int, in_place: bool) -> list[Load]:
-    """The loads of a CPU launch in the engine's order, for one chunk of panels that holds them all."""
+    """The loads of a CPU launch whose work items hold all panels of a group."""
     loads = [load for group in range(g.groups) for load in filter_loads(g, group, itemsize)]
     for group in range(g.groups):
         for tile in range(schedule.tile_count(g)):
@@ -104,7 +106,9 @@ def filter_loads(g: Geometry, group: int, itemsize: int) -> Iterator[Load]:
 def tile_loads(
     g: Geometry, group: int, tile: int, block: int, itemsize: int, in_place: bool
 ) -> Iterator[Load]:
-    """Activation loads of one tile and channel block: one im2col::w walk per buffered row and phase."""
+    """Activation loads of one tile and channel block: one im2col::w walk per buffered row and
+    phase.
+    """
     n0, p0, q0 = schedule.tile_origin(g, tile)
     images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
     c = block * g.tile_c
@@ -137,7 +141,9 @@ def geometry(
     step_w: int | None = None,
     offset_max: int = UNLIMITED,
 ) -> Geometry:
-    """The Geometry of `problem`, cut into load tiles of `tile` = (images, output rows, output columns)."""
+    """The Geometry of `problem`, cut into load tiles of `tile` = (images, output rows, output
+    columns).
+    """
     (h, w), (r, s), (p, q) = problem.size, problem.kernel, problem.output
     (stride_h, stride_w), (dilation_h, dilation_w) = problem.stride, problem.dilation
     step = step_w or stride_w

@@ -1,40 +1,41 @@
 """The load schedule's arithmetic, once: plain integers in, plain integers out.
 
 Python runs these functions to print a plan, njit compiles them into the CPU engine, CUDA into the
-kernels. Formulas: addressing.md section 5. An axis is described by (taps, phases, dilation, stride); W walks by ``step_w``;
-``b`` is a phase buffer, ``t`` a linear tile index, ``g`` a Geometry. Functions stand in order of use.
+kernels. Formulas: addressing.md section 5. An axis is described by (taps, phases, dilation,
+stride), where W walks by ``step_w``; ``b`` is a phase buffer, ``t`` a linear tile index, ``g`` a
+Geometry. Functions stand in order of use.
 """
 
-from implicit_conv.kernels.geometry import UNLIMITED
+from implicit_conv.kernels.geometry import UNLIMITED, Geometry
 
 
-def ceil_div(a, b):
+def ceil_div(a: int, b: int) -> int:
     """Smallest integer >= a / b, b > 0."""
     return -(-a // b)
 
 
-def base_shift(b, dilation, stride, offset_max):
+def base_shift(b: int, dilation: int, stride: int, offset_max: int) -> int:
     """Smallest shift that buffer b serves, or 0 where its offset would not fit the instruction."""
     return b * dilation // stride if b * dilation <= offset_max else 0
 
 
-def buffer_offset(b, dilation, stride, offset_max):
+def buffer_offset(b: int, dilation: int, stride: int, offset_max: int) -> int:
     """w_offset of buffer b: the position of its first row, counted from the tile's first pixel."""
     return b * dilation % stride + stride * base_shift(b, dilation, stride, offset_max)
 
 
-def tap_shift(tap, phases, dilation, stride, offset_max):
+def tap_shift(tap: int, phases: int, dilation: int, stride: int, offset_max: int) -> int:
     """Rows by which the view of `tap` is shifted in its buffer, ``tap % phases``."""
     return tap * dilation // stride - base_shift(tap % phases, dilation, stride, offset_max)
 
 
-def buffer_halo(b, taps, phases, dilation, stride, offset_max):
+def buffer_halo(b: int, taps: int, phases: int, dilation: int, stride: int, offset_max: int) -> int:
     """w_halo of buffer b: the shift of its last tap."""
     last = b + (taps - 1 - b) // phases * phases
     return tap_shift(last, phases, dilation, stride, offset_max)
 
 
-def halo_before(b, taps, phases, dilation, stride, offset_max):
+def halo_before(b: int, taps: int, phases: int, dilation: int, stride: int, offset_max: int) -> int:
     """Sum of the halos of buffers 0 .. b-1: where buffer b begins, less b whole tiles."""
     total = 0
     for earlier in range(b):
@@ -42,13 +43,13 @@ def halo_before(b, taps, phases, dilation, stride, offset_max):
     return total
 
 
-def tile_count(g):
+def tile_count(g: Geometry) -> int:
     """Load tiles of one group: image blocks x row blocks x column blocks."""
     return ceil_div(g.N, g.tile_n) * ceil_div(g.P, g.tile_p) * ceil_div(g.Q, g.tile_q)
 
 
-def tile_origin(g, t):
-    """(n, p, q) of the first output pixel of tile t; columns vary fastest, then rows, then images."""
+def tile_origin(g: Geometry, t: int) -> tuple[int, int, int]:
+    """(n, p, q) of the first output pixel of tile t; columns vary fastest, images last."""
     across, down = ceil_div(g.Q, g.tile_q), ceil_div(g.P, g.tile_p)
     return (
         t // (across * down) * g.tile_n,
@@ -57,67 +58,67 @@ def tile_origin(g, t):
     )
 
 
-def tile_extent(g, n, p, q):
-    """(images, rows, columns) of the tile that begins at (n, p, q); the last ones may be smaller."""
+def tile_extent(g: Geometry, n: int, p: int, q: int) -> tuple[int, int, int]:
+    """(images, rows, columns) of the tile that begins at (n, p, q); the last may be smaller."""
     return min(g.tile_n, g.N - n), min(g.tile_p, g.P - p), min(g.tile_q, g.Q - q)
 
 
-def block_count(g):
-    """k-blocks of a tile: channel blocks."""
-    return ceil_div(g.C, g.tile_c)
+def block_count(g: Geometry) -> int:
+    """k-blocks of a tile: channel blocks; without channels, one whose sums are empty."""
+    return max(1, ceil_div(g.C, g.tile_c))
 
 
-def panel_count(g):
+def panel_count(g: Geometry) -> int:
     """Filter panels of one group."""
     return ceil_div(g.K, g.tile_k)
 
 
-def column_step(g):
-    """Buffered pixels between neighbouring output columns: 1, but where rows lie as in the image."""
+def column_step(g: Geometry) -> int:
+    """Buffered pixels between output columns: 1, but where rows lie as in the image."""
     return g.stride_w // g.step_w
 
 
-def column_pixels(g, columns):
+def column_pixels(g: Geometry, columns: int) -> int:
     """Pixels of a phase buffer that serve `columns` output columns, halo aside."""
     return (columns - 1) * column_step(g) + 1
 
 
-def row_pitch(g):
+def row_pitch(g: Geometry) -> int:
     """Pixels of one buffered image row: the tile's columns and the halo of every phase buffer."""
     halos = halo_before(g.phases_w, g.S, g.phases_w, g.dilation_w, g.step_w, g.w_offset_max)
     return g.phases_w * column_pixels(g, g.tile_q) + halos
 
 
-def image_rows(g):
+def image_rows(g: Geometry) -> int:
     """Buffered rows of one image: the tile's rows and the halo of every row phase."""
     halos = halo_before(g.phases_h, g.R, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
     return g.phases_h * g.tile_p + halos
 
 
-def buffer_row(g, a, i):
+def buffer_row(g: Geometry, a: int, i: int) -> int:
     """First row slot of row i of row phase a."""
     before = halo_before(a, g.R, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
     return a * g.tile_p + before + i
 
 
-def buffer_column(g, b):
+def buffer_column(g: Geometry, b: int) -> int:
     """First pixel of phase buffer b inside a buffered row."""
     before = halo_before(b, g.S, g.phases_w, g.dilation_w, g.step_w, g.w_offset_max)
     return b * column_pixels(g, g.tile_q) + before
 
 
-def first_row(g, p, a):
+def first_row(g: Geometry, p: int, a: int) -> int:
     """Image row of row 0 of row phase a, for a tile whose first output row is p."""
     offset = buffer_offset(a, g.dilation_h, g.stride_h, UNLIMITED)
     return p * g.stride_h - g.pad_h + offset
 
 
-def row_halo(g, a):
+def row_halo(g: Geometry, a: int) -> int:
     """Rows that row phase a holds beyond the tile's own."""
     return buffer_halo(a, g.R, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
 
 
-def row_needed(g, i, rows, a):
+def row_needed(g: Geometry, i: int, rows: int, a: int) -> bool:
     """Whether row i of row phase a is read by any of the `rows` output rows of a tile."""
     for r in range(a, g.R, g.phases_h):
         if 0 <= i - tap_shift(r, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED) < rows:
@@ -125,29 +126,29 @@ def row_needed(g, i, rows, a):
     return False
 
 
-def column_halo(g, b):
+def column_halo(g: Geometry, b: int) -> int:
     """w_halo of phase buffer b."""
     return buffer_halo(b, g.S, g.phases_w, g.dilation_w, g.step_w, g.w_offset_max)
 
 
-def column_offset(g, b):
+def column_offset(g: Geometry, b: int) -> int:
     """w_offset of phase buffer b."""
     return buffer_offset(b, g.dilation_w, g.step_w, g.w_offset_max)
 
 
-def tap_row(g, r):
+def tap_row(g: Geometry, r: int) -> int:
     """Row slot that output row 0 of a tile reads for filter row r."""
     shift = tap_shift(r, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
     return buffer_row(g, r % g.phases_h, shift)
 
 
-def tap_column(g, s):
+def tap_column(g: Geometry, s: int) -> int:
     """Pixel of a buffered row that output column 0 of a tile reads for filter column s."""
     shift = tap_shift(s, g.phases_w, g.dilation_w, g.step_w, g.w_offset_max)
     return buffer_column(g, s % g.phases_w) + shift
 
 
-def column_tap(g, i):
+def column_tap(g: Geometry, i: int) -> int:
     """The i-th filter column in the order in which they are summed: buffer by buffer."""
     for b in range(g.phases_w):
         taps = ceil_div(g.S - b, g.phases_w)
@@ -157,22 +158,22 @@ def column_tap(g, i):
     return -1
 
 
-def valid_rows(g, p, count):
-    """(first, end) of the filter rows that meet the image from any of output rows p .. p + count - 1."""
+def valid_rows(g: Geometry, p: int, count: int) -> tuple[int, int]:
+    """(first, end) of the filter rows that meet the image from output rows p, p + 1, ..."""
     last = (p + count - 1) * g.stride_h - g.pad_h
     first = min(g.R, max(0, ceil_div(-last, g.dilation_h)))
     end = min(g.R, ceil_div(g.H - p * g.stride_h + g.pad_h, g.dilation_h))
     return first, max(first, end)
 
 
-def valid_pixels(start, size, step, count):
-    """(first, end) of the pixels k < count whose position start + k * step lies inside [0, size)."""
+def valid_pixels(start: int, size: int, step: int, count: int) -> tuple[int, int]:
+    """(first, end) of the pixels k < count whose position start + k * step is in [0, size)."""
     first = min(count, max(0, ceil_div(-start, step)))
     end = max(first, min(count, ceil_div(size - start, step)))
     return first, end
 
 
-def by_role(g, n, p, q):
+def by_role(g: Geometry, n: int, p: int, q: int) -> tuple[int, int, int]:
     """Values of the axes (image, row, column) as (outer, group, inner).
 
     Inner is the innermost axis along which the output has several pixels, group the next one: a

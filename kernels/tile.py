@@ -23,6 +23,6 @@ class Tile:
     reg_m: int = 0
     reg_n: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"mode {self.mode!r} is none of {', '.join(MODES)}")

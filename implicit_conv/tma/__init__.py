@@ -1,0 +1,1 @@
+"""TMA tensor maps: values, limits, walks."""

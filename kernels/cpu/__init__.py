@@ -1,0 +1,1 @@
+"""The CPU engine: loads, packed panels, emitted microkernels, launches."""

@@ -1,9 +1,9 @@
 """Where compiled CPU code is kept, and the decorators that keep it there.
 
 Numba's own cache looks at the date of the file a function stands in, so an edit to an emitter would
-leave stale code behind. Here the folder's name carries a hash of every kernel source, so nothing stale
-is ever found; Numba adds the CPU's features and writes each entry atomically, so two processes may
-fill the cache at once.
+leave stale code behind. Here the folder's name carries a hash of every kernel source, so nothing
+stale is ever found; Numba adds the CPU's features and writes each entry atomically, so two
+processes may fill the cache at once.
 """
 
 import functools
@@ -28,7 +28,9 @@ def cache_root():
 
 @functools.cache
 def cache_folder():
-    """The folder of this version: its name is a hash of all kernel sources and of the compiler's version."""
+    """The folder of this version: its name is a hash of all kernel sources and of the compiler's
+    version.
+    """
     import llvmlite
     import numba
 
@@ -63,8 +65,8 @@ def _numba_cache():
 def kernel(*signature, **options):
     """`numba.njit` for the engine: no GIL, numpy's error model, compiled code kept in our folder.
 
-    Without a signature the function is only ever called by compiled code: it has no wrappers for Python
-    and C, and no cache entry, since it becomes part of its callers.
+    Without a signature the function is only ever called by compiled code: it has no wrappers for
+    Python and C, and no cache entry, since it becomes part of its callers.
     """
     from numba import njit
 

@@ -1,7 +1,9 @@
-"""Call: what one launch tells the CPU kernels besides the Geometry, as int64 fields of one params blob.
+"""Call: what one launch tells the CPU kernels besides the Geometry, as int64 fields of one params
+blob.
 
-A launch passes a single blob, ``[next item, *Call, *Geometry]``, like the params blob of a GPU kernel:
-arrays arrive as addresses and byte strides, and every thread takes its items from the first word.
+A launch passes a single blob, ``[next item, *Call, *Geometry]``, like the params blob of a GPU
+kernel: arrays arrive as addresses and byte strides, and every thread takes its items from the first
+word.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,8 @@
 """The staging tile's way out: residual, activation, then rows or transposed blocks into y.
 
-A staging tile is ``[image][row][column][filter of the panel]``. What a clamp can do (none, relu, relu6)
-and a channels-last output of whole panels never come here: the microkernel stores those itself.
+A staging tile is ``[image][row][column][filter of the panel]``. What a clamp can do (none, relu,
+relu6) and a channels-last output of whole panels never come here: the microkernel stores those
+itself.
 """
 
 import functools
@@ -25,7 +26,7 @@ def sigmoid(x):
 
 
 @kernel()
-def activate(x, kind, low, high):
+def activate(x, kind, low, high):  # noqa: PLR0911, one return a kind
     """The activation of one float64; a NaN stays a NaN."""
     if kind == CLAMP:
         x = low if x < low else x

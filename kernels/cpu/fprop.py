@@ -39,7 +39,7 @@ class View(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """The run table: its address, runs of one filter row, and the panel bytes these runs consume."""
+    """The run table: its address, runs of a filter row, and the panel bytes they consume."""
 
     address: int
     per_row: int
@@ -134,9 +134,7 @@ def make_run_item(lanes, itemsize, record=False):
             n, p, q = origin
             at = call.x + n * call.x_n + (group * g.C + c) * call.x_c
             at += (p * g.stride_h - g.pad_h) * call.x_h + (q * g.stride_w - g.pad_w) * call.x_w
-            strides = schedule.by_role(
-                g, call.x_n, g.stride_h * call.x_h, g.stride_w * call.x_w
-            )
+            strides = schedule.by_role(g, call.x_n, g.stride_h * call.x_h, g.stride_w * call.x_w)
             return View(at, strides[0], strides[1], strides[2])
         pixel = channels * itemsize
         row = schedule.row_pitch(g) * pixel
@@ -184,13 +182,12 @@ def make_run_item(lanes, itemsize, record=False):
                     sums = View(call.bias + bias * call.bias_panel, 0, 0, 0)
                 low, high = -float("inf"), float("inf")
                 if block == blocks - 1 and not staged:
-                    low, high = memory.read_float(call.activation + 8), memory.read_float(
-                        call.activation + 16
+                    low, high = (
+                        memory.read_float(call.activation + 8),
+                        memory.read_float(call.activation + 16),
                     )
                 weights = panels + (k * g.C + c * width) * g.R * g.S * itemsize
-                multiply(
-                    call, g, by_role, rows, a, weights, sums, out, runs, vectors, low, high
-                )
+                multiply(call, g, by_role, rows, a, weights, sums, out, runs, vectors, low, high)
                 if staged and block == blocks - 1:
                     store(call, g, at, width, filters, origin, extent, group * g.K + k)
 
@@ -211,7 +208,7 @@ def fprop(blob, thread):
         tile, group = item // chunks % tiles, item // (chunks * tiles)
         origin = schedule.tile_origin(g, tile)
         extent = schedule.tile_extent(g, origin[0], origin[1], origin[2])
-        run_item(call, g, group, origin, extent, first, end, scratch)
+        run_item(call, g, group, origin, extent, first, end, scratch)  # noqa: F821, bound
         item = next_item(blob)
 
 

@@ -1,10 +1,11 @@
-"""Launch compiled entries on CPU threads: ``entry(blob, thread)``, as a GPU launches a kernel on blocks.
+"""Launch compiled entries on CPU threads: ``entry(blob, thread)``, as a GPU launches a kernel on
+blocks.
 
-Threads take items one by one from the blob's counter, so an interrupted core delays only its own item;
-items write disjoint outputs, so their order never shows in a result. The parallel launch is Numba's
-prange (1.8 us with OpenMP); what its threading layers cannot do is dealt with here:
+Threads take items one by one from the blob's counter, so an interrupted core delays only its own
+item; items write disjoint outputs, so their order never shows in a result. The parallel launch is
+Numba's prange (1.8 us with OpenMP); what its threading layers cannot do is dealt with here:
 
-- "workqueue" aborts the process when two threads launch at once: a lock serialises parallel launches;
+- "workqueue" aborts the process when two threads launch at once: a lock takes them in turn;
 - GNU OpenMP kills a forked child at its first parallel launch: such a child runs on one thread.
 """
 

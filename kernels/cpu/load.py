@@ -1,7 +1,9 @@
-"""Execute the schedule's loads: image rows into a buffer, channels fastest, zeros outside the image.
+"""Execute the schedule's loads: image rows into a buffer, channels fastest, zeros outside the
+image.
 
-A load is one im2col::w walk along one image row: `rows` pixels, `step` apart, `channels` of each. The
-source is taken as it lies in memory: channels-last rows are copied, other layouts transposed on the way.
+A load is one im2col::w walk along one image row: `rows` pixels, `step` apart, `channels` of each.
+The source is taken as it lies in memory: channels-last rows are copied, other layouts transposed on
+the way.
 """
 
 import functools
@@ -84,7 +86,8 @@ def make_load_tile(lanes, itemsize, record=False):
 
     @kernel()
     def load_tile(call, g, c, channels, origin, extent, buffer):
-        """Producer: all loads of a tile and channel block c: per image, per buffered row, per phase.
+        """Producer: all loads of a tile and channel block c: per image, per buffered row, per
+        phase.
 
         Where the tile is read in place there is nothing to copy, only loads to record.
         """
@@ -96,7 +99,9 @@ def make_load_tile(lanes, itemsize, record=False):
             n = n0 + image
             for a in range(g.phases_h):
                 for i in range(extent[1] + schedule.row_halo(g, a)):
-                    if (call.in_place and not record) or not schedule.row_needed(g, i, extent[1], a):
+                    if (call.in_place and not record) or not schedule.row_needed(
+                        g, i, extent[1], a
+                    ):
                         continue
                     h = schedule.first_row(g, p0, a) + i * g.stride_h
                     row = image * schedule.image_rows(g) + schedule.buffer_row(g, a, i)
@@ -106,7 +111,16 @@ def make_load_tile(lanes, itemsize, record=False):
                         if record:
                             index = -1 if call.in_place else row * g.phases_w + b
                             record_load(
-                                call.record, ACTIVATION, n, h, w, c, offset, halo, index, pixels,
+                                call.record,
+                                ACTIVATION,
+                                n,
+                                h,
+                                w,
+                                c,
+                                offset,
+                                halo,
+                                index,
+                                pixels,
                                 pixels * pixel,
                             )
                         target = buffer + row * pitch + schedule.buffer_column(g, b) * pixel
@@ -117,7 +131,15 @@ def make_load_tile(lanes, itemsize, record=False):
                             continue
                         source = call.x + n * call.x_n + h * call.x_h + c * call.x_c
                         load_row(
-                            call.kernels, source, w + offset, g.step_w, g.W, call.x_w, call.x_c, pixels, channels,
+                            call.kernels,
+                            source,
+                            w + offset,
+                            g.step_w,
+                            g.W,
+                            call.x_w,
+                            call.x_c,
+                            pixels,
+                            channels,
                             target,
                         )
 

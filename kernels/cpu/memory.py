@@ -1,4 +1,5 @@
-"""Memory by address, for compiled code: the CPU engine passes addresses (int64), as a GPU kernel does.
+"""Memory by address, for compiled code: the CPU engine passes addresses (int64), as a GPU kernel
+does.
 
 Strides are in bytes and may be zero or negative; element copies move bits, whatever their type.
 """

@@ -1,7 +1,8 @@
 """The microkernel: a register tile of output pixels x filters, summed over runs of shifted rows.
 
 GEMM mapping (fprop): A = activation rows, broadcast one float at a time; B = a packed filter panel,
-`vectors` vectors wide; accumulator = `groups` x `inner` pixels x `vectors` vectors, kept in registers.
+`vectors` vectors wide; accumulator = `groups` x `inner` pixels x `vectors` vectors, kept in
+registers.
 
     for (offset, length) in runs:                 a run: taps whose rows lie one behind the other
         for i in range(length):
@@ -44,7 +45,7 @@ SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.flo
 
 @dataclass(frozen=True)
 class RegisterTile:
-    """Compile-time shape of one microkernel: groups x inner pixels by `vectors` vectors of `lanes`."""
+    """Shape of one microkernel: groups x inner pixels by `vectors` vectors of `lanes`."""
 
     groups: int
     inner: int
@@ -122,11 +123,12 @@ def emit(builder, tile, args):
     acc = [e.load(address) for address in elements(c_in, "c_in")]
     _, *acc = e.loop(at["run_count"], 1, [b, *acc], run)
     scalar = ir.FloatType() if tile.itemsize == 4 else ir.DoubleType()
-    bounds = [low, high] if tile.itemsize == 8 else [builder.fptrunc(x, scalar) for x in (low, high)]
+    bounds = (
+        [low, high] if tile.itemsize == 8 else [builder.fptrunc(x, scalar) for x in (low, high)]
+    )
     low, high = map(e.splat, bounds)
     for value, address in zip(acc, elements(c_out, "c_out"), strict=True):
         e.store(e.clamp(value, low, high), address)
-
 
 
 def microkernel(

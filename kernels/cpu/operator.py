@@ -1,7 +1,8 @@
-"""Fprop: the compiled operator of one Geometry, called with arrays. What a GPU launch is to its kernel.
+"""Fprop: the compiled operator of one Geometry, called with arrays. What a GPU launch is to its
+kernel.
 
-Holds what does not change between calls: entries, microkernel table, scratch layout. A call fills in
-addresses and byte strides, borrows scratch and launches.
+Holds what does not change between calls: entries, microkernel table, scratch layout. A call fills
+in addresses and byte strides, borrows scratch and launches.
 """
 
 import itertools
@@ -44,7 +45,7 @@ def _extents(size, tile):
 
 
 def panel_widths(g, lanes):
-    """Vectors of the panels of `g`: 2 for a whole one, 1 for a last one that fits a single vector."""
+    """Vectors of the panels of `g`: 2 for a whole one, 1 for a last one that one holds."""
     rest = g.K % g.tile_k
     widths = {g.tile_k // lanes} if g.K >= g.tile_k else set()
     return sorted(widths | ({schedule.ceil_div(rest, lanes)} if rest else set()))
@@ -94,7 +95,9 @@ class Fprop:
         for vectors in panel_widths(g, lanes):
             for groups, inner in register_tiles(g):
                 tile = RegisterTile(groups, inner, vectors, lanes, itemsize, fma)
-                self.table[microkernel_slot(vectors, groups, inner)] = compile_microkernel(tile).address
+                self.table[microkernel_slot(vectors, groups, inner)] = compile_microkernel(
+                    tile
+                ).address
         for step, full in itertools.product((1, 2), (True, False)):
             compiled = compile_transpose(lanes, itemsize, step, full)
             self.table[transpose_slot(step, not full)] = compiled.address
@@ -107,15 +110,15 @@ class Fprop:
         self.no_bias[:] = 0
 
     def pack(self, w, axes, threads, record=0):
-        """Panels of the filter `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
+        """Panels of `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
         packed = aligned_bytes(self.g.groups * self.group_bytes)
         size = packing_bytes(self.g, self.lanes, self.itemsize)
         scratch = SCRATCH.take(size * threads)
         strides = [w.strides[axis] for axis in axes]
         call = _call(
             w=w.ctypes.data, panels=packed.ctypes.data, scratch=scratch.ctypes.data,
-            kernels=self.table.ctypes.data, w_k=strides[0], w_c=strides[1], w_r=strides[2], w_s=strides[3],
-            items=self.g.groups * schedule.panel_count(self.g), scratch_bytes=size,
+            kernels=self.table.ctypes.data, w_k=strides[0], w_c=strides[1], w_r=strides[2],
+            w_s=strides[3], items=self.g.groups * schedule.panel_count(self.g), scratch_bytes=size,
             panel_group=self.group_bytes, record=record,
         )  # fmt: skip
         launch(self.pack_panels.address, blob_of(call, self.g), threads)
@@ -153,7 +156,7 @@ class Fprop:
         SCRATCH.give(scratch)
 
     def _initial_sums(self, bias):
-        """Whole panels of initial sums and the bytes between two; one of zeros serves all panels."""
+        """Initial sums, by panels, and the bytes between two; one of zeros serves all."""
         if bias is None:
             return self.no_bias, 0
         g = self.g

@@ -1,8 +1,8 @@
 """Pack filters into panels: ``[group][panel][channel block][tap][channel][filters of the panel]``.
 
-Taps stand in the order in which the microkernel sums them: filter rows, then phase buffers, then the
-taps of a buffer. A panel is tile_k filters wide, the last one a single vector where that holds the rest;
-filters past K are zero.
+Taps stand in the order in which the microkernel sums them: filter rows, then phase buffers, then
+the taps of a buffer. A panel is tile_k filters wide, the last one a single vector where that holds
+the rest; filters past K are zero.
 """
 
 import functools
@@ -27,8 +27,12 @@ def make_pack_panel(lanes, itemsize, record=False):
     copy_element = memory.copy_bytes(itemsize)
 
     @kernel()
-    def transpose_filters(kernels, source, k_stride, filters, elements, taps, tap_bytes, pitch, target, block):
-        """Filters whose elements lie contiguous; element e is channel ``e // taps``, tap ``e % taps``."""
+    def transpose_filters(
+        kernels, source, k_stride, filters, elements, taps, tap_bytes, pitch, target, block
+    ):
+        """Filters whose elements lie contiguous; element e is channel ``e // taps``, tap ``e %
+        taps``.
+        """
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
             if rows < lanes:
@@ -65,13 +69,31 @@ def make_pack_panel(lanes, itemsize, record=False):
                     memory.copy(to + c * pitch, at + c * call.w_c, filters * itemsize)
         elif taps_contiguous and call.w_c == taps * itemsize:
             transpose_filters(
-                call.kernels, source, call.w_k, filters, channels * taps, taps, tap_bytes, pitch, target, block
+                call.kernels,
+                source,
+                call.w_k,
+                filters,
+                channels * taps,
+                taps,
+                tap_bytes,
+                pitch,
+                target,
+                block,
             )
         elif call.w_c == itemsize:
             for t in range(taps):
                 at = source + t // g.S * call.w_r + t % g.S * call.w_s
                 transpose_filters(
-                    call.kernels, at, call.w_k, filters, channels, 1, tap_bytes + 8 * t, pitch, target, block
+                    call.kernels,
+                    at,
+                    call.w_k,
+                    filters,
+                    channels,
+                    1,
+                    tap_bytes + 8 * t,
+                    pitch,
+                    target,
+                    block,
                 )
         else:
             for t in range(taps):
@@ -119,8 +141,8 @@ def pack(blob, thread):
     while item < call.items:
         group, panel = item // panels, item % panels
         target = call.panels + group * call.panel_group
-        target += panel * g.tile_k * g.C * g.R * g.S * itemsize
-        pack_panel(call, g, group, panel, target, scratch)
+        target += panel * g.tile_k * g.C * g.R * g.S * itemsize  # noqa: F821, bound
+        pack_panel(call, g, group, panel, target, scratch)  # noqa: F821, bound
         item = next_item(blob)
 
 

@@ -3,30 +3,31 @@
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.geometry import Geometry
 
 LINE = 64  # bytes of a cache line; every part begins on one
 
 
 class ScratchLayout(NamedTuple):
-    """Byte offsets in a thread's scratch, which begins with the tile's row buffers, and its size."""
+    """Byte offsets in a thread's scratch, which begins with the row buffers; its size."""
 
     staging: int  # sums of one panel (of a chunk of panels, where channel blocks add up)
     runs: int  # the run table
     total: int
 
 
-def round_up(size):
+def round_up(size: int) -> int:
     """The next multiple of a cache line."""
     return -(-size // LINE) * LINE
 
 
-def buffer_bytes(g, itemsize):
+def buffer_bytes(g: Geometry, itemsize: int) -> int:
     """Row buffers of one load tile and channel block."""
     pixels = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
     return pixels * min(g.C, g.tile_c) * itemsize
 
 
-def scratch_layout(g, itemsize, chunk, in_place):
+def scratch_layout(g: Geometry, itemsize: int, chunk: int, in_place: bool) -> ScratchLayout:
     """How one thread's scratch is divided; nothing is buffered that is read in place."""
     slots = chunk if schedule.block_count(g) > 1 else 1
     staging = 0 if in_place else round_up(buffer_bytes(g, itemsize))
@@ -35,13 +36,15 @@ def scratch_layout(g, itemsize, chunk, in_place):
     return ScratchLayout(staging, runs, runs + round_up(16 * g.R * g.S))
 
 
-def panel_bytes(g, lanes, itemsize):
-    """Packed filters of one group: whole panels, the last a single vector wide where that is enough."""
+def panel_bytes(g: Geometry, lanes: int, itemsize: int) -> int:
+    """Packed filters of one group: whole panels, the last a single vector wide where that is
+    enough.
+    """
     panels, rest = divmod(g.K, g.tile_k)
     width = panels * g.tile_k + schedule.ceil_div(rest, lanes) * lanes
     return width * g.C * g.R * g.S * itemsize
 
 
-def packing_bytes(g, lanes, itemsize):
+def packing_bytes(g: Geometry, lanes: int, itemsize: int) -> int:
     """Scratch of one packing thread: a table of taps and one transposed block."""
     return round_up(8 * g.R * g.S + lanes * lanes * itemsize)

@@ -1,7 +1,9 @@
-"""Transpose a block of lanes x lanes elements in registers: how NCHW becomes channels-last, and back.
+"""Transpose a block of lanes x lanes elements in registers: how NCHW becomes channels-last, and
+back.
 
-One emitter serves the loads (channels x pixels), the filter panels (filters x taps) and the write-back
-(pixels x filters): read `rows` rows of consecutive elements, write `columns` rows of `lanes` elements.
+One emitter serves the loads (channels x pixels), the filter panels (filters x taps) and the write-
+back (pixels x filters): read `rows` rows of consecutive elements, write `columns` rows of `lanes`
+elements.
 """
 
 import functools
@@ -52,9 +54,7 @@ def _mask(e, count):
 def _masked(e, name, result, arguments):
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     full = f"llvm.masked.{name}.v{e.lanes}{'f32' if e.itemsize == 4 else 'f64'}.p0"
-    return e.builder.call(
-        cgutils.get_or_insert_function(e.builder.module, kind, full), arguments
-    )
+    return e.builder.call(cgutils.get_or_insert_function(e.builder.module, kind, full), arguments)
 
 
 def _emit(e, step, full, source, source_stride, target, target_stride, rows, columns):
@@ -69,7 +69,9 @@ def _emit(e, step, full, source, source_stride, target, target_stride, rows, col
     last = builder.sub(rows, i64(1))
     vectors = []
     for i in range(e.lanes):
-        row = i64(i) if full else builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
+        row = (
+            i64(i) if full else builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
+        )
         address = e.at(source, builder.mul(source_stride, row))
         if full:
             vectors.append(e.load(address))
@@ -128,7 +130,7 @@ def make_transpose_block(lanes):
 
     @kernel()
     def transpose_block(kernels, step, source, source_stride, target, target_stride, rows, columns):
-        """Transpose `rows` rows of `columns` elements; every step-th column becomes a target row."""
+        """Transpose rows x columns elements; every step-th column becomes a target row."""
         slot = transpose_slot(step, rows < lanes or columns < lanes)
         address = memory.read(kernels + 8 * slot)
         _call(address, source, source_stride, target, target_stride, rows, columns)

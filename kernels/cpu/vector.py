@@ -1,7 +1,8 @@
 """Emit vector code: the few LLVM instructions that the CPU kernels are made of.
 
-Numba vectorises plain loops as it sees fit (and not beyond 256 bits), so kernels that must run at the
-FMA peak are emitted as explicit ``<lanes x T>`` operations. This file knows llvmlite; no other does.
+Numba vectorises plain loops as it sees fit (and not beyond 256 bits), so kernels that must run at
+the FMA peak are emitted as explicit ``<lanes x T>`` operations. This file knows llvmlite; no other
+does.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,9 @@ def i64(value):
 
 @dataclass(frozen=True)
 class Emitter:
-    """Builds operations on vectors of `lanes` floats of `itemsize` bytes; `fma` where the CPU has it."""
+    """Builds operations on vectors of `lanes` floats of `itemsize` bytes; `fma` where the CPU has
+    it.
+    """
 
     builder: ir.IRBuilder
     lanes: int
@@ -97,7 +100,9 @@ class Emitter:
         return self.builder.call(ir.InlineAsm(kind, "", "=r,0"), [value])
 
     def loop(self, count, step, carried, body):
-        """for index in range(0, count, step): carried = body(index, carried); returns the last ones."""
+        """for index in range(0, count, step): carried = body(index, carried); returns the last
+        ones.
+        """
         builder = self.builder
         before = builder.block
         inside, after = (builder.append_basic_block(name) for name in ("loop", "after"))

@@ -1,0 +1,74 @@
+"""Arrays in and out: what may be handed to a convolution, and what the engine is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
+
+Array = NDArray[Any]
+CPU_DEVICE = 1  # of DLPack
+
+
+def as_array(name: str, value: object) -> Array:
+    """`value` as a numpy array with native byte order and aligned elements, copied only if it must
+    be.
+
+    Raises
+    ------
+    PlanError
+        An array that lives on a device no engine of this version serves.
+    """
+    if not isinstance(value, np.ndarray):
+        value = _from_foreign(name, value)
+    array = np.asarray(value)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return array if array.flags.aligned else array.copy()
+
+
+def _from_foreign(name: str, value: object) -> Array:
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        if value.__dlpack_device__()[0] == CPU_DEVICE:
+            return np.from_dlpack(value)
+    elif not hasattr(value, "__cuda_array_interface__"):
+        return np.asarray(value)
+    raise PlanError(
+        f"{name} lives on a device; this version computes numpy arrays on the CPU: copy it there"
+    )
+
+
+def check_vector(name: str, value: object, count: int, dtype: str) -> Array:
+    """A bias: one value for each of `count` filters, contiguous, in `dtype`."""
+    array = as_array(name, value)
+    if array.shape != (count,):
+        raise ShapeError(
+            f"{name} has shape {array.shape}; it must have one value for each of K={count} filters"
+        )
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise DTypeError(f"{name} is {array.dtype}, which does not convert to {dtype} of x and w")
+    return np.ascontiguousarray(array, dtype)
+
+
+def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> None:
+    """Shape and dtype of an array that must match the output: `residual` or `out`."""
+    if array.shape != shape:
+        raise ShapeError(f"{name} has shape {array.shape} but the output has {shape}")
+    if array.dtype != dtype:
+        raise DTypeError(
+            f"{name} is {array.dtype} but the output is {dtype}; convert it, or pass out_dtype"
+        )
+
+
+def writable_directly(out: Array, inputs: tuple[Array | None, ...]) -> bool:
+    """Whether kernels may write `out` itself: no foreign byte order, no overlap, not read while
+    written.
+    """
+    if not (out.dtype.isnative and out.flags.aligned):
+        return False
+    if any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape, strict=True)):
+        return False
+    return not any(array is not None and np.may_share_memory(out, array) for array in inputs)

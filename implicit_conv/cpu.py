@@ -1,0 +1,138 @@
+"""The CPU engine's host side: a plan and arrays in, launches out."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from implicit_conv.activation import parse_activation
+from implicit_conv.arrays import Array
+from implicit_conv.plan import Plan
+from implicit_conv.plan import plan as make_plan
+from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.schedule import Load
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Fprop
+
+
+NO_ACTIVATION = parse_activation(None)
+
+
+@dataclass(frozen=True)
+class PackedFilter:
+    """A filter in the engine's own order, for plans that cut filters alike.
+
+    Attributes
+    ----------
+    panels : uint8 array, 64-byte aligned
+    key : tuple
+        What must agree between the plan that packed it and the one that runs it.
+    """
+
+    panels: Array
+    key: tuple[object, ...]
+
+
+def filter_key(plan: Plan) -> tuple[object, ...]:
+    """What the order of a packed filter depends on."""
+    g = plan.geometry
+    return (
+        plan.problem.dtype, plan.arch.vector_bits, g.C, g.K, g.groups, g.R, g.S,
+        g.tile_c, g.tile_k, g.phases_w,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=512)
+def operator(plan: Plan, record: bool = False) -> Fprop:
+    """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
+    from implicit_conv.kernels.cpu.operator import Fprop
+
+    itemsize = plan.problem.itemsize
+    return Fprop(
+        plan.geometry, itemsize, plan.arch.lanes(itemsize), plan.arch.fma,
+        chunk=plan.chunk, in_place=plan.in_place, record=record,
+    )  # fmt: skip
+
+
+def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
+    """`w`, in the problem's weight layout, as panels."""
+    axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
+    panels = operator(plan, record != 0).pack(w, axes, plan.threads, record)
+    return PackedFilter(panels, filter_key(plan))
+
+
+def run(
+    plan: Plan,
+    x: Array,
+    packed: PackedFilter,
+    y: Array,
+    *,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    activation: tuple[float, float, float] = NO_ACTIVATION,
+    record: int = 0,
+) -> None:
+    """y = activation(conv(x, w) + bias + residual); all arrays 4-d in the problem's layout."""
+    plan = suited(plan, x, y, residual)
+    if plan.collapsed:
+        x, y = _as_row(plan, x), _as_row(plan, y)
+        residual = None if residual is None else _as_row(plan, residual)
+    operator(plan, record != 0)(
+        x, packed.panels, y, LAYOUTS[plan.problem.layout], plan.threads,
+        bias=bias, residual=residual, activation=activation, record=record,
+    )  # fmt: skip
+
+
+def suited(plan: Plan, x: Array, y: Array, residual: Array | None) -> Plan:
+    """`plan`, or the like of it for arrays whose strides it cannot take."""
+    collapsed = plan.collapsed and all(
+        _is_row(plan, array) for array in (x, y, residual) if array is not None
+    )
+    in_place = plan.in_place and x.strides[LAYOUTS[plan.problem.layout][3]] == x.itemsize
+    if (collapsed, in_place) == (plan.collapsed, plan.in_place):
+        return plan
+    return _variant(plan, collapsed, in_place)
+
+
+@functools.lru_cache(maxsize=256)
+def _variant(plan: Plan, collapse: bool, in_place: bool) -> Plan:
+    other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse)
+    return replace(other, in_place=in_place)
+
+
+def _is_row(plan: Plan, array: Array) -> bool:
+    """Whether the pixels that the plan takes as one row lie a single stride apart."""
+    n, h, w, _ = LAYOUTS[plan.problem.layout]
+    axes = (n, h, w) if plan.problem.layout == "NHWC" else (h, w)
+    steps = [(array.shape[axis], array.strides[axis]) for axis in axes if array.shape[axis] > 1]
+    return all(outer == inner * size for (_, outer), (size, inner) in pairwise(steps))
+
+
+def _as_row(plan: Plan, array: Array) -> Array:
+    """The pixels of an image (NCHW) or of all images (NHWC) as one row: a view."""
+    n, h, w, c = (array.shape[axis] for axis in LAYOUTS[plan.problem.layout])
+    return array.reshape(
+        (1, 1, n * h * w, c) if plan.problem.layout == "NHWC" else (n, c, 1, h * w)
+    )
+
+
+def executed_loads(plan: Plan, x: Array, w: Array) -> list[Load]:
+    """The loads that a debug build executes for (x, w), sorted; compare with `trace`."""
+    from implicit_conv.kernels.cpu.record import Recording
+
+    recording = Recording(capacity=2 * len(plan.trace()) + 64)
+    packed = pack(plan, w, recording.address)
+    y = np.empty(plan.problem.output_shape, plan.problem.dtype)
+    run(plan, x, packed, y, record=recording.address)
+    mode = "w" if plan.geometry.step_w == plan.geometry.stride_w else "tile"
+    return sorted(
+        Load("w", "tile", tuple(where), None, 0, 0, buffer, rows, size)
+        if is_filter
+        else Load("x", mode, tuple(where), None, halo, offset, buffer, rows, size)
+        for is_filter, *where, offset, halo, buffer, rows, size in recording.loads()
+    )

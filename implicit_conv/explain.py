@@ -1,0 +1,94 @@
+"""A plan in words: what runs, what it reads, and why not otherwise."""
+
+from __future__ import annotations
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.sizes import buffer_bytes
+from implicit_conv.plan import ALGORITHMS, Plan, refusal
+
+
+def explain(plan: Plan) -> str:
+    """Lines of ``what: how``, then the candidates that were refused and the reason for each."""
+    lines = [
+        f"problem     {plan.problem}",
+        f"            {plan.flops / 1e9:.3f} GFLOP, {plan.bytes / 2**20:.2f} MiB of x, w and y",
+        f"algorithm   {plan.algorithm}, precision {plan.precision!r}",
+        f"machine     {_machine(plan)}",
+        f"load tile   {_tile(plan)}",
+        f"loads       {_loads(plan)}",
+        f"k-blocks    {_blocks(plan)}",
+        f"work items  {_items(plan)}",
+        f"memory      {_memory(plan)}",
+        f"estimate    {plan.cycles / 1e6:.3f} M cycles of one core, "
+        f"{_peak_share(plan):.0%} of its FMA peak",
+    ]
+    for name in ALGORITHMS[1:]:
+        reason = refusal(plan.problem, name)
+        if reason:
+            lines.append(f"refused     {name}: {reason}")
+    return "\n".join(lines)
+
+
+def _machine(plan: Plan) -> str:
+    arch = plan.arch
+    fma = "" if arch.fma else ", no FMA"
+    return (
+        f"{arch.vector_bits}-bit vectors{fma}, {arch.l2_bytes >> 10} KiB L2, "
+        f"{plan.threads} of {arch.threads} threads"
+    )
+
+
+def _tile(plan: Plan) -> str:
+    g = plan.geometry
+    row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
+    lanes = plan.arch.lanes(plan.problem.itemsize)
+    return (
+        f"{g.tile_n} images x {g.tile_p} output rows x {g.tile_q} {row}, cut into register "
+        f"tiles of at most {g.tile_m} pixels x {g.tile_k} filters ({g.tile_k // lanes} vectors)"
+    )
+
+
+def _loads(plan: Plan) -> str:
+    g = plan.geometry
+    if plan.in_place:
+        return "none: x is read in place (no tile touches padding, channels lie together)"
+    buffers = [
+        f"w_offset {schedule.column_offset(g, b)} halo {schedule.column_halo(g, b)}"
+        for b in range(g.phases_w)
+    ]
+    walk = "whole rows as they lie" if g.step_w != g.stride_w else "im2col::w walks"
+    return (
+        f"{walk} of {schedule.column_pixels(g, g.tile_q)} pixels and halo into "
+        f"{len(buffers)} buffer(s) a row ({'; '.join(buffers)}), {schedule.image_rows(g)} rows "
+        f"an image, shared by {g.R} filter rows"
+    )
+
+
+def _blocks(plan: Plan) -> str:
+    g = plan.geometry
+    return (
+        f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps; "
+        f"a group has {schedule.panel_count(g)} filter panels"
+    )
+
+
+def _items(plan: Plan) -> str:
+    g = plan.geometry
+    chunks = schedule.ceil_div(schedule.panel_count(g), plan.chunk)
+    return (
+        f"{g.groups} groups x {schedule.tile_count(g)} tiles x {chunks} chunks of "
+        f"{plan.chunk} panels"
+    )
+
+
+def _memory(plan: Plan) -> str:
+    buffer = 0 if plan.in_place else buffer_bytes(plan.geometry, plan.problem.itemsize)
+    return (
+        f"scratch {plan.workspace_bytes / plan.threads / 1024:.0f} KiB a thread (input buffer "
+        f"{buffer / 1024:.0f} KiB), packed filter {plan.packed_bytes / 1024:.0f} KiB"
+    )
+
+
+def _peak_share(plan: Plan) -> float:
+    lanes = plan.arch.lanes(plan.problem.itemsize)
+    return plan.flops / (4 * lanes) / max(plan.cycles, 1.0)
