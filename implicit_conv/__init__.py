@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from implicit_conv import tma as tma
     from implicit_conv.api import conv2d as conv2d
     from implicit_conv.api import plan_conv2d as plan_conv2d
-    from implicit_conv.config import config as config
     from implicit_conv.errors import DTypeError as DTypeError
     from implicit_conv.errors import PlanError as PlanError
     from implicit_conv.errors import ShapeError as ShapeError
     from implicit_conv.plan import Plan as Plan
+    from implicit_conv.settings import config as config
 
 __version__ = "0.1.0"
 
 _MODULES = {
     "conv2d": "api",
     "plan_conv2d": "api",
-    "config": "config",
+    "config": "settings",
     "Plan": "plan",
     "ShapeError": "errors",
     "DTypeError": "errors",

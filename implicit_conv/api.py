@@ -19,11 +19,11 @@ from implicit_conv.arrays import (
     check_vector,
     writable_directly,
 )
-from implicit_conv.config import current
 from implicit_conv.cpu import PackedFilter
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.plan import Plan, plan
 from implicit_conv.problem import DTYPES, Padding, Problem
+from implicit_conv.settings import current
 
 LOG = logging.getLogger("implicit_conv")
 
@@ -242,8 +242,9 @@ def run_plan(
         check_like_output("residual", residual, shape, problem.dtype)
     if out is not None:
         _check_out(out, shape, chosen.out_dtype or problem.dtype)
-    direct = out is not None and out.dtype == problem.dtype
-    direct = direct and writable_directly(out, (x, residual))  # type: ignore[arg-type]
+    direct = (
+        out is not None and out.dtype == problem.dtype and writable_directly(out, (x, residual))  # type: ignore[arg-type]
+    )
     y = out if direct else np.empty(shape, problem.dtype)
     _run(chosen, x, packed, y, bias, residual)  # type: ignore[arg-type]
     if out is not None:

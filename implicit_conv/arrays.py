@@ -57,7 +57,7 @@ def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: st
     """Shape and dtype of an array that must match the output: `residual` or `out`."""
     if array.shape != shape:
         raise ShapeError(f"{name} has shape {array.shape} but the output has {shape}")
-    if array.dtype != dtype:
+    if array.dtype.newbyteorder("=") != dtype:
         raise DTypeError(
             f"{name} is {array.dtype} but the output is {dtype}; convert it, or pass out_dtype"
         )

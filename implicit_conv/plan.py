@@ -145,7 +145,7 @@ class Plan:
 
     def trace(self) -> list[Load]:
         """The loads the engine executes for packed arrays of the problem's layout."""
-        return trace(self.geometry, self.problem.itemsize, self.in_place)
+        return trace(self.geometry, self.problem.itemsize, self.in_place, self.chunk)
 
 
 def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collapse: bool) -> Plan:

@@ -80,13 +80,14 @@ def _wraps_into_zeros(
     return True
 
 
-def trace(g: Geometry, itemsize: int, in_place: bool) -> list[Load]:
-    """The loads of a CPU launch whose work items hold all panels of a group."""
+def trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
+    """The loads of a CPU launch whose work items take `chunk` panels; each item loads its tile."""
     loads = [load for group in range(g.groups) for load in filter_loads(g, group, itemsize)]
-    for group in range(g.groups):
-        for tile in range(schedule.tile_count(g)):
-            for block in range(schedule.block_count(g)):
-                loads += tile_loads(g, group, tile, block, itemsize, in_place)
+    chunks = schedule.ceil_div(schedule.panel_count(g), chunk)
+    for item in range(g.groups * schedule.tile_count(g) * chunks):
+        group, tile = divmod(item // chunks, schedule.tile_count(g))
+        for block in range(schedule.block_count(g)):
+            loads += tile_loads(g, group, tile, block, itemsize, in_place)
     return loads
 
 

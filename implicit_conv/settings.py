@@ -46,7 +46,7 @@ def _from_environment() -> Config:
     )
 
 
-_config: ContextVar[Config] = ContextVar("implicit_conv.config", default=_from_environment())  # noqa: B039
+_config: ContextVar[Config] = ContextVar("implicit_conv.settings", default=_from_environment())  # noqa: B039
 
 
 def current() -> Config:

@@ -1,0 +1,305 @@
+"""What conv2d takes, gives back and refuses."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+
+import implicit_conv as ic
+from implicit_conv.testing import Case, to_nchw
+
+CASE = Case(N=2, C=3, K=5, groups=2, size=(9, 11), padding=((1, 2), (0, 1)))
+
+
+def exact(case=CASE, seed=0):
+    """Arrays whose convolution is exact, in the case's layouts, and the answer (N, K, P, Q)."""
+    x, w = case.inputs(seed, integers=True)
+    return *case.arrange(x, w), case.reference(x, w)
+
+
+def strange_strides(x):
+    """Arrays equal to x that lie in memory in other ways."""
+    wide = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
+    wide[..., ::2] = x
+    yield wide[..., ::2]  # every other element
+    yield np.asfortranarray(x)
+    yield x[:, :, ::-1].copy()[:, :, ::-1]  # negative stride
+    yield x.astype(x.dtype.newbyteorder())
+    raw = np.zeros(x.nbytes + 1, np.uint8)[1:]
+    unaligned = raw.view(x.dtype).reshape(x.shape)
+    unaligned[...] = x
+    yield unaligned
+    readonly = x.copy()
+    readonly.flags.writeable = False
+    yield readonly
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("kernel", [(3, 3), (1, 1)])
+def test_any_strides_and_byte_order(layout, kernel):
+    padding = CASE.padding if kernel == (3, 3) else ((0, 0), (0, 0))
+    case = Case(
+        N=2, C=3, K=5, groups=2, size=(9, 11), kernel=kernel, padding=padding, layout=layout
+    )
+    x, w, expected = exact(case)
+    for x_like in strange_strides(x):
+        for w_like in strange_strides(w):
+            y = ic.conv2d(x_like, w_like, **case.options)
+            np.testing.assert_array_equal(to_nchw(y, layout), expected)
+
+
+def test_zero_strides_beyond_two_billion_elements():
+    """A broadcast batch whose offsets would overflow 32 bits costs no memory and is computed right."""
+    pixel = np.arange(4, dtype=np.float32).reshape(1, 4, 1, 1)
+    x = np.broadcast_to(pixel, (1, 4, 24000, 24000))
+    assert x.size > 2**31
+    w = np.ones((1, 4, 1, 1), np.float32)
+    y = ic.conv2d(x, w, stride=6000)
+    np.testing.assert_array_equal(y, np.full((1, 1, 4, 4), 6.0, np.float32))
+
+
+def test_unbatched_input():
+    x, w, expected = exact()
+    y = ic.conv2d(x[0], w, **CASE.options)
+    np.testing.assert_array_equal(y, expected[0])
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_empty_batch(layout):
+    case = Case(N=0, C=3, K=5, size=(9, 11), layout=layout)
+    x, w, _ = exact(case)
+    assert ic.conv2d(x, w, **case.options).shape == (
+        (0, 5, 7, 9) if layout == "NCHW" else (0, 7, 9, 5)
+    )
+
+
+def test_no_channels_leaves_bias_and_activation():
+    x, w = np.zeros((2, 0, 5, 5), np.float32), np.zeros((4, 0, 3, 3), np.float32)
+    y = ic.conv2d(x, w, np.arange(4.0) - 1.5, activation="relu")
+    np.testing.assert_array_equal(
+        y, np.broadcast_to([[[0.0]], [[0.0]], [[0.5]], [[1.5]]], (2, 4, 3, 3))
+    )
+
+
+def test_an_image_of_padding_alone():
+    x, w = np.zeros((1, 2, 0, 4), np.float32), np.ones((3, 2, 2, 2), np.float32)
+    np.testing.assert_array_equal(ic.conv2d(x, w, padding=1), np.zeros((1, 3, 1, 5), np.float32))
+
+
+def scipy_free_activations():
+    """(activation, the same in float64)."""
+    erf = np.vectorize(math.erf)
+    return [
+        (None, lambda v: v),
+        ("relu", lambda v: np.maximum(v, 0)),
+        ("relu6", lambda v: np.clip(v, 0, 6)),
+        (("leaky_relu", 0.1), lambda v: np.where(v < 0, 0.1 * v, v)),
+        ("silu", lambda v: v / (1 + np.exp(-v))),
+        ("gelu", lambda v: 0.5 * v * (1 + erf(v / math.sqrt(2)))),
+        ("sigmoid", lambda v: 1 / (1 + np.exp(-v))),
+        ("tanh", np.tanh),
+        ("hardswish", lambda v: v * np.clip(v + 3, 0, 6) / 6),
+        (("clamp", -1.0, 2.5), lambda v: np.clip(v, -1.0, 2.5)),
+    ]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("with_residual", [False, True])
+@pytest.mark.parametrize(("activation", "expected"), scipy_free_activations(), ids=str)
+def test_epilogue(layout, with_residual, activation, expected):
+    """y = activation(conv + bias + residual), in every layout, over whole and partial panels."""
+    case = Case(N=2, C=3, K=35, size=(5, 9), padding=((1, 1), (1, 1)), layout=layout)
+    x, w, y = exact(case)
+    x, y = x / 16, y / 16
+    rng = np.random.default_rng(1)
+    bias = rng.standard_normal(35).astype(np.float32)
+    residual = rng.standard_normal(y.shape).astype(np.float32) if with_residual else None
+    y = y + bias[:, None, None] + (0 if residual is None else residual)
+    if residual is not None and layout == "NHWC":
+        residual = np.ascontiguousarray(residual.transpose(0, 2, 3, 1))
+    got = ic.conv2d(x, w, bias, residual=residual, activation=activation, **case.options)
+    np.testing.assert_allclose(to_nchw(got, layout), expected(y), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_nan_and_inf_reach_their_receptive_field_only(layout):
+    case = Case(N=1, C=3, K=33, size=(12, 30), padding=((1, 1), (1, 1)), layout=layout)
+    x, w = case.inputs(0, integers=True)
+    w[w == 0] = 1
+    for value in (np.nan, np.inf):
+        x[0, 1, 5, 7] = value
+        with np.errstate(invalid="ignore"):
+            y = to_nchw(ic.conv2d(*case.arrange(x, w), **case.options), layout)
+        touched = ~np.isfinite(y[0])
+        assert touched[:, 4:7, 6:9].all()
+        assert touched.sum() == 33 * 9
+
+
+def test_out_is_written_and_returned_whatever_its_strides():
+    x, w, expected = exact()
+    for layout_of_out in strange_strides(np.zeros(expected.shape, np.float32)):
+        if not layout_of_out.flags.writeable:
+            continue
+        layout_of_out[...] = np.nan
+        y = ic.conv2d(x, w, out=layout_of_out, **CASE.options)
+        assert y is layout_of_out
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_out_may_be_the_residual_and_may_overlap_the_input():
+    case = Case(C=2, K=2, size=(6, 6), padding=((1, 1), (1, 1)))
+    x, w, expected = exact(case)
+    residual = np.ones_like(x)
+    y = ic.conv2d(x, w, residual=residual, out=residual, **case.options)
+    np.testing.assert_array_equal(y, expected + 1)
+    ic.conv2d(x, w, out=x, **case.options)
+    np.testing.assert_array_equal(x, expected)
+
+
+def test_out_dtype_rounds_the_sum_once():
+    x, w, expected = exact()
+    y = ic.conv2d(x, w, out_dtype=np.float64, **CASE.options)
+    assert y.dtype == np.float64
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_inputs_are_never_written():
+    x, w, _ = exact()
+    before = x.copy(), w.copy()
+    ic.conv2d(x, w, activation="gelu", **CASE.options)
+    np.testing.assert_array_equal(x, before[0])
+    np.testing.assert_array_equal(w, before[1])
+
+
+@pytest.mark.parametrize(
+    ("padding", "pairs"),
+    [
+        (2, ((2, 2), (2, 2))),
+        ((1, 3), ((1, 1), (3, 3))),
+        ([(1, 2), (0, 3)], ((1, 2), (0, 3))),
+        (np.array([[1, 2], [0, 3]]), ((1, 2), (0, 3))),
+        (-1, ((-1, -1), (-1, -1))),
+        ("valid", ((0, 0), (0, 0))),
+        ("full", ((4, 4), (2, 2))),
+        ("causal", ((4, 0), (2, 0))),
+        ("same", ((1, 2), (0, 1))),
+        ("same_lower", ((2, 1), (1, 0))),
+    ],
+    ids=str,
+)
+def test_padding_forms(padding, pairs):
+    """Every form equals the (low, high) pairs it stands for: H = 10, W = 11, reach 4 x 2."""
+    options = {"stride": (2, 3), "dilation": (2, 1)}
+    case = Case(C=2, K=3, size=(10, 11), padding=pairs, **options)
+    x, w, expected = exact(case)
+    np.testing.assert_array_equal(ic.conv2d(x, w, padding=padding, **options), expected)
+
+
+def test_dlpack_arrays_are_taken():
+    class Foreign:
+        """An array of another library, on the CPU."""
+
+        def __init__(self, array):
+            self._array = array
+
+        def __dlpack__(self, **options):
+            return self._array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self._array.__dlpack_device__()
+
+    x, w, expected = exact()
+    np.testing.assert_array_equal(ic.conv2d(Foreign(x), Foreign(w), **CASE.options), expected)
+
+
+def refused():
+    """(changed arguments, error, words its message must hold)."""
+    x, w = np.zeros((2, 6, 8, 8), np.float32), np.zeros((4, 3, 3, 3), np.float32)
+    ok = {"x": x, "w": w, "groups": 2}
+    yield {**ok, "groups": 1}, ic.ShapeError, "C=6 .* C/groups=3 .* groups=1"
+    yield {**ok, "groups": 4}, ic.ShapeError, "C=6 is not a multiple of groups=4"
+    yield {**ok, "groups": 0}, ic.ShapeError, "groups .* at least 1"
+    yield {**ok, "stride": 0}, ic.ShapeError, "stride .* at least 1"
+    yield {**ok, "stride": (1, 2, 3)}, ic.ShapeError, "stride has 3 values"
+    yield {**ok, "stride": 1.5}, ic.ShapeError, "stride must be an integer"
+    yield {**ok, "dilation": -1}, ic.ShapeError, "dilation .* at least 1"
+    yield {**ok, "dilation": 5}, ic.ShapeError, "no pixels along H: 8 pixels .* pad by 3 more"
+    yield {**ok, "padding": "big"}, ic.ShapeError, "valid, same, same_lower, full, causal"
+    yield {**ok, "padding": (1, 2, 3)}, ic.ShapeError, "padding has 3 values"
+    yield {**ok, "layout": "NWHC"}, ic.ShapeError, "NCHW, NHWC"
+    yield {**ok, "weight_layout": "OIHW"}, ic.ShapeError, "KCRS, KRSC, RSCK"
+    yield {**ok, "x": x[0, 0]}, ic.ShapeError, "x has 2 axes"
+    yield {**ok, "w": w[0]}, ic.ShapeError, "w has 3 axes"
+    yield {**ok, "w": w[:, :, :0]}, ic.ShapeError, "filter of 0 x 3"
+    yield {**ok, "w": w.astype(np.float64)}, ic.DTypeError, "x is float32 but w is float64"
+    yield {**ok, "x": x.astype(int), "w": w.astype(int)}, ic.DTypeError, "int64 .* float32"
+    yield {**ok, "bias": np.zeros(5, np.float32)}, ic.ShapeError, "K=4"
+    yield {**ok, "bias": np.zeros(4, complex)}, ic.DTypeError, "complex128"
+    yield {**ok, "residual": np.zeros((2, 4, 8, 8), np.float32)}, ic.ShapeError, "output has"
+    yield {**ok, "residual": np.zeros((2, 4, 6, 6))}, ic.DTypeError, "float64"
+    yield {**ok, "out": np.zeros((2, 4, 6, 6))}, ic.DTypeError, "pass out_dtype"
+    yield {**ok, "out": [0]}, ic.DTypeError, "numpy array"
+    yield {**ok, "out_dtype": "float16"}, ic.DTypeError, "float16"
+    yield {**ok, "precision": "exact"}, ic.PlanError, "strict, standard, fast"
+    yield {**ok, "algorithm": "fft"}, ic.PlanError, "implicit_gemm"
+    yield {**ok, "algorithm": "pointwise"}, ic.PlanError, "1x1 filter"
+    yield {**ok, "activation": "swish"}, ic.PlanError, "silu"
+    yield {**ok, "activation": ("clamp", 3, 1)}, ic.PlanError, "low must not exceed high"
+    yield {**ok, "device": "tpu"}, ic.PlanError, "tpu"
+
+
+@pytest.mark.parametrize(("arguments", "error", "words"), list(refused()))
+def test_bad_arguments_say_rule_numbers_and_way_out(arguments, error, words):
+    with pytest.raises(error, match=words):
+        ic.conv2d(arguments.pop("x"), arguments.pop("w"), **arguments)
+
+
+def test_a_read_only_out_is_refused():
+    x, w, expected = exact()
+    out = np.zeros(expected.shape, np.float32)
+    out.flags.writeable = False
+    with pytest.raises(ic.ShapeError, match="read-only"):
+        ic.conv2d(x, w, out=out, **CASE.options)
+
+
+def test_errors_are_the_builtin_kinds():
+    assert issubclass(ic.ShapeError, ValueError)
+    assert issubclass(ic.PlanError, ValueError)
+    assert issubclass(ic.DTypeError, TypeError)
+
+
+def test_a_plan_is_called_with_plain_and_packed_filters():
+    x, w, expected = exact()
+    plan = ic.plan_conv2d(x.shape, w.shape, **CASE.options)
+    packed = plan.pack(w)
+    np.testing.assert_array_equal(plan(x, w), expected)
+    np.testing.assert_array_equal(plan(x, packed), expected)
+    bias = np.arange(10)
+    np.testing.assert_array_equal(plan(x, packed, bias), expected + bias[:, None, None])
+    out = np.empty(expected.shape, np.float32)
+    assert plan(x, packed, out=out) is out
+    other = ic.plan_conv2d(x.shape, (20, *w.shape[1:]), **CASE.options)
+    with pytest.raises(ic.ShapeError, match="another problem"):
+        other(x, packed)
+    with pytest.raises(ic.ShapeError, match="plan was made for"):
+        plan(x[:1], packed)
+
+
+def test_the_plan_explains_itself(caplog):
+    with caplog.at_level(logging.DEBUG, logger="implicit_conv"):
+        plan = ic.plan_conv2d((1, 64, 56, 57), (64, 64, 3, 3), stride=2, padding=1)
+    text = plan.explain()
+    for words in ("implicit_gemm", "w_offset 0 halo 1; w_offset 1 halo 0", "pointwise", "KiB"):
+        assert words in text
+    assert "implicit_gemm" in caplog.text
+
+
+def test_config_sets_threads_and_algorithm():
+    shapes = (1, 64, 56, 56), (64, 64, 1, 1)
+    assert ic.plan_conv2d(*shapes).algorithm == "pointwise"
+    with ic.config(num_threads=1, algorithm="implicit_gemm"):
+        plan = ic.plan_conv2d(*shapes)
+    assert (plan.threads, plan.algorithm) == (1, "implicit_gemm")
+    with pytest.raises(ValueError, match="num_threads=0"), ic.config(num_threads=0):
+        pass

@@ -1,0 +1,127 @@
+"""conv2d against the float64 oracle, on problems drawn over every parameter."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from implicit_conv import conv2d
+from implicit_conv import plan as planner
+from implicit_conv.api import run_plan
+from implicit_conv.arch import cpu_arch
+from implicit_conv.kernels.cpu.operator import panel_widths, register_tiles
+from implicit_conv.problem import Problem
+from implicit_conv.testing import Case, error_units, to_nchw
+
+STRICT_UNITS = 16  # the bound for normal data
+thorough = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@st.composite
+def cases(draw):
+    """Cases of every parameter; sizes stay small, since the tilings are shrunk to match."""
+    size = draw(st.tuples(st.integers(1, 14), st.integers(1, 60)))
+    kernel, stride, dilation = (1, 1), (1, 1), (1, 1)
+    padding = [(0, 0), (0, 0)]
+    if draw(st.integers(0, 9)):  # one in ten is pointwise
+        kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 7)))
+        stride = draw(st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 3, 4, 4])))
+        dilation = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+        low = draw(st.tuples(st.integers(-1, 4), st.integers(-1, 4)))
+        high = draw(st.tuples(st.integers(-1, 4), st.integers(-1, 4)))
+        padding = [
+            (lo, max(hi, (taps - 1) * step + 1 - extent - lo))  # at least one output pixel
+            for lo, hi, extent, taps, step in zip(low, high, size, kernel, dilation, strict=True)
+        ]
+    return Case(
+        N=draw(st.integers(1, 4)),
+        C=draw(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 20, 33])),
+        K=draw(st.sampled_from([1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 40, 65])),
+        groups=draw(st.sampled_from([1, 1, 1, 2, 3])),
+        size=size, kernel=kernel, stride=stride, dilation=dilation, padding=tuple(padding),
+        layout=draw(st.sampled_from(["NCHW", "NHWC"])),
+        weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
+        dtype=draw(st.sampled_from(["float32", "float32", "float64"])),
+    )  # fmt: skip
+
+
+def small_plan(case, tile_pixels, block_elements, precision="strict"):
+    """The plan of `case` with tilings so small that small problems span several blocks."""
+    problem = Problem.parse(
+        *(a.shape for a in case.arrange(*case.inputs(0))), case.dtype, **case.options
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(planner, "TILE_PIXELS", (tile_pixels,))
+        patch.setattr(planner, "BLOCK_ELEMENTS", block_elements)
+        return planner.plan(problem, cpu_arch(), precision, "auto", collapse=True)
+
+
+def what_it_reaches(plan):
+    """Kernels, tails and blocks that computing `plan` exercises."""
+    g, lanes = plan.geometry, plan.arch.lanes(plan.problem.itemsize)
+    blocks = {
+        "images": g.N / g.tile_n, "rows": g.P / g.tile_p, "columns": g.Q / g.tile_q,
+        "panels": g.K / g.tile_k, "channels": g.C / g.tile_c,
+    }  # fmt: skip
+    facts = {
+        "partial panel": g.K % lanes != 0,
+        "whole panel": g.K >= g.tile_k,
+        "partial channel block": g.C > g.tile_c and g.C % g.tile_c != 0,
+        "in place": plan.in_place,
+        **{f"over two blocks of {name}": count > 2 for name, count in blocks.items()},
+    }
+    return [
+        *(what for what, reached in facts.items() if reached),
+        *(f"{vectors} vectors" for vectors in panel_widths(g, lanes)),
+        *{f"{groups * inner:2d} pixels" for groups, inner in register_tiles(g)},
+        *{"rows grouped" for groups, _ in register_tiles(g) if groups > 1},
+        f"{min(g.C, g.tile_c) % 4} elements beyond the unrolled sum",
+        f"{g.phases_w} phase buffers",
+        f"{g.phases_h} row phases",
+    ]
+
+
+def test_integers_are_exact_on_every_kernel(capsys):
+    """Small integers sum exactly in any order: equal to the last bit, every element written.
+
+    At least 200 problems each reach every width, tail and kind of block that the engine has.
+    """
+    reached = Counter()
+
+    @settings(thorough, max_examples=7000)
+    @given(
+        case=cases(),
+        seed=st.integers(0, 2**31),
+        tile_pixels=st.integers(1, 60),
+        block_elements=st.sampled_from([1, 7, 20, 50, 5120]),
+    )
+    def check(case, seed, tile_pixels, block_elements):
+        x, w = case.inputs(seed, integers=True)
+        plan = small_plan(case, tile_pixels, block_elements)
+        reached.update(what_it_reaches(plan))
+        out = np.full(plan.problem.output_shape, np.nan, case.dtype)
+        run_plan(plan, *case.arrange(x, w), None, None, out)
+        np.testing.assert_array_equal(to_nchw(out, case.layout), case.reference(x, w))
+
+    check()
+    table = "\n".join(f"{count:6d}  {what}" for what, count in sorted(reached.items()))
+    with capsys.disabled():
+        print(f"\nproblems that reached:\n{table}")
+    heights = {f"{n:2d} pixels" for n in range(1, cpu_arch().tile_pixels + 1)}
+    assert heights <= set(reached)
+    assert [what for what, count in reached.items() if count < 200] == []
+
+
+@settings(thorough, max_examples=1500)
+@given(case=cases(), seed=st.integers(0, 2**31))
+def test_normal_data_stays_within_the_bound(case, seed):
+    x, w = case.inputs(seed)
+    y = conv2d(*case.arrange(x, w), **case.options, precision="strict")
+    units = error_units(
+        to_nchw(y, case.layout), case.reference(x, w), case.reference(x, w, True), case.dtype
+    )
+    assert units <= STRICT_UNITS

@@ -1,0 +1,37 @@
+"""precision="strict": the same bits for any batch size, thread count and tiling."""
+
+import numpy as np
+import pytest
+
+from implicit_conv import config, conv2d
+from implicit_conv import plan as planner
+from implicit_conv.api import _plan_conv2d
+from implicit_conv.testing import Case
+
+CASES = [
+    Case(N=6, C=20, K=40, size=(14, 15), padding=((1, 1), (1, 1))),
+    Case(N=6, C=70, K=33, size=(9, 30), stride=(2, 2), padding=((1, 1), (1, 1)), layout="NHWC"),
+    Case(N=6, C=64, K=96, size=(9, 7), kernel=(1, 1), layout="NHWC"),
+    Case(N=6, C=700, K=16, size=(7, 7), padding=((1, 1), (1, 1)), layout="NHWC"),
+    Case(N=6, C=3, K=8, groups=4, size=(20, 20), kernel=(5, 5), dtype="float64"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_bits_do_not_depend_on_batch_threads_or_tiles(case, monkeypatch):
+    x, w = case.arrange(*case.inputs(0))
+
+    def compute(x, threads):
+        with config(num_threads=threads):
+            return conv2d(x, w, **case.options, precision="strict")
+
+    whole = compute(x, threads=1)
+    for threads in (2, 3):
+        np.testing.assert_array_equal(compute(x, threads), whole)
+    for n in range(case.N):
+        np.testing.assert_array_equal(compute(x[n : n + 1], threads=2), whole[n : n + 1])
+    for pixels in (1, 17, 5000):
+        monkeypatch.setattr(planner, "TILE_PIXELS", (pixels,))
+        _plan_conv2d.cache_clear()
+        np.testing.assert_array_equal(compute(x, threads=1), whole)
+    _plan_conv2d.cache_clear()

@@ -1,0 +1,30 @@
+"""The loads that the CPU engine executes are those of the plan, and they are im2col::w walks."""
+
+import pytest
+
+from implicit_conv import cpu, plan_conv2d
+from implicit_conv.testing import Case
+
+CASES = [
+    Case(N=2, C=20, K=40, size=(9, 11), padding=((1, 1), (1, 1))),
+    Case(N=3, C=5, K=3, groups=2, size=(19, 31), kernel=(3, 2), stride=(2, 3), dilation=(2, 1)),
+    Case(N=2, C=16, K=70, size=(7, 7), kernel=(1, 1), layout="NHWC"),
+    Case(N=1, C=3, K=8, size=(30, 32), kernel=(7, 7), stride=(2, 2), padding=((3, 3), (3, 3))),
+    Case(N=2, C=1200, K=3, size=(5, 6), padding=((1, 0), (0, 1)), layout="NHWC"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_executed_loads_are_the_planned_ones(case):
+    x, w = case.arrange(*case.inputs(0))
+    plan = plan_conv2d(x.shape, w.shape, **case.options)
+    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+
+
+def test_a_load_names_where_it_reads_and_what_it_moves():
+    """3x3, stride 2, one pixel of padding: two phase buffers, as in the documented Example 1."""
+    plan = plan_conv2d((1, 64, 6, 67), (16, 64, 3, 3), stride=2, padding=1)
+    rows = [load for load in plan.trace() if load.operand == "x" and load.coords[1] == -1]
+    assert [(load.w_offset, load.w_halo, load.rows) for load in rows] == [(0, 1, 35), (1, 0, 34)]
+    assert {load.coords for load in rows} == {(0, -1, -1, 0)}
+    assert [load.bytes for load in rows] == [35 * 64 * 4, 34 * 64 * 4]
