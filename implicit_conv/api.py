@@ -208,6 +208,10 @@ def _out_dtype(out_dtype: object, dtype: str) -> str:
 
 def pack_filter(chosen: Plan, w: object) -> PackedFilter:
     """`w` checked against the plan's problem, and packed."""
+    return cpu.pack(chosen, _check_filter(chosen, w))
+
+
+def _check_filter(chosen: Plan, w: object) -> Array:
     problem = chosen.problem
     array = as_array("w", w)
     if array.dtype != problem.dtype:
@@ -216,7 +220,7 @@ def pack_filter(chosen: Plan, w: object) -> PackedFilter:
         raise ShapeError(
             f"w has shape {array.shape} but the plan was made for {problem.weight_shape}"
         )
-    return cpu.pack(chosen, array)
+    return array
 
 
 def run_plan(
@@ -231,8 +235,9 @@ def run_plan(
         raise DTypeError(f"x is {x.dtype} but the plan was made for {problem.dtype}")
     if x.shape != problem.input_shape:
         raise ShapeError(f"x has shape {x.shape} but the plan was made for {problem.input_shape}")
-    packed = w if isinstance(w, PackedFilter) else pack_filter(chosen, w)
-    if packed.key != cpu.filter_key(chosen):
+    if not isinstance(w, PackedFilter):
+        w = _check_filter(chosen, w)
+    elif w.key != cpu.filter_key(chosen):
         raise ShapeError("the packed filter belongs to another problem; pack it with this plan")
     if bias is not None:
         bias = check_vector("bias", bias, problem.K, problem.dtype)
@@ -243,10 +248,10 @@ def run_plan(
     if out is not None:
         _check_out(out, shape, chosen.out_dtype or problem.dtype)
     direct = (
-        out is not None and out.dtype == problem.dtype and writable_directly(out, (x, residual))  # type: ignore[arg-type]
+        out is not None and out.dtype == problem.dtype and writable_directly(out, (x, residual))
     )
     y = out if direct else np.empty(shape, problem.dtype)
-    _run(chosen, x, packed, y, bias, residual)  # type: ignore[arg-type]
+    _run(chosen, x, w, y, bias, residual)  # type: ignore[arg-type]
     if out is not None:
         if not direct:
             out[...] = y
@@ -258,7 +263,7 @@ def run_plan(
 def _run(
     chosen: Plan,
     x: Array,
-    packed: PackedFilter,
+    w: PackedFilter | Array,
     y: Array,
     bias: Array | None,
     residual: Array | None,
@@ -270,7 +275,7 @@ def _run(
         return
     if chosen.unbatched:
         y, residual = y[None], None if residual is None else residual[None]
-    cpu.run(chosen, x, packed, y, bias=bias, residual=residual, activation=chosen.activation)
+    cpu.run(chosen, x, w, y, bias=bias, residual=residual, activation=chosen.activation)
 
 
 def _check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:

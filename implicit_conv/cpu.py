@@ -48,14 +48,14 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
 
 
 @functools.lru_cache(maxsize=512)
-def operator(plan: Plan, record: bool = False) -> Fprop:
+def operator(plan: Plan, recording: bool = False) -> Fprop:
     """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
     from implicit_conv.kernels.cpu.operator import Fprop
 
     itemsize = plan.problem.itemsize
     return Fprop(
         plan.geometry, itemsize, plan.arch.lanes(itemsize), plan.arch.fma,
-        chunk=plan.chunk, in_place=plan.in_place, record=record,
+        chunk=plan.chunk, in_place=plan.in_place, recording=recording,
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
 def run(
     plan: Plan,
     x: Array,
-    packed: PackedFilter,
+    w: PackedFilter | Array,
     y: Array,
     *,
     bias: Array | None = None,
@@ -79,11 +79,18 @@ def run(
 ) -> None:
     """y = activation(conv(x, w) + bias + residual); all arrays 4-d in the problem's layout."""
     plan = suited(plan, x, y, residual)
+    axes = None
+    if isinstance(w, PackedFilter):
+        w = w.panels
+    elif plan.packs_in_loop:
+        axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
+    else:
+        w = pack(plan, w, record).panels
     if plan.collapsed:
         x, y = _as_row(plan, x), _as_row(plan, y)
         residual = None if residual is None else _as_row(plan, residual)
     operator(plan, record != 0)(
-        x, packed.panels, y, LAYOUTS[plan.problem.layout], plan.threads,
+        x, w, y, LAYOUTS[plan.problem.layout], plan.threads, weight_axes=axes,
         bias=bias, residual=residual, activation=activation, record=record,
     )  # fmt: skip
 
@@ -126,9 +133,8 @@ def executed_loads(plan: Plan, x: Array, w: Array) -> list[Load]:
     from implicit_conv.kernels.cpu.record import Recording
 
     recording = Recording(capacity=2 * len(plan.trace()) + 64)
-    packed = pack(plan, w, recording.address)
     y = np.empty(plan.problem.output_shape, plan.problem.dtype)
-    run(plan, x, packed, y, record=recording.address)
+    run(plan, x, w, y, record=recording.address)
     mode = "w" if plan.geometry.step_w == plan.geometry.stride_w else "tile"
     return sorted(
         Load("w", "tile", tuple(where), None, 0, 0, buffer, rows, size)

@@ -76,8 +76,18 @@ class Plan:
     @property
     def workspace_bytes(self) -> int:
         """Scratch of all threads, beside the packed filter."""
-        layout = scratch_layout(self.geometry, self.problem.itemsize, self.chunk, self.in_place)
-        return self.threads * int(layout.total)
+        lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
+        packs = self.packs_in_loop
+        layout = scratch_layout(self.geometry, itemsize, lanes, self.chunk, self.in_place, packs)
+        return self.threads * layout.total
+
+    @property
+    def packs_in_loop(self) -> bool:
+        """Whether a plain filter is packed panel by panel, just before the only item that uses it.
+
+        A panel is then still in L2 when it is used, and no packed filter is kept.
+        """
+        return integers.tile_count(self.geometry) == 1
 
     @property
     def packed_bytes(self) -> int:

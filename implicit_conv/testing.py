@@ -56,11 +56,13 @@ class Case:
             (self.N, self.C * self.groups, *self.size),
             (self.K * self.groups, self.C, *self.kernel),
         )
-        if integers:
-            x, w = (rng.integers(-4, 5, shape) for shape in shapes)
-        else:
-            x, w = (rng.standard_normal(shape) for shape in shapes)
-        return x.astype(self.dtype), w.astype(self.dtype)
+        x, w = (
+            rng.integers(-4, 5, shape).astype(self.dtype)
+            if integers
+            else rng.standard_normal(shape).astype(self.dtype)
+            for shape in shapes
+        )
+        return x, w
 
     def arrange(self, x: Array, w: Array) -> tuple[Array, Array]:
         """(x, w) contiguous in the case's layouts."""

@@ -182,3 +182,10 @@ def by_role(g: Geometry, n: int, p: int, q: int) -> tuple[int, int, int]:
     if g.Q > 1:
         return (n, p, q) if g.P > 1 else (p, n, q)
     return (q, n, p) if g.P > 1 else (q, p, n)
+
+
+def panel_offset(g: Geometry, panel: int, block: int, lanes: int) -> int:
+    """Element at which channel block `block` of a packed panel begins, counted in its group."""
+    k = panel * g.tile_k
+    width = ceil_div(min(g.tile_k, g.K - k), lanes) * lanes
+    return (k * g.C + block * g.tile_c * width) * g.R * g.S

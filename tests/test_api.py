@@ -50,7 +50,7 @@ def test_any_strides_and_byte_order(layout, kernel):
 
 
 def test_zero_strides_beyond_two_billion_elements():
-    """A broadcast batch whose offsets would overflow 32 bits costs no memory and is computed right."""
+    """A broadcast image whose offsets would overflow 32 bits costs no memory."""
     pixel = np.arange(4, dtype=np.float32).reshape(1, 4, 1, 1)
     x = np.broadcast_to(pixel, (1, 4, 24000, 24000))
     assert x.size > 2**31

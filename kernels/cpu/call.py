@@ -17,7 +17,7 @@ class Call(NamedTuple):
     """Addresses, byte strides and the division of the work of one launch."""
 
     x: int
-    w: int  # the caller's filter, where panels are packed
+    w: int  # the caller's filter, where panels are packed; 0 where `panels` holds them
     panels: int
     bias: int  # whole panels of initial sums
     residual: int
@@ -44,6 +44,8 @@ class Call(NamedTuple):
     residual_k: int
     panel_group: int  # bytes of one group's panels
     bias_panel: int  # bytes between the initial sums of two panels; 0 where all are the same
+    itemsize: int  # bytes of an element
+    lanes: int  # elements of a vector
     items: int  # work items of the launch
     chunk: int  # filter panels of one item
     in_place: int  # 1: read x where it lies
@@ -51,6 +53,8 @@ class Call(NamedTuple):
     scratch_bytes: int  # of one thread
     staging: int  # offset of the staging tile in a thread's scratch; the buffers come first
     runs: int  # offset of the run table
+    panel: int  # offset of a panel that is packed just before it is used
+    packing: int  # offset of what packing needs
 
 
 def _record(fields):

@@ -1,18 +1,20 @@
 """The staging tile's way out: residual, activation, then rows or transposed blocks into y.
 
-A staging tile is ``[image][row][column][filter of the panel]``. What a clamp can do (none, relu,
-relu6) and a channels-last output of whole panels never come here: the microkernel stores those
-itself.
+A staging tile is ``[image][row][column][filter of the panel]``. A clamp (none, relu, relu6) over
+whole panels of a channels-last output never comes here: the microkernel stores those itself.
 """
 
 import functools
 import math
 
-from numba import carray
+from numba import carray, types
 
 from implicit_conv.kernels.activation import CLAMP, GELU, LEAKY_RELU, SIGMOID, SILU, TANH
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
+from implicit_conv.kernels.cpu.compiled import schedule
+from implicit_conv.kernels.cpu.launch import BLOB_POINTER
+from implicit_conv.kernels.cpu.table import compile_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 
@@ -45,30 +47,32 @@ def activate(x, kind, low, high):  # noqa: PLR0911, one return a kind
 
 
 @functools.cache
-def make_store(lanes, itemsize):
-    """store for elements of `itemsize` bytes and vectors of `lanes`."""
+def make_epilogue(lanes, itemsize):
+    """(finish, write) for rows of pixels of elements of `itemsize` bytes."""
     transpose_block = make_transpose_block(lanes)
     copy_element = memory.copy_bytes(itemsize)
-    as_float = memory.float_pointer if itemsize == 4 else memory.double_pointer
+    pointer = memory.float_pointer if itemsize == 4 else memory.double_pointer
 
     @kernel()
     def finish(call, staging, width, filters, count, residual):
-        """Residual and activation over `count` pixels of a row, in place."""
+        """Residual and activation of `count` pixels, in place."""
         kind = int(memory.read_float(call.activation))
-        low = memory.read_float(call.activation + 8)
-        high = memory.read_float(call.activation + 16)
+        low, high = (
+            memory.read_float(call.activation + 8),
+            memory.read_float(call.activation + 16),
+        )
         for pixel in range(count):
-            values = carray(as_float(staging + pixel * width * itemsize), width)
+            values = carray(pointer(staging + pixel * width * itemsize), width)
             for k in range(filters):
                 value = values[k]
                 if call.residual:
                     at = residual + pixel * call.residual_q + k * call.residual_k
-                    value += carray(as_float(at), 1)[0]
+                    value += carray(pointer(at), 1)[0]
                 values[k] = activate(value, kind, low, high)
 
     @kernel()
-    def write_pixels(call, staging, width, filters, count, y):
-        """`count` pixels, y_q apart, to y: transposed where pixels are contiguous there."""
+    def write(call, staging, width, filters, count, y):
+        """`count` pixels, y_q apart, to y: transposed where pixels lie together there."""
         pitch = width * itemsize
         if call.y_k == itemsize:
             for pixel in range(count):
@@ -76,39 +80,48 @@ def make_store(lanes, itemsize):
         elif call.y_q == itemsize:
             for k in range(0, filters, lanes):
                 for pixel in range(0, count, lanes):
-                    transpose_block(
-                        call.kernels, 1,
-                        staging + pixel * pitch + k * itemsize, pitch,
-                        y + pixel * itemsize + k * call.y_k, call.y_k,
-                        min(lanes, count - pixel), min(lanes, filters - k),
-                    )  # fmt: skip
+                    source = staging + pixel * pitch + k * itemsize
+                    target = y + pixel * itemsize + k * call.y_k
+                    rows, columns = min(lanes, count - pixel), min(lanes, filters - k)
+                    transpose_block(call.kernels, 1, source, pitch, target, call.y_k, rows, columns)
         else:
             for pixel in range(count):
                 for k in range(filters):
-                    copy_element(
-                        y + pixel * call.y_q + k * call.y_k,
-                        staging + pixel * pitch + k * itemsize,
-                    )
+                    source = staging + pixel * pitch + k * itemsize
+                    copy_element(y + pixel * call.y_q + k * call.y_k, source)
 
-    @kernel()
-    def store(call, g, staging, width, filters, origin, extent, k):
-        """Finish a staging tile of filters k .. k + filters - 1 and write it to y."""
-        images, rows, columns = extent
-        plain = call.residual == 0 and memory.read_float(call.activation) == CLAMP
-        plain = plain and memory.read_float(call.activation + 8) == -math.inf
-        plain = plain and memory.read_float(call.activation + 16) == math.inf
-        if call.y_p == columns * call.y_q and columns == g.Q and (call.residual == 0):
-            columns, rows = rows * columns, 1  # rows lie one behind the other
-        for image in range(images):
-            n = origin[0] + image
-            for row in range(rows):
-                p = origin[1] + row
-                at = staging + (image * rows + row) * columns * width * itemsize
-                if not plain:
-                    residual = call.residual + n * call.residual_n + p * call.residual_p
-                    residual += origin[2] * call.residual_q + k * call.residual_k
-                    finish(call, at, width, filters, columns, residual)
-                y = call.y + n * call.y_n + p * call.y_p + origin[2] * call.y_q + k * call.y_k
-                write_pixels(call, at, width, filters, columns, y)
+    return finish, write
 
-    return store
+
+def store_tile(blob, staging, width, n0, p0, q0, k, filters):
+    """Template of the part that finishes a staging tile of filters k, k + 1, ... and writes it."""
+    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    clamped = memory.read_float(call.activation) == CLAMP
+    unbounded = clamped and memory.read_float(call.activation + 8) == -math.inf
+    unbounded = unbounded and memory.read_float(call.activation + 16) == math.inf
+    plain = unbounded and call.residual == 0
+    if call.residual == 0 and columns == g.Q and call.y_p == columns * call.y_q:
+        columns, rows = rows * columns, 1  # rows lie one behind the other: one long row
+    for image in range(images):
+        n = n0 + image
+        for row in range(rows):
+            p = p0 + row
+            at = staging + (image * rows + row) * columns * width * call.itemsize
+            if not plain:
+                residual = call.residual + n * call.residual_n + p * call.residual_p
+                residual += q0 * call.residual_q + k * call.residual_k
+                finish(call, at, width, filters, columns, residual)  # noqa: F821, bound
+            y = call.y + n * call.y_n + p * call.y_p + q0 * call.y_q + k * call.y_k
+            write(call, at, width, filters, columns, y)  # noqa: F821, bound
+
+
+SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
+
+
+@functools.cache
+def compile_store_tile(lanes, itemsize):
+    """The part that stores staging tiles of elements of `itemsize` bytes."""
+    finish, write = make_epilogue(lanes, itemsize)
+    name = f"store_tile_{lanes}x{itemsize}"
+    return compile_part(SIGNATURE, store_tile, name, finish=finish, write=write)

@@ -22,7 +22,8 @@ from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.call import BLOB
 from implicit_conv.kernels.cpu.vector import I64, VOID
 
-ENTRY = types.void(types.CPointer(from_dtype(BLOB)), types.int64)
+BLOB_POINTER = types.CPointer(from_dtype(BLOB))
+ENTRY = types.void(BLOB_POINTER, types.int64)
 
 _forked = False
 _launching = threading.Lock()

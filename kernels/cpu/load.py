@@ -1,17 +1,20 @@
-"""Execute the schedule's loads: image rows into a buffer, channels fastest, zeros outside the
-image.
+"""Execute the schedule's loads: image rows into a buffer, channels fastest, zeros outside.
 
-A load is one im2col::w walk along one image row: `rows` pixels, `step` apart, `channels` of each.
-The source is taken as it lies in memory: channels-last rows are copied, other layouts transposed on
-the way.
+A load is one im2col::w walk along an image row: `pixels` of them, `step` apart, `channels` of each.
+The source is taken as it lies in memory: channels-last rows are copied, others transposed on the
+way. All strides are in bytes.
 """
 
 import functools
 
+from numba import carray, types
+
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.record import ACTIVATION, record_load
+from implicit_conv.kernels.cpu.launch import BLOB_POINTER
+from implicit_conv.kernels.cpu.record import ACTIVATION, recorder
+from implicit_conv.kernels.cpu.table import compile_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 
@@ -22,125 +25,108 @@ def make_load_row(lanes, itemsize):
     copy_element = memory.copy_bytes(itemsize)
 
     @kernel()
-    def copy_pixels(source, step_bytes, channel_stride, pixels, channels, target):
-        """Channels-last source: pixel by pixel, or the whole run at once where it is contiguous."""
+    def copy_pixels(target, source, step, pixels, channels):
+        """Channels lie together: pixel by pixel, or the whole run at once where pixels do too."""
         pitch = channels * itemsize
-        if step_bytes == pitch:
+        if step == pitch:
             memory.copy(target, source, pixels * pitch)
             return
-        for k in range(pixels):
-            memory.copy(target + k * pitch, source + k * step_bytes, pitch)
+        for i in range(pixels):
+            memory.copy(target + i * pitch, source + i * step, pitch)
 
     @kernel()
-    def gather_pixels(source, step_bytes, channel_stride, pixels, channels, target):
+    def gather_pixels(target, source, step, channel, pixels, channels):
         """Any strides at all, element by element."""
-        for k in range(pixels):
+        for i in range(pixels):
             for c in range(channels):
                 copy_element(
-                    target + (k * channels + c) * itemsize,
-                    source + k * step_bytes + c * channel_stride,
+                    target + (i * channels + c) * itemsize, source + i * step + c * channel
                 )
 
     @kernel()
-    def transpose_pixels(kernels, source, step, channel_stride, pixels, channels, target):
-        """Pixels contiguous, channels far apart (NCHW), `step` 1 or 2: blocks of lanes x lanes."""
+    def transpose_pixels(kernels, target, source, step, channel, pixels, channels):
+        """Pixels lie together, channels far apart (NCHW); `step` counts pixels and is 1 or 2."""
         pitch = channels * itemsize
-        span = (pixels - 1) * step + 1  # source elements that may be read
+        span = (pixels - 1) * step + 1  # source pixels that may be read
         for c in range(0, channels, lanes):
             for w in range(0, span, lanes):
+                from_, to = c * channel + w * itemsize, w // step * pitch + c * itemsize
+                rows, columns = min(lanes, channels - c), min(lanes, span - w)
                 transpose_block(
-                    kernels, step,
-                    source + c * channel_stride + w * itemsize, channel_stride,
-                    target + w // step * pitch + c * itemsize, pitch,
-                    min(lanes, channels - c), min(lanes, span - w),
-                )  # fmt: skip
+                    kernels, step, source + from_, channel, target + to, pitch, rows, columns
+                )
 
     @kernel()
-    def load_row(kernels, source, w, step, width, w_stride, channel_stride, rows, channels, target):
-        """Pixels w, w + step, ... (`rows` of them) of the image row at `source`, into `target`.
-
-        `w` may lie outside [0, width): such pixels are zero. Strides are in bytes.
-        """
+    def load_row(call, g, target, source, w, pixels, channels):
+        """Pixels w, w + step, ... of the image row at `source`; those outside it are zero."""
         pitch = channels * itemsize
-        first, end = schedule.valid_pixels(w, width, step, rows)
+        first, end = schedule.valid_pixels(w, g.W, g.step_w, pixels)
         memory.zero(target, first * pitch)
-        memory.zero(target + end * pitch, (rows - end) * pitch)
-        if first == end:
+        memory.zero(target + end * pitch, (pixels - end) * pitch)
+        pixels = end - first
+        if pixels == 0:
             return
-        src = source + (w + first * step) * w_stride
-        dst = target + first * pitch
-        if channel_stride == itemsize or channels == 1:
-            copy_pixels(src, step * w_stride, channel_stride, end - first, channels, dst)
-        elif w_stride == itemsize and step <= 2 and channels >= 4:
-            transpose_pixels(kernels, src, step, channel_stride, end - first, channels, dst)
+        source += (w + first * g.step_w) * call.x_w
+        target += first * pitch
+        step = g.step_w * call.x_w
+        if channels < lanes and (call.x_c != itemsize or step != pitch):
+            gather_pixels(target, source, step, call.x_c, pixels, channels)
+        elif call.x_c == itemsize:
+            copy_pixels(target, source, step, pixels, channels)
+        elif call.x_w == itemsize and g.step_w <= 2:
+            transpose_pixels(call.kernels, target, source, g.step_w, call.x_c, pixels, channels)
         else:
-            gather_pixels(src, step * w_stride, channel_stride, end - first, channels, dst)
+            gather_pixels(target, source, step, call.x_c, pixels, channels)
 
     return load_row
 
 
-@functools.cache
-def make_load_tile(lanes, itemsize, record=False):
-    """load_tile for elements of `itemsize` bytes; with `record`, each load is written down."""
-    load_row = make_load_row(lanes, itemsize)
+def load_tile(blob, buffer, n0, p0, q0, c, channels):
+    """Template of the part that loads a tile: per image, per buffered row, per phase buffer.
 
-    @kernel()
-    def load_tile(call, g, c, channels, origin, extent, buffer):
-        """Producer: all loads of a tile and channel block c: per image, per buffered row, per
-        phase.
-
-        Where the tile is read in place there is nothing to copy, only loads to record.
-        """
-        pixel = channels * itemsize
-        pitch = schedule.row_pitch(g) * pixel
-        n0, p0, q0 = origin
-        w = q0 * g.stride_w - g.pad_w
-        for image in range(extent[0]):
-            n = n0 + image
-            for a in range(g.phases_h):
-                for i in range(extent[1] + schedule.row_halo(g, a)):
-                    if (call.in_place and not record) or not schedule.row_needed(
-                        g, i, extent[1], a
-                    ):
+    `c` is the first channel of the block, counted over all groups. Where the tile is read in place
+    there is nothing to copy, only loads to record.
+    """
+    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    if call.in_place and call.record == 0:
+        return
+    images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    pixel = channels * call.itemsize
+    pitch = schedule.row_pitch(g) * pixel
+    w = q0 * g.stride_w - g.pad_w
+    for image in range(images):
+        n = n0 + image
+        for a in range(g.phases_h):
+            for i in range(rows + schedule.row_halo(g, a)):
+                if not schedule.row_needed(g, i, rows, a):
+                    continue
+                h = schedule.first_row(g, p0, a) + i * g.stride_h
+                row = image * schedule.image_rows(g) + schedule.buffer_row(g, a, i)
+                source = call.x + n * call.x_n + h * call.x_h + c * call.x_c
+                for b in range(g.phases_w):
+                    offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
+                    pixels = schedule.column_pixels(g, columns) + halo
+                    index = -1 if call.in_place else row * g.phases_w + b
+                    where = (n, h, w, c)
+                    size = pixels * pixel
+                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)  # noqa: F821
+                    if call.in_place:
                         continue
-                    h = schedule.first_row(g, p0, a) + i * g.stride_h
-                    row = image * schedule.image_rows(g) + schedule.buffer_row(g, a, i)
-                    for b in range(g.phases_w):
-                        offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
-                        pixels = schedule.column_pixels(g, extent[2]) + halo
-                        if record:
-                            index = -1 if call.in_place else row * g.phases_w + b
-                            record_load(
-                                call.record,
-                                ACTIVATION,
-                                n,
-                                h,
-                                w,
-                                c,
-                                offset,
-                                halo,
-                                index,
-                                pixels,
-                                pixels * pixel,
-                            )
-                        target = buffer + row * pitch + schedule.buffer_column(g, b) * pixel
-                        if call.in_place:
-                            continue
-                        if h < 0 or h >= g.H:
-                            memory.zero(target, pixels * pixel)
-                            continue
-                        source = call.x + n * call.x_n + h * call.x_h + c * call.x_c
-                        load_row(
-                            call.kernels,
-                            source,
-                            w + offset,
-                            g.step_w,
-                            g.W,
-                            call.x_w,
-                            call.x_c,
-                            pixels,
-                            channels,
-                            target,
-                        )
+                    target = buffer + row * pitch + schedule.buffer_column(g, b) * pixel
+                    if h < 0 or h >= g.H:
+                        memory.zero(target, size)
+                    else:
+                        load_row(call, g, target, source, w + offset, pixels, channels)  # noqa: F821
 
-    return load_tile
+
+SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
+
+
+@functools.cache
+def compile_load_tile(lanes, itemsize, recording=False):
+    """The part that loads tiles of elements of `itemsize` bytes."""
+    name = f"load_tile_{lanes}x{itemsize}{'_recording' if recording else ''}"
+    return compile_part(
+        SIGNATURE, load_tile, name, record=recorder(recording),
+        load_row=make_load_row(lanes, itemsize),
+    )  # fmt: skip

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from implicit_conv.kernels.cpu.table import compile_variant, emit_call
+from implicit_conv.kernels.cpu.table import compile_emitted
 from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
 
 UNROLL = 4
@@ -63,7 +62,7 @@ class RegisterTile:
         return self.lanes * self.itemsize
 
 
-def emit(builder, tile, args):
+def emit(tile, builder, args):
     """Emit the microkernel of `tile`; `args` holds the values named in ARGUMENTS, low and high."""
     *integers, low, high = args
     at = dict(zip(ARGUMENTS, integers, strict=True))
@@ -135,8 +134,8 @@ def microkernel(
     a, b, runs, c_in, c_out, run_count,
     a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
 ):  # fmt: skip
-    """Template of all microkernels: `body` is bound to the emitted code of one register tile."""
-    body(  # noqa: F821
+    """Template of all microkernels."""
+    body(  # noqa: F821, bound
         a, b, runs, c_in, c_out, run_count,
         a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
     )  # fmt: skip
@@ -145,31 +144,5 @@ def microkernel(
 @functools.cache
 def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
-
-    @intrinsic
-    def body(
-        typingctx, a, b, runs, c_in, c_out, run_count,
-        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
-    ):  # fmt: skip
-        def codegen(context, builder, signature, args):
-            emit(builder, tile, args)
-            return context.get_dummy_value()
-
-        return SIGNATURE, codegen
-
     name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.lanes}x{tile.itemsize}"
-    return compile_variant(SIGNATURE, microkernel, name, body=body)
-
-
-@intrinsic
-def call_microkernel(
-    typingctx, address, a, b, runs, c_in, c_out, run_count,
-    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
-):  # fmt: skip
-    """Call the microkernel at `address`."""
-
-    def codegen(context, builder, signature, args):
-        emit_call(builder, args)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, *SIGNATURE.args), codegen
+    return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile))

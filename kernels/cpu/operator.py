@@ -1,8 +1,8 @@
-"""Fprop: the compiled operator of one Geometry, called with arrays. What a GPU launch is to its
+"""Fprop: the compiled operator of one Geometry, called with arrays; what a GPU launch is to its
 kernel.
 
-Holds what does not change between calls: entries, microkernel table, scratch layout. A call fills
-in addresses and byte strides, borrows scratch and launches.
+Holds what does not change between calls: entries, kernel table, scratch layout. A call fills in
+addresses and byte strides, borrows scratch and launches.
 """
 
 import itertools
@@ -13,13 +13,15 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.kernels.cpu import panels
+from implicit_conv.kernels.cpu import table
 from implicit_conv.kernels.cpu.call import Call, blob_of
+from implicit_conv.kernels.cpu.epilogue import compile_store_tile
 from implicit_conv.kernels.cpu.fprop import compile_fprop
 from implicit_conv.kernels.cpu.launch import launch
+from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
+from implicit_conv.kernels.cpu.panels import compile_pack, compile_pack_block
 from implicit_conv.kernels.cpu.sizes import LINE, packing_bytes, panel_bytes, scratch_layout
-from implicit_conv.kernels.cpu.table import SLOTS, microkernel_slot, transpose_slot
 from implicit_conv.kernels.cpu.transpose import compile_transpose
 
 NO_ACTIVATION = (float(CLAMP), -math.inf, math.inf)
@@ -28,15 +30,14 @@ NO_ACTIVATION = (float(CLAMP), -math.inf, math.inf)
 def register_tiles(g):
     """All (groups, inner) shapes of register tiles that the tiles of `g` are cut into."""
     shapes = set()
-    for n in _extents(g.N, g.tile_n):
-        for p in _extents(g.P, g.tile_p):
-            for q in _extents(g.Q, g.tile_q):
-                _, group, inner = schedule.by_role(g, n, p, q)
-                step = max(1, g.tile_m // inner)
-                parts = schedule.ceil_div(inner, g.tile_m)
-                heights = {(i + 1) * inner // parts - i * inner // parts for i in range(parts)}
-                groups = {min(step, group), group % step} - {0}
-                shapes |= {(count, height) for count in groups for height in heights}
+    sizes = [_extents(g.N, g.tile_n), _extents(g.P, g.tile_p), _extents(g.Q, g.tile_q)]
+    for n, p, q in itertools.product(*sizes):
+        _, group, inner = schedule.by_role(g, n, p, q)
+        step = max(1, g.tile_m // inner)
+        parts = schedule.ceil_div(inner, g.tile_m)
+        heights = {(i + 1) * inner // parts - i * inner // parts for i in range(parts)}
+        groups = {min(step, group), group % step} - {0}
+        shapes |= {(count, height) for count in groups for height in heights}
     return sorted(shapes)
 
 
@@ -83,54 +84,62 @@ class ScratchPool:
 SCRATCH = ScratchPool()
 
 
+def kernel_table(g, itemsize, lanes, fma, recording):
+    """Addresses of all parts that `g` needs, compiled or loaded from the cache."""
+    addresses = np.zeros(table.SLOTS, np.int64)
+    for vectors in panel_widths(g, lanes):
+        for groups, inner in register_tiles(g):
+            tile = RegisterTile(groups, inner, vectors, lanes, itemsize, fma)
+            slot = table.microkernel_slot(vectors, groups, inner)
+            addresses[slot] = compile_microkernel(tile).address
+    for step, full in itertools.product((1, 2), (True, False)):
+        slot = table.transpose_slot(step, not full)
+        addresses[slot] = compile_transpose(lanes, itemsize, step, full).address
+    addresses[table.LOAD_TILE] = compile_load_tile(lanes, itemsize, recording).address
+    addresses[table.PACK_BLOCK] = compile_pack_block(lanes, itemsize, recording).address
+    addresses[table.STORE_TILE] = compile_store_tile(lanes, itemsize).address
+    return addresses
+
+
 class Fprop:
     """fprop of one Geometry for elements of `itemsize` bytes on vectors of `lanes`."""
 
-    def __init__(self, g, itemsize, lanes, fma, *, chunk, in_place, record=False):
+    def __init__(self, g, itemsize, lanes, fma, *, chunk, in_place, recording=False):
         self.g, self.itemsize, self.lanes = g, itemsize, lanes
         self.chunk, self.in_place = chunk, in_place
-        self.fprop = compile_fprop(lanes, itemsize, record)
-        self.pack_panels = panels.compile_pack(lanes, itemsize, record)
-        self.table = np.zeros(SLOTS, np.int64)
-        for vectors in panel_widths(g, lanes):
-            for groups, inner in register_tiles(g):
-                tile = RegisterTile(groups, inner, vectors, lanes, itemsize, fma)
-                self.table[microkernel_slot(vectors, groups, inner)] = compile_microkernel(
-                    tile
-                ).address
-        for step, full in itertools.product((1, 2), (True, False)):
-            compiled = compile_transpose(lanes, itemsize, step, full)
-            self.table[transpose_slot(step, not full)] = compiled.address
-        self.sums_bytes = schedule.panel_count(g) * g.tile_k * itemsize
+        self.table = kernel_table(g, itemsize, lanes, fma, recording)
+        self.fprop = compile_fprop().address
         self.group_bytes = panel_bytes(g, lanes, itemsize)
-        self.scratch = scratch_layout(g, itemsize, chunk, in_place)
         self.items = g.groups * schedule.tile_count(g)
         self.items *= schedule.ceil_div(schedule.panel_count(g), chunk)
         self.no_bias = aligned_bytes(g.tile_k * itemsize)
         self.no_bias[:] = 0
+        self.constant = {
+            "kernels": self.table.ctypes.data, "itemsize": itemsize, "lanes": lanes,
+            "panel_group": self.group_bytes,
+        }  # fmt: skip
 
     def pack(self, w, axes, threads, record=0):
         """Panels of `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
         packed = aligned_bytes(self.g.groups * self.group_bytes)
         size = packing_bytes(self.g, self.lanes, self.itemsize)
         scratch = SCRATCH.take(size * threads)
-        strides = [w.strides[axis] for axis in axes]
         call = _call(
-            w=w.ctypes.data, panels=packed.ctypes.data, scratch=scratch.ctypes.data,
-            kernels=self.table.ctypes.data, w_k=strides[0], w_c=strides[1], w_r=strides[2],
-            w_s=strides[3], items=self.g.groups * schedule.panel_count(self.g), scratch_bytes=size,
-            panel_group=self.group_bytes, record=record,
+            **self.constant, **_filter(w, axes), panels=packed.ctypes.data, record=record,
+            items=self.g.groups * schedule.panel_count(self.g),
+            scratch=scratch.ctypes.data, scratch_bytes=size,
         )  # fmt: skip
-        launch(self.pack_panels.address, blob_of(call, self.g), threads)
+        launch(compile_pack().address, blob_of(call, self.g), threads)
         SCRATCH.give(scratch)
         return packed
 
     def __call__(
-        self, x, packed, y, axes, threads, *, bias=None, residual=None, activation=NO_ACTIVATION,
-        record=0,
+        self, x, w, y, axes, threads, *, weight_axes=None, bias=None, residual=None,
+        activation=NO_ACTIVATION, record=0,
     ):  # fmt: skip
-        """y = activation(conv(x) + bias + residual); `axes` are the positions of n, h, w, c in all.
+        """y = activation(conv(x, w) + bias + residual); `axes` are those of n, h, w, c in all.
 
+        `w` is what `pack` returned, or with `weight_axes` a filter that is packed panel by panel.
         Where the operator reads in place, the channels of x must lie one behind the other.
         """
         g = self.g
@@ -140,19 +149,21 @@ class Fprop:
         sums, sums_panel = self._initial_sums(bias)
         act = np.array(activation, np.float64)
         staged = y_k != self.itemsize or residual is not None or activation[0] != CLAMP
-        scratch = SCRATCH.take(self.scratch.total * threads)
+        packs = weight_axes is not None
+        filters = _filter(w, weight_axes) if packs else {"panels": w.ctypes.data}
+        layout = scratch_layout(g, self.itemsize, self.lanes, self.chunk, self.in_place, packs)
+        scratch = SCRATCH.take(layout.total * threads)
         call = _call(
-            x=x.ctypes.data, panels=packed.ctypes.data, bias=sums.ctypes.data,
+            **self.constant, **filters, x=x.ctypes.data, bias=sums.ctypes.data,
             residual=0 if residual is None else residual.ctypes.data, y=y.ctypes.data,
-            scratch=scratch.ctypes.data, kernels=self.table.ctypes.data,
             activation=act.ctypes.data, record=record,
             x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
             residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
-            panel_group=self.group_bytes, bias_panel=sums_panel, items=self.items,
-            chunk=self.chunk, in_place=self.in_place, staged=staged,
-            scratch_bytes=self.scratch.total, staging=self.scratch.staging, runs=self.scratch.runs,
+            bias_panel=sums_panel, items=self.items, chunk=self.chunk, in_place=self.in_place,
+            staged=staged, scratch=scratch.ctypes.data, scratch_bytes=layout.total,
+            staging=layout.staging, runs=layout.runs, packing=layout.packing, panel=layout.panel,
         )  # fmt: skip
-        launch(self.fprop.address, blob_of(call, g), threads)
+        launch(self.fprop, blob_of(call, g), threads)
         SCRATCH.give(scratch)
 
     def _initial_sums(self, bias):
@@ -163,6 +174,12 @@ class Fprop:
         sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), bias.dtype)
         sums[:, : g.K] = bias.reshape(g.groups, g.K)
         return sums, g.tile_k * self.itemsize
+
+
+def _filter(w, axes):
+    """Address and strides of a plain filter, as fields of a Call."""
+    w_k, w_c, w_r, w_s = (w.strides[axis] for axis in axes)
+    return {"w": w.ctypes.data, "w_k": w_k, "w_c": w_c, "w_r": w_r, "w_s": w_s}
 
 
 _NOTHING = dict.fromkeys(Call._fields, 0)

@@ -1,5 +1,4 @@
-"""The debug build's recorder: each executed load is written down, to be held against the plan's
-trace.
+"""The debug build's recorder: each executed load is written down, to be held against the plan.
 
 A record array is ``[count, capacity, then FIELDS words a load]``; kernels built without recording
 contain none of this.
@@ -32,12 +31,23 @@ class Recording:
 
 
 @kernel()
-def record_load(record, operand, n, h, w, c, w_offset, w_halo, buffer, rows, size):
+def _record(record, operand, where, w_offset, w_halo, buffer, rows, size):
     """Append one load; one past the capacity is counted but not kept."""
     at = memory.fetch_add(record, 1)
     if at >= memory.read(record + 8):
         return
     to = record + 8 * (HEADER + at * len(FIELDS))
+    n, h, w, c = where
     for value in (operand, n, h, w, c, w_offset, w_halo, buffer, rows, size):
         memory.write(to, value)
         to += 8
+
+
+@kernel()
+def _ignore(record, operand, where, w_offset, w_halo, buffer, rows, size):
+    """What a build without recording does with a load."""
+
+
+def recorder(recording):
+    """The recorder of a debug build, or one that does nothing."""
+    return _record if recording else _ignore

@@ -13,6 +13,8 @@ class ScratchLayout(NamedTuple):
 
     staging: int  # sums of one panel (of a chunk of panels, where channel blocks add up)
     runs: int  # the run table
+    packing: int  # a table of taps and one transposed block
+    panel: int  # one channel block of one panel, packed just before it is used
     total: int
 
 
@@ -27,13 +29,23 @@ def buffer_bytes(g: Geometry, itemsize: int) -> int:
     return pixels * min(g.C, g.tile_c) * itemsize
 
 
-def scratch_layout(g: Geometry, itemsize: int, chunk: int, in_place: bool) -> ScratchLayout:
-    """How one thread's scratch is divided; nothing is buffered that is read in place."""
+def scratch_layout(
+    g: Geometry, itemsize: int, lanes: int, chunk: int, in_place: bool, packs: bool
+) -> ScratchLayout:
+    """How one thread's scratch is divided.
+
+    Nothing is buffered that is read in place, and no panel where filters come packed.
+    """
     slots = chunk if schedule.block_count(g) > 1 else 1
-    staging = 0 if in_place else round_up(buffer_bytes(g, itemsize))
     tile = g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize
+    panel = g.R * g.S * min(g.C, g.tile_c) * g.tile_k * itemsize
+    staging = 0 if in_place else round_up(buffer_bytes(g, itemsize))
     runs = staging + round_up(slots * tile)
-    return ScratchLayout(staging, runs, runs + round_up(16 * g.R * g.S))
+    packing = runs + round_up(16 * g.R * g.S)
+    panel_at = packing + packing_bytes(g, lanes, itemsize)
+    return ScratchLayout(
+        staging, runs, packing, panel_at, panel_at + (round_up(panel) if packs else 0)
+    )
 
 
 def panel_bytes(g: Geometry, lanes: int, itemsize: int) -> int:

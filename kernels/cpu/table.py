@@ -1,4 +1,4 @@
-"""The kernel table: addresses of the emitted kernels, so that each is compiled once and on demand.
+"""The kernel table: addresses of the engine's parts, each compiled once, on demand, kept on disk.
 
 Compiled code calls them by address, as a launch calls a kernel. Inlined instead, every caller would
 optimise the same thousand vector instructions again, and first calls would take seconds longer.
@@ -7,15 +7,20 @@ optimise the same thousand vector instructions again, and first calls would take
 from types import FunctionType
 
 from llvmlite import ir
-from numba.extending import register_jitable
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, register_jitable
 
+from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import entry
 from implicit_conv.kernels.cpu.vector import VOID
 
 HEIGHTS = 16  # microkernels: [vectors - 1][groups][inner], groups and inner below HEIGHTS
-MICROKERNELS = 2 * HEIGHTS * HEIGHTS
-TRANSPOSES = 4  # [step - 1][edge]
-SLOTS = MICROKERNELS + TRANSPOSES
+TRANSPOSES = 2 * HEIGHTS * HEIGHTS  # transposes: [step - 1][edge]
+LOAD_TILE = TRANSPOSES + 4
+PACK_BLOCK = LOAD_TILE + 1
+STORE_TILE = PACK_BLOCK + 1
+SLOTS = STORE_TILE + 1
 
 
 @register_jitable
@@ -27,10 +32,29 @@ def microkernel_slot(vectors, groups, inner):
 @register_jitable
 def transpose_slot(step, edge):
     """Place of the transpose that keeps every step-th column; `edge` for a partial block."""
-    return MICROKERNELS + 2 * (step - 1) + edge
+    return TRANSPOSES + 2 * (step - 1) + edge
 
 
-def compile_variant(signature, template, name, **bound):
+@intrinsic
+def _call_address(typingctx, address, *arguments):
+    packed = types.StarArgTuple.from_types(arguments)
+
+    def codegen(context, builder, signature, args):
+        values = cgutils.unpack_tuple(builder, args[1])
+        kind = ir.FunctionType(VOID, [value.type for value in values])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, packed), codegen
+
+
+@register_jitable
+def run_part(kernels, slot, *arguments):
+    """Call the part at `slot` of the table at address `kernels`; it returns nothing."""
+    _call_address(memory.read(kernels + 8 * slot), *arguments)
+
+
+def compile_part(signature, template, name, **bound):
     """Compile `template` over its module's globals and those `bound` for this variant.
 
     Bound names are globals, not closure cells, since Numba cannot recognise a closure over compiled
@@ -42,8 +66,15 @@ def compile_variant(signature, template, name, **bound):
     return entry(signature)(function)
 
 
-def emit_call(builder, arguments):
-    """Call the address arguments[0] with the other arguments."""
-    address, *rest = arguments
-    kind = ir.FunctionType(VOID, [value.type for value in rest])
-    builder.call(builder.inttoptr(address, kind.as_pointer()), rest)
+def compile_emitted(signature, template, name, emit):
+    """Compile a `template` that only calls ``body(...)``: what `emit(builder, values)` emits."""
+
+    @intrinsic
+    def body(typingctx, *arguments):
+        def codegen(context, builder, _, args):
+            emit(builder, cgutils.unpack_tuple(builder, args[0]))
+            return context.get_dummy_value()
+
+        return types.void(types.StarArgTuple.from_types(arguments)), codegen
+
+    return compile_part(signature, template, name, body=body)

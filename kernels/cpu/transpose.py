@@ -1,9 +1,7 @@
-"""Transpose a block of lanes x lanes elements in registers: how NCHW becomes channels-last, and
-back.
+"""Transpose lanes x lanes elements in registers: how NCHW becomes channels-last, and back.
 
-One emitter serves the loads (channels x pixels), the filter panels (filters x taps) and the write-
-back (pixels x filters): read `rows` rows of consecutive elements, write `columns` rows of `lanes`
-elements.
+One emitter serves the loads (channels x pixels), the filter panels (filters x taps) and the way
+out (pixels x filters): read `rows` rows of consecutive elements, write `columns` rows of `lanes`.
 """
 
 import functools
@@ -11,11 +9,9 @@ import functools
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
-from implicit_conv.kernels.cpu.table import compile_variant, emit_call, transpose_slot
+from implicit_conv.kernels.cpu.table import compile_emitted, run_part, transpose_slot
 from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
 
 
@@ -95,33 +91,19 @@ SIGNATURE = types.void(*[types.int64] * 6)
 
 
 def transpose(source, source_stride, target, target_stride, rows, columns):
-    """Template of all variants: `body` is bound to the emitted code of one."""
-    body(source, source_stride, target, target_stride, rows, columns)  # noqa: F821
+    """Template of all transposes."""
+    body(source, source_stride, target, target_stride, rows, columns)  # noqa: F821, bound
 
 
 @functools.cache
 def compile_transpose(lanes, itemsize, step, full):
     """The compiled transpose of one variant; its `.address` goes into the kernel table."""
-
-    @intrinsic
-    def body(typingctx, source, source_stride, target, target_stride, rows, columns):
-        def codegen(context, builder, signature, args):
-            _emit(Emitter(builder, lanes, itemsize, True), step, full, *args)
-            return context.get_dummy_value()
-
-        return SIGNATURE, codegen
-
     name = f"transpose_{lanes}x{itemsize}_step{step}_{'full' if full else 'edge'}"
-    return compile_variant(SIGNATURE, transpose, name, body=body)
 
+    def emit(builder, args):
+        _emit(Emitter(builder, lanes, itemsize, True), step, full, *args)
 
-@intrinsic
-def _call(typingctx, address, source, source_stride, target, target_stride, rows, columns):
-    def codegen(context, builder, signature, args):
-        emit_call(builder, args)
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * 7), codegen
+    return compile_emitted(SIGNATURE, transpose, name, emit)
 
 
 @functools.cache
@@ -132,7 +114,6 @@ def make_transpose_block(lanes):
     def transpose_block(kernels, step, source, source_stride, target, target_stride, rows, columns):
         """Transpose rows x columns elements; every step-th column becomes a target row."""
         slot = transpose_slot(step, rows < lanes or columns < lanes)
-        address = memory.read(kernels + 8 * slot)
-        _call(address, source, source_stride, target, target_stride, rows, columns)
+        run_part(kernels, slot, source, source_stride, target, target_stride, rows, columns)
 
     return transpose_block
