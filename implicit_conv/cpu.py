@@ -79,18 +79,15 @@ def run(
 ) -> None:
     """y = activation(conv(x, w) + bias + residual); all arrays 4-d in the problem's layout."""
     plan = suited(plan, x, y, residual)
-    axes = None
     if isinstance(w, PackedFilter):
-        w = w.panels
-    elif plan.packs_in_loop:
-        axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
+        filters, axes = w.panels, None
     else:
-        w = pack(plan, w, record).panels
+        filters, axes = w, WEIGHT_LAYOUTS[plan.problem.weight_layout]
     if plan.collapsed:
         x, y = _as_row(plan, x), _as_row(plan, y)
         residual = None if residual is None else _as_row(plan, residual)
     operator(plan, record != 0)(
-        x, w, y, LAYOUTS[plan.problem.layout], plan.threads, weight_axes=axes,
+        x, filters, y, LAYOUTS[plan.problem.layout], plan.threads, weight_axes=axes,
         bias=bias, residual=residual, activation=activation, record=record,
     )  # fmt: skip
 

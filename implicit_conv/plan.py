@@ -45,6 +45,8 @@ LOADS_PER_CYCLE = 2
 FMA_LATENCY = 4
 COPY_CYCLES = 1 / 8  # an element of a channels-last row
 TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
+PACK_CYCLES = 1.0  # an element of the filter, packed as a whole: written and read again
+PACK_IN_LOOP_CYCLES = 0.7  # packed just before its use
 FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
 ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
 
@@ -286,11 +288,13 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     if not reads_in_place(problem):
         cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
         load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
+    pack = PACK_IN_LOOP_CYCLES if tiles == g.groups else PACK_CYCLES
     threads = thread_count(problem, arch)
     chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads))
     items = max(1, tiles * chunks)
     idle = integers.ceil_div(items, threads) * threads / items
-    return tiles * (max(multiply, far) + load * chunks + ITEM_CYCLES * chunks) * idle
+    total = tiles * (max(multiply, far) + load * chunks + ITEM_CYCLES * chunks) * idle
+    return total + pack * g.groups * elements * g.K
 
 
 def tile_cycles(g: Geometry, group: int, inner: int) -> float:

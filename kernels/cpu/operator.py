@@ -7,7 +7,6 @@ addresses and byte strides, borrows scratch and launches.
 
 import itertools
 import math
-import threading
 
 import numpy as np
 
@@ -21,9 +20,11 @@ from implicit_conv.kernels.cpu.launch import launch
 from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.panels import compile_pack, compile_pack_block
-from implicit_conv.kernels.cpu.sizes import LINE, packing_bytes, panel_bytes, scratch_layout
+from implicit_conv.kernels.cpu.pool import POOL, aligned_bytes
+from implicit_conv.kernels.cpu.sizes import packing_bytes, panel_bytes, scratch_layout
 from implicit_conv.kernels.cpu.transpose import compile_transpose
 
+PACKED_BYTES_PER_THREAD = 256 << 10  # about 10 us of packing: less does not pay for a wake-up
 NO_ACTIVATION = (float(CLAMP), -math.inf, math.inf)
 
 
@@ -52,38 +53,6 @@ def panel_widths(g, lanes):
     return sorted(widths | ({schedule.ceil_div(rest, lanes)} if rest else set()))
 
 
-def aligned_bytes(size):
-    """An uninitialised array of `size` bytes that begins on a cache line."""
-    memory = np.empty(size + LINE, np.uint8)
-    start = -memory.ctypes.data % LINE
-    return memory[start : start + size]
-
-
-class ScratchPool:
-    """Scratch that outlives a call: fresh memory would cost a page fault every 4 KiB, each time."""
-
-    def __init__(self):
-        self._free = []
-        self._lock = threading.Lock()
-
-    def take(self, size):
-        """An aligned array of at least `size` bytes."""
-        with self._lock:
-            for index, memory in enumerate(self._free):
-                if memory.size >= size:
-                    return self._free.pop(index)
-            self._free.clear()  # all too small: let them go
-        return aligned_bytes(size)
-
-    def give(self, memory):
-        """Return what `take` gave."""
-        with self._lock:
-            self._free.append(memory)
-
-
-SCRATCH = ScratchPool()
-
-
 def kernel_table(g, itemsize, lanes, fma, recording):
     """Addresses of all parts that `g` needs, compiled or loaded from the cache."""
     addresses = np.zeros(table.SLOTS, np.int64)
@@ -110,6 +79,7 @@ class Fprop:
         self.table = kernel_table(g, itemsize, lanes, fma, recording)
         self.fprop = compile_fprop().address
         self.group_bytes = panel_bytes(g, lanes, itemsize)
+        self.packed_bytes = g.groups * self.group_bytes
         self.items = g.groups * schedule.tile_count(g)
         self.items *= schedule.ceil_div(schedule.panel_count(g), chunk)
         self.no_bias = aligned_bytes(g.tile_k * itemsize)
@@ -121,27 +91,41 @@ class Fprop:
 
     def pack(self, w, axes, threads, record=0):
         """Panels of `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
-        packed = aligned_bytes(self.g.groups * self.group_bytes)
-        size = packing_bytes(self.g, self.lanes, self.itemsize)
-        scratch = SCRATCH.take(size * threads)
-        call = _call(
-            **self.constant, **_filter(w, axes), panels=packed.ctypes.data, record=record,
-            items=self.g.groups * schedule.panel_count(self.g),
-            scratch=scratch.ctypes.data, scratch_bytes=size,
-        )  # fmt: skip
-        launch(compile_pack().address, blob_of(call, self.g), threads)
-        SCRATCH.give(scratch)
+        packed = aligned_bytes(self.packed_bytes)
+        self._pack_into(packed, w, axes, threads, record)
         return packed
 
-    def __call__(
-        self, x, w, y, axes, threads, *, weight_axes=None, bias=None, residual=None,
-        activation=NO_ACTIVATION, record=0,
-    ):  # fmt: skip
+    def _pack_into(self, packed, w, axes, threads, record):
+        threads = min(threads, 1 + self.packed_bytes // PACKED_BYTES_PER_THREAD)
+        size = packing_bytes(self.g, self.lanes, self.itemsize)
+        with POOL.borrow(size * threads) as scratch:
+            call = _call(
+                **self.constant, **_filter(w, axes), panels=packed.ctypes.data, record=record,
+                items=self.g.groups * schedule.panel_count(self.g),
+                scratch=scratch.ctypes.data, scratch_bytes=size,
+            )  # fmt: skip
+            launch(compile_pack().address, blob_of(call, self.g), threads)
+
+    def __call__(self, x, w, y, axes, threads, *, weight_axes=None, record=0, **epilogue):
         """y = activation(conv(x, w) + bias + residual); `axes` are those of n, h, w, c in all.
 
-        `w` is what `pack` returned, or with `weight_axes` a filter that is packed panel by panel.
-        Where the operator reads in place, the channels of x must lie one behind the other.
+        `w` is what `pack` returned, or with `weight_axes` a plain filter: packed panel by panel
+        where a single tile uses each panel, else as a whole before. Where the operator reads in
+        place, the channels of x must lie one behind the other.
         """
+        if weight_axes is None:
+            self._run(x, {"panels": w.ctypes.data}, y, axes, threads, record, **epilogue)
+        elif schedule.tile_count(self.g) == 1:
+            self._run(x, _filter(w, weight_axes), y, axes, threads, record, **epilogue)
+        else:
+            with POOL.borrow(self.packed_bytes) as packed:
+                self._pack_into(packed, w, weight_axes, threads, record)
+                self._run(x, {"panels": packed.ctypes.data}, y, axes, threads, record, **epilogue)
+
+    def _run(
+        self, x, filters, y, axes, threads, record, *, bias=None, residual=None,
+        activation=NO_ACTIVATION,
+    ):  # fmt: skip
         g = self.g
         x_n, x_h, x_w, x_c = (x.strides[axis] for axis in axes)
         y_n, y_p, y_q, y_k = (y.strides[axis] for axis in axes)
@@ -149,22 +133,23 @@ class Fprop:
         sums, sums_panel = self._initial_sums(bias)
         act = np.array(activation, np.float64)
         staged = y_k != self.itemsize or residual is not None or activation[0] != CLAMP
-        packs = weight_axes is not None
-        filters = _filter(w, weight_axes) if packs else {"panels": w.ctypes.data}
-        layout = scratch_layout(g, self.itemsize, self.lanes, self.chunk, self.in_place, packs)
-        scratch = SCRATCH.take(layout.total * threads)
-        call = _call(
-            **self.constant, **filters, x=x.ctypes.data, bias=sums.ctypes.data,
-            residual=0 if residual is None else residual.ctypes.data, y=y.ctypes.data,
-            activation=act.ctypes.data, record=record,
-            x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
-            residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
-            bias_panel=sums_panel, items=self.items, chunk=self.chunk, in_place=self.in_place,
-            staged=staged, scratch=scratch.ctypes.data, scratch_bytes=layout.total,
-            staging=layout.staging, runs=layout.runs, packing=layout.packing, panel=layout.panel,
-        )  # fmt: skip
-        launch(self.fprop, blob_of(call, g), threads)
-        SCRATCH.give(scratch)
+        layout = scratch_layout(
+            g, self.itemsize, self.lanes, self.chunk, self.in_place, "w" in filters
+        )
+        with POOL.borrow(layout.total * threads) as scratch:
+            call = _call(
+                **self.constant, **filters, x=x.ctypes.data, bias=sums.ctypes.data,
+                residual=0 if residual is None else residual.ctypes.data, y=y.ctypes.data,
+                activation=act.ctypes.data, record=record,
+                x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
+                residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
+                bias_panel=sums_panel, items=self.items, chunk=self.chunk,
+                in_place=self.in_place, staged=staged,
+                scratch=scratch.ctypes.data, scratch_bytes=layout.total,
+                staging=layout.staging, runs=layout.runs, packing=layout.packing,
+                panel=layout.panel,
+            )  # fmt: skip
+            launch(self.fprop, blob_of(call, g), threads)
 
     def _initial_sums(self, bias):
         """Initial sums, by panels, and the bytes between two; one of zeros serves all."""
