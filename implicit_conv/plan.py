@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ PRECISIONS = ("strict", "standard", "fast")
 # depends
 # on batch, threads or tile: "strict" rests on it.
 BLOCK_ELEMENTS = 5120
-TILE_PIXELS = (56, 112, 168, 224, 336, 448)  # output pixels of a load tile: candidates
+TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile, to choose from
 BUFFER_SHARE = 0.5  # of L2: a thread's input buffer at most
 FLOPS_PER_THREAD = (
     2e6  # a launch costs about 2 us; less work than this is done before a thread wakes
@@ -237,35 +236,39 @@ def channel_block(problem: Problem) -> int:
     return integers.ceil_div(channels, min(blocks, channels))
 
 
-def candidates(problem: Problem, arch: CpuArch) -> Iterator[Geometry]:
-    """Tilings whose input buffer fits its share of L2; the smallest of all if none does."""
-    p, q = problem.output
-    itemsize = problem.itemsize
-    lanes = arch.lanes(itemsize)
+def candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+    """Tilings whose input buffer fits its share of L2; if none does, the smallest of all."""
+    lanes = arch.lanes(problem.itemsize)
     block = channel_block(problem)
     # Few channels: rows as they lie, so that all taps of a filter row make one run of the sum.
     plain_rows = problem.stride[1] > 1 and problem.dilation[1] == 1 and block < lanes
-    found = False
+    tilings = [
+        geometry(
+            problem, tile=tile, tile_m=arch.tile_pixels, tile_c=block, tile_k=2 * lanes,
+            step_w=1 if plain_rows else None,
+        )
+        for tile in tiles(problem)
+    ]  # fmt: skip
+    if reads_in_place(problem):
+        return tilings
+    limit = arch.l2_bytes * BUFFER_SHARE
+    fitting = [g for g in tilings if buffer_bytes(g, problem.itemsize) <= limit]
+    return fitting or [min(tilings, key=lambda g: buffer_bytes(g, problem.itemsize))]
+
+
+def tiles(problem: Problem) -> set[tuple[int, int, int]]:
+    """(images, output rows, output columns) of load tiles worth an estimate.
+
+    Whole rows where they are not too long, whole images before several images.
+    """
+    p, q = problem.output
+    found = set()
     for pixels in TILE_PIXELS:
         columns = balanced(q, pixels)
-        rows = balanced(p, max(1, pixels // q)) if columns == q else 1
-        images = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
-        smallest = pixels == TILE_PIXELS[0]
-        while True:
-            g = geometry(
-                problem, tile=(images, rows, columns), tile_m=arch.tile_pixels, tile_c=block,
-                tile_k=2 * lanes, step_w=1 if plain_rows else None,
-            )  # fmt: skip
-            fits = (
-                reads_in_place(problem) or buffer_bytes(g, itemsize) <= arch.l2_bytes * BUFFER_SHARE
-            )
-            if fits or not smallest or rows * columns * images <= arch.tile_pixels:
-                break
-            images = 1
-            rows, columns = (rows // 2, columns) if rows > 1 else (1, integers.ceil_div(columns, 2))
-        if fits or (smallest and not found):
-            found = True
-            yield g
+        for rows in (1, *(balanced(p, share // columns) for share in TILE_PIXELS)):
+            images = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
+            found.add((min(images, max(1, problem.N)), rows, columns))
+    return found
 
 
 def balanced(extent: int, limit: int) -> int:
