@@ -87,7 +87,7 @@ def swizzle_mask(span):
 
 
 def swizzle(address, mask):
-    """Where the byte meant for `address` lies; the pattern belongs to absolute shared addresses."""
+    """Where the byte meant for `address` lies: the pattern is one of absolute addresses."""
     return address ^ ((address >> 7) & mask) << 4
 
 

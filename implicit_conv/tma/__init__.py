@@ -12,6 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from implicit_conv.tma.image import smem_image
     from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
     from implicit_conv.tma.simulate import load, store, walk
 
@@ -19,10 +20,11 @@ _HOME = {
     "Im2colMap": "maps",
     "Im2colWideMap": "maps",
     "load": "simulate",
+    "smem_image": "image",
     "store": "simulate",
     "walk": "simulate",
 }
-__all__ = ["Im2colMap", "Im2colWideMap", "load", "store", "walk"]
+__all__ = ["Im2colMap", "Im2colWideMap", "load", "smem_image", "store", "walk"]
 
 
 def __getattr__(name: str) -> Any:
