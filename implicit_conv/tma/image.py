@@ -55,12 +55,11 @@ class SmemImage:
             raise IndexError(f"rows {first} .. {first + count - 1} of an image of {self.rows} rows")
         size = self.channels * self.dtype.itemsize
         where = places(self.dst, self.pitch, self.span, range(first, first + count), size)
-        values: Array = self.bytes[where].view(self.dtype)
-        return values
+        return self.bytes[where].view(self.dtype)
 
     def row(self, r: int) -> Array:
         """The channels of row r."""
-        return self.view(r, 1)[0]
+        return np.asarray(self.view(r, 1)[0])
 
     def owner(self, address: int) -> tuple[int, int] | None:
         """(row, byte within the row) of the byte at a shared address; None where it is a gap."""

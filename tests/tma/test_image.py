@@ -5,8 +5,8 @@ import pytest
 
 from implicit_conv import tma
 
-# Figures of PTX ISA 5.5.7: where the 16-byte units 0..7 of each 128-byte line lie. Line by line, the
-# entry at place p names the unit that stands there.
+# Figures of PTX ISA 5.5.7: where the 16-byte units 0..7 of each 128-byte line lie: the
+# entry at place p names the unit that stands there
 TABLES = {
     "128B": [[p ^ line for p in range(8)] for line in range(8)],
     "64B": [[0, 1, 2, 3, 4, 5, 6, 7], [1, 0, 3, 2, 5, 4, 7, 6],
