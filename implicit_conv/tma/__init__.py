@@ -13,18 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from implicit_conv.tma.image import smem_image
+    from implicit_conv.tma.lint import lint
     from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
     from implicit_conv.tma.simulate import load, store, walk
 
 _HOME = {
     "Im2colMap": "maps",
     "Im2colWideMap": "maps",
+    "lint": "lint",
     "load": "simulate",
     "smem_image": "image",
     "store": "simulate",
     "walk": "simulate",
 }
-__all__ = ["Im2colMap", "Im2colWideMap", "load", "smem_image", "store", "walk"]
+__all__ = ["Im2colMap", "Im2colWideMap", "lint", "load", "smem_image", "store", "walk"]
 
 
 def __getattr__(name: str) -> Any:

@@ -32,6 +32,11 @@ PIXELS_MAX, CHANNELS_MAX, STEP_MAX = 1024, 256, 8
 SIZE_MAX, STRIDE_END = 1 << 32, 1 << 40
 ITEMSIZES = (1, 2, 4, 8)
 COORDINATE_BITS = 32
+WIDE_FIELDS = {
+    "lower_corner[w]": "lower_corner_w",
+    "upper_corner[w]": "upper_corner_w",
+    "traversal_stride[w]": "traversal_stride",
+}
 
 CORNERS = "PTX ISA 5.5.4.1 (Bounding Box)"
 WIDE = "PTX ISA 5.5.5 (im2col::w)"
@@ -61,8 +66,11 @@ class Finding:
 class TensorMapError(ValueError):
     """A tensor map or a load that breaks rules; `findings` lists them all."""
 
-    def __init__(self, what: str, findings: Sequence[Finding]):
+    def __init__(
+        self, what: str, findings: Sequence[Finding], description: Description | None = None
+    ):
         self.findings = tuple(findings)
+        self.description = description
         super().__init__("\n  ".join([f"{what} is refused:", *map(str, findings)]))
 
 
@@ -84,6 +92,7 @@ class Description:
     interleave: str
     strides: tuple[int, ...] | None
     address: int | None
+    fastest_first: bool = False  # how the user wrote arrays: as the driver wants them
 
     @property
     def rank(self) -> int:
@@ -104,6 +113,10 @@ class Description:
     def sizes(self) -> tuple[int, ...]:
         """Extents of the dimensions that have corners."""
         return self.shape[-2:-1] if self.wide else self.shape[1:-1]
+
+    def field(self, name: str) -> str:
+        """What `Im2colMap` or `Im2colWideMap` calls a field of ours."""
+        return WIDE_FIELDS.get(name, name) if self.wide else name
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
@@ -208,22 +221,17 @@ def _memory(m: Description) -> Iterator[Finding]:
         allowed = f"must have {m.rank - 1} entries ({letters}); channels are contiguous"
         yield Finding("strides", strides, allowed, DRIVER)
         return
+    pixel = m.shape[-1] * m.itemsize
+    if m.strides is None and pixel % unit:
+        allowed = f"a packed pixel of {pixel} bytes must be a multiple of {unit}"
+        yield Finding("shape[c]", m.shape[-1], allowed, DRIVER)
     for letter, stride in zip(letters, strides, strict=True):
-        field = f"strides[{letter}]" if m.strides is not None else "shape[c]"
-        if stride % unit:
+        field = f"strides[{letter}]"
+        if m.strides is not None and stride % unit:
             allowed = f"bytes from one {letter} to the next must be a multiple of {unit}"
-            if m.strides is None:
-                allowed = f"a packed pixel of {stride} bytes must be a multiple of {unit}"
-            yield Finding(field, stride if m.strides else m.shape[-1], allowed, DRIVER)
-            if m.strides is None:
-                return
+            yield Finding(field, stride, allowed, DRIVER)
         elif not 0 <= stride < STRIDE_END:
-            field = field if m.strides else "shape"
-            allowed = f"byte stride of {letter} must be in [0, 2^40)"
-            yield Finding(field, stride if m.strides else m.shape, allowed, DRIVER)
-    if m.strides is not None and strides[-1] < m.shape[-1] * m.itemsize:
-        allowed = f"pixels of {m.shape[-1] * m.itemsize} bytes overlap"
-        yield Finding("strides[w]", strides[-1], allowed, DRIVER, severity="warning")
+            yield Finding(field, stride, "bytes must be in [0, 2^40)", DRIVER)
 
 
 RULES: tuple[Callable[[Description], Iterator[Finding]], ...] = (

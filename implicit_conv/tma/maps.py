@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from implicit_conv.kernels import walk as steps
 from implicit_conv.kernels.walk import Axis
+from implicit_conv.tma.intents import with_intents
 from implicit_conv.tma.limits import (
     SPANS,
     Description,
@@ -24,6 +25,7 @@ from implicit_conv.tma.limits import (
     Start,
     TensorMapError,
     map_findings,
+    rename,
     start_findings,
 )
 
@@ -94,7 +96,8 @@ class TensorMap:
             operator.index(w_offset),
             operator.index(dst),
         )
-        _raise_errors(f"a load in mode {self.mode}", start_findings(self.description, start))
+        found = start_findings(self.description, start)
+        _raise_errors(f"a load in mode {self.mode}", self.description, found, start)
         return start
 
     def _normalise(self, **fields: Any) -> None:
@@ -107,7 +110,8 @@ class TensorMap:
             fields["strides"] = _integers("strides", self.strides)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        _raise_errors(type(self).__name__, map_findings(self.description))
+        m = self.description
+        _raise_errors(type(self).__name__, m, map_findings(m))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -292,7 +296,9 @@ def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
         raise TypeError(f"{name} = {values!r} must be a sequence of integers") from None
 
 
-def _raise_errors(what: str, findings: Sequence[Finding]) -> None:
+def _raise_errors(
+    what: str, m: Description, findings: Sequence[Finding], start: Start | None = None
+) -> None:
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        raise TensorMapError(what, errors)
+        raise TensorMapError(what, rename(with_intents(m, errors, start), m.field), m)
