@@ -5,7 +5,7 @@ kernels. Tensors are (n, d, h, w); one of lower rank has D = 1, and H = 1 for NW
 addressing.md sections 2 and 4. Functions stand in order of use.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 W128_PIXELS = 128  # pixels of an im2col::w::128 load, halo aside
 W128_GROUP = 32  # the halo repeats after every so many of them
@@ -29,12 +29,12 @@ class Axis(NamedTuple):
     step: int = 1
 
 
-def wide_axis(axis, w_offset):
+def wide_axis(axis: Axis, w_offset: int) -> Axis:
     """The W axis of im2col::w: w_offset moves both corners, and so the wrap target."""
     return Axis(axis.size, axis.lower + w_offset, axis.end + w_offset, axis.step)
 
 
-def advance(x, axis):
+def advance(x: int, axis: Axis) -> tuple[int, int]:
     """(position after x, carry): past the box's end the walk wraps to its lower corner."""
     x += axis.step
     if x >= axis.end:
@@ -42,7 +42,9 @@ def advance(x, axis):
     return x, 0
 
 
-def next_im2col(n, d, h, w, depth, height, width):
+def next_im2col(
+    n: int, d: int, h: int, w: int, depth: Axis, height: Axis, width: Axis
+) -> tuple[int, int, int, int]:
     """The pixel after (n, d, h, w) in im2col: W carries to H, H to D, D to N."""
     w, carry = advance(w, width)
     if carry:
@@ -52,23 +54,23 @@ def next_im2col(n, d, h, w, depth, height, width):
     return n + carry, d, h, w
 
 
-def next_wide(n, w, width):
+def next_wide(n: int, w: int, width: Axis) -> tuple[int, int]:
     """The pixel after (n, w) in im2col::w: W carries straight to N; d and h stand still."""
     w, carry = advance(w, width)
     return n + carry, w
 
 
-def inside(x, size):
+def inside(x: int, size: int) -> bool:
     """Whether position x is one of a dimension's; what lies elsewhere is filled."""
     return 0 <= x < size
 
 
-def w128_rows(w_halo):
+def w128_rows(w_halo: int) -> int:
     """Rows that im2col::w::128 delivers: 128 and a halo for each group."""
     return W128_PIXELS + W128_GROUPS * w_halo
 
 
-def w128_halo_row(k, w_halo):
+def w128_halo_row(k: int, w_halo: int) -> int:
     """The halo row that pixel k of the walk fills besides row k < 128, or -1 if none.
 
     Halo element j of group g is pixel 32*(g+1) + j.
@@ -81,31 +83,33 @@ def w128_halo_row(k, w_halo):
     return W128_PIXELS + g * w_halo + j
 
 
-def swizzle_mask(span):
+def swizzle_mask(span: int) -> int:
     """Address bits above bit 7 that a swizzle of `span` bytes mixes in: 7, 3, 1 for 128, 64, 32."""
     return span // 16 - 1 if span else 0
 
 
-def swizzle(address, mask):
+def swizzle(address: Any, mask: int) -> Any:
     """Where the byte meant for `address` lies: the pattern is one of absolute addresses."""
     return address ^ ((address >> 7) & mask) << 4
 
 
-def walk_im2col(positions, n, d, h, w, depth, height, width):
+def walk_im2col(
+    positions: Any, n: int, d: int, h: int, w: int, depth: Axis, height: Axis, width: Axis
+) -> None:
     """Write the walk from (n, d, h, w) into `positions`, rows x 4: one row a pixel."""
     for row in range(len(positions)):
         positions[row, 0], positions[row, 1], positions[row, 2], positions[row, 3] = n, d, h, w
         n, d, h, w = next_im2col(n, d, h, w, depth, height, width)
 
 
-def walk_wide(positions, n, d, h, w, width):
+def walk_wide(positions: Any, n: int, d: int, h: int, w: int, width: Axis) -> None:
     """As walk_im2col, for im2col::w, whose halo is the walk going on; `width` holds w_offset."""
     for row in range(len(positions)):
         positions[row, 0], positions[row, 1], positions[row, 2], positions[row, 3] = n, d, h, w
         n, w = next_wide(n, w, width)
 
 
-def walk_w128(positions, n, d, h, w, width, w_halo):
+def walk_w128(positions: Any, n: int, d: int, h: int, w: int, width: Axis, w_halo: int) -> None:
     """As walk_wide, for im2col::w::128: a pixel goes to its row, and to a halo row if it is one."""
     for k in range(W128_PIXELS + w_halo):
         row = w128_halo_row(k, w_halo)

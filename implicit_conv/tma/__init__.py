@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from implicit_conv.tma.image import smem_image
     from implicit_conv.tma.lint import lint
+    from implicit_conv.tma.lower import maps_for
     from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
     from implicit_conv.tma.simulate import load, store, walk
 
@@ -22,11 +23,12 @@ _HOME = {
     "Im2colWideMap": "maps",
     "lint": "lint",
     "load": "simulate",
+    "maps_for": "lower",
     "smem_image": "image",
     "store": "simulate",
     "walk": "simulate",
 }
-__all__ = ["Im2colMap", "Im2colWideMap", "lint", "load", "smem_image", "store", "walk"]
+__all__ = ["Im2colMap", "Im2colWideMap", "lint", "load", "maps_for", "smem_image", "store", "walk"]
 
 
 def __getattr__(name: str) -> Any:

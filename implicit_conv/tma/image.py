@@ -53,8 +53,12 @@ class SmemImage:
         count = self.rows - first if count is None else count
         if not 0 <= first <= first + count <= self.rows:
             raise IndexError(f"rows {first} .. {first + count - 1} of an image of {self.rows} rows")
+        return self.take(np.arange(first, first + count))
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Array:
+        """Any rows as values, len(rows) x channels."""
         size = self.channels * self.dtype.itemsize
-        where = places(self.dst, self.pitch, self.span, range(first, first + count), size)
+        where = places(self.dst, self.pitch, self.span, rows, size)
         return self.bytes[where].view(self.dtype)
 
     def row(self, r: int) -> Array:
@@ -69,11 +73,12 @@ class SmemImage:
         return plain // self.pitch, plain % self.pitch
 
 
-def places(dst: int, pitch: int, span: int, rows: range, size: int) -> npt.NDArray[np.int64]:
+def places(
+    dst: int, pitch: int, span: int, rows: npt.NDArray[np.int64], size: int
+) -> npt.NDArray[np.int64]:
     """Offsets from dst of the first `size` bytes of each row: rows x size."""
-    plain = dst + np.arange(rows.start, rows.stop).reshape(-1, 1) * pitch + np.arange(size)
-    swizzled: npt.NDArray[np.int64] = steps.swizzle(plain, steps.swizzle_mask(span))
-    return swizzled - dst
+    plain = dst + rows.reshape(-1, 1) * pitch + np.arange(size)
+    return np.asarray(steps.swizzle(plain, steps.swizzle_mask(span)) - dst)
 
 
 def smem_image(
@@ -119,7 +124,7 @@ def smem_image(
         channels=map.channels_per_pixel,
         dtype=map.dtype,
     )
-    where = places(dst, map.pitch, span, range(rows), map.row_bytes)
+    where = places(dst, map.pitch, span, np.arange(rows), map.row_bytes)
     image.bytes[where] = values.view(np.uint8)
     image.written[where] = True
     return image

@@ -77,7 +77,7 @@ class TensorMap:
     def rows(self, w_halo: int = 0) -> int:
         """Shared-memory rows that one load fills, halo included."""
         if self.mode == "w128":
-            return int(steps.w128_rows(w_halo))
+            return steps.w128_rows(w_halo)
         return self.pixels_per_column + w_halo
 
     def start(
