@@ -12,7 +12,7 @@ import numpy.typing as npt
 from implicit_conv.kernels import walk as steps
 from implicit_conv.tma.limits import SPANS
 from implicit_conv.tma.maps import TensorMap
-from implicit_conv.tma.simulate import Array, load
+from implicit_conv.tma.simulate import Array, load_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +111,7 @@ def smem_image(
     """
     if map.swizzle not in SPANS:
         raise ValueError(f"swizzle {map.swizzle} is not modelled; choose one of {', '.join(SPANS)}")
-    map.start(coords, offsets, w_halo, w_offset, dst)
-    values = load(map, x, coords, offsets, w_halo, w_offset)
+    values = load_rows(map, x, map.start(coords, offsets, w_halo, w_offset, dst))
     rows, span = len(values), SPANS[map.swizzle]
     image = SmemImage(
         bytes=np.zeros(rows * map.pitch, np.uint8),

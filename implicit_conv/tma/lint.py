@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from implicit_conv.problem import Problem
 from implicit_conv.tma.driver import ARGUMENTS, argument_name, describe_arguments
 from implicit_conv.tma.intents import (
     UPPER,
@@ -42,6 +43,8 @@ def lint(
     w_halo: int = 0,
     w_offset: int = 0,
     dst: int = 0,
+    problem: Problem | None = None,
+    operator: str = "fprop",
     **arguments: Any,
 ) -> list[Finding]:
     """Everything wrong with a tensor map, and with a load if `coords` are given.
@@ -52,6 +55,8 @@ def lint(
         A map, or arguments as below.
     coords, offsets, w_halo, w_offset, dst
         A load, as for `smem_image`: row-major, (n, [d,] h, w, c).
+    problem, operator : Problem and {"fprop", "dgrad", "wgrad"}, optional
+        The convolution that the map shall serve; its walk is then compared too.
     **arguments
         Either the keyword arguments of `Im2colMap` or `Im2colWideMap`, or those of
         cuTensorMapEncodeIm2col or cuTensorMapEncodeIm2colWide by cuda.h's names, arrays
@@ -85,6 +90,10 @@ def lint(
         start = Start(tuple(coords), offs, w_halo, w_offset, dst)
         if not any(f.severity == "error" for f in broken):
             broken += start_findings(description, start)
+    if problem is not None:
+        from implicit_conv.tma.expect import convolution_findings
+
+        broken += convolution_findings(description, problem, operator)
     if description.rank in (3, 4, 5):
         broken += _suspicions(description, start, broken)
     ours = rename(with_intents(description, broken, start), names)

@@ -188,8 +188,9 @@ class Lowering:
             raise ValueError(f"{self.operator} has no second walked operand; only wgrad loads dy")
         K = self.problem.K
         channels = default_channels(K, self.dtype, self.swizzle)
-        axes = {"height": _untapped(self.height), "width": _untapped(self.width)}
-        return replace(self, operator="dgrad", channels=K, tile_c=channels, **axes)
+        height, width = _untapped(self.height), _untapped(self.width)
+        like = replace(self, channels=K, tile_c=channels, height=height, width=width)
+        return replace(like, operator="dgrad")
 
     def _load(
         self,

@@ -114,9 +114,13 @@ def load(
     array, rows x channels_per_pixel
         In the order of shared-memory rows; see `smem_image` for the bytes.
     """
+    return load_rows(map, x, map.start(coords, offsets, w_halo, w_offset))
+
+
+def load_rows(map: TensorMap, x: Array, start: Start) -> Array:
+    """`load` from a start that has been checked."""
     from implicit_conv.kernels.cpu import simulate
 
-    start = map.start(coords, offsets, w_halo, w_offset)
     bits = tensor_bits(map, x)
     positions = np.empty((map.rows(start.w_halo), 4), np.int64)
     _modelled(map)
