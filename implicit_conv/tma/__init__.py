@@ -12,8 +12,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from implicit_conv.tma.drawing import draw
     from implicit_conv.tma.image import smem_image
-    from implicit_conv.tma.lint import lint
+    from implicit_conv.tma.linter import lint
     from implicit_conv.tma.lower import maps_for
     from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
     from implicit_conv.tma.simulate import load, store, walk
@@ -21,14 +22,25 @@ if TYPE_CHECKING:
 _HOME = {
     "Im2colMap": "maps",
     "Im2colWideMap": "maps",
-    "lint": "lint",
+    "draw": "drawing",
+    "lint": "linter",
     "load": "simulate",
     "maps_for": "lower",
     "smem_image": "image",
     "store": "simulate",
     "walk": "simulate",
 }
-__all__ = ["Im2colMap", "Im2colWideMap", "lint", "load", "maps_for", "smem_image", "store", "walk"]
+__all__ = [
+    "Im2colMap",
+    "Im2colWideMap",
+    "draw",
+    "lint",
+    "load",
+    "maps_for",
+    "smem_image",
+    "store",
+    "walk",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -70,7 +70,8 @@ def _coords(m: Description, finding: Finding, letter: str, start: Start | None) 
     if start is None or not letter:
         return ""
     turned = replace(start, coords=start.coords[::-1])
-    if not _has(start_findings(m, turned), "coords"):
+    aligned = turned.coords[-1] * m.itemsize % 16 == 0  # as a first channel always is
+    if aligned and not _has(start_findings(m, turned), "coords"):
         return "coordinates look fastest-first {c, w, h, n}; Python takes (n, [d,] h, w, c)"
     if len(m.lower) > 1:
         if not _has(start_findings(corners_swapped(m), start), "coords"):
