@@ -1,1 +1,56 @@
-"""TMA tensor maps: values, limits, walks."""
+"""The TMA laboratory: simulate, check and draw im2col, im2col::w and im2col::w::128 copies.
+
+>>> from implicit_conv import tma
+>>> m = tma.Im2colMap(shape=(2, 4, 4, 64), dtype="float32", lower_corner=(-1, -1),
+...                   upper_corner=(-1, -1), traversal_stride=1, pixels_per_column=16,
+...                   channels_per_pixel=32)
+>>> tma.walk(m, (0, -1, -1, 0), offsets=(1, 1)).coordinates[:5].tolist()
+[[0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 0, 3], [0, 1, 0]]
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from implicit_conv.tma.drawing import draw
+    from implicit_conv.tma.image import smem_image
+    from implicit_conv.tma.linter import lint
+    from implicit_conv.tma.lower import maps_for
+    from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
+    from implicit_conv.tma.simulate import load, store, walk
+
+_HOME = {
+    "Im2colMap": "maps",
+    "Im2colWideMap": "maps",
+    "draw": "drawing",
+    "lint": "linter",
+    "load": "simulate",
+    "maps_for": "lower",
+    "smem_image": "image",
+    "store": "simulate",
+    "walk": "simulate",
+}
+__all__ = [
+    "Im2colMap",
+    "Im2colWideMap",
+    "draw",
+    "lint",
+    "load",
+    "maps_for",
+    "smem_image",
+    "store",
+    "walk",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that importing the package costs nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,215 @@
+"""The linter: everything wrong with a tensor map or a load, and what looks wrong.
+
+Takes our maps, the keyword arguments of our maps, or the raw arguments of the driver's two calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from implicit_conv.problem import Problem
+from implicit_conv.tma.driver import ARGUMENTS, argument_name, describe_arguments
+from implicit_conv.tma.intents import (
+    UPPER,
+    corners_swapped,
+    looks_like_elements,
+    order_hint,
+    with_intents,
+)
+from implicit_conv.tma.limits import (
+    DRIVER,
+    NOT_MODELLED,
+    Description,
+    Finding,
+    Start,
+    TensorMapError,
+    map_findings,
+    rename,
+    start_findings,
+)
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+
+CONVENTION = "addressing of a convolution"
+SMEM_BYTES = 227 * 1024  # of one block on compute capability 9.0 and 10.0
+
+
+def lint(
+    map: TensorMap | Mapping[str, Any] | None = None,
+    *,
+    coords: Sequence[int] | None = None,
+    offsets: Sequence[int] | None = None,
+    w_halo: int = 0,
+    w_offset: int = 0,
+    dst: int = 0,
+    problem: Problem | None = None,
+    operator: str = "fprop",
+    **arguments: Any,
+) -> list[Finding]:
+    """Everything wrong with a tensor map, and with a load if `coords` are given.
+
+    Parameters
+    ----------
+    map : Im2colMap, Im2colWideMap or mapping, optional
+        A map, or arguments as below.
+    coords, offsets, w_halo, w_offset, dst
+        A load, as for `smem_image`: row-major, (n, [d,] h, w, c).
+    problem, operator : Problem and {"fprop", "dgrad", "wgrad"}, optional
+        The convolution that the map shall serve; its walk is then compared too.
+    **arguments
+        Either the keyword arguments of `Im2colMap` or `Im2colWideMap`, or those of
+        cuTensorMapEncodeIm2col or cuTensorMapEncodeIm2colWide by cuda.h's names, arrays
+        fastest-first, enumerations as names or numbers. A map may be wrong in any way.
+
+    Returns
+    -------
+    list of Finding
+        Errors (a rule is broken: field, value, range, source, likely intent) before warnings
+        (legal, but probably not meant). Empty for a sound map.
+
+    Raises
+    ------
+    TypeError
+        Arguments that belong to no map.
+    """
+    description: Description | None
+    found: list[Finding] = []
+    if isinstance(map, TensorMap):
+        description, names = map.description, map.description.field
+    else:
+        given = {**(map or {}), **arguments}
+        given.pop("function", None)
+        description, found, names = _read(given)
+    if description is None:
+        return found
+    broken = map_findings(description)
+    start = None
+    if coords is not None:
+        offs = None if offsets is None else tuple(offsets)
+        start = Start(tuple(coords), offs, w_halo, w_offset, dst)
+        if not any(f.severity == "error" for f in broken):
+            broken += start_findings(description, start)
+    if problem is not None:
+        from implicit_conv.tma.expect import convolution_findings
+
+        broken += convolution_findings(description, problem, operator)
+    if description.rank in (3, 4, 5):
+        broken += _suspicions(description, start, broken)
+    ours = rename(with_intents(description, broken, start), names)
+    found += [_as_given(f) for f in ours] if description.fastest_first else ours
+    return sorted(found, key=lambda f: f.severity != "error")
+
+
+def _read(given: Mapping[str, Any]) -> tuple[Description | None, list[Finding], Any]:
+    """(description, findings about the form, names of the fields) of arguments of any kind."""
+    if "globalDim" in given or "tensorDataType" in given or not set(given) - set(ARGUMENTS):
+        unknown = set(given) - set(ARGUMENTS)
+        if unknown:
+            raise TypeError(f"{', '.join(sorted(unknown))}: no argument of a tensor-map encode")
+        description, found = describe_arguments(given)
+        found += [*_unused_steps(given)] if description else []
+        return description, found, argument_name(description) if description else str
+    kind = Im2colWideMap if "lower_corner_w" in given or "mode" in given else Im2colMap
+    try:
+        description = kind(**given).description
+    except TensorMapError as refused:
+        if refused.description is None:
+            return None, list(refused.findings), str
+        description = refused.description
+    return description, [], description.field
+
+
+def _as_given(finding: Finding) -> Finding:
+    """Whole arrays in the driver's order."""
+    whole = isinstance(finding.value, tuple) and not finding.field.endswith("]")
+    return replace(finding, value=finding.value[::-1]) if whole else finding
+
+
+def _suspicions(
+    m: Description, start: Start | None, broken: Sequence[Finding]
+) -> Iterator[Finding]:
+    """What is legal, and yet hardly ever meant."""
+    wrong = {finding.field for finding in broken}
+    for finding in (*_corner_suspicions(m), *_stride_suspicions(m), *_start_suspicions(m, start)):
+        if finding.field not in wrong:
+            yield replace(finding, severity="warning")
+    if m.swizzle in NOT_MODELLED and "swizzle" not in wrong:
+        allowed = "is legal, but its shared memory is not modelled here"
+        yield Finding("swizzle", m.swizzle, allowed, DRIVER, severity="warning")
+    row_bytes = m.channels * m.itemsize
+    if m.mode != "w128" and m.pixels * row_bytes > SMEM_BYTES and not wrong & {"pixels_per_column"}:
+        allowed = f"{m.pixels} rows of {row_bytes} bytes exceed the {SMEM_BYTES} of shared memory"
+        yield Finding("pixels_per_column", m.pixels, allowed, CONVENTION, severity="warning")
+
+
+def _corner_suspicions(m: Description) -> Iterator[Finding]:
+    """Corners that no convolution with low and high padding alike would have."""
+    if not len(m.lower) == len(m.upper) == len(m.sizes):
+        return
+    for axis, lower, upper in zip(m.axes, m.lower, m.upper, strict=True):
+        if lower + upper > 0 or (lower < 0 and lower + upper == 0):
+            allowed = "upper corner reaches past the last output: rows would overrun"
+            intent = f"{UPPER}: below {-lower if lower < 0 else 1} unless high padding is larger"
+            yield Finding(f"upper_corner[{axis}]", upper, allowed, CONVENTION, intent)
+        if lower > 0:
+            allowed = "the box begins inside the image"
+            yield Finding(f"lower_corner[{axis}]", lower, allowed, CONVENTION, "lower = -pad_lo")
+
+
+def _stride_suspicions(m: Description) -> Iterator[Finding]:
+    """Byte strides that are not those of a tensor in this order of dimensions."""
+    strides, sizes = m.strides, m.shape[1:]
+    if strides is None or len(strides) != m.rank - 1:
+        return
+    ends = (*strides[1:], m.itemsize)
+    short = [i for i in range(len(strides)) if strides[i] < ends[i] * sizes[i]]
+    if not short:
+        return
+    if looks_like_elements(m):
+        intent = "strides look like elements; they are bytes"
+        yield Finding("strides", strides, "rows overlap", DRIVER, intent)
+    elif replace(m, shape=m.shape[::-1], strides=None).byte_strides == strides:
+        order = "row-major; the driver reads c first" if m.fastest_first else "fastest-first"
+        yield Finding("shape", m.shape, "does not go with the strides", DRIVER, f"looks {order}")
+    elif replace(m, strides=None).byte_strides == strides[::-1]:
+        order = "row-major; the driver reads W's first" if m.fastest_first else "fastest-first"
+        yield Finding("strides", strides, "do not go with the shape", DRIVER, f"look {order}")
+    else:
+        letters = f"n{'dhw'[5 - m.rank :]}"
+        allowed = "is smaller than the dimension it steps over"
+        intent = "permuted dimensions, as the im2col::w walk on sm_90 needs? Not proven to encode"
+        for i in short:
+            yield Finding(f"strides[{letters[i]}]", strides[i], allowed, DRIVER, intent)
+
+
+def _start_suspicions(m: Description, start: Start | None) -> Iterator[Finding]:
+    """A start between the pixels that the walk meets after it wraps."""
+    if start is None or len(start.coords) != m.rank or len(m.step) != len(m.sizes):
+        return
+    coords = start.coords[-2:-1] if m.wide else start.coords[1:-1]
+    if not m.wide and len(m.lower) == len(m.upper) == len(m.sizes) > 1:
+        outside, turned = start_findings(m, start), start_findings(corners_swapped(m), start)
+        if _outside(outside) and not _outside(turned):
+            allowed = "do not hold the start; exchanged they do"
+            yield Finding("lower_corner", m.lower, allowed, CONVENTION, order_hint(m, "corners"))
+    for axis, x, lower, step in zip(m.axes, coords, m.lower, m.step, strict=True):
+        if step > 0 and (x - lower) % step:
+            allowed = f"is no whole number of steps of {step} from the lower corner {lower}"
+            intent = "start = lower + p * stride: rows after the first wrap lie elsewhere"
+            yield Finding(f"coords[{axis}]", x, allowed, CONVENTION, intent)
+
+
+def _outside(findings: Sequence[Finding]) -> bool:
+    return any(f.field.startswith("coords") for f in findings)
+
+
+def _unused_steps(given: Mapping[str, Any]) -> Iterator[Finding]:
+    """Entries of elementStrides that no im2col walk uses, and that are not 1."""
+    steps = given["elementStrides"]
+    wide = "pixelBoxLowerCornerWidth" in given
+    unused = {0, *(range(2, len(steps)) if wide else (len(steps) - 1,))}
+    for axis in sorted(unused & set(range(len(steps)))):
+        if 1 < steps[axis] <= 8:
+            name, intent = f"elementStrides[{axis}]", "entries are for c, w, h, d, n"
+            yield Finding(name, steps[axis], "is not used", DRIVER, intent, "warning")

@@ -1,0 +1,304 @@
+"""Tensor maps as values: what cuTensorMapEncodeIm2col and cuTensorMapEncodeIm2colWide encode.
+
+Everything is row-major, (n, [d,] h, w, c) and ([d,] h, w). A map that the hardware would refuse
+cannot be made: the constructor raises `TensorMapError` with every broken rule.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from implicit_conv.kernels import walk as steps
+from implicit_conv.kernels.walk import Axis
+from implicit_conv.tma.intents import with_intents
+from implicit_conv.tma.limits import (
+    SPANS,
+    Description,
+    Finding,
+    Start,
+    TensorMapError,
+    map_findings,
+    rename,
+    start_findings,
+)
+
+WIDE_MODES = ("w", "w128")
+
+
+class TensorMap:
+    """What the two kinds of map share: bytes of a row, axes of the walk, checks."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    mode: str
+    pixels_per_column: int
+    channels_per_pixel: int
+    swizzle: str
+    oob_fill: str
+    interleave: str
+    strides: tuple[int, ...] | None
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of the tensor, n and c included."""
+        return len(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one pixel delivers."""
+        return self.channels_per_pixel * self.itemsize
+
+    @property
+    def pitch(self) -> int:
+        """Bytes from one shared-memory row to the next: the row, or a wider swizzle span."""
+        return max(self.row_bytes, SPANS.get(self.swizzle, 0))
+
+    @property
+    def description(self) -> Description:
+        """The map as the rules see it."""
+        raise NotImplementedError
+
+    def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
+        """Depth, height and width as the walk sees them; absent dimensions have size 1."""
+        raise NotImplementedError
+
+    def rows(self, w_halo: int = 0) -> int:
+        """Shared-memory rows that one load fills, halo included."""
+        if self.mode == "w128":
+            return steps.w128_rows(w_halo)
+        return self.pixels_per_column + w_halo
+
+    def start(
+        self,
+        coords: Sequence[int],
+        offsets: Sequence[int] | None = None,
+        w_halo: int = 0,
+        w_offset: int = 0,
+        dst: int = 0,
+    ) -> Start:
+        """The checked start of a load; raises TensorMapError with everything wrong."""
+        start = Start(
+            _integers("coords", coords),
+            None if offsets is None else _integers("offsets", offsets),
+            operator.index(w_halo),
+            operator.index(w_offset),
+            operator.index(dst),
+        )
+        found = start_findings(self.description, start)
+        _raise_errors(f"a load in mode {self.mode}", self.description, found, start)
+        return start
+
+    def _normalise(self, **fields: Any) -> None:
+        """Settle the fields of a frozen instance, then check the whole."""
+        fields["shape"] = _integers("shape", self.shape)
+        fields["dtype"] = element_type(self.dtype)
+        for name in ("pixels_per_column", "channels_per_pixel"):
+            fields[name] = operator.index(getattr(self, name))
+        if self.strides is not None:
+            fields["strides"] = _integers("strides", self.strides)
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        m = self.description
+        _raise_errors(type(self).__name__, m, map_findings(m))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Im2colMap(TensorMap):
+    """A tensor map of mode im2col.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        (N, [D, [H,]] W, C), as in ``x.shape`` of a channels-last array.
+    dtype : dtype-like
+        Elements of 1, 2, 4 or 8 bytes, native byte order.
+    lower_corner, upper_corner : sequence of int
+        Corners of the box, ([d,] h, w): it is [lower, size - 1 + upper] in each dimension.
+    traversal_stride : sequence of int, or int for all
+        Step of the walk in each dimension, ([d,] h, w).
+    pixels_per_column, channels_per_pixel : int
+        Rows of a load and elements of a row.
+    swizzle : {"none", "32B", "64B", "128B"}
+        The 128B atom variants are accepted, but their shared memory is not modelled.
+    oob_fill : {"zero", "nan"}
+        What pixels and channels outside the tensor read as.
+    strides : sequence of int, optional
+        Byte strides of n, [d,] h, w; packed if omitted.
+    address : int, optional
+        Byte address of the tensor in global memory, checked for alignment.
+    interleave : {"none", "16B", "32B"}
+        Other than "none" is checked, not simulated.
+
+    Raises
+    ------
+    TensorMapError
+        A ValueError that lists every broken rule with field, value and range.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    lower_corner: Sequence[int]
+    upper_corner: Sequence[int]
+    traversal_stride: Sequence[int] | int
+    pixels_per_column: int
+    channels_per_pixel: int
+    swizzle: str = "none"
+    oob_fill: str = "zero"
+    strides: Sequence[int] | None = None  # type: ignore[assignment]
+    address: int | None = None
+    interleave: str = "none"
+    mode: ClassVar[str] = "im2col"  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        step = self.traversal_stride
+        if not isinstance(step, Sequence):
+            step = (operator.index(step),) * (len(self.shape) - 2)
+        self._normalise(
+            lower_corner=_integers("lower_corner", self.lower_corner),
+            upper_corner=_integers("upper_corner", self.upper_corner),
+            traversal_stride=_integers("traversal_stride", step),
+        )
+
+    @functools.cached_property
+    def description(self) -> Description:
+        """The map as the rules see it."""
+        assert isinstance(self.traversal_stride, tuple)
+        return _describe(
+            self, tuple(self.lower_corner), tuple(self.upper_corner), self.traversal_stride
+        )
+
+    def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
+        """Depth, height and width with their boxes."""
+        m = self.description
+        boxed = [
+            Axis(size, lower, size + upper, step)
+            for size, lower, upper, step in zip(m.sizes, m.lower, m.upper, m.step, strict=True)
+        ]
+        absent = [Axis(1)] * (3 - len(boxed))
+        depth, height, width = absent + boxed
+        return depth, height, width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Im2colWideMap(TensorMap):
+    """A tensor map of mode im2col::w or im2col::w::128.
+
+    Parameters
+    ----------
+    shape, dtype, oob_fill, strides, address
+        As for `Im2colMap`.
+    lower_corner_w, upper_corner_w : int
+        The box of W: [lower, W - 1 + upper]. Depth and height stand still.
+    traversal_stride : int
+        Step of the walk along W.
+    pixels_per_column : int
+        Rows of a load without its halo; mode "w128" takes 128 whatever stands here.
+    channels_per_pixel : int
+        Elements of a row; their bytes fit the swizzle span.
+    swizzle : {"64B", "128B", "128B_ATOM_32B"}
+        The last is accepted, but its shared memory is not modelled.
+    mode : {"w", "w128"}
+        Where the halo rows go.
+
+    Raises
+    ------
+    TensorMapError
+        A ValueError that lists every broken rule with field, value and range.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    lower_corner_w: int
+    upper_corner_w: int
+    traversal_stride: int
+    pixels_per_column: int
+    channels_per_pixel: int
+    swizzle: str = "128B"
+    mode: str = "w"
+    oob_fill: str = "zero"
+    strides: Sequence[int] | None = None  # type: ignore[assignment]
+    address: int | None = None
+    interleave: ClassVar[str] = "none"  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        if self.mode not in WIDE_MODES:
+            allowed = f"must be one of {', '.join(WIDE_MODES)}"
+            finding = Finding("mode", self.mode, allowed, "PTX ISA 5.5.5")
+            raise TensorMapError(type(self).__name__, [finding])
+        names = ("lower_corner_w", "upper_corner_w", "traversal_stride")
+        self._normalise(**{name: operator.index(getattr(self, name)) for name in names})
+
+    @functools.cached_property
+    def description(self) -> Description:
+        """The map as the rules see it."""
+        corners = (self.lower_corner_w,), (self.upper_corner_w,)
+        return _describe(self, *corners, (self.traversal_stride,))
+
+    def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
+        """Depth and height by their sizes alone, width with its box, which w_offset moves."""
+        sizes = (1,) * (5 - self.rank) + self.shape[1:-2]
+        W = self.shape[-2]
+        width = Axis(W, self.lower_corner_w, W + self.upper_corner_w, self.traversal_stride)
+        depth, height = map(Axis, sizes)
+        return depth, height, steps.wide_axis(width, w_offset)
+
+
+def element_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """The dtype of the elements; a TypeError for byte-swapped and structured ones."""
+    kind = np.dtype(dtype)
+    if kind.hasobject or kind.fields is not None or not kind.isnative:
+        raise TypeError(f"dtype {kind!r} is no plain number in native byte order")
+    return kind
+
+
+def is_floating(dtype: np.dtype[Any]) -> bool:
+    """Whether the driver has this dtype as a floating-point type; ml_dtypes' bfloat16 counts."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def _describe(
+    m: TensorMap, lower: tuple[int, ...], upper: tuple[int, ...], step: tuple[int, ...]
+) -> Description:
+    return Description(
+        mode=m.mode,
+        shape=m.shape,
+        itemsize=m.itemsize,
+        floating=is_floating(m.dtype),
+        lower=lower,
+        upper=upper,
+        step=step,
+        pixels=m.pixels_per_column,
+        channels=m.channels_per_pixel,
+        swizzle=m.swizzle,
+        oob_fill=m.oob_fill,
+        interleave=m.interleave,
+        strides=m.strides,
+        address=getattr(m, "address", None),
+    )
+
+
+def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise TypeError(f"{name} = {values!r} must be a sequence of integers") from None
+
+
+def _raise_errors(
+    what: str, m: Description, findings: Sequence[Finding], start: Start | None = None
+) -> None:
+    errors = [finding for finding in findings if finding.severity == "error"]
+    if errors:
+        raise TensorMapError(what, rename(with_intents(m, errors, start), m.field), m)

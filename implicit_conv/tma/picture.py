@@ -1,0 +1,240 @@
+"""What a picture of tensor copies shows, before it becomes text or a drawing.
+
+A plane is a grid of pixels: for im2col one per image (and depth), h down and w across; for
+im2col::w one for all images, n down and w across, since d and h stand still. Each copy fills one
+buffer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from implicit_conv.tma.maps import Im2colMap, TensorMap
+from implicit_conv.tma.simulate import Walk, walk
+
+Cell = tuple[int, int]  # (down, across)
+PLANES_MAX = 6  # a longer load shows its first planes and its last
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One visit of a pixel by a copy."""
+
+    buffer: int
+    order: int  # place in the walk, from 0
+    filled: bool
+    halo: bool
+
+
+@dataclass(frozen=True)
+class Box:
+    """A bounding box in a plane, both ends included."""
+
+    buffer: int
+    first: Cell
+    last: Cell
+
+
+@dataclass
+class Plane:
+    """A grid of pixels; `down` and `across` are the ranges of positions shown."""
+
+    title: str
+    letters: str  # of the two axes
+    size: Cell  # positions 0 .. size - 1 exist
+    down: range
+    across: range
+    boxes: list[Box] = field(default_factory=list)
+    marks: dict[Cell, list[Mark]] = field(default_factory=dict)
+    wraps: set[Cell] = field(default_factory=set)  # visits after which the walk starts a new run
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of shared memory."""
+
+    index: int
+    order: int
+    coordinates: tuple[int, ...]
+    filled: bool
+    halo: bool
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """What one copy leaves in shared memory."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Planes of the tensor, and shared memory beside them."""
+
+    title: str
+    subtitle: str
+    letters: str  # of a row's coordinates
+    planes: tuple[Plane, ...]
+    buffers: tuple[Buffer, ...]
+
+    @property
+    def digest(self) -> str:
+        """Tells whether a drawing shows this picture."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+def picture(
+    map: TensorMap,
+    coords: Sequence[int],
+    offsets: Sequence[int] | None,
+    buffers: Sequence[tuple[int, int]],
+    title: str = "",
+) -> Picture:
+    """The picture of one copy for each (w_halo, w_offset) of `buffers`."""
+    walks = [walk(map, coords, offsets, *buffer) for buffer in buffers]
+    letters = "n" + "dhw"[5 - map.rank :]
+    make = _im2col_planes if isinstance(map, Im2colMap) else _wide_planes
+    planes = make(map, coords, offsets, walks, buffers)
+    for b, walked in enumerate(walks):
+        _place(planes, b, walked, letters)
+    shown = [planes[key] for key in sorted(planes)]
+    if len(shown) > PLANES_MAX:
+        left_out = len(shown) - PLANES_MAX
+        shown[-1].title += f"  (after {left_out} more that are not shown)"
+        del shown[PLANES_MAX - 1 : -1]
+    return Picture(
+        title=title or f"{_mode_name(map)} of {_sizes(map)}",
+        subtitle=_subtitle(map, coords, offsets),
+        letters=letters,
+        planes=tuple(shown),
+        buffers=tuple(_buffer(b, map, walked, buffers) for b, walked in enumerate(walks)),
+    )
+
+
+def _mode_name(map: TensorMap) -> str:
+    return {"im2col": "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[map.mode]
+
+
+def _sizes(map: TensorMap) -> str:
+    letters = f"N{'DHW'[5 - map.rank :]}C"
+    return " ".join(f"{a}={size}" for a, size in zip(letters, map.shape, strict=True))
+
+
+def _subtitle(map: TensorMap, coords: Sequence[int], offsets: Sequence[int] | None) -> str:
+    m = map.description
+    box = " x ".join(
+        f"{axis} [{lower}, {size - 1 + upper}]"
+        for axis, lower, upper, size in zip(m.axes, m.lower, m.upper, m.sizes, strict=True)
+    )
+    text = f"box {box}, step {' x '.join(_texts(m.step))}, start ({', '.join(_texts(coords))})"
+    if offsets is not None:
+        text += f", offsets ({', '.join(_texts(offsets))})"
+    pixels = 128 if map.mode == "w128" else map.pixels_per_column
+    noun = "pixel" if pixels == 1 else "pixels"
+    return f"{text}, {pixels} {noun} x {map.channels_per_pixel} channels"
+
+
+def _texts(values: Sequence[int]) -> list[str]:
+    """Each value as text."""
+    return [str(value) for value in values]
+
+
+def _buffer(b: int, map: TensorMap, walked: Walk, buffers: Sequence[tuple[int, int]]) -> Buffer:
+    w_halo, w_offset = buffers[b]
+    title = "shared memory" if len(buffers) == 1 else f"buffer {b + 1}"
+    if not isinstance(map, Im2colMap):
+        title += f": w_offset {w_offset}, w_halo {w_halo}"
+    rows = (
+        Row(index, order, tuple(coordinates), filled, halo)
+        for index, (order, coordinates, filled, halo) in enumerate(
+            zip(
+                walked.order.tolist(),
+                walked.coordinates.tolist(),
+                walked.filled.tolist(),
+                walked.halo.tolist(),
+                strict=True,
+            )
+        )
+    )
+    return Buffer(f"{title}, {walked.bytes} bytes", tuple(rows))
+
+
+def _plane_key(letters: str, coordinates: Sequence[int], wide: bool) -> tuple[int, ...]:
+    """Which plane a pixel lies in: its image and depth, or the one plane of all images."""
+    return () if wide else tuple(coordinates[: max(1, len(letters) - 2)])
+
+
+def _cell(letters: str, coordinates: Sequence[int], wide: bool) -> Cell:
+    """Where in its plane; NWC planes are one row high."""
+    if wide:
+        return coordinates[0], coordinates[-1]
+    return (coordinates[-2] if len(letters) > 2 else 0), coordinates[-1]
+
+
+def _place(planes: dict[tuple[int, ...], Plane], buffer: int, walked: Walk, letters: str) -> None:
+    """Enter the visits of one walk."""
+    wide = () in planes
+    ordered = sorted(
+        zip(walked.order.tolist(), walked.coordinates.tolist(), walked.filled.tolist(),
+            walked.halo.tolist(), strict=True),
+        key=lambda visit: (visit[0], visit[3]),
+    )  # fmt: skip
+    for order, coordinates, filled, halo in ordered:
+        plane = planes[_plane_key(letters, coordinates, wide)]
+        marks = plane.marks.setdefault(_cell(letters, coordinates, wide), [])
+        marks.append(Mark(buffer, order, filled, halo))
+    for (_, here, _, _), (_, there, _, _) in pairwise(ordered):
+        if here[:-1] != there[:-1]:
+            planes[_plane_key(letters, here, wide)].wraps.add(_cell(letters, here, wide))
+
+
+def _span(values: Sequence[int], size: int, corners: Sequence[int]) -> range:
+    """Positions worth showing: the tensor, the box and every visit."""
+    return range(min(0, *values, *corners), max(size - 1, *values, *corners) + 1)
+
+
+def _im2col_planes(
+    map: TensorMap,
+    coords: Sequence[int],
+    offsets: Sequence[int] | None,
+    walks: Sequence[Walk],
+    buffers: Sequence[tuple[int, int]],
+) -> dict[tuple[int, ...], Plane]:
+    m, letters = map.description, "n" + "dhw"[5 - map.rank :]
+    positions = [row for walked in walks for row in walked.coordinates.tolist()]
+    cells = [_cell(letters, row, False) for row in positions]
+    flat = map.rank == 3
+    lower = (0 if flat else m.lower[-2], m.lower[-1])
+    upper = (0 if flat else m.upper[-2], m.upper[-1])
+    size = (1 if flat else m.sizes[-2], m.sizes[-1])
+    last = (size[0] - 1 + upper[0], size[1] - 1 + upper[1])
+    down = _span([cell[0] for cell in cells], size[0], (lower[0], last[0]))
+    across = _span([cell[1] for cell in cells], size[1], (lower[1], last[1]))
+    planes = {}
+    for key in dict.fromkeys(_plane_key(letters, row, False) for row in positions):
+        title = ", ".join(f"{axis} = {x}" for axis, x in zip(letters, key, strict=False))
+        plane = Plane(title, "hw", size, down, across, [Box(0, lower, last)])
+        planes[key] = plane
+    return planes
+
+
+def _wide_planes(
+    map: TensorMap,
+    coords: Sequence[int],
+    offsets: Sequence[int] | None,
+    walks: Sequence[Walk],
+    buffers: Sequence[tuple[int, int]],
+) -> dict[tuple[int, ...], Plane]:
+    m, letters = map.description, "n" + "dhw"[5 - map.rank :]
+    cells = [(row[0], row[-1]) for walked in walks for row in walked.coordinates.tolist()]
+    down = range(min(n for n, _ in cells), max(n for n, _ in cells) + 1)
+    ends = [(m.lower[0] + off, m.sizes[0] - 1 + m.upper[0] + off) for _, off in buffers]
+    across = _span([w for _, w in cells], m.sizes[0], [end for pair in ends for end in pair])
+    fixed = ", ".join(f"{a} = {x}" for a, x in zip(letters[1:-1], coords[1:-2], strict=True))
+    title = f"images at {fixed}" if fixed else "images"
+    boxes = [Box(b, (down[0], first), (down[-1], last)) for b, (first, last) in enumerate(ends)]
+    return {(): Plane(title, "nw", (map.shape[0], m.sizes[0]), down, across, boxes)}

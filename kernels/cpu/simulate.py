@@ -1,0 +1,66 @@
+"""The simulator's fast path: the walks compiled, and rows moved between a tensor and shared memory.
+
+Tensors are unsigned integers (n, d, h, w, c) of any strides, positions rows x (n, d, h, w), rows
+are rows x channels. `c` is the first channel; what lies outside the tensor is filled, or dropped.
+"""
+
+from implicit_conv.kernels import walk
+from implicit_conv.kernels.cpu.cache import kernel, writable
+from implicit_conv.kernels.cpu.compiled import compile_module, schedule
+
+steps = compile_module(walk)
+
+# Called from Python with arrays of any type and layout, hence compiled when a new one comes.
+CALLABLE = {"no_cpython_wrapper": False, "cache": writable()}
+
+
+@kernel()
+def _inside(x, position):
+    for axis in range(4):
+        if not steps.inside(position[axis], x.shape[axis]):
+            return False
+    return True
+
+
+@kernel(**CALLABLE)
+def gather(x, positions, c, fill, rows):
+    """The rows that a load delivers."""
+    first, end = schedule.valid_pixels(c, x.shape[4], 1, rows.shape[1])
+    for r in range(len(positions)):
+        if not _inside(x, positions[r]):
+            rows[r, :] = fill
+            continue
+        n, d, h, w = positions[r]
+        rows[r, :first] = fill
+        for j in range(first, end):
+            rows[r, j] = x[n, d, h, w, c + j]
+        rows[r, end:] = fill
+
+
+@kernel(**CALLABLE)
+def scatter(x, positions, c, rows):
+    """Write rows where a store puts them; a later row overwrites an earlier one."""
+    first, end = schedule.valid_pixels(c, x.shape[4], 1, rows.shape[1])
+    for r in range(len(positions)):
+        if _inside(x, positions[r]):
+            n, d, h, w = positions[r]
+            for j in range(first, end):
+                x[n, d, h, w, c + j] = rows[r, j]
+
+
+@kernel(**CALLABLE)
+def walk_im2col(positions, n, d, h, w, depth, height, width):
+    """kernels.walk.walk_im2col for calls from Python."""
+    steps.walk_im2col(positions, n, d, h, w, depth, height, width)
+
+
+@kernel(**CALLABLE)
+def walk_wide(positions, n, d, h, w, width):
+    """kernels.walk.walk_wide for calls from Python."""
+    steps.walk_wide(positions, n, d, h, w, width)
+
+
+@kernel(**CALLABLE)
+def walk_w128(positions, n, d, h, w, width, w_halo):
+    """kernels.walk.walk_w128 for calls from Python."""
+    steps.walk_w128(positions, n, d, h, w, width, w_halo)

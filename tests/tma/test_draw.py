@@ -1,0 +1,151 @@
+"""Pictures: the text shows the golden rows, files are drawn, the gallery in docs/ is current."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from implicit_conv import tma
+from implicit_conv.tma.commands import main
+from implicit_conv.tma.examples import EXAMPLES
+from implicit_conv.tma.figure import digest
+from implicit_conv.tma.gallery import page, refusal
+
+GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
+ROW = re.compile(r"(\d+) <- \(([-\d, ]+)\)( fill)?( halo)?")
+
+
+def table(text):
+    """The rows of shared memory that a text shows, null where filled."""
+    rows = {}
+    for index, coordinates, fill, _ in ROW.findall(text):
+        rows[int(index)] = None if fill else [int(x) for x in coordinates.split(",")]
+    return [rows[i] for i in range(len(rows))]
+
+
+def drawn(case, lab, **more):
+    return tma.draw(lab.make_map(case), case["coords"], **lab.operands(case), **more)
+
+
+def test_text_shows_the_golden_rows(case, lab):
+    assert table(drawn(case, lab)) == case["rows"]
+
+
+def test_text_shows_the_walk_in_the_tensor(lab):
+    """Figure 13, by hand: image 7 ends with pixel 8, row h = 0 of image 8 begins with fill 23."""
+    case = next(c for c in lab.cases if c["name"] == "ptx-figure-13")
+    lines = drawn(case, lab).splitlines()
+    last = next(line for line in lines if line.startswith("   7   |"))
+    assert re.findall(r"\d+", last)[1:] == [str(k) for k in range(9)]
+    assert any(line.startswith("   0   |(23)   24   25") for line in lines)
+    assert "box h [-1, 7] x w [-1, 12]" in lines[1]
+
+
+def test_halo_and_wraps_are_marked(lab):
+    case = next(c for c in lab.cases if c["name"] == "ptx-figure-18")
+    lines = drawn(case, lab).splitlines()
+    assert any(line.endswith("127 [128] [129]|") for line in lines)
+    assert any(line.startswith("   7") and line.endswith("3<") for line in lines)
+
+
+def test_buffers_have_letters_and_tables_of_their_own():
+    example = EXAMPLES["ptx-example-2"]
+    text = tma.draw(example.map, example.coords, buffers=example.buffers)
+    assert "(a0)    b0    c0    a1" in re.sub(" +", "    ", text)
+    assert all(f"buffer {b}: w_offset {b - 1}, w_halo 0, 16384 bytes" in text for b in (1, 2, 3))
+
+
+def test_colour_only_where_it_is_wanted(monkeypatch, lab):
+    case = lab.cases[0]
+    assert "\x1b[" not in drawn(case, lab), "standard output is no terminal here"
+    assert "\x1b[" in drawn(case, lab, color=True)
+    assert re.sub(r"\x1b\[\d+m", "", drawn(case, lab, color=True)) == drawn(case, lab)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert "\x1b[" in drawn(case, lab)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[" not in drawn(case, lab)
+
+
+def test_a_long_load_shows_its_first_planes_and_its_last():
+    map = tma.Im2colMap(
+        shape=(40, 3, 3, 16), dtype="float16", lower_corner=(0, 0), upper_corner=(0, 0),
+        traversal_stride=1, pixels_per_column=300, channels_per_pixel=8,
+    )  # fmt: skip
+    text = tma.draw(map, (0, 0, 0, 0))
+    assert "n = 4\n" in text and "n = 5" not in text
+    assert "n = 33  (after 28 more that are not shown)" in text
+    assert len(table(text)) == 300
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])
+def test_files(tmp_path, lab, suffix):
+    path = tmp_path / f"picture.{suffix}"
+    assert drawn(lab.cases[1], lab, path=path) == str(path)
+    begin = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}[suffix]
+    assert path.read_bytes().startswith(begin)
+
+
+def test_the_same_picture_gives_the_same_file(tmp_path, lab):
+    paths = [tmp_path / name for name in ("a.svg", "b.svg")]
+    for path in paths:
+        drawn(lab.cases[0], lab, path=path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_a_suffix_that_no_drawing_has(tmp_path, lab):
+    with pytest.raises(ValueError, match=r"\.svg, \.png, \.pdf"):
+        drawn(lab.cases[0], lab, path=tmp_path / "picture.gif")
+
+
+def test_examples_outside_their_own_box_are_refused():
+    refused = {name: refusal(example) for name, example in EXAMPLES.items()}
+    assert {name for name, reason in refused.items() if reason} == {"ptx-14", "ptx-15"}
+    assert "coords[h] = 7: must start inside the box [0, 6]" in refused["ptx-14"]
+
+
+def test_gallery_is_current():
+    """`implicit-conv draw --gallery docs/gallery` writes it."""
+    assert (GALLERY / "README.md").read_text(encoding="utf-8") == page()
+    for name, example in EXAMPLES.items():
+        if refusal(example) is None:
+            drawing = (GALLERY / f"{name}.svg").read_text(encoding="utf-8")
+            assert f"digest {digest(example.picture())}" in drawing, name
+
+
+def test_draw_command(capsys, tmp_path):
+    assert main(["draw", "--example", "ptx-18"]) == 0
+    assert "Figure 18" in capsys.readouterr().out
+    copy = "--shape 128,7,7,64 --lower=-1 --upper=-1 --step 3 --start 7,2,-1,0".split()
+    assert main(["draw", "--mode", "w", *copy, "--offset", "0,1,2"]) == 0
+    assert "buffer 3: w_offset 2" in capsys.readouterr().out
+    out = tmp_path / "x.svg"
+    assert main(["draw", "--mode", "w", *copy, "--out", str(out)]) == 0
+    assert out.exists()
+    assert main(["draw", "--list"]) == 0
+    assert "ptx-24" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["draw"], "--start"),
+        (["draw", "--start", "0,0,0,0"], "--shape, --lower, --upper"),
+        (["draw", "--example", "ptx-14"], "coords[h] = 7"),
+        (["draw", "--example", "ptx-99"], "choose one of ptx-11"),
+    ],
+)
+def test_draw_command_says_what_is_wrong(capsys, arguments, said):
+    assert main(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_lint_command(capsys, tmp_path):
+    sound = "--shape 8,8,5,16 --lower=-1,-1 --upper=-1,-1 --channels 8 --start 0,0,0,0".split()
+    assert main(["lint", *sound]) == 0
+    assert "0 errors, 0 warnings" in capsys.readouterr().out
+    assert main(["lint", *sound, "--pixels", "2000"]) == 1
+    assert "error: pixels_per_column = 2000: must be in [1, 1024]" in capsys.readouterr().out
+    file = tmp_path / "map.json"
+    file.write_text('{"globalDim": [16, 5, 8, 8], "tensorRank": 4}')
+    assert main(["lint", str(file)]) == 1
+    assert "globalStrides = None: is missing" in capsys.readouterr().out

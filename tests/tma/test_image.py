@@ -1,0 +1,101 @@
+"""Shared-memory bytes against tables of the documentation and a byte-by-byte reading."""
+
+import numpy as np
+import pytest
+
+from implicit_conv import tma
+
+# Figures of PTX ISA 5.5.7: where the 16-byte units 0..7 of each 128-byte line lie: the
+# entry at place p names the unit that stands there
+TABLES = {
+    "128B": [[p ^ line for p in range(8)] for line in range(8)],
+    "64B": [[0, 1, 2, 3, 4, 5, 6, 7], [1, 0, 3, 2, 5, 4, 7, 6],
+            [2, 3, 0, 1, 6, 7, 4, 5], [3, 2, 1, 0, 7, 6, 5, 4]],
+    "32B": [[0, 1, 2, 3, 4, 5, 6, 7], [1, 0, 3, 2, 5, 4, 7, 6]],
+    "none": [[0, 1, 2, 3, 4, 5, 6, 7]],
+}  # fmt: skip
+SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
+
+
+def strip(swizzle, channels, pixels=20):
+    """A map over one image row whose load is the row itself: every row of memory is known."""
+    return tma.Im2colMap(
+        shape=(1, pixels, channels),
+        dtype="uint8",
+        lower_corner=(0,),
+        upper_corner=(0,),
+        traversal_stride=1,
+        pixels_per_column=pixels,
+        channels_per_pixel=channels,
+        swizzle=swizzle,
+    )
+
+
+@pytest.mark.parametrize("dst", [0, 128, 384, 1024])
+@pytest.mark.parametrize("swizzle", TABLES)
+@pytest.mark.parametrize("channels", [16, 32, 48, 64, 112, 128])
+def test_units_lie_where_the_tables_say(swizzle, channels, dst):
+    span = SPANS[swizzle]
+    if span and channels > span:
+        pytest.skip("a row wider than the span is refused")
+    map = strip(swizzle, channels)
+    x = np.arange(20 * channels).reshape(map.shape).astype("uint8")
+    image = tma.smem_image(map, x, (0, 0, 0), dst=dst)
+    pitch = max(span, channels)
+    assert len(image.bytes) == 20 * pitch == len(image.written)
+    plain = np.zeros((dst + 20 * pitch + 127) // 128 * 128, int)  # by plain address, 0 in gaps
+    for row in range(20):
+        begin = dst + row * pitch
+        plain[begin : begin + channels] = x[0, row].astype(int) + 1
+    table = TABLES[swizzle]
+    lines = plain.reshape(-1, 8, 16)
+    lain = np.stack([line[table[i % len(table)]] for i, line in enumerate(lines)]).ravel()
+    lain = lain[dst : dst + 20 * pitch]
+    np.testing.assert_array_equal(image.written, lain > 0)
+    np.testing.assert_array_equal(image.bytes[lain > 0], lain[lain > 0] - 1)
+
+
+@pytest.mark.parametrize("swizzle", ["64B", "128B"])
+@pytest.mark.parametrize("channels", [8, 16, 32])
+def test_inverse_view_of_every_case(case, lab, swizzle, channels):
+    n, *spatial, _ = case["shape"]
+    small = {**case, "shape": [min(n, 12), *spatial, 64], "channels": channels}
+    map = lab.make_map(small, "float16", swizzle=swizzle)
+    x = np.random.default_rng(3).random(map.shape).astype("float16")
+    args = (map, x, [*case["coords"][:-1], 40])
+    image = tma.smem_image(*args, dst=640, **lab.operands(case))
+    rows = tma.load(*args, **lab.operands(case))
+    np.testing.assert_array_equal(image.view(), rows)
+    np.testing.assert_array_equal(image.view(3, len(rows) - 3), rows[3:])
+    np.testing.assert_array_equal(image.row(1), rows[1])
+    assert image.written.sum() == rows.nbytes
+    assert image.rows == len(rows) == len(image.bytes) // image.pitch
+
+
+def test_owner_names_the_row_of_a_byte():
+    map = strip("128B", 64)
+    x = np.arange(20 * 64).reshape(map.shape).astype("uint8")
+    image = tma.smem_image(map, x, (0, 0, 0), dst=128)
+    owners = [image.owner(128 + i) for i in range(len(image.bytes))]
+    assert sum(owner is None for owner in owners) == 20 * 64
+    for i, owner in enumerate(owners):
+        if owner is not None:
+            assert image.bytes[i] == x[(0, *owner)]
+
+
+def test_a_view_past_the_image_is_an_error():
+    map = strip("none", 16)
+    image = tma.smem_image(map, np.zeros(map.shape, "uint8"), (0, 0, 0))
+    with pytest.raises(IndexError, match=r"rows 18 \.\. 21 of an image of 20 rows"):
+        image.view(18, 4)
+
+
+def test_destination_and_swizzle_are_checked(lab):
+    map = strip("none", 16)
+    x = np.zeros(map.shape, "uint8")
+    with pytest.raises(ValueError, match="dst = 64: must be a multiple of 128 bytes"):
+        tma.smem_image(map, x, (0, 0, 0), dst=64)
+    wide = next(c for c in lab.cases if c["mode"] == "w")
+    atom = lab.make_map(wide, swizzle="128B_ATOM_32B")
+    with pytest.raises(ValueError, match="not modelled"):
+        tma.smem_image(atom, np.zeros(atom.shape, "float16"), wide["coords"])
