@@ -17,8 +17,7 @@ from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
 from implicit_conv.schedule import Load
 
 if TYPE_CHECKING:
-    from implicit_conv.kernels.cpu.operator import Fprop
-
+    from implicit_conv.kernels.cpu.operator import Operator
 
 NO_ACTIVATION = parse_activation(None)
 
@@ -42,21 +41,24 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     """What the order of a packed filter depends on."""
     g = plan.geometry
     return (
-        plan.problem.dtype, plan.arch.vector_bits, g.C, g.K, g.groups, g.R, g.S,
+        plan.winograd, plan.problem.dtype, plan.arch.vector_bits, g.C, g.K, g.groups, g.R, g.S,
         g.tile_c, g.tile_k, g.phases_w,
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=512)
-def operator(plan: Plan, recording: bool = False) -> Fprop:
+def operator(plan: Plan, recording: bool = False) -> Operator:
     """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
-    from implicit_conv.kernels.cpu.operator import Fprop
+    from implicit_conv.kernels.cpu.operator import Fprop, Winograd
 
-    itemsize = plan.problem.itemsize
+    g, itemsize = plan.geometry, plan.problem.itemsize
+    machine = g, itemsize, plan.arch.lanes(itemsize), plan.arch.fma
+    if plan.winograd:
+        end = plan.problem.output
+        return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, recording=recording)
     return Fprop(
-        plan.geometry, itemsize, plan.arch.lanes(itemsize), plan.arch.fma,
-        chunk=plan.chunk, in_place=plan.in_place, recording=recording,
-    )  # fmt: skip
+        *machine, chunk=plan.chunk, end=(g.P, g.Q), in_place=plan.in_place, recording=recording
+    )
 
 
 def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from implicit_conv.algorithms import ALGORITHMS, refusal
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.sizes import buffer_bytes
-from implicit_conv.plan import ALGORITHMS, Plan, refusal
+from implicit_conv.plan import Plan
 
 
 def explain(plan: Plan) -> str:
@@ -22,8 +23,8 @@ def explain(plan: Plan) -> str:
         f"estimate    {plan.cycles / 1e6:.3f} M cycles of one core, "
         f"{_peak_share(plan):.0%} of its FMA peak",
     ]
-    for name in ALGORITHMS[1:]:
-        reason = refusal(plan.problem, name)
+    for name in ALGORITHMS:
+        reason = refusal(plan.problem, name, plan.precision)
         if reason:
             lines.append(f"refused     {name}: {reason}")
     return "\n".join(lines)

@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from implicit_conv.algorithms import (
+    ALGORITHMS,
+    PRECISIONS,
+    boxed,
+    collapsed,
+    refusal,
+    winograd_size,
+)
 from implicit_conv.arch import CpuArch
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule as integers
-from implicit_conv.kernels.cpu.sizes import buffer_bytes, panel_bytes, scratch_layout
+from implicit_conv.kernels.cpu.sizes import panel_bytes, scratch_layout, winograd_layout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.tile import Tile
 from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, geometry, trace
+from implicit_conv.schedule import Load, trace
+from implicit_conv.tiling import (
+    SCRATCH_BYTES,
+    boxed_candidates,
+    boxed_estimate,
+    candidates,
+    estimate,
+    panel_chunk,
+    reads_in_place,
+    thread_count,
+)
 
 if TYPE_CHECKING:
     from implicit_conv.arrays import Array
     from implicit_conv.cpu import PackedFilter
-
-ALGORITHMS = (
-    "auto", "implicit_gemm", "pointwise", "depthwise", "winograd_f2", "winograd_f4", "gemm_im2col",
-)  # fmt: skip
-SERVED = ("implicit_gemm", "pointwise")
-PRECISIONS = ("strict", "standard", "fast")
-
-# A panel of one channel block should stay in L2 while a tile's register tiles pass over it:
-# elements
-# (taps x channels) of a block. It depends on the filter alone, so that the order of a sum never
-# depends
-# on batch, threads or tile: "strict" rests on it.
-BLOCK_ELEMENTS = 5120
-TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile, to choose from
-BUFFER_SHARE = 0.5  # of L2: a thread's input buffer at most
-FLOPS_PER_THREAD = (
-    2e6  # a launch costs about 2 us; less work than this is done before a thread wakes
-)
-ITEMS_PER_THREAD = 4  # enough that an interrupted core delays the others little
-
-# Machine constants of the estimate, in cycles; orders of magnitude that hold for current cores.
-FMAS_PER_CYCLE = 2
-LOADS_PER_CYCLE = 2
-FMA_LATENCY = 4
-COPY_CYCLES = 1 / 8  # an element of a channels-last row
-TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
-PACK_CYCLES = 1.0  # an element of the filter, packed as a whole: written and read again
-PACK_IN_LOOP_CYCLES = 0.7  # packed just before its use
-FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
-ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
 
 
 @dataclass(frozen=True)
@@ -78,9 +66,16 @@ class Plan:
     def workspace_bytes(self) -> int:
         """Scratch of all threads, beside the packed filter."""
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
-        packs = self.packs_in_loop
-        layout = scratch_layout(self.geometry, itemsize, lanes, self.chunk, self.in_place, packs)
+        g, packs = self.geometry, self.packs_in_loop
+        if self.winograd:
+            return self.threads * winograd_layout(g, itemsize, lanes, self.winograd, packs).total
+        layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs)
         return self.threads * layout.total
+
+    @property
+    def winograd(self) -> int:
+        """Outputs of a Winograd box along an axis; 0 for other algorithms."""
+        return winograd_size(self.algorithm)
 
     @property
     def packs_in_loop(self) -> bool:
@@ -94,7 +89,9 @@ class Plan:
     def packed_bytes(self) -> int:
         """The packed filter."""
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
-        return self.geometry.groups * int(panel_bytes(self.geometry, lanes, itemsize))
+        g = self.geometry
+        taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
+        return g.groups * panel_bytes(g, lanes, itemsize, taps)
 
     @property
     def peak_bytes(self) -> int:
@@ -160,7 +157,7 @@ class Plan:
 
 
 def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collapse: bool) -> Plan:
-    """The best tiling of `problem` on `arch`.
+    """The best algorithm and tiling of `problem` on `arch`, by the estimate of cycles.
 
     Parameters
     ----------
@@ -176,154 +173,48 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
     """
     if precision not in PRECISIONS:
         raise PlanError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    if algorithm not in ALGORITHMS:
-        raise PlanError(f"algorithm {algorithm!r} is none of {', '.join(ALGORITHMS)}")
-    reason = refusal(problem, algorithm)
-    if reason:
-        raise PlanError(f"algorithm {algorithm!r} cannot serve this problem: {reason}")
-    pointwise = algorithm != "implicit_gemm" and refusal(problem, "pointwise") is None
-    view = collapsed(problem) if pointwise and collapse else problem
-    best = min(candidates(view, arch), key=lambda g: estimate(view, arch, g))
+    if algorithm not in ("auto", *ALGORITHMS):
+        raise PlanError(f"algorithm {algorithm!r} is none of auto, {', '.join(ALGORITHMS)}")
+    if algorithm != "auto":
+        reason = refusal(problem, algorithm, precision)
+        if reason:
+            raise PlanError(f"algorithm {algorithm!r} cannot serve this problem: {reason}")
+    names = ALGORITHMS if algorithm == "auto" else (algorithm,)
+    served = [name for name in names if refusal(problem, name, precision) is None]
+    plans = [made for name in served for made in _plans(problem, arch, precision, name, collapse)]
+    if not plans:
+        raise PlanError(
+            f"algorithm {algorithm!r} needs more than {SCRATCH_BYTES >> 20} MiB of scratch a "
+            "thread for this problem; use 'auto'"
+        )
+    return min(plans, key=lambda made: (made.cycles, made.algorithm == "implicit_gemm"))
+
+
+def _plans(
+    problem: Problem, arch: CpuArch, precision: str, algorithm: str, collapse: bool
+) -> list[Plan]:
+    """The best plan of one algorithm, or none where its scratch would be too large."""
+    m = winograd_size(algorithm)
+    view = problem
+    if m:
+        view = boxed(problem, m)
+    elif algorithm == "pointwise" and collapse:
+        view = collapsed(problem)
+    tilings = boxed_candidates(view, arch, m) if m else candidates(view, arch)
+    if not tilings:
+        return []
+    costs = [boxed_estimate(view, arch, g, m) if m else estimate(view, arch, g) for g in tilings]
+    cycles, at = min((cost, at) for at, cost in enumerate(costs))
+    g = tilings[at]
     threads = thread_count(problem, arch)
-    chunk = panel_chunk(best, threads)
-    return Plan(
-        problem=problem, arch=arch, algorithm="pointwise" if pointwise else "implicit_gemm",
-        precision=precision, tile=tile_of(best, arch, problem), geometry=best, threads=threads,
-        chunk=chunk, in_place=reads_in_place(view), collapsed=view is not problem,
-        cycles=estimate(view, arch, best),
-    )  # fmt: skip
-
-
-def refusal(problem: Problem, algorithm: str) -> str | None:
-    """Why `algorithm` cannot serve `problem`; None if it can."""
-    if algorithm in ("auto", "implicit_gemm"):
-        return None
-    if algorithm not in SERVED:
-        return f"it is not part of this version, which has {', '.join(SERVED)}"
-    pads = (*problem.pad_lo, *problem.pad_hi)
-    if problem.kernel != (1, 1) or problem.stride != (1, 1) or any(pads):
-        return "pointwise needs a 1x1 filter, stride 1 and no padding"
-    return None
-
-
-def collapsed(problem: Problem) -> Problem:
-    """A pointwise problem with all pixels that lie one behind the other as a single row."""
-    h, w = problem.size
-    if problem.layout == "NHWC":
-        return replace(problem, N=1, size=(1, problem.N * h * w))
-    return replace(problem, size=(1, h * w))
-
-
-def reads_in_place(problem: Problem) -> bool:
-    """Whether x can be read as it lies: no tile touches padding and channels lie together."""
-    inside = all(
-        lo <= 0 and (out - 1) * stride + (taps - 1) * dilation - lo < size
-        for lo, out, stride, taps, dilation, size in zip(
-            problem.pad_lo, problem.output, problem.stride, problem.kernel, problem.dilation,
-            problem.size, strict=True,
+    return [
+        Plan(
+            problem=problem, arch=arch, algorithm=algorithm, precision=precision,
+            tile=tile_of(g, arch, problem), geometry=g, threads=threads,
+            chunk=panel_chunk(g, threads), in_place=not m and reads_in_place(view),
+            collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
-    )  # fmt: skip
-    return inside and problem.layout == "NHWC"
-
-
-def channel_block(problem: Problem) -> int:
-    """Channels of a k-block: all of them, or equal blocks of at most BLOCK_ELEMENTS taps x
-    channels.
-    """
-    channels = max(1, problem.C // problem.groups)
-    taps = problem.kernel[0] * problem.kernel[1]
-    blocks = integers.ceil_div(channels * taps, BLOCK_ELEMENTS)
-    return integers.ceil_div(channels, min(blocks, channels))
-
-
-def candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
-    """Tilings whose input buffer fits its share of L2; if none does, the smallest of all."""
-    lanes = arch.lanes(problem.itemsize)
-    block = channel_block(problem)
-    # Few channels: rows as they lie, so that all taps of a filter row make one run of the sum.
-    plain_rows = problem.stride[1] > 1 and problem.dilation[1] == 1 and block < lanes
-    tilings = [
-        geometry(
-            problem, tile=tile, tile_m=arch.tile_pixels, tile_c=block, tile_k=2 * lanes,
-            step_w=1 if plain_rows else None,
-        )
-        for tile in tiles(problem)
     ]  # fmt: skip
-    if reads_in_place(problem):
-        return tilings
-    limit = arch.l2_bytes * BUFFER_SHARE
-    fitting = [g for g in tilings if buffer_bytes(g, problem.itemsize) <= limit]
-    return fitting or [min(tilings, key=lambda g: buffer_bytes(g, problem.itemsize))]
-
-
-def tiles(problem: Problem) -> set[tuple[int, int, int]]:
-    """(images, output rows, output columns) of load tiles worth an estimate.
-
-    Whole rows where they are not too long, whole images before several images.
-    """
-    p, q = problem.output
-    found = set()
-    for pixels in TILE_PIXELS:
-        columns = balanced(q, pixels)
-        for rows in (1, *(balanced(p, share // columns) for share in TILE_PIXELS)):
-            images = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
-            found.add((min(images, max(1, problem.N)), rows, columns))
-    return found
-
-
-def balanced(extent: int, limit: int) -> int:
-    """The smallest tile that covers `extent` in as few pieces as tiles of `limit` would."""
-    return integers.ceil_div(extent, integers.ceil_div(extent, max(1, limit)))
-
-
-def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
-    """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
-    lanes = arch.lanes(problem.itemsize)
-    elements = g.R * g.S * max(1, g.C)
-    tiles = integers.tile_count(g) * g.groups
-    _, group, inner = integers.by_role(g, g.tile_n, g.tile_p, g.tile_q)
-    vectors = integers.ceil_div(g.K, lanes)
-    multiply = tile_cycles(g, group, inner) * elements * vectors / 2
-    filter_bytes = elements * vectors * lanes * problem.itemsize
-    near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
-    far = 0.0 if near else filter_bytes / FAR_BYTES_PER_CYCLE
-    load = 0.0
-    if not reads_in_place(problem):
-        cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
-        load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
-    pack = PACK_IN_LOOP_CYCLES if tiles == g.groups else PACK_CYCLES
-    threads = thread_count(problem, arch)
-    chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads))
-    items = max(1, tiles * chunks)
-    idle = integers.ceil_div(items, threads) * threads / items
-    total = tiles * (max(multiply, far) + load * chunks + ITEM_CYCLES * chunks) * idle
-    return total + pack * g.groups * elements * g.K
-
-
-def tile_cycles(g: Geometry, group: int, inner: int) -> float:
-    """Cycles for one element of the sums of a load tile against two vectors of filters."""
-    step = max(1, g.tile_m // inner)
-    parts = integers.ceil_div(inner, g.tile_m)
-    pixels = min(step, group) * inner / parts
-    tiles = float(integers.ceil_div(group, step) * parts)
-    tiles *= g.tile_n * g.tile_p * g.tile_q / (group * inner)
-    fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
-    return tiles * max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
-
-
-def thread_count(problem: Problem, arch: CpuArch) -> int:
-    """Threads that have enough to do."""
-    return max(1, min(arch.threads, int(problem.flops / FLOPS_PER_THREAD)))
-
-
-def panel_chunk(g: Geometry, threads: int) -> int:
-    """Filter panels of a work item: all, or fewer where there are too few tiles to share."""
-    tiles = max(1, integers.tile_count(g) * g.groups)
-    panels = max(1, integers.panel_count(g))
-    if threads == 1 or tiles >= ITEMS_PER_THREAD * threads:
-        return panels
-    chunks = min(panels, integers.ceil_div(ITEMS_PER_THREAD * threads, tiles))
-    return integers.ceil_div(panels, chunks)
 
 
 def tile_of(g: Geometry, arch: CpuArch, problem: Problem) -> Tile:

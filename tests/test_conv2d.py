@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from implicit_conv import conv2d
-from implicit_conv import plan as planner
+from implicit_conv import conv2d, tiling
 from implicit_conv.api import run_plan
 from implicit_conv.arch import cpu_arch
 from implicit_conv.kernels.cpu.operator import panel_widths, register_tiles
+from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case, error_units, to_nchw
 
@@ -55,9 +55,9 @@ def small_plan(case, tile_pixels, block_elements, precision="strict"):
         *(a.shape for a in case.arrange(*case.inputs(0))), case.dtype, **case.options
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(planner, "TILE_PIXELS", (tile_pixels,))
-        patch.setattr(planner, "BLOCK_ELEMENTS", block_elements)
-        return planner.plan(problem, cpu_arch(), precision, "auto", collapse=True)
+        patch.setattr(tiling, "TILE_PIXELS", (tile_pixels,))
+        patch.setattr(tiling, "BLOCK_ELEMENTS", block_elements)
+        return make_plan(problem, cpu_arch(), precision, "auto", collapse=True)
 
 
 def what_it_reaches(plan):

@@ -50,11 +50,19 @@ class Call(NamedTuple):
     chunk: int  # filter panels of one item
     in_place: int  # 1: read x where it lies
     staged: int  # 1: every panel goes through the staging tile; 0: only a partial last panel does
+    clamps: int  # 1: the activation is a clamp, and nothing is added before it
+    zeros: int  # address of a panel of zeros
+    p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes
+    q_end: int
+    winograd: int  # outputs of a Winograd box along an axis, 0 without
     scratch_bytes: int  # of one thread
     staging: int  # offset of the staging tile in a thread's scratch; the buffers come first
     runs: int  # offset of the run table
     panel: int  # offset of a panel that is packed just before it is used
     packing: int  # offset of what packing needs
+    boxes: int  # offset of transformed boxes
+    products: int  # offset of their products with the filters of a panel
+    transformed: int  # offset of a panel that is transformed just before it is used
 
 
 def _record(fields):

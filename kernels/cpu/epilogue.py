@@ -94,21 +94,21 @@ def make_epilogue(lanes, itemsize):
 
 
 def store_tile(blob, staging, width, n0, p0, q0, k, filters):
-    """Template of the part that finishes a staging tile of filters k, k + 1, ... and writes it."""
+    """Template of the part that finishes a staging tile of filters k, k + 1, ... and writes it.
+
+    Rows and columns past the output's end are left behind.
+    """
     call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
-    images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
-    clamped = memory.read_float(call.activation) == CLAMP
-    unbounded = clamped and memory.read_float(call.activation + 8) == -math.inf
-    unbounded = unbounded and memory.read_float(call.activation + 16) == math.inf
-    plain = unbounded and call.residual == 0
-    if call.residual == 0 and columns == g.Q and call.y_p == columns * call.y_q:
+    images, staged_rows, pitch = schedule.tile_extent(g, n0, p0, q0)
+    rows, columns = min(staged_rows, call.p_end - p0), min(pitch, call.q_end - q0)
+    if call.clamps and columns == pitch == call.q_end and call.y_p == columns * call.y_q:
         columns, rows = rows * columns, 1  # rows lie one behind the other: one long row
     for image in range(images):
         n = n0 + image
         for row in range(rows):
             p = p0 + row
-            at = staging + (image * rows + row) * columns * width * call.itemsize
-            if not plain:
+            at = staging + (image * staged_rows + row) * pitch * width * call.itemsize
+            if not call.clamps:
                 residual = call.residual + n * call.residual_n + p * call.residual_p
                 residual += q0 * call.residual_q + k * call.residual_k
                 finish(call, at, width, filters, columns, residual)  # noqa: F821, bound

@@ -179,7 +179,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 sums = View(call.bias + first_sum * call.bias_panel, 0, 0, 0)
             low, high = -math.inf, math.inf
             last = block == blocks - 1
-            if last and not staged:
+            if last and call.clamps:
                 low = memory.read_float(call.activation + 8)
                 high = memory.read_float(call.activation + 16)
             multiply(call, g, extent, row_range, a, weights, sums, out, runs, vectors, low, high)

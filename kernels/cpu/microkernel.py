@@ -15,7 +15,6 @@ One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the larges
 import functools
 from dataclasses import dataclass
 
-from llvmlite import ir
 from numba import types
 
 from implicit_conv.kernels.cpu.table import compile_emitted
@@ -121,11 +120,7 @@ def emit(tile, builder, args):
 
     acc = [e.load(address) for address in elements(c_in, "c_in")]
     _, *acc = e.loop(at["run_count"], 1, [b, *acc], run)
-    scalar = ir.FloatType() if tile.itemsize == 4 else ir.DoubleType()
-    bounds = (
-        [low, high] if tile.itemsize == 8 else [builder.fptrunc(x, scalar) for x in (low, high)]
-    )
-    low, high = map(e.splat, bounds)
+    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
     for value, address in zip(acc, elements(c_out, "c_out"), strict=True):
         e.store(e.clamp(value, low, high), address)
 

@@ -1,8 +1,7 @@
-"""Fprop: the compiled operator of one Geometry, called with arrays; what a GPU launch is to its
-kernel.
+"""Operators: the compiled kernels of one Geometry, called with arrays; a GPU launch's counterpart.
 
-Holds what does not change between calls: entries, kernel table, scratch layout. A call fills in
-addresses and byte strides, borrows scratch and launches.
+An operator holds what does not change between calls: entries, kernel table, scratch layout. A call
+fills in addresses and byte strides, borrows scratch and launches.
 """
 
 import itertools
@@ -12,16 +11,20 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.kernels.cpu import table
+from implicit_conv.kernels.cpu import fprop, panels, table, winograd
 from implicit_conv.kernels.cpu.call import Call, blob_of
 from implicit_conv.kernels.cpu.epilogue import compile_store_tile
-from implicit_conv.kernels.cpu.fprop import compile_fprop
 from implicit_conv.kernels.cpu.launch import launch
 from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
-from implicit_conv.kernels.cpu.panels import compile_pack, compile_pack_block
 from implicit_conv.kernels.cpu.pool import POOL, aligned_bytes
-from implicit_conv.kernels.cpu.sizes import packing_bytes, panel_bytes, scratch_layout
+from implicit_conv.kernels.cpu.sizes import (
+    ScratchLayout,
+    packing_bytes,
+    panel_bytes,
+    scratch_layout,
+    winograd_layout,
+)
 from implicit_conv.kernels.cpu.transpose import compile_transpose
 
 PACKED_BYTES_PER_THREAD = 256 << 10  # about 10 us of packing: less does not pay for a wake-up
@@ -31,19 +34,30 @@ NO_ACTIVATION = (float(CLAMP), -math.inf, math.inf)
 def register_tiles(g):
     """All (groups, inner) shapes of register tiles that the tiles of `g` are cut into."""
     shapes = set()
-    sizes = [_extents(g.N, g.tile_n), _extents(g.P, g.tile_p), _extents(g.Q, g.tile_q)]
-    for n, p, q in itertools.product(*sizes):
+    for n, p, q in _tile_extents(g):
         _, group, inner = schedule.by_role(g, n, p, q)
         step = max(1, g.tile_m // inner)
-        parts = schedule.ceil_div(inner, g.tile_m)
-        heights = {(i + 1) * inner // parts - i * inner // parts for i in range(parts)}
         groups = {min(step, group), group % step} - {0}
-        shapes |= {(count, height) for count in groups for height in heights}
+        shapes |= {(count, height) for count in groups for height in _heights(g, inner)}
     return sorted(shapes)
 
 
-def _extents(size, tile):
-    return {min(size, tile), size % tile} - {0}
+def box_tiles(g, m):
+    """Likewise for Winograd, whose register tiles span the boxes of a load tile."""
+    extents = _tile_extents(g)
+    return sorted({(1, h) for n, p, q in extents for h in _heights(g, n * p * q // m**2)})
+
+
+def _heights(g, pixels):
+    """Heights of the register tiles that `pixels` are cut into."""
+    parts = schedule.ceil_div(pixels, g.tile_m)
+    return {(i + 1) * pixels // parts - i * pixels // parts for i in range(parts)}
+
+
+def _tile_extents(g):
+    """All (images, rows, columns) that tiles of `g` have: whole ones and the last."""
+    axes = ((g.N, g.tile_n), (g.P, g.tile_p), (g.Q, g.tile_q))
+    return list(itertools.product(*({min(size, t), size % t} - {0} for size, t in axes)))
 
 
 def panel_widths(g, lanes):
@@ -53,40 +67,25 @@ def panel_widths(g, lanes):
     return sorted(widths | ({schedule.ceil_div(rest, lanes)} if rest else set()))
 
 
-def kernel_table(g, itemsize, lanes, fma, recording):
-    """Addresses of all parts that `g` needs, compiled or loaded from the cache."""
-    addresses = np.zeros(table.SLOTS, np.int64)
-    for vectors in panel_widths(g, lanes):
-        for groups, inner in register_tiles(g):
-            tile = RegisterTile(groups, inner, vectors, lanes, itemsize, fma)
-            slot = table.microkernel_slot(vectors, groups, inner)
-            addresses[slot] = compile_microkernel(tile).address
-    for step, full in itertools.product((1, 2), (True, False)):
-        slot = table.transpose_slot(step, not full)
-        addresses[slot] = compile_transpose(lanes, itemsize, step, full).address
-    addresses[table.LOAD_TILE] = compile_load_tile(lanes, itemsize, recording).address
-    addresses[table.PACK_BLOCK] = compile_pack_block(lanes, itemsize, recording).address
-    addresses[table.STORE_TILE] = compile_store_tile(lanes, itemsize).address
-    return addresses
+class Operator:
+    """One algorithm for one Geometry; subclasses say which parts, entries and scratch it needs."""
 
+    winograd = 0
 
-class Fprop:
-    """fprop of one Geometry for elements of `itemsize` bytes on vectors of `lanes`."""
-
-    def __init__(self, g, itemsize, lanes, fma, *, chunk, in_place, recording=False):
-        self.g, self.itemsize, self.lanes = g, itemsize, lanes
-        self.chunk, self.in_place = chunk, in_place
-        self.table = kernel_table(g, itemsize, lanes, fma, recording)
-        self.fprop = compile_fprop().address
-        self.group_bytes = panel_bytes(g, lanes, itemsize)
+    def __init__(self, g, itemsize, lanes, fma, *, chunk, in_place=False, recording=False, end):
+        self.g, self.itemsize, self.lanes, self.fma = g, itemsize, lanes, fma
+        self.chunk, self.in_place, self.end = chunk, in_place, end
+        self.table = self._kernel_table(recording)
+        self.group_bytes = panel_bytes(g, lanes, itemsize, self._taps())
         self.packed_bytes = g.groups * self.group_bytes
         self.items = g.groups * schedule.tile_count(g)
         self.items *= schedule.ceil_div(schedule.panel_count(g), chunk)
-        self.no_bias = aligned_bytes(g.tile_k * itemsize)
-        self.no_bias[:] = 0
+        self.zeros = aligned_bytes(g.tile_k * itemsize)
+        self.zeros[:] = 0
         self.constant = {
             "kernels": self.table.ctypes.data, "itemsize": itemsize, "lanes": lanes,
-            "panel_group": self.group_bytes,
+            "panel_group": self.group_bytes, "zeros": self.zeros.ctypes.data,
+            "p_end": end[0], "q_end": end[1], "winograd": self.winograd,
         }  # fmt: skip
 
     def pack(self, w, axes, threads, record=0):
@@ -94,17 +93,6 @@ class Fprop:
         packed = aligned_bytes(self.packed_bytes)
         self._pack_into(packed, w, axes, threads, record)
         return packed
-
-    def _pack_into(self, packed, w, axes, threads, record):
-        threads = min(threads, 1 + self.packed_bytes // PACKED_BYTES_PER_THREAD)
-        size = packing_bytes(self.g, self.lanes, self.itemsize)
-        with POOL.borrow(size * threads) as scratch:
-            call = _call(
-                **self.constant, **_filter(w, axes), panels=packed.ctypes.data, record=record,
-                items=self.g.groups * schedule.panel_count(self.g),
-                scratch=scratch.ctypes.data, scratch_bytes=size,
-            )  # fmt: skip
-            launch(compile_pack().address, blob_of(call, self.g), threads)
 
     def __call__(self, x, w, y, axes, threads, *, weight_axes=None, record=0, **epilogue):
         """y = activation(conv(x, w) + bias + residual); `axes` are those of n, h, w, c in all.
@@ -122,20 +110,48 @@ class Fprop:
                 self._pack_into(packed, w, weight_axes, threads, record)
                 self._run(x, {"panels": packed.ctypes.data}, y, axes, threads, record, **epilogue)
 
+    def _kernel_table(self, recording):
+        """Addresses of all parts that are needed, compiled or loaded from the cache."""
+        parts = {
+            table.LOAD_TILE: compile_load_tile(self.lanes, self.itemsize, recording),
+            table.PACK_BLOCK: panels.compile_pack_block(self.lanes, self.itemsize, recording),
+            table.STORE_TILE: compile_store_tile(self.lanes, self.itemsize),
+        }
+        for vectors in panel_widths(self.g, self.lanes):
+            for groups, inner in self._register_tiles():
+                tile = RegisterTile(groups, inner, vectors, self.lanes, self.itemsize, self.fma)
+                slot = table.microkernel_slot(vectors, groups, inner)
+                parts[slot] = compile_microkernel(tile)
+        for step, full in itertools.product((1, 2), (True, False)):
+            slot = table.transpose_slot(step, not full)
+            parts[slot] = compile_transpose(self.lanes, self.itemsize, step, full)
+        addresses = np.zeros(table.SLOTS, np.int64)
+        for slot, part in {**parts, **self._own_parts()}.items():
+            addresses[slot] = part.address
+        return addresses
+
+    def _pack_into(self, packed, w, axes, threads, record):
+        threads = min(threads, 1 + self.packed_bytes // PACKED_BYTES_PER_THREAD)
+        layout = self._packing_layout()
+        with POOL.borrow(layout.total * threads) as scratch:
+            call = _call(
+                **self.constant, **_filter(w, axes), panels=packed.ctypes.data, record=record,
+                items=self.g.groups * schedule.panel_count(self.g),
+                **_scratch(scratch, layout),
+            )  # fmt: skip
+            launch(self._packer(), blob_of(call, self.g), threads)
+
     def _run(
         self, x, filters, y, axes, threads, record, *, bias=None, residual=None,
         activation=NO_ACTIVATION,
     ):  # fmt: skip
-        g = self.g
         x_n, x_h, x_w, x_c = (x.strides[axis] for axis in axes)
         y_n, y_p, y_q, y_k = (y.strides[axis] for axis in axes)
         z = [residual.strides[axis] for axis in axes] if residual is not None else [0] * 4
         sums, sums_panel = self._initial_sums(bias)
         act = np.array(activation, np.float64)
-        staged = y_k != self.itemsize or residual is not None or activation[0] != CLAMP
-        layout = scratch_layout(
-            g, self.itemsize, self.lanes, self.chunk, self.in_place, "w" in filters
-        )
+        clamps = residual is None and activation[0] == CLAMP
+        layout = self._layout("w" in filters)
         with POOL.borrow(layout.total * threads) as scratch:
             call = _call(
                 **self.constant, **filters, x=x.ctypes.data, bias=sums.ctypes.data,
@@ -144,27 +160,87 @@ class Fprop:
                 x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
                 residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
                 bias_panel=sums_panel, items=self.items, chunk=self.chunk,
-                in_place=self.in_place, staged=staged,
-                scratch=scratch.ctypes.data, scratch_bytes=layout.total,
-                staging=layout.staging, runs=layout.runs, packing=layout.packing,
-                panel=layout.panel,
+                in_place=self.in_place, clamps=clamps,
+                staged=y_k != self.itemsize or not clamps, **_scratch(scratch, layout),
             )  # fmt: skip
-            launch(self.fprop, blob_of(call, g), threads)
+            launch(self._entry(), blob_of(call, self.g), threads)
 
     def _initial_sums(self, bias):
         """Initial sums, by panels, and the bytes between two; one of zeros serves all."""
         if bias is None:
-            return self.no_bias, 0
+            return self.zeros, 0
         g = self.g
         sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), bias.dtype)
         sums[:, : g.K] = bias.reshape(g.groups, g.K)
         return sums, g.tile_k * self.itemsize
 
 
+class Fprop(Operator):
+    """The schedule itself: implicit GEMM."""
+
+    def _taps(self):
+        return self.g.R * self.g.S
+
+    def _register_tiles(self):
+        return register_tiles(self.g)
+
+    def _own_parts(self):
+        return {}
+
+    def _entry(self):
+        return fprop.compile_fprop().address
+
+    def _packer(self):
+        return panels.compile_pack().address
+
+    def _layout(self, packs):
+        return scratch_layout(self.g, self.itemsize, self.lanes, self.chunk, self.in_place, packs)
+
+    def _packing_layout(self):
+        return ScratchLayout(0, 0, 0, packing_bytes(self.g, self.lanes, self.itemsize), 0)
+
+
+class Winograd(Operator):
+    """Winograd F(m x m, 3x3); `g` is rounded up to whole boxes, `end` is the true (P, Q)."""
+
+    def __init__(self, m, *arguments, **options):
+        self.winograd = m
+        super().__init__(*arguments, **options)
+
+    def _taps(self):
+        return (self.winograd + 2) ** 2
+
+    def _register_tiles(self):
+        return box_tiles(self.g, self.winograd)
+
+    def _own_parts(self):
+        return winograd.compile_transforms(self.winograd, self.lanes, self.itemsize, self.fma)
+
+    def _entry(self):
+        return winograd.compile_winograd().address
+
+    def _packer(self):
+        return winograd.compile_pack().address
+
+    def _layout(self, packs):
+        return winograd_layout(self.g, self.itemsize, self.lanes, self.winograd, packs)
+
+    def _packing_layout(self):
+        layout = self._layout(packs=True)
+        return ScratchLayout(0, 0, 0, layout.packing, layout.panel)
+
+
 def _filter(w, axes):
     """Address and strides of a plain filter, as fields of a Call."""
     w_k, w_c, w_r, w_s = (w.strides[axis] for axis in axes)
     return {"w": w.ctypes.data, "w_k": w_k, "w_c": w_c, "w_r": w_r, "w_s": w_s}
+
+
+def _scratch(memory, layout):
+    """Address, size and parts of the threads' scratch, as fields of a Call."""
+    offsets = layout.offsets()
+    del offsets["buffer"]  # it begins the scratch
+    return {"scratch": memory.ctypes.data, "scratch_bytes": layout.total, **offsets}
 
 
 _NOTHING = dict.fromkeys(Call._fields, 0)

@@ -1,5 +1,6 @@
 """Bytes of what a launch needs besides its arrays: packed panels and a thread's scratch."""
 
+import itertools
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
@@ -9,13 +10,26 @@ LINE = 64  # bytes of a cache line; every part begins on one
 
 
 class ScratchLayout(NamedTuple):
-    """Byte offsets in a thread's scratch, which begins with the row buffers; its size."""
+    """Bytes of the parts of a thread's scratch, in their order; it begins with the row buffers."""
 
+    buffer: int
     staging: int  # sums of one panel (of a chunk of panels, where channel blocks add up)
     runs: int  # the run table
     packing: int  # a table of taps and one transposed block
     panel: int  # one channel block of one panel, packed just before it is used
-    total: int
+    boxes: int = 0  # Winograd: transformed input, products, a transformed panel
+    products: int = 0
+    transformed: int = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes of one thread's scratch."""
+        return sum(map(round_up, self))
+
+    def offsets(self) -> dict[str, int]:
+        """Byte offset of each part, by name."""
+        starts = itertools.accumulate(map(round_up, self), initial=0)
+        return dict(zip(self._fields, starts, strict=False))
 
 
 def round_up(size: int) -> int:
@@ -32,29 +46,40 @@ def buffer_bytes(g: Geometry, itemsize: int) -> int:
 def scratch_layout(
     g: Geometry, itemsize: int, lanes: int, chunk: int, in_place: bool, packs: bool
 ) -> ScratchLayout:
-    """How one thread's scratch is divided.
-
-    Nothing is buffered that is read in place, and no panel where filters come packed.
-    """
+    """What fprop needs: no buffer where x is read in place, no panel where filters come packed."""
     slots = chunk if schedule.block_count(g) > 1 else 1
-    tile = g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize
-    panel = g.R * g.S * min(g.C, g.tile_c) * g.tile_k * itemsize
-    staging = 0 if in_place else round_up(buffer_bytes(g, itemsize))
-    runs = staging + round_up(slots * tile)
-    packing = runs + round_up(16 * g.R * g.S)
-    panel_at = packing + packing_bytes(g, lanes, itemsize)
     return ScratchLayout(
-        staging, runs, packing, panel_at, panel_at + (round_up(panel) if packs else 0)
+        buffer=0 if in_place else buffer_bytes(g, itemsize),
+        staging=slots * g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
+        runs=16 * g.R * g.S,
+        packing=packing_bytes(g, lanes, itemsize),
+        panel=g.R * g.S * min(g.C, g.tile_c) * g.tile_k * itemsize if packs else 0,
     )
 
 
-def panel_bytes(g: Geometry, lanes: int, itemsize: int) -> int:
-    """Packed filters of one group: whole panels, the last a single vector wide where that is
-    enough.
-    """
+def winograd_layout(g: Geometry, itemsize: int, lanes: int, m: int, packs: bool) -> ScratchLayout:
+    """What Winograd F(m x m, 3x3) needs; `g` is rounded up to whole boxes."""
+    boxes = g.tile_n * g.tile_p * g.tile_q // m**2
+    xis = (m + g.R - 1) ** 2
+    channels = schedule.ceil_div(g.C, lanes) * lanes
+    panel = g.C * g.tile_k * itemsize
+    return ScratchLayout(
+        buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last pixel's vector may run over
+        staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
+        runs=16,
+        packing=packing_bytes(g, lanes, itemsize) if packs else 0,
+        panel=g.R * g.S * panel if packs else 0,
+        boxes=xis * (boxes * channels * itemsize + LINE),
+        products=xis * boxes * g.tile_k * itemsize,
+        transformed=xis * panel if packs else 0,
+    )
+
+
+def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:
+    """Packed filters of one group: whole panels, the last one vector wide where that will do."""
     panels, rest = divmod(g.K, g.tile_k)
     width = panels * g.tile_k + schedule.ceil_div(rest, lanes) * lanes
-    return width * g.C * g.R * g.S * itemsize
+    return width * g.C * taps * itemsize
 
 
 def packing_bytes(g: Geometry, lanes: int, itemsize: int) -> int:

@@ -1,8 +1,7 @@
 """Emit vector code: the few LLVM instructions that the CPU kernels are made of.
 
 Numba vectorises plain loops as it sees fit (and not beyond 256 bits), so kernels that must run at
-the FMA peak are emitted as explicit ``<lanes x T>`` operations. This file knows llvmlite; no other
-does.
+the FMA peak are emitted as explicit ``<lanes x T>`` operations.
 """
 
 from dataclasses import dataclass
@@ -64,6 +63,15 @@ class Emitter:
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
         lanes = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(first, undefined, lanes)
+
+    def constant(self, value):
+        return ir.Constant(self.vector, [float(value)] * self.lanes)
+
+    def narrow(self, double):
+        """A float64 as a scalar of the vector's element type."""
+        if self.itemsize == 8:
+            return double
+        return self.builder.fptrunc(double, SCALAR[self.itemsize])
 
     def broadcast(self, address):
         """The one float at `address`, in every lane."""

@@ -1,0 +1,81 @@
+"""The algorithms: which can serve a problem, and how each sees it; a refusal is a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from implicit_conv.kernels.schedule import ceil_div
+from implicit_conv.problem import Problem
+
+PRECISIONS = ("strict", "standard", "fast")
+WINOGRAD = {"winograd_f2": 2, "winograd_f4": 4}  # outputs of a box along an axis
+WINOGRAD_CHANNELS = 2048  # a transformed panel of more would leave L2
+
+
+def winograd_size(algorithm: str) -> int:
+    """m of Winograd F(m x m, 3x3); 0 for other algorithms."""
+    return WINOGRAD.get(algorithm, 0)
+
+
+def refusal(problem: Problem, algorithm: str, precision: str) -> str | None:
+    """Why `algorithm` cannot serve `problem` at `precision`; None if it can."""
+    return _RULES[algorithm](problem, precision)
+
+
+def _pointwise(problem: Problem, precision: str) -> str | None:
+    pads = (*problem.pad_lo, *problem.pad_hi)
+    if problem.kernel != (1, 1) or problem.stride != (1, 1) or any(pads):
+        return "it needs a 1x1 filter, stride 1 and no padding"
+    return None
+
+
+def _winograd(problem: Problem, precision: str) -> str | None:
+    if problem.kernel != (3, 3) or problem.stride != (1, 1) or problem.dilation != (1, 1):
+        return "it needs a 3x3 filter, stride 1 and dilation 1"
+    if problem.groups > 1:
+        return "groups leave too few channels to make up for the transforms"
+    if not 1 <= problem.C <= WINOGRAD_CHANNELS:
+        return f"it takes 1 to {WINOGRAD_CHANNELS} channels, not {problem.C}"
+    return None
+
+
+def _winograd_f2(problem: Problem, precision: str) -> str | None:
+    if precision == "strict":
+        return "its sums are not those of precision 'strict'; ask for 'standard'"
+    return _winograd(problem, precision)
+
+
+def _winograd_f4(problem: Problem, precision: str) -> str | None:
+    if precision != "fast":
+        return f"its error is not that of precision {precision!r}; ask for 'fast'"
+    return _winograd(problem, precision)
+
+
+def _absent(problem: Problem, precision: str) -> str | None:
+    return "it is not part of this version"
+
+
+_RULES: dict[str, Callable[[Problem, str], str | None]] = {
+    "implicit_gemm": lambda problem, precision: None,
+    "pointwise": _pointwise,
+    "depthwise": _absent,
+    "winograd_f2": _winograd_f2,
+    "winograd_f4": _winograd_f4,
+    "gemm_im2col": _absent,
+}
+ALGORITHMS = tuple(_RULES)
+
+
+def collapsed(problem: Problem) -> Problem:
+    """A pointwise problem with all pixels that lie one behind the other as a single row."""
+    h, w = problem.size
+    if problem.layout == "NHWC":
+        return replace(problem, N=1, size=(1, problem.N * h * w))
+    return replace(problem, size=(1, h * w))
+
+
+def boxed(problem: Problem, m: int) -> Problem:
+    """A problem whose output is rounded up to whole Winograd boxes, by padding behind."""
+    more = [ceil_div(extent, m) * m - extent for extent in problem.output]
+    return replace(problem, pad_hi=(problem.pad_hi[0] + more[0], problem.pad_hi[1] + more[1]))

@@ -1,0 +1,192 @@
+"""Tilings of a problem, and what each would cost: the planner's candidates and estimates.
+
+Sizes come from the caches and the vector width; rules and constants stand here, with their reasons.
+"""
+
+from __future__ import annotations
+
+from implicit_conv.arch import CpuArch
+from implicit_conv.kernels import schedule as integers
+from implicit_conv.kernels.cpu.sizes import buffer_bytes, winograd_layout
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import geometry
+
+# A panel of one channel block should stay in L2 while a tile's register tiles pass over it:
+# elements (taps x channels) of a block. It depends on the filter alone, so that the order of a sum
+# never depends on batch, threads or tile: "strict" rests on it.
+BLOCK_ELEMENTS = 5120
+TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile, to choose from
+BUFFER_SHARE = 0.5  # of L2: a thread's input buffer at most
+SCRATCH_BYTES = 2 << 20  # of a thread, at most
+FLOPS_PER_THREAD = 2e6  # less is done before another thread wakes, in about 2 us
+ITEMS_PER_THREAD = 4  # enough that an interrupted core delays the others little
+
+# Machine constants of the estimate, in cycles; orders of magnitude that hold for current cores.
+FMAS_PER_CYCLE = 2
+LOADS_PER_CYCLE = 2
+FMA_LATENCY = 4
+COPY_CYCLES = 1 / 8  # an element of a channels-last row
+TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
+PACK_CYCLES = 1.0  # an element of the filter, packed as a whole: written and read again
+PACK_IN_LOOP_CYCLES = 0.7  # packed just before its use
+FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
+ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
+TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # Winograd: a vector of a box, in or out
+
+
+def reads_in_place(problem: Problem) -> bool:
+    """Whether x can be read as it lies: no tile touches padding and channels lie together."""
+    inside = all(
+        lo <= 0 and (out - 1) * stride + (taps - 1) * dilation - lo < size
+        for lo, out, stride, taps, dilation, size in zip(
+            problem.pad_lo, problem.output, problem.stride, problem.kernel, problem.dilation,
+            problem.size, strict=True,
+        )
+    )  # fmt: skip
+    return inside and problem.layout == "NHWC"
+
+
+def channel_block(problem: Problem) -> int:
+    """Channels of a k-block: all, or equal blocks of at most BLOCK_ELEMENTS taps x channels."""
+    channels = max(1, problem.C // problem.groups)
+    taps = problem.kernel[0] * problem.kernel[1]
+    blocks = integers.ceil_div(channels * taps, BLOCK_ELEMENTS)
+    return integers.ceil_div(channels, min(blocks, channels))
+
+
+def candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+    """Tilings whose input buffer fits its share of L2; if none does, the smallest of all."""
+    lanes = arch.lanes(problem.itemsize)
+    block = channel_block(problem)
+    # Few channels: rows as they lie, so that all taps of a filter row make one run of the sum.
+    plain_rows = problem.stride[1] > 1 and problem.dilation[1] == 1 and block < lanes
+    tilings = [
+        geometry(
+            problem, tile=tile, tile_m=arch.tile_pixels, tile_c=block, tile_k=2 * lanes,
+            step_w=1 if plain_rows else None,
+        )
+        for tile in tiles(problem)
+    ]  # fmt: skip
+    if reads_in_place(problem):
+        return tilings
+    limit = arch.l2_bytes * BUFFER_SHARE
+    fitting = [g for g in tilings if buffer_bytes(g, problem.itemsize) <= limit]
+    return fitting or [min(tilings, key=lambda g: buffer_bytes(g, problem.itemsize))]
+
+
+def tiles(problem: Problem) -> list[tuple[int, int, int]]:
+    """(images, output rows, output columns) of load tiles worth an estimate.
+
+    Whole rows where they are not too long, whole images before several images.
+    """
+    p, q = problem.output
+    found = set()
+    for pixels in TILE_PIXELS:
+        columns = balanced(q, pixels)
+        for rows in (1, *(balanced(p, share // columns) for share in TILE_PIXELS)):
+            images = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
+            found.add((min(images, max(1, problem.N)), rows, columns))
+    return sorted(found)
+
+
+def balanced(extent: int, limit: int) -> int:
+    """The smallest tile that covers `extent` in as few pieces as tiles of `limit` would."""
+    return integers.ceil_div(extent, integers.ceil_div(extent, max(1, limit)))
+
+
+def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+    """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
+    lanes = arch.lanes(problem.itemsize)
+    elements = g.R * g.S * max(1, g.C)
+    tiles = integers.tile_count(g) * g.groups
+    _, group, inner = integers.by_role(g, g.tile_n, g.tile_p, g.tile_q)
+    vectors = integers.ceil_div(g.K, lanes)
+    multiply = tile_cycles(g, group, inner) * elements * vectors / 2
+    filter_bytes = elements * vectors * lanes * problem.itemsize
+    near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
+    far = 0.0 if near else filter_bytes / FAR_BYTES_PER_CYCLE
+    load = 0.0
+    if not reads_in_place(problem):
+        cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+        load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
+    pack = PACK_IN_LOOP_CYCLES if tiles == g.groups else PACK_CYCLES
+    threads = thread_count(problem, arch)
+    chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads))
+    items = max(1, tiles * chunks)
+    idle = integers.ceil_div(items, threads) * threads / items
+    total = tiles * (max(multiply, far) + load * chunks + ITEM_CYCLES * chunks) * idle
+    return total + pack * g.groups * elements * g.K
+
+
+def tile_cycles(g: Geometry, group: int, inner: int) -> float:
+    """Cycles for one element of the sums of a load tile against two vectors of filters."""
+    step = max(1, g.tile_m // inner)
+    parts = integers.ceil_div(inner, g.tile_m)
+    pixels = min(step, group) * inner / parts
+    tiles = float(integers.ceil_div(group, step) * parts)
+    tiles *= g.tile_n * g.tile_p * g.tile_q / (group * inner)
+    fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
+    return tiles * max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
+
+
+def thread_count(problem: Problem, arch: CpuArch) -> int:
+    """Threads that have enough to do."""
+    return max(1, min(arch.threads, int(problem.flops / FLOPS_PER_THREAD)))
+
+
+def panel_chunk(g: Geometry, threads: int) -> int:
+    """Filter panels of a work item: all, or fewer where there are too few tiles to share."""
+    tiles = max(1, integers.tile_count(g) * g.groups)
+    panels = max(1, integers.panel_count(g))
+    if threads == 1 or tiles >= ITEMS_PER_THREAD * threads:
+        return panels
+    chunks = min(panels, integers.ceil_div(ITEMS_PER_THREAD * threads, tiles))
+    return integers.ceil_div(panels, chunks)
+
+
+def boxed_candidates(problem: Problem, arch: CpuArch, m: int) -> list[Geometry]:
+    """Tilings of a problem rounded up to whole boxes; none where scratch would not do."""
+    lanes = arch.lanes(problem.itemsize)
+    whole = {tuple(_up(extent, m) for extent in tile[1:]) for tile in tiles(problem)}
+    tilings = [
+        geometry(
+            problem, tile=(1, rows, columns), tile_m=arch.tile_pixels, tile_c=max(1, problem.C),
+            tile_k=2 * lanes,
+        )
+        for rows, columns in sorted(whole)
+    ]  # fmt: skip
+    return [
+        g for g in tilings
+        if winograd_layout(g, problem.itemsize, lanes, m, packs=False).total <= SCRATCH_BYTES
+    ]  # fmt: skip
+
+
+def _up(extent: int, m: int) -> int:
+    return integers.ceil_div(extent, m) * m
+
+
+def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> float:
+    """Cycles of one core for Winograd F(m x m, 3x3): transforms, products, loads, far panels."""
+    lanes = arch.lanes(problem.itemsize)
+    xis = (m + 2) ** 2
+    boxes = g.tile_p * g.tile_q // m**2
+    tiles = integers.tile_count(g)
+    channels, filters = (integers.ceil_div(size, lanes) for size in (g.C, g.K))
+    parts = integers.ceil_div(boxes, g.tile_m)
+    part = max(2 * boxes / parts / FMAS_PER_CYCLE, FMA_LATENCY)
+    multiply = parts * max(part, (boxes / parts + 2) / LOADS_PER_CYCLE) * xis * g.C * filters / 2
+    transforms = boxes * xis * (channels + filters) * TRANSFORM_CYCLES[m]
+    panel_bytes = xis * g.C * filters * lanes * problem.itemsize
+    layout = winograd_layout(g, problem.itemsize, lanes, m, packs=False)
+    near = panel_bytes + layout.total <= arch.l2_bytes
+    far = 0.0 if near else panel_bytes / FAR_BYTES_PER_CYCLE
+    cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+    load = layout.buffer / problem.itemsize * cost
+    threads = thread_count(problem, arch)
+    chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads))
+    items = max(1, tiles * chunks)
+    idle = integers.ceil_div(items, threads) * threads / items
+    again = (load + boxes * xis * channels * TRANSFORM_CYCLES[m] + ITEM_CYCLES) * (chunks - 1)
+    total = tiles * (max(multiply, far) + transforms + load + ITEM_CYCLES + again) * idle
+    return total + g.C * g.K * (9 * PACK_CYCLES + xis * PACK_CYCLES / 2)
