@@ -23,7 +23,7 @@ from implicit_conv.kernels.tile import Tile
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, trace
 from implicit_conv.tiling import (
-    SCRATCH_BYTES,
+    BOXED_SCRATCH_BYTES,
     boxed_candidates,
     boxed_estimate,
     candidates,
@@ -184,7 +184,7 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
     plans = [made for name in served for made in _plans(problem, arch, precision, name, collapse)]
     if not plans:
         raise PlanError(
-            f"algorithm {algorithm!r} needs more than {SCRATCH_BYTES >> 20} MiB of scratch a "
+            f"algorithm {algorithm!r} needs more than {BOXED_SCRATCH_BYTES >> 20} MiB of scratch a "
             "thread for this problem; use 'auto'"
         )
     return min(plans, key=lambda made: (made.cycles, made.algorithm == "implicit_gemm"))

@@ -18,7 +18,8 @@ from implicit_conv.schedule import geometry
 BLOCK_ELEMENTS = 5120
 TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile, to choose from
 BUFFER_SHARE = 0.5  # of L2: a thread's input buffer at most
-SCRATCH_BYTES = 2 << 20  # of a thread, at most
+BOXED_SCRATCH_BYTES = 4 << 20  # of a thread, for Winograd; the other algorithms stay below 2 MiB
+BOXES = (14, 28, 42, 56)  # Winograd boxes of a load tile of several images, to choose from
 FLOPS_PER_THREAD = 2e6  # less is done before another thread wakes, in about 2 us
 ITEMS_PER_THREAD = 4  # enough that an interrupted core delays the others little
 
@@ -148,17 +149,24 @@ def panel_chunk(g: Geometry, threads: int) -> int:
 def boxed_candidates(problem: Problem, arch: CpuArch, m: int) -> list[Geometry]:
     """Tilings of a problem rounded up to whole boxes; none where scratch would not do."""
     lanes = arch.lanes(problem.itemsize)
-    whole = {tuple(_up(extent, m) for extent in tile[1:]) for tile in tiles(problem)}
+    p, q = problem.output
+    found = set()
+    for _, *extent in tiles(problem):
+        rows, columns = (_up(size, m) for size in extent)
+        found.add((1, rows, columns))
+        if (rows, columns) == (p, q):  # several images, so that a panel serves more boxes
+            boxes = p * q // m**2
+            found |= {(max(1, min(problem.N, b // boxes)), p, q) for b in BOXES}
     tilings = [
         geometry(
-            problem, tile=(1, rows, columns), tile_m=arch.tile_pixels, tile_c=max(1, problem.C),
+            problem, tile=tile, tile_m=arch.tile_pixels, tile_c=max(1, problem.C),
             tile_k=2 * lanes,
         )
-        for rows, columns in sorted(whole)
+        for tile in sorted(found)
     ]  # fmt: skip
     return [
         g for g in tilings
-        if winograd_layout(g, problem.itemsize, lanes, m, packs=False).total <= SCRATCH_BYTES
+        if winograd_layout(g, problem.itemsize, lanes, m, packs=False).total <= BOXED_SCRATCH_BYTES
     ]  # fmt: skip
 
 
@@ -170,7 +178,7 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> floa
     """Cycles of one core for Winograd F(m x m, 3x3): transforms, products, loads, far panels."""
     lanes = arch.lanes(problem.itemsize)
     xis = (m + 2) ** 2
-    boxes = g.tile_p * g.tile_q // m**2
+    boxes = g.tile_n * g.tile_p * g.tile_q // m**2
     tiles = integers.tile_count(g)
     channels, filters = (integers.ceil_div(size, lanes) for size in (g.C, g.K))
     parts = integers.ceil_div(boxes, g.tile_m)
@@ -181,6 +189,8 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> floa
     layout = winograd_layout(g, problem.itemsize, lanes, m, packs=False)
     near = panel_bytes + layout.total <= arch.l2_bytes
     far = 0.0 if near else panel_bytes / FAR_BYTES_PER_CYCLE
+    if layout.total > arch.l2_bytes:  # every panel reads the boxes again
+        far += layout.boxes * integers.panel_count(g) / FAR_BYTES_PER_CYCLE
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
     load = layout.buffer / problem.itemsize * cost
     threads = thread_count(problem, arch)
