@@ -30,6 +30,12 @@ def _pointwise(problem: Problem, precision: str) -> str | None:
     return None
 
 
+def _depthwise(problem: Problem, precision: str) -> str | None:
+    if not problem.groups == problem.C == problem.K:
+        return "it needs one channel and one filter a group"
+    return None
+
+
 def _winograd(problem: Problem, precision: str) -> str | None:
     if problem.kernel != (3, 3) or problem.stride != (1, 1) or problem.dilation != (1, 1):
         return "it needs a 3x3 filter, stride 1 and dilation 1"
@@ -59,7 +65,7 @@ def _absent(problem: Problem, precision: str) -> str | None:
 _RULES: dict[str, Callable[[Problem, str], str | None]] = {
     "implicit_gemm": lambda problem, precision: None,
     "pointwise": _pointwise,
-    "depthwise": _absent,
+    "depthwise": _depthwise,
     "winograd_f2": _winograd_f2,
     "winograd_f4": _winograd_f4,
     "gemm_im2col": _absent,
@@ -79,3 +85,8 @@ def boxed(problem: Problem, m: int) -> Problem:
     """A problem whose output is rounded up to whole Winograd boxes, by padding behind."""
     more = [ceil_div(extent, m) * m - extent for extent in problem.output]
     return replace(problem, pad_hi=(problem.pad_hi[0] + more[0], problem.pad_hi[1] + more[1]))
+
+
+def by_channels(problem: Problem) -> Problem:
+    """A depthwise problem with its groups as the channels, and the filters, of a single one."""
+    return replace(problem, groups=1)

@@ -41,21 +41,23 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     """What the order of a packed filter depends on."""
     g = plan.geometry
     return (
-        plan.winograd, plan.problem.dtype, plan.arch.vector_bits, g.C, g.K, g.groups, g.R, g.S,
-        g.tile_c, g.tile_k, g.phases_w,
+        plan.winograd, plan.algorithm == "depthwise", plan.problem.dtype, plan.arch.vector_bits,
+        g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, g.phases_w,
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=512)
 def operator(plan: Plan, recording: bool = False) -> Operator:
     """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
-    from implicit_conv.kernels.cpu.operator import Fprop, Winograd
+    from implicit_conv.kernels.cpu.operator import Depthwise, Fprop, Winograd
 
     g, itemsize = plan.geometry, plan.problem.itemsize
     machine = g, itemsize, plan.arch.lanes(itemsize), plan.arch.fma
     if plan.winograd:
         end = plan.problem.output
         return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, recording=recording)
+    if plan.algorithm == "depthwise":
+        return Depthwise(*machine, end=(g.P, g.Q), recording=recording)
     return Fprop(
         *machine, chunk=plan.chunk, end=(g.P, g.Q), in_place=plan.in_place, recording=recording
     )

@@ -10,6 +10,7 @@ from implicit_conv.algorithms import (
     ALGORITHMS,
     PRECISIONS,
     boxed,
+    by_channels,
     collapsed,
     refusal,
     winograd_size,
@@ -17,16 +18,24 @@ from implicit_conv.algorithms import (
 from implicit_conv.arch import CpuArch
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule as integers
-from implicit_conv.kernels.cpu.sizes import panel_bytes, scratch_layout, winograd_layout
+from implicit_conv.kernels.cpu.sizes import (
+    depthwise_layout,
+    depthwise_panel_bytes,
+    panel_bytes,
+    scratch_layout,
+    winograd_layout,
+)
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.tile import Tile
 from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, trace
+from implicit_conv.schedule import Load, depthwise_trace, trace
 from implicit_conv.tiling import (
     BOXED_SCRATCH_BYTES,
     boxed_candidates,
     boxed_estimate,
     candidates,
+    depthwise_candidates,
+    depthwise_estimate,
     estimate,
     panel_chunk,
     reads_in_place,
@@ -67,6 +76,8 @@ class Plan:
         """Scratch of all threads, beside the packed filter."""
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
         g, packs = self.geometry, self.packs_in_loop
+        if self.algorithm == "depthwise":
+            return self.threads * depthwise_layout(g, itemsize, lanes).total
         if self.winograd:
             return self.threads * winograd_layout(g, itemsize, lanes, self.winograd, packs).total
         layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs)
@@ -83,13 +94,15 @@ class Plan:
 
         A panel is then still in L2 when it is used, and no packed filter is kept.
         """
-        return integers.tile_count(self.geometry) == 1
+        return self.algorithm != "depthwise" and integers.tile_count(self.geometry) == 1
 
     @property
     def packed_bytes(self) -> int:
         """The packed filter."""
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
         g = self.geometry
+        if self.algorithm == "depthwise":
+            return depthwise_panel_bytes(g, itemsize) * integers.block_count(g)
         taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
         return g.groups * panel_bytes(g, lanes, itemsize, taps)
 
@@ -153,6 +166,8 @@ class Plan:
 
     def trace(self) -> list[Load]:
         """The loads the engine executes for packed arrays of the problem's layout."""
+        if self.algorithm == "depthwise":
+            return depthwise_trace(self.geometry, self.problem.itemsize)
         return trace(self.geometry, self.problem.itemsize, self.in_place, self.chunk)
 
 
@@ -198,12 +213,19 @@ def _plans(
     view = problem
     if m:
         view = boxed(problem, m)
-    elif algorithm == "pointwise" and collapse:
-        view = collapsed(problem)
-    tilings = boxed_candidates(view, arch, m) if m else candidates(view, arch)
+        tilings = boxed_candidates(view, arch, m)
+        costs = [boxed_estimate(view, arch, g, m) for g in tilings]
+    elif algorithm == "depthwise":
+        view = by_channels(problem)
+        tilings = depthwise_candidates(view, arch)
+        costs = [depthwise_estimate(view, arch, g) for g in tilings]
+    else:
+        if algorithm == "pointwise" and collapse:
+            view = collapsed(problem)
+        tilings = candidates(view, arch)
+        costs = [estimate(view, arch, g) for g in tilings]
     if not tilings:
         return []
-    costs = [boxed_estimate(view, arch, g, m) if m else estimate(view, arch, g) for g in tilings]
     cycles, at = min((cost, at) for at, cost in enumerate(costs))
     g = tilings[at]
     threads = thread_count(problem, arch)
@@ -211,7 +233,8 @@ def _plans(
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
             tile=tile_of(g, arch, problem), geometry=g, threads=threads,
-            chunk=panel_chunk(g, threads), in_place=not m and reads_in_place(view),
+            chunk=1 if algorithm == "depthwise" else panel_chunk(g, threads),
+            in_place=algorithm in ("implicit_gemm", "pointwise") and reads_in_place(view),
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
     ]  # fmt: skip

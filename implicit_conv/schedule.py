@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -89,6 +90,15 @@ def trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
         for block in range(schedule.block_count(g)):
             loads += tile_loads(g, group, tile, block, itemsize, in_place)
     return loads
+
+
+def depthwise_trace(g: Geometry, itemsize: int) -> list[Load]:
+    """The loads of a depthwise launch: its work items are tiles and blocks of channels.
+
+    Filters are gathered channel by channel; they have no loads of the schedule.
+    """
+    items = itertools.product(range(schedule.tile_count(g)), range(schedule.block_count(g)))
+    return [load for item in items for load in tile_loads(g, 0, *item, itemsize, False)]
 
 
 def filter_loads(g: Geometry, group: int, itemsize: int) -> Iterator[Load]:

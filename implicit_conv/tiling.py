@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from implicit_conv.arch import CpuArch
 from implicit_conv.kernels import schedule as integers
-from implicit_conv.kernels.cpu.sizes import buffer_bytes, winograd_layout
+from implicit_conv.kernels.cpu.sizes import buffer_bytes, depthwise_layout, winograd_layout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
@@ -19,6 +19,8 @@ BLOCK_ELEMENTS = 5120
 TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile, to choose from
 BUFFER_SHARE = 0.5  # of L2: a thread's input buffer at most
 BOXED_SCRATCH_BYTES = 4 << 20  # of a thread, for Winograd; the other algorithms stay below 2 MiB
+DEPTHWISE_PIXELS = 14
+CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # of a depthwise block, to choose from
 BOXES = (14, 28, 42, 56)  # Winograd boxes of a load tile of several images, to choose from
 FLOPS_PER_THREAD = 2e6  # less is done before another thread wakes, in about 2 us
 ITEMS_PER_THREAD = 4  # enough that an interrupted core delays the others little
@@ -33,6 +35,8 @@ PACK_CYCLES = 1.0  # an element of the filter, packed as a whole: written and re
 PACK_IN_LOOP_CYCLES = 0.7  # packed just before its use
 FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
 ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
+CALL_CYCLES = 30  # a microkernel of few sums
+DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # Winograd: a vector of a box, in or out
 
 
@@ -200,3 +204,39 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> floa
     again = (load + boxes * xis * channels * TRANSFORM_CYCLES[m] + ITEM_CYCLES) * (chunks - 1)
     total = tiles * (max(multiply, far) + transforms + load + ITEM_CYCLES + again) * idle
     return total + g.C * g.K * (9 * PACK_CYCLES + xis * PACK_CYCLES / 2)
+
+
+def depthwise_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+    """Tilings of images, rows, columns and blocks of channels; all loads of a block are its own."""
+    lanes = arch.lanes(problem.itemsize)
+    blocks = {_up(balanced(problem.C, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS}
+    tilings = [
+        geometry(
+            problem, tile=tile, tile_m=min(arch.tile_pixels, DEPTHWISE_PIXELS), tile_c=block,
+            tile_k=block,
+        )
+        for tile in tiles(problem)
+        for block in sorted(blocks)
+    ]  # fmt: skip
+    limit = arch.l2_bytes * BUFFER_SHARE
+    sizes = [depthwise_layout(g, problem.itemsize, lanes).total for g in tilings]
+    fitting = [g for g, size in zip(tilings, sizes, strict=True) if size <= limit]
+    return fitting or [tilings[sizes.index(min(sizes))]]
+
+
+def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+    """Cycles of one core: an FMA and a load a tap, loads of the tile, a copy on the way out."""
+    lanes = arch.lanes(problem.itemsize)
+    cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+    pixels = g.tile_n * g.tile_p * g.tile_q
+    vectors = integers.ceil_div(min(g.tile_c, g.C), lanes)
+    parts = integers.ceil_div(g.tile_q, g.tile_m)
+    rows = pixels / g.tile_q
+    calls = rows * parts * (CALL_CYCLES + vectors * DEPTHWISE_VECTOR_CYCLES)
+    multiply = pixels * vectors * g.R * g.S / LOADS_PER_CYCLE + calls
+    load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
+    store = pixels * min(g.tile_c, g.C) * cost
+    items = max(1, integers.tile_count(g) * integers.block_count(g))
+    threads = thread_count(problem, arch)
+    idle = integers.ceil_div(items, threads) * threads / items
+    return items * (multiply + load + store + ITEM_CYCLES) * idle

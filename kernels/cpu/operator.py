@@ -11,7 +11,7 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.kernels.cpu import fprop, panels, table, winograd
+from implicit_conv.kernels.cpu import depthwise, fprop, panels, table, winograd
 from implicit_conv.kernels.cpu.call import Call, blob_of
 from implicit_conv.kernels.cpu.epilogue import compile_store_tile
 from implicit_conv.kernels.cpu.launch import launch
@@ -20,6 +20,8 @@ from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microker
 from implicit_conv.kernels.cpu.pool import POOL, aligned_bytes
 from implicit_conv.kernels.cpu.sizes import (
     ScratchLayout,
+    depthwise_layout,
+    depthwise_panel_bytes,
     packing_bytes,
     panel_bytes,
     scratch_layout,
@@ -78,8 +80,9 @@ class Operator:
         self.table = self._kernel_table(recording)
         self.group_bytes = panel_bytes(g, lanes, itemsize, self._taps())
         self.packed_bytes = g.groups * self.group_bytes
-        self.items = g.groups * schedule.tile_count(g)
-        self.items *= schedule.ceil_div(schedule.panel_count(g), chunk)
+        chunks = schedule.ceil_div(schedule.panel_count(g), chunk)
+        self.items = g.groups * schedule.tile_count(g) * chunks
+        self.packs_in_loop = schedule.tile_count(g) == 1
         self.zeros = aligned_bytes(g.tile_k * itemsize)
         self.zeros[:] = 0
         self.constant = {
@@ -103,7 +106,7 @@ class Operator:
         """
         if weight_axes is None:
             self._run(x, {"panels": w.ctypes.data}, y, axes, threads, record, **epilogue)
-        elif schedule.tile_count(self.g) == 1:
+        elif self.packs_in_loop:
             self._run(x, _filter(w, weight_axes), y, axes, threads, record, **epilogue)
         else:
             with POOL.borrow(self.packed_bytes) as packed:
@@ -114,21 +117,26 @@ class Operator:
         """Addresses of all parts that are needed, compiled or loaded from the cache."""
         parts = {
             table.LOAD_TILE: compile_load_tile(self.lanes, self.itemsize, recording),
-            table.PACK_BLOCK: panels.compile_pack_block(self.lanes, self.itemsize, recording),
             table.STORE_TILE: compile_store_tile(self.lanes, self.itemsize),
+            **self._own_parts(recording),
         }
-        for vectors in panel_widths(self.g, self.lanes):
-            for groups, inner in self._register_tiles():
-                tile = RegisterTile(groups, inner, vectors, self.lanes, self.itemsize, self.fma)
-                slot = table.microkernel_slot(vectors, groups, inner)
-                parts[slot] = compile_microkernel(tile)
         for step, full in itertools.product((1, 2), (True, False)):
             slot = table.transpose_slot(step, not full)
             parts[slot] = compile_transpose(self.lanes, self.itemsize, step, full)
         addresses = np.zeros(table.SLOTS, np.int64)
-        for slot, part in {**parts, **self._own_parts()}.items():
+        for slot, part in parts.items():
             addresses[slot] = part.address
         return addresses
+
+    def _multiply_parts(self, tiles, recording):
+        """Microkernels of all register tiles and panel widths, and what packs their panels."""
+        parts = {table.PACK_BLOCK: panels.compile_pack_block(self.lanes, self.itemsize, recording)}
+        for vectors in panel_widths(self.g, self.lanes):
+            for groups, inner in tiles:
+                tile = RegisterTile(groups, inner, vectors, self.lanes, self.itemsize, self.fma)
+                slot = table.microkernel_slot(vectors, groups, inner)
+                parts[slot] = compile_microkernel(tile)
+        return parts
 
     def _pack_into(self, packed, w, axes, threads, record):
         threads = min(threads, 1 + self.packed_bytes // PACKED_BYTES_PER_THREAD)
@@ -181,11 +189,8 @@ class Fprop(Operator):
     def _taps(self):
         return self.g.R * self.g.S
 
-    def _register_tiles(self):
-        return register_tiles(self.g)
-
-    def _own_parts(self):
-        return {}
+    def _own_parts(self, recording):
+        return self._multiply_parts(register_tiles(self.g), recording)
 
     def _entry(self):
         return fprop.compile_fprop().address
@@ -210,11 +215,10 @@ class Winograd(Operator):
     def _taps(self):
         return (self.winograd + 2) ** 2
 
-    def _register_tiles(self):
-        return box_tiles(self.g, self.winograd)
-
-    def _own_parts(self):
-        return winograd.compile_transforms(self.winograd, self.lanes, self.itemsize, self.fma)
+    def _own_parts(self, recording):
+        m = self.winograd
+        transforms = winograd.compile_transforms(m, self.lanes, self.itemsize, self.fma)
+        return transforms | self._multiply_parts(box_tiles(self.g, m), recording)
 
     def _entry(self):
         return winograd.compile_winograd().address
@@ -228,6 +232,41 @@ class Winograd(Operator):
     def _packing_layout(self):
         layout = self._layout(packs=True)
         return ScratchLayout(0, 0, 0, layout.packing, layout.panel)
+
+
+class Depthwise(Operator):
+    """Depthwise: `g` takes all groups as channels of one, a panel is a block of channels."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options, chunk=1)
+        self.packs_in_loop = False
+        self.group_bytes = depthwise_panel_bytes(self.g, self.itemsize)  # of a channel block
+        self.packed_bytes = self.group_bytes * schedule.block_count(self.g)
+        self.constant["panel_group"] = self.group_bytes
+
+    def _taps(self):
+        return self.g.R * self.g.S
+
+    def _own_parts(self, recording):
+        heights = {h for *_, q in _tile_extents(self.g) for h in _heights(self.g, q)}
+        return {
+            table.DEPTHWISE + height: depthwise.compile_microkernel(
+                height, self.lanes, self.itemsize, self.fma
+            )
+            for height in heights
+        }
+
+    def _entry(self):
+        return depthwise.compile_depthwise().address
+
+    def _packer(self):
+        return depthwise.compile_pack().address
+
+    def _layout(self, packs):
+        return depthwise_layout(self.g, self.itemsize, self.lanes)
+
+    def _packing_layout(self):
+        return ScratchLayout(0, 0, 0, 0, 0)
 
 
 def _filter(w, axes):

@@ -75,6 +75,23 @@ def winograd_layout(g: Geometry, itemsize: int, lanes: int, m: int, packs: bool)
     )
 
 
+def depthwise_layout(g: Geometry, itemsize: int, lanes: int) -> ScratchLayout:
+    """What depthwise needs; the last pixel's vector may run over the buffer's end."""
+    pixels = g.tile_n * g.tile_p * g.tile_q
+    return ScratchLayout(
+        buffer=buffer_bytes(g, itemsize) + lanes * itemsize,
+        staging=pixels * g.tile_c * itemsize,
+        runs=8 * g.R * g.S,
+        packing=0,
+        panel=0,
+    )
+
+
+def depthwise_panel_bytes(g: Geometry, itemsize: int) -> int:
+    """Packed filters of one block of channels, a multiple of vectors."""
+    return g.R * g.S * g.tile_c * itemsize
+
+
 def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:
     """Packed filters of one group: whole panels, the last one vector wide where that will do."""
     panels, rest = divmod(g.K, g.tile_k)
