@@ -276,6 +276,9 @@ def test_driver_arguments_are_fastest_first():
     assert arguments["pixelBoxLowerCorner"] == arguments["pixelBoxUpperCorner"] == (-1, -1)
     assert arguments["elementStrides"] == (1, 2, 2, 1)
     assert arguments["globalAddress"] == 4096
+    (arguments,) = tma.maps_for(conv(67, 1, [[0, 2], [2, 1]]), dtype="float16").arguments
+    assert arguments["pixelBoxLowerCorner"] == (-2, 0), "W first"
+    assert arguments["pixelBoxUpperCorner"] == (-1, 0)
     for mode in ("w", "w128", "w_sm90"):
         for arguments in tma.maps_for(conv(67, 2, 1), mode, dtype="float16").arguments:
             assert not [f for f in tma.lint(arguments) if f.severity == "error"]
