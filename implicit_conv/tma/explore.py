@@ -22,6 +22,7 @@ def page() -> str:
         "/*STYLE*/": (folder / "style.css").read_text(encoding="utf-8"),
         "/*EXAMPLES*/[]": json.dumps(examples),
         "/*WALK*/": (folder / "walk.js").read_text(encoding="utf-8"),
+        "/*SCENE*/": (folder / "scene.js").read_text(encoding="utf-8"),
         "/*VIEW*/": (folder / "view.js").read_text(encoding="utf-8"),
     }
     for mark, text in parts.items():

@@ -9,7 +9,7 @@ import pytest
 from implicit_conv import tma
 from implicit_conv.problem import Problem
 from implicit_conv.tma.explore import page as html
-from implicit_conv.tma.lower_wide import WideLowering
+from implicit_conv.tma.lowering_wide import WideLowering
 
 pytestmark = pytest.mark.browser
 WIDE, NARROW = (1280, 900), (390, 844)
@@ -50,8 +50,17 @@ def numbers(values):
     return ", ".join(map(str, values if isinstance(values, (list, tuple)) else [values]))
 
 
+def type_into(page, name, value):
+    """Set one field of the form, as typing does."""
+    page.evaluate(
+        f"(n => {{ n.value = {json.dumps(value)};"
+        "n.dispatchEvent(new Event('input', {bubbles: true})); })"
+        f"(document.getElementById({json.dumps(name)}))"
+    )
+
+
 def fill(page, case):
-    """Type a golden case into the form, as a user would."""
+    """Type a golden case into the form."""
     fields = {
         "shape": case["shape"][:-1], "lower": case["lower"], "upper": case["upper"],
         "step": case["step"], "pixels": case["pixels"], "start": case["coords"][:-1],
@@ -61,11 +70,7 @@ def fill(page, case):
     page.evaluate("document.querySelector('input[name=what][value=copy]').click()")
     values = {**{name: numbers(value) for name, value in fields.items()}, "mode": case["mode"]}
     for name, value in values.items():
-        page.evaluate(
-            f"(n => {{ n.value = {json.dumps(value)};"
-            "n.dispatchEvent(new Event('input', {bubbles: true})); })"
-            f"(document.getElementById({json.dumps(name)}))"
-        )
+        type_into(page, name, value)
 
 
 def shown_rows(page):
@@ -234,6 +239,26 @@ def test_steps_go_through_loads_and_shifted_views(page):
     assert said[2].endswith("s = 0 reads buffer 1 through a view shifted by 0 rows")
     assert said[3].endswith("s = 1 reads buffer 2 through a view shifted by 0 rows")
     assert said[4].endswith("s = 2 reads buffer 1 through a view shifted by 1 row")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("W", "-1", "at least 1"),
+        ("stride", "1, 2, 3", "two: h, w"),
+        ("kernel", "9, 9, 9", "two: h, w"),
+        ("padLo", "a", "padding is integers"),
+        ("kernel", "30", "larger than the padded image"),
+        ("W", "5000", "at most 4096 pixels"),
+        ("stride", "9", "at most 8"),
+        ("tileRows", "2000", "at most 1024 rows"),
+    ],
+)
+def test_sizes_that_cannot_be(page, name, value, said):
+    type_into(page, name, value)
+    assert said in page.evaluate("document.getElementById('faults').textContent")
+    assert shown_rows(page) == []
+    assert page.evaluate("document.getElementById('preset').value") == "(own sizes)"
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
