@@ -61,6 +61,8 @@ function rebuild(keepStep) {
 
 function show() {
   const usable = !scene.wrong?.length && scene.steps.length;
+  $("legend").hidden = !usable;
+  $("before").hidden = scene.mode !== "im2col";
   $("previous").disabled = !usable || step === 0;
   $("next").disabled = !usable || step === scene.steps.length - 1;
   $("step-slider").value = step;
