@@ -7,13 +7,14 @@ import sys
 from collections.abc import Sequence
 
 from implicit_conv import __version__, demo, info
-from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.errors import DTypeError, PlanError, ShapeError, UsageError
+from implicit_conv.tma import commands as laboratory
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0, or 2 for what the user can mend."""
+    """Run one command; returns its exit status, 2 for what the user can mend."""
     parser = argparse.ArgumentParser(
         prog="implicit-conv", description="Implicit-GEMM convolution: try it, see what it does."
     )
@@ -21,14 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.register(commands)
     info.register(commands)
+    laboratory.register(commands)
     _register_explain(commands)
     options = parser.parse_args(arguments)
     try:
-        options.run(options)
-    except (ShapeError, DTypeError, PlanError, OSError, ImportError) as error:
+        return options.run(options) or 0
+    except (ShapeError, DTypeError, PlanError, UsageError, OSError, ImportError) as error:
         print(f"implicit-conv {options.command}: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 def _register_explain(commands: Subparsers[argparse.ArgumentParser]) -> None:

@@ -11,3 +11,7 @@ class DTypeError(TypeError):
 
 class PlanError(ValueError):
     """An algorithm, precision or device that cannot serve the problem."""
+
+
+class UsageError(ValueError):
+    """Options of a command that are missing or do not go together."""

@@ -1,20 +1,25 @@
-"""The commands draw, explore and lint; `register` adds them to the program's parser."""
+"""The commands draw, explore and lint; `register` adds them to the program's parser.
+
+A command returns its exit status; what its options do wrong is a UsageError.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from implicit_conv.errors import UsageError
 from implicit_conv.tma.drawing import draw, show
 from implicit_conv.tma.examples import EXAMPLES, example
 from implicit_conv.tma.linter import lint
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
+Run = Callable[[argparse.Namespace], int]
 
 
 def register(subparsers: Subparsers) -> None:
@@ -27,13 +32,25 @@ def register(subparsers: Subparsers) -> None:
 def _add(
     subparsers: Subparsers,
     name: str,
-    run: Callable[[argparse.Namespace], int],
+    run: Run,
     arguments: Callable[[argparse.ArgumentParser], None],
     text: str,
 ) -> None:
     parser = subparsers.add_parser(name, help=text, description=text)
     arguments(parser)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=_telling(run))
+
+
+def _telling(run: Run) -> Run:
+    """The command with what its options do wrong told as such."""
+
+    def told(options: argparse.Namespace) -> int:
+        try:
+            return run(options)
+        except (ValueError, TypeError) as error:
+            raise UsageError(str(error)) from error
+
+    return told
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -164,15 +181,3 @@ def run_lint(options: argparse.Namespace) -> int:
     errors = sum(finding.severity == "error" for finding in findings)
     print(f"{errors} errors, {len(findings) - errors} warnings")
     return 1 if errors else 0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The commands of this package alone."""
-    parser = argparse.ArgumentParser(prog="implicit-conv")
-    register(parser.add_subparsers(required=True, metavar="COMMAND"))
-    options = parser.parse_args(arguments)
-    try:
-        return int(options.run(options))
-    except (ValueError, TypeError, ImportError, OSError) as error:
-        print(f"implicit-conv: {error}", file=sys.stderr)
-        return 2

@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from implicit_conv.tma.limits import DRIVER, Description, Finding, spatial_letters, within
+from implicit_conv.tma.limits import DRIVER, Description, Finding, spatial_letters
 from implicit_conv.tma.maps import TensorMap
+from implicit_conv.tma.rules import within
 
 PREFIX = "CU_TENSOR_MAP_"
 DATA_TYPES = {  # name: (value, bytes, floating)

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem import Problem
 from implicit_conv.tma.limits import Description, Finding
-from implicit_conv.tma.lower import Lowering, maps_for
-from implicit_conv.tma.lower_wide import WideLowering
+from implicit_conv.tma.lower import maps_for
+from implicit_conv.tma.lowering import Lowering
+from implicit_conv.tma.lowering_wide import WideLowering
 
 SOURCE = "addressing of this convolution"
 

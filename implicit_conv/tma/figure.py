@@ -230,13 +230,14 @@ class Drawing:
     def _legend(self, y: float) -> None:
         """What colours and signs mean."""
         color, x = COLORS[0], 0.5
+        walks_planes = self.picture.planes[0].letters == "hw"
         unit = self._inches(0.22)
         entries = [
             ("tile", "loaded; the number is the walk's order"),
             ("fill", "outside the tensor: filled"),
             ("halo", "halo"),
             ("pixel", "pixel not visited"),
-            ("box", "bounding box"),
+            ("box", "bounding box, before the offsets" if walks_planes else "bounding box"),
             ("wrap", "the walk wraps to the box's lower corner"),
         ]
         self.right = max(self.right, self.least)

@@ -9,14 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from implicit_conv.tma.limits import (
-    Description,
-    Finding,
-    Start,
-    map_findings,
-    start_findings,
-    swizzle_span,
-)
+from implicit_conv.tma.limits import Description, Finding, Start, swizzle_span
+from implicit_conv.tma.rules import map_findings, start_findings
 
 UPPER = "upper = pad_hi - (taps - 1) * dilation, counted from the last pixel"
 LOWER = "lower = -pad_lo"

@@ -25,11 +25,10 @@ from implicit_conv.tma.limits import (
     Finding,
     Start,
     TensorMapError,
-    map_findings,
     rename,
-    start_findings,
 )
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.rules import map_findings, start_findings
 
 CONVENTION = "addressing of a convolution"
 SMEM_BYTES = 227 * 1024  # of one block on compute capability 9.0 and 10.0

@@ -18,16 +18,8 @@ import numpy.typing as npt
 from implicit_conv.kernels import walk as steps
 from implicit_conv.kernels.walk import Axis
 from implicit_conv.tma.intents import with_intents
-from implicit_conv.tma.limits import (
-    SPANS,
-    Description,
-    Finding,
-    Start,
-    TensorMapError,
-    map_findings,
-    rename,
-    start_findings,
-)
+from implicit_conv.tma.limits import SPANS, Description, Finding, Start, TensorMapError, rename
+from implicit_conv.tma.rules import map_findings, start_findings
 
 WIDE_MODES = ("w", "w128")
 

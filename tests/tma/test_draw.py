@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.tma.commands import main
+from implicit_conv.cli import main
 from implicit_conv.tma.examples import EXAMPLES
 from implicit_conv.tma.figure import digest
 from implicit_conv.tma.gallery import page, refusal

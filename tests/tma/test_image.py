@@ -32,12 +32,12 @@ def strip(swizzle, channels, pixels=20):
 
 
 @pytest.mark.parametrize("dst", [0, 128, 384, 1024])
-@pytest.mark.parametrize("swizzle", TABLES)
-@pytest.mark.parametrize("channels", [16, 32, 48, 64, 112, 128])
+@pytest.mark.parametrize(
+    ("swizzle", "channels"),
+    [(s, c) for s in TABLES for c in (16, 32, 48, 64, 112, 128) if c <= (SPANS[s] or 256)],
+)
 def test_units_lie_where_the_tables_say(swizzle, channels, dst):
     span = SPANS[swizzle]
-    if span and channels > span:
-        pytest.skip("a row wider than the span is refused")
     map = strip(swizzle, channels)
     x = np.arange(20 * channels).reshape(map.shape).astype("uint8")
     image = tma.smem_image(map, x, (0, 0, 0), dst=dst)

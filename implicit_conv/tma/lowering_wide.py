@@ -19,7 +19,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels import walk as steps
 from implicit_conv.schedule import KBlock, Load, Tap, slots_per_row
 from implicit_conv.tma.limits import HALO_END, OFFSET_BITS, W_OFFSET_END
-from implicit_conv.tma.lower import Lowering
+from implicit_conv.tma.lowering import Lowering
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.simulate import Array
 

@@ -1,0 +1,48 @@
+"""The explorer: one self-contained HTML page that walks copies and convolutions step by step.
+
+Its arithmetic, page/walk.js, is a twin of kernels/walk.py and tma/lower.py; a test in a browser
+holds it to them.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import Any
+
+from implicit_conv.tma.examples import EXAMPLES, Example
+
+
+def page() -> str:
+    """The page as HTML; it loads nothing from elsewhere."""
+    folder = resources.files("implicit_conv.tma") / "page"
+    html = (folder / "index.html").read_text(encoding="utf-8")
+    examples = [_form(example) for example in EXAMPLES.values()]
+    parts = {
+        "/*STYLE*/": (folder / "style.css").read_text(encoding="utf-8"),
+        "/*EXAMPLES*/[]": json.dumps(examples),
+        "/*WALK*/": (folder / "walk.js").read_text(encoding="utf-8"),
+        "/*SCENE*/": (folder / "scene.js").read_text(encoding="utf-8"),
+        "/*VIEW*/": (folder / "view.js").read_text(encoding="utf-8"),
+    }
+    for mark, text in parts.items():
+        html = html.replace(mark, text, 1)
+    return html
+
+
+def _form(example: Example) -> dict[str, Any]:
+    """An example as values of the page's form, which has no channels."""
+    m = example.map.description
+    values = {
+        "shape": m.shape[:-1],
+        "lower": m.lower,
+        "upper": m.upper,
+        "step": m.step,
+        "pixels": (m.pixels,),
+        "start": example.coords[:-1],
+        "offsets": example.offsets or (0,) * (m.rank - 2),
+        "halo": tuple(halo for halo, _ in example.buffers),
+        "offset": tuple(offset for _, offset in example.buffers),
+    }
+    fields = {name: ", ".join(map(str, entries)) for name, entries in values.items()}
+    return {"title": example.title, "mode": m.mode, "fields": fields}

@@ -1,0 +1,82 @@
+// From the form to a scene: {mode, blocks, steps, buffers, outputs, facts, wrong}. A block is the
+// loads and taps of a k-block; a step is one load or one tap; `wrong` lists what cannot be loaded.
+
+const PIXELS_DRAWN = 4096; // of one image, more than which no one would look at
+const TOO_LARGE = `this page draws images of at most ${PIXELS_DRAWN} pixels`;
+const $ = (id) => document.getElementById(id);
+const numbers = (id) => $(id).value.split(",").map((part) => (part.trim() === "" ? NaN : Number(part)));
+const checked = (name) => document.querySelector(`input[name=${name}]:checked`).value;
+
+function readConvolution() {
+  const pair = (id) => { const v = numbers(id); return v.length === 1 ? [v[0], v[0]] : v; };
+  const [R, S] = pair("kernel");
+  const conv = {
+    N: +$("N").value, H: +$("H").value, W: +$("W").value, R, S, stride: pair("stride"),
+    dilation: pair("dilation"), padLo: pair("padLo"), padHi: pair("padHi"),
+    tile: +$("tileRows").value, mode: $("mode").value,
+  };
+  const counts = [conv.N, conv.H, conv.W, R, S, ...conv.stride, ...conv.dilation, conv.tile];
+  const pairs = [conv.stride, conv.dilation, conv.padLo, conv.padHi, numbers("kernel").length === 1 ? [R, S] : numbers("kernel")];
+  if (pairs.some((values) => values.length !== 2)) return { wrong: ["filter, stride, dilation and padding are one number, or two: h, w"] };
+  if (counts.some((x) => !(Number.isInteger(x) && x >= 1))) return { wrong: ["sizes, taps, strides and dilations are integers of at least 1"] };
+  if ([...conv.padLo, ...conv.padHi].some((x) => !Number.isInteger(x))) return { wrong: ["padding is integers: low h, w and high h, w"] };
+  if (Math.max(...conv.stride) > 8) return { wrong: ["a traversal stride is at most 8"] };
+  if (conv.H * conv.W > PIXELS_DRAWN) return { wrong: [TOO_LARGE] };
+  if (conv.tile > 1024) return { wrong: ["a load has at most 1024 rows"] };
+  return { conv };
+}
+
+function convolutionScene() {
+  const { conv, wrong } = readConvolution();
+  if (wrong) return { wrong };
+  const { P, Q } = lower({ ...conv, mode: "im2col" });
+  if (P < 1 || Q < 1) return { wrong: ["the output has no pixels: the filter is larger than the padded image"] };
+  const plan = lower(conv);
+  $("tile").max = plan.tiles - 1;
+  const tile = Math.min(Math.max(0, +$("tile").value || 0), plan.tiles - 1);
+  const blocks = plan.blocks(tile);
+  const steps = [];
+  blocks.forEach((block, b) => {
+    block.loads.forEach((_, load) => steps.push({ kind: "load", block: b, load }));
+    block.taps.forEach((_, tap) => steps.push({ kind: "tap", block: b, tap }));
+  });
+  const bad = blocks.flatMap((block) => blockFaults(block, plan.buffers));
+  const waste = plan.slots > Q ? `, ${plan.slots - Q} of ${plan.slots} slots a row dropped` : "";
+  const facts = `Output ${P} x ${Q}. ${plan.tiles} tiles${conv.mode === "im2col" ? "" : `, L = ${plan.slots} slots${waste}`}. `
+    + `Tile ${tile}: ${blocks.reduce((sum, b) => sum + b.loads.length, 0)} loads serve ${blocks.reduce((sum, b) => sum + b.taps.length, 0)} taps, for each channel block.`;
+  return { mode: conv.mode, blocks, steps, buffers: plan.buffers, outputs: plan.outputs(tile), facts, wrong: [...new Set(bad)],
+    empty: steps.length ? "" : "Every filter row of this tile lies outside the image: nothing to load." };
+}
+
+const blockFaults = (block, buffers) => block.loads.flatMap((copy) => faults(copy, buffers));
+
+function copyScene() {
+  const mode = $("mode").value;
+  const copy = {
+    mode, shape: numbers("shape"), lower: numbers("lower"), upper: numbers("upper"), step: numbers("step"),
+    pixels: +$("pixels").value, start: numbers("start"), offsets: numbers("offsets"),
+  };
+  const spatial = copy.shape.length - 1;
+  const axes = mode === "im2col" ? spatial : 1;
+  for (const name of ["lower", "upper", "step", "offsets"]) {
+    if (copy[name].length === 1) copy[name] = Array(axes).fill(copy[name][0]);
+  }
+  const wrong = [];
+  if (spatial < 1 || spatial > 3) wrong.push("the tensor has n and one to three of d, h, w");
+  for (const [name, values, length] of [["lower", copy.lower, axes], ["upper", copy.upper, axes], ["step", copy.step, axes],
+    ["start", copy.start, spatial + 1], ...(mode === "im2col" ? [["offsets", copy.offsets, axes]] : [])]) {
+    if (values.length !== length) wrong.push(`${name} needs ${length} numbers, row-major`);
+  }
+  const [halos, offsets] = [numbers("halo"), numbers("offset")];
+  const count = mode === "im2col" ? 1 : Math.max(halos.length, offsets.length);
+  const buffers = Array.from({ length: count }, (_, b) => (mode === "im2col" ? { halo: 0, offset: 0 }
+    : { halo: halos[b] ?? halos[0], offset: offsets[b] ?? offsets[0] }));
+  const all = [copy.shape, copy.lower, copy.upper, copy.step, copy.start, [copy.pixels], ...(mode === "im2col" ? [copy.offsets] : [halos, offsets])];
+  if (all.flat().some((x) => !Number.isInteger(x))) wrong.push("all entries are integers");
+  if (!wrong.length) wrong.push(...faults(copy, buffers));
+  if (!wrong.length && copy.shape.slice(1).slice(-2).reduce((a, b) => a * b) > PIXELS_DRAWN) wrong.push(TOO_LARGE);
+  const block = { r: 0, loads: buffers.map(() => copy), taps: [] };
+  const steps = buffers.map((_, load) => ({ kind: "load", block: 0, load }));
+  const rows = mode === "w128" ? `128 + 4 x ${buffers[0].halo}` : `${copy.pixels}${mode === "w" ? ` + ${buffers[0].halo}` : ""}`;
+  return { mode, blocks: [block], steps, buffers, outputs: null, wrong, facts: `A load delivers ${rows} rows; filled rows count too.` };
+}

@@ -1,0 +1,351 @@
+// The page itself: makes a scene of the form, draws one step of it, lights rows and pixels.
+
+const COLORS = 6;
+const NARROW = matchMedia("(max-width: 760px)").matches;
+const CELL = NARROW ? 23 : 30;
+const MARGIN = NARROW ? 28 : 34; // left of a plane, for its row labels
+const OWN = "(own sizes)";
+const PLANES_MAX = 6;
+const SVG = "http://www.w3.org/2000/svg";
+const CONVOLUTIONS = {
+  "3 x 3, stride 1, padding 1": { W: 7, kernel: "3, 3", stride: "1, 1", padLo: "1, 1", padHi: "1, 1" },
+  "3 x 3, stride 2: two buffers": { W: 9, kernel: "3, 3", stride: "2, 2", padLo: "1, 1", padHi: "1, 1" },
+  "3 x 3, stride 3: three buffers": { W: 7, kernel: "3, 3", stride: "3, 3", padLo: "1, 1", padHi: "1, 1" },
+  "3 x 3, dilation 2": { W: 8, kernel: "3, 3", dilation: "2, 2", padLo: "2, 2", padHi: "2, 2" },
+  "7 x 7, stride 2, padding 3": { H: 14, W: 14, kernel: "7, 7", stride: "2, 2", padLo: "3, 3", padHi: "3, 3" },
+};
+const CONV_DEFAULTS = {
+  N: 4, H: 7, W: 7, kernel: "3, 3", stride: "1, 1", dilation: "1, 1", padLo: "1, 1", padHi: "1, 1",
+  tileRows: 16, tile: 0,
+};
+let scene = null;
+let step = 0;
+let active = null; // {buffer, row}
+let timer = 0;
+
+function element(tag, attributes = {}, text = "") {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  if (text !== "") node.textContent = text;
+  return node;
+}
+
+function shape(tag, attributes) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+// ---- the form ----------------------------------------------------------------------------------
+
+function rebuild(keepStep) {
+  const conv = checked("what") === "conv";
+  const wide = $("mode").value !== "im2col";
+  $("conv").hidden = !conv;
+  $("copy").hidden = conv;
+  document.querySelectorAll("[data-for]").forEach((node) => { node.hidden = (node.dataset.for === "wide") !== wide; });
+  $("tileRows").disabled = $("mode").value === "w128";
+  scene = conv ? convolutionScene() : copyScene();
+  if (!keepStep) step = 0;
+  const count = scene.wrong?.length || !scene.steps ? 0 : scene.steps.length;
+  step = Math.min(step, Math.max(0, count - 1));
+  $("step-slider").max = Math.max(0, count - 1);
+  $("step-slider").disabled = $("play").disabled = count < 2;
+  $("faults").replaceChildren(...(scene.wrong || []).map((text) => element("li", {}, text)));
+  $("facts").textContent = scene.facts || "";
+  active = null;
+  show();
+}
+
+// ---- one step -------------------------------------------------------------------------------
+
+function show() {
+  const usable = !scene.wrong?.length && scene.steps.length;
+  $("legend").hidden = !usable;
+  $("before").hidden = scene.mode !== "im2col";
+  $("previous").disabled = !usable || step === 0;
+  $("next").disabled = !usable || step === scene.steps.length - 1;
+  $("step-slider").value = step;
+  if (!usable) {
+    $("tensor").replaceChildren();
+    $("memory").replaceChildren();
+    $("says").textContent = scene.wrong?.length ? "This cannot be loaded:" : scene.empty || "";
+    $("ptx").textContent = $("light").textContent = "";
+    return;
+  }
+  const now = scene.steps[step];
+  const block = scene.blocks[now.block];
+  const loaded = now.kind === "tap" ? block.loads.length : now.load + 1;
+  const contents = block.loads.slice(0, loaded).map((copy, b) => walkRows(copy, scene.buffers[b]));
+  const tap = now.kind === "tap" ? block.taps[now.tap] : null;
+  const reads = tap && readsOf(tap);
+  document.body.classList.toggle("tapping", !!tap);
+  describe(now, block, contents, tap);
+  drawTensor(block, contents, now, reads);
+  drawMemory(contents, now, tap, reads);
+  light(active && active.buffer < contents.length && active.row < contents[active.buffer].length ? active : null);
+}
+
+// Row of shared memory -> the tile's row m that the tap reads there, and whether it is kept.
+function readsOf(tap) {
+  const reads = new Map();
+  scene.outputs.forEach((output, m) => reads.set(viewRow(scene.mode, m, tap, scene.buffers), { m, ...output }));
+  return { buffer: tap.buffer, rows: reads };
+}
+
+function describe(now, block, contents, tap) {
+  const prefix = `Step ${step + 1} of ${scene.steps.length}: `;
+  if (tap) {
+    const view = scene.mode === "im2col" ? "row by row" : `through a view shifted by ${tap.shift} row${tap.shift === 1 ? "" : "s"}`;
+    $("says").textContent = `${prefix}tap r = ${tap.r}, s = ${tap.s} reads buffer ${tap.buffer + 1} ${view}`;
+    $("ptx").textContent = "no load: the rows are in shared memory already";
+    return;
+  }
+  const buffer = scene.buffers[now.load];
+  const row = checked("what") === "conv" ? `filter row r = ${block.r}, ` : "";
+  const operands = scene.mode === "im2col" ? "" : `, w_offset ${buffer.offset}, w_halo ${buffer.halo}`;
+  $("says").textContent = `${prefix}${row}load ${contents[now.load].length} rows into buffer ${now.load + 1}${operands}`;
+  $("ptx").textContent = instruction(block.loads[now.load], buffer);
+}
+
+// ---- the tensor -----------------------------------------------------------------------------
+
+const wideMode = () => scene.mode !== "im2col";
+const planeKey = (at) => (wideMode() ? "" : at.slice(0, Math.max(1, at.length - 2)).join(","));
+const cellOf = (at) => (wideMode() ? [at[0], at[at.length - 1]] : [at.length > 2 ? at[at.length - 2] : 0, at[at.length - 1]]);
+
+function drawTensor(block, contents, now, reads) {
+  const copy = block.loads[0];
+  const planes = new Map();
+  contents.forEach((rows, buffer) => rows.forEach((row) => {
+    const key = planeKey(row.at);
+    if (!planes.has(key)) planes.set(key, new Map());
+    const cell = cellOf(row.at).join(",");
+    if (!planes.get(key).has(cell)) planes.get(key).set(cell, []);
+    planes.get(key).get(cell).push({ ...row, buffer });
+  }));
+  const letters = copy.shape.length === 4 ? "nd" : "n";
+  const order = [...planes.keys()].map((k) => k.split(",").map(Number)).sort((a, b) => a[0] - b[0] || (a[1] ?? 0) - (b[1] ?? 0)).map((k) => k.join(","));
+  const keys = wideMode() ? [""] : order;
+  const shown = keys.length > PLANES_MAX ? [...keys.slice(0, PLANES_MAX - 1), keys[keys.length - 1]] : keys;
+  const area = areaOf(copy, planes);
+  $("tensor").replaceChildren(...shown.map((key, i) => {
+    let title = key.split(",").map((x, j) => `${letters[j]} = ${x}`).join(", ");
+    if (wideMode()) title = `Images, at ${copy.start.slice(1, -1).map((x, j) => `${"dh".slice(-(copy.start.length - 2))[j]} = ${x}`).join(", ") || "one row each"}`;
+    if (i && i === shown.length - 1 && shown.length < keys.length) title += ` (after ${keys.length - shown.length} more)`;
+    return planeFigure(title, planes.get(key), area, copy, now, reads);
+  }));
+  $("panels").classList.toggle("below", area.across > 24);
+}
+
+function areaOf(copy, planes) {
+  const cells = [...planes.values()].flatMap((plane) => [...plane.keys()].map((key) => key.split(",").map(Number)));
+  const W = copy.shape[copy.shape.length - 1];
+  const boxes = scene.buffers.map(({ offset }) => {
+    const at = wideMode() ? offset : 0;
+    const i = copy.lower.length - 1;
+    return { left: copy.lower[i] + at, right: W - 1 + copy.upper[i] + at };
+  });
+  const flat = wideMode() || copy.shape.length === 2;
+  const H = flat ? 1 : copy.shape[copy.shape.length - 2];
+  const i = copy.lower.length - 2;
+  const [boxTop, boxBottom] = flat ? [0, 0] : [copy.lower[i], H - 1 + copy.upper[i]];
+  const ys = cells.map(([y]) => y);
+  const xs = [0, W - 1, ...cells.map(([, x]) => x), ...boxes.flatMap((box) => [box.left, box.right])];
+  const rows = wideMode() ? ys : [0, H - 1, boxTop, boxBottom, ...ys];
+  const [top, bottom, left] = [Math.min(...rows), Math.max(...rows), Math.min(...xs)];
+  return { top, down: bottom - top + 1, left, across: Math.max(...xs) - left + 1, boxes, boxTop, boxBottom,
+    H: wideMode() ? copy.shape[0] : H, W };
+}
+
+function planeFigure(title, marks, area, copy, now, reads) {
+  const svg = shape("svg", { width: MARGIN + area.across * CELL + 4, height: 22 + area.down * CELL + 4, role: "img", "aria-label": title });
+  svg.append(hatches());
+  const put = (x, y, text, name = "axis") => { const node = shape("text", { x, y, class: name }); node.textContent = text; svg.append(node); };
+  put(MARGIN / 2, 11, wideMode() ? "n \\ w" : "h \\ w");
+  for (let i = 0; i < area.across; i++) put(MARGIN + (i + 0.5) * CELL, 11, area.left + i);
+  for (let j = 0; j < area.down; j++) {
+    const y = area.top + j;
+    put(MARGIN / 2, 22 + (j + 0.5) * CELL, y);
+    for (let i = 0; i < area.across; i++) {
+      const x = area.left + i;
+      const exists = y >= 0 && y < area.H && x >= 0 && x < area.W;
+      svg.append(cellGroup(MARGIN + i * CELL, 22 + j * CELL, exists, marks?.get(`${y},${x}`) || [], now, reads));
+    }
+  }
+  const single = area.boxes.length === 1 || now.kind === "load";
+  area.boxes.forEach((box, b) => {
+    if (now.kind === "load" && b !== now.load) return;
+    const [y0, y1] = wideMode() ? [area.top, area.top + area.down - 1] : [area.boxTop, area.boxBottom];
+    const inset = single ? 0 : 2 * b;
+    svg.append(shape("rect", {
+      x: MARGIN + (box.left - area.left) * CELL + inset, y: 22 + (y0 - area.top) * CELL + inset,
+      width: (box.right - box.left + 1) * CELL - 2 * inset, height: (y1 - y0 + 1) * CELL - 2 * inset,
+      class: "bounds", stroke: area.boxes.length === 1 ? "#222" : `var(--b${b % COLORS})`,
+    }));
+  });
+  const figure = element("figure");
+  figure.append(element("figcaption", {}, title), svg);
+  return figure;
+}
+
+function hatches() {
+  const defs = shape("defs", {});
+  for (let b = 0; b < COLORS; b++) {
+    const pattern = shape("pattern", { id: `hatch${b}`, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+    pattern.append(shape("rect", { width: 6, height: 6, fill: "#fff" }), shape("rect", { width: 1.6, height: 6, fill: `var(--b${b})`, opacity: 0.55 }));
+    defs.append(pattern);
+  }
+  return defs;
+}
+
+function cellGroup(x, y, exists, marks, now, reads) {
+  const group = shape("g", { class: "cell" });
+  const square = (inset, attributes) => shape("rect", { x: x + inset, y: y + inset, width: CELL - 2 * inset, height: CELL - 2 * inset, ...attributes });
+  if (exists) group.append(square(0, { fill: "#f3f3f3", stroke: "#d0d0d0" }));
+  if (!marks.length) return group;
+  const mark = marks.find((m) => (reads ? m.buffer === reads.buffer : m.buffer === now.load)) || marks[marks.length - 1];
+  const color = `var(--b${mark.buffer % COLORS})`;
+  const read = reads && marks.filter((m) => m.buffer === reads.buffer && reads.rows.has(m.index));
+  const kept = read?.some((m) => reads.rows.get(m.index).kept);
+  const dropped = read?.length && !kept;
+  const paint = mark.filled ? `url(#hatch${mark.buffer % COLORS})` : dropped ? "#e4e4e4" : `color-mix(in srgb, ${color} 26%, #fff)`;
+  group.append(square(1.5, { fill: paint, stroke: dropped ? "#888" : color }));
+  if (marks.some((m) => m.halo)) group.append(square(3.5, { class: "halo-frame" }));
+  if (mark.filled) group.append(shape("rect", { x: x + 5, y: y + 8, width: CELL - 10, height: CELL - 16, fill: "#fff" }));
+  const text = shape("text", { x: x + CELL / 2, y: y + CELL / 2 });
+  text.textContent = mark.order;
+  group.append(text, square(2, { class: "frame" }));
+  if (reads ? !read.length : marks.every((m) => m.buffer !== now.load)) group.classList.add("faded");
+  group.dataset.rows = marks.map((m) => `${m.buffer}:${m.index}`).join(" ");
+  return group;
+}
+
+// ---- shared memory --------------------------------------------------------------------------
+
+function drawMemory(contents, now, tap, reads) {
+  $("memory").replaceChildren(...contents.map((rows, b) => {
+    const section = element("section", { class: "buffer", style: `--c: var(--b${b % COLORS}); --row: ${tap ? 150 : 118}px` });
+    if (tap && b !== tap.buffer) section.classList.add("faded");
+    const { offset, halo } = scene.buffers[b];
+    const operands = wideMode() ? `: w_offset ${offset}, w_halo ${halo}` : "";
+    const list = element("div", { class: "rows" });
+    list.append(...rows.map((row) => memoryRow(row, b, tap && b === tap.buffer ? reads : null, tap)));
+    section.append(element("h2", { style: `color: var(--b${b % COLORS})` }, `Buffer ${b + 1}${operands}`), list);
+    return section;
+  }));
+}
+
+function memoryRow(row, buffer, reads, tap) {
+  const node = element("div", { class: "row", "data-row": `${buffer}:${row.index}`, "data-at": row.at.join(","), "data-filled": row.filled });
+  const use = reads?.rows.get(row.index);
+  node.classList.toggle("filled", row.filled);
+  node.classList.toggle("halo", row.halo);
+  node.classList.toggle("unread", !!reads && !use);
+  node.classList.toggle("dropped", !!use && !use.kept);
+  node.append(element("span", { class: "index" }, row.index));
+  if (tap) node.append(element("span", { class: "output" }, use ? `m${use.m}` : ""));
+  const at = element("span", { class: "at" });
+  at.append(element("span", {}, row.at.join(", ")));
+  node.append(at);
+  return node;
+}
+
+// ---- lighting -------------------------------------------------------------------------------
+
+function light(target) {
+  active = target;
+  document.querySelectorAll(".lit").forEach((node) => node.classList.remove("lit"));
+  if (!target) { $("light").textContent = ""; return; }
+  const key = `${target.buffer}:${target.row}`;
+  const row = document.querySelector(`[data-row="${key}"]`);
+  row?.classList.add("lit");
+  for (const cell of document.querySelectorAll(".cell[data-rows]")) {
+    if (cell.dataset.rows.split(" ").includes(key)) cell.classList.add("lit");
+  }
+  const what = row.classList.contains("filled") ? "filled" : "loaded";
+  const halo = row.classList.contains("halo") ? ", halo" : "";
+  $("light").textContent = `Buffer ${target.buffer + 1}, row ${target.row} is pixel (${row.dataset.at.replaceAll(",", ", ")}), ${what}${halo}`;
+}
+
+const parseKey = (key) => { const [buffer, row] = key.split(":").map(Number); return { buffer, row }; };
+
+function pointed(event) {
+  const row = event.target.closest?.("[data-row]");
+  const cell = event.target.closest?.(".cell[data-rows]");
+  if (row) light(parseKey(row.dataset.row));
+  else if (cell) light(parseKey(cell.dataset.rows.split(" ")[0]));
+}
+
+function arrow(event) {
+  const moves = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
+  const rows = [...document.querySelectorAll("[data-row]")];
+  if (!rows.length || !(event.key in moves || event.key === "Home" || event.key === "End" || event.key === "Escape")) return;
+  event.preventDefault();
+  if (event.key === "Escape") { light(null); return; }
+  const at = active ? rows.findIndex((node) => node.dataset.row === `${active.buffer}:${active.row}`) : -1;
+  const to = event.key === "Home" ? 0 : event.key === "End" ? rows.length - 1 : Math.min(rows.length - 1, Math.max(0, at + moves[event.key]));
+  light(parseKey(rows[to].dataset.row));
+  for (const node of document.querySelectorAll(".lit")) node.scrollIntoView({ block: "nearest", inline: "nearest" });
+}
+
+// ---- controls -------------------------------------------------------------------------------
+
+function go(to) {
+  step = Math.min(Math.max(0, to), scene.steps.length - 1);
+  show();
+}
+
+function play(on) {
+  clearInterval(timer);
+  timer = 0;
+  if (on) timer = setInterval(() => (step < scene.steps.length - 1 ? go(step + 1) : play(false)), 900);
+  if (on && step === scene.steps.length - 1) go(0);
+  $("play").textContent = on ? "Pause" : "Play";
+  $("play").setAttribute("aria-pressed", String(on));
+}
+
+function choose(name) {
+  $("preset").value = name;
+  if (name in CONVOLUTIONS) {
+    document.querySelector("input[name=what][value=conv]").checked = true;
+    for (const [id, value] of Object.entries({ ...CONV_DEFAULTS, ...CONVOLUTIONS[name] })) $(id).value = value;
+  } else {
+    const example = EXAMPLES.find((entry) => entry.title === name);
+    document.querySelector("input[name=what][value=copy]").checked = true;
+    $("mode").value = example.mode;
+    for (const [id, value] of Object.entries(example.fields)) $(id).value = value;
+  }
+  rebuild(false);
+}
+
+function begin() {
+  const groups = [["Convolutions", Object.keys(CONVOLUTIONS)], ["From the PTX documentation", EXAMPLES.map((e) => e.title)]];
+  for (const [label, names] of groups) {
+    const group = element("optgroup", { label });
+    group.append(...names.map((name) => element("option", {}, name)));
+    $("preset").append(group);
+  }
+  $("preset").append(element("option", { hidden: "" }, OWN));
+  $("settings").open = !NARROW;
+  $("preset").addEventListener("change", () => choose($("preset").value));
+  $("controls").addEventListener("submit", (event) => event.preventDefault());
+  $("controls").addEventListener("input", (event) => {
+    if (event.target.id === "preset") return;
+    $("preset").value = OWN;
+    play(false);
+    rebuild(true);
+  });
+  $("previous").addEventListener("click", () => go(step - 1));
+  $("next").addEventListener("click", () => go(step + 1));
+  $("play").addEventListener("click", () => play(!timer));
+  $("step-slider").addEventListener("input", () => go(+$("step-slider").value));
+  for (const panel of [$("tensor"), $("memory")]) {
+    panel.addEventListener("pointerover", pointed);
+    panel.addEventListener("click", pointed);
+    panel.addEventListener("keydown", arrow);
+  }
+  choose(Object.keys(CONVOLUTIONS)[0]);
+}
+
+begin();

@@ -1,0 +1,293 @@
+"""The explorer in a headless Chromium: its arithmetic, and its page as users meet it."""
+
+import json
+import random
+import re
+
+import pytest
+
+from implicit_conv import tma
+from implicit_conv.problem import Problem
+from implicit_conv.tma.explore import page as html
+from implicit_conv.tma.lowering_wide import WideLowering
+
+pytestmark = pytest.mark.browser
+WIDE, NARROW = (1280, 900), (390, 844)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A running browser; says plainly why there is none."""
+    websocket = pytest.importorskip("websocket", reason="websocket-client is not installed")
+    assert websocket
+    from .browser import chromium, find
+
+    program = find()
+    if program is None:
+        pytest.skip("no Chromium is installed: apt-get install chromium")
+    with chromium(program) as tab:
+        yield tab
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("explore") / "page.html"
+    path.write_text(html(), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def page(browser, file):
+    """The page, newly loaded; a script error anywhere in the test is a failure."""
+    browser.errors.clear()
+    browser.open(file, *WIDE)
+    yield browser
+    browser.evaluate("1")
+    assert browser.errors == []
+
+
+def numbers(values):
+    return ", ".join(map(str, values if isinstance(values, (list, tuple)) else [values]))
+
+
+def type_into(page, name, value):
+    """Set one field of the form, as typing does."""
+    page.evaluate(
+        f"(n => {{ n.value = {json.dumps(value)};"
+        "n.dispatchEvent(new Event('input', {bubbles: true})); })"
+        f"(document.getElementById({json.dumps(name)}))"
+    )
+
+
+def fill(page, case):
+    """Type a golden case into the form."""
+    fields = {
+        "shape": case["shape"][:-1], "lower": case["lower"], "upper": case["upper"],
+        "step": case["step"], "pixels": case["pixels"], "start": case["coords"][:-1],
+        "offsets": case.get("offsets", [0]), "halo": case.get("w_halo", 0),
+        "offset": case.get("w_offset", 0),
+    }  # fmt: skip
+    page.evaluate("document.querySelector('input[name=what][value=copy]').click()")
+    values = {**{name: numbers(value) for name, value in fields.items()}, "mode": case["mode"]}
+    for name, value in values.items():
+        type_into(page, name, value)
+
+
+def shown_rows(page):
+    """Rows of shared memory as the page shows them."""
+    found = page.evaluate(
+        "[...document.querySelectorAll('[data-row]')].map(n => "
+        "[n.querySelector('.index').textContent, n.querySelector('.at').textContent,"
+        " n.classList.contains('filled')])"
+    )
+    assert [int(index) for index, _, _ in found] == list(range(len(found)))
+    return [None if filled else [int(x) for x in at.split(",")] for _, at, filled in found]
+
+
+def test_golden_cases_row_by_row(page, lab):
+    for case in lab.cases:
+        fill(page, case)
+        assert shown_rows(page) == case["rows"], case["name"]
+        assert page.evaluate("document.getElementById('faults').children.length") == 0
+
+
+def test_cases_that_must_raise_are_refused_with_the_rule(page, refused):
+    fill(page, refused)
+    assert shown_rows(page) == []
+    said = page.evaluate("document.getElementById('faults').textContent")
+    assert re.search(r"must|is empty", said)
+
+
+def test_walks_equal_the_simulator(page):
+    rng = random.Random(3)
+    for _ in range(300):
+        mode = rng.choice(["im2col", "w", "w128"])
+        spatial = [rng.randint(1, 9) for _ in range(rng.randint(1, 3))]
+        axes = len(spatial) if mode == "im2col" else 1
+        lower = [rng.randint(-3, 0) for _ in range(axes)]
+        sizes = zip(lower, spatial[-axes:], strict=True)
+        upper = [rng.randint(low - size + 1, 3) for low, size in sizes]
+        steps = [rng.randint(1, 4) for _ in range(axes)]
+        start = [0] * (len(spatial) - axes) + lower
+        offsets = [rng.randint(0, 4) for _ in range(axes)]
+        halo, offset = rng.randint(0, 9), rng.randint(0, 9)
+        pixels, n = rng.randint(1, 150), rng.randint(-1, 3)
+        copy = {
+            "mode": mode, "shape": [4, *spatial], "lower": lower, "upper": upper, "step": steps,
+            "pixels": pixels, "start": [n, *start], "offsets": offsets,
+        }  # fmt: skip
+        common = {"shape": (4, *spatial, 8), "dtype": "float16", "pixels_per_column": pixels,
+                  "channels_per_pixel": 8}  # fmt: skip
+        if mode == "im2col":
+            map = tma.Im2colMap(
+                **common, lower_corner=lower, upper_corner=upper, traversal_stride=steps
+            )
+            walked = tma.walk(map, (n, *start, 0), offsets)
+        else:
+            map = tma.Im2colWideMap(
+                **common, lower_corner_w=lower[0], upper_corner_w=upper[0],
+                traversal_stride=steps[0], mode=mode,
+            )  # fmt: skip
+            walked = tma.walk(map, (n, *start, 0), None, halo, offset)
+        buffer = json.dumps({"halo": halo, "offset": offset})
+        rows = page.evaluate(f"walkRows({json.dumps(copy)}, {buffer})")
+        assert [row["at"] for row in rows] == walked.coordinates.tolist()
+        assert [row["filled"] for row in rows] == walked.filled.tolist()
+        assert [row["halo"] for row in rows] == walked.halo.tolist()
+        assert [row["order"] for row in rows] == walked.order.tolist()
+
+
+PLAN = """
+(conv, tile) => {
+  const plan = lower(conv);
+  return {
+    tiles: plan.tiles, slots: plan.slots, buffers: plan.buffers, outputs: plan.outputs(tile),
+    blocks: plan.blocks(tile).map(block => ({
+      loads: block.loads.map((copy, b) => instruction(copy, plan.buffers[b])),
+      taps: block.taps.map(tap => [tap.r, tap.s, tap.buffer, tap.shift]),
+      views: block.taps.map(tap => plan.outputs(tile).map(
+        (_, m) => viewRow(conv.mode, m, tap, plan.buffers))),
+    })),
+  };
+}
+"""
+
+
+def test_convolutions_equal_maps_for(page):
+    rng = random.Random(4)
+    proved = 0
+    while proved < 150:
+        mode = rng.choice(["im2col", "w", "w128"])
+        sizes = [rng.randint(1, 4), rng.randint(1, 12), rng.randint(1, 30)]
+        taps = [rng.randint(1, 5), rng.randint(1, 7)]
+        pads = [[rng.randint(0, 4), rng.randint(0, 4)] for _ in range(2)]
+        pair = [[rng.randint(1, 4), rng.randint(1, 4)] for _ in range(2)]
+        tile_m = 128 if mode == "w128" else rng.choice([8, 16, 40])
+        try:
+            problem = Problem.parse((*sizes, 8), (4, *taps, 8), stride=pair[0], dilation=pair[1],
+                                    padding=pads, layout="NHWC", weight_layout="KRSC")  # fmt: skip
+        except ValueError:
+            continue
+        lowering = tma.maps_for(problem, mode, tile_m=tile_m)
+        tile = rng.randrange(lowering.tiles)
+        conv = {
+            "N": sizes[0], "H": sizes[1], "W": sizes[2], "R": taps[0], "S": taps[1], "mode": mode,
+            "stride": pair[0], "dilation": pair[1], "padLo": [p[0] for p in pads],
+            "padHi": [p[1] for p in pads], "tile": tile_m,
+        }  # fmt: skip
+        plan = page.evaluate(f"({PLAN})({json.dumps(conv)}, {tile})")
+        assert plan["tiles"] == lowering.tiles
+        rows, kept = lowering.outputs(tile)
+        assert [row["kept"] for row in plan["outputs"]] == kept.tolist()
+        assert [r["at"] for r in plan["outputs"]] == rows.tolist()
+        if isinstance(lowering, WideLowering):
+            assert plan["slots"] == lowering.slots
+        for theirs, ours in zip(plan["blocks"], lowering.k_blocks(tile), strict=True):
+            texts = [re.sub(r"smem \+ \d+", "dst", lowering.ptx(load)) for load in ours.loads]
+            assert theirs["loads"] == texts
+            assert theirs["taps"] == [list(tap) for tap in ours.taps]
+            assert theirs["views"] == [lowering.view_rows(tap).tolist() for tap in ours.taps]
+        proved += 1
+
+
+def lit(page):
+    """(rows of memory, pixels' row lists) that are lit."""
+    return page.evaluate(
+        "[[...document.querySelectorAll('.row.lit')].map(n => n.dataset.row),"
+        " [...document.querySelectorAll('.cell.lit')].map(n => n.dataset.rows)]"
+    )
+
+
+def test_hovering_lights_the_other_side(page):
+    page.hover('[data-row="0:9"]')
+    assert lit(page) == [["0:9"], ["0:9"]]
+    page.hover('.cell[data-rows="0:3"]')
+    assert lit(page) == [["0:3"], ["0:3"]]
+    said = page.evaluate("document.getElementById('light').textContent")
+    assert said == "Buffer 1, row 3 is pixel (0, 0, 2), loaded"
+
+
+def test_keyboard_alone_steps_and_lights(page):
+    says = "document.getElementById('says').textContent"
+    page.evaluate("document.getElementById('step-slider').focus()")
+    page.press("ArrowRight")
+    assert page.evaluate(says).startswith("Step 2 of 8: tap r = 1, s = 0")
+    page.press("End")
+    assert page.evaluate(says).startswith("Step 8 of 8: tap r = 2, s = 2")
+    page.evaluate("document.getElementById('memory').focus()")
+    page.press("ArrowDown")
+    page.press("ArrowDown")
+    assert lit(page) == [["0:1"], ["0:1"]]
+    page.press("Escape")
+    assert lit(page) == [[], []]
+    reachable = page.evaluate(
+        "[...document.querySelectorAll('button, input, select, [tabindex]')]"
+        ".every(n => n.tabIndex >= 0)"
+    )
+    assert reachable
+
+
+def test_steps_go_through_loads_and_shifted_views(page):
+    """3 x 3 at stride 2: two loads, then taps 0, 1, 2 read buffers 1, 2 and 1 shifted."""
+    page.evaluate("choose('3 x 3, stride 2: two buffers')")
+    said = []
+    for _ in range(5):
+        said.append(page.evaluate("document.getElementById('says').textContent").split(": ", 1)[1])
+        page.evaluate("document.getElementById('next').click()")
+    assert said[0].endswith("into buffer 1, w_offset 0, w_halo 1")
+    assert said[1].endswith("into buffer 2, w_offset 1, w_halo 0")
+    assert said[2].endswith("s = 0 reads buffer 1 through a view shifted by 0 rows")
+    assert said[3].endswith("s = 1 reads buffer 2 through a view shifted by 0 rows")
+    assert said[4].endswith("s = 2 reads buffer 1 through a view shifted by 1 row")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("W", "-1", "at least 1"),
+        ("stride", "1, 2, 3", "two: h, w"),
+        ("kernel", "9, 9, 9", "two: h, w"),
+        ("padLo", "a", "padding is integers"),
+        ("kernel", "30", "larger than the padded image"),
+        ("W", "5000", "at most 4096 pixels"),
+        ("stride", "9", "at most 8"),
+        ("tileRows", "2000", "at most 1024 rows"),
+    ],
+)
+def test_sizes_that_cannot_be(page, name, value, said):
+    type_into(page, name, value)
+    assert said in page.evaluate("document.getElementById('faults').textContent")
+    assert shown_rows(page) == []
+    assert page.evaluate("document.getElementById('preset').value") == "(own sizes)"
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW])
+def test_it_fits_the_window(browser, file, size):
+    """No sideways scrolling of the page, and no text below 11 pixels, in every example."""
+    browser.open(file, *size)
+    names = browser.evaluate("[...document.querySelectorAll('#preset option')].map(o => o.value)")
+    for name in names[:-1]:
+        browser.evaluate(f"choose({json.dumps(name)})")
+        assert browser.evaluate("document.documentElement.scrollWidth") <= size[0], name
+    smallest = browser.evaluate(
+        "Math.min(...[...document.querySelectorAll('body *')]"
+        ".filter(n => n.childElementCount === 0 && n.textContent.trim() && n.tagName !== 'SCRIPT')"
+        ".map(n => parseFloat(getComputedStyle(n).fontSize)))"
+    )
+    assert smallest >= 11
+
+
+def test_the_page_stands_alone():
+    """Nothing is fetched: no address but the name of the SVG namespace."""
+    text = html()
+    assert set(re.findall(r"https?://[^\s\"'<>]+", text)) == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"<(script|link|img)[^>]*(src|href)=|@import|fetch\(|XMLHttp", text)
+
+
+def test_the_command_writes_it(tmp_path, capsys):
+    from implicit_conv.cli import main
+
+    out = tmp_path / "x.html"
+    assert main(["explore", "--out", str(out)]) == 0
+    assert out.read_text(encoding="utf-8") == html()
+    assert "open it in a browser" in capsys.readouterr().out
