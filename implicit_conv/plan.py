@@ -196,13 +196,15 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
             raise PlanError(f"algorithm {algorithm!r} cannot serve this problem: {reason}")
     names = ALGORITHMS if algorithm == "auto" else (algorithm,)
     served = [name for name in names if refusal(problem, name, precision) is None]
+    if "pointwise" in served:  # implicit GEMM too, with longer rows
+        served = ["pointwise"]
     plans = [made for name in served for made in _plans(problem, arch, precision, name, collapse)]
     if not plans:
         raise PlanError(
             f"algorithm {algorithm!r} needs more than {BOXED_SCRATCH_BYTES >> 20} MiB of scratch a "
             "thread for this problem; use 'auto'"
         )
-    return min(plans, key=lambda made: (made.cycles, made.algorithm == "implicit_gemm"))
+    return min(plans, key=lambda made: made.cycles)
 
 
 def _plans(
