@@ -275,7 +275,7 @@ def _run(
         return
     if chosen.unbatched:
         y, residual = y[None], None if residual is None else residual[None]
-    cpu.run(chosen, x, w, y, bias=bias, residual=residual, activation=chosen.activation)
+    cpu.run(chosen, x, w, y, bias=bias, residual=residual)
 
 
 def _check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from implicit_conv.activation import parse_activation
 from implicit_conv.arrays import Array
 from implicit_conv.plan import Plan
 from implicit_conv.plan import plan as make_plan
@@ -17,9 +16,9 @@ from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
 from implicit_conv.schedule import Load
 
 if TYPE_CHECKING:
-    from implicit_conv.kernels.cpu.operator import Operator
+    from implicit_conv.kernels.cpu.operator import Operator, Prepared
 
-NO_ACTIVATION = parse_activation(None)
+PREPARED_LAUNCHES = 64  # of a plan: one for each combination of strides it has met
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,13 @@ class PackedFilter:
     panels : uint8 array, 64-byte aligned
     key : tuple
         What must agree between the plan that packed it and the one that runs it.
+    address : int
+        Where the panels lie.
     """
 
     panels: Array
     key: tuple[object, ...]
+    address: int
 
 
 def filter_key(plan: Plan) -> tuple[object, ...]:
@@ -67,7 +69,7 @@ def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
     """`w`, in the problem's weight layout, as panels."""
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
     panels = operator(plan, record != 0).pack(w, axes, plan.threads, record)
-    return PackedFilter(panels, filter_key(plan))
+    return PackedFilter(panels, filter_key(plan), panels.ctypes.data)
 
 
 def run(
@@ -78,22 +80,57 @@ def run(
     *,
     bias: Array | None = None,
     residual: Array | None = None,
-    activation: tuple[float, float, float] = NO_ACTIVATION,
     record: int = 0,
 ) -> None:
     """y = activation(conv(x, w) + bias + residual); all arrays 4-d in the problem's layout."""
-    plan = suited(plan, x, y, residual)
+    key = (
+        x.strides, y.strides, residual is not None and residual.strides, bias is not None,
+        isinstance(w, PackedFilter) or w.strides, record,
+    )  # fmt: skip
+    prepared = plan.prepared.get(key)
+    if prepared is None:
+        prepared = _prepare(plan, x, w, y, bias, residual, record)
+        if len(plan.prepared) >= PREPARED_LAUNCHES:
+            plan.prepared.clear()
+        plan.prepared[key] = prepared
+    sums = None if bias is None else prepared.operator.initial_sums(bias)
     if isinstance(w, PackedFilter):
-        filters, axes = w.panels, None
+        prepared.main(x, None, y, panels=w.address, sums=sums, residual=residual)
+    elif prepared.packing is None:
+        prepared.main(x, w, y, sums=sums, residual=residual)
     else:
-        filters, axes = w, WEIGHT_LAYOUTS[plan.problem.weight_layout]
+        prepared.pack_and_run(x, w, y, sums, residual)
+
+
+def _prepare(
+    plan: Plan,
+    x: Array,
+    w: PackedFilter | Array,
+    y: Array,
+    bias: Array | None,
+    residual: Array | None,
+    record: int,
+) -> Prepared:
+    """The launches for arrays of these strides."""
+    from implicit_conv.kernels.cpu.operator import Prepared
+
+    plan = suited(plan, x, y, residual)
     if plan.collapsed:
         x, y = _as_row(plan, x), _as_row(plan, y)
         residual = None if residual is None else _as_row(plan, residual)
-    operator(plan, record != 0)(
-        x, filters, y, LAYOUTS[plan.problem.layout], plan.threads, weight_axes=axes,
-        bias=bias, residual=residual, activation=activation, record=record,
+    engine = operator(plan, record != 0)
+    axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
+    plain = None if isinstance(w, PackedFilter) else w
+    in_loop = plain if engine.packs_in_loop else None
+    main = engine.prepare(
+        x, y, LAYOUTS[plan.problem.layout], plan.threads, residual=residual,
+        bias=bias is not None, activation=plan.activation, w=in_loop, weight_axes=axes,
+        record=record,
     )  # fmt: skip
+    packing = None
+    if plain is not None and not engine.packs_in_loop:
+        packing = engine.prepare_packing(plain, axes, plan.threads, record)
+    return Prepared(engine, main, packing)
 
 
 def suited(plan: Plan, x: Array, y: Array, residual: Array | None) -> Plan:
@@ -110,7 +147,7 @@ def suited(plan: Plan, x: Array, y: Array, residual: Array | None) -> Plan:
 @functools.lru_cache(maxsize=256)
 def _variant(plan: Plan, collapse: bool, in_place: bool) -> Plan:
     other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse)
-    return replace(other, in_place=in_place)
+    return replace(other, in_place=in_place, activation=plan.activation)
 
 
 def _is_row(plan: Plan, array: Array) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -45,6 +46,7 @@ from implicit_conv.tiling import (
 if TYPE_CHECKING:
     from implicit_conv.arrays import Array
     from implicit_conv.cpu import PackedFilter
+    from implicit_conv.kernels.cpu.operator import Prepared
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Plan:
     activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
     unbatched: bool = False
     out_dtype: str | None = None
+
+    @functools.cached_property
+    def prepared(self) -> dict[object, Prepared]:
+        """Launches made ready, by the strides of the arrays they are for."""
+        return {}
 
     @property
     def workspace_bytes(self) -> int:

@@ -69,6 +69,12 @@ def _record(fields):
     return np.dtype([(name, np.int64) for name in fields])
 
 
+# Words of the blob that a call fills in; the first word counts items.
+X, W, PANELS, BIAS, RESIDUAL, Y, SCRATCH = (
+    1 + Call._fields.index(name)
+    for name in ("x", "w", "panels", "bias", "residual", "y", "scratch")
+)
+
 # What compiled code sees: a pointer to this record, its fields read by name as of a namedtuple.
 BLOB = np.dtype(
     [("item", np.int64), ("call", _record(Call._fields)), ("geometry", _record(Geometry._fields))]

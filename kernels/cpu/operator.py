@@ -6,15 +6,16 @@ fills in addresses and byte strides, borrows scratch and launches.
 
 import itertools
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.cpu import depthwise, fprop, panels, table, winograd
-from implicit_conv.kernels.cpu.call import Call, blob_of
+from implicit_conv.kernels.cpu.call import BIAS, PANELS, RESIDUAL, SCRATCH, Call, W, blob_of
 from implicit_conv.kernels.cpu.epilogue import compile_store_tile
-from implicit_conv.kernels.cpu.launch import launch
+from implicit_conv.kernels.cpu.launch import launch, place
 from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.pool import POOL, aligned_bytes
@@ -94,24 +95,58 @@ class Operator:
     def pack(self, w, axes, threads, record=0):
         """Panels of `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
         packed = aligned_bytes(self.packed_bytes)
-        self._pack_into(packed, w, axes, threads, record)
+        self.prepare_packing(w, axes, threads, record)(w=w, panels=packed.ctypes.data)
         return packed
 
-    def __call__(self, x, w, y, axes, threads, *, weight_axes=None, record=0, **epilogue):
-        """y = activation(conv(x, w) + bias + residual); `axes` are those of n, h, w, c in all.
+    def prepare_packing(self, w, axes, threads, record=0):
+        """A launch that packs filters with the strides of `w`."""
+        layout = self._packing_layout()
+        return Launch(
+            self._packer(), self.g, layout,
+            min(threads, 1 + self.packed_bytes // PACKED_BYTES_PER_THREAD),
+            _call(
+                **self.constant, **_filter_strides(w, axes), **_parts(layout), record=record,
+                items=self.g.groups * schedule.panel_count(self.g),
+            ),
+        )  # fmt: skip
 
-        `w` is what `pack` returned, or with `weight_axes` a plain filter: packed panel by panel
-        where a single tile uses each panel, else as a whole before. Where the operator reads in
-        place, the channels of x must lie one behind the other.
+    def prepare(
+        self, x, y, axes, threads, *, residual=None, bias=False, activation=NO_ACTIVATION,
+        w=None, weight_axes=None, record=0,
+    ):  # fmt: skip
+        """A launch of y = activation(conv(x, w) + bias + residual) for arrays of these strides.
+
+        `axes` are the positions of n, h, w, c in x, y and residual. With `w` the launch packs such
+        filters panel by panel; else it takes panels. Where the operator reads in place, the
+        channels of x must lie one behind the other.
         """
-        if weight_axes is None:
-            self._run(x, {"panels": w.ctypes.data}, y, axes, threads, record, **epilogue)
-        elif self.packs_in_loop:
-            self._run(x, _filter(w, weight_axes), y, axes, threads, record, **epilogue)
-        else:
-            with POOL.borrow(self.packed_bytes) as packed:
-                self._pack_into(packed, w, weight_axes, threads, record)
-                self._run(x, {"panels": packed.ctypes.data}, y, axes, threads, record, **epilogue)
+        x_n, x_h, x_w, x_c = (x.strides[axis] for axis in axes)
+        y_n, y_p, y_q, y_k = (y.strides[axis] for axis in axes)
+        z = [residual.strides[axis] for axis in axes] if residual is not None else [0] * 4
+        act = np.array(activation, np.float64)
+        clamps = residual is None and activation[0] == CLAMP
+        layout = self._layout(w is not None)
+        filters = {} if w is None else _filter_strides(w, weight_axes)
+        return Launch(
+            self._entry(), self.g, layout, threads,
+            _call(
+                **self.constant, **filters, **_parts(layout), activation=act.ctypes.data,
+                record=record, x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q,
+                y_k=y_k, residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
+                bias=self.zeros.ctypes.data,
+                bias_panel=self.g.tile_k * self.itemsize if bias else 0,
+                items=self.items, chunk=self.chunk, in_place=self.in_place, clamps=clamps,
+                staged=y_k != self.itemsize or not clamps,
+            ),
+            keep=(act, self),
+        )  # fmt: skip
+
+    def initial_sums(self, bias):
+        """`bias` by whole panels: what a launch prepared with a bias begins its sums with."""
+        g = self.g
+        sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), bias.dtype)
+        sums[:, : g.K] = bias.reshape(g.groups, g.K)
+        return sums
 
     def _kernel_table(self, recording):
         """Addresses of all parts that are needed, compiled or loaded from the cache."""
@@ -137,50 +172,6 @@ class Operator:
                 slot = table.microkernel_slot(vectors, groups, inner)
                 parts[slot] = compile_microkernel(tile)
         return parts
-
-    def _pack_into(self, packed, w, axes, threads, record):
-        threads = min(threads, 1 + self.packed_bytes // PACKED_BYTES_PER_THREAD)
-        layout = self._packing_layout()
-        with POOL.borrow(layout.total * threads) as scratch:
-            call = _call(
-                **self.constant, **_filter(w, axes), panels=packed.ctypes.data, record=record,
-                items=self.g.groups * schedule.panel_count(self.g),
-                **_scratch(scratch, layout),
-            )  # fmt: skip
-            launch(self._packer(), blob_of(call, self.g), threads)
-
-    def _run(
-        self, x, filters, y, axes, threads, record, *, bias=None, residual=None,
-        activation=NO_ACTIVATION,
-    ):  # fmt: skip
-        x_n, x_h, x_w, x_c = (x.strides[axis] for axis in axes)
-        y_n, y_p, y_q, y_k = (y.strides[axis] for axis in axes)
-        z = [residual.strides[axis] for axis in axes] if residual is not None else [0] * 4
-        sums, sums_panel = self._initial_sums(bias)
-        act = np.array(activation, np.float64)
-        clamps = residual is None and activation[0] == CLAMP
-        layout = self._layout("w" in filters)
-        with POOL.borrow(layout.total * threads) as scratch:
-            call = _call(
-                **self.constant, **filters, x=x.ctypes.data, bias=sums.ctypes.data,
-                residual=0 if residual is None else residual.ctypes.data, y=y.ctypes.data,
-                activation=act.ctypes.data, record=record,
-                x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
-                residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
-                bias_panel=sums_panel, items=self.items, chunk=self.chunk,
-                in_place=self.in_place, clamps=clamps,
-                staged=y_k != self.itemsize or not clamps, **_scratch(scratch, layout),
-            )  # fmt: skip
-            launch(self._entry(), blob_of(call, self.g), threads)
-
-    def _initial_sums(self, bias):
-        """Initial sums, by panels, and the bytes between two; one of zeros serves all."""
-        if bias is None:
-            return self.zeros, 0
-        g = self.g
-        sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), bias.dtype)
-        sums[:, : g.K] = bias.reshape(g.groups, g.K)
-        return sums, g.tile_k * self.itemsize
 
 
 class Fprop(Operator):
@@ -269,17 +260,64 @@ class Depthwise(Operator):
         return ScratchLayout(0, 0, 0, 0, 0)
 
 
-def _filter(w, axes):
-    """Address and strides of a plain filter, as fields of a Call."""
-    w_k, w_c, w_r, w_s = (w.strides[axis] for axis in axes)
-    return {"w": w.ctypes.data, "w_k": w_k, "w_c": w_c, "w_r": w_r, "w_s": w_s}
+class Launch:
+    """One entry, ready to run on arrays of fixed strides: a call fills in addresses alone."""
+
+    def __init__(self, entry, g, layout, threads, call, keep=None):
+        self._entry, self._threads = entry, threads
+        self._bytes = layout.total * threads
+        self._blob = blob_of(call, g)
+        self._keep = keep  # what the blob's constant addresses point into
+
+    def __call__(self, x=None, w=None, y=None, *, panels=0, sums=None, residual=None):
+        """Run on 4-d arrays x, w, y; on packed `panels` (an address) without w."""
+        blob = self._blob.copy()
+        if x is None:
+            place(blob, w, w, w)
+        else:
+            place(blob, x, x if w is None else w, y)
+        if w is None:
+            blob[W] = 0
+        blob[PANELS] = panels
+        if sums is not None:
+            blob[BIAS] = sums.ctypes.data
+        if residual is not None:
+            blob[RESIDUAL] = residual.ctypes.data
+        scratch = POOL.take(self._bytes)
+        blob[SCRATCH] = scratch.address
+        try:
+            launch(self._entry, blob, self._threads)
+        finally:
+            POOL.give(scratch)
 
 
-def _scratch(memory, layout):
-    """Address, size and parts of the threads' scratch, as fields of a Call."""
+class Prepared(NamedTuple):
+    """An operator and its launches for arrays of fixed strides."""
+
+    operator: Operator
+    main: Launch
+    packing: Launch | None  # a launch of its own where no single tile uses each panel
+
+    def pack_and_run(self, x, w, y, sums, residual):
+        """Pack a plain filter as a whole, then run."""
+        panels = POOL.take(self.operator.packed_bytes)
+        try:
+            self.packing(w=w, panels=panels.address)
+            self.main(x, None, y, panels=panels.address, sums=sums, residual=residual)
+        finally:
+            POOL.give(panels)
+
+
+def _filter_strides(w, axes):
+    """Strides of a plain filter, as fields of a Call."""
+    return dict(zip(("w_k", "w_c", "w_r", "w_s"), (w.strides[axis] for axis in axes), strict=True))
+
+
+def _parts(layout):
+    """Size and parts of a thread's scratch, as fields of a Call."""
     offsets = layout.offsets()
     del offsets["buffer"]  # it begins the scratch
-    return {"scratch": memory.ctypes.data, "scratch_bytes": layout.total, **offsets}
+    return {"scratch_bytes": layout.total, **offsets}
 
 
 _NOTHING = dict.fromkeys(Call._fields, 0)

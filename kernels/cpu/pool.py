@@ -2,13 +2,21 @@
 
 import threading
 from bisect import bisect_left, insort
-from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 
 from implicit_conv.kernels.cpu.sizes import LINE
 
 KEPT_BYTES = 64 << 20  # what the pool may hold while nobody uses it
+
+
+class Block(NamedTuple):
+    """Memory and where it lies."""
+
+    size: int
+    address: int
+    memory: object  # what keeps it alive
 
 
 def aligned_bytes(size):
@@ -19,30 +27,27 @@ def aligned_bytes(size):
 
 
 class Pool:
-    """Arrays that are lent out one at a time, from any thread."""
+    """Blocks that are lent out one at a time, from any thread."""
 
     def __init__(self, kept_bytes=KEPT_BYTES):
         self._kept_bytes = kept_bytes
         self._free = []  # by size
         self._lock = threading.Lock()
 
-    @contextmanager
-    def borrow(self, size):
-        """An aligned array of at least `size` bytes, the smallest that is free."""
+    def take(self, size):
+        """The smallest free block of at least `size` bytes; it begins on a cache line."""
         with self._lock:
-            index = bisect_left(self._free, size, key=len)
-            memory = self._free.pop(index) if index < len(self._free) else None
-        if memory is None:
-            memory = aligned_bytes(size)
-        try:
-            yield memory
-        finally:
-            self._give(memory)
+            index = bisect_left(self._free, (size,))
+            if index < len(self._free):
+                return self._free.pop(index)[1]
+        memory = aligned_bytes(size)
+        return Block(size, memory.ctypes.data, memory)
 
-    def _give(self, memory):
+    def give(self, block):
+        """Return what `take` lent."""
         with self._lock:
-            insort(self._free, memory, key=len)
-            while sum(map(len, self._free)) > self._kept_bytes:
+            insort(self._free, (block.size, block), key=lambda entry: entry[0])
+            while sum(size for size, _ in self._free) > self._kept_bytes:
                 self._free.pop(0)
 
 
