@@ -59,7 +59,8 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
         end = plan.problem.output
         return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, recording=recording)
     if plan.algorithm == "depthwise":
-        return Depthwise(*machine, end=(g.P, g.Q), recording=recording)
+        end = (g.P, g.Q)
+        return Depthwise(*machine, end=end, in_place=plan.in_place, recording=recording)
     return Fprop(
         *machine, chunk=plan.chunk, end=(g.P, g.Q), in_place=plan.in_place, recording=recording
     )

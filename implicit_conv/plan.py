@@ -84,7 +84,7 @@ class Plan:
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
         g, packs = self.geometry, self.packs_in_loop
         if self.algorithm == "depthwise":
-            return self.threads * depthwise_layout(g, itemsize, lanes).total
+            return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place).total
         if self.winograd:
             return self.threads * winograd_layout(g, itemsize, lanes, self.winograd, packs).total
         layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs)
@@ -174,7 +174,7 @@ class Plan:
     def trace(self) -> list[Load]:
         """The loads the engine executes for packed arrays of the problem's layout."""
         if self.algorithm == "depthwise":
-            return depthwise_trace(self.geometry, self.problem.itemsize)
+            return depthwise_trace(self.geometry, self.problem.itemsize, self.in_place)
         return trace(self.geometry, self.problem.itemsize, self.in_place, self.chunk)
 
 
@@ -243,10 +243,17 @@ def _plans(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
             tile=tile_of(g, arch, problem), geometry=g, threads=threads,
             chunk=1 if algorithm == "depthwise" else panel_chunk(g, threads),
-            in_place=algorithm in ("implicit_gemm", "pointwise") and reads_in_place(view),
+            in_place=_in_place(view, algorithm, arch),
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
     ]  # fmt: skip
+
+
+def _in_place(view: Problem, algorithm: str, arch: CpuArch) -> bool:
+    """Whether x is read where it lies: depthwise can leave out the taps that meet padding."""
+    if algorithm == "depthwise":
+        return view.layout == "NHWC" and view.C >= arch.lanes(view.itemsize)
+    return algorithm in ("implicit_gemm", "pointwise") and reads_in_place(view)
 
 
 def tile_of(g: Geometry, arch: CpuArch, problem: Problem) -> Tile:

@@ -92,13 +92,13 @@ def trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
     return loads
 
 
-def depthwise_trace(g: Geometry, itemsize: int) -> list[Load]:
+def depthwise_trace(g: Geometry, itemsize: int, in_place: bool) -> list[Load]:
     """The loads of a depthwise launch: its work items are tiles and blocks of channels.
 
     Filters are gathered channel by channel; they have no loads of the schedule.
     """
     items = itertools.product(range(schedule.tile_count(g)), range(schedule.block_count(g)))
-    return [load for item in items for load in tile_loads(g, 0, *item, itemsize, False)]
+    return [load for item in items for load in tile_loads(g, 0, *item, itemsize, in_place)]
 
 
 def filter_loads(g: Geometry, group: int, itemsize: int) -> Iterator[Load]:

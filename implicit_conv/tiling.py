@@ -35,6 +35,7 @@ PACK_CYCLES = 1.0  # an element of the filter, packed as a whole: written and re
 PACK_IN_LOOP_CYCLES = 0.7  # packed just before its use
 FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
 ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
+ROW_CYCLES = 200  # depthwise in place: tap tables and border pixels of a row
 CALL_CYCLES = 30  # a microkernel of few sums
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # Winograd: a vector of a box, in or out
@@ -219,7 +220,8 @@ def depthwise_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
         for block in sorted(blocks)
     ]  # fmt: skip
     limit = arch.l2_bytes * BUFFER_SHARE
-    sizes = [depthwise_layout(g, problem.itemsize, lanes).total for g in tilings]
+    in_place = problem.layout == "NHWC"
+    sizes = [depthwise_layout(g, problem.itemsize, lanes, in_place).total for g in tilings]
     fitting = [g for g, size in zip(tilings, sizes, strict=True) if size <= limit]
     return fitting or [tilings[sizes.index(min(sizes))]]
 
@@ -236,6 +238,8 @@ def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     multiply = pixels * vectors * g.R * g.S / LOADS_PER_CYCLE + calls
     load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
     store = pixels * min(g.tile_c, g.C) * cost
+    if problem.layout == "NHWC":  # read and written in place
+        load = store = rows * ROW_CYCLES
     items = max(1, integers.tile_count(g) * integers.block_count(g))
     threads = thread_count(problem, arch)
     idle = integers.ceil_div(items, threads) * threads / items

@@ -166,6 +166,13 @@ def valid_rows(g: Geometry, p: int, count: int) -> tuple[int, int]:
     return first, max(first, end)
 
 
+def valid_columns(g: Geometry, q: int) -> tuple[int, int]:
+    """(first, end) of the filter columns that meet the image from output column q."""
+    w = q * g.stride_w - g.pad_w
+    first = min(g.S, max(0, ceil_div(-w, g.dilation_w)))
+    return first, max(first, min(g.S, ceil_div(g.W - w, g.dilation_w)))
+
+
 def valid_pixels(start: int, size: int, step: int, count: int) -> tuple[int, int]:
     """(first, end) of the pixels k < count whose position start + k * step is in [0, size)."""
     first = min(count, max(0, ceil_div(-start, step)))

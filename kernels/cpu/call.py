@@ -54,6 +54,7 @@ class Call(NamedTuple):
     zeros: int  # address of a panel of zeros
     p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes
     q_end: int
+    row_kernels: int  # 1: depthwise kernels exist that take a filter row at once
     winograd: int  # outputs of a Winograd box along an axis, 0 without
     scratch_bytes: int  # of one thread
     staging: int  # offset of the staging tile in a thread's scratch; the buffers come first

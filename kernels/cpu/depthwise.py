@@ -4,7 +4,7 @@
 
 One work item is a load tile and a block of channels:
 
-    execute the tile's loads into this thread's buffer                    (the loads of fprop)
+    execute the tile's loads into this thread's buffer             (or read x where it lies)
     for each register tile (pixels of a row):
         microkernel: sums over shifted views of the buffer -> y, or the staging tile
     staging tile -> residual, activation, layout -> y
@@ -13,6 +13,7 @@ Filters are packed as ``[channel block][tap][channel]``, a block's channels roun
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import carray, types
@@ -21,8 +22,10 @@ from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import ENTRY, next_item
+from implicit_conv.kernels.cpu.microkernel import PIXELS_PER_BASE
 from implicit_conv.kernels.cpu.table import (
     DEPTHWISE,
+    DEPTHWISE_ROW,
     LOAD_TILE,
     STORE_TILE,
     compile_emitted,
@@ -33,70 +36,98 @@ from implicit_conv.kernels.cpu.table import (
 from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
 
 ARGUMENTS = (
-    "a",  # addresses: activations, filters, tap offsets, initial sums, output
+    "a",  # addresses: activations, filters, tap table, initial sums, output
     "w",
     "taps",
     "sums",
     "out",
     "tap_count",
-    "a_pixel",  # strides in bytes, between pixels and between the filters of two taps
+    "a_pixel",  # strides in bytes: between pixels read, filters of two taps, pixels written
     "w_tap",
     "out_pixel",
     "vectors",
+    "last",  # byte offset of the last vector, which may overlap the one before
 )
+ROW_TAPS = 7  # of a filter row whose weights are kept in registers, at most
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
-PIXELS = 8  # of the largest register tile: with 16 registers, 8 sums and what they are made of fit
 
 
-def emit(pixels, e, *values):
-    """Sums of `pixels` neighbouring pixels, for `vectors` vectors of channels one after another."""
+def emit(pixels, row, e, *values):
+    """Sums of `pixels` neighbouring pixels, for `vectors` vectors of channels one after another.
+
+    The tap table holds (byte offset from `a`, byte offset from `w`) of each tap; or, where `row` is
+    (taps, stride), of the first tap of each filter row: its taps then share what they read.
+    """
     *integers, low, high = values
     at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
     low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
-    step = e.lanes * e.itemsize
-    names = ("a", "w", "sums", "out")
-    taps = builder.inttoptr(at["taps"], BYTES)
+    a, w, taps, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
+    base_step = builder.mul(at["a_pixel"], i64(PIXELS_PER_BASE))
 
-    def vector(_, pointers):
-        a, w, sums, out = pointers
+    def neighbours(source, count):
+        """`count` vectors, a_pixel apart."""
+        for p in range(count):
+            if p and p % PIXELS_PER_BASE == 0:
+                source = e.opaque(e.at(source, base_step))
+            yield e.load(e.at(source, builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))))
 
-        def tap(index, carried):
-            filters, *total = carried
-            entry = e.at(taps, builder.mul(index, i64(8)))
-            offset = builder.load(e.pointer(entry, I64))
-            source = e.opaque(e.at(a, offset))
-            weight = e.load(filters)
-            for p in range(pixels):
-                value = e.load(e.at(source, builder.mul(at["a_pixel"], i64(p))))
-                total[p] = e.multiply_add(value, weight, total[p])
-            return [e.at(filters, at["w_tap"]), *total]
+    def add_tap(source, filters, total):
+        weight = e.load(filters)
+        values = neighbours(source, pixels)
+        return [e.multiply_add(v, weight, t) for v, t in zip(values, total, strict=True)]
 
-        first = [e.load(sums)] * pixels
-        _, *total = e.loop(at["tap_count"], 1, [w, *first], tap)
+    def add_row(source, filters, total):
+        taps, stride = row
+        total = list(total)
+        weights = [e.load(e.at(filters, builder.mul(at["w_tap"], i64(s)))) for s in range(taps)]
+        for i, value in enumerate(neighbours(source, (pixels - 1) * stride + taps)):
+            for s in range(taps):
+                p, between = divmod(i - s, stride)
+                if between == 0 and 0 <= p < pixels:
+                    total[p] = e.multiply_add(value, weights[s], total[p])
+        return total
+
+    def vector(index, _):
+        offset = builder.mul(index, i64(e.lanes * e.itemsize))
+        over = builder.icmp_signed(">", offset, at["last"])
+        offset = builder.select(over, at["last"], offset)
+        activations, filters = e.at(a, offset), e.at(w, offset)
+
+        def tap(index, total):
+            entry = e.at(taps, builder.mul(index, i64(16)))
+            source = e.opaque(e.at(activations, builder.load(e.pointer(entry, I64))))
+            place = e.at(filters, builder.load(e.pointer(e.at(entry, 8), I64)))
+            return (add_row if row else add_tap)(source, place, total)
+
+        total = e.loop(at["tap_count"], 1, [e.load(e.at(sums, offset))] * pixels, tap)
+        target = e.at(out, offset)
         for p in range(pixels):
-            address = e.at(out, builder.mul(at["out_pixel"], i64(p)))
+            address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
             e.store(e.clamp(total[p], low, high), address)
-        return [e.at(pointer, step) for pointer in pointers]
+        return []
 
-    e.loop(at["vectors"], 1, [builder.inttoptr(at[name], BYTES) for name in names], vector)
+    e.loop(at["vectors"], 1, [], vector)
 
 
-def microkernel(a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, low, high):
+def microkernel(
+    a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, last, low, high
+):
     """Template of the depthwise microkernels."""
     body(  # noqa: F821, bound
-        a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, low, high
+        a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, last, low, high
     )
 
 
 @functools.cache
-def compile_microkernel(pixels, lanes, itemsize, fma):
-    """The compiled microkernel of `pixels` pixels."""
+def compile_microkernel(pixels, row, lanes, itemsize, fma):
+    """The compiled microkernel of `pixels` pixels, tap by tap or, with `row`, row by row."""
 
     def emit_part(builder, values):
-        emit(pixels, Emitter(builder, lanes, itemsize, fma), *values)
+        emit(pixels, row, Emitter(builder, lanes, itemsize, fma), *values)
 
-    name = f"depthwise_{pixels}_{lanes}x{itemsize}"
+    by_row = f"_row{row[0]}s{row[1]}" if row else ""
+    name = f"depthwise_{pixels}{by_row}_{lanes}x{itemsize}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 
@@ -128,15 +159,76 @@ def pack_channels(call, g, block):
 
 
 @kernel()
-def write_taps(call, g, channels, address):
-    """Byte offset of every tap's view of the buffer, in the order of the packed filters."""
+def write_taps(call, g, channels, r, r_end, s, s_end, address):
+    """Tap table of the taps r .. r_end - 1 by s .. s_end - 1; returns how many they are."""
     pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
-    for r in range(g.R):
-        for s in range(g.S):
-            offset = schedule.tap_row(g, r) * pitch + schedule.tap_column(g, s) * pixel
+    w_tap = schedule.ceil_div(channels, call.lanes) * call.lanes * call.itemsize
+    for i in range(r, r_end):
+        for j in range(s, s_end):
+            if call.in_place:
+                offset = i * g.dilation_h * call.x_h + j * g.dilation_w * call.x_w
+            else:
+                offset = schedule.tap_row(g, i) * pitch + schedule.tap_column(g, j) * pixel
             memory.write(address, offset)
-            address += 8
+            memory.write(address + 8, (i * g.S + j) * w_tap)
+            address += 16
+    return (r_end - r) * (s_end - s)
+
+
+class Span(NamedTuple):
+    """What the microkernels of one tile and block of channels share."""
+
+    weights: int
+    sums: int
+    taps: int
+    channels: int
+    w_tap: int
+    out_pixel: int
+    low: float
+    high: float
+
+
+@kernel()
+def sum_pixels(call, g, span, slot, tap_count, a, step, a_pixel, out, count):
+    """`count` neighbouring pixels of a row, `step` bytes apart in A, by register tiles."""
+    vectors = schedule.ceil_div(span.channels, call.lanes)
+    last = max(0, span.channels - call.lanes) * call.itemsize
+    parts = schedule.ceil_div(count, g.tile_m)
+    for part in range(parts):
+        begin, end = part * count // parts, (part + 1) * count // parts
+        run_part(
+            call.kernels, slot + end - begin, a + begin * step, span.weights, span.taps,
+            span.sums, out + begin * span.out_pixel, tap_count, a_pixel, span.w_tap,
+            span.out_pixel, vectors, last, span.low, span.high,
+        )  # fmt: skip
+
+
+@kernel()
+def sum_row_in_place(call, g, span, n, p, q, columns, c, out):
+    """One output row, read where x lies: taps that meet padding are left out."""
+    r, r_end = schedule.valid_rows(g, p, 1)
+    row = call.x + n * call.x_n + (p * g.stride_h - g.pad_h) * call.x_h + c * call.x_c
+    step = g.stride_w * call.x_w
+    done, end = q, q + columns
+    while done < end:
+        w = done * g.stride_w - g.pad_w
+        s, s_end = schedule.valid_columns(g, done)
+        a, to = row + w * call.x_w, out + (done - q) * span.out_pixel
+        if s > 0 or s_end < g.S:
+            taps = write_taps(call, g, span.channels, r, r_end, s, s_end, span.taps)
+            sum_pixels(call, g, span, DEPTHWISE, taps, a, step, step, to, 1)
+            done += 1
+            continue
+        inner = (g.W - 1 - (g.S - 1) * g.dilation_w - w) // g.stride_w + 1
+        count = min(end - done, inner)
+        if call.row_kernels:
+            taps = write_taps(call, g, span.channels, r, r_end, 0, 1, span.taps)
+            sum_pixels(call, g, span, DEPTHWISE_ROW, taps, a, step, call.x_w, to, count)
+        else:
+            taps = write_taps(call, g, span.channels, r, r_end, 0, g.S, span.taps)
+            sum_pixels(call, g, span, DEPTHWISE, taps, a, step, step, to, count)
+        done += count
 
 
 @kernel()
@@ -147,36 +239,37 @@ def run_item(blob, origin, block, scratch):
     images, rows, columns = schedule.tile_extent(g, n, p, q)
     c = block * g.tile_c
     channels = min(g.tile_c, g.C - c)
-    vectors = schedule.ceil_div(channels, call.lanes)
-    width = vectors * call.lanes
+    width = schedule.ceil_div(channels, call.lanes) * call.lanes
     run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, channels)
-    taps = scratch + call.runs
-    write_taps(call, g, channels, taps)
     pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
     low, high = -np.inf, np.inf
     if call.clamps:
         low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
-    parts = schedule.ceil_div(columns, g.tile_m)
-    w_tap, step = width * call.itemsize, schedule.column_step(g) * pixel
-    weights = call.panels + block * call.panel_group
-    sums = call.bias + block * call.bias_panel
-    staged = call.staged or channels < width
-    staging = scratch + call.staging
-    out = (staging, rows * columns * w_tap, columns * w_tap, w_tap)  # address, byte strides
+    staged = call.staged or channels < call.lanes
+    staging, step = scratch + call.staging, width * call.itemsize
+    out = (staging, rows * columns * step, columns * step, step)  # address, byte strides
     if not staged:
         y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + c * call.y_k
         out = (y, call.y_n, call.y_p, call.y_q)
+    weights = call.panels + block * call.panel_group
+    sums, taps = call.bias + block * call.bias_panel, scratch + call.runs
+    span = Span(weights, sums, taps, channels, step, out[3], low, high)
+    by_row = call.row_kernels and g.phases_w == 1  # else neighbours lie in several buffers
+    slot = DEPTHWISE_ROW if by_row else DEPTHWISE
+    a_step = schedule.column_step(g) * pixel
+    count = 0
+    if not call.in_place:
+        count = write_taps(call, g, channels, 0, g.R, 0, 1 if by_row else g.S, taps)
     for image in range(images):
         for row in range(rows):
-            a = scratch + (image * schedule.image_rows(g) + row) * pitch
             to = out[0] + image * out[1] + row * out[2]
-            for part in range(parts):
-                begin, end = part * columns // parts, (part + 1) * columns // parts
-                run_part(
-                    call.kernels, DEPTHWISE + end - begin, a + begin * step, weights, taps, sums,
-                    to + begin * out[3], g.R * g.S, step, w_tap, out[3], vectors, low, high,
-                )  # fmt: skip
+            if call.in_place:
+                sum_row_in_place(call, g, span, n + image, p + row, q, columns, c, to)
+            else:
+                a = scratch + (image * schedule.image_rows(g) + row) * pitch
+                a_pixel = pixel if by_row else a_step
+                sum_pixels(call, g, span, slot, count, a, a_step, a_pixel, to, columns)
     if staged:
         run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, c, channels)
 

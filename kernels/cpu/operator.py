@@ -234,18 +234,34 @@ class Depthwise(Operator):
         self.group_bytes = depthwise_panel_bytes(self.g, self.itemsize)  # of a channel block
         self.packed_bytes = self.group_bytes * schedule.block_count(self.g)
         self.constant["panel_group"] = self.group_bytes
+        self.constant["row_kernels"] = self._row() is not None
 
     def _taps(self):
         return self.g.R * self.g.S
 
     def _own_parts(self, recording):
-        heights = {h for *_, q in _tile_extents(self.g) for h in _heights(self.g, q)}
+        whole = {h for *_, q in _tile_extents(self.g) for h in _heights(self.g, q)}
+        if self.in_place:  # border pixels are computed one by one, and what is left between them
+            whole = set(range(1, min(self.g.tile_m, self.g.Q) + 1))
+        row = self._row()
+        single = {1} if row and self.in_place else set() if row else whole
+        kinds = [(table.DEPTHWISE, None, single), (table.DEPTHWISE_ROW, row, whole if row else ())]
         return {
-            table.DEPTHWISE + height: depthwise.compile_microkernel(
-                height, self.lanes, self.itemsize, self.fma
+            slot + height: depthwise.compile_microkernel(
+                height, kind, self.lanes, self.itemsize, self.fma
             )
+            for slot, kind, heights in kinds
             for height in heights
         }
+
+    def _row(self):
+        """(taps, stride) of kernels that take a filter row at once; None where taps lie apart."""
+        g = self.g
+        stride = g.stride_w if self.in_place else 1
+        together = g.dilation_w == 1 and (self.in_place or g.phases_w == 1)
+        if not together or stride > 2 or not 2 <= g.S <= depthwise.ROW_TAPS:
+            return None
+        return g.S, stride
 
     def _entry(self):
         return depthwise.compile_depthwise().address
@@ -254,7 +270,7 @@ class Depthwise(Operator):
         return depthwise.compile_pack().address
 
     def _layout(self, packs):
-        return depthwise_layout(self.g, self.itemsize, self.lanes)
+        return depthwise_layout(self.g, self.itemsize, self.lanes, self.in_place)
 
     def _packing_layout(self):
         return ScratchLayout(0, 0, 0, 0, 0)

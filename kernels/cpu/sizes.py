@@ -75,13 +75,13 @@ def winograd_layout(g: Geometry, itemsize: int, lanes: int, m: int, packs: bool)
     )
 
 
-def depthwise_layout(g: Geometry, itemsize: int, lanes: int) -> ScratchLayout:
-    """What depthwise needs; the last pixel's vector may run over the buffer's end."""
+def depthwise_layout(g: Geometry, itemsize: int, lanes: int, in_place: bool) -> ScratchLayout:
+    """What depthwise needs; fewer channels than lanes may run over the buffer's end."""
     pixels = g.tile_n * g.tile_p * g.tile_q
     return ScratchLayout(
-        buffer=buffer_bytes(g, itemsize) + lanes * itemsize,
+        buffer=0 if in_place else buffer_bytes(g, itemsize) + lanes * itemsize,
         staging=pixels * g.tile_c * itemsize,
-        runs=8 * g.R * g.S,
+        runs=16 * g.R * g.S,
         packing=0,
         panel=0,
     )

@@ -24,7 +24,8 @@ WINOGRAD_INPUT = STORE_TILE + 1
 WINOGRAD_FILTER = WINOGRAD_INPUT + 1
 WINOGRAD_OUTPUT = WINOGRAD_FILTER + 1
 DEPTHWISE = WINOGRAD_OUTPUT + 1  # depthwise microkernels: [pixels], below HEIGHTS
-SLOTS = DEPTHWISE + HEIGHTS
+DEPTHWISE_ROW = DEPTHWISE + HEIGHTS  # likewise, those that take a filter row at once
+SLOTS = DEPTHWISE_ROW + HEIGHTS
 
 
 @register_jitable

@@ -1,0 +1,75 @@
+"""Depthwise convolution: every size of filter and stride, channels below, at and past the lanes."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from implicit_conv import PlanError, conv2d, cpu, plan_conv2d
+from implicit_conv.testing import Case, to_nchw
+
+thorough = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@st.composite
+def cases(draw):
+    pad = st.tuples(st.integers(-1, 4), st.integers(-1, 4))
+    case = Case(
+        N=draw(st.integers(1, 3)),
+        groups=draw(st.sampled_from([2, 3, 7, 8, 15, 16, 17, 33, 70, 300])),
+        size=draw(st.tuples(st.integers(1, 14), st.integers(1, 40))),
+        kernel=draw(st.tuples(st.sampled_from([1, 2, 3, 5, 7]), st.sampled_from([1, 2, 3, 5, 7]))),
+        stride=draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
+        dilation=draw(st.tuples(st.integers(1, 2), st.integers(1, 2))),
+        padding=(draw(pad), draw(pad)),
+        layout=draw(st.sampled_from(["NCHW", "NHWC"])),
+        weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
+        dtype=draw(st.sampled_from(["float32", "float64"])),
+    )  # fmt: skip
+    assume(min(case.output) >= 1)
+    return case
+
+
+@settings(thorough, max_examples=600)
+@given(case=cases(), seed=st.integers(0, 2**31))
+def test_integers_are_exact(case, seed):
+    x, w = case.inputs(seed, integers=True)
+    arrays = case.arrange(x, w)
+    y = conv2d(*arrays, **case.options, algorithm="depthwise", precision="strict")
+    np.testing.assert_array_equal(to_nchw(y, case.layout), case.reference(x, w))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("channels", [5, 16, 37])
+def test_epilogue_strides_and_bits(layout, channels):
+    """Residual, activation, strided channels; the same bits for any batch."""
+    case = Case(N=3, groups=channels, size=(9, 20), padding=((1, 1), (1, 1)), layout=layout)
+    x, w = case.inputs(0)
+    x, w = case.arrange(x, w)
+    wide = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
+    wide[..., ::2] = x
+    bias = np.arange(channels, dtype=np.float32)
+    residual = np.ones_like(x)
+    options = {**case.options, "algorithm": "depthwise", "precision": "strict"}
+    y = conv2d(x, w, bias, residual=residual, activation="relu", **options)
+    plain = conv2d(wide[..., ::2], w, bias, **options)
+    np.testing.assert_allclose(y, np.maximum(plain + 1, 0), rtol=0, atol=1e-5)
+    single = conv2d(x[1:2], w, bias, residual=residual[1:2], activation="relu", **options)
+    np.testing.assert_array_equal(single, y[1:2])
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_executed_loads_are_the_planned_ones(layout):
+    case = Case(N=2, groups=40, size=(9, 20), padding=((1, 1), (1, 1)), layout=layout)
+    x, w = case.arrange(*case.inputs(0))
+    plan = plan_conv2d(x.shape, w.shape, **case.options, algorithm="depthwise")
+    assert plan.in_place == (layout == "NHWC")
+    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+
+
+def test_it_is_chosen_for_many_groups_and_refused_for_others():
+    assert plan_conv2d((1, 64, 28, 28), (64, 1, 3, 3), groups=64).algorithm == "depthwise"
+    with pytest.raises(PlanError, match="one channel and one filter a group"):
+        plan_conv2d((1, 64, 28, 28), (128, 1, 3, 3), groups=64, algorithm="depthwise")
