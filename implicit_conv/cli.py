@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from implicit_conv import __version__, demo, info
+from implicit_conv import __version__, bench, demo, info
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.register(commands)
     info.register(commands)
+    bench.register(commands)
     _register_explain(commands)
     options = parser.parse_args(arguments)
     try:
