@@ -115,8 +115,8 @@ def engine_counts(arch: str) -> Numbers:
 
 def plan_for(case: Case, arch: CpuArch) -> Plan:
     """The plan of `case` on a fixed CPU."""
-    shapes = [array.shape for array in case.arrange(*case.inputs(0))]
-    problem = Problem.parse(*shapes, case.dtype, **case.options)
+    x, w = case.arrange(*case.inputs(0))
+    problem = Problem.parse(x.shape, w.shape, case.dtype, **case.options)
     chosen = plan(problem, arch, "standard", "auto", collapse=True)
     return replace(chosen, out_dtype=case.dtype)
 
@@ -160,17 +160,11 @@ def _flat(tree: Numbers, prefix: str = "") -> dict[str, object]:
 
 def print_changes(changes: list[tuple[str, object, object]]) -> None:
     """The changes as a table."""
-    from rich.console import Console
-    from rich.table import Table
+    from perf.tables import console, table_of
 
-    console = Console()
     if not changes:
-        console.print("gates: all counts are the expected ones")
+        console().print("gates: all counts are the expected ones")
         return
-    table = Table(title="counts that changed")
-    for heading in ("count", "expected", "measured"):
-        table.add_column(heading, overflow="fold")
-    for name, before, after in changes:
-        table.add_row(name, str(before), str(after))
-    console.print(table)
-    console.print("If the change is meant: python -m perf gates --update, and commit gates.json.")
+    lines = [[name, str(before), str(after)] for name, before, after in changes]
+    console().print(table_of(["count", "expected", "measured"], lines, "counts that changed"))
+    print("If the change is meant: python -m perf gates --update, and commit gates.json.")
