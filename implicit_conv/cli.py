@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from implicit_conv import __version__, demo, info
+from implicit_conv import __version__, bench, demo, info
 from implicit_conv.errors import DTypeError, PlanError, ShapeError, UsageError
 from implicit_conv.tma import commands as laboratory
 
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.register(commands)
     info.register(commands)
+    bench.register(commands)
     laboratory.register(commands)
     _register_explain(commands)
     options = parser.parse_args(arguments)

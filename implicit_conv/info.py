@@ -31,7 +31,7 @@ def describe() -> str:
     rows = {
         "versions": _versions(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "CPU": f"{_cpu_name()}, {', '.join(f for f in FEATURES if features.get(f)) or 'baseline'}",
+        "CPU": f"{cpu_name()}, {', '.join(f for f in FEATURES if features.get(f)) or 'baseline'}",
         "vectors": f"{arch.vector_bits} bits, register tiles of at most {arch.tile_pixels} pixels "
         "x 2 vectors",
         "caches": f"{arch.l1_bytes >> 10} KiB L1, {arch.l2_bytes >> 10} KiB L2",
@@ -57,7 +57,7 @@ def _versions() -> str:
     return ", ".join(found)
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     """The CPU's name, for people; nothing is decided by it."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:

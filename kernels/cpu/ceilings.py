@@ -1,0 +1,105 @@
+"""The two ceilings that a measured convolution is held against: FMAs from registers, and a copy.
+
+Both are launched as a convolution is, on the same threads, so that they can be timed in turn with
+it. Each thread has its own part of the memory at ``call.scratch``.
+"""
+
+import functools
+
+import numpy as np
+from numba import carray
+
+from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu.call import Call, blob_of
+from implicit_conv.kernels.cpu.launch import ENTRY, launch
+from implicit_conv.kernels.cpu.pool import aligned_bytes
+from implicit_conv.kernels.cpu.table import compile_emitted, compile_part
+from implicit_conv.kernels.cpu.vector import BYTES, Emitter
+from implicit_conv.kernels.geometry import Geometry
+
+CHAINS = 12  # independent sums: latency 4 x 2 FMAs a cycle needs 8; 16 registers hold 12
+STEPS = 8  # FMAs of each chain in one turn of the loop
+TURNS = 1 << 15  # 0.3 ms: what a launch costs does not show
+LINES = 64 * (CHAINS + 2)  # bytes of a thread: the sums, a factor and an addend
+NO_GEOMETRY = Geometry(*[0] * (len(Geometry._fields)))
+
+
+def emit_fmas(lanes, itemsize, fma, builder, args):
+    """TURNS x STEPS x CHAINS FMAs on the values at args[0], which are written back."""
+    e = Emitter(builder, lanes, itemsize, fma)
+    base = builder.inttoptr(args[0], BYTES)
+    places = [e.at(base, 64 * i) for i in range(CHAINS + 2)]
+    *sums, factor, addend = (e.load(place) for place in places)
+
+    def turn(_, sums):
+        for _ in range(STEPS):
+            sums = [e.multiply_add(value, factor, addend) for value in sums]
+        return sums
+
+    sums = e.loop(args[1], 1, sums, turn)
+    for value, place in zip(sums, places, strict=False):
+        e.store(value, place)
+
+
+def fmas(blob, thread):
+    """Template: one thread's FMAs."""
+    call = carray(blob, 1)[0].call
+    body(call.scratch + thread * call.scratch_bytes, call.items)  # noqa: F821, bound
+
+
+def copy_share(blob, thread):
+    """Template: one thread's share of a copy from ``call.x`` to ``call.y``."""
+    call = carray(blob, 1)[0].call
+    start = thread * call.scratch_bytes
+    memory.copy(call.y + start, call.x + start, call.scratch_bytes)
+
+
+@functools.cache
+def _compile_fmas(lanes, itemsize, fma):
+    name = f"fmas_{lanes}x{itemsize}{'' if fma else '_no_fma'}"
+    emit = functools.partial(emit_fmas, lanes, itemsize, fma)
+    return compile_emitted(ENTRY, fmas, name, emit)
+
+
+@functools.cache
+def _compile_copy():
+    return compile_part(ENTRY, copy_share, "copy_share")
+
+
+def _call(**fields):
+    return Call(**{**dict.fromkeys(Call._fields, 0), **fields})
+
+
+class Fmas:
+    """A callable that does `flops` floating-point operations from registers, nothing else."""
+
+    def __init__(self, lanes, itemsize, fma, threads):
+        self._entry = _compile_fmas(lanes, itemsize, fma).address
+        self._threads = threads
+        self._values = aligned_bytes(LINES * threads)
+        self._values.view(np.float32 if itemsize == 4 else np.float64)[:] = 0.5
+        call = _call(scratch=self._values.ctypes.data, scratch_bytes=LINES, items=TURNS)
+        self._blob = blob_of(call, NO_GEOMETRY)
+        self.flops = 2 * lanes * CHAINS * STEPS * TURNS * threads
+
+    def __call__(self):
+        launch(self._entry, self._blob, self._threads)
+
+
+class Copy:
+    """A callable that copies `size` bytes, each thread its share; 2 x `size` bytes move."""
+
+    def __init__(self, size, threads):
+        self._entry = _compile_copy().address
+        self._threads = threads
+        share = size // threads
+        self._arrays = [aligned_bytes(share * threads) for _ in range(2)]
+        for array in self._arrays:
+            array[:] = 1  # touched: no page is mapped while the clock runs
+        x, y = self._arrays
+        call = _call(x=x.ctypes.data, y=y.ctypes.data, scratch_bytes=share)
+        self._blob = blob_of(call, NO_GEOMETRY)
+        self.bytes = 2 * share * threads
+
+    def __call__(self):
+        launch(self._entry, self._blob, self._threads)

@@ -1,0 +1,1 @@
+"""Measurements for maintainers: run, compare, gates, report; ``python -m perf --help``."""

@@ -1,0 +1,28 @@
+"""``python -m perf COMMAND``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from perf import gates, run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit status, 2 for what the user can mend."""
+    parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in (run, gates):
+        module.register(commands)
+    options = parser.parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except (ValueError, OSError, ImportError) as error:
+        print(f"perf {options.command}: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

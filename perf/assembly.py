@@ -1,0 +1,116 @@
+"""Instructions of the microkernel's inner loop, by class, for targets that need not be at hand.
+
+The emitted IR is compiled for a fixed CPU, so the counts change with the emitter and the compiler's
+version, never with the host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from implicit_conv.arch import REGISTER_PIXELS
+from implicit_conv.kernels.cpu.microkernel import ARGUMENTS, RegisterTile, emit
+
+
+@dataclass(frozen=True)
+class Target:
+    """A fixed CPU: where its code is compiled for, and how its instructions are read."""
+
+    triple: str
+    features: str
+    bits: int
+    registers: int
+    fma: str  # mnemonic
+    vector: str  # pattern of a vector register
+    stack: str  # pattern of an operand on the stack
+
+
+TARGETS = {
+    "avx512": Target(
+        "x86_64-linux-gnu", "+avx512f,+avx512vl,+avx512dq,+avx512bw,+avx2,+fma", 512, 32,
+        "vfn?m(add|sub)", r"%zmm\d+", r"\(%rsp",
+    ),
+    "avx2": Target(
+        "x86_64-linux-gnu", "+avx2,+fma", 256, 16, "vfn?m(add|sub)", r"%ymm\d+", r"\(%rsp"
+    ),
+    "neon": Target("aarch64-linux-gnu", "+neon", 128, 32, "fmla", r"\bv\d+\.", r"\[sp"),
+}  # fmt: skip
+
+# Classes in the order in which they are tried; patterns of mnemonics on x86-64 and AArch64. What
+# none matches is integer arithmetic.
+CLASSES = {
+    "prefetch": r"prefetch|prfm",
+    "broadcast": r"vp?broadcast|ld1r|dup",
+    "vector move": r"v(mov|extract|insert|perm|shuf|unpck)|ldr|ldp|ldur|str|stp|stur|ld1|st1",
+    "scalar move": r"mov",
+    "branch": r"j[a-z]+$|b\.|b$|cbn?z|tbn?z",
+}
+
+
+def largest_tile(target: Target) -> RegisterTile:
+    """The float32 register tile that the planner prefers on such a CPU."""
+    pixels = REGISTER_PIXELS[target.bits, target.registers]
+    return RegisterTile(1, pixels, 2, target.bits // 32, 4, True)
+
+
+def compile_for(target: Target, tile: RegisterTile) -> str:
+    """Assembly of the microkernel of `tile`, in the assembler's own syntax."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    module = ir.Module("microkernel")
+    module.triple = target.triple
+    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * 2
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "microkernel")
+    builder = ir.IRBuilder(function.append_basic_block())
+    emit(tile, builder, function.args)
+    builder.ret_void()
+    machine = llvm.Target.from_triple(target.triple).create_target_machine(
+        features=target.features, opt=3
+    )
+    parsed = llvm.parse_assembly(str(module))
+    passes = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(3))
+    passes.getModulePassManager().run(parsed, passes)
+    return str(machine.emit_assembly(parsed))
+
+
+def inner_loop(text: str, target: Target) -> list[str]:
+    """Instructions of the block with the most FMAs: the unrolled loop over the run's elements."""
+    blocks = re.split(r"^\.?L?BB\d+_\d+:.*$", text, flags=re.MULTILINE)
+
+    def fmas(block: str) -> int:
+        return len(re.findall(rf"^\s+{target.fma}", block, flags=re.MULTILINE))
+
+    lines = max(blocks, key=fmas).splitlines()
+    return [line.strip() for line in lines if re.match(r"\s+[a-z]", line)]
+
+
+def instruction_class(line: str, target: Target) -> str:
+    """The class of one instruction; what touches the stack is a spill."""
+    mnemonic = line.split(maxsplit=1)[0]
+    if re.search(target.stack, line):
+        return "spill"
+    if re.match(target.fma, mnemonic):
+        return "fma"
+    for name, pattern in CLASSES.items():
+        if re.match(pattern, mnemonic):
+            return name
+    return "integer"
+
+
+def instruction_counts(target: Target) -> dict[str, int]:
+    """Instructions of the inner loop by class, of the largest register tile."""
+    loop = inner_loop(compile_for(target, largest_tile(target)), target)
+    found = Counter(instruction_class(line, target) for line in loop)
+    return {name: found[name] for name in ("fma", "spill", *CLASSES, "integer")}
+
+
+def compiler() -> str:
+    """The versions that the counts depend on."""
+    import llvmlite
+
+    return f"llvmlite {llvmlite.__version__}, LLVM {'.'.join(map(str, llvm.llvm_version_info))}"

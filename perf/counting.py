@@ -1,0 +1,133 @@
+"""What the engine does for one convolution, counted while it does it: nothing here is planned.
+
+Loads come from the debug build's recorder. Every microkernel of the table is replaced by a function
+that notes the FMAs it is asked for and calls the real one. Scratch is what the engine borrows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from unittest import mock
+
+import numpy as np
+
+from implicit_conv import cpu
+from implicit_conv.kernels.cpu import operator, table
+from implicit_conv.kernels.cpu.microkernel import ARGUMENTS
+from implicit_conv.kernels.cpu.pool import Pool
+from implicit_conv.plan import Plan
+from implicit_conv.testing import Array
+
+MICROKERNEL = ctypes.CFUNCTYPE(
+    None, *[ctypes.c_int64] * len(ARGUMENTS), ctypes.c_double, ctypes.c_double
+)
+RUNS, RUN_COUNT = ARGUMENTS.index("runs"), ARGUMENTS.index("run_count")
+
+
+class CountingPool(Pool):
+    """A pool that knows the most bytes it had lent out at one time."""
+
+    most = 0
+    _lent = 0
+
+    @contextmanager
+    def borrow(self, size: int) -> Iterator[Array]:
+        """As the pool does, and counted."""
+        self._lent += size
+        self.most = max(self.most, self._lent)
+        try:
+            with super().borrow(size) as memory:
+                yield memory
+        finally:
+            self._lent -= size
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one call: scratch that was borrowed, and the most that was allocated at once."""
+
+    scratch: int
+    peak: int
+
+
+def memory_of_call(plan: Plan, x: Array, w: Array) -> Memory:
+    """Memory of ``plan(x, w)``, its output and packed filter included in the peak."""
+    plan(x, w)  # what is compiled or cached is not counted
+    pool = CountingPool()
+    with mock.patch.object(operator, "POOL", pool):
+        tracemalloc.start()
+        try:
+            plan(x, w)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    return Memory(pool.most, peak)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of one convolution."""
+
+    loads_issued: int
+    bytes_loaded: int
+    microkernel_calls: int
+    useful_flops: int
+    issued_flops: int
+    scratch_bytes: int
+
+    def as_dict(self) -> dict[str, int]:
+        """The counts by name."""
+        return asdict(self)
+
+
+def count(plan: Plan, x: Array, w: Array) -> Counts:
+    """Run ``plan(x, w)`` on one thread, counting; x and w lie as the plan expects them."""
+    loads = cpu.executed_loads(plan, x, w)
+    calls, flops = _count_flops(plan, x, w)
+    return Counts(
+        loads_issued=len(loads),
+        bytes_loaded=sum(load.bytes for load in loads),
+        microkernel_calls=calls,
+        useful_flops=plan.flops,
+        issued_flops=flops,
+        scratch_bytes=memory_of_call(plan, x, w).scratch,
+    )
+
+
+def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
+    """(microkernels called, floating-point operations they were asked for)."""
+    y = np.empty(plan.problem.output_shape, plan.problem.dtype)
+    compiled = cpu.operator(cpu.suited(plan, x, y, None), False)  # cached: the one that runs
+    lanes = plan.arch.lanes(plan.problem.itemsize)
+    tally = [0, 0]
+    replaced = []  # callbacks must outlive the run
+    before = compiled.table.copy()
+    for slot in np.flatnonzero(compiled.table[: table.TRANSPOSES]).tolist():
+        callback = _counting(slot, int(before[slot]), lanes, tally)
+        replaced.append(callback)
+        compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
+    try:
+        cpu.run(plan, x, w, y)
+    finally:
+        compiled.table[:] = before
+    return tally[0], tally[1]
+
+
+def _counting(slot: int, address: int, lanes: int, tally: list[int]) -> ctypes._FuncPointer:
+    """The microkernel at `address`, counted: every run's elements, for each pixel and vector."""
+    kernel = MICROKERNEL(address)
+    vectors, shape = divmod(slot, table.HEIGHTS**2)
+    groups, inner = divmod(shape, table.HEIGHTS)
+    sums = groups * inner * (vectors + 1) * lanes
+
+    def counted(*arguments: int) -> None:
+        runs = (ctypes.c_int64 * (2 * arguments[RUN_COUNT])).from_address(arguments[RUNS])
+        tally[0] += 1
+        tally[1] += 2 * sums * sum(runs[1::2])
+        kernel(*arguments)
+
+    return MICROKERNEL(counted)

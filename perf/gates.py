@@ -1,0 +1,170 @@
+"""Gates without noise: counts that change only when the code does, held against committed ones.
+
+A change is shown as a table and fails, unless ``gates.json`` changes with it (``--update``). Loads,
+FLOPs and scratch are counted by the executing engine, planned for fixed CPUs; instructions are
+counted in code compiled for fixed CPUs; so the host does not show.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from implicit_conv.arch import CpuArch
+from implicit_conv.plan import Plan, plan
+from implicit_conv.problem import Problem
+from implicit_conv.testing import Case
+from perf.layers import layers
+
+EXPECTED = Path(__file__).with_name("gates.json")
+ROOT = EXPECTED.parent.parent
+
+ARCHES = {
+    "avx512": CpuArch(512, True, 32 << 10, 1 << 20, 1, 14),
+    "avx2": CpuArch(256, True, 32 << 10, 512 << 10, 1, 6),
+}
+# One layer of each kind: few channels, a phase buffer per stride, read in place, staged, channel
+# blocks, depthwise, a tail in filters.
+LAYERS = (
+    ("resnet50", "7x7/2 3-64 @224"), ("resnet50", "1x1 256-64 @56"),
+    ("resnet50", "3x3 128-128 @28"), ("resnet50", "3x3/2 256-256 @28"),
+    ("resnet50", "1x1/2 1024-2048 @14"), ("resnet50", "3x3 512-512 @7"),
+    ("mobilenet", "3x3 dw 144 @56"), ("mobilenet", "1x1 144-24 @56"),
+)  # fmt: skip
+
+ENGINE = """
+import json, sys
+from perf.gates import engine_counts
+print(json.dumps(engine_counts(sys.argv[1])))
+"""
+IMPORTED = """
+import sys
+import numpy
+before = set(sys.modules)
+import implicit_conv
+new = {name for name in sys.modules if name not in before}
+own = {name for name in new if name.split(".")[0] == "implicit_conv"}
+foreign = {name.split(".")[0] for name in new - own} - set(sys.stdlib_module_names)
+print(*sorted(own | foreign))
+"""
+
+Numbers = dict[str, Any]
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser("gates", help="noise-free counts against the committed ones")
+    parser.add_argument("--update", action="store_true", help="write the counts to gates.json")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status: 0 as expected, 1 changed."""
+    measured = measure()
+    expected = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
+    changes = differences(expected, measured)
+    print_changes(changes)
+    if expected and expected["compiler"] != measured["compiler"]:
+        print(
+            f"instructions were not compared: they are counted for {expected['compiler']}, "
+            f"this is {measured['compiler']}"
+        )
+    if options.update:
+        EXPECTED.write_text(json.dumps(measured, indent=1) + "\n")
+        return 0
+    return 1 if changes else 0
+
+
+def measure() -> Numbers:
+    """All counts, nested by section and by what they belong to."""
+    from perf.assembly import TARGETS, compiler, instruction_counts
+
+    return {
+        "compiler": compiler(),
+        "engine": {name: json.loads(_python(ENGINE, name)) for name in ARCHES},
+        "instructions": {name: instruction_counts(target) for name, target in TARGETS.items()},
+        "modules imported": _python(IMPORTED).split(),
+    }
+
+
+def engine_counts(arch: str) -> Numbers:
+    """Counts of the executing engine for each layout and layer on one fixed CPU.
+
+    Run it in a process with an empty kernel cache of its own: the kernels compiled are the files
+    that it leaves there.
+    """
+    from implicit_conv.kernels.cpu.cache import cache_folder
+    from perf.counting import count
+
+    found: Numbers = {}
+    for layout in ("NCHW", "NHWC"):
+        for suite, name in LAYERS:
+            case = layers(suite, layout)[name]
+            counts = count(plan_for(case, ARCHES[arch]), *case.arrange(*case.inputs(0)))
+            found[f"{layout} {name}"] = counts.as_dict()
+    found["kernels compiled"] = len(list(cache_folder().rglob("*.nbc")))
+    return found
+
+
+def plan_for(case: Case, arch: CpuArch) -> Plan:
+    """The plan of `case` on a fixed CPU."""
+    x, w = case.arrange(*case.inputs(0))
+    problem = Problem.parse(x.shape, w.shape, case.dtype, **case.options)
+    chosen = plan(problem, arch, "standard", "auto", collapse=True)
+    return replace(chosen, out_dtype=case.dtype)
+
+
+def _python(code: str, *arguments: str) -> str:
+    """What `code` prints in a process of its own, with an empty kernel cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "IMPLICIT_CONV_CACHE_DIR": folder}
+        command = [sys.executable, "-c", code, *arguments]
+        result = subprocess.run(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        )
+    return result.stdout
+
+
+def differences(expected: Numbers, measured: Numbers) -> list[tuple[str, object, object]]:
+    """(name, expected, measured) of every count that differs; None where one side lacks it.
+
+    Instructions depend on the compiler: they are compared only where its version is the expected.
+    """
+    skipped = {"compiler"}
+    if expected.get("compiler") != measured["compiler"]:
+        skipped.add("instructions")
+    before = _flat({k: v for k, v in expected.items() if k not in skipped})
+    after = _flat({k: v for k, v in measured.items() if k not in skipped})
+    names = [*after, *(name for name in before if name not in after)]
+    return [
+        (name, before.get(name), after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _flat(tree: Numbers, prefix: str = "") -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in tree.items():
+        path = f"{prefix} / {name}" if prefix else name
+        found |= _flat(value, path) if isinstance(value, dict) else {path: value}
+    return found
+
+
+def print_changes(changes: list[tuple[str, object, object]]) -> None:
+    """The changes as a table."""
+    from perf.tables import console, table_of
+
+    if not changes:
+        console().print("gates: all counts are the expected ones")
+        return
+    lines = [[name, str(before), str(after)] for name, before, after in changes]
+    console().print(table_of(["count", "expected", "measured"], lines, "counts that changed"))
+    print("If the change is meant: python -m perf gates --update, and commit gates.json.")

@@ -1,0 +1,163 @@
+"""Named tables of layers, each with its source; batch 1, the distinct convolutions of a network.
+
+A table holds what its source says; shapes follow from it. Every suite is a dict of layer name to
+`Case`, in the order of the network.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from implicit_conv.testing import Case
+
+Suite = dict[str, Case]
+
+# He et al., "Deep Residual Learning for Image Recognition" (2016), table 1, in the form known as
+# v1.5 (torchvision, NVIDIA): the stride stands in the 3x3. (width, input size, stride of the
+# stage).
+RESNET50_STAGES = ((64, 56, 1), (128, 56, 2), (256, 28, 2), (512, 14, 2))
+
+# Sandler et al., "MobileNetV2" (2018), table 2: (expansion, output channels, blocks, stride).
+MOBILENET_V2 = (
+    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)  # fmt: skip
+
+# Simonyan and Zisserman, "Very Deep Convolutional Networks" (2014), table 1, column D:
+# (filters, convolutions) between poolings.
+VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+
+# Ronneberger et al., "U-Net" (2015), figure 1: 572 x 572 input, no padding; (filters, input size)
+# of the two 3x3 convolutions of each level, down and then up.
+UNET_DOWN = ((64, 572), (128, 284), (256, 140), (512, 68), (1024, 32))
+UNET_UP = ((512, 56), (256, 104), (128, 200), (64, 392))
+
+GPU_BATCH = 64
+
+
+def layer(
+    c: int, k: int, size: int, taps: int = 1, stride: int = 1, pad: int | None = None
+) -> Suite:
+    """One square layer under its name; padded by half the filter unless told otherwise."""
+    low = taps // 2 if pad is None else pad
+    case = Case(
+        C=c, K=k, size=(size, size), kernel=(taps, taps), stride=(stride, stride),
+        padding=((low, low), (low, low)),
+    )  # fmt: skip
+    return {name_of(case): case}
+
+
+def depthwise(channels: int, size: int, stride: int) -> Suite:
+    """A depthwise 3x3 layer: one filter for each channel."""
+    case = Case(
+        C=1, K=1, groups=channels, size=(size, size), kernel=(3, 3), stride=(stride, stride),
+        padding=((1, 1), (1, 1)),
+    )  # fmt: skip
+    return {name_of(case): case}
+
+
+def name_of(case: Case) -> str:
+    """Such as "3x3/2 128-256 @56": taps, stride, channels, filters, input size."""
+    stride = f"/{case.stride[0]}" if case.stride[0] > 1 else ""
+    channels = f"dw {case.groups}" if case.groups > 1 else f"{case.C}-{case.K}"
+    return f"{case.kernel[0]}x{case.kernel[1]}{stride} {channels} @{case.size[0]}"
+
+
+def resnet50() -> Suite:
+    """The 23 distinct shapes, stem and shortcuts included."""
+    suite = layer(3, 64, 224, 7, 2)
+    channels = 64
+    for width, size, stride in RESNET50_STAGES:
+        out = size // stride
+        suite |= layer(channels, width, size)
+        suite |= layer(width, width, size, 3, stride)
+        suite |= layer(width, 4 * width, out)
+        suite |= layer(channels, 4 * width, size, 1, stride)  # the shortcut
+        suite |= layer(4 * width, width, out)
+        suite |= layer(width, width, out, 3)
+        channels = 4 * width
+    return suite
+
+
+def mobilenet() -> Suite:
+    """Stem, pointwise and depthwise layers of MobileNetV2 at 224 x 224."""
+    suite = layer(3, 32, 224, 3, 2)
+    channels, size = 32, 112
+    for expansion, filters, blocks, first_stride in MOBILENET_V2:
+        for block in range(blocks):
+            stride = first_stride if block == 0 else 1
+            wide = expansion * channels
+            if expansion > 1:
+                suite |= layer(channels, wide, size)
+            suite |= depthwise(wide, size, stride)
+            size //= stride
+            suite |= layer(wide, filters, size)
+            channels = filters
+    return suite | layer(channels, 1280, size)
+
+
+def vgg() -> Suite:
+    """The 9 distinct 3x3 layers of VGG-16."""
+    suite: Suite = {}
+    channels, size = 3, 224
+    for filters, count in VGG16:
+        for _ in range(count):
+            suite |= layer(channels, filters, size, 3)
+            channels = filters
+        size //= 2
+    return suite
+
+
+def unet() -> Suite:
+    """The convolutions of U-Net but its transposed ones: no padding, so sizes are odd ones."""
+    suite: Suite = {}
+    channels = 1
+    for filters, size in UNET_DOWN:
+        suite |= layer(channels, filters, size, 3, pad=0)
+        suite |= layer(filters, filters, size - 2, 3, pad=0)
+        channels = filters
+    for filters, size in UNET_UP:
+        suite |= layer(2 * filters, filters, size, 3, pad=0)
+        suite |= layer(filters, filters, size - 2, 3, pad=0)
+    return suite | layer(64, 2, 388)
+
+
+def small() -> Suite:
+    """Calls so short that what surrounds the kernel counts.
+
+    A filter bank on a thumbnail; LeNet-5 (LeCun et al. 1998, figure 2); the CIFAR network of He et
+    al. (2016, section 4.2), one 3x3 of each stage.
+    """
+    suite = layer(3, 8, 32, 3)
+    suite |= layer(1, 6, 32, 5, pad=0) | layer(6, 16, 14, 5, pad=0)
+    return suite | layer(16, 16, 32, 3) | layer(32, 32, 16, 3) | layer(64, 64, 8, 3)
+
+
+def gpu() -> Suite:
+    """ResNet-50 at a batch that fills a GPU."""
+    return {name: replace(case, N=GPU_BATCH) for name, case in resnet50().items()}
+
+
+SUITES = {
+    "resnet50": resnet50, "mobilenet": mobilenet, "vgg": vgg, "unet": unet, "small": small,
+    "gpu": gpu,
+}  # fmt: skip
+
+
+def layers(suite: str, layout: str = "NCHW", batch: int | None = None) -> Suite:
+    """The layers of a suite in `layout`, `batch` images each (the suite's own number if None).
+
+    "all" is every suite that suits a CPU; a shape that two of them have appears once.
+
+    Raises
+    ------
+    ValueError
+        No such suite.
+    """
+    if suite != "all" and suite not in SUITES:
+        raise ValueError(f"no suite is called {suite!r}; choose from {', '.join(SUITES)}, all")
+    chosen = [name for name in SUITES if name != "gpu"] if suite == "all" else [suite]
+    found: Suite = {}
+    for name in chosen:
+        found |= SUITES[name]()
+    return {name: replace(case, layout=layout, N=batch or case.N) for name, case in found.items()}

@@ -1,0 +1,155 @@
+"""Records: what was measured, where, and with what; JSON that a schema describes.
+
+A record is written after every row, so an interrupted run leaves a valid one behind, with
+``"complete": false``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+
+from implicit_conv.arch import cpu_arch, cpu_features
+from implicit_conv.bench import Seconds, paired_ratio, summarise
+from implicit_conv.info import cpu_name
+
+ROOT = Path(__file__).resolve().parent.parent
+SCHEMA = json.loads(Path(__file__).with_name("record.schema.json").read_text())
+PACKAGES = ("implicit-conv", "numpy", "numba", "llvmlite", "numba-cuda", "torch", "scipy")
+
+Record = dict[str, Any]
+
+
+def new_record(kind: str, settings: dict[str, Any]) -> Record:
+    """A record without rows: "run" or "compare" on this machine, now."""
+    return {
+        "schema": "implicit-conv-perf",
+        "version": 1,
+        "kind": kind,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "complete": False,
+        "machine": machine(),
+        "versions": versions(),
+        "commit": commit(),
+        "load": {"before": load(), "after": None},
+        "settings": settings,
+        "noise_floor": None,
+        "rows": [],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What a reader must know of the machine."""
+    arch = cpu_arch()
+    return {
+        "cpu": cpu_name(),
+        "flags": sorted(name for name, there in cpu_features().items() if there),
+        "cores": os.cpu_count() or 1,
+        "threads_available": arch.threads,
+        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "l1_bytes": arch.l1_bytes,
+        "l2_bytes": arch.l2_bytes,
+        "vector_bits": arch.vector_bits,
+        "gpu": None,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> dict[str, Any]:
+    """The checkout's commit, and whether tracked files differ from it; None without git."""
+    try:
+        head = git("rev-parse", "HEAD")
+        changed = bool(git("status", "--porcelain", "--untracked-files=no"))
+    except (OSError, subprocess.CalledProcessError):
+        return {"hash": None, "changed": None}
+    return {"hash": head, "changed": changed}
+
+
+def git(*arguments: str) -> str:
+    """What git prints, run in the checkout; its own messages are kept for the error."""
+    result = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return result.stdout.strip()
+
+
+def load() -> float | None:
+    """Load average of the last minute, where the system has one."""
+    average = getattr(os, "getloadavg", None)
+    return average()[0] if average else None
+
+
+def timings(samples: Mapping[str, Seconds]) -> dict[str, Any]:
+    """Summaries and samples of each contender, as a row keeps them."""
+    return {
+        name: {**summarise(values)._asdict(), "samples": values.tolist()}
+        for name, values in samples.items()
+    }
+
+
+def ratios(samples: Mapping[str, Seconds]) -> dict[str, float]:
+    """Times of each contender over that of "call"; with "/plan" behind the name, of "plan"."""
+    found = {}
+    for ours, suffix in (("call", ""), ("plan", "/plan")):
+        others = (name for name in samples if name not in ("call", "plan"))
+        for name in others:
+            found[f"{name}{suffix}"] = paired_ratio(samples[name], samples[ours])
+    return found
+
+
+def validate(record: Record) -> None:
+    """Hold `record` to the schema.
+
+    Raises
+    ------
+    ValueError
+        What does not fit, and where.
+    """
+    try:
+        jsonschema.validate(record, SCHEMA)
+    except jsonschema.ValidationError as error:
+        where = " / ".join(map(str, error.absolute_path)) or "the record"
+        raise ValueError(f"{where}: {error.message}") from None
+
+
+def save(record: Record, path: Path) -> None:
+    """Write `record`, replacing the file as a whole: a reader never sees half of it."""
+    validate(record)
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(record, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def read(path: Path) -> Record:
+    """The record at `path`.
+
+    Raises
+    ------
+    ValueError
+        Not a record of this version.
+    """
+    try:
+        record: Record = json.loads(path.read_text())
+        validate(record)
+    except ValueError as error:
+        raise ValueError(f"{path} is not a record of this version: {error}") from None
+    return record

@@ -1,0 +1,181 @@
+"""``perf run``: the layers of a suite, checked and timed beside rivals; one row a layer.
+
+"call" is conv2d(x, w), packing counted; "plan" has a packed filter. Absolute times drift with the
+machine; ratios of contenders that were timed in turn do not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from implicit_conv.arch import cpu_arch
+from implicit_conv.bench import measure_ceilings
+from implicit_conv.contenders import CONTROL, RIVALS, Measurement, measure
+from implicit_conv.testing import Case
+from perf import tables
+from perf.layers import SUITES, Suite, layers
+from perf.record import Record, load, new_record, ratios, save, timings
+from perf.statistics import noise_floor
+
+INTERRUPTED = 130  # exit status, as of a shell
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser("run", help="time the layers of a suite", description=__doc__)
+    parser.add_argument("--suite", default="resnet50", choices=(*SUITES, "all"))
+    parser.add_argument("--layer", action="append", help="only layers whose name contains this")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--threads", type=int, help="all that are available by default")
+    parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
+    parser.add_argument("--batch", type=int, help="images; the suite's own number by default")
+    parser.add_argument(
+        "--against", action="append", choices=(*RIVALS, "nothing"),
+        help="a rival, several by repetition; torch by default where it is installed",
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=21, help="samples of each contender")
+    parser.add_argument("-o", "--output", type=Path, help="write the record here, row by row")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status: 0, or 130 after Ctrl-C; what was measured until then is shown and kept."""
+    if options.device == "cuda":
+        from perf.cuda import row_maker
+    else:
+        row_maker = cpu_row_maker
+    suite = chosen_layers(options)
+    record = new_record("run", settings(options))
+    console = tables.console()
+    status = 0
+    try:
+        make_row = row_maker(options, record)
+        with progress(console) as show:
+            measure_rows(record, suite, make_row, options.output, show)
+    except KeyboardInterrupt:
+        console.print("interrupted: the rows until here are whole")
+        status = INTERRUPTED
+    finish(record, complete=status == 0)
+    if options.output:
+        save(record, options.output)
+    console.print(tables.run_table(record))
+    return status
+
+
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    """What was asked for, as the record keeps it."""
+    return {
+        "suite": options.suite,
+        "device": options.device,
+        "threads": options.threads or cpu_arch().threads,
+        "layout": options.layout,
+        "batch": options.batch,
+        "against": rivals(options.against),
+        "rounds": options.rounds,
+    }
+
+
+def rivals(chosen: list[str] | None) -> list[str]:
+    """The rivals that were asked for; torch by default where it is installed."""
+    if chosen is None:
+        return ["torch"] if find_spec("torch") else []
+    missing = [name for name in chosen if name != "nothing" and not find_spec(name)]
+    if missing:
+        raise ImportError(f"{', '.join(missing)} is not installed; leave it out of --against")
+    return [name for name in chosen if name != "nothing"]
+
+
+def chosen_layers(options: argparse.Namespace) -> Suite:
+    """The suite's layers, or those that --layer names."""
+    suite = layers(options.suite, options.layout, options.batch)
+    wanted = options.layer or [""]
+    found = {name: case for name, case in suite.items() if any(part in name for part in wanted)}
+    if not found:
+        raise ValueError(f"no layer of {options.suite} has {' or '.join(wanted)!r} in its name")
+    return found
+
+
+Show = Callable[[str, int, int], None]  # (layer, done, of)
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Show]:
+    """A progress bar with the time left."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda layer, done, total: bar.update(
+            task, description=layer, completed=done, total=total
+        )
+
+
+def measure_rows(
+    record: Record,
+    suite: Suite,
+    make_row: Callable[[str, Case], dict[str, Any] | None],
+    output: Path | None,
+    show: Show,
+) -> None:
+    """Fill in the rows one by one, writing the record after each."""
+    for done, (name, case) in enumerate(suite.items()):
+        show(name, done, len(suite))
+        row = make_row(name, case)
+        if row is not None:
+            record["rows"].append(row)
+        if output:
+            save(record, output)
+
+
+def finish(record: Record, complete: bool) -> None:
+    """What can be said of the whole run: load, noise floor."""
+    controls = [row["ratios"][CONTROL] for row in record["rows"] if CONTROL in row["ratios"]]
+    record["noise_floor"] = noise_floor(controls) if controls else None
+    record["load"]["after"] = load()
+    record["complete"] = complete
+
+
+def cpu_row_maker(
+    options: argparse.Namespace, record: Record
+) -> Callable[[str, Case], dict[str, Any]]:
+    """Measure what all rows share; returns the function that makes a row."""
+    from perf.startup import startup
+
+    threads, against = record["settings"]["threads"], record["settings"]["against"]
+    record["startup"] = startup()
+    record["ceilings"] = measure_ceilings(threads, options.rounds)
+
+    def make_row(name: str, case: Case) -> dict[str, Any]:
+        return row_of(name, case, measure(case, against, threads, options.rounds))
+
+    return make_row
+
+
+def row_of(name: str, case: Case, measured: Measurement) -> dict[str, Any]:
+    """One measured layer as a record keeps it."""
+    from perf.counting import memory_of_call
+
+    plan, errors, samples = measured
+    memory = memory_of_call(plan, *case.arrange(*case.inputs(0)))
+    return {
+        "layer": name,
+        "case": asdict(case),
+        "algorithm": plan.algorithm,
+        "flops": plan.flops,
+        "bytes": plan.bytes,
+        "scratch_bytes": memory.scratch,
+        "peak_bytes": memory.peak,
+        "errors": errors,
+        "timings": timings(samples),
+        "ratios": ratios(samples),
+    }
