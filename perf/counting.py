@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import tracemalloc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from unittest import mock
 
@@ -18,7 +16,7 @@ import numpy as np
 from implicit_conv import cpu
 from implicit_conv.kernels.cpu import operator, table
 from implicit_conv.kernels.cpu.microkernel import ARGUMENTS
-from implicit_conv.kernels.cpu.pool import Pool
+from implicit_conv.kernels.cpu.pool import Block, Pool
 from implicit_conv.plan import Plan
 from implicit_conv.testing import Array
 
@@ -31,19 +29,21 @@ RUNS, RUN_COUNT = ARGUMENTS.index("runs"), ARGUMENTS.index("run_count")
 class CountingPool(Pool):
     """A pool that knows the most bytes it had lent out at one time."""
 
-    most = 0
-    _lent = 0
+    def __init__(self) -> None:
+        super().__init__(kept_bytes=0)  # every block is as large as what was asked for
+        self.most = 0
+        self._lent = 0
 
-    @contextmanager
-    def borrow(self, size: int) -> Iterator[Array]:
+    def take(self, size: int) -> Block:
         """As the pool does, and counted."""
         self._lent += size
         self.most = max(self.most, self._lent)
-        try:
-            with super().borrow(size) as memory:
-                yield memory
-        finally:
-            self._lent -= size
+        return super().take(size)
+
+    def give(self, block: Block) -> None:
+        """As the pool does, and counted."""
+        self._lent -= block.size
+        super().give(block)
 
 
 @dataclass(frozen=True)

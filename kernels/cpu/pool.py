@@ -2,7 +2,7 @@
 
 import threading
 from bisect import bisect_left, insort
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ class Block(NamedTuple):
     memory: object  # what keeps it alive
 
 
-def aligned_bytes(size):
+def aligned_bytes(size: int) -> Any:
     """An uninitialised array of `size` bytes that begins on a cache line."""
     memory = np.empty(size + LINE, np.uint8)
     start = -memory.ctypes.data % LINE
@@ -29,12 +29,12 @@ def aligned_bytes(size):
 class Pool:
     """Blocks that are lent out one at a time, from any thread."""
 
-    def __init__(self, kept_bytes=KEPT_BYTES):
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
-        self._free = []  # by size
+        self._free: list[tuple[int, Block]] = []  # by size
         self._lock = threading.Lock()
 
-    def take(self, size):
+    def take(self, size: int) -> Block:
         """The smallest free block of at least `size` bytes; it begins on a cache line."""
         with self._lock:
             index = bisect_left(self._free, (size,))
@@ -43,7 +43,7 @@ class Pool:
         memory = aligned_bytes(size)
         return Block(size, memory.ctypes.data, memory)
 
-    def give(self, block):
+    def give(self, block: Block) -> None:
         """Return what `take` lent."""
         with self._lock:
             insort(self._free, (block.size, block), key=lambda entry: entry[0])
