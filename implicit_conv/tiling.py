@@ -34,6 +34,7 @@ TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
 PACK_CYCLES = 1.0  # an element of the filter, packed as a whole: written and read again
 PACK_IN_LOOP_CYCLES = 0.7  # packed just before its use
 FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
+FAR_SHARE = 0.2  # of that stream, what does not hide behind the multiplications
 ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
 ROW_CYCLES = 200  # depthwise in place: tap tables and border pixels of a row
 CALL_CYCLES = 30  # a microkernel of few sums
@@ -121,7 +122,8 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads))
     items = max(1, tiles * chunks)
     idle = integers.ceil_div(items, threads) * threads / items
-    total = tiles * (max(multiply, far) + load * chunks + ITEM_CYCLES * chunks) * idle
+    stream = max(multiply, far) + FAR_SHARE * far
+    total = tiles * (stream + load * chunks + ITEM_CYCLES * chunks) * idle
     return total + pack * g.groups * elements * g.K
 
 
@@ -203,7 +205,8 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> floa
     items = max(1, tiles * chunks)
     idle = integers.ceil_div(items, threads) * threads / items
     again = (load + boxes * xis * channels * TRANSFORM_CYCLES[m] + ITEM_CYCLES) * (chunks - 1)
-    total = tiles * (max(multiply, far) + transforms + load + ITEM_CYCLES + again) * idle
+    stream = max(multiply, far) + FAR_SHARE * far
+    total = tiles * (stream + transforms + load + ITEM_CYCLES + again) * idle
     return total + g.C * g.K * (9 * PACK_CYCLES + xis * PACK_CYCLES / 2)
 
 

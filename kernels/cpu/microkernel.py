@@ -13,8 +13,10 @@ One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the larges
 """
 
 import functools
+import math
 from dataclasses import dataclass
 
+from llvmlite import ir
 from numba import types
 
 from implicit_conv.kernels.cpu.table import compile_emitted
@@ -80,24 +82,22 @@ def emit(tile, builder, args):
                 yield e.at(address, v * tile.vector_bytes)
 
     def run(index, carried):
+        """One run: move every base from where the last one ended, then go through its elements."""
+        cursor, *carried = carried
         entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(16)))
         offset = builder.load(e.pointer(entry, I64))
         length = builder.load(e.pointer(e.at(entry, 8), I64))
-        first = e.at(a, offset)
-        bases = [
-            e.opaque(pixel_address(first, "a", g, p)) for g, p in pixels if p % PIXELS_PER_BASE == 0
-        ]
+        move = builder.sub(offset, cursor)
+        carried = [e.at(base, move) for base in carried[: len(bases)]] + carried[len(bases) :]
         unrolled = builder.and_(length, i64(-UNROLL))
-        carried = [*bases, *carried]
         carried = e.loop(unrolled, UNROLL, carried, lambda _, c: step(UNROLL, c))
         carried = e.loop(builder.sub(length, unrolled), 1, carried, lambda _, c: step(1, c))
-        return carried[len(bases) :]
+        return [builder.add(offset, builder.mul(length, i64(tile.itemsize))), *carried]
 
     def step(count, carried):
         """`count` elements of the run: two panel loads and one broadcast a pixel for each."""
-        base_count = len(carried) - 1 - tile.pixels * tile.vectors
-        bases = [e.opaque(base) for base in carried[:base_count]]
-        b, acc = carried[base_count], list(carried[base_count + 1 :])
+        moving = [e.opaque(base) for base in carried[: len(bases)]]
+        b, acc = carried[len(bases)], list(carried[len(bases) + 1 :])
         for i in range(count):
             panel = e.at(b, i * tile.vectors * tile.vector_bytes)
             lines = range(0, tile.vectors * tile.vector_bytes, 64)
@@ -111,18 +111,29 @@ def emit(tile, builder, args):
             for at_pixel, (_, p) in enumerate(pixels):
                 base += p % PIXELS_PER_BASE == 0
                 moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
-                value = e.broadcast(e.at(e.at(bases[base], moved), i * tile.itemsize))
+                value = e.broadcast(e.at(e.at(moving[base], moved), i * tile.itemsize))
                 for v in range(tile.vectors):
                     k = at_pixel * tile.vectors + v
                     acc[k] = e.multiply_add(value, filters[v], acc[k])
-        bases = [e.at(base, count * tile.itemsize) for base in bases]
-        return [*bases, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
+        moving = [e.at(base, count * tile.itemsize) for base in moving]
+        return [*moving, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
 
+    bases = [pixel_address(a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
     acc = [e.load(address) for address in elements(c_in, "c_in")]
-    _, *acc = e.loop(at["run_count"], 1, [b, *acc], run)
-    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
-    for value, address in zip(acc, elements(c_out, "c_out"), strict=True):
-        e.store(e.clamp(value, low, high), address)
+    results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
+    acc = results[len(bases) + 2 :]
+    unbounded = builder.and_(
+        builder.fcmp_ordered("==", low, ir.Constant(low.type, -math.inf)),
+        builder.fcmp_ordered("==", high, ir.Constant(high.type, math.inf)),
+    )
+    with builder.if_else(unbounded) as (plain, bounded):
+        with plain:
+            for value, address in zip(acc, elements(c_out, "c_out"), strict=True):
+                e.store(value, address)
+        with bounded:
+            low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+            for value, address in zip(acc, elements(c_out, "c_out"), strict=True):
+                e.store(e.clamp(value, low, high), address)
 
 
 def microkernel(
