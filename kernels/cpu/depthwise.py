@@ -16,12 +16,12 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from numba import carray, types
+from numba import types
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import ENTRY, next_item
+from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.microkernel import PIXELS_PER_BASE
 from implicit_conv.kernels.cpu.table import (
     DEPTHWISE,
@@ -234,7 +234,7 @@ def sum_row_in_place(call, g, span, n, p, q, columns, c, out):
 @kernel()
 def run_item(blob, origin, block, scratch):
     """One load tile and one block of channels."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     images, rows, columns = schedule.tile_extent(g, n, p, q)
     c = block * g.tile_c
@@ -276,7 +276,7 @@ def run_item(blob, origin, block, scratch):
 
 def depthwise(blob, thread):
     """The launchable operator: items are (load tile, channel block)."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
     blocks = schedule.block_count(g)
     item = next_item(blob)
@@ -287,7 +287,7 @@ def depthwise(blob, thread):
 
 def pack(blob, thread):
     """The launchable packer: items are channel blocks."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     item = next_item(blob)
     while item < call.items:
         pack_channels(call, g, item)

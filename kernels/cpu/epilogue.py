@@ -7,13 +7,13 @@ whole panels of a channels-last output never comes here: the microkernel stores 
 import functools
 import math
 
-from numba import carray, types
+from numba import types
 
 from implicit_conv.kernels.activation import CLAMP, GELU, LEAKY_RELU, SIGMOID, SILU, TANH
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import BLOB_POINTER
+from implicit_conv.kernels.cpu.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.table import compile_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
@@ -51,7 +51,7 @@ def make_epilogue(lanes, itemsize):
     """(finish, write) for rows of pixels of elements of `itemsize` bytes."""
     transpose_block = make_transpose_block(lanes)
     copy_element = memory.copy_bytes(itemsize)
-    pointer = memory.float_pointer if itemsize == 4 else memory.double_pointer
+    read_element, write_element = memory.element_access(itemsize)
 
     @kernel()
     def finish(call, staging, width, filters, count, residual):
@@ -62,13 +62,12 @@ def make_epilogue(lanes, itemsize):
             memory.read_float(call.activation + 16),
         )
         for pixel in range(count):
-            values = carray(pointer(staging + pixel * width * itemsize), width)
             for k in range(filters):
-                value = values[k]
+                at = staging + (pixel * width + k) * itemsize
+                value = read_element(at)
                 if call.residual:
-                    at = residual + pixel * call.residual_q + k * call.residual_k
-                    value += carray(pointer(at), 1)[0]
-                values[k] = activate(value, kind, low, high)
+                    value += read_element(residual + pixel * call.residual_q + k * call.residual_k)
+                write_element(at, activate(value, kind, low, high))
 
     @kernel()
     def write(call, staging, width, filters, count, y):
@@ -98,7 +97,7 @@ def store_tile(blob, staging, width, n0, p0, q0, k, filters):
 
     Rows and columns past the output's end are left behind.
     """
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     images, staged_rows, pitch = schedule.tile_extent(g, n0, p0, q0)
     rows, columns = min(staged_rows, call.p_end - p0), min(pitch, call.q_end - q0)
     if call.clamps and columns == pitch == call.q_end and call.y_p == columns * call.y_q:

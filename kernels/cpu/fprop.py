@@ -17,12 +17,10 @@ import functools
 import math
 from typing import NamedTuple
 
-from numba import carray
-
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import ENTRY, next_item
+from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.table import (
     LOAD_TILE,
     PACK_BLOCK,
@@ -137,7 +135,7 @@ def multiply(call, g, extent, rows, a, panel, sums, out, runs, vectors, low, hig
 @kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One work item: a load tile and the panels first_panel .. end_panel - 1."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     images, rows, columns = schedule.tile_extent(g, n, p, q)
     extent = schedule.by_role(g, images, rows, columns)
@@ -190,7 +188,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
 
 def fprop(blob, thread):
     """The launchable operator: items are (group, load tile, chunk of panels)."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
     panels, tiles = schedule.panel_count(g), schedule.tile_count(g)
     chunks = schedule.ceil_div(panels, call.chunk)

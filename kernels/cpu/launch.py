@@ -14,7 +14,7 @@ import os
 import threading
 
 from llvmlite import ir
-from numba import carray, from_dtype, prange, types
+from numba import from_dtype, prange, types
 from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu import memory
@@ -38,10 +38,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+@intrinsic
+def fields(typingctx, blob):
+    """The record that a blob's pointer points to: `fields(blob).call`, `fields(blob).geometry`."""
+    return from_dtype(BLOB)(blob), lambda context, builder, signature, args: args[0]
+
+
+@intrinsic
+def _address(typingctx, pointer):
+    def codegen(context, builder, signature, args):
+        return builder.ptrtoint(args[0], I64)
+
+    return types.int64(pointer), codegen
+
+
 @kernel()
 def next_item(blob):
     """The next work item of this launch, each given out once."""
-    return memory.fetch_add(carray(blob, 1).ctypes.data, 1)
+    return memory.fetch_add(_address(blob), 1)
 
 
 @intrinsic

@@ -7,12 +7,12 @@ way. All strides are in bytes.
 
 import functools
 
-from numba import carray, types
+from numba import types
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import BLOB_POINTER
+from implicit_conv.kernels.cpu.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.record import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.table import compile_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
@@ -87,7 +87,7 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
     `c` is the first channel of the block, counted over all groups. Where the tile is read in place
     there is nothing to copy, only loads to record.
     """
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     if call.in_place and call.record == 0:
         return
     images, rows, columns = schedule.tile_extent(g, n0, p0, q0)

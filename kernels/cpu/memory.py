@@ -11,9 +11,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from implicit_conv.kernels.cpu.vector import BYTES, I64
+from implicit_conv.kernels.cpu.vector import BYTES, I64, SCALAR
 
 INT = types.int64
+DOUBLE_BYTES = 8
 
 
 def _intrinsic(result, parameters, emit):
@@ -106,17 +107,26 @@ def copy_bytes(size):
     return copy_fixed
 
 
-@intrinsic
-def float_pointer(typingctx, address):
-    """`address` as a pointer to float32, for numba.carray."""
-    return types.CPointer(types.float32)(INT), lambda c, b, s, a: b.inttoptr(
-        a[0], c.get_value_type(s.return_type)
-    )
+@functools.cache
+def element_access(itemsize):
+    """(read, write) of one float of `itemsize` bytes, as float64; write rounds once."""
+    kind = SCALAR[itemsize]
+    double = ir.DoubleType()
 
+    @intrinsic
+    def read_element(typingctx, address):
+        def emit(builder, address):
+            value = builder.load(builder.inttoptr(address, kind.as_pointer()))
+            return value if itemsize == DOUBLE_BYTES else builder.fpext(value, double)
 
-@intrinsic
-def double_pointer(typingctx, address):
-    """`address` as a pointer to float64, for numba.carray."""
-    return types.CPointer(types.float64)(INT), lambda c, b, s, a: b.inttoptr(
-        a[0], c.get_value_type(s.return_type)
-    )
+        return _intrinsic(types.float64, [INT], emit)
+
+    @intrinsic
+    def write_element(typingctx, address, value):
+        def emit(builder, address, value):
+            value = value if itemsize == DOUBLE_BYTES else builder.fptrunc(value, kind)
+            builder.store(value, builder.inttoptr(address, kind.as_pointer()))
+
+        return _intrinsic(types.void, [INT, types.float64], emit)
+
+    return read_element, write_element

@@ -7,12 +7,12 @@ the rest; filters past K are zero.
 
 import functools
 
-from numba import carray, types
+from numba import types
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import BLOB_POINTER, ENTRY, next_item
+from implicit_conv.kernels.cpu.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.record import FILTER, recorder
 from implicit_conv.kernels.cpu.table import PACK_BLOCK, compile_part, run_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
@@ -59,7 +59,7 @@ def make_packers(lanes, itemsize):
 
 def pack_block(blob, target, group, panel, block, scratch):
     """Template of the part that packs one channel block of one panel to `target`."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     width = schedule.ceil_div(filters, call.lanes) * call.lanes
     pitch = width * call.itemsize
@@ -115,7 +115,7 @@ def compile_pack_block(lanes, itemsize, recording=False):
 
 def pack(blob, thread):
     """The launchable packer: items are the panels of all groups."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     panels = schedule.panel_count(g)
     scratch = call.scratch + thread * call.scratch_bytes
     item = next_item(blob)

@@ -17,12 +17,12 @@ Matrices: Cook and Toom, from interpolation points (Winograd 1980; Lavin and Gra
 import functools
 
 import numpy as np
-from numba import carray, types
+from numba import types
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import ENTRY, next_item
+from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.sizes import LINE
 from implicit_conv.kernels.cpu.table import (
     LOAD_TILE,
@@ -220,7 +220,7 @@ def compile_transforms(m, lanes, itemsize, fma):
 @kernel()
 def pack_filters(blob, target, group, panel, scratch):
     """V of one panel: packed as for fprop, then transformed."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     vectors = schedule.ceil_div(filters, call.lanes)
     tap = g.C * vectors * call.lanes * call.itemsize
@@ -280,7 +280,7 @@ def multiply_boxes(call, g, boxes, u, u_pitch, u_xi, v, v_xi, products, xi_count
 @kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One load tile and the panels first_panel .. end_panel - 1."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     m, (n, p, q) = call.winograd, origin
     size = (m + TAPS - 1) ** 2
     extent = schedule.tile_extent(g, n, p, q)
@@ -318,7 +318,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
 
 def winograd(blob, thread):
     """The launchable operator: items are (group, load tile, chunk of panels)."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
     panels, tiles = schedule.panel_count(g), schedule.tile_count(g)
     chunks = schedule.ceil_div(panels, call.chunk)
@@ -333,7 +333,7 @@ def winograd(blob, thread):
 
 def pack(blob, thread):
     """The launchable packer: items are the panels of all groups."""
-    call, g = carray(blob, 1)[0].call, carray(blob, 1)[0].geometry
+    call, g = fields(blob).call, fields(blob).geometry
     panels = schedule.panel_count(g)
     scratch = call.scratch + thread * call.scratch_bytes
     size = (call.winograd + TAPS - 1) ** 2
