@@ -1,0 +1,169 @@
+"""Epilogue: accumulator -> staging tile -> bias, residual, activation -> y.
+
+A warp stages 16 rows x 32 columns of its accumulator at a time in shared memory of its own, so that
+stores run along y's contiguous axis whatever the fragments' layout. Rows past the last pixel, junk
+slots and columns past K are dropped here.
+"""
+
+import functools
+
+from implicit_conv.kernels import activate, blob, gmem, smem, warp
+from implicit_conv.kernels import schedule as plain_schedule
+from implicit_conv.kernels.ptx import device, device_module
+from implicit_conv.kernels.variant import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
+
+schedule = device_module(plain_schedule)
+TILES = CHUNK_COLUMNS // 8
+VALUES = 4 * TILES  # accumulator registers of a chunk
+
+
+@functools.cache
+def make_store_tile(v, chunk=0):
+    """store_tile(params, g, call, staging, tile, row, column, lane, acc): all chunks from `chunk`
+    on.
+
+    A tuple's values can only be told apart by constants, so each chunk has a function of its own,
+    which hands the rest of the tuple to the next.
+    """
+    across = v.tiles_n // TILES
+    rows, columns = chunk // across * CHUNK_ROWS, chunk % across * CHUNK_COLUMNS
+    store_chunk = make_store_chunk(v)
+    last = chunk + 1 == v.accumulators // VALUES
+    rest = None if last else make_store_tile(v, chunk + 1)
+
+    @device
+    def store_last(params, g, call, staging, tile, row, column, lane, acc):
+        store_chunk(params, g, call, staging, tile, row + rows, column + columns, lane, acc)
+
+    @device
+    def store(params, g, call, staging, tile, row, column, lane, acc):
+        store_chunk(
+            params, g, call, staging, tile, row + rows, column + columns, lane, acc[:VALUES]
+        )
+        rest(params, g, call, staging, tile, row, column, lane, acc[VALUES:])
+
+    return store_last if last else store
+
+
+@functools.cache
+def make_store_chunk(v):
+    """store_chunk: one chunk through the staging tile; `tile` is (group, gemm_m, gemm_n tile)."""
+    wide, tile_n = v.wide, v.tile_n
+    stage = smem.store_tiles(TILES, STAGING_PITCH)
+    write = make_write_packed(v) if v.packed else make_write_elements(v)
+    write_row = write[1]
+    lanes_down = write[0]
+
+    @device
+    def store_chunk(params, g, call, staging, tile, row, column, lane, values):
+        group, tile_m, panel = tile
+        stage(staging + lane // 4 * STAGING_PITCH + lane % 4 * 8, values)
+        warp.sync()
+        down, across = lanes_down(lane)
+        n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, row + down)
+        kept = schedule.gemm_m_kept(g, n, q)
+        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
+        residual = call.residual + n * call.residual_n + p * call.residual_p + q * call.residual_q
+        k = panel * tile_n + column
+        write_row(
+            params, g, call, staging + down * STAGING_PITCH, y, residual, kept, group, k, across
+        )
+        warp.sync()  # the staging tile is free for the next chunk
+
+    return store_chunk
+
+
+@functools.cache
+def make_finish(v):
+    """finish(params, g, call, value, residual row, kept, filter of all groups): one value of y, its
+    bits.
+    """
+    itemsize, plain = v.itemsize, v.plain
+    load, to_float = gmem.load(itemsize), gmem.to_float(v.dtype)
+    from_float = gmem.from_float(v.dtype)
+    function = activate.FUNCTIONS[v.activation]
+
+    @device
+    def add_bias(call, value, kept, k):
+        return value + to_float(load(call.bias + k * itemsize, kept & (call.bias != 0)))
+
+    @device
+    def finish_plain(params, call, value, residual, kept, k):
+        return from_float(add_bias(call, value, kept, k))
+
+    @device
+    def finish(params, call, value, residual, kept, k):
+        value = add_bias(call, value, kept, k)
+        at = residual + k * call.residual_k
+        value = value + to_float(load(at, kept & (call.residual != 0)))
+        return from_float(function(value, blob.limits(params)))
+
+    return finish_plain if plain else finish
+
+
+@functools.cache
+def make_write_elements(v):
+    """Any layout of y: lanes stand along rows (neighbouring pixels), element by element along K."""
+    itemsize = v.itemsize
+    store, finish = gmem.store(itemsize), make_finish(v)
+    step = 32 // CHUNK_ROWS
+
+    @device
+    def lanes_down(lane):
+        return lane % CHUNK_ROWS, lane // CHUNK_ROWS
+
+    @device
+    def write_row(params, g, call, staged, y, residual, kept, group, k, across):
+        for first in range(0, CHUNK_COLUMNS, step):
+            column = first + across
+            here = kept & (k + column < g.K)
+            filter_ = group * g.K + k + column
+            bits = finish(
+                params, call, smem.load_float(staged + 4 * column), residual, here, filter_
+            )
+            store(y + filter_ * call.y_k, bits, here)
+
+    return lanes_down, write_row
+
+
+@functools.cache
+def make_write_packed(v):
+    """Channels-last y whose rows of K are 16-byte aligned: 16 bytes a store, two lanes a row."""
+    itemsize = v.itemsize
+    finish = make_finish(v)
+    per_store = 16 // itemsize
+    load = smem.load_quads(per_store // 4, 16)
+    lanes = 32 // CHUNK_ROWS
+    columns = CHUNK_COLUMNS // lanes
+
+    @device
+    def lanes_down(lane):
+        return lane // lanes, lane % lanes
+
+    @device
+    def word(params, call, values, residual, here, k):
+        if itemsize == 4:
+            return finish(params, call, values[0], residual, here, k)
+        low = finish(params, call, values[0], residual, here, k)
+        return low | finish(params, call, values[1], residual, here, k + 1) << 16
+
+    per_word = 4 // itemsize  # slices of a tuple must be told by names or literals
+    second, third = 2 * per_word, 3 * per_word
+
+    @device
+    def write_row(params, g, call, staged, y, residual, kept, group, k, across):
+        for first in range(0, columns, per_store):
+            column = across * columns + first
+            here = kept & (k + column < g.K)
+            filter_ = group * g.K + k + column
+            values = load(staged + 4 * column)
+            gmem.store16(
+                y + filter_ * itemsize,
+                word(params, call, values[:per_word], residual, here, filter_),
+                word(params, call, values[per_word:], residual, here, filter_ + per_word),
+                word(params, call, values[second:], residual, here, filter_ + second),
+                word(params, call, values[third:], residual, here, filter_ + third),
+                here,
+            )
+
+    return lanes_down, write_row
