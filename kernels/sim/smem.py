@@ -33,7 +33,8 @@ def store_tiles(tiles, pitch):
     def hook(address, values):
         for tile in range(tiles):
             for half in range(2):
-                pair = np.stack(values[4 * tile + 2 * half :][:2], axis=1)
+                first = 4 * tile + 2 * half
+                pair = np.stack([_lanes(value) for value in values[first : first + 2]], axis=1)
                 _store(
                     address + 32 * tile + 8 * pitch * half, pair.astype(np.float32).view(np.uint8)
                 )
