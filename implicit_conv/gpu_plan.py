@@ -327,7 +327,9 @@ def plan(
         No kernel can serve, with each one's reason.
     """
     kind = CLAMP if activation is None else int(activation[0])
-    chosen = [variant] if variant else variants(problem, kind, activation is None)
+    chosen = variants(problem, kind, activation is None)
+    if variant is not None:
+        chosen = iter([replace(variant, activation=kind)])
     candidates = tuple(consider(problem, arch, v, options or Options()) for v in chosen)
     able = [candidate for candidate in candidates if candidate.estimate is not None]
     if not able:

@@ -31,6 +31,7 @@ def simulate(
     *,
     blocks: int | None = None,
     seed: int = 0,
+    record: list[Any] | None = None,
 ) -> Array:
     """y of `plan` for arrays in the problem's layouts, C-contiguous, element bits as stored.
 
@@ -42,6 +43,8 @@ def simulate(
         Blocks of the grid; fewer than tiles make blocks visit several tiles.
     seed : int
         Draws the order of warps and copies.
+    record : list, optional
+        Takes each tensor copy that is issued; see `kernels.sim.machine.launch`.
 
     Raises
     ------
@@ -63,7 +66,7 @@ def simulate(
     call = call_of(plan, places[0], places[1], out, bias_at, places[2])
     launch(
         make_fprop(v), _params(plan, call), blocks=blocks or plan.blocks, threads=v.threads,
-        smem_bytes=plan.layout.total, memory=memory, seed=seed,
+        smem_bytes=plan.layout.total, memory=memory, seed=seed, record=record,
         names=region_names(plan.layout, buffers(v, plan.geometry)),
     )  # fmt: skip
     kind = np.float32 if v.itemsize == 4 else np.uint16

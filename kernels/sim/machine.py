@@ -127,9 +127,9 @@ class Barrier:
 class Block:
     """One block: its warps, shared memory, barriers and copies under way."""
 
-    def __init__(self, index, blocks, warps, smem_bytes, memory, names, seed):
+    def __init__(self, index, blocks, warps, smem_bytes, memory, names, seed, record):
         self.index, self.blocks, self.warps_count = index, blocks, warps
-        self.memory, self.names = memory, names
+        self.memory, self.names, self.record = memory, names, record
         self.smem = SharedMemory(smem_bytes, BASE, warps)
         self.warps = [Warp(self, i) for i in range(warps)]
         self.barriers, self.copies, self.meetings = {}, [], {}
@@ -208,7 +208,7 @@ class Block:
                 yield f"  {barrier.state()}"
 
 
-def launch(kernel, params, *, blocks, threads, smem_bytes, memory, names=None, seed=0):
+def launch(kernel, params, *, blocks, threads, smem_bytes, memory, names=None, seed=0, record=None):
     """Run `kernel(params)` on a grid of `blocks`, one block after the other.
 
     Parameters
@@ -219,7 +219,10 @@ def launch(kernel, params, *, blocks, threads, smem_bytes, memory, names=None, s
         Stages and barriers, for messages.
     seed : int
         Draws the order of warps and copies.
+    record : list, optional
+        Takes (mode, coordinates, operands, shared address, rows) of each tensor copy.
     """
     for index in range(blocks):
-        block = Block(index, blocks, threads // 32, smem_bytes, memory, names or {}, seed + index)
+        warps = threads // 32
+        block = Block(index, blocks, warps, smem_bytes, memory, names or {}, seed + index, record)
         block.run(kernel, (params,))

@@ -17,9 +17,11 @@ SPAN = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
 SMEM_ALIGNMENT = 128
 
 
-def _issue(map, smem, barrier, positions, channel):
-    """Announce the rows at `positions` (n, d, h, w) and deliver them later."""
+def _issue(map, smem, barrier, positions, channel, entry):
+    """Announce the rows at `positions` (n, d, h, w), record the entry, deliver later."""
     warp = current()
+    if warp.block.record is not None:
+        warp.block.record.append((*entry, smem, len(positions)))
     if not warp.elected:
         raise SimulationError("a tensor copy is issued by one lane: guard it by warp.elect()")
     if smem % SMEM_ALIGNMENT:
@@ -66,7 +68,7 @@ def load_tile_3d(smem, map, c, b, a, barrier):
     """The box is {channels, 1, rows}."""
     rows = a + np.arange(map.box_rows)
     positions = np.stack([rows, 0 * rows, 0 * rows, 0 * rows + b], axis=1)
-    _issue(map, smem, barrier, positions, c)
+    _issue(map, smem, barrier, positions, c, ("tile", (a, b, c), ()))
 
 
 def load_im2col(smem, map, c, w, h, n, barrier, offset_w, offset_h):
@@ -74,21 +76,22 @@ def load_im2col(smem, map, c, w, h, n, barrier, offset_w, offset_h):
     positions = np.empty((map.rows(start.w_halo), 4), np.int64)
     walk.walk_im2col(positions, n, 0, h, w, *map.axes())
     positions[:, 2:] += (offset_h, offset_w)
-    _issue(map, smem, barrier, positions, c)
+    entry = ("im2col", (n, h, w, c), (offset_h, offset_w))
+    _issue(map, smem, barrier, positions, c, entry)
 
 
 def load_im2col_w(smem, map, c, w, h, n, barrier, halo, offset):
     map.start((n, h, w, c), None, halo, offset)
     positions = np.empty((map.rows(halo), 4), np.int64)
     walk.walk_wide(positions, n, 0, h, w + offset, map.axes(offset)[2])
-    _issue(map, smem, barrier, positions, c)
+    _issue(map, smem, barrier, positions, c, ("w", (n, h, w, c), (halo, offset)))
 
 
 def load_im2col_w128(smem, map, c, w, h, n, barrier, halo, offset):
     map.start((n, h, w, c), None, halo, offset)
     positions = np.empty((walk.w128_rows(halo), 4), np.int64)
     walk.walk_w128(positions, n, 0, h, w + offset, map.axes(offset)[2], halo)
-    _issue(map, smem, barrier, positions, c)
+    _issue(map, smem, barrier, positions, c, ("w128", (n, h, w, c), (halo, offset)))
 
 
 def load_cluster(mode, multicast=False, cta_group=0):
