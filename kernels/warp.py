@@ -94,7 +94,10 @@ def keep_registers(count):
 
 @instructions
 def claim_registers(count):
-    """``setmaxnreg.inc``: a warpgroup waits for registers and takes them; as `keep_registers`."""
+    """``setmaxnreg.inc``: a warpgroup waits for registers and takes them; as `keep_registers`.
+
+    PTX ISA 9.7.19.5, PTX 8.0, sm_90a and a/f.
+    """
     return "", Asm(f"setmaxnreg.inc.sync.aligned.u32 {count};", target="sm_90a+")
 
 
