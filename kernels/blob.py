@@ -13,7 +13,7 @@ to local memory, which tensor copies do not see.
 
 import functools
 
-from implicit_conv.kernels.call import Call, Limits
+from implicit_conv.kernels.call import Call, Limits, Params
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.ptx import SIMULATED, current_target
 
@@ -105,54 +105,58 @@ def _pointer(builder, blob, *path):
     return builder.gep(blob, steps, inbounds=True)
 
 
-def _reader(index, kind):
-    """A hook that reads one field of the struct as the named tuple `kind`; unused loads vanish."""
-    if SIMULATED:
-        return lambda params: getattr(params, kind.__name__.lower())
+def _load_fields(context, builder, blob, index, kind):
+    """One field of the struct as a value of the named tuple type `kind`."""
     from llvmlite import ir
+
+    value = ir.Constant(context.get_value_type(kind), ir.Undefined)
+    for at in range(len(kind)):
+        loaded = builder.load(_pointer(builder, blob, index, at))
+        value = builder.insert_value(value, loaded, at)
+    return value
+
+
+def _emit_unpack(context, builder, signature, arguments):
+    """Maps as addresses, all else loaded; loads that are not used vanish."""
+    from llvmlite import ir
+
+    _mark(builder)
+    parts = []
+    for number in range(2):
+        address = _pointer(builder, arguments[0], MAPS, number * MAP_BYTES // 8)
+        parts.append(builder.ptrtoint(address, ir.IntType(64)))
+    for index, kind in zip((CALL, GEOMETRY, LIMITS), signature.return_type.types[2:], strict=True):
+        parts.append(_load_fields(context, builder, arguments[0], index, kind))
+    value = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
+    for at, part in enumerate(parts):
+        value = builder.insert_value(value, part, at)
+    return value
+
+
+def _unpack():
+    """The hook `unpack(blob) -> Params`.
+
+    To be called in the kernel itself: it marks the argument of the function it stands in, and a
+    device function that takes the blob would take a copy.
+    """
+    if SIMULATED:
+        return lambda params: params
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
 
-    element = {CALL: types.int64, GEOMETRY: types.int32, LIMITS: types.float32}[index]
-    returns = types.NamedUniTuple(element, len(kind._fields), kind)
-
-    def codegen(context, builder, signature, arguments):
-        _mark(builder)
-        value = ir.Constant(context.get_value_type(returns), ir.Undefined)
-        for at in range(len(kind._fields)):
-            loaded = builder.load(_pointer(builder, arguments[0], index, at))
-            value = builder.insert_value(value, loaded, at)
-        return value
+    fields = [
+        types.NamedUniTuple(element, len(kind._fields), kind)
+        for element, kind in (
+            (types.int64, Call), (types.int32, Geometry), (types.float32, Limits),
+        )
+    ]  # fmt: skip
+    returns = types.NamedTuple([types.uint64, types.uint64, *fields], Params)
 
     @intrinsic
-    def read(typingctx, params):
-        return returns(params), codegen
+    def unpack(typingctx, blob):
+        return returns(blob), _emit_unpack
 
-    return read
-
-
-def _map(index):
-    """A hook: the address of tensor map `index`."""
-    if SIMULATED:
-        return lambda params: params[index]
-    from llvmlite import ir
-    from numba.cuda import types
-    from numba.cuda.extending import intrinsic
-
-    def codegen(context, builder, signature, arguments):
-        _mark(builder)
-        address = _pointer(builder, arguments[0], MAPS, index * MAP_BYTES // 8)
-        return builder.ptrtoint(address, ir.IntType(64))
-
-    @intrinsic
-    def address(typingctx, params):
-        return types.uint64(params), codegen
-
-    return address
+    return unpack
 
 
-call = _reader(CALL, Call)
-geometry = _reader(GEOMETRY, Geometry)
-limits = _reader(LIMITS, Limits)
-activation_map = _map(0)
-filter_map = _map(1)
+unpack = _unpack()

@@ -54,7 +54,7 @@ class Limits(NamedTuple):
 
 
 class Params(NamedTuple):
-    """The blob as the simulator sees it."""
+    """All of the blob; to a kernel the maps are addresses, in the simulator they are values."""
 
     activation_map: object
     filter_map: object

@@ -30,6 +30,11 @@ class Kernel(NamedTuple):
         return sum(map(int, counts))
 
     @property
+    def stack(self):
+        """Bytes of a thread's stack: what was put there without a spill, such as a blob's copy."""
+        return int(re.search(r"(\d+) bytes stack frame", self.log)[1])
+
+    @property
     def complaints(self):
         """Lines of the log that report serialised wgmma, ignored setmaxnreg or a register limit."""
         return [line for line in self.log.splitlines() if re.search(r"C7[56]\d\d", line)]

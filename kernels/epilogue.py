@@ -7,7 +7,7 @@ slots and columns past K are dropped here.
 
 import functools
 
-from implicit_conv.kernels import activate, blob, gmem, smem, warp
+from implicit_conv.kernels import activate, gmem, smem, warp
 from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.ptx import device, device_module
 from implicit_conv.kernels.variant import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
@@ -19,7 +19,7 @@ VALUES = 4 * TILES  # accumulator registers of a chunk
 
 @functools.cache
 def make_store_tile(v, chunk=0):
-    """store_tile(params, g, call, staging, tile, row, column, lane, acc): all chunks from `chunk`
+    """store_tile(params, staging, tile, row, column, lane, acc): all chunks from `chunk`
     on.
 
     A tuple's values can only be told apart by constants, so each chunk has a function of its own,
@@ -32,15 +32,13 @@ def make_store_tile(v, chunk=0):
     rest = None if last else make_store_tile(v, chunk + 1)
 
     @device
-    def store_last(params, g, call, staging, tile, row, column, lane, acc):
-        store_chunk(params, g, call, staging, tile, row + rows, column + columns, lane, acc)
+    def store_last(params, staging, tile, row, column, lane, acc):
+        store_chunk(params, staging, tile, row + rows, column + columns, lane, acc)
 
     @device
-    def store(params, g, call, staging, tile, row, column, lane, acc):
-        store_chunk(
-            params, g, call, staging, tile, row + rows, column + columns, lane, acc[:VALUES]
-        )
-        rest(params, g, call, staging, tile, row, column, lane, acc[VALUES:])
+    def store(params, staging, tile, row, column, lane, acc):
+        store_chunk(params, staging, tile, row + rows, column + columns, lane, acc[:VALUES])
+        rest(params, staging, tile, row, column, lane, acc[VALUES:])
 
     return store_last if last else store
 
@@ -55,7 +53,8 @@ def make_store_chunk(v):
     lanes_down = write[0]
 
     @device
-    def store_chunk(params, g, call, staging, tile, row, column, lane, values):
+    def store_chunk(params, staging, tile, row, column, lane, values):
+        g, call = params.geometry, params.call
         group, tile_m, panel = tile
         stage(staging + lane // 4 * STAGING_PITCH + lane % 4 * 8, values)
         warp.sync()
@@ -65,9 +64,7 @@ def make_store_chunk(v):
         y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
         residual = call.residual + n * call.residual_n + p * call.residual_p + q * call.residual_q
         k = panel * tile_n + column
-        write_row(
-            params, g, call, staging + down * STAGING_PITCH, y, residual, kept, group, k, across
-        )
+        write_row(params, staging + down * STAGING_PITCH, y, residual, kept, group, k, across)
         warp.sync()  # the staging tile is free for the next chunk
 
     return store_chunk
@@ -75,7 +72,7 @@ def make_store_chunk(v):
 
 @functools.cache
 def make_finish(v):
-    """finish(params, g, call, value, residual row, kept, filter of all groups): one value of y, its
+    """finish(params, value, residual row, kept, filter of all groups): one value of y, its
     bits.
     """
     itemsize, plain = v.itemsize, v.plain
@@ -84,19 +81,21 @@ def make_finish(v):
     function = activate.FUNCTIONS[v.activation]
 
     @device
-    def add_bias(call, value, kept, k):
+    def add_bias(params, value, kept, k):
+        call = params.call
         return value + to_float(load(call.bias + k * itemsize, kept & (call.bias != 0)))
 
     @device
-    def finish_plain(params, call, value, residual, kept, k):
-        return from_float(add_bias(call, value, kept, k))
+    def finish_plain(params, value, residual, kept, k):
+        return from_float(add_bias(params, value, kept, k))
 
     @device
-    def finish(params, call, value, residual, kept, k):
-        value = add_bias(call, value, kept, k)
+    def finish(params, value, residual, kept, k):
+        value = add_bias(params, value, kept, k)
+        call = params.call
         at = residual + k * call.residual_k
         value = value + to_float(load(at, kept & (call.residual != 0)))
-        return from_float(function(value, blob.limits(params)))
+        return from_float(function(value, params.limits))
 
     return finish_plain if plain else finish
 
@@ -113,15 +112,14 @@ def make_write_elements(v):
         return lane % CHUNK_ROWS, lane // CHUNK_ROWS
 
     @device
-    def write_row(params, g, call, staged, y, residual, kept, group, k, across):
+    def write_row(params, staged, y, residual, kept, group, k, across):
+        g = params.geometry
         for first in range(0, CHUNK_COLUMNS, step):
             column = first + across
             here = kept & (k + column < g.K)
             filter_ = group * g.K + k + column
-            bits = finish(
-                params, call, smem.load_float(staged + 4 * column), residual, here, filter_
-            )
-            store(y + filter_ * call.y_k, bits, here)
+            bits = finish(params, smem.load_float(staged + 4 * column), residual, here, filter_)
+            store(y + filter_ * params.call.y_k, bits, here)
 
     return lanes_down, write_row
 
@@ -141,17 +139,18 @@ def make_write_packed(v):
         return lane // lanes, lane % lanes
 
     @device
-    def word(params, call, values, residual, here, k):
+    def word(params, values, residual, here, k):
         if itemsize == 4:
-            return finish(params, call, values[0], residual, here, k)
-        low = finish(params, call, values[0], residual, here, k)
-        return low | finish(params, call, values[1], residual, here, k + 1) << 16
+            return finish(params, values[0], residual, here, k)
+        low = finish(params, values[0], residual, here, k)
+        return low | finish(params, values[1], residual, here, k + 1) << 16
 
     per_word = 4 // itemsize  # slices of a tuple must be told by names or literals
     second, third = 2 * per_word, 3 * per_word
 
     @device
-    def write_row(params, g, call, staged, y, residual, kept, group, k, across):
+    def write_row(params, staged, y, residual, kept, group, k, across):
+        g = params.geometry
         for first in range(0, columns, per_store):
             column = across * columns + first
             here = kept & (k + column < g.K)
@@ -159,10 +158,10 @@ def make_write_packed(v):
             values = load(staged + 4 * column)
             gmem.store16(
                 y + filter_ * itemsize,
-                word(params, call, values[:per_word], residual, here, filter_),
-                word(params, call, values[per_word:], residual, here, filter_ + per_word),
-                word(params, call, values[second:], residual, here, filter_ + second),
-                word(params, call, values[third:], residual, here, filter_ + third),
+                word(params, values[:per_word], residual, here, filter_),
+                word(params, values[per_word:], residual, here, filter_ + per_word),
+                word(params, values[second:], residual, here, filter_ + second),
+                word(params, values[third:], residual, here, filter_ + third),
                 here,
             )
 

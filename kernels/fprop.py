@@ -49,8 +49,9 @@ def make_fprop(v):
     consumer_warps, arrivals = v.consumer_warps, v.arrivals
     fence_init = mbarrier.fence_init if v.producer == "tma" else device(lambda: None)
 
-    def fprop(params):
-        g, call, base = blob.geometry(params), blob.call(params), smem_base()
+    def fprop(argument):
+        params, base = blob.unpack(argument), smem_base()
+        call = params.call
         index, lane = warp.index(), warp.lane()
         barriers = base + call.barriers_at
         a_ring = ring.Ring(barriers, base + call.a_at, call.a_stage, call.a_stages)
@@ -63,10 +64,10 @@ def make_fprop(v):
         warp.sync_block()
         if index < consumer_warps:
             start_consumer()
-            consume(params, g, call, base, a_ring, b_ring, index)
+            consume(params, base, a_ring, b_ring, index)
         else:
             start_producer()
-            produce(params, g, call, base, a_ring, b_ring, index - consumer_warps)
+            produce(params, base, a_ring, b_ring, index - consumer_warps)
 
     return fprop
 
@@ -80,8 +81,8 @@ def make_consumer(v):
     row_bytes = v.row_bytes
 
     @device
-    def consume(params, g, call, base, a_ring, b_ring, index):
-        lane = warp.lane()
+    def consume(params, base, a_ring, b_ring, index):
+        g, call, lane = params.geometry, params.call, warp.lane()
         row, column = warp_origin(index)
         staging = base + call.staging_at + index * STAGING_BYTES
         a, a_parity, b, b_parity = 0, 0, 0, 0
@@ -102,7 +103,7 @@ def make_consumer(v):
                     b, b_parity = ring.advance(b_ring, b, b_parity)
                 ring.release(a_ring, a, lane)
                 a, a_parity = ring.advance(a_ring, a, a_parity)
-            store_tile(params, g, call, staging, (group, tile_m, panel), row, column, lane, acc)
+            store_tile(params, staging, (group, tile_m, panel), row, column, lane, acc)
             tile += warp.blocks()
 
     return consume

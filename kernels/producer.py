@@ -11,7 +11,6 @@ A stage holds rows of `row_bytes`, one pixel or filter each, 16-byte chunks swiz
 
 import functools
 
-from implicit_conv.kernels import blob as params_blob
 from implicit_conv.kernels import cp_async, gmem, mbarrier, raster, ring, smem, tma, warp
 from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels import walk as plain_walk
@@ -29,9 +28,7 @@ TABLE_BARRIER = 1  # named barrier of the producer warps
 
 @functools.cache
 def make_producer(v):
-    """The producer's role for variant `v`: produce(params, g, call, base, a_ring, b_ring,
-    producer).
-    """
+    """The producer's role for variant `v`: produce(params, base, a_ring, b_ring, producer)."""
     return make_tensor_producer(v) if v.producer == "tma" else make_thread_producer(v)
 
 
@@ -42,9 +39,9 @@ def make_tensor_producer(v):
     load_activation = make_load_activation(v)
 
     @device
-    def produce(params, g, call, base, a_ring, b_ring, producer):
+    def produce(params, base, a_ring, b_ring, producer):
+        g, call = params.geometry, params.call
         if producer == 0 and warp.elect():
-            filters = params_blob.filter_map(params)
             a, a_parity, b, b_parity = 0, 0, 0, 0
             tile = warp.block()
             while tile < call.tiles:
@@ -55,27 +52,15 @@ def make_tensor_producer(v):
                     r, s, c = schedule.load_step(g, wide, i)
                     ring.wait_empty(a_ring, a, a_parity)
                     mbarrier.arrive_expect_tx(ring.full(a_ring, a), call.a_load)
-                    load_activation(
-                        params,
-                        g,
-                        call,
-                        ring.address(a_ring, a),
-                        ring.full(a_ring, a),
-                        n,
-                        p,
-                        q,
-                        r,
-                        s,
-                        c,
-                    )
+                    stage, full = ring.address(a_ring, a), ring.full(a_ring, a)
+                    load_activation(params, stage, full, n, p, q, r, s, c)
                     a, a_parity = ring.advance(a_ring, a, a_parity)
                     for tap in range(s, s + schedule.load_taps(g, wide)):
                         ring.wait_empty(b_ring, b, b_parity)
                         mbarrier.arrive_expect_tx(ring.full(b_ring, b), call.b_load)
-                        tma.load_tile_3d(
-                            ring.address(b_ring, b), filters, c, r * g.S + tap, panel * tile_n,
-                            ring.full(b_ring, b),
-                        )  # fmt: skip
+                        stage, full = ring.address(b_ring, b), ring.full(b_ring, b)
+                        k, position = panel * tile_n, r * g.S + tap
+                        tma.load_tile_3d(stage, params.filter_map, c, position, k, full)
                         b, b_parity = ring.advance(b_ring, b, b_parity)
                 tile += warp.blocks()
 
@@ -85,30 +70,32 @@ def make_tensor_producer(v):
 @functools.cache
 def make_load_activation(v):
     """The tensor copies of one activation load."""
-    activation_map = params_blob.activation_map
 
     @device
-    def load_tap(params, g, call, stage, barrier, n, p, q, r, s, c):
+    def load_tap(params, stage, barrier, n, p, q, r, s, c):
+        g = params.geometry
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h
         offset_w, offset_h = s * g.dilation_w, r * g.dilation_h
-        tma.load_im2col(stage, activation_map(params), c, w, h, n, barrier, offset_w, offset_h)
+        tma.load_im2col(stage, params.activation_map, c, w, h, n, barrier, offset_w, offset_h)
 
     @device
-    def load_row(params, g, call, stage, barrier, n, p, q, r, s, c):
+    def load_row(params, stage, barrier, n, p, q, r, s, c):
+        g = params.geometry
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
             halo, offset = schedule.column_halo(g, b), schedule.column_offset(g, b)
-            buffer = stage + b * call.a_buffer
-            tma.load_im2col_w(buffer, activation_map(params), c, w, h, n, barrier, halo, offset)
+            buffer = stage + b * params.call.a_buffer
+            tma.load_im2col_w(buffer, params.activation_map, c, w, h, n, barrier, halo, offset)
 
     @device
-    def load_permuted(params, g, call, stage, barrier, n, p, q, r, s, c):
+    def load_permuted(params, stage, barrier, n, p, q, r, s, c):
         """The map's H is the batch and its N the image row: W carries to the next image."""
+        g = params.geometry
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
             offset = schedule.column_offset(g, b)
-            buffer = stage + b * call.a_buffer
-            tma.load_im2col(buffer, activation_map(params), c, w, n, h, barrier, offset, 0)
+            buffer = stage + b * params.call.a_buffer
+            tma.load_im2col(buffer, params.activation_map, c, w, n, h, barrier, offset, 0)
 
     if not v.wide:
         return load_tap
@@ -166,7 +153,8 @@ def make_thread_producer(v):
             copy_chunk(to, at, call.w, call.w_c, (g.C - channel) * (k < g.K))
 
     @device
-    def produce(params, g, call, base, a_ring, b_ring, producer):
+    def produce(params, base, a_ring, b_ring, producer):
+        g, call = params.geometry, params.call
         thread = producer * 32 + warp.lane()
         table = base + call.rows_at
         a, a_parity, b, b_parity = 0, 0, 0, 0

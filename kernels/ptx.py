@@ -58,26 +58,31 @@ def target_name(cc):
     return f"sm_{10 * cc[0] + cc[1]}{cc[2] if len(cc) > 2 else ''}"
 
 
-HOOKS = {}  # "module.name": the declaring function, for tests and documentation
+class Hook(NamedTuple):
+    """A declared hook: its documentation and operands, and what it emits for given choices."""
+
+    function: Callable
+    assembly: Callable[..., tuple[str, Asm]]
+
+
+HOOKS: dict[str, Hook] = {}  # by "module.name": for tests and documentation
 
 
 def instruction(text, operands="", results="", **options):
     """Declare a hook: the decorated function gives name, operands' names and documentation."""
 
     def declare(function):
-        name = _register(function)
-        if SIMULATED:
-            return _twin(function)
-        return _intrinsic(
-            name, inspect.signature(function), Asm(text, operands, results, **options)
-        )
+        asm = Asm(text, operands, results, **options)
+        signature = inspect.signature(function)
+        name = _register(function, lambda: (" ".join(signature.parameters), asm))
+        return _twin(function) if SIMULATED else _intrinsic(name, signature, asm)
 
     return declare
 
 
 def instructions(function):
     """Declare a family of hooks: `function` of compile-time choices gives (operand names, Asm)."""
-    name = _register(function)
+    name = _register(function, function)
     if SIMULATED:
         return functools.cache(_twin(function))
 
@@ -85,16 +90,20 @@ def instructions(function):
     @functools.wraps(function)
     def make(*choices):
         names, asm = function(*choices)
-        kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [inspect.Parameter(n, kinds) for n in names.split()]
-        return _intrinsic(name, inspect.Signature(parameters), asm)
+        return _intrinsic(name, signature_of(names), asm)
 
     return make
 
 
-def _register(function):
+def signature_of(names):
+    """The signature of a function of positional arguments."""
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names.split()])
+
+
+def _register(function, assembly):
     name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-    HOOKS[name] = function
+    HOOKS[name] = Hook(function, assembly)
     return name
 
 

@@ -42,7 +42,7 @@ def packed(values):
 
 
 def test_every_hook_has_a_twin_with_its_operands():
-    for name, function in ptx.HOOKS.items():
+    for name, (function, _) in ptx.HOOKS.items():
         module, short = name.split(".")
         assert module in {m.__name__.rpartition(".")[2] for m in MODULES}
         twin = getattr(__import__(f"implicit_conv.kernels.sim.{module}", fromlist=[short]), short)
@@ -51,7 +51,7 @@ def test_every_hook_has_a_twin_with_its_operands():
 
 
 def test_every_hook_names_instruction_and_target():
-    for name, function in ptx.HOOKS.items():
+    for name, (function, _) in ptx.HOOKS.items():
         assert "``" in function.__doc__ or function.__doc__.startswith("As "), name
         assert "sm_" in function.__doc__, name
 
