@@ -62,6 +62,13 @@ def numba_type():
     return Blob()
 
 
+def signature():
+    """The signature of every kernel."""
+    from numba.cuda import types
+
+    return types.void(numba_type())
+
+
 def _by_value(typed):
     """The argument attribute ``byval``; `typed` as the libNVVM of sm_100 and later spells it."""
     from llvmlite import ir

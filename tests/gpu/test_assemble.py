@@ -66,14 +66,11 @@ def expected_sass(v):
 
 @pytest.mark.parametrize(("number", "v"), kernels())
 def test_kernel_links_without_spills(number, v):
-    from numba.cuda import types
-
-    from implicit_conv.kernels import blob
+    from implicit_conv.kernels.blob import signature
     from implicit_conv.kernels.compile import compile_kernel
     from implicit_conv.kernels.fprop import make_fprop
 
-    signature = types.void(blob.numba_type())
-    kernel = compile_kernel(make_fprop(v), signature, KNOWN[number].cc, v.threads)
+    kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
     assert kernel.complaints == []
     assert kernel.spills == 0 and kernel.stack == 0
     assert kernel.registers * v.threads <= REGISTER_LIMIT
