@@ -8,12 +8,12 @@ past C).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from implicit_conv.errors import PlanError
-from implicit_conv.gpu_arch import WGMMA_FLOPS, GpuArch
+from implicit_conv.gpu_arch import WGMMA_FLOPS, GpuArch, gpu_arch
 from implicit_conv.gpu_layout import SharedLayout, buffer_rows, buffers, shared_layout
 from implicit_conv.gpu_maps import activation_map
 from implicit_conv.kernels import schedule
@@ -22,7 +22,7 @@ from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.ptx import TARGETS, supports
 from implicit_conv.kernels.tile import Tile
 from implicit_conv.kernels.variant import Variant
-from implicit_conv.problem import Problem
+from implicit_conv.problem import GPU_DTYPES, Problem
 from implicit_conv.schedule import KBlock, Load, Tap, geometry
 
 UNBOUNDED = (-math.inf, math.inf)
@@ -341,6 +341,39 @@ def plan(
     return GpuPlan(
         problem, arch, best.variant, best.geometry, best.layout, best.estimate, candidates, limits
     )
+
+
+def plan_for(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    dtype: str,
+    *,
+    device: str | GpuArch,
+    activation: tuple[float, float, float] | None = None,
+    options: Options | None = None,
+    **conv: Any,
+) -> GpuPlan:
+    """The plan of a convolution by its shapes; what `plan_conv2d` gives for a GPU.
+
+    Parameters
+    ----------
+    x_shape, w_shape : sequences of int, in the layouts among `conv`
+    dtype : "float16", "bfloat16" or "float32"
+    device : str or GpuArch
+        A target name such as "sm_100", of a GPU that need not be at hand, or an arch.
+    activation, options
+        As for `plan`.
+    conv
+        stride, padding, dilation, groups, layout, weight_layout, as for `conv2d`.
+
+    Raises
+    ------
+    ShapeError, DTypeError, PlanError
+        Sizes that do not fit, a dtype or device that is not served.
+    """
+    problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **conv)
+    arch = gpu_arch(device) if isinstance(device, str) else device
+    return plan(problem, arch, activation=activation, options=options)
 
 
 def _cycles(candidate: Candidate) -> float:

@@ -30,7 +30,8 @@ def pack(activation_map, filter_map, call, geometry, limits):
         for value in (activation_map, filter_map)
     ]
     parts = [np.array(call, np.int64), np.array(geometry, np.int32), np.array(limits, np.float32)]
-    return b"".join([*maps, *(part.tobytes() for part in parts)])
+    blob = b"".join([*maps, *(part.tobytes() for part in parts)])
+    return blob + bytes(-len(blob) % 8)  # a struct's size is a multiple of its alignment
 
 
 def _struct():

@@ -5,11 +5,13 @@ No GPU is needed, but the compilers are; without them these tests say so and are
 
 import importlib
 import importlib.util
+import re
+from dataclasses import replace
 
 import pytest
 
 from implicit_conv.gpu_arch import KNOWN
-from implicit_conv.gpu_plan import Options, refusal, variants
+from implicit_conv.gpu_plan import Options, gpu_geometry, refusal, variants
 from implicit_conv.gpu_tools import assemble, sass, tool
 from implicit_conv.kernels import ptx
 from implicit_conv.problem import GPU_DTYPES, Problem
@@ -121,6 +123,26 @@ def to_ptx(kernel, operands, cc):
 
     signature = types.void(*operands)
     return cuda.compile(kernel, signature, cc=cc, output="ptx", device=False, abi="numba")[0]
+
+
+@pytest.mark.parametrize("number", TARGETS)
+def test_blob_is_the_kernels_one_argument(number):
+    """By value, 64-byte aligned for the tensor maps, as long as what the host packs."""
+    from implicit_conv.kernels import blob
+    from implicit_conv.kernels.call import Call, Limits
+    from implicit_conv.kernels.compile import offline
+    from implicit_conv.kernels.fprop import make_fprop
+
+    v = next(variants(problem("bfloat16"), 0, plain=True))
+    v = replace(v, mode="im2col") if number < 100 else v
+    v = replace(v, producer="cp_async") if number < 90 else v
+    cc = KNOWN[number].cc
+    with offline(cc):
+        text = to_ptx(make_fprop(v), [blob.numba_type()], cc)
+    parameters = re.findall(r"\.param (.*?)\w+_param_\d+(?:\[(\d+)\])?\s*[,)]", text)
+    call, limits = Call(*[0] * len(Call._fields)), Limits(0.0, 0.0)
+    size = len(blob.pack(None, None, call, gpu_geometry(problem("bfloat16"), v), limits))
+    assert [(kind.strip(), int(count)) for kind, count in parameters] == [(".align 64 .b8", size)]
 
 
 @pytest.mark.parametrize("number", TARGETS)

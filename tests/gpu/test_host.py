@@ -98,7 +98,7 @@ def problem(**changes):
     )  # fmt: skip
 
 
-BLOB_BYTES = 664
+BLOB_BYTES = 600
 
 
 @needs_bindings
