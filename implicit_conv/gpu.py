@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from implicit_conv import gpu_driver
 from implicit_conv.gpu_arrays import Operand, current_stream, empty_like, operand
-from implicit_conv.gpu_call import NOWHERE, DeviceArray, call_of, packed_strides
+from implicit_conv.gpu_call import NOWHERE, DeviceArray, call_of
 from implicit_conv.gpu_maps import activation_map, filter_map
 from implicit_conv.gpu_plan import GpuPlan
 from implicit_conv.gpu_plan import plan as make_plan
@@ -81,6 +82,7 @@ def run(
     x: Any,
     w: Any,
     bias: Any = None,
+    *,
     residual: Any = None,
     out: Any = None,
     stream: int | None = None,
@@ -136,25 +138,21 @@ def shapes(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def misfit(plan: GpuPlan, arrays: Arrays) -> str:
     """Why the plan's kernel cannot take these arrays (alignment, strides), or an empty string."""
-    v, x, w = plan.variant, arrays.x, arrays.w
-    itemsize = v.itemsize
-    if v.producer != "elements":
-        for name, array in (("x", x), ("w", w)):
-            if any(value % VECTOR_BYTES for value in (array.address, *array.strides[:-1])):
-                return f"{name} is not aligned to {VECTOR_BYTES} bytes"
-            if array.shape[-1] > 1 and array.strides[-1] != itemsize:
-                return f"the channels of {name} do not lie side by side"
-    if v.producer == "tma":
-        for name, array in (("x", x), ("w", w)):
-            if array.strides != packed_strides(array.shape, itemsize):
-                return f"{name} is not contiguous, which its tensor map takes it to be"
-    if v.packed and any(
-        value % VECTOR_BYTES for value in (arrays.y.address, *arrays.y.strides[:-1])
-    ):
-        return f"out is not aligned to {VECTOR_BYTES} bytes"
+    return next(_misfits(plan.variant, arrays), "")
+
+
+def _misfits(v: Variant, arrays: Arrays) -> Iterator[str]:
+    sources = {"x": arrays.x, "w": arrays.w} if v.producer != "elements" else {}
+    wide = {**sources, "out": arrays.y} if v.packed else sources
+    for name, array in wide.items():
+        if any(value % VECTOR_BYTES for value in (array.address, *array.strides[:-1])):
+            yield f"{name} is not aligned to {VECTOR_BYTES} bytes"
+        if array.strides[-1] != v.itemsize:
+            yield f"the channels of {name} do not lie side by side"
+        if v.producer == "tma" and name != "out" and not array.packed:
+            yield f"{name} is not contiguous, which its tensor map takes it to be"
     if v.plain and arrays.residual is not None:
-        return "the plan was made without a residual"
-    return ""
+        yield "the plan was made without a residual"
 
 
 def fitting(plan: GpuPlan, arrays: Arrays) -> GpuPlan:

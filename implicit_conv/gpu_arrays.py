@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from implicit_conv.errors import DTypeError, ShapeError
@@ -39,6 +39,21 @@ class Operand:
         if self.shape != shape:
             raise ShapeError(f"{name} has shape {self.shape}, but the plan is for {shape}")
         return self
+
+    def view(self, axes: tuple[int, ...]) -> Operand:
+        """The same memory, its axes in another order; an axis of one element strides as packed."""
+        shape = tuple(self.shape[axis] for axis in axes)
+        packed = packed_strides(shape, ITEMSIZES[self.dtype])
+        given = (self.strides[axis] for axis in axes)
+        strides = (
+            own if size > 1 else p for size, own, p in zip(shape, given, packed, strict=True)
+        )
+        return replace(self, shape=shape, strides=tuple(strides))
+
+    @property
+    def packed(self) -> bool:
+        """Whether the elements lie one behind the other in the order of the axes."""
+        return self.strides == packed_strides(self.shape, ITEMSIZES[self.dtype])
 
 
 def is_device_array(array: Any) -> bool:
@@ -138,6 +153,8 @@ def empty_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:
         A library that cannot be asked for one; pass `out` then.
     """
     package = library(array)
+    if package not in sys.modules:
+        raise DTypeError(f"no result array can be made for {type(array).__name__}; pass out=")
     makers: dict[str, Callable[[Any], Any]] = {
         "torch": lambda m: m.empty(shape, dtype=getattr(m, dtype), device=array.device),
         "cupy": lambda m: m.empty(shape, dtype),

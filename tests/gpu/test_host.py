@@ -228,3 +228,55 @@ def test_wrong_arrays_are_named():
         x.expect("x", (2, 4), "float16")
     with pytest.raises(DTypeError, match="x is float16, but the plan is for bfloat16"):
         x.expect("x", (2, 3), "bfloat16")
+
+
+def launched(recorder):
+    """The Call of the last launch, and threads a block."""
+    from implicit_conv.kernels.call import Call
+
+    words = np.frombuffer(recorder.blob[256 : 256 + 8 * len(Call._fields)], np.int64)
+    return Call(*words.tolist()), recorder.named("cuLaunchKernelEx")[-1][0].blockDimX
+
+
+@needs_bindings
+@needs_compiler
+def test_memory_order_decides_not_the_names_of_axes(recorder):
+    """An N, C, H, W view of channels-last memory takes the copies of 16 bytes."""
+    from implicit_conv.gpu_api import conv2d
+
+    x = Device(4096, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
+    w = Device(1 << 16, (64, 64, 3, 3), np.float16, (1152, 2, 384, 128))
+    y = Device(1 << 20, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
+    assert conv2d(x, w, padding=1, out=y) is y
+    call, _ = launched(recorder)
+    assert (call.x_n, call.x_h, call.x_w, call.x_c) == (8192, 1024, 128, 2)
+    assert (call.w_k, call.w_r, call.w_s, call.w_c) == (1152, 384, 128, 2)
+    assert (call.y_n, call.y_p, call.y_q, call.y_k) == (8192, 1024, 128, 2)
+    assert len(recorder.named("cuTensorMapEncode")) == 2
+
+
+@needs_bindings
+@needs_compiler
+def test_channels_first_memory_and_one_image(recorder):
+    from implicit_conv.gpu_api import conv2d
+
+    x, w = Device(4096, (64, 8, 8)), Device(1 << 16, (64, 64, 3, 3))
+    y, bias = Device(1 << 20, (64, 8, 8)), Device(1 << 12, (64,))
+    conv2d(x, w, bias, padding=1, out=y, activation="relu", residual=y)
+    call, threads = launched(recorder)
+    assert (call.x_c, call.x_h, call.x_w) == (128, 16, 2)
+    assert (call.residual, call.bias, threads) == (1 << 20, 1 << 12, 256)
+    assert not recorder.named("cuTensorMapEncode")
+
+
+@needs_bindings
+@needs_compiler
+def test_numpy_arrays_are_sent_and_fetched(recorder):
+    from implicit_conv.gpu_api import conv2d
+
+    y = conv2d(np.ones((2, 8, 9, 9), np.float32), np.ones((8, 8, 3, 3), np.float32))
+    assert (y.shape, y.dtype) == ((2, 8, 7, 7), np.float32)
+    sent = [arguments[2] for arguments in recorder.named("cuMemcpyHtoD")]
+    assert sent == [2 * 81 * 8 * 4, 8 * 9 * 8 * 4]
+    assert [arguments[2] for arguments in recorder.named("cuMemcpyDtoH")] == [y.nbytes]
+    assert len(recorder.named("cuMemFree")) == len(recorder.named("cuMemAlloc")) == 3
