@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from implicit_conv.gpu_arch import gpu_arch
 from implicit_conv.gpu_plan import GpuPlan, Options, plan
+from implicit_conv.kernels.call import Call
 from implicit_conv.kernels.sim.number import from_bits, to_bits
 from implicit_conv.kernels.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 from implicit_conv.testing import Case
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 
 Array = NDArray[Any]
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
@@ -155,3 +157,71 @@ def loaded(array: Array, dtype: str) -> Array:
     """The values of a stored array, float32."""
     result: Array = array if dtype == "float32" else from_bits(array, dtype)
     return result
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One tensor copy: its map, operands, and the order of axes in which its tensor lies."""
+
+    name: str
+    map: TensorMap
+    coords: tuple[int, ...]
+    offsets: tuple[int, ...] | None = None
+    halo: int = 0
+    offset: int = 0
+    order: tuple[int, ...] | None = None  # of the map's axes in memory, where not 0, 1, 2, 3
+
+    @property
+    def mode(self) -> str:
+        """The instruction's mode."""
+        return self.map.mode
+
+    def at(self, address: int) -> TensorMap:
+        """The map for a tensor at `address`."""
+        moved: TensorMap = replace(self.map, address=address)  # type: ignore[type-var]
+        return moved
+
+
+def example_copies() -> list[Copy]:
+    """Copies that differ in mode, stride, wrap, fill, halo, offset, swizzle and axes."""
+    shape = (3, 5, 7, 64)
+    common: dict[str, Any] = {"shape": shape, "dtype": "uint16", "channels_per_pixel": 64}
+    tap = {**common, "pixels_per_column": 64, "swizzle": "128B"}
+    row = {**common, "pixels_per_column": 24, "lower_corner_w": -1}
+    plain = Im2colMap(lower_corner=(-1, -1), upper_corner=(-1, -1), traversal_stride=1, **tap)
+    strided = Im2colMap(lower_corner=(-1, -1), upper_corner=(-1, -1), traversal_stride=2, **tap)
+    narrow = Im2colMap(
+        lower_corner=(0, 0), upper_corner=(-2, -2), traversal_stride=1,
+        **{**tap, "channels_per_pixel": 32, "swizzle": "64B"},
+    )  # fmt: skip
+    wide = Im2colWideMap(upper_corner_w=0, traversal_stride=1, **row)
+    wide_strided = Im2colWideMap(upper_corner_w=0, traversal_stride=2, **row)
+    pixel, line = 128, 7 * 128
+    permuted = Im2colMap(
+        lower_corner=(0, -1), upper_corner=(4, 0), traversal_stride=1, shape=(5, 3, 7, 64),
+        dtype="uint16", channels_per_pixel=64, pixels_per_column=26, swizzle="128B",
+        strides=(line, 5 * line, pixel),
+    )  # fmt: skip
+    return [
+        Copy("im2col", plain, (0, -1, -1, 0), (0, 0)),
+        Copy("im2col tap", plain, (1, 2, 3, 0), (2, 2)),
+        Copy("im2col past the batch", plain, (2, 3, 3, 0), (1, 1)),
+        Copy("im2col stride 2", strided, (0, -1, 1, 0), (1, 2)),
+        Copy("im2col 64B", narrow, (0, 0, 0, 32), (1, 1)),
+        Copy("im2col channels past C", narrow, (0, 0, 0, 48), (0, 0)),
+        Copy("im2col::w", wide, (0, 2, -1, 0), None, 2, 0),
+        Copy("im2col::w offset", wide, (1, 0, 3, 0), None, 3, 1),
+        Copy("im2col::w row outside", wide, (0, -1, -1, 0), None, 2, 0),
+        Copy("im2col::w stride 2", wide_strided, (0, 4, -1, 0), None, 1, 1),
+        Copy("permuted axes", permuted, (2, 0, -1, 0), (0, 0), order=(1, 0, 2, 3)),
+        Copy("permuted axes offset", permuted, (0, 1, 3, 0), (0, 1), order=(1, 0, 2, 3)),
+    ]
+
+
+def dump_call(copy: Copy, y: int, size: int) -> Call:
+    """The Call of the dump kernel for a copy of `size` bytes to address y; see kernels/dump.py."""
+    n, h, w, c = copy.coords
+    first, second = copy.offsets if copy.offsets is not None else (copy.halo, copy.offset)
+    fields = dict.fromkeys(Call._fields, 0)
+    operands = {"x_n": n, "x_h": h, "x_w": w, "x_c": c, "w_r": first, "w_s": second}
+    return Call(**{**fields, **operands, "y": y, "a_load": size})
