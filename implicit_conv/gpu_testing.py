@@ -169,12 +169,18 @@ class Copy:
     offsets: tuple[int, ...] | None = None
     halo: int = 0
     offset: int = 0
-    order: tuple[int, ...] | None = None  # of the map's axes in memory, where not 0, 1, 2, 3
+    order: tuple[int, ...] = (0, 1, 2, 3)  # of the stored tensor's axes in the map; its own inverse
 
     @property
     def mode(self) -> str:
         """The instruction's mode."""
         return self.map.mode
+
+    def tensor(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        """(random bits as they are stored, the same memory with the map's axes)."""
+        shape = [self.map.shape[axis] for axis in self.order]
+        stored = rng.integers(0, 1 << 16, shape).astype(np.uint16)
+        return stored, stored.transpose(self.order)
 
     def at(self, address: int) -> TensorMap:
         """The map for a tensor at `address`."""

@@ -14,8 +14,8 @@ from implicit_conv.kernels.sim.memory import GlobalMemory
 @pytest.mark.parametrize("copy", example_copies(), ids=lambda copy: copy.name)
 def test_copy_delivers_the_image(copy):
     memory = GlobalMemory()
-    x = np.random.default_rng(0).integers(0, 1 << 16, copy.map.shape).astype(np.uint16)
-    map = copy.at(memory.put(x if copy.order is None else x.transpose(np.argsort(copy.order))))
+    stored, x = copy.tensor(np.random.default_rng(0))
+    map = copy.at(memory.put(stored))
     image = tma.smem_image(
         map, x, copy.coords, dst=0, offsets=copy.offsets, w_halo=copy.halo, w_offset=copy.offset
     )
