@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from implicit_conv import gpu_driver
+from implicit_conv.gpu_arch import GpuArch
 from implicit_conv.gpu_arrays import Operand, current_stream, empty_like, operand
 from implicit_conv.gpu_call import NOWHERE, DeviceArray, call_of
 from implicit_conv.gpu_maps import activation_map, filter_map
@@ -43,16 +44,19 @@ def _cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
 
 @functools.cache
 def _loaded(v: Variant, cc: tuple[int, int, str], device: int) -> Any:
-    """The kernel's handle, with all of the device's shared memory allowed to it."""
-    cubin, entry = _cubin(v, cc)
+    """The kernel's handle."""
+    return _load(*_cubin(v, cc), device)
+
+
+def _load(cubin: bytes, entry: str, device: int) -> Any:
+    """A kernel's handle, with all of the device's shared memory allowed to it."""
     library = gpu_driver.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
     kernel = gpu_driver.call("cuLibraryGetKernel", library, entry.encode())
     attribute = gpu_driver.driver().CUfunction_attribute
-    size = gpu_driver.device_arch(device).smem_bytes
     name = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    gpu_driver.call(
-        "cuKernelSetAttribute", name, size, kernel, gpu_driver.call("cuDeviceGet", device)
-    )
+    size = gpu_driver.device_arch(device).smem_bytes
+    handle = gpu_driver.call("cuDeviceGet", device)
+    gpu_driver.call("cuKernelSetAttribute", name, size, kernel, handle)
     return kernel
 
 
@@ -205,12 +209,37 @@ def _place(array: Operand | None) -> DeviceArray:
 
 
 def _enqueue(plan: GpuPlan, kernel: Any, blob: npt.NDArray[np.uint8], stream: int) -> None:
+    enqueue(kernel, blob, plan.blocks, plan.variant.threads, plan.layout.total, stream)
+
+
+def enqueue(
+    kernel: Any,
+    blob: npt.NDArray[np.uint8],
+    blocks: int,
+    threads: int,
+    smem_bytes: int,
+    stream: int,
+) -> None:
+    """Launch a kernel whose one argument is `blob`; the driver copies it before this returns."""
     bindings = gpu_driver.driver()
     config = bindings.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = plan.blocks, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = plan.variant.threads, 1, 1
-    config.sharedMemBytes, config.hStream = plan.layout.total, bindings.CUstream(stream)
+    config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes, config.hStream = smem_bytes, bindings.CUstream(stream)
     config.numAttrs = 0
     parameters = (ctypes.c_void_p * 1)(blob.ctypes.data)
     function = bindings.CUfunction(int(kernel))  # the launch takes a CUkernel in its place
     gpu_driver.call("cuLaunchKernelEx", config, function, ctypes.addressof(parameters), 0)
+
+
+def run_dump(mode: str, arch: GpuArch, blob: bytes, size: int) -> None:
+    """Launch the probe of kernels/dump.py for a copy of `size` bytes on the default stream."""
+    from implicit_conv.kernels.blob import signature
+    from implicit_conv.kernels.compile import compile_kernel
+    from implicit_conv.kernels.dump import BARRIER_BYTES, THREADS, make_dump
+
+    compiled = compile_kernel(make_dump(mode), signature(), arch.cc, THREADS)
+    kernel = _load(compiled.cubin, compiled.entry, gpu_driver.current_device())
+    rounds = -(-size // (16 * THREADS))
+    smem_bytes = BARRIER_BYTES + rounds * 16 * THREADS
+    enqueue(kernel, np.frombuffer(blob, np.uint8), 1, THREADS, smem_bytes, 0)

@@ -132,7 +132,7 @@ def encode(map: TensorMap | BoxMap) -> bytes:
     DriverError
         The driver refuses it; older drivers lack the wide form altogether.
     """
-    made = _encode_box(map) if isinstance(map, BoxMap) else _encode_im2col(map)
+    made = _encode_box(map) if isinstance(map, BoxMap) else encode_arguments(driver_arguments(map))
     return bytes(np.array([int(word) for word in made.opaque], np.uint64).tobytes()[:MAP_BYTES])
 
 
@@ -145,8 +145,9 @@ def _enum(bindings: Any, kind: str, name: str) -> Any:
     return getattr(getattr(bindings, kind), name)
 
 
-def _encode_im2col(map: TensorMap) -> Any:
-    bindings, a = driver(), driver_arguments(map)
+def encode_arguments(a: dict[str, Any]) -> Any:
+    """The CUtensorMap that the driver makes of arguments by cuda.h's names; it may refuse them."""
+    bindings = driver()
     if not hasattr(bindings, a["function"]):
         raise DriverError(f"cuda-bindings lacks {a['function']}: install version 13 or later")
     head = (

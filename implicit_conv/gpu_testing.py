@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.gpu_arch import gpu_arch
+from implicit_conv.gpu_arch import GpuArch, gpu_arch
 from implicit_conv.gpu_plan import GpuPlan, Options, plan
 from implicit_conv.kernels.call import Call
 from implicit_conv.kernels.sim.number import from_bits, to_bits
@@ -129,10 +130,17 @@ def problem_of(case: Case, dtype: str) -> Problem:
     return Problem.parse(x.shape, w.shape, dtype, dtypes=GPU_DTYPES, **case.options)
 
 
-def plan_small(case: Case, family: Family, v: Variant, extra: int = 0, **options: Any) -> GpuPlan:
+def plan_small(
+    case: Case,
+    family: Family,
+    v: Variant,
+    extra: int = 0,
+    arch: GpuArch | None = None,
+    **options: Any,
+) -> GpuPlan:
     """The plan of a case on as little shared memory as it runs with, or one size above."""
     problem = problem_of(case, v.dtype)
-    arch, able = gpu_arch(family.device), 0
+    arch, able = arch or gpu_arch(family.device), 0
     for size in SMALL_SHARED:
         try:
             made = plan(
@@ -157,6 +165,22 @@ def loaded(array: Array, dtype: str) -> Array:
     """The values of a stored array, float32."""
     result: Array = array if dtype == "float32" else from_bits(array, dtype)
     return result
+
+
+def family_problems(
+    family: Family, count: int, seed: int, arch: GpuArch | None = None
+) -> Iterator[tuple[Case, GpuPlan]]:
+    """`count` random problems of a family; variants and stage counts take turns."""
+    rng, made = np.random.default_rng(seed), 0
+    while made < count:
+        v = family.variants[made % len(family.variants)]
+        case = random_case(rng, family, v)
+        try:
+            chosen = plan_small(case, family, v, extra=made // 2 % 2, arch=arch)
+        except ValueError:
+            continue  # a walk that no map can hold
+        made += 1
+        yield case, chosen
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,8 @@ class Recorder:
             if name == "cuLaunchKernelEx":
                 where = ctypes.cast(arguments[2], ctypes.POINTER(ctypes.c_void_p))[0]
                 self.blob = ctypes.string_at(where, BLOB_BYTES)
+            if name == "cuStreamQuery":
+                return (self.real.CUresult.CUDA_SUCCESS,)
             return self.real.CUresult.CUDA_SUCCESS, self.answer(name, arguments)
 
         return call
@@ -280,3 +282,18 @@ def test_numpy_arrays_are_sent_and_fetched(recorder):
     assert sent == [2 * 81 * 8 * 4, 8 * 9 * 8 * 4]
     assert [arguments[2] for arguments in recorder.named("cuMemcpyDtoH")] == [y.nbytes]
     assert len(recorder.named("cuMemFree")) == len(recorder.named("cuMemAlloc")) == 3
+
+
+@needs_bindings
+@needs_compiler
+@pytest.mark.parametrize(
+    ("command", "failures"),
+    [(("family", "tma-mma", "2"), 2), (("copies",), 8), (("maps",), 0)],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_hardware_checks_reach_a_verdict(recorder, monkeypatch, command, failures):
+    """With a driver that computes nothing, every result is wrong and is reported so."""
+    from implicit_conv import gpu_check
+
+    monkeypatch.setattr(gpu_check, "fetch", lambda _, shape, dtype: np.full(shape, 77, dtype))
+    assert len(list(gpu_check.COMMANDS[command[0]](*command[1:]))) == failures

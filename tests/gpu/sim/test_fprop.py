@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicit_conv.gpu_simulate import simulate
-from implicit_conv.gpu_testing import FAMILIES, loaded, plan_small, random_case, stored
+from implicit_conv.gpu_testing import FAMILIES, family_problems, loaded, stored
 from implicit_conv.kernels import schedule
 from implicit_conv.testing import to_nchw
 
@@ -16,16 +16,8 @@ BLOCKS = 2
 
 @functools.cache
 def problems(name):
-    """(case, plan) of a family's problems; variants and stage counts take turns."""
-    family, rng, made = FAMILIES[name], np.random.default_rng(len(name)), []
-    while len(made) < PROBLEMS:
-        v = family.variants[len(made) % len(family.variants)]
-        case = random_case(rng, family, v)
-        try:
-            made.append((case, plan_small(case, family, v, extra=len(made) // 2 % 2)))
-        except ValueError:
-            continue  # a walk that no map can hold
-    return made
+    """(case, plan) of a family's problems, made once."""
+    return list(family_problems(FAMILIES[name], PROBLEMS, seed=len(name)))
 
 
 def run(case, plan, seed):
