@@ -44,13 +44,12 @@ def call_of(
     z_n, z_p, z_q, z_k = (residual.strides[axis] for axis in axes)
     w_k, w_c, w_r, w_s = (w.strides[axis] for axis in filter_axes)
     return Call(
-        x=x.address, w=w.address, bias=bias, residual=residual.address, y=y.address,
-        x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, w_k=w_k, w_c=w_c, w_r=w_r, w_s=w_s,
-        y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
-        residual_n=z_n, residual_p=z_p, residual_q=z_q, residual_k=z_k,
-        tiles_m=tiles_m, tiles_n=tiles_n, tiles=groups * tiles_m * tiles_n,
-        a_stages=layout.a_stages, b_stages=layout.b_stages, a_buffer=layout.a_buffer,
-        a_stage=layout.a_stage, b_stage=layout.b_stage, a_load=layout.a_load, b_load=layout.b_load,
-        a_at=layout.a_at, b_at=layout.b_at, staging_at=layout.staging_at, rows_at=layout.rows_at,
-        barriers_at=layout.barriers_at,
+        x=x.address, w=w.address, bias=bias, residual=residual.address, y=y.address, x_n=x_n,
+        x_h=x_h, x_w=x_w, x_c=x_c, w_k=w_k, w_c=w_c, w_r=w_r, w_s=w_s, y_n=y_n, y_p=y_p, y_q=y_q,
+        y_k=y_k, residual_n=z_n, residual_p=z_p, residual_q=z_q, residual_k=z_k, tiles_m=tiles_m,
+        tiles_n=tiles_n, tiles=groups * tiles_m * tiles_n, a_stages=layout.a_stages,
+        b_stages=layout.b_stages, a_buffer=layout.a_buffer, a_stage=layout.a_stage,
+        b_stage=layout.b_stage, a_load=layout.a_load, b_load=layout.b_load, a_at=layout.a_at,
+        b_at=layout.b_at, staging_at=layout.staging_at, rows_at=layout.rows_at,
+        views_at=layout.views_at, barriers_at=layout.barriers_at,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from implicit_conv.kernels.variant import CHUNK_ROWS, STAGING_PITCH, WARP, Varia
 
 ATOM = 1024  # bytes after which every swizzle pattern repeats
 ROW_ENTRY_BYTES = 16
+VIEW_ENTRY_BYTES = 16
 STAGE_BARRIERS_BYTES = 16
 MAX_STAGES = 6
 
@@ -28,6 +29,7 @@ class SharedLayout(NamedTuple):
     b_at: int
     staging_at: int
     rows_at: int
+    views_at: int
     barriers_at: int
     total: int
 
@@ -53,7 +55,8 @@ def shared_layout(v: Variant, g: Geometry, limit: int) -> SharedLayout | None:
     staging = v.consumer_warps * CHUNK_ROWS * STAGING_PITCH
     copiers = WARP * v.producer_warps  # each of which writes whole turns of the row table
     table = 0 if v.producer == "tma" else -(-v.tile_m // copiers) * copiers * ROW_ENTRY_BYTES
-    fixed = staging + table + 2 * MAX_STAGES * STAGE_BARRIERS_BYTES
+    views = (g.S + g.phases_w) * VIEW_ENTRY_BYTES if v.wide else 0
+    fixed = staging + table + views + 2 * MAX_STAGES * STAGE_BARRIERS_BYTES
     stages = _stages(v, g, count * a_buffer, b_stage, limit - fixed)
     if stages is None:
         return None
@@ -62,9 +65,9 @@ def shared_layout(v: Variant, g: Geometry, limit: int) -> SharedLayout | None:
     staging_at = b_at + b_stages * b_stage
     return SharedLayout(
         a_stages=a_stages, b_stages=b_stages, a_buffer=a_buffer, a_stage=count * a_buffer,
-        b_stage=b_stage, a_load=sum(rows) * v.row_bytes, b_load=v.tile_n * v.row_bytes,
-        a_at=0, b_at=b_at, staging_at=staging_at, rows_at=staging_at + staging,
-        barriers_at=staging_at + staging + table, total=staging_at + fixed,
+        b_stage=b_stage, a_load=sum(rows) * v.row_bytes, b_load=v.tile_n * v.row_bytes, a_at=0,
+        b_at=b_at, staging_at=staging_at, rows_at=staging_at + staging, views_at=staging_at +
+        staging + table, barriers_at=staging_at + staging + table + views, total=staging_at + fixed,
     )  # fmt: skip
 
 
@@ -87,7 +90,11 @@ def _stages(
 
 def region_names(layout: SharedLayout, count: int) -> dict[int, str]:
     """What begins at which offset: for messages of the simulator."""
-    names = {layout.staging_at: "staging tiles", layout.rows_at: "row table"}
+    names = {
+        layout.staging_at: "staging tiles",
+        layout.rows_at: "row table",
+        layout.views_at: "view tables",
+    }
     for stage in range(layout.a_stages):
         for b in range(count):
             names[stage * layout.a_stage + b * layout.a_buffer] = f"A stage {stage} buffer {b}"

@@ -7,6 +7,7 @@ past C).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -146,9 +147,12 @@ def k_blocks(plan: GpuPlan, tile: int) -> Iterator[KBlock]:
     _, tiles_m, tiles_n = plan.tiles
     group, m, panel = tile // (tiles_m * tiles_n), tile // tiles_n % tiles_m, tile % tiles_n
     n, p, q = schedule.gemm_m_pixel(g, v.wide, m, 0)
-    for i in range(*schedule.load_steps(g, v.wide, p)):
-        r, s, c = schedule.load_step(g, v.wide, i)
-        columns = range(s, s + schedule.load_taps(g, v.wide))
+    rows, columns = (
+        range(*schedule.load_rows(g, v.wide, p)),
+        range(0, g.S, schedule.load_taps(g, v.wide)),
+    )
+    for r, s, c in itertools.product(rows, columns, range(0, g.C, g.tile_c)):
+        taps = range(s, s + schedule.load_taps(g, v.wide))
         loads = [
             _activation_load(plan, b, (n, p, q), (r, s, group * g.C + c))
             for b in range(buffers(v, g))
@@ -165,11 +169,9 @@ def k_blocks(plan: GpuPlan, tile: int) -> Iterator[KBlock]:
                 v.tile_n,
                 layout.b_load,
             )
-            for t in columns
+            for t in taps
         ]
-        yield KBlock(
-            tuple(loads), tuple(Tap(r, t, *schedule.tap_view(g, v.wide, t)) for t in columns)
-        )
+        yield KBlock(tuple(loads), tuple(Tap(r, t, *schedule.tap_view(g, v.wide, t)) for t in taps))
 
 
 def _activation_load(

@@ -43,6 +43,7 @@ class Call(NamedTuple):
     b_at: int
     staging_at: int
     rows_at: int
+    views_at: int
     barriers_at: int
 
 

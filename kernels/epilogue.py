@@ -18,56 +18,69 @@ VALUES = 4 * TILES  # accumulator registers of a chunk
 
 
 @functools.cache
-def make_store_tile(v, chunk=0):
-    """store_tile(params, staging, tile, row, column, lane, acc): all chunks from `chunk`
+def make_store_tile(v, block=0):
+    """store_tile(params, staging, tile, row, column, lane, acc): blocks of 16 rows, from `block`
     on.
 
-    A tuple's values can only be told apart by constants, so each chunk has a function of its own,
-    which hands the rest of the tuple to the next.
+    `tile` is (group, gemm_m tile, gemm_n tile). A tuple's values can only be told apart by
+    constants, so each block, and each chunk of it, has a function of its own, which hands the rest
+    of the tuple to the next.
     """
-    across = v.tiles_n // TILES
-    rows, columns = chunk // across * CHUNK_ROWS, chunk % across * CHUNK_COLUMNS
-    store_chunk = make_store_chunk(v)
-    last = chunk + 1 == v.accumulators // VALUES
-    rest = None if last else make_store_tile(v, chunk + 1)
-
-    @device
-    def store_last(params, staging, tile, row, column, lane, acc):
-        store_chunk(params, staging, tile, row + rows, column + columns, lane, acc)
-
-    @device
-    def store(params, staging, tile, row, column, lane, acc):
-        store_chunk(params, staging, tile, row + rows, column + columns, lane, acc[:VALUES])
-        rest(params, staging, tile, row, column, lane, acc[VALUES:])
-
-    return store_last if last else store
-
-
-@functools.cache
-def make_store_chunk(v):
-    """store_chunk: one chunk through the staging tile; `tile` is (group, gemm_m, gemm_n tile)."""
     wide, tile_n = v.wide, v.tile_n
-    stage = smem.store_tiles(TILES, STAGING_PITCH)
-    write = make_write_packed(v) if v.packed else make_write_elements(v)
-    write_row = write[1]
-    lanes_down = write[0]
+    rows, values = block * CHUNK_ROWS, 4 * v.tiles_n
+    lanes_down = (make_write_packed(v) if v.packed else make_write_elements(v))[0]
+    store_chunks = make_store_chunks(v)
 
     @device
-    def store_chunk(params, staging, tile, row, column, lane, values):
+    def store_block(params, staging, tile, row, column, lane, acc):
         g, call = params.geometry, params.call
         group, tile_m, panel = tile
-        stage(staging + lane // 4 * STAGING_PITCH + lane % 4 * 8, values)
-        warp.sync()
         down, across = lanes_down(lane)
-        n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, row + down)
+        n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, row + rows + down)
         kept = schedule.gemm_m_kept(g, n, q)
         y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
         residual = call.residual + n * call.residual_n + p * call.residual_p + q * call.residual_q
-        k = panel * tile_n + column
-        write_row(params, staging + down * STAGING_PITCH, y, residual, kept, group, k, across)
+        place = (y, residual, kept, group, down, across)
+        store_chunks(params, staging, place, panel * tile_n + column, lane, acc)
+
+    if block + 1 == v.tiles_m:
+        return store_block
+    rest = make_store_tile(v, block + 1)
+
+    @device
+    def store(params, staging, tile, row, column, lane, acc):
+        store_block(params, staging, tile, row, column, lane, acc[:values])
+        rest(params, staging, tile, row, column, lane, acc[values:])
+
+    return store
+
+
+@functools.cache
+def make_store_chunks(v, chunk=0):
+    """store_chunks(params, staging, place, k, lane, values): a block's chunks, from `chunk` on."""
+    columns = chunk * CHUNK_COLUMNS
+    stage = smem.store_tiles(TILES, STAGING_PITCH)
+    write_row = (make_write_packed(v) if v.packed else make_write_elements(v))[1]
+
+    @device
+    def store_chunk(params, staging, place, k, lane, values):
+        y, residual, kept, group, down, across = place
+        stage(staging + lane // 4 * STAGING_PITCH + lane % 4 * 8, values)
+        warp.sync()
+        staged = staging + down * STAGING_PITCH
+        write_row(params, staged, y, residual, kept, group, k + columns, across)
         warp.sync()  # the staging tile is free for the next chunk
 
-    return store_chunk
+    if chunk + 1 == v.tiles_n // TILES:
+        return store_chunk
+    rest = make_store_chunks(v, chunk + 1)
+
+    @device
+    def store(params, staging, place, k, lane, values):
+        store_chunk(params, staging, place, k, lane, values[:VALUES])
+        rest(params, staging, place, k, lane, values[VALUES:])
+
+    return store
 
 
 @functools.cache

@@ -24,7 +24,7 @@ import functools
 
 import numpy as np
 
-from implicit_conv.kernels import blob, mbarrier, raster, ring, warp
+from implicit_conv.kernels import blob, mbarrier, raster, ring, views, warp
 from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.consumer import make_multiply, make_warp_origin
 from implicit_conv.kernels.epilogue import make_store_tile
@@ -48,6 +48,8 @@ def make_fprop(v):
     start_consumer, start_producer = make_register_split(v)
     consumer_warps, arrivals = v.consumer_warps, v.arrivals
     fence_init = mbarrier.fence_init if v.producer == "tma" else device(lambda: None)
+    write_views = views.write if v.wide else device(lambda g, call, table, row_bytes: None)
+    row_bytes = v.row_bytes
 
     def fprop(argument):
         params, base = blob.unpack(argument), smem_base()
@@ -61,6 +63,7 @@ def make_fprop(v):
             ring.init(a_ring, arrivals, consumer_warps, lane)
             ring.init(b_ring, arrivals, consumer_warps, lane)
             fence_init()
+            write_views(params.geometry, call, base + call.views_at, row_bytes)
         warp.sync_block()
         if index < consumer_warps:
             start_consumer()
@@ -78,7 +81,7 @@ def make_consumer(v):
     wide = v.wide
     multiply, warp_origin, store_tile = make_multiply(v), make_warp_origin(v), make_store_tile(v)
     zeros = (np.float32(0),) * v.accumulators
-    row_bytes = v.row_bytes
+    view_offset = views.tap_offset if wide else device(lambda table, tap: 0)
 
     @device
     def consume(params, base, a_ring, b_ring, index):
@@ -90,13 +93,11 @@ def make_consumer(v):
         while tile < call.tiles:
             group, tile_m, panel = raster.tile_at(call, tile)
             _, p, _ = schedule.gemm_m_pixel(g, wide, tile_m, 0)
-            first, end = schedule.load_steps(g, wide, p)
             acc = zeros
-            for _ in range(first, end):
+            for _ in range(schedule.load_count(g, wide, p)):
                 ring.wait_full(a_ring, a, a_parity)
                 for tap in range(schedule.load_taps(g, wide)):
-                    buffer, shift = schedule.tap_view(g, wide, tap)
-                    view = ring.address(a_ring, a) + buffer * call.a_buffer + shift * row_bytes
+                    view = ring.address(a_ring, a) + view_offset(base + call.views_at, tap)
                     ring.wait_full(b_ring, b, b_parity)
                     acc = multiply(acc, view, ring.address(b_ring, b), row, column, lane)
                     ring.release(b_ring, b, lane)

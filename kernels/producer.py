@@ -11,7 +11,7 @@ A stage holds rows of `row_bytes`, one pixel or filter each, 16-byte chunks swiz
 
 import functools
 
-from implicit_conv.kernels import cp_async, gmem, mbarrier, raster, ring, smem, tma, warp
+from implicit_conv.kernels import cp_async, gmem, mbarrier, raster, ring, smem, tma, views, warp
 from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels import walk as plain_walk
 from implicit_conv.kernels.ptx import device, device_module
@@ -35,34 +35,42 @@ def make_producer(v):
 @functools.cache
 def make_tensor_producer(v):
     """One lane issues tensor copies."""
-    wide, tile_n = v.wide, v.tile_n
+    wide, tile_n, tile_c = v.wide, v.tile_n, v.tile_c
     load_activation = make_load_activation(v)
+
+    @device
+    def load_filter(params, stage, barrier, panel, r, s, c):
+        taps = r * params.geometry.S + s
+        tma.load_tile_3d(stage, params.filter_map, c, taps, panel * tile_n, barrier)
 
     @device
     def produce(params, base, a_ring, b_ring, producer):
         g, call = params.geometry, params.call
-        if producer == 0 and warp.elect():
-            a, a_parity, b, b_parity = 0, 0, 0, 0
-            tile = warp.block()
-            while tile < call.tiles:
-                _, tile_m, panel = raster.tile_at(call, tile)
-                n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, 0)
-                first, end = schedule.load_steps(g, wide, p)
-                for i in range(first, end):
-                    r, s, c = schedule.load_step(g, wide, i)
-                    ring.wait_empty(a_ring, a, a_parity)
-                    mbarrier.arrive_expect_tx(ring.full(a_ring, a), call.a_load)
-                    stage, full = ring.address(a_ring, a), ring.full(a_ring, a)
-                    load_activation(params, stage, full, n, p, q, r, s, c)
-                    a, a_parity = ring.advance(a_ring, a, a_parity)
-                    for tap in range(s, s + schedule.load_taps(g, wide)):
-                        ring.wait_empty(b_ring, b, b_parity)
-                        mbarrier.arrive_expect_tx(ring.full(b_ring, b), call.b_load)
-                        stage, full = ring.address(b_ring, b), ring.full(b_ring, b)
-                        k, position = panel * tile_n, r * g.S + tap
-                        tma.load_tile_3d(stage, params.filter_map, c, position, k, full)
-                        b, b_parity = ring.advance(b_ring, b, b_parity)
-                tile += warp.blocks()
+        if producer != 0 or not warp.elect():
+            return
+        table = base + call.views_at
+        a, a_parity, b, b_parity = 0, 0, 0, 0
+        tile = warp.block()
+        while tile < call.tiles:
+            _, tile_m, panel = raster.tile_at(call, tile)
+            n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, 0)
+            first, end = schedule.load_rows(g, wide, p)
+            for r in range(first, end):
+                for s in range(0, g.S, schedule.load_taps(g, wide)):
+                    for c in range(0, g.C, tile_c):
+                        full = ring.full(a_ring, a)
+                        ring.wait_empty(a_ring, a, a_parity)
+                        mbarrier.arrive_expect_tx(full, call.a_load)
+                        stage = ring.address(a_ring, a)
+                        load_activation(params, table, stage, full, n, p, q, r, s, c)
+                        a, a_parity = ring.advance(a_ring, a, a_parity)
+                        for tap in range(s, s + schedule.load_taps(g, wide)):
+                            full = ring.full(b_ring, b)
+                            ring.wait_empty(b_ring, b, b_parity)
+                            mbarrier.arrive_expect_tx(full, call.b_load)
+                            load_filter(params, ring.address(b_ring, b), full, panel, r, tap, c)
+                            b, b_parity = ring.advance(b_ring, b, b_parity)
+            tile += warp.blocks()
 
     return produce
 
@@ -72,30 +80,28 @@ def make_load_activation(v):
     """The tensor copies of one activation load."""
 
     @device
-    def load_tap(params, stage, barrier, n, p, q, r, s, c):
+    def load_tap(params, table, stage, barrier, n, p, q, r, s, c):
         g = params.geometry
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h
         offset_w, offset_h = s * g.dilation_w, r * g.dilation_h
         tma.load_im2col(stage, params.activation_map, c, w, h, n, barrier, offset_w, offset_h)
 
     @device
-    def load_row(params, stage, barrier, n, p, q, r, s, c):
-        g = params.geometry
+    def load_row(params, table, stage, barrier, n, p, q, r, s, c):
+        g, map = params.geometry, params.activation_map
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
-            halo, offset = schedule.column_halo(g, b), schedule.column_offset(g, b)
-            buffer = stage + b * params.call.a_buffer
-            tma.load_im2col_w(buffer, params.activation_map, c, w, h, n, barrier, halo, offset)
+            halo, offset, at = views.buffer_load(g, table, b)
+            tma.load_im2col_w(stage + at, map, c, w, h, n, barrier, halo, offset)
 
     @device
-    def load_permuted(params, stage, barrier, n, p, q, r, s, c):
+    def load_permuted(params, table, stage, barrier, n, p, q, r, s, c):
         """The map's H is the batch and its N the image row: W carries to the next image."""
-        g = params.geometry
+        g, map = params.geometry, params.activation_map
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
-            offset = schedule.column_offset(g, b)
-            buffer = stage + b * params.call.a_buffer
-            tma.load_im2col(buffer, params.activation_map, c, w, n, h, barrier, offset, 0)
+            _, offset, at = views.buffer_load(g, table, b)
+            tma.load_im2col(stage + at, map, c, w, n, h, barrier, offset, 0)
 
     if not v.wide:
         return load_tap
@@ -109,7 +115,8 @@ def make_thread_producer(v):
     Each gemm_m row's pixel is found once a tile and kept in a row table. Thread t copies chunk
     t % chunks of every (128 / chunks)-th row.
     """
-    tile_n, tile_m, itemsize, row_bytes = v.tile_n, v.tile_m, v.itemsize, v.row_bytes
+    tile_n, tile_m, tile_c = v.tile_n, v.tile_m, v.tile_c
+    itemsize, row_bytes = v.itemsize, v.row_bytes
     chunks = row_bytes // 16
     threads = 32 * v.producer_warps
     rows_at_once = threads // chunks
@@ -164,17 +171,19 @@ def make_thread_producer(v):
             warp.sync_named(TABLE_BARRIER, threads)  # all have read the last tile's table
             write_row_table(g, table, tile_m_index, thread)
             warp.sync_named(TABLE_BARRIER, threads)
-            first, end = schedule.load_steps(g, 0, 0)
-            for i in range(first, end):
-                r, s, c = schedule.load_step(g, 0, i)
-                ring.wait_empty(a_ring, a, a_parity)
-                load_activation(g, call, table, ring.address(a_ring, a), group, r, s, c, thread)
-                finish(ring.full(a_ring, a))
-                a, a_parity = ring.advance(a_ring, a, a_parity)
-                ring.wait_empty(b_ring, b, b_parity)
-                load_filter(g, call, ring.address(b_ring, b), group, panel, r, s, c, thread)
-                finish(ring.full(b_ring, b))
-                b, b_parity = ring.advance(b_ring, b, b_parity)
+            for r in range(g.R):
+                for s in range(g.S):
+                    for c in range(0, g.C, tile_c):
+                        ring.wait_empty(a_ring, a, a_parity)
+                        stage = ring.address(a_ring, a)
+                        load_activation(g, call, table, stage, group, r, s, c, thread)
+                        finish(ring.full(a_ring, a))
+                        a, a_parity = ring.advance(a_ring, a, a_parity)
+                        ring.wait_empty(b_ring, b, b_parity)
+                        stage = ring.address(b_ring, b)
+                        load_filter(g, call, stage, group, panel, r, s, c, thread)
+                        finish(ring.full(b_ring, b))
+                        b, b_parity = ring.advance(b_ring, b, b_parity)
             tile += warp.blocks()
 
     return produce

@@ -217,29 +217,26 @@ def gemm_m_kept(g: Geometry, n: int, q: int) -> bool:
     return (n < g.N) & (q < g.Q)
 
 
-def load_steps(g: Geometry, wide: int, p: int) -> tuple[int, int]:
-    """(first, end) of the activation loads of a tile: filter rows x [columns x] channel blocks.
+def load_rows(g: Geometry, wide: int, p: int) -> tuple[int, int]:
+    """(first, end) of the filter rows that a tile loads.
 
     A filter row that lies outside the image for the tile's one output row p loads nothing but
     zeros, and is left out.
     """
     if wide:
-        first, end = valid_rows(g, p, 1)
-        return first * block_count(g), end * block_count(g)
-    return 0, g.R * g.S * block_count(g)
-
-
-def load_step(g: Geometry, wide: int, i: int) -> tuple[int, int, int]:
-    """(filter row, first filter column, first channel) of the i-th activation load."""
-    channel, rest = i % block_count(g) * g.tile_c, i // block_count(g)
-    if wide:
-        return rest, 0, channel
-    return rest // g.S, rest % g.S, channel
+        return valid_rows(g, p, 1)
+    return 0, g.R
 
 
 def load_taps(g: Geometry, wide: int) -> int:
     """Filter columns that one activation load serves."""
     return g.S if wide else 1
+
+
+def load_count(g: Geometry, wide: int, p: int) -> int:
+    """Activation loads of a tile: filter rows x [filter columns] x channel blocks."""
+    first, end = load_rows(g, wide, p)
+    return (end - first) * (g.S // load_taps(g, wide)) * block_count(g)
 
 
 def tap_view(g: Geometry, wide: int, s: int) -> tuple[int, int]:

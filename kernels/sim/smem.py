@@ -26,6 +26,8 @@ def store16(address, a, b, c, d):
 
 def load16(address):
     words = _load(address, 16).view(np.int32).astype(np.int64)
+    if np.ndim(address) == 0:  # the same for all lanes, so a branch may depend on it
+        return tuple(int(word) for word in words[0])
     return tuple(words.T)
 
 

@@ -58,7 +58,7 @@ def test_problems_span_what_they_should(name):
         if v.wide:
             seen.add("junk slots" if g.slots > g.Q else "")
             seen.add(f"{g.phases_w} phases")
-            seen.add("skipped rows" if schedule.load_steps(g, 1, 0)[0] else "")
+            seen.add("skipped rows" if schedule.load_rows(g, 1, 0)[0] else "")
     wanted = {
         "rings turn", "stride 1", "stride 2", "stride 3", "dilation", "padding", "C tail", "K tail",
         "images in a tile", "row wrap",
