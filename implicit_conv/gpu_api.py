@@ -26,8 +26,9 @@ from implicit_conv.gpu_arrays import (
     library,
     operand,
 )
+from implicit_conv.gpu_candidates import Options
 from implicit_conv.gpu_numpy import run_numpy
-from implicit_conv.gpu_plan import GpuPlan, Options, plan
+from implicit_conv.gpu_plan import GpuPlan, plan
 from implicit_conv.problem import GPU_DTYPES, LAYOUTS, WEIGHT_LAYOUTS, Padding, Problem
 
 BACK = {"NHWC": (0, 1, 2, 3), "NCHW": (0, 3, 1, 2)}  # a layout's axes, taken from n, h, w, c

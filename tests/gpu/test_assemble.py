@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from implicit_conv.gpu_arch import KNOWN
-from implicit_conv.gpu_plan import Options, gpu_geometry, refusal, variants
+from implicit_conv.gpu_candidates import Options, gpu_geometry, refusal, variants
 from implicit_conv.gpu_tools import assemble, sass, tool
 from implicit_conv.kernels import ptx
 from implicit_conv.problem import GPU_DTYPES, Problem
@@ -80,6 +80,7 @@ def test_kernel_links_without_spills(number, v):
     for wanted in expected_sass(v):
         assert any(name.startswith(wanted) for name in found), wanted
     assert not {name.split(".")[0] for name in found} & {"LDL", "STL"}
+    assert found.count("ELECT") == (v.producer == "tma")  # once, not around every tensor copy
 
 
 CHOICES = {

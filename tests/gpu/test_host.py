@@ -15,8 +15,9 @@ from implicit_conv import gpu_driver
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.gpu_arch import gpu_arch
 from implicit_conv.gpu_arrays import current_stream, is_device_array, operand
+from implicit_conv.gpu_candidates import Options
 from implicit_conv.gpu_maps import activation_map, filter_map
-from implicit_conv.gpu_plan import Options, plan
+from implicit_conv.gpu_plan import plan
 from implicit_conv.kernels import ptx
 from implicit_conv.problem import GPU_DTYPES, Problem
 

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from implicit_conv.gpu_plan import gpu_geometry
+from implicit_conv.gpu_candidates import gpu_geometry
+from implicit_conv.gpu_plan import k_blocks
 from implicit_conv.gpu_simulate import simulate
 from implicit_conv.gpu_testing import FAMILIES, plan_small, random_case, stored
 from implicit_conv.tma.lower import maps_for
@@ -54,8 +55,6 @@ def test_plan_agrees_with_the_lowering(name, seed):
     """The same loads and taps as implicit_conv.tma derives for the same problem, tile by tile."""
     _, plan = example(name, seed)
     v, n_tiles = plan.variant, plan.tiles[2]
-    from implicit_conv.gpu_plan import k_blocks
-
     mode = "w" if v.wide else "im2col"
     lowering = maps_for(plan.problem, mode, tile_m=v.tile_m, channels=v.tile_c, dtype="uint16",
                         swizzle={64: "64B", 128: "128B"}[v.row_bytes])  # fmt: skip
