@@ -3,6 +3,7 @@
     family NAME [COUNT]   random problems of one kernel family against the float64 oracle
     layers                layers of a ResNet as the planner runs them, on normal data
     copies                tensor copies, byte by byte against implicit_conv.tma
+    arrays                torch and CuPy arrays in and out, where those libraries are
     maps                  what the driver says of tensor maps, beside our linter
 
 A kernel that never ends, or an illegal instruction, takes its process along and no other check.
@@ -10,6 +11,7 @@ A kernel that never ends, or an illegal instruction, takes its process along and
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +39,7 @@ from implicit_conv.tma.driver import driver_arguments
 
 Array = NDArray[Any]
 PATIENCE = 20.0  # seconds until a kernel is taken to be stuck
+COPY_TARGETS = {"im2col": "sm_90", "w": "sm_100", "w128": "sm_100a"}
 POISON = 0xFF  # bytes of a NaN in every type
 
 
@@ -135,7 +138,7 @@ def check_copies() -> Iterator[str]:
 
     arch = gpu_driver.current_arch()
     for copy in example_copies():
-        if copy.mode == "w" and not supports("sm_100", arch.cc):
+        if not supports(COPY_TARGETS[copy.mode], arch.cc):
             continue
         memory, x = copy.tensor(np.random.default_rng(0))
         expected = tma.smem_image(
@@ -171,7 +174,7 @@ def check_maps() -> Iterator[str]:
     memory = send(np.zeros(1 << 16, np.uint8))
     for copy in example_copies():
         given = driver_arguments(copy.at(int(memory.pointer)))
-        if "mode" in given and not supports("sm_100", gpu_driver.current_arch().cc):
+        if not supports(COPY_TARGETS[copy.mode], gpu_driver.current_arch().cc):
             continue
         for change in (None, *SPOILED):
             if change is not None and change[0] not in given:
@@ -192,8 +195,51 @@ def _accepted(arguments: dict[str, Any]) -> bool:
     return True
 
 
+def check_arrays() -> Iterator[str]:
+    """Lines that report wrong results or layouts for other libraries' arrays."""
+    for name, check in (("torch", _check_torch), ("cupy", _check_cupy)):
+        if importlib.util.find_spec(name) is None:
+            print(f"{name} is not installed: not checked")
+            continue
+        yield from check()
+
+
+def _check_torch() -> Iterator[str]:
+    import torch
+
+    from implicit_conv.gpu_api import conv2d
+
+    last = torch.channels_last
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        x = torch.randint(-3, 4, (2, 64, 9, 11), device="cuda").to(dtype)
+        w = torch.randint(-3, 4, (48, 64, 3, 3), device="cuda").to(dtype)
+        expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1).to(dtype)
+        for order in (last, torch.contiguous_format):
+            source = x.contiguous(memory_format=order)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+                y = conv2d(source, w, padding=1)
+                torch.cuda.current_stream().synchronize()
+            if not torch.equal(y, expected) or not y.is_contiguous(memory_format=order):
+                yield f"torch {dtype} {order}: wrong result or layout"
+
+
+def _check_cupy() -> Iterator[str]:
+    import cupy
+
+    from implicit_conv.gpu_api import conv2d
+
+    case = Case(2, 64, 48, size=(9, 11), padding=((1, 1), (1, 1)))
+    x, w = case.inputs(0, integers=True)
+    for dtype in ("float16", "float32"):
+        y = conv2d(cupy.asarray(x, dtype), cupy.asarray(w, dtype), padding=1)
+        if not np.array_equal(cupy.asnumpy(y), case.reference(x, w).astype(dtype)):
+            yield f"cupy {dtype}: wrong result"
+
+
 COMMANDS: dict[str, Callable[..., Iterator[str]]] = {
-    "family": check_family, "layers": check_layers, "copies": check_copies, "maps": check_maps,
+    "family": check_family, "layers": check_layers, "arrays": check_arrays,
+    "copies": check_copies, "maps": check_maps,
 }  # fmt: skip
 
 

@@ -227,6 +227,7 @@ def example_copies() -> list[Copy]:
     )  # fmt: skip
     wide = Im2colWideMap(upper_corner_w=0, traversal_stride=1, **row)
     wide_strided = Im2colWideMap(upper_corner_w=0, traversal_stride=2, **row)
+    wide_128 = Im2colWideMap(upper_corner_w=0, traversal_stride=1, mode="w128", **row)
     pixel, line = 128, 7 * 128
     permuted = Im2colMap(
         lower_corner=(0, -1), upper_corner=(4, 0), traversal_stride=1, shape=(5, 3, 7, 64),
@@ -244,6 +245,7 @@ def example_copies() -> list[Copy]:
         Copy("im2col::w offset", wide, (1, 0, 3, 0), None, 3, 1),
         Copy("im2col::w row outside", wide, (0, -1, -1, 0), None, 2, 0),
         Copy("im2col::w stride 2", wide_strided, (0, 4, -1, 0), None, 1, 1),
+        Copy("im2col::w::128", wide_128, (0, 2, -1, 0), None, 2, 1),
         Copy("permuted axes", permuted, (2, 0, -1, 0), (0, 0), order=(1, 0, 2, 3)),
         Copy("permuted axes offset", permuted, (0, 1, 3, 0), (0, 1), order=(1, 0, 2, 3)),
     ]

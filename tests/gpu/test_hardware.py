@@ -39,6 +39,10 @@ def test_layers_of_a_network():
     check("layers")
 
 
+def test_arrays_of_other_libraries():
+    check("arrays")
+
+
 def test_copies_deliver_what_tma_says():
     """Walks, fills and swizzles; on sm_90 the permuted-axes walk row by row."""
     check("copies")
