@@ -22,6 +22,8 @@ AXES = ("H", "W")
 LAYOUTS = {"NCHW": (0, 2, 3, 1), "NHWC": (0, 1, 2, 3)}  # positions of n, h, w, c
 WEIGHT_LAYOUTS = {"KCRS": (0, 1, 2, 3), "KRSC": (0, 3, 1, 2), "RSCK": (3, 2, 0, 1)}  # of k, c, r, s
 DTYPES = ("float32", "float64")
+GPU_DTYPES = ("float16", "bfloat16", "float32")
+ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Problem:
         groups: int = 1,
         layout: str | None = None,
         weight_layout: str | None = None,
+        dtypes: Sequence[str] = DTYPES,
     ) -> Problem:
         """Check shapes and options and derive the rest.
 
@@ -75,8 +78,8 @@ class Problem:
         """
         layout = _choice("layout", layout or "NCHW", LAYOUTS)
         weight_layout = _choice("weight_layout", weight_layout or "KCRS", WEIGHT_LAYOUTS)
-        if dtype not in DTYPES:
-            raise DTypeError(f"dtype {dtype} is not served; convert to one of {', '.join(DTYPES)}")
+        if dtype not in dtypes:
+            raise DTypeError(f"dtype {dtype} is not served; convert to one of {', '.join(dtypes)}")
         if len(x_shape) not in (3, 4):
             raise ShapeError(
                 f"x has {len(x_shape)} axes {tuple(x_shape)}; {layout} has 4, or 3 without N"
@@ -154,7 +157,7 @@ class Problem:
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        return 4 if self.dtype == "float32" else 8
+        return ITEMSIZES[self.dtype]
 
     @property
     def flops(self) -> int:

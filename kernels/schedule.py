@@ -196,3 +196,67 @@ def panel_offset(g: Geometry, panel: int, block: int, lanes: int) -> int:
     k = panel * g.tile_k
     width = ceil_div(min(g.tile_k, g.K - k), lanes) * lanes
     return (k * g.C + block * g.tile_c * width) * g.R * g.S
+
+
+# The GPU's order of gemm_m and gemm_k: `wide` is 1 where a load is an im2col::w walk, whose tiles
+# keep to one output row p and count slots, else 0.
+
+
+def gemm_m_tiles(g: Geometry, wide: int) -> int:
+    """Tiles along gemm_m: of (n, p, q), or for each p of (n, slot)."""
+    if wide:
+        return g.P * ceil_div(g.N * g.slots, g.tile_m)
+    return ceil_div(g.N * g.P * g.Q, g.tile_m)
+
+
+def gemm_m_pixel(g: Geometry, wide: int, tile: int, row: int) -> tuple[int, int, int]:
+    """(n, p, q) of a tile's row; for `wide` q is the slot. Rows may be vectors."""
+    if wide:
+        per_row = ceil_div(g.N * g.slots, g.tile_m)
+        m = tile % per_row * g.tile_m + row
+        return m // g.slots, tile // per_row, m % g.slots
+    m = tile * g.tile_m + row
+    return m // (g.P * g.Q), m // g.Q % g.P, m % g.Q
+
+
+def gemm_m_kept(g: Geometry, n: int, q: int) -> bool:
+    """Whether (n, p, q) is an output pixel: rows past the last and slots past Q are dropped."""
+    return (n < g.N) & (q < g.Q)
+
+
+def load_rows(g: Geometry, wide: int, p: int) -> tuple[int, int]:
+    """(first, end) of the filter rows that a tile loads.
+
+    A filter row that lies outside the image for the tile's one output row p loads nothing but
+    zeros, and is left out.
+    """
+    if wide:
+        return valid_rows(g, p, 1)
+    return 0, g.R
+
+
+def load_taps(g: Geometry, wide: int) -> int:
+    """Filter columns that one activation load serves."""
+    return g.S if wide else 1
+
+
+def load_count(g: Geometry, wide: int, p: int) -> int:
+    """Activation loads of a tile: filter rows x [filter columns] x channel blocks."""
+    first, end = load_rows(g, wide, p)
+    return (end - first) * (g.S // load_taps(g, wide)) * block_count(g)
+
+
+def tap_view(g: Geometry, wide: int, s: int) -> tuple[int, int]:
+    """(phase buffer, row shift) of filter column s in its load."""
+    if wide:
+        shift = tap_shift(s, g.phases_w, g.dilation_w, g.step_w, g.w_offset_max)
+        return s % g.phases_w, shift
+    return 0, 0
+
+
+def halo_max(g: Geometry) -> int:
+    """The largest w_halo of the phase buffers."""
+    largest = 0
+    for b in range(g.phases_w):
+        largest = max(largest, column_halo(g, b))
+    return largest

@@ -1,0 +1,81 @@
+"""What a GPU offers: capability, multiprocessors, shared memory; by target name where none is at
+hand.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from implicit_conv.errors import PlanError
+
+Capability: TypeAlias = "tuple[int, int, str]"
+
+
+@dataclass(frozen=True)
+class GpuArch:
+    """A GPU as the planner sees it.
+
+    Attributes
+    ----------
+    cc : (major, minor, suffix)
+        Compute capability; the suffix "a" admits instructions of that generation alone.
+    device : str
+        Whose numbers these are.
+    sms : int
+        Multiprocessors.
+    smem_bytes : int
+        Shared memory a block may have (CUDA programming guide, technical specifications).
+    mma_flops, fma_flops : int
+        Multiplications and additions a clock of one multiprocessor: 16-bit operands by the warp's
+        matrix instruction, and float32. Of the estimate only.
+    """
+
+    cc: Capability
+    device: str
+    sms: int
+    smem_bytes: int
+    mma_flops: int
+    fma_flops: int = 256
+
+    @property
+    def target(self) -> str:
+        """How ptxas names it: sm_90a."""
+        return f"sm_{10 * self.cc[0] + self.cc[1]}{self.cc[2]}"
+
+
+KB = 1 << 10
+WGMMA_FLOPS = 4096  # of sm_90, by wgmma; the warp's matrix instruction reaches about 5/8 of it
+
+# mma_flops: data-sheet dense 16-bit rate with float32 sums / (multiprocessors x boost clock). For
+# sm_100 and sm_103 that rate is tcgen05's; the warp's instruction is taken to run as on sm_90.
+KNOWN = {
+    80: GpuArch((8, 0, ""), "A100", 108, 163 * KB, 2048, 128),
+    86: GpuArch((8, 6, ""), "RTX 3090", 82, 99 * KB, 512),
+    89: GpuArch((8, 9, ""), "RTX 4090", 128, 99 * KB, 512),
+    90: GpuArch((9, 0, "a"), "H100 SXM", 132, 227 * KB, 2560),
+    100: GpuArch((10, 0, "a"), "B200", 148, 227 * KB, 2560),
+    103: GpuArch((10, 3, "a"), "B300", 148, 227 * KB, 2560),
+    120: GpuArch((12, 0, "a"), "RTX 5090", 170, 99 * KB, 512),
+    121: GpuArch((12, 1, "a"), "GB10", 48, 99 * KB, 512),
+}
+
+
+def gpu_arch(device: str) -> GpuArch:
+    """The arch of a target name such as "sm_90" or "sm_100a".
+
+    Raises
+    ------
+    PlanError
+        No such target, or one before sm_80.
+    """
+    match = re.fullmatch(r"sm_(\d+)[af]?", device)
+    known = ", ".join(f"sm_{number}" for number in KNOWN)
+    if match is None:
+        raise PlanError(f"device {device!r} is no target; name one of {known}")
+    number = int(match[1])
+    if number not in KNOWN:
+        least = "GPUs before sm_80 lack asynchronous copies; " if number < 80 else ""
+        raise PlanError(f"device {device!r} is not served: {least}name one of {known}")
+    return KNOWN[number]

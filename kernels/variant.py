@@ -1,0 +1,137 @@
+"""Variant: the compile-time choices of a GPU kernel, and the counts that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from implicit_conv.kernels.activation import CLAMP
+
+ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
+PRODUCERS = ("tma", "cp_async", "elements")
+CONSUMERS = ("mma", "fma", "wgmma")
+WARP = 32
+CHUNK_ROWS, CHUNK_COLUMNS = 16, 32  # what a warp's epilogue stages at a time
+STAGING_PITCH = 4 * CHUNK_COLUMNS + 16  # bytes; the 16 keep rows off each other's banks
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel: who loads, who multiplies, on which tile.
+
+    `mode` "im2col" loads each filter tap by itself, "w" a filter row for all its taps. `warps_m` x
+    `warps_n` consumer warps share the tile; for wgmma warps_m counts all warps, 16 rows each.
+    """
+
+    mode: str
+    producer: str
+    consumer: str
+    dtype: str
+    tile_m: int
+    tile_n: int
+    row_bytes: int = 128  # of one pixel's channel block: the swizzle span
+    warps_m: int = 2
+    warps_n: int = 2
+    permuted: bool = False  # the w walk as plain im2col over permuted axes (sm_90)
+    descriptors: bool = False  # wgmma reads A by descriptor, not from registers
+    activation: int = CLAMP
+    plain: bool = False  # neither residual nor activation: the epilogue adds the bias alone
+    packed: bool = False  # 16-byte stores of channels-last output
+
+    def __post_init__(self) -> None:
+        for rule, holds in _rules(self):
+            if not holds:
+                raise ValueError(f"{self}: {rule}")
+
+    @property
+    def wide(self) -> int:
+        """1 where loads are im2col::w walks."""
+        return int(self.mode == "w")
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of x, w and y."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def tile_c(self) -> int:
+        """Channels of a k-block."""
+        return self.row_bytes // self.itemsize
+
+    @property
+    def consumer_warps(self) -> int:
+        """Warps that multiply."""
+        return self.warps_m * self.warps_n
+
+    @property
+    def producer_warps(self) -> int:
+        """Warps that load: one issues tensor copies, four compute addresses.
+
+        setmaxnreg takes a whole warpgroup, so beside wgmma there are four either way.
+        """
+        return 1 if self.producer == "tma" and self.consumer != "wgmma" else 4
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return WARP * (self.consumer_warps + self.producer_warps)
+
+    @property
+    def tiles_m(self) -> int:
+        """Tiles of 16 rows that a warp accumulates."""
+        return self.tile_m // (16 * self.warps_m)
+
+    @property
+    def tiles_n(self) -> int:
+        """Tiles of 8 columns that a warp accumulates."""
+        return self.tile_n // (8 * self.warps_n)
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread's accumulator."""
+        return 4 * self.tiles_m * self.tiles_n
+
+    @property
+    def arrivals(self) -> int:
+        """Arrivals that fill a stage: the thread that announces a tensor copy, or all that copy."""
+        return 1 if self.producer == "tma" else WARP * self.producer_warps
+
+    @property
+    def target(self) -> str:
+        """The least target, as ptx.TARGETS names it."""
+        if self.consumer == "wgmma":
+            return "sm_90a"
+        if self.producer != "tma":
+            return "sm_80"
+        return "sm_100" if self.wide and not self.permuted else "sm_90"
+
+    @property
+    def name(self) -> str:
+        """A short name for tables."""
+        loads = {"im2col": "im2col", "w": "im2col-w (permuted)" if self.permuted else "im2col::w"}
+        source = " by descriptor" if self.descriptors else ""
+        loader = {"tma": "TMA", "cp_async": "cp.async", "elements": "element"}[self.producer]
+        tile = f"{self.tile_m}x{self.tile_n}x{self.tile_c}"
+        return f"{loader} {loads[self.mode]} + {self.consumer}{source} {self.dtype} {tile}"
+
+
+def _rules(v: Variant) -> Iterator[tuple[str, bool]]:
+    wgmma = v.consumer == "wgmma"
+    yield f"mode is one of im2col, w; not {v.mode!r}", v.mode in ("im2col", "w")
+    yield f"producer is one of {PRODUCERS}, not {v.producer!r}", v.producer in PRODUCERS
+    yield f"consumer is one of {CONSUMERS}, not {v.consumer!r}", v.consumer in CONSUMERS
+    yield f"dtype is one of {tuple(ITEMSIZE)}, not {v.dtype!r}", v.dtype in ITEMSIZE
+    yield (
+        "float32 is multiplied by fma, and nothing else is",
+        (v.consumer == "fma") == (v.itemsize == 4),
+    )
+    yield "the w walk is loaded by tensor copies", v.mode != "w" or v.producer == "tma"
+    yield "only the w walk has permuted axes", v.mode == "w" or not v.permuted
+    yield "a pixel's row is 64 or 128 bytes, a swizzle span", v.row_bytes in (64, 128)
+    yield "a warp has whole tiles of 16 rows", v.tile_m % (16 * v.warps_m) == 0
+    yield "a warp has whole chunks of 32 columns", v.tile_n % (CHUNK_COLUMNS * v.warps_n) == 0
+    yield (
+        "wgmma takes whole warpgroups, each with all columns",
+        not wgmma or (v.warps_m % 4 == 0 and v.warps_n == 1 and v.tiles_m == 1 and v.tile_n <= 256),
+    )
+    yield "only wgmma reads descriptors", wgmma or not v.descriptors

@@ -1,0 +1,183 @@
+"""Every kernel on every target: compiled, linked, free of spills, made of the instructions meant.
+
+No GPU is needed, but the compilers are; without them these tests say so and are skipped.
+"""
+
+import importlib
+import importlib.util
+import re
+from dataclasses import replace
+
+import pytest
+
+from implicit_conv.gpu_arch import KNOWN
+from implicit_conv.gpu_candidates import Options, gpu_geometry, refusal, variants
+from implicit_conv.gpu_tools import assemble, sass, tool
+from implicit_conv.kernels import ptx
+from implicit_conv.problem import GPU_DTYPES, Problem
+
+WHEELS = "pip install 'implicit-conv[cu13,assemble]'"
+if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or ptx.SIMULATED:
+    pytest.skip(f"needs numba-cuda, nvdisasm and ptxas: {WHEELS}", allow_module_level=True)
+
+EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
+TARGETS = (80, 90, 100, 120)  # 86, 89, 103 and 121 differ from these in nothing that we emit
+REGISTER_LIMIT = 65536
+
+
+def problem(dtype):
+    return Problem.parse(
+        (32, 28, 28, 128), (256, 3, 3, 128), dtype, padding=1, layout="NHWC",
+        weight_layout="KRSC", dtypes=GPU_DTYPES,
+    )  # fmt: skip
+
+
+def kernels():
+    """(target, variant): all that a planner may choose; the first tile of each family is quick."""
+    made = []
+    for number in TARGETS:
+        for dtype in GPU_DTYPES:
+            families = set()
+            for v in variants(problem(dtype), 0, plain=False):
+                if refusal(problem(dtype), KNOWN[number], v, EVERYTHING):
+                    continue
+                family = (v.mode, v.producer, v.consumer, v.permuted, v.descriptors)
+                quick = family not in families and dtype != "float16"
+                families.add(family)
+                marks = () if quick else pytest.mark.slow
+                made.append(pytest.param(number, v, id=f"sm_{number} {v.name}", marks=marks))
+    return made
+
+
+def expected_sass(v):
+    """Instructions that the kernel must contain."""
+    yield {"mma": "HMMA.16816.F32", "fma": "FFMA", "wgmma": f"HGMMA.64x{v.tile_n}x16.F32"}[
+        v.consumer
+    ]
+    if v.producer == "tma":
+        yield "UTMALDG.4D.W" if v.wide and not v.permuted else "UTMALDG.4D.IM2COL"
+        yield "UTMALDG.3D"
+        yield "SYNCS"
+    if v.producer == "cp_async":
+        yield "LDGSTS"
+    if v.consumer == "wgmma":
+        yield "USETMAXREG"
+    if v.consumer != "fma" and not v.descriptors:
+        yield "LDSM"
+
+
+@pytest.mark.parametrize(("number", "v"), kernels())
+def test_kernel_links_without_spills(number, v):
+    from implicit_conv.kernels.blob import signature
+    from implicit_conv.kernels.compile import compile_kernel
+    from implicit_conv.kernels.fprop import make_fprop
+
+    kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
+    assert kernel.complaints == []
+    assert kernel.spills == 0 and kernel.stack == 0
+    assert kernel.registers * v.threads <= REGISTER_LIMIT
+    found = sass(kernel.cubin)
+    for wanted in expected_sass(v):
+        assert any(name.startswith(wanted) for name in found), wanted
+    assert not {name.split(".")[0] for name in found} & {"LDL", "STL"}
+    assert found.count("ELECT") == (v.producer == "tma")  # once, not around every tensor copy
+
+
+CHOICES = {
+    "gmem.load": [(2,), (4,)], "gmem.store": [(2,), (4,)],
+    "gmem.to_float": [("float16",), ("bfloat16",), ("float32",)],
+    "gmem.from_float": [("float16",), ("bfloat16",), ("float32",)],
+    "smem.load_quads": [(3, 256)], "smem.ldmatrix": [(2, 2048)], "smem.store_tiles": [(4, 144)],
+    "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)], "mma.multiply_tf32": [()],
+    "mma.multiply_float": [(1, 2)], "cp_async.wait": [(2,)], "mma.wgmma_wait": [(1,)],
+    "mma.wgmma_registers": [(d, n, 4) for d in ("bfloat16", "float16") for n in (64, 256)],
+    "mma.wgmma_descriptors": [("bfloat16", n, 2) for n in (64, 128, 256)],
+    "warp.keep_registers": [(40,)], "warp.claim_registers": [(232,)],
+    "tma.load_cluster": [
+        ("im2col",), ("im2col", True), ("im2col", False, 1), ("im2col::w",), ("im2col::w", True, 2),
+        ("im2col::w::128", False, 1),
+    ],
+}  # fmt: skip
+
+
+def hooks():
+    """(name, choices) of every declared hook."""
+    importlib.import_module("implicit_conv.kernels.fprop")  # which declares them
+    return [(name, choice) for name in ptx.HOOKS for choice in CHOICES.get(name, [()])]
+
+
+def kernel_of(name, choices):
+    """A kernel that calls the hook once, with arguments of its own and the results used."""
+    names, asm = ptx.HOOKS[name].assembly(*choices)
+    hook = ptx._intrinsic(name, ptx.signature_of(names), asm)
+    sink = ptx._intrinsic("sink", ptx.signature_of("value"), ptx.Asm("", asm.results))
+    call = f"hook({', '.join(names.split())})"
+    scope = {"hook": hook, "sink": sink}
+    body = f"sink({call})" if asm.results else call
+    exec(f"def kernel({', '.join(names.split())}):\n    {body}", scope)
+    return scope["kernel"], [ptx._numba_type(spec) for spec in asm.operands], asm.target
+
+
+def to_ptx(kernel, operands, cc):
+    from numba import cuda
+    from numba.cuda import types
+
+    signature = types.void(*operands)
+    return cuda.compile(kernel, signature, cc=cc, output="ptx", device=False, abi="numba")[0]
+
+
+@pytest.mark.parametrize("number", TARGETS)
+def test_blob_is_the_kernels_one_argument(number):
+    """By value, 64-byte aligned for the tensor maps, as long as what the host packs."""
+    from implicit_conv.kernels import blob
+    from implicit_conv.kernels.call import Call, Limits
+    from implicit_conv.kernels.compile import offline
+    from implicit_conv.kernels.fprop import make_fprop
+
+    v = next(variants(problem("bfloat16"), 0, plain=True))
+    v = replace(v, mode="im2col") if number < 100 else v
+    v = replace(v, producer="cp_async") if number < 90 else v
+    cc = KNOWN[number].cc
+    with offline(cc):
+        text = to_ptx(make_fprop(v), [blob.numba_type()], cc)
+    parameters = re.findall(r"\.param (.*?)\w+_param_\d+(?:\[(\d+)\])?\s*[,)]", text)
+    call, limits = Call(*[0] * len(Call._fields)), Limits(0.0, 0.0)
+    size = len(blob.pack(None, None, call, gpu_geometry(problem("bfloat16"), v), limits))
+    assert [(kind.strip(), int(count)) for kind, count in parameters] == [(".align 64 .b8", size)]
+
+
+@pytest.mark.parametrize("number", TARGETS)
+def test_every_hook_assembles_where_it_exists(number):
+    """By the assembler's own program, and refused by a sentence everywhere else."""
+    for name, choices in hooks():
+        kernel, operands, target = kernel_of(name, choices)
+        cc = KNOWN[number].cc
+        if ptx.supports(target, cc):
+            assemble(to_ptx(kernel, operands, cc), ptx.target_name(cc))
+            continue
+        with pytest.raises(ptx.TargetError, match=f"{name} needs .* compiled for sm_{number}"):
+            to_ptx(kernel, operands, cc)
+
+
+def test_hook_targets_are_the_least():
+    """What is said to need a later target is refused by the assembler on the one before."""
+    earlier = {"sm_90": 80, "sm_90a+": 80, "sm_100": 90, "sm_90a": 100, "sm_100a": 120}
+    for name, choices in hooks():
+        _, asm = ptx.HOOKS[name].assembly(*choices)
+        if asm.target == "sm_80":
+            continue
+        cc = KNOWN[earlier[asm.target]].cc
+        kernel, operands, _ = kernel_of_any_target(name, choices)
+        with pytest.raises(RuntimeError, match="ptxas failed"):
+            assemble(to_ptx(kernel, operands, cc), ptx.target_name(cc))
+
+
+def kernel_of_any_target(name, choices):
+    """As kernel_of, without our own check of the target."""
+    names, asm = ptx.HOOKS[name].assembly(*choices)
+    before = ptx.HOOKS[name]
+    ptx.HOOKS[name] = ptx.Hook(before.function, lambda *_: (names, asm._replace(target="sm_80")))
+    try:
+        return kernel_of(name, choices)
+    finally:
+        ptx.HOOKS[name] = before

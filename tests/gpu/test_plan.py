@@ -1,0 +1,131 @@
+"""Plans for GPUs that are not at hand: choices, refusals, and what explain() says."""
+
+from dataclasses import replace
+
+import pytest
+
+from implicit_conv.errors import DTypeError, PlanError
+from implicit_conv.gpu_arch import KNOWN, gpu_arch
+from implicit_conv.gpu_candidates import Options, consider, gpu_geometry
+from implicit_conv.gpu_layout import shared_layout
+from implicit_conv.gpu_plan import plan_for
+from implicit_conv.kernels.variant import Variant
+
+LAYER = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}
+
+
+def layer(device, size=56, channels=64, dtype="bfloat16", batch=256, **changes):
+    return plan_for(
+        (batch, size, size, channels), (channels, 3, 3, channels), dtype,
+        device=device, **{**LAYER, **changes},
+    )  # fmt: skip
+
+
+def reason(made, **fields):
+    """Why the candidate with these fields was refused."""
+    found = [
+        c.reason for c in made.candidates
+        if all(getattr(c.variant, name) == value for name, value in fields.items())
+    ]  # fmt: skip
+    assert found
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("device", "producer", "consumer"),
+    [
+        ("sm_80", "cp_async", "mma"), ("sm_89", "cp_async", "mma"), ("sm_90", "tma", "wgmma"),
+        ("sm_90a", "tma", "wgmma"), ("sm_100", "tma", "mma"), ("sm_103", "tma", "mma"),
+        ("sm_120", "tma", "mma"), ("sm_121", "tma", "mma"),
+    ],
+)  # fmt: skip
+def test_each_generation_has_its_kernel(device, producer, consumer):
+    v = layer(device, channels=256).variant
+    assert (v.producer, v.consumer) == (producer, consumer)
+
+
+def test_wide_rows_take_im2col_w_and_small_images_do_not():
+    """Traffic falls by the taps of a row; at 7 pixels the slots that are dropped cost more."""
+    assert layer("sm_100", size=112).variant.mode == "w"
+    assert layer("sm_100", size=7, channels=512).variant.mode == "im2col"
+
+
+def test_nothing_unproven_is_chosen_unasked():
+    made = layer("sm_90")
+    assert not made.variant.permuted
+    assert "opt-in" in reason(made, permuted=True)
+    asked = layer("sm_90", options=Options(permuted_axes=True))
+    assert "probe" in reason(asked, permuted=True, descriptors=True)
+    assert reason(asked, permuted=True, descriptors=False) == ""
+
+
+def test_refusals_give_their_reason():
+    made = layer("sm_80")
+    assert reason(made, mode="w", consumer="mma") == "needs sm_100 or later"
+    assert reason(made, consumer="wgmma") == "needs sm_90a and no other"
+    grouped = plan_for((2, 9, 9, 32), (32, 3, 3, 16), "float16", device="sm_90", groups=2, **LAYER)
+    assert reason(grouped, producer="tma", consumer="mma", mode="im2col").startswith(
+        "a tensor map serves one"
+    )
+    odd = plan_for((2, 9, 9, 9), (8, 3, 3, 9), "float16", device="sm_90", **LAYER)
+    assert odd.variant.producer == "elements"
+    assert "18 bytes of channels" in reason(odd, producer="cp_async")
+    strided = layer("sm_100", stride=9)
+    assert "traversal_stride" in reason(strided, mode="w", consumer="mma")
+
+
+def test_channels_first_is_served_and_said_to_be_slower():
+    made = plan_for((2, 64, 9, 9), (64, 64, 3, 3), "bfloat16", device="sm_90", padding=1)
+    assert made.variant.producer == "elements"
+    assert "element by element" in made.explain()
+    assert "NCHW, KCRS" in reason(made, producer="tma", consumer="mma", mode="im2col")
+
+
+def test_explain_shows_the_choice_and_the_others():
+    text = layer("sm_100").explain()
+    for words in (
+        "on sm_100a (B200: 148 multiprocessors)", "a k-block has", "junk", "shared", "refused",
+        "not yet run on hardware", "needs sm_90a and no other", "slots",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_shared_memory_bounds_the_stages():
+    v = Variant("im2col", "tma", "mma", "bfloat16", 128, 128, 128, 2, 4)
+    problem = layer("sm_120").problem
+    small = consider(problem, replace(gpu_arch("sm_120"), smem_bytes=60 << 10), v, Options())
+    assert "two stages do not fit 61440 bytes" in small.reason
+    for number, arch in KNOWN.items():
+        made = layer(f"sm_{number}")
+        assert made.layout.total <= arch.smem_bytes
+        assert min(made.layout.a_stages, made.layout.b_stages) >= 2
+
+
+def test_layout_regions_do_not_overlap():
+    v = Variant("w", "tma", "mma", "bfloat16", 128, 64, 128, 4, 2)
+    made = layer("sm_100", stride=2)
+    layout = shared_layout(v, gpu_geometry(made.problem, v), 227 << 10)
+    assert layout.a_stage == 2 * layout.a_buffer  # stride 2: two phase buffers
+    assert layout.a_load == (129 + 128) * 128  # of 1 and 0 halo rows
+    assert layout.b_at == layout.a_stages * layout.a_stage
+    assert layout.staging_at == layout.b_at + layout.b_stages * layout.b_stage
+    assert layout.rows_at <= layout.barriers_at < layout.total
+    assert all(at % 1024 == 0 for at in (layout.a_buffer, layout.b_at, layout.b_stage))
+
+
+def test_devices_and_dtypes_that_are_not_served():
+    with pytest.raises(PlanError, match="before sm_80 lack asynchronous copies"):
+        gpu_arch("sm_75")
+    with pytest.raises(PlanError, match="device 'tpu' is no target; name one of sm_80"):
+        gpu_arch("tpu")
+    with pytest.raises(DTypeError, match="dtype int8 is not served"):
+        layer("sm_90", dtype="int8")
+
+
+def test_impossible_variants_are_refused_with_the_rule():
+    with pytest.raises(ValueError, match="wgmma takes whole warpgroups"):
+        Variant("im2col", "tma", "wgmma", "bfloat16", 96, 64, 128, 6, 1)
+    with pytest.raises(ValueError, match="float32 is multiplied by fma"):
+        Variant("im2col", "tma", "mma", "float32", 64, 64)
+    with pytest.raises(ValueError, match="the w walk is loaded by tensor copies"):
+        Variant("w", "cp_async", "mma", "bfloat16", 64, 64)
