@@ -27,10 +27,11 @@ LAYERS = ["1x1 128-512", "1x1 512-128"]
 
 EMITTER = Path("kernels") / "cpu" / "microkernel.py"
 FMA = "                    acc[k] = e.multiply_add(value, filters[v], acc[k])\n"
+# Spread over the accumulators: several behind one another would wait for each other.
 EXTRA_FMA = """\
-                    if k < {share} * tile.pixels * tile.vectors:
-                        zero = e.vector([0.0] * tile.lanes)
-                        acc[k] = e.multiply_add(value, zero, acc[k])
+                    extra = {share} * (i * len(acc) + k)
+                    if int(extra + {share}) > int(extra):
+                        acc[k] = e.multiply_add(value, e.vector([0.0] * tile.lanes), acc[k])
 """
 
 
