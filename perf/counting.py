@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import ctypes
 import tracemalloc
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from unittest import mock
 
 import numpy as np
 
 from implicit_conv import cpu
-from implicit_conv.kernels.cpu import operator, table
-from implicit_conv.kernels.cpu.microkernel import ARGUMENTS
+from implicit_conv.kernels.cpu import depthwise, microkernel, operator, table
 from implicit_conv.kernels.cpu.pool import Block, Pool
 from implicit_conv.plan import Plan
 from implicit_conv.testing import Array
-
-MICROKERNEL = ctypes.CFUNCTYPE(
-    None, *[ctypes.c_int64] * len(ARGUMENTS), ctypes.c_double, ctypes.c_double
-)
-RUNS, RUN_COUNT = ARGUMENTS.index("runs"), ARGUMENTS.index("run_count")
 
 
 class CountingPool(Pool):
@@ -103,31 +98,60 @@ def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
     y = np.empty(plan.problem.output_shape, plan.problem.dtype)
     compiled = cpu.operator(cpu.suited(plan, x, y, None), False)  # cached: the one that runs
     lanes = plan.arch.lanes(plan.problem.itemsize)
-    tally = [0, 0]
+    tally: list[int] = []
     replaced = []  # callbacks must outlive the run
     before = compiled.table.copy()
-    for slot in np.flatnonzero(compiled.table[: table.TRANSPOSES]).tolist():
-        callback = _counting(slot, int(before[slot]), lanes, tally)
-        replaced.append(callback)
-        compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
+    for slot in np.flatnonzero(before).tolist():
+        kernel = microkernel_at(slot, lanes, plan.geometry.S)
+        if kernel:
+            callback = _noting(kernel, int(before[slot]), tally)
+            replaced.append(callback)
+            compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
     try:
         cpu.run(plan, x, w, y)
     finally:
         compiled.table[:] = before
-    return tally[0], tally[1]
+    return len(tally), sum(tally)
 
 
-def _counting(slot: int, address: int, lanes: int, tally: list[int]) -> ctypes._FuncPointer:
-    """The microkernel at `address`, counted: every run's elements, for each pixel and vector."""
-    kernel = MICROKERNEL(address)
-    vectors, shape = divmod(slot, table.HEIGHTS**2)
-    groups, inner = divmod(shape, table.HEIGHTS)
-    sums = groups * inner * (vectors + 1) * lanes
+@dataclass(frozen=True)
+class Microkernel:
+    """A microkernel's arguments, and the floating-point operations that a call asks for."""
 
-    def counted(*arguments: int) -> None:
-        runs = (ctypes.c_int64 * (2 * arguments[RUN_COUNT])).from_address(arguments[RUNS])
-        tally[0] += 1
-        tally[1] += 2 * sums * sum(runs[1::2])
-        kernel(*arguments)
+    arguments: tuple[str, ...]
+    flops: Callable[[dict[str, int]], int]
 
-    return MICROKERNEL(counted)
+
+def microkernel_at(slot: int, lanes: int, row_taps: int) -> Microkernel | None:
+    """The microkernel at a slot of the kernel table; None for other parts."""
+    if slot < table.TRANSPOSES:
+        vectors, shape = divmod(slot, table.HEIGHTS**2)
+        groups, inner = divmod(shape, table.HEIGHTS)
+        sums = groups * inner * (vectors + 1) * lanes
+        return Microkernel(microkernel.ARGUMENTS, lambda call: 2 * sums * _elements(call))
+    if table.DEPTHWISE <= slot < table.SLOTS:
+        by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
+        fmas = pixels * lanes * (row_taps if by_row else 1)
+        return Microkernel(
+            depthwise.ARGUMENTS, lambda call: 2 * fmas * call["vectors"] * call["tap_count"]
+        )
+    return None
+
+
+def _elements(call: dict[str, int]) -> int:
+    """Elements that one sum runs over: the lengths of the run table."""
+    runs = (ctypes.c_int64 * (2 * call["run_count"])).from_address(call["runs"])
+    return sum(runs[1::2])
+
+
+def _noting(kernel: Microkernel, address: int, tally: list[int]) -> ctypes._FuncPointer:
+    """A function that notes the operations asked for, then calls the microkernel at `address`."""
+    integers = [ctypes.c_int64] * len(kernel.arguments)
+    kind = ctypes.CFUNCTYPE(None, *integers, ctypes.c_double, ctypes.c_double)
+    real = kind(address)
+
+    def note(*values: int) -> None:
+        tally.append(kernel.flops(dict(zip(kernel.arguments, values, strict=False))))
+        real(*values)
+
+    return kind(note)

@@ -24,7 +24,7 @@ from implicit_conv.testing import Case
 from perf import tables
 from perf.layers import SUITES, Suite, layers
 from perf.record import Record, load, new_record, ratios, save, timings
-from perf.statistics import noise_floor
+from perf.verdicts import noise_floor
 
 INTERRUPTED = 130  # exit status, as of a shell
 

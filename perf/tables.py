@@ -11,7 +11,7 @@ from rich.table import Table
 
 from implicit_conv.contenders import RIVALS
 from perf.record import Record
-from perf.statistics import geometric_mean
+from perf.verdicts import geometric_mean, threshold
 
 Rows = list[list[str]]
 
@@ -115,3 +115,38 @@ def markdown(columns: Sequence[str], lines: Rows) -> str:
     """A Markdown table; all columns but the first are right-aligned."""
     rule = ["---", *["--:"] * (len(columns) - 1)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (columns, rule, *lines))
+
+
+COMPARE_COLUMNS = [
+    "layer", "verdict", "head/base", "99 % interval", "base/base", "rounds", "rivals/head",
+]  # fmt: skip
+
+
+def compare_cells(record: Record) -> Rows:
+    """One line of text a row."""
+    return [
+        [
+            row["layer"], row["verdict"], f"{row['ratio']:.3f}",
+            f"{row['low']:.3f} - {row['high']:.3f}", f"{row['control']:.3f}", str(row["rounds"]),
+            ", ".join(f"{name} {ratio:.2f}" for name, ratio in row["rivals"].items()),
+        ]
+        for row in record["rows"]
+    ]  # fmt: skip
+
+
+def compare_lines(record: Record) -> list[str]:
+    """The verdict, and the threshold that it rests on."""
+    if record["noise_floor"] is None:
+        return ["nothing was measured"]
+    floor = record["noise_floor"]
+    return [
+        f"{record['head']} against {record['base']}: {record['verdict']}",
+        f"noise floor {floor:.2%}: slower means above {1 + threshold(floor):.3f}",
+        *([] if record["complete"] else ["not complete: the run was interrupted"]),
+    ]
+
+
+def compare_table(record: Record) -> Group:
+    """A comparison for the terminal."""
+    table = table_of(COMPARE_COLUMNS, compare_cells(record))
+    return Group(table, *compare_lines(record))

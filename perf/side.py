@@ -1,0 +1,100 @@
+"""One side of a comparison: a process that convolves with the tree it is told, sample by sample.
+
+Run by path, with the side's tree on PYTHONPATH, so that nothing of `perf` comes from that tree,
+which may be older. The timing core is the running tree's, loaded by path for all sides alike.
+Reads a request a line on standard input, answers a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+OPTIONS = ("stride", "padding", "dilation", "groups", "layout")
+
+
+def timing_core() -> Any:
+    """implicit_conv/bench.py of the running tree; it imports numpy alone."""
+    path = HERE.parent / "implicit_conv" / "bench.py"
+    spec = importlib.util.spec_from_file_location("perf_timing_core", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def inputs(x_shape: list[int], w_shape: list[int]) -> list[Any]:
+    """(x, w), the same on every side."""
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(np.float32) for shape in (x_shape, w_shape)]
+
+
+class Side:
+    """The convolutions of one side, and the requests it answers."""
+
+    def __init__(self, kind: str, threads: int) -> None:
+        self.kind, self.threads = kind, threads
+        self.core = timing_core()
+        self.functions: list[Callable[[], Any]] = []
+        self.settings = ExitStack()  # in force as long as the process lives
+
+    def hello(self) -> dict[str, Any]:
+        """Where the side's code comes from."""
+        import implicit_conv
+
+        return {"tree": str(Path(implicit_conv.__file__).resolve().parent.parent)}
+
+    def prepare(self, case: dict[str, Any], shapes: list[list[int]]) -> dict[str, Any]:
+        """Make a convolution of random arrays; answers sums that all sides must agree on."""
+        x, w = inputs(*shapes)
+        convolve = self._torch if self.kind == "torch" else self._ours
+        function = convolve(case, x, w)
+        self.functions.append(function)
+        y = np.asarray(function(), np.float64)
+        return {"sum": float(y.sum()), "size": float(np.abs(y).sum())}
+
+    def calibrate(self, which: int) -> dict[str, Any]:
+        """Calls that make a sample."""
+        return {"calls": self.core.calls_per_sample(self.functions[which])}
+
+    def sample(self, which: int, calls: int) -> dict[str, Any]:
+        """Seconds a call, of one sample."""
+        with self.core.no_collection():
+            return {"seconds": self.core.sample(self.functions[which], calls)}
+
+    def _ours(self, case: dict[str, Any], x: Any, w: Any) -> Callable[[], Any]:
+        import implicit_conv
+
+        options = {name: case[name] for name in OPTIONS}
+        self.settings.enter_context(implicit_conv.config(num_threads=self.threads))
+        return lambda: implicit_conv.conv2d(x, w, **options)
+
+    def _torch(self, case: dict[str, Any], x: Any, w: Any) -> Callable[[], Any]:
+        from implicit_conv.contenders import rival
+        from implicit_conv.testing import Case
+
+        return rival("torch", Case(**case), x, w, self.threads)
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    kind, threads = sys.argv[1], int(sys.argv[2])
+    answers, sys.stdout = sys.stdout, sys.stderr  # what a tree prints must not mix with answers
+    side = Side(kind, threads)
+    for line in sys.stdin:
+        request = json.loads(line)
+        answer = getattr(side, request.pop("request"))(**request)
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
