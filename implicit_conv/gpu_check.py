@@ -11,6 +11,7 @@ A kernel that never ends, or an illegal instruction, takes its process along and
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 import time
@@ -205,8 +206,7 @@ def check_arrays() -> Iterator[str]:
 
 
 def _check_torch() -> Iterator[str]:
-    import torch
-
+    torch: Any = importlib.import_module("torch")
     from implicit_conv.gpu_api import conv2d
 
     last = torch.channels_last
@@ -225,8 +225,7 @@ def _check_torch() -> Iterator[str]:
 
 
 def _check_cupy() -> Iterator[str]:
-    import cupy
-
+    cupy: Any = importlib.import_module("cupy")
     from implicit_conv.gpu_api import conv2d
 
     case = Case(2, 64, 48, size=(9, 11), padding=((1, 1), (1, 1)))
@@ -251,7 +250,7 @@ def main(arguments: list[str]) -> int:
         return 2
     try:
         failures = list(COMMANDS[name](*rest))
-    except PlanError as error:
+    except (PlanError, ImportError) as error:
         print(f"cannot run: {error}")
         return 2
     print("\n".join(failures) or "all right")

@@ -14,7 +14,7 @@ import numpy as np
 from implicit_conv.errors import PlanError
 from implicit_conv.gpu_arch import KNOWN, GpuArch, gpu_arch
 from implicit_conv.gpu_maps import BoxMap
-from implicit_conv.kernels.blob import MAP_BYTES
+from implicit_conv.kernels.call import MAP_BYTES
 from implicit_conv.tma.driver import driver_arguments
 from implicit_conv.tma.maps import TensorMap
 

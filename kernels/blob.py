@@ -13,11 +13,10 @@ to local memory, which tensor copies do not see.
 
 import functools
 
-from implicit_conv.kernels.call import Call, Limits, Params
+from implicit_conv.kernels.call import MAP_BYTES, Call, Limits, Params
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.ptx import SIMULATED, current_target
+from implicit_conv.kernels.ptx import SIMULATED, current_target, need_numba_cuda
 
-MAP_BYTES = 128
 MAPS, CALL, GEOMETRY, LIMITS = range(4)  # fields of the struct
 
 
@@ -149,6 +148,7 @@ def _unpack():
     """
     if SIMULATED:
         return lambda params: params
+    need_numba_cuda()
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
 

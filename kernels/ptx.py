@@ -11,6 +11,7 @@ Operands and results are told by PTX constraint letters: r (u32), i (s32), l (u6
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import math
 import os
@@ -116,7 +117,7 @@ def device(function):
     """A function that kernels call: compiled into its callers."""
     if SIMULATED:
         return function
-    return _numba_cuda().jit(device=True, forceinline=True)(function)
+    return need_numba_cuda().jit(device=True, forceinline=True)(function)
 
 
 def float_function(name):
@@ -145,14 +146,14 @@ def device_module(module):
 
 
 @functools.cache
-def _numba_cuda():
-    try:
-        from numba import cuda
-        from numba.cuda.extending import intrinsic  # noqa: F401
-    except ImportError as error:
+def need_numba_cuda():
+    """numba.cuda of the numba-cuda package; an older one is part of Numba itself and lacks much."""
+    if importlib.util.find_spec("numba_cuda") is None:
         raise ImportError(
             "GPU kernels need numba-cuda: pip install 'implicit-conv[cu13]' (or [cu12])"
-        ) from error
+        )
+    from numba import cuda
+
     return cuda
 
 
@@ -212,7 +213,7 @@ def _constraint(letter):
 
 def _intrinsic(name, signature, asm):
     """The Numba intrinsic that emits `asm`."""
-    _numba_cuda()
+    need_numba_cuda()
     from numba.cuda.extending import intrinsic
 
     returns = _return_type(asm.results)
@@ -299,7 +300,7 @@ def shared_base():
     """A hook: the address of the block's dynamic shared memory, a multiple of 1024."""
     if SIMULATED:
         return lambda: importlib.import_module("implicit_conv.kernels.sim.smem").BASE
-    _numba_cuda()
+    need_numba_cuda()
     from llvmlite import ir
     from numba.cuda import types
     from numba.cuda.extending import intrinsic
