@@ -249,6 +249,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 2
     try:
+        gpu_driver.driver()
         failures = list(COMMANDS[name](*rest))
     except (PlanError, ImportError) as error:
         print(f"cannot run: {error}")
