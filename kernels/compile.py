@@ -40,12 +40,19 @@ class Kernel(NamedTuple):
         return [line for line in self.log.splitlines() if re.search(r"C7[56]\d\d", line)]
 
 
+_compiled_for: list[tuple] = []  # the target that compiled device functions are for
+
+
 @contextlib.contextmanager
 def offline(cc):
     """Let device functions be typed for `cc`: Numba asks the current device, if there is one or
     not.
     """
     from numba.cuda import compiler, dispatcher
+
+    if _compiled_for != [cc]:
+        ptx.forget_compiled()
+        _compiled_for[:] = [cc]
 
     class Device:
         compute_capability = cc

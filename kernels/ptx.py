@@ -113,11 +113,26 @@ def _twin(function):
     return getattr(importlib.import_module(f"{package}.sim.{module}"), function.__name__)
 
 
+_device_functions = []
+
+
 def device(function):
     """A function that kernels call: compiled into its callers."""
     if SIMULATED:
         return function
-    return need_numba_cuda().jit(device=True, forceinline=True)(function)
+    compiled = need_numba_cuda().jit(device=True, forceinline=True)(function)
+    _device_functions.append(compiled)
+    return compiled
+
+
+def forget_compiled():
+    """Let device functions be compiled anew.
+
+    Numba keeps them by argument types alone, as if a process had one target: a function made for
+    another would come along with that target's instructions.
+    """
+    for function in _device_functions:
+        function.overloads.clear()
 
 
 def float_function(name):

@@ -126,6 +126,19 @@ def to_ptx(kernel, operands, cc):
     return cuda.compile(kernel, signature, cc=cc, output="ptx", device=False, abi="numba")[0]
 
 
+def test_targets_in_any_order():
+    """A device function is not kept from one target to the next: waits are each target's own."""
+    from implicit_conv.kernels.blob import signature
+    from implicit_conv.kernels.compile import compile_kernel
+    from implicit_conv.kernels.fprop import make_fprop
+
+    v = next(v for v in variants(problem("bfloat16"), 0, plain=True) if v.producer == "cp_async")
+    for number in (90, 80, 90):
+        kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
+        waits = {name for name in sass(kernel.cubin) if "TRYWAIT" in name}
+        assert bool(waits) == (number == 90)
+
+
 @pytest.mark.parametrize("number", TARGETS)
 def test_blob_is_the_kernels_one_argument(number):
     """By value, 64-byte aligned for the tensor maps, as long as what the host packs."""
