@@ -77,6 +77,25 @@ class GpuPlan:
         """Bytes of x, w and y, each once."""
         return self.problem.bytes
 
+    def __call__(
+        self, x: Any, w: Any, bias: Any = None, *, residual: Any = None, out: Any = None
+    ) -> Any:
+        """Convolve arrays in the problem's layouts: device arrays in place, numpy arrays by copies.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            Arrays that are not those the plan was made for.
+        PlanError, DriverError
+            No GPU or driver that can run it.
+        """
+        from implicit_conv.gpu import run
+        from implicit_conv.gpu_arrays import is_device_array
+        from implicit_conv.gpu_numpy import run_numpy
+
+        engine = run if is_device_array(x) else run_numpy
+        return engine(self, x, w, bias, residual=residual, out=out)
+
     def explain(self) -> str:
         """What was chosen, and why; for people."""
         from implicit_conv.gpu_explain import explain
