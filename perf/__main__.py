@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Sequence
 
@@ -18,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, ArithmeticError, subprocess.SubprocessError) as error:
         print(f"perf {options.command}: {error}", file=sys.stderr)
         return 2
     return status

@@ -1,0 +1,88 @@
+"""Gates: counts come from what executes, are the committed ones, and notice a planted load."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from implicit_conv.testing import Case
+from perf import assembly, gates
+from perf.record import ROOT
+
+LOADS = "for b in range(g.phases_w):\n"
+TWICE = LOADS.replace("g.phases_w):", "2 * g.phases_w):") + 20 * " " + "b //= 2\n"
+
+
+def test_differences_name_each_count_that_changed():
+    expected = {"compiler": "1", "engine": {"a": {"loads": 3, "gone": 1}}, "modules": ["x"]}
+    measured = {"compiler": "1", "engine": {"a": {"loads": 4, "new": 2}}, "modules": ["x"]}
+    assert gates.differences(expected, measured) == [
+        ("engine / a / loads", 3, 4), ("engine / a / new", None, 2), ("engine / a / gone", 1, None),
+    ]  # fmt: skip
+
+
+def test_instructions_are_compared_for_their_own_compiler_only():
+    expected = {"compiler": "1", "instructions": {"avx2": {"fma": 48}}}
+    measured = {"compiler": "2", "instructions": {"avx2": {"fma": 47}}}
+    assert gates.differences(expected, measured) == []
+    assert len(gates.differences(expected, {**measured, "compiler": "1"})) == 1
+
+
+def test_flops_are_counted_in_the_microkernels():
+    """A pointwise layer of whole tiles issues what it uses; one filter too many, a whole vector."""
+    from perf.counting import count
+
+    def counted(filters):
+        case = Case(C=64, K=filters, size=(8, 7), kernel=(1, 1), layout="NHWC")
+        plan = gates.plan_for(case, gates.ARCHES["avx2"])
+        return count(plan, *case.arrange(*case.inputs(0)))
+
+    whole, more = counted(32), counted(33)
+    assert whole.issued_flops == whole.useful_flops == 2 * 56 * 64 * 32
+    assert more.issued_flops == 2 * 56 * 64 * (32 + 8)
+
+
+@pytest.mark.parametrize("name", assembly.TARGETS)
+def test_the_inner_loop_has_an_fma_for_each_sum_and_no_spill(name):
+    target = assembly.TARGETS[name]
+    tile = assembly.largest_tile(target)
+    counts = assembly.instruction_counts(target)
+    assert counts["fma"] == 4 * tile.pixels * tile.vectors  # unrolled four times
+    assert counts["spill"] == 0
+    assert counts["branch"] == 1
+
+
+def test_spills_and_other_classes_are_told_apart():
+    target = assembly.TARGETS["avx512"]
+    lines = {
+        "vfmadd231ps %zmm1, %zmm2, %zmm3": "fma", "vmovups %zmm1, 64(%rsp)": "spill",
+        "vbroadcastss 4(%rax), %zmm2": "broadcast", "vmovups (%rsi), %zmm1": "vector move",
+        "prefetcht0 2048(%rsi)": "prefetch", "jl .LBB0_4": "branch", "addq $16, %rax": "integer",
+    }  # fmt: skip
+    assert {line: assembly.instruction_class(line, target) for line in lines} == lines
+
+
+@pytest.mark.slow
+def test_counts_are_the_committed_ones():
+    changes = gates.differences(json.loads(gates.EXPECTED.read_text()), gates.measure())
+    assert changes == [], "if this is meant: python -m perf gates --update"
+
+
+@pytest.mark.slow
+def test_a_planted_load_fails_the_gate(tmp_path):
+    """Every activation load executed twice, which changes no result."""
+    for name in ("implicit_conv", "kernels", "perf"):
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
+    source = tmp_path / "kernels" / "cpu" / "load.py"
+    text = source.read_text()
+    assert text.count(LOADS) == 1
+    source.write_text(text.replace(LOADS, TWICE))
+    result = subprocess.run(
+        [sys.executable, "-m", "perf", "gates"], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert result.returncode == 1, result.stderr
+    assert "loads_issued" in result.stdout
+    assert "issued_flops" not in result.stdout
