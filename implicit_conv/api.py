@@ -76,7 +76,8 @@ def conv2d(
         float32 or float64; the sum is kept in the dtype of `x` and rounded once.
     precision : "strict", "standard" (default) or "fast"
         "strict" fixes the order of every sum: the same bits for any batch size and thread count.
-    algorithm : "auto" (default), "implicit_gemm" or "pointwise"
+    algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2" or
+        "winograd_f4"; one that cannot serve the problem is refused with the reason
     device : None or "cpu"
 
     Returns
@@ -153,7 +154,8 @@ def plan_conv2d(
     """
     settings = current()
     options = (
-        _hashable(stride), _hashable(padding), _hashable(dilation), groups, layout, weight_layout,
+        _hashable("stride", stride), _hashable("padding", padding),
+        _hashable("dilation", dilation), _hashable("groups", groups), layout, weight_layout,
     )  # fmt: skip
     return _plan_conv2d(
         tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, activation,  # type: ignore[call-overload]
@@ -162,11 +164,15 @@ def plan_conv2d(
     )  # fmt: skip
 
 
-def _hashable(value: object) -> object:
-    """Lists and arrays of an option as tuples."""
+def _hashable(name: str, value: object) -> object:
+    """An option as the plan cache's key: lists and arrays as tuples; True and 1.0 are not 1."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
-    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return tuple(_hashable(name, entry) for entry in value)
+    if isinstance(value, (bool, float)):
+        raise ShapeError(f"{name} must be an integer, not {value!r}")
+    return value
 
 
 @functools.lru_cache(maxsize=512)
@@ -247,8 +253,11 @@ def run_plan(
         check_like_output("residual", residual, shape, problem.dtype)
     if out is not None:
         _check_out(out, shape, chosen.out_dtype or problem.dtype)
+    filters = w.panels if isinstance(w, PackedFilter) else w
     direct = (
-        out is not None and out.dtype == problem.dtype and writable_directly(out, (x, residual))
+        out is not None
+        and out.dtype == problem.dtype
+        and writable_directly(out, (x, filters, residual))
     )
     y = out if direct else np.empty(shape, problem.dtype)
     _run(chosen, x, w, y, bias, residual)  # type: ignore[arg-type]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from implicit_conv import __version__, bench, demo, info
-from implicit_conv.errors import DTypeError, PlanError, ShapeError, UsageError
 from implicit_conv.tma import commands as laboratory
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
@@ -28,7 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options) or 0
-    except (ShapeError, DTypeError, PlanError, UsageError, OSError, ImportError) as error:
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, TypeError, OSError, ImportError) as error:
         print(f"implicit-conv {options.command}: {error}", file=sys.stderr)
         return 2
 

@@ -38,6 +38,18 @@ class PackedFilter:
     key: tuple[object, ...]
     address: int
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """A copy, pickled or deep, is aligned anew: kernels rely on it."""
+        return _copy_packed, (self.panels.tobytes(), self.key)
+
+
+def _copy_packed(content: bytes, key: tuple[object, ...]) -> PackedFilter:
+    from implicit_conv.kernels.cpu.pool import aligned_bytes
+
+    panels = aligned_bytes(len(content))
+    panels[:] = np.frombuffer(content, np.uint8)
+    return PackedFilter(panels, key, panels.ctypes.data)
+
 
 def filter_key(plan: Plan) -> tuple[object, ...]:
     """What the order of a packed filter depends on."""

@@ -203,6 +203,10 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
             raise PlanError(f"algorithm {algorithm!r} cannot serve this problem: {reason}")
     names = ALGORITHMS if algorithm == "auto" else (algorithm,)
     served = [name for name in names if refusal(problem, name, precision) is None]
+    if precision == "strict" and "depthwise" in served and len(served) > 1:
+        # Their sums differ in order, so the choice must not depend on batch or threads.
+        many = problem.groups >= arch.lanes(problem.itemsize)
+        served = ["depthwise"] if many else [name for name in served if name != "depthwise"]
     if "pointwise" in served:  # implicit GEMM too, with longer rows
         served = ["pointwise"]
     plans = [made for name in served for made in _plans(problem, arch, precision, name, collapse)]

@@ -80,6 +80,8 @@ class Problem:
         weight_layout = _choice("weight_layout", weight_layout or "KCRS", WEIGHT_LAYOUTS)
         if dtype not in dtypes:
             raise DTypeError(f"dtype {dtype} is not served; convert to one of {', '.join(dtypes)}")
+        x_shape = tuple(_integer("an extent of x", extent, 0) for extent in x_shape)
+        w_shape = tuple(_integer("an extent of w", extent, 0) for extent in w_shape)
         if len(x_shape) not in (3, 4):
             raise ShapeError(
                 f"x has {len(x_shape)} axes {tuple(x_shape)}; {layout} has 4, or 3 without N"

@@ -46,6 +46,9 @@ class KBlock(NamedTuple):
     taps: tuple[Tap, ...]
 
 
+LONGEST_HALO = 511  # of im2col::w; past it no instruction shares a row, and none need wrap
+
+
 def slots_per_row(
     w: int, q: int, taps: int, stride: int, dilation: int, pad: int, offset_max: int = UNLIMITED
 ) -> int:
@@ -61,6 +64,9 @@ def slots_per_row(
          schedule.base_shift(tap % phases, dilation, stride, offset_max))
         for tap in range(taps)
     ]  # fmt: skip
+    farthest = max(shift for _, shift, _ in shifts)
+    if farthest > LONGEST_HALO:
+        return q + farthest
     slots = q
     while not all(
         _wraps_into_zeros(slots, w, q, stride, pad, phase, shift, base)

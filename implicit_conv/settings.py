@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 PREFIX = "IMPLICIT_CONV_"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,17 @@ class Config:
     num_threads: int | None = None
 
 
+@functools.cache
 def _from_environment() -> Config:
     threads = os.environ.get(f"{PREFIX}NUM_THREADS") or None
-    if threads is not None and not (threads.isdigit() and int(threads) >= 1):
+    if threads is not None and not (threads.isascii() and threads.isdigit() and int(threads) >= 1):
         raise ValueError(f"{PREFIX}NUM_THREADS={threads!r} must be an integer of at least 1")
-    level = os.environ.get(f"{PREFIX}LOG")
+    level = os.environ.get(f"{PREFIX}LOG", "").upper()
     if level:
+        if level not in LEVELS:
+            raise ValueError(f"{PREFIX}LOG={level!r} is none of {', '.join(LEVELS)}")
         logging.basicConfig()
-        logging.getLogger("implicit_conv").setLevel(level.upper())
+        logging.getLogger("implicit_conv").setLevel(level)
     return Config(
         device=os.environ.get(f"{PREFIX}DEVICE") or None,
         algorithm=os.environ.get(f"{PREFIX}ALGORITHM") or "auto",
@@ -46,12 +51,18 @@ def _from_environment() -> Config:
     )
 
 
-_config: ContextVar[Config] = ContextVar("implicit_conv.settings", default=_from_environment())  # noqa: B039
+_config: ContextVar[Config | None] = ContextVar("implicit_conv.settings", default=None)
 
 
 def current() -> Config:
-    """The settings in force in this thread or task."""
-    return _config.get()
+    """The settings in force in this thread or task.
+
+    Raises
+    ------
+    ValueError
+        An environment variable that makes no sense.
+    """
+    return _config.get() or _from_environment()
 
 
 @contextmanager
@@ -69,8 +80,8 @@ def config(
         raise ValueError(f"num_threads={num_threads} must be at least 1")
     given = {"device": device, "algorithm": algorithm, "num_threads": num_threads}
     changes = {name: value for name, value in given.items() if value is not None}
-    token = _config.set(replace(_config.get(), **changes))  # type: ignore[arg-type]
+    token = _config.set(replace(current(), **changes))  # type: ignore[arg-type]
     try:
-        yield _config.get()
+        yield current()
     finally:
         _config.reset(token)

@@ -1,7 +1,9 @@
 """What conv2d takes, gives back and refuses."""
 
+import copy
 import logging
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -157,6 +159,25 @@ def test_out_may_be_the_residual_and_may_overlap_the_input():
     np.testing.assert_array_equal(x, expected)
 
 
+def test_out_may_overlap_the_filter():
+    memory = np.zeros(64 * 64 + 64 * 64, np.float32)
+    w = memory[: 64 * 64].reshape(64, 64, 1, 1)
+    w[...] = np.random.default_rng(0).integers(-4, 5, w.shape)
+    x = np.random.default_rng(1).integers(-4, 5, (1, 8, 8, 64)).astype(np.float32)
+    expected = ic.conv2d(x, w.copy(), layout="NHWC")
+    out = memory[64:][: 64 * 64].reshape(1, 8, 8, 64)
+    np.testing.assert_array_equal(ic.conv2d(x, w, layout="NHWC", out=out), expected)
+
+
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
+def test_a_copied_filter_is_aligned_anew(clone):
+    x, w, expected = exact()
+    plan = ic.plan_conv2d(x.shape, w.shape, **CASE.options)
+    copied = clone(plan.pack(w))
+    assert copied.address % 64 == 0
+    np.testing.assert_array_equal(plan(x, copied), expected)
+
+
 def test_out_dtype_rounds_the_sum_once():
     x, w, expected = exact()
     y = ic.conv2d(x, w, out_dtype=np.float64, **CASE.options)
@@ -223,6 +244,8 @@ def refused():
     yield {**ok, "stride": 0}, ic.ShapeError, "stride .* at least 1"
     yield {**ok, "stride": (1, 2, 3)}, ic.ShapeError, "stride has 3 values"
     yield {**ok, "stride": 1.5}, ic.ShapeError, "stride must be an integer"
+    yield {**ok, "stride": True}, ic.ShapeError, "stride must be an integer, not True"
+    yield {**ok, "padding": 1.0}, ic.ShapeError, "padding must be an integer, not 1.0"
     yield {**ok, "dilation": -1}, ic.ShapeError, "dilation .* at least 1"
     yield {**ok, "dilation": 5}, ic.ShapeError, "no pixels along H: 8 pixels .* pad by 3 more"
     yield {**ok, "padding": "big"}, ic.ShapeError, "valid, same, same_lower, full, causal"
@@ -253,6 +276,13 @@ def refused():
 def test_bad_arguments_say_rule_numbers_and_way_out(arguments, error, words):
     with pytest.raises(error, match=words):
         ic.conv2d(arguments.pop("x"), arguments.pop("w"), **arguments)
+
+
+@pytest.mark.parametrize("shape", [(-1, 1, 5, 5), (1, 1, 5.5, 5), "1155"])
+def test_shapes_are_checked(shape):
+    ic.plan_conv2d((1, 1, 5, 5), (1, 1, 3, 3), stride=1)  # what is cached must not vouch for them
+    with pytest.raises(ic.ShapeError, match="an extent of x"):
+        ic.plan_conv2d(shape, (1, 1, 3, 3), stride=1)
 
 
 def test_a_read_only_out_is_refused():

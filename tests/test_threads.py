@@ -105,6 +105,32 @@ sys.exit(os.waitstatus_to_exitcode(status))
     assert result.returncode == 0, result.stderr[-2000:]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_children_forked_while_threads_compute():
+    """A lock that a thread held at the fork must not stay locked in the child."""
+    code = """
+import os, threading
+import numpy as np
+from implicit_conv import conv2d
+x, w = np.ones((1, 2, 6, 6), np.float32), np.ones((2, 2, 3, 3), np.float32)
+stop = threading.Event()
+conv2d(x, w)  # compiled: Numba's own lock would not survive a fork
+def work():
+    while not stop.is_set():
+        conv2d(x, w)
+threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+[thread.start() for thread in threads]
+for _ in range(300):
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if (conv2d(x, w) == 18).all() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+"""
+    result = run(code, PYTHONWARNINGS="ignore")  # of forking beside threads: that is the point
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
 def test_two_processes_fill_an_empty_cache_at_once(tmp_path):
     code = """
 import numpy as np

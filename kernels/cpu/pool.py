@@ -1,5 +1,6 @@
 """Memory that outlives a call: fresh memory would cost a page fault every 4 KiB, each time."""
 
+import os
 import threading
 from bisect import bisect_left, insort
 from typing import Any, NamedTuple
@@ -52,3 +53,5 @@ class Pool:
 
 
 POOL = Pool()
+if hasattr(os, "register_at_fork"):  # another thread may hold the lock, or be between two steps
+    os.register_at_fork(after_in_child=POOL.__init__)
