@@ -82,6 +82,8 @@ def summary_lines(record: Record) -> list[str]:
     if "ceilings" in record:
         peak, copy = record["ceilings"]["fma"], record["ceilings"]["copy"]
         lines.append(f"ceilings of this run: {peak / 1e9:.0f} GFLOP/s, {copy / 1e9:.0f} GB/s copy")
+    if any(row["algorithm"].startswith("winograd") for row in record["rows"]):
+        lines.append("GFLOP/s count the direct sum's operations; Winograd needs fewer")
     if record["noise_floor"] is not None:
         lines.append(f"noise floor {record['noise_floor']:.1%} (the same call against itself)")
     if "startup" in record:

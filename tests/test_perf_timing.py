@@ -46,6 +46,10 @@ def test_drift_that_both_sides_see_cancels():
     assert bench.paired_ratio(theirs, ours) == pytest.approx(1.25, rel=0.01)
 
 
+def test_ratios_are_taken_within_rounds():
+    assert bench.paired_ratio(np.array([1.0, 10, 3]), np.array([1.0, 5, 6])) == 1.0
+
+
 def test_the_ceilings_are_above_what_one_core_of_any_kind_does():
     for work, (function, amount) in bench.ceilings(1).items():
         function()
