@@ -14,6 +14,8 @@ from implicit_conv.gpu_arch import KNOWN
 from implicit_conv.gpu_candidates import Options, gpu_geometry, refusal, variants
 from implicit_conv.gpu_tools import assemble, sass, tool
 from implicit_conv.kernels import ptx
+from implicit_conv.kernels.activation import CLAMP, HARDSWISH
+from implicit_conv.kernels.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 
 WHEELS = "pip install 'implicit-conv[cu13,assemble]'"
@@ -32,21 +34,51 @@ def problem(dtype):
     )  # fmt: skip
 
 
+def served(number, dtype, plain=False):
+    """The kernels that the planner may choose on a target, whatever has to be asked for."""
+    return [
+        v for v in variants(problem(dtype), CLAMP, plain)
+        if not refusal(problem(dtype), KNOWN[number], v, EVERYTHING)
+    ]  # fmt: skip
+
+
+def family(v):
+    return v.mode, v.producer, v.consumer, v.permuted, v.descriptors
+
+
 def kernels():
     """(target, variant): all that a planner may choose; the first tile of each family is quick."""
     made = []
     for number in TARGETS:
         for dtype in GPU_DTYPES:
-            families = set()
-            for v in variants(problem(dtype), 0, plain=False):
-                if refusal(problem(dtype), KNOWN[number], v, EVERYTHING):
-                    continue
-                family = (v.mode, v.producer, v.consumer, v.permuted, v.descriptors)
-                quick = family not in families and dtype != "float16"
-                families.add(family)
+            seen = set()
+            for v in served(number, dtype):
+                quick = family(v) not in seen and dtype != "float16"
+                seen.add(family(v))
                 marks = () if quick else pytest.mark.slow
                 made.append(pytest.param(number, v, id=f"sm_{number} {v.name}", marks=marks))
-    return made
+    return [*made, *other_epilogues(), *other_families()]
+
+
+def other_epilogues():
+    """The first tile of each family with the bias alone, and with stores element by element."""
+    for number in TARGETS:
+        for dtype in ("bfloat16", "float32"):
+            first = {family(v): v for v in reversed(served(number, dtype))}
+            for v in first.values():
+                changes = {"bias alone": {"plain": True}, "any output": {"packed": False}}
+                for name, change in changes.items():
+                    yield pytest.param(
+                        number, replace(v, **change), id=f"sm_{number} {v.name}, {name}",
+                        marks=pytest.mark.slow,
+                    )  # fmt: skip
+
+
+def other_families():
+    """What only tests ask for: plain im2col with A from registers."""
+    for n in (256, 128, 64):
+        v = Variant("im2col", "tma", "wgmma", "bfloat16", 128, n, 128, 8, 1)
+        yield pytest.param(90, v, id=f"sm_90 {v.name}, registers")
 
 
 def expected_sass(v):
@@ -124,6 +156,18 @@ def to_ptx(kernel, operands, cc):
 
     signature = types.void(*operands)
     return cuda.compile(kernel, signature, cc=cc, output="ptx", device=False, abi="numba")[0]
+
+
+@pytest.mark.parametrize("kind", range(HARDSWISH + 1))
+def test_every_activation_links(kind):
+    v = Variant("im2col", "cp_async", "mma", "bfloat16", 64, 64, 128, 2, 2, activation=kind)
+    from implicit_conv.kernels.blob import signature
+    from implicit_conv.kernels.compile import compile_kernel
+    from implicit_conv.kernels.fprop import make_fprop
+
+    for number in (80, 100):
+        kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
+        assert kernel.spills == 0 and kernel.stack == 0
 
 
 def test_targets_in_any_order():
