@@ -73,7 +73,10 @@ def _gpu() -> str:
         from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         return "not looked for: install implicit-conv[cu13] (or [cu12])"
-    status, *_ = driver.cuInit(0)
+    try:
+        status, *_ = driver.cuInit(0)
+    except RuntimeError as error:  # the bindings are there, the driver is not
+        return f"none: {error}"
     if int(status) != 0:
         return f"none: cuInit answers {status.name}"
     _, count = driver.cuDeviceGetCount()
