@@ -21,7 +21,8 @@ from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
     depthwise_layout,
-    depthwise_panel_bytes,
+    depthwise_packed_bytes,
+    depthwise_packs,
     panel_bytes,
     scratch_layout,
     winograd_layout,
@@ -84,7 +85,7 @@ class Plan:
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
         g, packs = self.geometry, self.packs_in_loop
         if self.algorithm == "depthwise":
-            return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place).total
+            return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place, packs).total
         if self.winograd:
             return self.threads * winograd_layout(g, itemsize, lanes, self.winograd, packs).total
         layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs)
@@ -99,9 +100,12 @@ class Plan:
     def packs_in_loop(self) -> bool:
         """Whether a plain filter is packed panel by panel, just before the only item that uses it.
 
-        A panel is then still in L2 when it is used, and no packed filter is kept.
+        A panel is then still in L2 when it is used, and no packed filter is kept. A small depthwise
+        filter is packed by each thread as it starts.
         """
-        return self.algorithm != "depthwise" and integers.tile_count(self.geometry) == 1
+        if self.algorithm == "depthwise":
+            return depthwise_packs(self.geometry, self.problem.itemsize)
+        return integers.tile_count(self.geometry) == 1
 
     @property
     def packed_bytes(self) -> int:
@@ -109,7 +113,7 @@ class Plan:
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
         g = self.geometry
         if self.algorithm == "depthwise":
-            return depthwise_panel_bytes(g, itemsize) * integers.block_count(g)
+            return depthwise_packed_bytes(g, itemsize)
         taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
         return g.groups * panel_bytes(g, lanes, itemsize, taps)
 

@@ -224,7 +224,7 @@ def depthwise_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
     ]  # fmt: skip
     limit = arch.l2_bytes * BUFFER_SHARE
     in_place = problem.layout == "NHWC"
-    sizes = [depthwise_layout(g, problem.itemsize, lanes, in_place).total for g in tilings]
+    sizes = [depthwise_layout(g, problem.itemsize, lanes, in_place, False).total for g in tilings]
     fitting = [g for g, size in zip(tilings, sizes, strict=True) if size <= limit]
     return fitting or [tilings[sizes.index(min(sizes))]]
 

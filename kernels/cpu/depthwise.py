@@ -2,7 +2,7 @@
 
     y[pixel, c] = sum over taps of x[pixel + tap, c] * w[tap, c]
 
-One work item is a load tile and a block of channels:
+Each thread packs a small filter for itself. One work item is a load tile and a block of channels:
 
     execute the tile's loads into this thread's buffer             (or read x where it lies)
     for each register tile (pixels of a row):
@@ -47,13 +47,15 @@ ARGUMENTS = (
     "out_pixel",
     "vectors",
     "last",  # byte offset of the last vector, which may overlap the one before
+    "tiles",  # register tiles, one behind the other
+    "ahead",  # bytes from `a` to the row that the next output row reads first
 )
 ROW_TAPS = 7  # of a filter row whose weights are kept in registers, at most
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 def emit(pixels, row, e, *values):
-    """Sums of `pixels` neighbouring pixels, for `vectors` vectors of channels one after another.
+    """Sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of channels.
 
     The tap table holds (byte offset from `a`, byte offset from `w`) of each tap; or, where `row` is
     (taps, stride), of the first tap of each filter row: its taps then share what they read.
@@ -64,6 +66,8 @@ def emit(pixels, row, e, *values):
     low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
     a, w, taps, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
     base_step = builder.mul(at["a_pixel"], i64(PIXELS_PER_BASE))
+    a_tile = builder.mul(at["a_pixel"], i64(pixels * (row[1] if row else 1)))
+    out_tile = builder.mul(at["out_pixel"], i64(pixels))
 
     def neighbours(source, count):
         """`count` vectors, a_pixel apart."""
@@ -88,7 +92,7 @@ def emit(pixels, row, e, *values):
                     total[p] = e.multiply_add(value, weights[s], total[p])
         return total
 
-    def vector(index, _):
+    def vector(index, a, out):
         offset = builder.mul(index, i64(e.lanes * e.itemsize))
         over = builder.icmp_signed(">", offset, at["last"])
         offset = builder.select(over, at["last"], offset)
@@ -100,6 +104,10 @@ def emit(pixels, row, e, *values):
             place = e.at(filters, builder.load(e.pointer(e.at(entry, 8), I64)))
             return (add_row if row else add_tap)(source, place, total)
 
+        reads = pixels * (row[1] if row else 1)
+        for p in range(reads):
+            moved = builder.mul(at["a_pixel"], i64(p))
+            e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
         total = e.loop(at["tap_count"], 1, [e.load(e.at(sums, offset))] * pixels, tap)
         target = e.at(out, offset)
         for p in range(pixels):
@@ -107,16 +115,22 @@ def emit(pixels, row, e, *values):
             e.store(e.clamp(total[p], low, high), address)
         return []
 
-    e.loop(at["vectors"], 1, [], vector)
+    def tile(_, carried):
+        e.loop(at["vectors"], 1, [], lambda index, _: vector(index, *carried))
+        return [e.at(carried[0], a_tile), e.at(carried[1], out_tile)]
+
+    e.loop(at["tiles"], 1, [a, out], tile)
 
 
 def microkernel(
-    a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, last, low, high
-):
+    a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, last, tiles, ahead,
+    low, high,
+):  # fmt: skip
     """Template of the depthwise microkernels."""
     body(  # noqa: F821, bound
-        a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, last, low, high
-    )
+        a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, last, tiles,
+        ahead, low, high,
+    )  # fmt: skip
 
 
 @functools.cache
@@ -132,11 +146,11 @@ def compile_microkernel(pixels, row, lanes, itemsize, fma):
 
 
 @kernel()
-def pack_channels(call, g, block):
+def pack_channels(call, g, block, panels):
     """Filters of one channel block, tap by tap; lanes past the last channel are zero."""
     channels = min(g.tile_c, g.C - block * g.tile_c)
     pitch = schedule.ceil_div(channels, call.lanes) * call.lanes * call.itemsize
-    target = call.panels + block * call.panel_group
+    target = panels + block * call.panel_group
     source = call.w + block * g.tile_c * call.w_k
     taps = g.R * g.S
     memory.zero(target, taps * pitch)
@@ -159,21 +173,28 @@ def pack_channels(call, g, block):
 
 
 @kernel()
-def write_taps(call, g, channels, r, r_end, s, s_end, address):
-    """Tap table of the taps r .. r_end - 1 by s .. s_end - 1; returns how many they are."""
+def write_taps(call, g, channels, r, r_end, address):
+    """Tap tables of the filter rows r .. r_end - 1: of all taps, column by column (so that those of
+    neighbouring columns stand together), then of the first tap of each row.
+    """
     pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
     w_tap = schedule.ceil_div(channels, call.lanes) * call.lanes * call.itemsize
-    for i in range(r, r_end):
-        for j in range(s, s_end):
+    rows = address + 16 * g.R * g.S
+    for j in range(g.S):
+        for i in range(r, r_end):
             if call.in_place:
                 offset = i * g.dilation_h * call.x_h + j * g.dilation_w * call.x_w
             else:
                 offset = schedule.tap_row(g, i) * pitch + schedule.tap_column(g, j) * pixel
+            weights = (i * g.S + j) * w_tap
             memory.write(address, offset)
-            memory.write(address + 8, (i * g.S + j) * w_tap)
+            memory.write(address + 8, weights)
             address += 16
-    return (r_end - r) * (s_end - s)
+            if j == 0:
+                memory.write(rows, offset)
+                memory.write(rows + 8, weights)
+                rows += 16
 
 
 class Span(NamedTuple):
@@ -182,7 +203,9 @@ class Span(NamedTuple):
     weights: int
     sums: int
     taps: int
-    channels: int
+    vectors: int
+    last: int
+    ahead: int
     w_tap: int
     out_pixel: int
     low: float
@@ -190,49 +213,53 @@ class Span(NamedTuple):
 
 
 @kernel()
-def sum_pixels(call, g, span, slot, tap_count, a, step, a_pixel, out, count):
+def sum_pixels(call, g, span, slot, taps, tap_count, a, step, a_pixel, out, count):
     """`count` neighbouring pixels of a row, `step` bytes apart in A, by register tiles."""
-    vectors = schedule.ceil_div(span.channels, call.lanes)
-    last = max(0, span.channels - call.lanes) * call.itemsize
-    parts = schedule.ceil_div(count, g.tile_m)
-    for part in range(parts):
-        begin, end = part * count // parts, (part + 1) * count // parts
+    done = 0
+    while done < count:
+        pixels = min(g.tile_m, count - done)
+        tiles = (count - done) // pixels
         run_part(
-            call.kernels, slot + end - begin, a + begin * step, span.weights, span.taps,
-            span.sums, out + begin * span.out_pixel, tap_count, a_pixel, span.w_tap,
-            span.out_pixel, vectors, last, span.low, span.high,
+            call.kernels, slot + pixels, a + done * step, span.weights, taps, span.sums,
+            out + done * span.out_pixel, tap_count, a_pixel, span.w_tap, span.out_pixel,
+            span.vectors, span.last, tiles, span.ahead, span.low, span.high,
         )  # fmt: skip
+        done += tiles * pixels
 
 
 @kernel()
-def sum_row_in_place(call, g, span, n, p, q, columns, c, out):
-    """One output row, read where x lies: taps that meet padding are left out."""
-    r, r_end = schedule.valid_rows(g, p, 1)
-    row = call.x + n * call.x_n + (p * g.stride_h - g.pad_h) * call.x_h + c * call.x_c
+def inner_columns(g, q, end):
+    """(first, end) of the output columns q .. end - 1 that meet no padding."""
+    first = min(end, max(q, schedule.ceil_div(g.pad_w, g.stride_w)))
+    last = g.W - 1 - (g.S - 1) * g.dilation_w + g.pad_w  # input column of tap 0, unpadded
+    return first, max(first, min(end, last // g.stride_w + 1))
+
+
+@kernel()
+def sum_row_in_place(call, g, span, rows, a, q, inner, end, out):
+    """Output columns q .. end - 1 of a row, read where x lies: taps that meet padding are left out.
+
+    `rows` counts the filter rows in the tables; `a` and `out` belong to column 0.
+    """
     step = g.stride_w * call.x_w
-    done, end = q, q + columns
-    while done < end:
-        w = done * g.stride_w - g.pad_w
-        s, s_end = schedule.valid_columns(g, done)
-        a, to = row + w * call.x_w, out + (done - q) * span.out_pixel
-        if s > 0 or s_end < g.S:
-            taps = write_taps(call, g, span.channels, r, r_end, s, s_end, span.taps)
-            sum_pixels(call, g, span, DEPTHWISE, taps, a, step, step, to, 1)
-            done += 1
-            continue
-        inner = (g.W - 1 - (g.S - 1) * g.dilation_w - w) // g.stride_w + 1
-        count = min(end - done, inner)
-        if call.row_kernels:
-            taps = write_taps(call, g, span.channels, r, r_end, 0, 1, span.taps)
-            sum_pixels(call, g, span, DEPTHWISE_ROW, taps, a, step, call.x_w, to, count)
-        else:
-            taps = write_taps(call, g, span.channels, r, r_end, 0, g.S, span.taps)
-            sum_pixels(call, g, span, DEPTHWISE, taps, a, step, step, to, count)
-        done += count
+    for border in (q, inner[0]), (inner[1], end):
+        for column in range(border[0], border[1]):
+            s, s_end = schedule.valid_columns(g, column)
+            taps, to = span.taps + 16 * s * rows, out + column * span.out_pixel
+            at = a + column * step
+            count = (s_end - s) * rows
+            sum_pixels(call, g, span, DEPTHWISE, taps, count, at, step, step, to, 1)
+    at, to = a + inner[0] * step, out + inner[0] * span.out_pixel
+    count = inner[1] - inner[0]
+    if call.row_kernels:
+        taps = span.taps + 16 * g.R * g.S
+        sum_pixels(call, g, span, DEPTHWISE_ROW, taps, rows, at, step, call.x_w, to, count)
+    else:
+        sum_pixels(call, g, span, DEPTHWISE, span.taps, rows * g.S, at, step, step, to, count)
 
 
 @kernel()
-def run_item(blob, origin, block, scratch):
+def run_item(blob, origin, block, panels, scratch):
     """One load tile and one block of channels."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
@@ -243,6 +270,7 @@ def run_item(blob, origin, block, scratch):
     run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, channels)
     pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
+    a_step = schedule.column_step(g) * pixel
     low, high = -np.inf, np.inf
     if call.clamps:
         low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
@@ -252,24 +280,34 @@ def run_item(blob, origin, block, scratch):
     if not staged:
         y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + c * call.y_k
         out = (y, call.y_n, call.y_p, call.y_q)
-    weights = call.panels + block * call.panel_group
+    weights = panels + block * call.panel_group
     sums, taps = call.bias + block * call.bias_panel, scratch + call.runs
-    span = Span(weights, sums, taps, channels, step, out[3], low, high)
+    vectors, last = width // call.lanes, max(0, channels - call.lanes) * call.itemsize
+    ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x_h if call.in_place else 0
+    span = Span(weights, sums, taps, vectors, last, ahead, step, out[3], low, high)
     by_row = call.row_kernels and g.phases_w == 1  # else neighbours lie in several buffers
-    slot = DEPTHWISE_ROW if by_row else DEPTHWISE
-    a_step = schedule.column_step(g) * pixel
-    count = 0
-    if not call.in_place:
-        count = write_taps(call, g, channels, 0, g.R, 0, 1 if by_row else g.S, taps)
+    slot, a_pixel = (DEPTHWISE_ROW, pixel) if by_row else (DEPTHWISE, a_step)
+    count = g.R if by_row else g.R * g.S
+    table = taps + 16 * g.R * g.S if by_row else taps
+    inner = inner_columns(g, q, q + columns)
+    known = (0, g.R)
+    write_taps(call, g, channels, known[0], known[1], taps)
     for image in range(images):
         for row in range(rows):
             to = out[0] + image * out[1] + row * out[2]
             if call.in_place:
-                sum_row_in_place(call, g, span, n + image, p + row, q, columns, c, to)
+                needed = schedule.valid_rows(g, p + row, 1)
+                if needed != known:
+                    known = needed
+                    write_taps(call, g, channels, known[0], known[1], taps)
+                a = call.x + (n + image) * call.x_n + c * call.x_c - g.pad_w * call.x_w
+                a += ((p + row) * g.stride_h - g.pad_h) * call.x_h
+                to -= q * span.out_pixel
+                r = known[1] - known[0]
+                sum_row_in_place(call, g, span, r, a, q, inner, q + columns, to)
             else:
                 a = scratch + (image * schedule.image_rows(g) + row) * pitch
-                a_pixel = pixel if by_row else a_step
-                sum_pixels(call, g, span, slot, count, a, a_step, a_pixel, to, columns)
+                sum_pixels(call, g, span, slot, table, count, a, a_step, a_pixel, to, columns)
     if staged:
         run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, c, channels)
 
@@ -279,9 +317,14 @@ def depthwise(blob, thread):
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
     blocks = schedule.block_count(g)
+    panels = call.panels
     item = next_item(blob)
+    if call.w and item < call.items:
+        panels = scratch + call.panel
+        for block in range(blocks):
+            pack_channels(call, g, block, panels)
     while item < call.items:
-        run_item(blob, schedule.tile_origin(g, item // blocks), item % blocks, scratch)
+        run_item(blob, schedule.tile_origin(g, item // blocks), item % blocks, panels, scratch)
         item = next_item(blob)
 
 
@@ -290,7 +333,7 @@ def pack(blob, thread):
     call, g = fields(blob).call, fields(blob).geometry
     item = next_item(blob)
     while item < call.items:
-        pack_channels(call, g, item)
+        pack_channels(call, g, item, call.panels)
         item = next_item(blob)
 
 

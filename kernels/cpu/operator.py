@@ -22,6 +22,8 @@ from implicit_conv.kernels.cpu.pool import POOL, aligned_bytes
 from implicit_conv.kernels.cpu.sizes import (
     ScratchLayout,
     depthwise_layout,
+    depthwise_packed_bytes,
+    depthwise_packs,
     depthwise_panel_bytes,
     packing_bytes,
     panel_bytes,
@@ -230,9 +232,9 @@ class Depthwise(Operator):
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options, chunk=1)
-        self.packs_in_loop = False
+        self.packs_in_loop = depthwise_packs(self.g, self.itemsize)
         self.group_bytes = depthwise_panel_bytes(self.g, self.itemsize)  # of a channel block
-        self.packed_bytes = self.group_bytes * schedule.block_count(self.g)
+        self.packed_bytes = depthwise_packed_bytes(self.g, self.itemsize)
         self.constant["panel_group"] = self.group_bytes
         self.constant["row_kernels"] = self._row() is not None
 
@@ -240,7 +242,8 @@ class Depthwise(Operator):
         return self.g.R * self.g.S
 
     def _own_parts(self, recording):
-        whole = {h for *_, q in _tile_extents(self.g) for h in _heights(self.g, q)}
+        extents = {(self.g.tile_m, q) for *_, q in _tile_extents(self.g)}
+        whole = {h for m, q in extents for h in (min(m, q), q % m)} - {0}
         if self.in_place:  # border pixels are computed one by one, and what is left between them
             whole = set(range(1, min(self.g.tile_m, self.g.Q) + 1))
         row = self._row()
@@ -270,7 +273,7 @@ class Depthwise(Operator):
         return depthwise.compile_pack().address
 
     def _layout(self, packs):
-        return depthwise_layout(self.g, self.itemsize, self.lanes, self.in_place)
+        return depthwise_layout(self.g, self.itemsize, self.lanes, self.in_place, packs)
 
     def _packing_layout(self):
         return ScratchLayout(0, 0, 0, 0, 0)

@@ -7,6 +7,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 
 LINE = 64  # bytes of a cache line; every part begins on one
+DEPTHWISE_PACK_BYTES = 64 << 10  # packed in about 3 us
 
 
 class ScratchLayout(NamedTuple):
@@ -75,21 +76,33 @@ def winograd_layout(g: Geometry, itemsize: int, lanes: int, m: int, packs: bool)
     )
 
 
-def depthwise_layout(g: Geometry, itemsize: int, lanes: int, in_place: bool) -> ScratchLayout:
+def depthwise_layout(
+    g: Geometry, itemsize: int, lanes: int, in_place: bool, packs: bool
+) -> ScratchLayout:
     """What depthwise needs; fewer channels than lanes may run over the buffer's end."""
     pixels = g.tile_n * g.tile_p * g.tile_q
     return ScratchLayout(
         buffer=0 if in_place else buffer_bytes(g, itemsize) + lanes * itemsize,
         staging=pixels * g.tile_c * itemsize,
-        runs=16 * g.R * g.S,
+        runs=16 * g.R * (g.S + 1),
         packing=0,
-        panel=0,
+        panel=depthwise_packed_bytes(g, itemsize) if packs else 0,
     )
 
 
 def depthwise_panel_bytes(g: Geometry, itemsize: int) -> int:
     """Packed filters of one block of channels, a multiple of vectors."""
     return g.R * g.S * g.tile_c * itemsize
+
+
+def depthwise_packed_bytes(g: Geometry, itemsize: int) -> int:
+    """Packed filters of all blocks of channels."""
+    return depthwise_panel_bytes(g, itemsize) * schedule.block_count(g)
+
+
+def depthwise_packs(g: Geometry, itemsize: int) -> bool:
+    """Whether each thread packs a plain filter for itself: sooner done than another launch."""
+    return depthwise_packed_bytes(g, itemsize) <= DEPTHWISE_PACK_BYTES
 
 
 def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:
