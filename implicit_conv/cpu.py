@@ -63,7 +63,7 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
 @functools.lru_cache(maxsize=512)
 def operator(plan: Plan, recording: bool = False) -> Operator:
     """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
-    from implicit_conv.kernels.cpu.operator import Depthwise, Fprop, Winograd
+    from implicit_conv.kernels.cpu.operator import Depthwise, Fprop, Planes, Winograd
 
     g, itemsize = plan.geometry, plan.problem.itemsize
     machine = g, itemsize, plan.arch.lanes(itemsize), plan.arch.fma
@@ -72,7 +72,10 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
         return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, recording=recording)
     if plan.algorithm == "depthwise":
         end = (g.P, g.Q)
-        return Depthwise(*machine, end=end, in_place=plan.in_place, recording=recording)
+        kind = Planes if plan.planes else Depthwise
+        return kind(
+            *machine, chunk=plan.chunk, end=end, in_place=plan.in_place, recording=recording
+        )
     return Fprop(
         *machine, chunk=plan.chunk, end=(g.P, g.Q), in_place=plan.in_place, recording=recording
     )

@@ -24,6 +24,7 @@ from implicit_conv.kernels.cpu.sizes import (
     depthwise_packed_bytes,
     depthwise_packs,
     panel_bytes,
+    planes_layout,
     scratch_layout,
     winograd_layout,
 )
@@ -35,11 +36,15 @@ from implicit_conv.tiling import (
     BOXED_SCRATCH_BYTES,
     boxed_candidates,
     boxed_estimate,
+    by_planes,
     candidates,
+    channel_chunk,
     depthwise_candidates,
     depthwise_estimate,
     estimate,
     panel_chunk,
+    plane_candidates,
+    plane_estimate,
     reads_in_place,
     thread_count,
 )
@@ -84,6 +89,8 @@ class Plan:
         """Scratch of all threads, beside the packed filter."""
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
         g, packs = self.geometry, self.packs_in_loop
+        if self.planes:
+            return self.threads * planes_layout(g, itemsize, lanes, packs).total
         if self.algorithm == "depthwise":
             return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place, packs).total
         if self.winograd:
@@ -95,6 +102,11 @@ class Plan:
     def winograd(self) -> int:
         """Outputs of a Winograd box along an axis; 0 for other algorithms."""
         return winograd_size(self.algorithm)
+
+    @property
+    def planes(self) -> bool:
+        """Whether a depthwise problem is computed a channel at a time, pixels as vector lanes."""
+        return self.algorithm == "depthwise" and self.geometry.tile_c == 1
 
     @property
     def packs_in_loop(self) -> bool:
@@ -234,8 +246,12 @@ def _plans(
         costs = [boxed_estimate(view, arch, g, m) for g in tilings]
     elif algorithm == "depthwise":
         view = by_channels(problem)
-        tilings = depthwise_candidates(view, arch)
-        costs = [depthwise_estimate(view, arch, g) for g in tilings]
+        if by_planes(problem, arch):
+            tilings = plane_candidates(view, arch)
+            costs = [plane_estimate(view, arch, g) for g in tilings]
+        else:
+            tilings = depthwise_candidates(view, arch)
+            costs = [depthwise_estimate(view, arch, g) for g in tilings]
     else:
         if algorithm == "pointwise" and collapse:
             view = collapsed(problem)
@@ -250,7 +266,7 @@ def _plans(
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
             tile=tile_of(g, arch, problem), geometry=g, threads=threads,
-            chunk=1 if algorithm == "depthwise" else panel_chunk(g, threads),
+            chunk=(channel_chunk if algorithm == "depthwise" else panel_chunk)(g, threads),
             in_place=_in_place(view, algorithm, arch),
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from implicit_conv.arch import CpuArch
 from implicit_conv.kernels import schedule as integers
-from implicit_conv.kernels.cpu.sizes import buffer_bytes, depthwise_layout, winograd_layout
+from implicit_conv.kernels.cpu.sizes import (
+    buffer_bytes,
+    depthwise_layout,
+    planes_layout,
+    winograd_layout,
+)
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
@@ -20,6 +25,9 @@ TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile, to c
 BUFFER_SHARE = 0.5  # of L2: a thread's input buffer at most
 BOXED_SCRATCH_BYTES = 4 << 20  # of a thread, for Winograd; the other algorithms stay below 2 MiB
 DEPTHWISE_PIXELS = 14
+PLANE_BYTES = 36 << 10  # of two planes' input rows: they stay in L1
+STEPS = (1, 2)  # traversal strides of planes that vector loads serve
+PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # of a depthwise block, to choose from
 BOXES = (14, 28, 42, 56)  # Winograd boxes of a load tile of several images, to choose from
 FLOPS_PER_THREAD = 2e6  # less is done before another thread wakes, in about 2 us
@@ -38,6 +46,8 @@ FAR_SHARE = 0.2  # of that stream, what does not hide behind the multiplications
 ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
 ROW_CYCLES = 200  # depthwise in place: tap tables and border pixels of a row
 CALL_CYCLES = 30  # a microkernel of few sums
+PLANE_ROW_CYCLES = 25  # copying a row, beside its elements
+PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # Winograd: a vector of a box, in or out
 
@@ -247,3 +257,45 @@ def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     threads = thread_count(problem, arch)
     idle = integers.ceil_div(items, threads) * threads / items
     return items * (multiply + load + store + ITEM_CYCLES) * idle
+
+
+def by_planes(problem: Problem, arch: CpuArch) -> bool:
+    """Whether a depthwise problem's vectors hold pixels of a row: where they fill half of one.
+
+    The answer does not depend on batch or threads: "strict" rests on it.
+    """
+    fills = problem.output[1] >= arch.lanes(problem.itemsize) // 2
+    return problem.layout == "NCHW" and problem.stride[1] in STEPS and fills
+
+
+def plane_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+    """Tilings of single channels and images into rows whose input fits its share of L1."""
+    p, q = problem.output
+    found = {(1, balanced(p, rows), balanced(q, 1024)) for rows in (8, 16, 32, 64, 128)}
+    tilings = [
+        geometry(problem, tile=tile, tile_m=arch.tile_pixels, tile_c=1, tile_k=1)
+        for tile in sorted(found)
+    ]
+    lanes = arch.lanes(problem.itemsize)
+    sizes = [planes_layout(g, problem.itemsize, lanes, packs=False).buffer for g in tilings]
+    fitting = [g for g, size in zip(tilings, sizes, strict=True) if size <= PLANE_BYTES]
+    return fitting or tilings[:1]
+
+
+def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+    """Cycles of one core: rows copied, an FMA a tap and vector, loads of the taps."""
+    vectors = g.tile_p * integers.ceil_div(g.tile_q, arch.lanes(problem.itemsize))
+    multiply = vectors * (g.R * g.S / LOADS_PER_CYCLE + PLANE_VECTOR_CYCLES) + CALL_CYCLES
+    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
+    load = integers.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
+    items = integers.tile_count(g) * g.C
+    threads = thread_count(problem, arch)
+    return items * (multiply + load) + threads * ITEM_CYCLES
+
+
+def channel_chunk(g: Geometry, threads: int) -> int:
+    """Channels of a depthwise work item: one block of them, or planes one by one."""
+    if g.tile_c > 1:
+        return 1
+    items = max(1, ITEMS_PER_THREAD * threads // max(1, integers.tile_count(g)))
+    return max(1, min(PLANE_CHANNELS, integers.ceil_div(g.C, items)))

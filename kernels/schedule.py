@@ -260,3 +260,8 @@ def halo_max(g: Geometry) -> int:
     for b in range(g.phases_w):
         largest = max(largest, column_halo(g, b))
     return largest
+
+
+def plane_vectors(g: Geometry, lanes: int) -> int:
+    """Whole vectors that one phase buffer of a row takes, read at any shift of a tap."""
+    return ceil_div(column_pixels(g, g.tile_q), lanes) + ceil_div(halo_max(g), lanes)

@@ -64,6 +64,7 @@ class Call(NamedTuple):
     boxes: int  # offset of transformed boxes
     products: int  # offset of their products with the filters of a panel
     transformed: int  # offset of a panel that is transformed just before it is used
+    loads: int  # offset of a table of loads
 
 
 def _record(fields):

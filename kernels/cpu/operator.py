@@ -12,7 +12,7 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.kernels.cpu import depthwise, fprop, panels, table, winograd
+from implicit_conv.kernels.cpu import depthwise, fprop, panels, planes, table, winograd
 from implicit_conv.kernels.cpu.call import BIAS, PANELS, RESIDUAL, SCRATCH, Call, W, blob_of
 from implicit_conv.kernels.cpu.epilogue import compile_store_tile
 from implicit_conv.kernels.cpu.launch import launch, place
@@ -27,6 +27,7 @@ from implicit_conv.kernels.cpu.sizes import (
     depthwise_panel_bytes,
     packing_bytes,
     panel_bytes,
+    planes_layout,
     scratch_layout,
     winograd_layout,
 )
@@ -231,7 +232,7 @@ class Depthwise(Operator):
     """Depthwise: `g` takes all groups as channels of one, a panel is a block of channels."""
 
     def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options, chunk=1)
+        super().__init__(*arguments, **options)
         self.packs_in_loop = depthwise_packs(self.g, self.itemsize)
         self.group_bytes = depthwise_panel_bytes(self.g, self.itemsize)  # of a channel block
         self.packed_bytes = depthwise_packed_bytes(self.g, self.itemsize)
@@ -277,6 +278,40 @@ class Depthwise(Operator):
 
     def _packing_layout(self):
         return ScratchLayout(0, 0, 0, 0, 0)
+
+
+class Planes(Depthwise):
+    """Depthwise over planes, a channel at a time; a chunk is the channels of a work item."""
+
+    def _own_parts(self, recording):
+        heights = {
+            h for _, p, _ in _tile_extents(self.g) for h in (min(p, planes.ROWS), p % planes.ROWS)
+        }
+        taps = tuple(self._column_tap(s) for s in range(self.g.S))
+        parts = {
+            table.PLANES + rows: planes.compile_microkernel(
+                rows, taps, self.lanes, self.itemsize, self.fma
+            )
+            for rows in heights - {0}
+        }
+        step = self.g.step_w
+        parts[table.LOAD_ROWS] = planes.compile_load_rows(step, self.lanes, self.itemsize)
+        parts[table.WRITE_LOADS] = planes.compile_write_loads(recording)
+        return parts
+
+    def _column_tap(self, s):
+        """(phase buffer, shift) of filter column s."""
+        b = s % self.g.phases_w
+        return b, schedule.tap_column(self.g, s) - schedule.buffer_column(self.g, b)
+
+    def _entry(self):
+        return planes.compile_planes().address
+
+    def _packer(self):
+        return planes.compile_pack().address
+
+    def _layout(self, packs):
+        return planes_layout(self.g, self.itemsize, self.lanes, packs)
 
 
 class Launch:

@@ -7,6 +7,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 
 LINE = 64  # bytes of a cache line; every part begins on one
+LOAD_BYTES = 40  # an entry of the table of loads
 DEPTHWISE_PACK_BYTES = 64 << 10  # packed in about 3 us
 
 
@@ -21,6 +22,7 @@ class ScratchLayout(NamedTuple):
     boxes: int = 0  # Winograd: transformed input, products, a transformed panel
     products: int = 0
     transformed: int = 0
+    loads: int = 0  # planes: the table of a tile's loads
 
     @property
     def total(self) -> int:
@@ -88,6 +90,16 @@ def depthwise_layout(
         packing=0,
         panel=depthwise_packed_bytes(g, itemsize) if packs else 0,
     )
+
+
+def planes_layout(g: Geometry, itemsize: int, lanes: int, packs: bool) -> ScratchLayout:
+    """What depthwise needs over planes: two buffers that take turns, of whole vectors."""
+    plain = depthwise_layout(g, itemsize, lanes, in_place=False, packs=packs)
+    rows = schedule.image_rows(g) * g.phases_w
+    return plain._replace(
+        buffer=2 * rows * schedule.plane_vectors(g, lanes) * lanes * itemsize,
+        runs=8 * g.R, loads=8 + LOAD_BYTES * rows,
+    )  # fmt: skip
 
 
 def depthwise_panel_bytes(g: Geometry, itemsize: int) -> int:

@@ -25,7 +25,10 @@ WINOGRAD_FILTER = WINOGRAD_INPUT + 1
 WINOGRAD_OUTPUT = WINOGRAD_FILTER + 1
 DEPTHWISE = WINOGRAD_OUTPUT + 1  # depthwise microkernels: [pixels], below HEIGHTS
 DEPTHWISE_ROW = DEPTHWISE + HEIGHTS  # likewise, those that take a filter row at once
-SLOTS = DEPTHWISE_ROW + HEIGHTS
+PLANES = DEPTHWISE_ROW + HEIGHTS  # depthwise microkernels of planes: [rows], below HEIGHTS
+LOAD_ROWS = PLANES + HEIGHTS
+WRITE_LOADS = LOAD_ROWS + 1
+SLOTS = WRITE_LOADS + 1
 
 
 @register_jitable

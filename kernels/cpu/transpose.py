@@ -8,11 +8,10 @@ import functools
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.table import compile_emitted, run_part, transpose_slot
-from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, I32, Emitter, i64
 
 
 def _butterfly(e, rows):
@@ -37,22 +36,6 @@ def _butterfly(e, rows):
     return rows
 
 
-def _mask(e, count):
-    """Lanes below `count`."""
-    kind = ir.VectorType(I64, e.lanes)
-    limit = ir.Constant(kind, ir.Undefined)
-    limit = e.builder.insert_element(limit, count, ir.Constant(I32, 0))
-    zeros = ir.Constant(ir.VectorType(I32, e.lanes), [0] * e.lanes)
-    limit = e.builder.shuffle_vector(limit, limit, zeros)
-    return e.builder.icmp_signed("<", ir.Constant(kind, list(range(e.lanes))), limit)
-
-
-def _masked(e, name, result, arguments):
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    full = f"llvm.masked.{name}.v{e.lanes}{'f32' if e.itemsize == 4 else 'f64'}.p0"
-    return e.builder.call(cgutils.get_or_insert_function(e.builder.module, kind, full), arguments)
-
-
 def _emit(e, step, full, source, source_stride, target, target_stride, rows, columns):
     """Block of `rows` source rows; every `step`-th of its `columns` becomes a target row.
 
@@ -61,7 +44,7 @@ def _emit(e, step, full, source, source_stride, target, target_stride, rows, col
     """
     builder = e.builder
     source, target = (builder.inttoptr(address, BYTES) for address in (source, target))
-    align = ir.Constant(I32, e.itemsize)
+    readable = None if full else e.below(columns)
     last = builder.sub(rows, i64(1))
     vectors = []
     for i in range(e.lanes):
@@ -72,19 +55,16 @@ def _emit(e, step, full, source, source_stride, target, target_stride, rows, col
         if full:
             vectors.append(e.load(address))
         else:
-            blank = ir.Constant(e.vector, [0.0] * e.lanes)
-            arguments = [e.pointer(address), align, _mask(e, columns), blank]
-            vectors.append(_masked(e, "load", e.vector, arguments))
+            vectors.append(e.load_masked(address, readable))
     vectors = _butterfly(e, vectors)
-    lanes = None if full else _mask(e, rows)
+    lanes = None if full else e.below(rows)
     for i in range(0, e.lanes, step):
         address = e.at(target, builder.mul(target_stride, i64(i // step)))
         if full:
             e.store(vectors[i], address)
         else:
             with builder.if_then(builder.icmp_signed("<", i64(i), columns)):
-                arguments = [vectors[i], e.pointer(address), align, lanes]
-                _masked(e, "store", ir.VoidType(), arguments)
+                e.store_masked(vectors[i], address, lanes)
 
 
 SIGNATURE = types.void(*[types.int64] * 6)

@@ -58,6 +58,35 @@ class Emitter:
     def store(self, value, address, align=None):
         self.builder.store(value, self.pointer(address)).align = align or self.itemsize
 
+    def below(self, count, first=0):
+        """The mask of lanes that stand for elements first, first + 1, ... below `count` < 2^31."""
+        kind = ir.VectorType(I32, self.lanes)
+        limit = self.builder.trunc(count, I32)
+        limit = self.builder.insert_element(
+            ir.Constant(kind, ir.Undefined), limit, ir.Constant(I32, 0)
+        )
+        limit = self.builder.shuffle_vector(limit, limit, ir.Constant(kind, [0] * self.lanes))
+        indices = ir.Constant(kind, list(range(first, first + self.lanes)))
+        return self.builder.icmp_signed("<", indices, limit)
+
+    def load_masked(self, address, mask):
+        """The lanes in `mask`, zero elsewhere; only they are read."""
+        blank = ir.Constant(self.vector, [0.0] * self.lanes)
+        return self._masked("load", self.vector, self.pointer(address), mask, blank)
+
+    def store_masked(self, value, address, mask):
+        """Write the lanes in `mask` alone."""
+        self._masked("store", VOID, value, self.pointer(address), mask)
+
+    def _masked(self, name, result, *arguments):
+        position = 1 if name == "load" else 2  # of the alignment
+        align = ir.Constant(I32, self.itemsize)
+        arguments = [*arguments[:position], align, *arguments[position:]]
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        full = f"llvm.masked.{name}.v{self.lanes}{SUFFIX[self.itemsize]}.p0"
+        function = cgutils.get_or_insert_function(self.builder.module, kind, full)
+        return self.builder.call(function, arguments)
+
     def splat(self, scalar):
         undefined = ir.Constant(self.vector, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))

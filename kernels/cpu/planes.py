@@ -1,0 +1,365 @@
+"""Depthwise convolution of planes (NCHW): the pixels of an output row are the lanes of a vector.
+
+    y[c, p, q : q + lanes] = sum over taps of x[c, p + r, q + s : ...] * w[c, r, s]
+
+One work item is a load tile and a chunk of channels:
+
+    write the tile's loads into a table: the same for every channel
+    for each channel:
+        execute the loads into this thread's buffer: rows of pixels, zeros outside the image
+        for each group of output rows:
+            microkernel: sums over shifted views of the buffer -> y, or the staging tile
+        staging tile -> residual, activation, layout -> y
+
+Filters are packed as ``[channel][tap]``, row by row.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu.cache import kernel
+from implicit_conv.kernels.cpu.compiled import schedule
+from implicit_conv.kernels.cpu.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.record import ACTIVATION, recorder
+from implicit_conv.kernels.cpu.sizes import LOAD_BYTES
+from implicit_conv.kernels.cpu.table import (
+    LOAD_ROWS,
+    PLANES,
+    STORE_TILE,
+    WRITE_LOADS,
+    compile_emitted,
+    compile_part,
+    run_part,
+)
+from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
+
+ROWS = 8  # output rows of a register tile: enough sums to hide the latency of an FMA
+
+ARGUMENTS = (
+    "a",  # addresses: buffer, filter, row table, initial sum, output
+    "w",
+    "rows",
+    "sum",
+    "out",
+    "row_count",  # filter rows
+    "a_row",  # strides in bytes: between buffered rows, their phase buffers, and rows written
+    "a_phase",
+    "out_row",
+    "columns",
+)
+SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
+
+
+def emit(height, taps, e, *values):
+    """`height` output rows of `columns` pixels.
+
+    The row table holds the byte offset from `a` of each filter row's first buffered row; `taps`
+    says of each filter column (phase buffer, shift). Buffers are read by whole vectors, each in one
+    cache line, and shifted in registers: a load across two lines takes four times as long.
+    """
+    *integers, low, high = values
+    at = dict(zip(ARGUMENTS, integers, strict=True))
+    builder = e.builder
+    a, w, rows, first, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
+    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    start = e.broadcast(first)
+    vector_bytes = e.lanes * e.itemsize
+
+    def shifted(row):
+        """The pixels that each tap reads of a buffered row."""
+        loaded = {}
+
+        def load(phase, index):
+            if (phase, index) not in loaded:
+                offset = builder.mul(at["a_phase"], i64(phase))
+                address = e.at(e.at(row, offset), index * vector_bytes)
+                loaded[phase, index] = e.load(address, vector_bytes)
+            return loaded[phase, index]
+
+        for phase, shift in taps:
+            index, lane = divmod(shift, e.lanes)
+            pixels = load(phase, index)
+            if lane:
+                lanes = ir.Constant(ir.VectorType(I32, e.lanes), list(range(lane, lane + e.lanes)))
+                pixels = builder.shuffle_vector(pixels, load(phase, index + 1), lanes)
+            yield pixels
+
+    def vector(column, _):
+        offset = builder.mul(column, i64(e.itemsize))
+        source, target = e.at(a, offset), e.at(out, offset)
+
+        def filter_row(index, total):
+            entry = e.at(rows, builder.mul(index, i64(8)))
+            row = e.at(source, builder.load(e.pointer(entry, I64)))
+            filters = e.at(w, builder.mul(index, i64(len(taps) * e.itemsize)))
+            weights = [e.broadcast(e.at(filters, s * e.itemsize)) for s in range(len(taps))]
+            total = list(total)
+            for p in range(height):
+                pixels = shifted(e.at(row, builder.mul(at["a_row"], i64(p))))
+                for value, weight in zip(pixels, weights, strict=True):
+                    total[p] = e.multiply_add(value, weight, total[p])
+            return total
+
+        total = e.loop(at["row_count"], 1, [start] * height, filter_row)
+        total = [e.clamp(value, low, high) for value in total]
+        addresses = [e.at(target, builder.mul(at["out_row"], i64(p))) for p in range(height)]
+        rest = builder.sub(at["columns"], column)
+        whole = builder.icmp_signed(">=", rest, i64(e.lanes))
+        with builder.if_else(whole) as (full, partial):
+            with full:
+                for value, address in zip(total, addresses, strict=True):
+                    e.store(value, address)
+            with partial:
+                mask = e.below(rest)
+                for value, address in zip(total, addresses, strict=True):
+                    e.store_masked(value, address, mask)
+        return []
+
+    e.loop(at["columns"], e.lanes, [], vector)
+
+
+def microkernel(a, w, rows, sum, out, row_count, a_row, a_phase, out_row, columns, low, high):
+    """Template of the microkernels."""
+    body(a, w, rows, sum, out, row_count, a_row, a_phase, out_row, columns, low, high)  # noqa: F821
+
+
+@functools.cache
+def compile_microkernel(height, taps, lanes, itemsize, fma):
+    """The compiled microkernel of `height` output rows."""
+
+    def emit_part(builder, values):
+        emit(height, taps, Emitter(builder, lanes, itemsize, fma), *values)
+
+    shifts = "_".join(f"{phase}p{shift}" for phase, shift in taps)
+    name = f"planes_{height}_{shifts}_{lanes}x{itemsize}"
+    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+
+
+class Row(NamedTuple):
+    """One load: a row of `pixels`, those from `first` to `end` in the image, the others zero."""
+
+    source: int  # byte offsets from the channel's first pixel, and in the buffer
+    target: int
+    pixels: int
+    first: int
+    end: int
+
+
+def emit_loads(step, e, table, count, source, target):
+    """Execute `count` loads of the table for one channel; pixels of a row lie `step` apart."""
+    builder = e.builder
+    table, source, target = (builder.inttoptr(v, BYTES) for v in (table, source, target))
+    every = ir.Constant(ir.VectorType(I32, e.lanes), list(range(0, step * e.lanes, step)))
+
+    def load(index, _):
+        entry = e.at(table, builder.mul(index, i64(LOAD_BYTES)))
+        words = range(len(Row._fields))
+        row = Row(*(builder.load(e.pointer(e.at(entry, 8 * i), I64)) for i in words))
+        begin, end = (builder.mul(v, i64(step)) for v in (row.first, row.end))
+        from_, to = e.at(source, row.source), e.at(target, row.target)
+
+        def vector(pixel, _):
+            at = builder.mul(pixel, i64(step))
+            parts = []
+            for part in range(step):
+                lane = part * e.lanes
+                inside = builder.and_(
+                    e.below(builder.sub(end, at), lane),
+                    builder.not_(e.below(builder.sub(begin, at), lane)),
+                )
+                address = e.at(from_, builder.mul(builder.add(at, i64(lane)), i64(e.itemsize)))
+                parts.append(e.load_masked(address, inside))
+            pixels = parts[0] if step == 1 else builder.shuffle_vector(*parts, every)
+            address = e.at(to, builder.mul(pixel, i64(e.itemsize)))
+            e.store_masked(pixels, address, e.below(builder.sub(row.pixels, pixel)))
+            return []
+
+        e.loop(row.pixels, e.lanes, [], vector)
+        return []
+
+    e.loop(count, 1, [], load)
+
+
+def load_rows(table, count, source, target):
+    """Template of the part that executes loads."""
+    body(table, count, source, target)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_load_rows(step, lanes, itemsize):
+    """The part that executes the loads of one channel, of pixels `step` apart."""
+
+    def emit_part(builder, values):
+        emit_loads(step, Emitter(builder, lanes, itemsize, fma=True), *values)
+
+    signature = types.void(*[types.int64] * 4)
+    return compile_emitted(signature, load_rows, f"load_rows_{step}_{lanes}x{itemsize}", emit_part)
+
+
+@kernel()
+def gather_rows(call, g, table, count, source, target):
+    """`load_rows` for any strides of x, element by element."""
+    for index in range(count):
+        entry = table + index * LOAD_BYTES
+        from_, to = source + memory.read(entry), target + memory.read(entry + 8)
+        first, end = memory.read(entry + 24), memory.read(entry + 32)
+        memory.zero(to, memory.read(entry + 16) * call.itemsize)
+        for i in range(first, end):
+            memory.copy(to + i * call.itemsize, from_ + i * g.step_w * call.x_w, call.itemsize)
+
+
+def write_loads(blob, n0, p0, q0, first_channel, end_channel, address):
+    """Template of the part that writes how many loads a tile has for a channel, and their table."""
+    call, g = fields(blob).call, fields(blob).geometry
+    _, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    phase = schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+    w, count = q0 * g.stride_w - g.pad_w, 0
+    for b in range(g.phases_w):
+        offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
+        pixels = schedule.column_pixels(g, columns) + halo
+        first, end = schedule.valid_pixels(w + offset, g.W, g.step_w, pixels)
+        for a in range(g.phases_h):
+            for i in range(rows + schedule.row_halo(g, a)):
+                if not schedule.row_needed(g, i, rows, a):
+                    continue
+                h = schedule.first_row(g, p0, a) + i * g.stride_h
+                row = schedule.buffer_row(g, a, i)
+                entry = address + 8 + count * LOAD_BYTES
+                source = n0 * call.x_n + h * call.x_h + (w + offset) * call.x_w
+                memory.write(entry, source)
+                memory.write(entry + 8, (row * g.phases_w + b) * phase)
+                inside = 0 <= h < g.H
+                memory.write(entry + 16, pixels)
+                memory.write(entry + 24, first if inside else 0)
+                memory.write(entry + 32, end if inside else 0)
+                count += 1
+                for c in range(first_channel, end_channel):
+                    index, size = row * g.phases_w + b, pixels * call.itemsize
+                    where = (n0, h, w, c)
+                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)  # noqa: F821
+    memory.write(address, count)
+
+
+@functools.cache
+def compile_write_loads(recording=False):
+    """The part that writes the table of a tile's loads."""
+    signature = types.void(BLOB_POINTER, *[types.int64] * 6)
+    name = f"write_loads{'_recording' if recording else ''}"
+    return compile_part(signature, write_loads, name, record=recorder(recording))
+
+
+@kernel()
+def pack_planes(call, g, first, end, panels):
+    """Filters of the channels first .. end - 1."""
+    rows_follow = g.R == 1 or call.w_r == g.S * call.itemsize
+    taps_follow = rows_follow and (g.S == 1 or call.w_s == call.itemsize)
+    if taps_follow and call.w_k == call.panel_group:
+        to, at = panels + first * call.panel_group, call.w + first * call.w_k
+        memory.copy(to, at, (end - first) * call.panel_group)
+        return
+    for c in range(first, end):
+        to = panels + c * call.panel_group
+        for tap in range(g.R * g.S):
+            at = call.w + c * call.w_k + tap // g.S * call.w_r + tap % g.S * call.w_s
+            memory.copy(to + tap * call.itemsize, at, call.itemsize)
+
+
+@kernel()
+def write_rows(call, g, pitch, address):
+    """The row table: byte offset of the first buffered row that each filter row reads."""
+    for r in range(g.R):
+        memory.write(address + 8 * r, schedule.tap_row(g, r) * pitch)
+
+
+@kernel()
+def load_plane(call, g, table, c, buffer):
+    """Producer: the loads of a tile for channel c."""
+    count, source = memory.read(table), call.x + c * call.x_c
+    if call.x_w == call.itemsize:
+        run_part(call.kernels, LOAD_ROWS, table + 8, count, source, buffer)
+    else:
+        gather_rows(call, g, table + 8, count, source, buffer)
+
+
+@kernel()
+def run_item(blob, origin, first, end, panels, scratch):
+    """One load tile of one image and the channels first .. end - 1.
+
+    Two buffers take turns, so that a row is not read while it is still on its way to L1.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    _, rows, columns = schedule.tile_extent(g, n, p, q)
+    low, high = -np.inf, np.inf
+    if call.clamps:
+        low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
+    staged = not call.clamps or call.y_q != call.itemsize
+    phase = schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+    pitch = phase * g.phases_w
+    size = schedule.image_rows(g) * pitch
+    table = scratch + call.loads
+    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, first, end, table)
+    load_plane(call, g, table, first, scratch)
+    for c in range(first, end):
+        buffer = scratch + (c - first) % 2 * size
+        if c + 1 < end:
+            load_plane(call, g, table, c + 1, scratch + (c + 1 - first) % 2 * size)
+        out, out_row = scratch + call.staging, columns * call.itemsize
+        if not staged:
+            out = call.y + n * call.y_n + p * call.y_p + q * call.y_q + c * call.y_k
+            out_row = call.y_p
+        for row in range(0, rows, ROWS):
+            run_part(
+                call.kernels, PLANES + min(ROWS, rows - row), buffer + row * pitch,
+                panels + c * call.panel_group, scratch + call.runs,
+                call.bias + c * call.bias_panel, out + row * out_row,
+                g.R, pitch, phase, out_row, columns, low, high,
+            )  # fmt: skip
+        if staged:
+            run_part(call.kernels, STORE_TILE, blob, scratch + call.staging, 1, n, p, q, c, 1)
+
+
+def planes(blob, thread):
+    """The launchable operator: items are (load tile, chunk of channels)."""
+    call, g = fields(blob).call, fields(blob).geometry
+    scratch = call.scratch + thread * call.scratch_bytes
+    chunks = schedule.ceil_div(g.C, call.chunk)
+    panels = call.panels
+    item = next_item(blob)
+    if item < call.items:
+        phase = schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+        write_rows(call, g, phase * g.phases_w, scratch + call.runs)
+        if call.w:
+            panels = scratch + call.panel
+            pack_planes(call, g, 0, g.C, panels)
+    while item < call.items:
+        first = item % chunks * call.chunk
+        origin = schedule.tile_origin(g, item // chunks)
+        run_item(blob, origin, first, min(first + call.chunk, g.C), panels, scratch)
+        item = next_item(blob)
+
+
+def pack(blob, thread):
+    """The launchable packer: items are channels."""
+    call, g = fields(blob).call, fields(blob).geometry
+    item = next_item(blob)
+    while item < call.items:
+        pack_planes(call, g, item, item + 1, call.panels)
+        item = next_item(blob)
+
+
+@functools.cache
+def compile_planes():
+    """The compiled operator."""
+    return compile_part(ENTRY, planes, "planes")
+
+
+@functools.cache
+def compile_pack():
+    """The compiled packer."""
+    return compile_part(ENTRY, pack, "planes_pack")
