@@ -150,8 +150,11 @@ class Row(NamedTuple):
     end: int
 
 
-def emit_loads(step, e, table, count, source, target):
-    """Execute `count` loads of the table for one channel; pixels of a row lie `step` apart."""
+def emit_loads(step, e, table, count, source, target, ahead):
+    """Execute `count` loads of the table for one channel; pixels of a row lie `step` apart.
+
+    The next channel's rows, `ahead` bytes on, are prefetched.
+    """
     builder = e.builder
     table, source, target = (builder.inttoptr(v, BYTES) for v in (table, source, target))
     every = ir.Constant(ir.VectorType(I32, e.lanes), list(range(0, step * e.lanes, step)))
@@ -173,6 +176,7 @@ def emit_loads(step, e, table, count, source, target):
                     builder.not_(e.below(builder.sub(begin, at), lane)),
                 )
                 address = e.at(from_, builder.mul(builder.add(at, i64(lane)), i64(e.itemsize)))
+                e.prefetch(e.at(address, ahead), 3)
                 parts.append(e.load_masked(address, inside))
             pixels = parts[0] if step == 1 else builder.shuffle_vector(*parts, every)
             address = e.at(to, builder.mul(pixel, i64(e.itemsize)))
@@ -185,9 +189,9 @@ def emit_loads(step, e, table, count, source, target):
     e.loop(count, 1, [], load)
 
 
-def load_rows(table, count, source, target):
+def load_rows(table, count, source, target, ahead):
     """Template of the part that executes loads."""
-    body(table, count, source, target)  # noqa: F821, bound
+    body(table, count, source, target, ahead)  # noqa: F821, bound
 
 
 @functools.cache
@@ -197,7 +201,7 @@ def compile_load_rows(step, lanes, itemsize):
     def emit_part(builder, values):
         emit_loads(step, Emitter(builder, lanes, itemsize, fma=True), *values)
 
-    signature = types.void(*[types.int64] * 4)
+    signature = types.void(*[types.int64] * 5)
     return compile_emitted(signature, load_rows, f"load_rows_{step}_{lanes}x{itemsize}", emit_part)
 
 
@@ -281,7 +285,7 @@ def load_plane(call, g, table, c, buffer):
     """Producer: the loads of a tile for channel c."""
     count, source = memory.read(table), call.x + c * call.x_c
     if call.x_w == call.itemsize:
-        run_part(call.kernels, LOAD_ROWS, table + 8, count, source, buffer)
+        run_part(call.kernels, LOAD_ROWS, table + 8, count, source, buffer, call.x_c)
     else:
         gather_rows(call, g, table + 8, count, source, buffer)
 
