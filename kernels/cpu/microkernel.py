@@ -115,6 +115,13 @@ def emit(tile, builder, args):
                 for v in range(tile.vectors):
                     k = at_pixel * tile.vectors + v
                     acc[k] = e.multiply_add(value, filters[v], acc[k])
+        if count == UNROLL and tile.groups == 1:
+            base = -1  # the next register tile's rows, into L2: many lie a power of two apart
+            ahead = builder.mul(at["a_inner"], i64(tile.pixels))
+            for p in range(tile.inner):
+                base += p % PIXELS_PER_BASE == 0
+                moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
+                e.prefetch(e.at(moving[base], builder.add(ahead, moved)), 2)
         moving = [e.at(base, count * tile.itemsize) for base in moving]
         return [*moving, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
 
