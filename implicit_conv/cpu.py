@@ -54,9 +54,10 @@ def _copy_packed(content: bytes, key: tuple[object, ...]) -> PackedFilter:
 def filter_key(plan: Plan) -> tuple[object, ...]:
     """What the order of a packed filter depends on."""
     g = plan.geometry
+    phases = g.phases_w if g.step_w > 1 else 1  # where rows lie as they are, taps keep their order
     return (
         plan.winograd, plan.algorithm == "depthwise", plan.problem.dtype, plan.arch.vector_bits,
-        g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, g.phases_w,
+        g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
 
 

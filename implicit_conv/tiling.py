@@ -67,7 +67,8 @@ def candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
     lanes = arch.lanes(problem.itemsize)
     block = channel_block(problem)
     # Few channels: rows as they lie, so that all taps of a filter row make one run of the sum.
-    plain_rows = problem.stride[1] > 1 and problem.dilation[1] == 1 and block < lanes
+    gapless = 1 < problem.stride[1] <= problem.kernel[1] and problem.dilation[1] == 1
+    plain_rows = gapless and block < lanes
     tilings = [
         geometry(
             problem, tile=tile, tile_m=arch.tile_pixels, tile_c=block, tile_k=2 * lanes,
