@@ -160,8 +160,8 @@ def suited(plan: Plan, x: Array, y: Array, residual: Array | None) -> Plan:
 
 @functools.lru_cache(maxsize=256)
 def _variant(plan: Plan, collapse: bool, in_place: bool) -> Plan:
-    other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse)
-    return replace(other, in_place=in_place, activation=plan.activation)
+    other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse, in_place)
+    return replace(other, activation=plan.activation)
 
 
 def _is_row(plan: Plan, array: Array) -> bool:

@@ -182,7 +182,14 @@ class Plan:
         return trace(self.geometry, self.problem.itemsize, self.in_place, self.chunk)
 
 
-def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collapse: bool) -> Plan:
+def plan(
+    problem: Problem,
+    arch: CpuArch,
+    precision: str,
+    algorithm: str,
+    collapse: bool,
+    in_place: bool = True,
+) -> Plan:
     """The best algorithm and tiling of `problem` on `arch`, by the estimate of cycles.
 
     Parameters
@@ -191,6 +198,9 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
         As in `conv2d`.
     collapse : bool
         Whether x and y are packed, so that a pointwise problem's pixels may be taken as one row.
+    in_place : bool
+        Whether the channels of x lie one behind the other where its layout has them last, so that
+        it may be read where it lies.
 
     Raises
     ------
@@ -213,7 +223,11 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
         served = ["depthwise"] if many else [name for name in served if name != "depthwise"]
     if "pointwise" in served:  # implicit GEMM too, with longer rows
         served = ["pointwise"]
-    plans = [made for name in served for made in _plans(problem, arch, precision, name, collapse)]
+    plans = [
+        made
+        for name in served
+        for made in _plans(problem, arch, precision, name, collapse, in_place)
+    ]
     if not plans:
         raise PlanError(
             f"algorithm {algorithm!r} needs more than {BOXED_SCRATCH_BYTES >> 20} MiB of scratch a "
@@ -223,24 +237,26 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
 
 
 def _plans(
-    problem: Problem, arch: CpuArch, precision: str, algorithm: str, collapse: bool
+    problem: Problem,
+    arch: CpuArch,
+    precision: str,
+    algorithm: str,
+    collapse: bool,
+    in_place: bool,
 ) -> list[Plan]:
     """The best plan of one algorithm, or none where its scratch would be too large."""
     m = winograd_size(algorithm)
-    view = problem
+    view = _view(problem, algorithm, collapse)
+    in_place = in_place and _in_place(view, algorithm, arch)
     if m:
-        view = boxed(problem, m)
         tilings = boxed_candidates(view, arch, m)
         costs = [boxed_estimate(view, arch, g, m) for g in tilings]
     elif algorithm == "depthwise":
-        view = by_channels(problem)
-        tilings = depthwise_candidates(view, arch)
-        costs = [depthwise_estimate(view, arch, g) for g in tilings]
+        tilings = depthwise_candidates(view, arch, in_place)
+        costs = [depthwise_estimate(view, arch, g, in_place) for g in tilings]
     else:
-        if algorithm == "pointwise" and collapse:
-            view = collapsed(problem)
-        tilings = candidates(view, arch)
-        costs = [estimate(view, arch, g) for g in tilings]
+        tilings = candidates(view, arch, in_place)
+        costs = [estimate(view, arch, g, in_place) for g in tilings]
     if not tilings:
         return []
     cycles, at = min((cost, at) for at, cost in enumerate(costs))
@@ -250,15 +266,24 @@ def _plans(
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
             tile=tile_of(g, arch, problem), geometry=g, threads=threads,
-            chunk=1 if algorithm == "depthwise" else panel_chunk(g, threads),
-            in_place=_in_place(view, algorithm, arch),
+            chunk=1 if algorithm == "depthwise" else panel_chunk(g, threads, problem.itemsize),
+            in_place=in_place,
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
     ]  # fmt: skip
 
 
+def _view(problem: Problem, algorithm: str, collapse: bool) -> Problem:
+    """`problem` as `algorithm` sees it."""
+    if winograd_size(algorithm):
+        return boxed(problem, winograd_size(algorithm))
+    if algorithm == "depthwise":
+        return by_channels(problem)
+    return collapsed(problem) if algorithm == "pointwise" and collapse else problem
+
+
 def _in_place(view: Problem, algorithm: str, arch: CpuArch) -> bool:
-    """Whether x is read where it lies: depthwise can leave out the taps that meet padding."""
+    """Whether x may be read where it lies: depthwise can leave out the taps that meet padding."""
     if algorithm == "depthwise":
         return view.layout == "NHWC" and view.C >= arch.lanes(view.itemsize)
     return algorithm in ("implicit_gemm", "pointwise") and reads_in_place(view)
