@@ -9,7 +9,15 @@ import math
 
 from numba import types
 
-from implicit_conv.kernels.activation import CLAMP, GELU, LEAKY_RELU, SIGMOID, SILU, TANH
+from implicit_conv.kernels.activation import (
+    CLAMP,
+    GELU,
+    HARDSWISH,
+    LEAKY_RELU,
+    SIGMOID,
+    SILU,
+    TANH,
+)
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
@@ -35,6 +43,8 @@ def activate(x, kind, low, high):  # noqa: PLR0911, one return a kind
         return high if x > high else x
     if kind == LEAKY_RELU:
         return x * low if x < 0 else x
+    if x == -math.inf and kind in (SILU, GELU, HARDSWISH):
+        return 0.0  # their limit; the products below would be of infinity and zero
     if kind == SILU:
         return x * sigmoid(x)
     if kind == GELU:
