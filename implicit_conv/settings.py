@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
+import operator
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import EllipsisType
 
 PREFIX = "IMPLICIT_CONV_"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -67,21 +69,43 @@ def current() -> Config:
 
 @contextmanager
 def config(
-    *, device: str | None = None, algorithm: str | None = None, num_threads: int | None = None
+    *,
+    device: str | EllipsisType | None = ...,
+    algorithm: str | EllipsisType | None = ...,
+    num_threads: int | EllipsisType | None = ...,
 ) -> Iterator[Config]:
-    """Change settings for the calls inside a ``with`` block; what is not named stays as it is.
+    """Change settings for the calls inside a ``with`` block.
+
+    Parameters
+    ----------
+    device, algorithm, num_threads
+        As in `Config`; None sets the default back, what is not named stays as it is.
 
     Raises
     ------
+    TypeError
+        num_threads that is no integer.
     ValueError
         num_threads below 1.
     """
-    if num_threads is not None and num_threads < 1:
-        raise ValueError(f"num_threads={num_threads} must be at least 1")
-    given = {"device": device, "algorithm": algorithm, "num_threads": num_threads}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes: dict[str, object] = {}
+    if device is not ...:
+        changes["device"] = device
+    if algorithm is not ...:
+        changes["algorithm"] = "auto" if algorithm is None else algorithm
+    if num_threads is not ...:
+        changes["num_threads"] = None if num_threads is None else _thread_count(num_threads)
     token = _config.set(replace(current(), **changes))  # type: ignore[arg-type]
     try:
         yield current()
     finally:
         _config.reset(token)
+
+
+def _thread_count(value: object) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"num_threads={value!r} must be an integer of at least 1, or None for all")
+    count = operator.index(value)
+    if count < 1:
+        raise ValueError(f"num_threads={count} must be at least 1; None takes all there are")
+    return count
