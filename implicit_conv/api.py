@@ -157,11 +157,24 @@ def plan_conv2d(
         _hashable("stride", stride), _hashable("padding", padding),
         _hashable("dilation", dilation), _hashable("groups", groups), layout, weight_layout,
     )  # fmt: skip
-    return _plan_conv2d(
-        tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, activation,  # type: ignore[call-overload]
-        out_dtype, precision, settings.algorithm if algorithm == "auto" else algorithm,
-        device or settings.device, settings.num_threads,
+    choices = (
+        activation, out_dtype, precision, settings.algorithm if algorithm == "auto" else algorithm,
+        settings.device if device is None else device,
     )  # fmt: skip
+    try:
+        return _plan_conv2d(
+            tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, *choices,  # type: ignore[call-overload]
+            settings.num_threads,
+        )  # fmt: skip
+    except TypeError:
+        _check_hashable(OPTIONS, options + choices)
+        raise
+
+
+OPTIONS = (
+    "stride", "padding", "dilation", "groups", "layout", "weight_layout",
+    "activation", "out_dtype", "precision", "algorithm", "device",
+)  # fmt: skip
 
 
 def _hashable(name: str, value: object) -> object:
@@ -170,9 +183,20 @@ def _hashable(name: str, value: object) -> object:
         value = value.tolist()
     if isinstance(value, (list, tuple)):
         return tuple(_hashable(name, entry) for entry in value)
-    if isinstance(value, (bool, float)):
+    if isinstance(value, (bool, float, np.bool_, np.floating)):
         raise ShapeError(f"{name} must be an integer, not {value!r}")
     return value
+
+
+def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:
+    """Name the option that cannot be part of the plan cache's key."""
+    for name, value in zip(names, values, strict=True):
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"{name} is {value!r}; it must be a name, a number or a tuple of these"
+            ) from None
 
 
 @functools.lru_cache(maxsize=512)

@@ -4,11 +4,13 @@ import copy
 import logging
 import math
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import implicit_conv as ic
+from implicit_conv.settings import Config
 from implicit_conv.testing import Case, to_nchw
 
 CASE = Case(N=2, C=3, K=5, groups=2, size=(9, 11), padding=((1, 2), (0, 1)))
@@ -269,6 +271,15 @@ def refused():
     yield {**ok, "algorithm": "pointwise"}, ic.PlanError, "1x1 filter"
     yield {**ok, "activation": "swish"}, ic.PlanError, "silu"
     yield {**ok, "activation": ("clamp", 3, 1)}, ic.PlanError, "low must not exceed high"
+    yield {**ok, "activation": ("clamp", "a", 1)}, ic.PlanError, "parameters must be numbers"
+    yield {**ok, "activation": ["leaky_relu", 1]}, TypeError, "activation is .* a tuple of these"
+    yield {**ok, "precision": ["strict"]}, TypeError, r"precision is \['strict'\]"
+    yield {**ok, "algorithm": {"auto"}}, TypeError, "algorithm is {'auto'}"
+    yield {**ok, "layout": ["NCHW"]}, TypeError, "layout is"
+    yield {**ok, "stride": {}}, TypeError, "stride is {}"
+    yield {**ok, "stride": np.float32(1)}, ic.ShapeError, "stride must be an integer"
+    yield {**ok, "out_dtype": ">f4"}, ic.DTypeError, "out_dtype >f4 .* use one of float32"
+    yield {**ok, "x": None}, ic.DTypeError, "x must be an array of numbers, not NoneType"
     yield {**ok, "device": "tpu"}, ic.PlanError, "tpu"
 
 
@@ -331,5 +342,36 @@ def test_config_sets_threads_and_algorithm():
     with ic.config(num_threads=1, algorithm="implicit_gemm"):
         plan = ic.plan_conv2d(*shapes)
     assert (plan.threads, plan.algorithm) == (1, "implicit_gemm")
-    with pytest.raises(ValueError, match="num_threads=0"), ic.config(num_threads=0):
+
+
+def test_config_sets_a_default_back_for_the_calls_inside():
+    with ic.config(num_threads=1, algorithm="implicit_gemm", device="cpu") as outer:
+        with ic.config(num_threads=None, algorithm=None, device=None) as inner:
+            assert inner == Config()
+        with ic.config(num_threads=np.int64(3)) as inner:
+            assert inner == replace(outer, num_threads=3)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
+def test_config_refuses_thread_counts_that_are_none(value):
+    with (
+        pytest.raises((ValueError, TypeError), match=f"num_threads={value!r} must be"),
+        ic.config(num_threads=value),
+    ):
         pass
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("activation", "limits"),
+    [
+        ("silu", (0, np.inf)), ("gelu", (0, np.inf)), ("hardswish", (0, np.inf)),
+        ("sigmoid", (0, 1)), ("tanh", (-1, 1)), ("relu6", (0, 6)),
+        (("leaky_relu", 0.5), (-np.inf, np.inf)),
+    ],
+)  # fmt: skip
+def test_activations_of_infinity_are_their_limits(activation, limits, layout):
+    x = np.array([-np.inf, np.inf, np.nan, -np.inf], np.float32).reshape(1, 1, 1, 4)
+    x, w = x.reshape(1, 1, 4, 1) if layout == "NHWC" else x, np.ones((1, 1, 1, 1), np.float32)
+    y = ic.conv2d(x, w, activation=activation, layout=layout).ravel()
+    np.testing.assert_array_equal(y, [*limits, np.nan, limits[0]])
