@@ -94,6 +94,11 @@ def conv2d(
     PlanError
         An option that is unknown or cannot serve the problem (a ValueError).
 
+    Notes
+    -----
+    Subnormal numbers are kept. Where they are slow, which some CPUs make them, and mean nothing,
+    ``config(subnormals="flush")`` takes them for zeros.
+
     Examples
     --------
     >>> import numpy as np
@@ -164,7 +169,7 @@ def plan_conv2d(
     try:
         return _plan_conv2d(
             tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, *choices,  # type: ignore[call-overload]
-            settings.num_threads,
+            settings.num_threads, settings.subnormals,
         )  # fmt: skip
     except TypeError:
         _check_hashable(OPTIONS, options + choices)
@@ -211,6 +216,7 @@ def _plan_conv2d(
     algorithm: str,
     device: str | None,
     threads: int | None,
+    subnormals: str,
 ) -> Plan:
     if device not in (None, "cpu"):
         raise PlanError(f"device {device!r} is not served by this version; use None or 'cpu'")
@@ -226,6 +232,7 @@ def _plan_conv2d(
         activation=parse_activation(activation),
         unbatched=len(x_shape) == 3,
         out_dtype=_out_dtype(out_dtype, problem.dtype),
+        subnormals=subnormals,
     )
 
 

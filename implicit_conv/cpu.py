@@ -68,15 +68,13 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
 
     g, itemsize = plan.geometry, plan.problem.itemsize
     machine = g, itemsize, plan.arch.lanes(itemsize), plan.arch.fma
+    options = {"recording": recording, "flushes": plan.subnormals == "flush"}
     if plan.winograd:
         end = plan.problem.output
-        return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, recording=recording)
+        return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, **options)
     if plan.algorithm == "depthwise":
-        end = (g.P, g.Q)
-        return Depthwise(*machine, end=end, in_place=plan.in_place, recording=recording)
-    return Fprop(
-        *machine, chunk=plan.chunk, end=(g.P, g.Q), in_place=plan.in_place, recording=recording
-    )
+        return Depthwise(*machine, end=(g.P, g.Q), in_place=plan.in_place, **options)
+    return Fprop(*machine, chunk=plan.chunk, end=(g.P, g.Q), in_place=plan.in_place, **options)
 
 
 def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
@@ -161,7 +159,7 @@ def suited(plan: Plan, x: Array, y: Array, residual: Array | None) -> Plan:
 @functools.lru_cache(maxsize=256)
 def _variant(plan: Plan, collapse: bool, in_place: bool) -> Plan:
     other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse, in_place)
-    return replace(other, activation=plan.activation)
+    return replace(other, activation=plan.activation, subnormals=plan.subnormals)
 
 
 def _is_row(plan: Plan, array: Array) -> bool:

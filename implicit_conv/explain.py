@@ -33,9 +33,10 @@ def explain(plan: Plan) -> str:
 def _machine(plan: Plan) -> str:
     arch = plan.arch
     fma = "" if arch.fma else ", no FMA"
+    zeros = ", subnormal numbers as zeros" if plan.subnormals == "flush" else ""
     return (
         f"{arch.vector_bits}-bit vectors{fma}, {arch.l2_bytes >> 10} KiB L2, "
-        f"{plan.threads} of {arch.threads} threads"
+        f"{plan.threads} of {arch.threads} threads{zeros}"
     )
 
 

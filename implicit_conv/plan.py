@@ -73,6 +73,7 @@ class Plan:
     activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
     unbatched: bool = False
     out_dtype: str | None = None
+    subnormals: str = "keep"
 
     @functools.cached_property
     def prepared(self) -> dict[object, Prepared]:
