@@ -96,6 +96,11 @@ def conv2d(
 
     Notes
     -----
+    A NaN or an infinity in `x` shows in the outputs whose windows hold it and in no others; under
+    Winograd F2 an infinity may become a NaN there, and F4, which "fast" allows, may spread it over
+    the blocks of 4 x 4 outputs that such a window belongs to. One in `w` shows in the outputs of
+    its filter; whether it does where it meets padding alone is not specified.
+
     Subnormal numbers are kept. Where they are slow, which some CPUs make them, and mean nothing,
     ``config(subnormals="flush")`` takes them for zeros.
 
