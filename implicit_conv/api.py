@@ -22,7 +22,7 @@ from implicit_conv.arrays import (
 from implicit_conv.cpu import PackedFilter
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.plan import Plan, plan
-from implicit_conv.problem import DTYPES, Padding, Problem
+from implicit_conv.problem import DTYPES, Padding, Problem, frozen
 from implicit_conv.settings import current
 
 LOG = logging.getLogger("implicit_conv")
@@ -164,8 +164,8 @@ def plan_conv2d(
     """
     settings = current()
     options = (
-        _hashable("stride", stride), _hashable("padding", padding),
-        _hashable("dilation", dilation), _hashable("groups", groups), layout, weight_layout,
+        frozen("stride", stride), frozen("padding", padding), frozen("dilation", dilation),
+        frozen("groups", groups), layout, weight_layout,
     )  # fmt: skip
     choices = (
         activation, out_dtype, precision, settings.algorithm if algorithm == "auto" else algorithm,
@@ -185,17 +185,6 @@ OPTIONS = (
     "stride", "padding", "dilation", "groups", "layout", "weight_layout",
     "activation", "out_dtype", "precision", "algorithm", "device",
 )  # fmt: skip
-
-
-def _hashable(name: str, value: object) -> object:
-    """An option as the plan cache's key: lists and arrays as tuples; True and 1.0 are not 1."""
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return tuple(_hashable(name, entry) for entry in value)
-    if isinstance(value, (bool, float, np.bool_, np.floating)):
-        raise ShapeError(f"{name} must be an integer, not {value!r}")
-    return value
 
 
 def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:
