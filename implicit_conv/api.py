@@ -76,8 +76,9 @@ def conv2d(
         float32 or float64; the sum is kept in the dtype of `x` and rounded once.
     precision : "strict", "standard" (default) or "fast"
         "strict" fixes the order of every sum: the same bits for any batch size and thread count.
-    algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2" or
-        "winograd_f4"; one that cannot serve the problem is refused with the reason
+    algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2",
+        "winograd_f4" or, to compare with, "gemm_im2col" (numpy multiplies a matrix of windows); one
+        that cannot serve the problem is refused with the reason
     device : None or "cpu"
 
     Returns
@@ -220,6 +221,8 @@ def _plan_conv2d(
         groups=groups, layout=layout, weight_layout=weight_layout,  # type: ignore[arg-type]
     )  # fmt: skip
     chosen = plan(problem, cpu_arch(threads), precision, algorithm, collapse=True)
+    if subnormals == "flush" and chosen.algorithm == "gemm_im2col":
+        raise PlanError("algorithm 'gemm_im2col' keeps subnormal numbers: numpy multiplies")
     LOG.debug("%s: %s on %d threads", problem, chosen.algorithm, chosen.threads)
     return replace(
         chosen,

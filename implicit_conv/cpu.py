@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from implicit_conv import gemm_im2col
 from implicit_conv.arrays import Array
 from implicit_conv.plan import Plan
 from implicit_conv.plan import plan as make_plan
@@ -18,6 +19,7 @@ from implicit_conv.schedule import Load
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Operator, Prepared
 
+OWN_ORDER = {"depthwise": 1, "gemm_im2col": 2}  # of packed filters
 PREPARED_LAUNCHES = 64  # of a plan: one for each combination of strides it has met
 
 
@@ -56,7 +58,7 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     g = plan.geometry
     phases = g.phases_w if g.step_w > 1 else 1  # where rows lie as they are, taps keep their order
     return (
-        plan.winograd, plan.algorithm == "depthwise", plan.problem.dtype, plan.arch.vector_bits,
+        plan.winograd, OWN_ORDER.get(plan.algorithm, 0), plan.problem.dtype, plan.arch.vector_bits,
         g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
 
@@ -79,6 +81,8 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
 
 def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
     """`w`, in the problem's weight layout, as panels."""
+    if plan.algorithm == "gemm_im2col":
+        return _copy_packed(gemm_im2col.pack(plan.problem, w).tobytes(), filter_key(plan))
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
     panels = operator(plan, record != 0).pack(w, axes, plan.threads, record)
     return PackedFilter(panels, filter_key(plan), panels.ctypes.data)
@@ -95,6 +99,10 @@ def run(
     record: int = 0,
 ) -> None:
     """y = activation(conv(x, w) + bias + residual); all arrays 4-d in the problem's layout."""
+    if plan.algorithm == "gemm_im2col":
+        filters = w.panels if isinstance(w, PackedFilter) else gemm_im2col.pack(plan.problem, w)
+        gemm_im2col.run(plan, x, filters, y, bias, residual)
+        return
     key = (
         x.strides, y.strides, residual is not None and residual.strides, bias is not None,
         isinstance(w, PackedFilter) or w.strides, record,

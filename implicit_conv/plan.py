@@ -7,9 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from implicit_conv import gemm_im2col
 from implicit_conv.algorithms import (
     ALGORITHMS,
     PRECISIONS,
+    WEIGHED,
     boxed,
     by_channels,
     collapsed,
@@ -36,12 +38,14 @@ from implicit_conv.tiling import (
     boxed_candidates,
     boxed_estimate,
     candidates,
+    columns_estimate,
     depthwise_candidates,
     depthwise_estimate,
     estimate,
     panel_chunk,
     reads_in_place,
     thread_count,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +89,8 @@ class Plan:
         """Scratch of all threads, beside the packed filter."""
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
         g, packs = self.geometry, self.packs_in_loop
+        if self.algorithm == "gemm_im2col":
+            return gemm_im2col.workspace_bytes(self.problem)
         if self.algorithm == "depthwise":
             return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place, packs).total
         if self.winograd:
@@ -113,6 +119,8 @@ class Plan:
         """The packed filter."""
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
         g = self.geometry
+        if self.algorithm == "gemm_im2col":
+            return gemm_im2col.packed_bytes(self.problem)
         if self.algorithm == "depthwise":
             return depthwise_packed_bytes(g, itemsize)
         taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
@@ -177,7 +185,12 @@ class Plan:
         return run_plan(self, x, w, bias, residual, out)
 
     def trace(self) -> list[Load]:
-        """The loads the engine executes for packed arrays of the problem's layout."""
+        """The loads the engine executes for packed arrays of the problem's layout.
+
+        "gemm_im2col" has none: numpy copies.
+        """
+        if self.algorithm == "gemm_im2col":
+            return []
         if self.algorithm == "depthwise":
             return depthwise_trace(self.geometry, self.problem.itemsize, self.in_place)
         return trace(self.geometry, self.problem.itemsize, self.in_place, self.chunk)
@@ -216,7 +229,7 @@ def plan(
         reason = refusal(problem, algorithm, precision)
         if reason:
             raise PlanError(f"algorithm {algorithm!r} cannot serve this problem: {reason}")
-    names = ALGORITHMS if algorithm == "auto" else (algorithm,)
+    names = WEIGHED if algorithm == "auto" else (algorithm,)
     served = [name for name in names if refusal(problem, name, precision) is None]
     if precision == "strict" and "depthwise" in served and len(served) > 1:
         # Their sums differ in order, so the choice must not depend on batch or threads.
@@ -252,6 +265,9 @@ def _plans(
     if m:
         tilings = boxed_candidates(view, arch, m)
         costs = [boxed_estimate(view, arch, g, m) for g in tilings]
+    elif algorithm == "gemm_im2col":
+        tilings = [whole(view, arch)]
+        costs = [columns_estimate(view, arch, gemm_im2col.workspace_bytes(view))]
     elif algorithm == "depthwise":
         tilings = depthwise_candidates(view, arch, in_place)
         costs = [depthwise_estimate(view, arch, g, in_place) for g in tilings]

@@ -217,6 +217,20 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> floa
     return total + g.C * g.K * (9 * PACK_CYCLES + xis * PACK_CYCLES / 2)
 
 
+def whole(problem: Problem, arch: CpuArch) -> Geometry:
+    """The problem as a single tile, its channels as a single block."""
+    return geometry(
+        problem, tile=(max(1, problem.N), *problem.output), tile_m=arch.tile_pixels,
+        tile_c=max(1, problem.C // problem.groups), tile_k=2 * arch.lanes(problem.itemsize),
+    )  # fmt: skip
+
+
+def columns_estimate(problem: Problem, arch: CpuArch, workspace_bytes: int) -> float:
+    """Cycles of one core for a materialised im2col: FMAs at their peak, columns there and back."""
+    fmas = problem.flops / (2 * arch.lanes(problem.itemsize) * FMAS_PER_CYCLE)
+    return fmas + 2 * workspace_bytes / FAR_BYTES_PER_CYCLE
+
+
 def depthwise_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
     """Tilings of images, rows, columns and blocks of channels; all loads of a block are its own."""
     lanes = arch.lanes(problem.itemsize)

@@ -5,8 +5,17 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from implicit_conv import DTypeError, ShapeError, col2im, im2col
-from implicit_conv.testing import Case, from_nchw
+from implicit_conv import (
+    DTypeError,
+    PlanError,
+    ShapeError,
+    col2im,
+    config,
+    conv2d,
+    im2col,
+    plan_conv2d,
+)
+from implicit_conv.testing import Case, error_units, from_nchw, to_nchw
 
 thorough = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
@@ -96,3 +105,56 @@ def test_they_take_any_numbers_and_images_without_a_batch():
 def test_errors_say_what_is_wrong(call, error, words):
     with pytest.raises(error, match=words):
         call(np.zeros((1, 2, 5, 5), np.float32))
+
+
+def convolve(case, x, w, **options):
+    return to_nchw(
+        conv2d(*case.arrange(x, w), **case.options, algorithm="gemm_im2col", **options), case.layout
+    )
+
+
+@settings(thorough, max_examples=300)
+@given(case=cases(), seed=st.integers(0, 2**31))
+def test_the_algorithm_is_exact_on_small_integers(case, seed):
+    x, w = case.inputs(seed, integers=True)
+    np.testing.assert_array_equal(convolve(case, x, w), case.reference(x, w))
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("activation", [None, "relu", "gelu", ("leaky_relu", 0.5)])
+def test_epilogue_packed_filter_and_error(activation, layout):
+    case = Case(N=2, C=20, K=6, groups=2, size=(9, 8), padding=((1, 1), (1, 1)), layout=layout)
+    rng = np.random.default_rng(0)
+    x, w = case.arrange(*case.inputs(0))
+    shape = to_nchw(np.empty((2, 12, 9, 8)), "NCHW").shape
+    residual = from_nchw(rng.standard_normal(shape).astype(np.float32), layout)
+    bias = rng.standard_normal(12).astype(np.float32)
+    options = {**case.options, "activation": activation}
+    plan = plan_conv2d(x.shape, w.shape, **options, algorithm="gemm_im2col")
+    expected = conv2d(x, w, bias, residual=residual, **options)
+    y = plan(x, plan.pack(w), bias, residual=residual)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1e-4)
+    np.testing.assert_array_equal(plan(x, w, bias, residual=residual), y)
+
+
+def test_errors_stay_within_the_bound_of_a_direct_sum():
+    case = Case(C=64, K=40, size=(12, 12), padding=((1, 1), (1, 1)))
+    x, w = case.inputs(0)
+    reference, scale = (case.reference(x, w, magnitude) for magnitude in (False, True))
+    assert error_units(convolve(case, x, w), reference, scale, case.dtype) <= 16
+
+
+def test_it_is_planned_by_name_alone_and_says_what_it_costs():
+    shapes = (1, 64, 28, 28), (64, 64, 3, 3)
+    text = plan_conv2d(*shapes).explain()
+    assert "refused     gemm_im2col: it is there for comparison" in text
+    plan = plan_conv2d(*shapes, algorithm="gemm_im2col")
+    assert plan.workspace_bytes == 26 * 26 * (64 * 9 + 64) * 4
+    assert f"{plan.workspace_bytes} bytes of workspace" in plan.explain()
+    assert plan.trace() == []
+    with pytest.raises(PlanError, match="order of its sums is numpy's"):
+        plan_conv2d(*shapes, algorithm="gemm_im2col", precision="strict")
+    with pytest.raises(PlanError, match="keeps subnormal"), config(subnormals="flush"):
+        plan_conv2d(*shapes, algorithm="gemm_im2col")
+    with pytest.raises(ShapeError, match="another problem"):
+        plan(np.zeros(shapes[0], np.float32), plan_conv2d(*shapes).pack(np.zeros(shapes[1], "f")))

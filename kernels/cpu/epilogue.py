@@ -57,6 +57,19 @@ def activate(x, kind, low, high):  # noqa: PLR0911, one return a kind
 
 
 @functools.cache
+def compile_activate():
+    """activate(values, kind, low, high): the activation of every float of an array, in place."""
+    arrays = [types.Array(element, 1, "C") for element in (types.float32, types.float64)]
+
+    @kernel([types.void(array, types.float64, types.float64, types.float64) for array in arrays])
+    def activate_all(values, kind, low, high):
+        for i in range(values.size):
+            values[i] = activate(values[i], kind, low, high)
+
+    return activate_all
+
+
+@functools.cache
 def make_epilogue(lanes, itemsize):
     """(finish, write) for rows of pixels of elements of `itemsize` bytes."""
     transpose_block = make_transpose_block(lanes)
