@@ -118,7 +118,7 @@ def conv2d(
     x, w = as_array("x", x), as_array("w", w)
     if x.dtype != w.dtype:
         raise DTypeError(
-            f"x is {x.dtype} but w is {w.dtype}; convert one, the engine does not guess"
+            f"x is {x.dtype} but w is {w.dtype}; convert one, as in x.astype('{w.dtype}')"
         )
     chosen = plan_conv2d(
         x.shape, w.shape, x.dtype,
@@ -178,6 +178,7 @@ def plan_conv2d(
             settings.num_threads, settings.subnormals,
         )  # fmt: skip
     except TypeError:
+        _check_shapes(x_shape=x_shape, w_shape=w_shape)
         _check_hashable(OPTIONS, options + choices)
         raise
 
@@ -186,6 +187,14 @@ OPTIONS = (
     "stride", "padding", "dilation", "groups", "layout", "weight_layout",
     "activation", "out_dtype", "precision", "algorithm", "device",
 )  # fmt: skip
+
+
+def _check_shapes(**shapes: object) -> None:
+    """Tell those who pass arrays in place of their shapes."""
+    for name, value in shapes.items():
+        shape = getattr(value, "shape", ())
+        if len(shape) > 1:
+            raise TypeError(f"{name} must be a shape, not an array; pass {tuple(shape)}")
 
 
 def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:

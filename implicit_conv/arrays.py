@@ -21,11 +21,13 @@ def as_array(name: str, value: object) -> Array:
     Raises
     ------
     DTypeError
-        What is no array of numbers.
+        What is no array of numbers, or has masked elements.
     PlanError
         An array that lives on a device no engine of this version serves.
     """
     array = np.asarray(value if isinstance(value, np.ndarray) else _from_foreign(name, value))
+    if isinstance(value, np.ma.MaskedArray):
+        raise DTypeError(f"{name} is masked, which sums would ignore; pass {name}.filled(0), say")
     if array.dtype.kind in NO_NUMBERS:
         raise DTypeError(
             f"{name} must be an array of numbers, not {type(value).__name__} of dtype {array.dtype}"

@@ -85,11 +85,15 @@ class Problem:
         x_shape = tuple(_integer("an extent of x", extent, 0) for extent in x_shape)
         w_shape = tuple(_integer("an extent of w", extent, 0) for extent in w_shape)
         if len(x_shape) not in (3, 4):
+            more = "; add axes of extent 1, as in x[None]" if len(x_shape) < 3 else ""
             raise ShapeError(
-                f"x has {len(x_shape)} axes {tuple(x_shape)}; {layout} has 4, or 3 without N"
+                f"x has {len(x_shape)} axes {tuple(x_shape)}; {layout} has 4, or 3 without N{more}"
             )
         if len(w_shape) != 4:
-            raise ShapeError(f"w has {len(w_shape)} axes {tuple(w_shape)}; {weight_layout} has 4")
+            more = "; add axes of extent 1, as in w[None]" if len(w_shape) < 4 else ""
+            raise ShapeError(
+                f"w has {len(w_shape)} axes {tuple(w_shape)}; {weight_layout} has 4{more}"
+            )
         x_shape = (1, *x_shape) if len(x_shape) == 3 else tuple(x_shape)
         n, h, w, c = (x_shape[axis] for axis in LAYOUTS[layout])
         k, group_c, r, s = (w_shape[axis] for axis in WEIGHT_LAYOUTS[weight_layout])
@@ -225,8 +229,10 @@ def _pair(name: str, value: object) -> tuple[object, object]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return value, value
     if len(value) != 2:
+        more = ", or a (low, high) pair for each" if name == "padding" else ""
         raise ShapeError(
             f"{name} has {len(value)} values {tuple(value)}; give one, or one for each of H, W"
+            f"{more}"
         )
     return value[0], value[1]
 
