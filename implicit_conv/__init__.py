@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from implicit_conv import tma as tma
     from implicit_conv.api import conv2d as conv2d
     from implicit_conv.api import plan_conv2d as plan_conv2d
+    from implicit_conv.columns import col2im as col2im
+    from implicit_conv.columns import im2col as im2col
     from implicit_conv.errors import DTypeError as DTypeError
     from implicit_conv.errors import PlanError as PlanError
     from implicit_conv.errors import ShapeError as ShapeError
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "col2im": "columns",
     "conv2d": "api",
+    "im2col": "columns",
     "plan_conv2d": "api",
     "config": "settings",
     "Plan": "plan",
@@ -35,8 +39,10 @@ __all__ = [
     "Plan",
     "PlanError",
     "ShapeError",
+    "col2im",
     "config",
     "conv2d",
+    "im2col",
     "plan_conv2d",
     "tma",
 ]

@@ -51,7 +51,10 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
             f"activation {activation!r} is none of {names}, ('leaky_relu', slope), "
             "('clamp', low, high)"
         )
-    values = [float(value) for value in parameters]
+    try:
+        values = [float(value) for value in parameters]
+    except (TypeError, ValueError):
+        raise PlanError(f"activation {activation!r}: its parameters must be numbers") from None
     if name == "leaky_relu":
         return float(LEAKY_RELU), values[0], 0.0
     if not values[0] <= values[1]:

@@ -10,6 +10,7 @@ from implicit_conv.problem import Problem
 
 PRECISIONS = ("strict", "standard", "fast")
 WINOGRAD = {"winograd_f2": 2, "winograd_f4": 4}  # outputs of a box along an axis
+COLUMN_DTYPES = ("float32", "float64")  # that numpy's matmul leaves to BLAS
 WINOGRAD_CHANNELS = 2048  # a transformed panel of more would leave L2
 
 
@@ -58,8 +59,12 @@ def _winograd_f4(problem: Problem, precision: str) -> str | None:
     return _winograd(problem, precision)
 
 
-def _absent(problem: Problem, precision: str) -> str | None:
-    return "it is not part of this version"
+def _gemm_im2col(problem: Problem, precision: str) -> str | None:
+    if precision == "strict":
+        return "the order of its sums is numpy's; ask for 'standard'"
+    if problem.dtype not in COLUMN_DTYPES:
+        return f"it takes {' and '.join(COLUMN_DTYPES)}, not {problem.dtype}"
+    return None
 
 
 _RULES: dict[str, Callable[[Problem, str], str | None]] = {
@@ -68,9 +73,10 @@ _RULES: dict[str, Callable[[Problem, str], str | None]] = {
     "depthwise": _depthwise,
     "winograd_f2": _winograd_f2,
     "winograd_f4": _winograd_f4,
-    "gemm_im2col": _absent,
+    "gemm_im2col": _gemm_im2col,
 }
 ALGORITHMS = tuple(_RULES)
+WEIGHED = tuple(name for name in ALGORITHMS if name != "gemm_im2col")  # by "auto"
 
 
 def collapsed(problem: Problem) -> Problem:

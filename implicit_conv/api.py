@@ -22,7 +22,7 @@ from implicit_conv.arrays import (
 from implicit_conv.cpu import PackedFilter
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.plan import Plan, plan
-from implicit_conv.problem import DTYPES, Padding, Problem
+from implicit_conv.problem import DTYPES, Padding, Problem, frozen
 from implicit_conv.settings import current
 
 LOG = logging.getLogger("implicit_conv")
@@ -76,8 +76,9 @@ def conv2d(
         float32 or float64; the sum is kept in the dtype of `x` and rounded once.
     precision : "strict", "standard" (default) or "fast"
         "strict" fixes the order of every sum: the same bits for any batch size and thread count.
-    algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2" or
-        "winograd_f4"; one that cannot serve the problem is refused with the reason
+    algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2",
+        "winograd_f4" or, to compare with, "gemm_im2col" (numpy multiplies a matrix of windows); one
+        that cannot serve the problem is refused with the reason
     device : None or "cpu"
 
     Returns
@@ -94,6 +95,16 @@ def conv2d(
     PlanError
         An option that is unknown or cannot serve the problem (a ValueError).
 
+    Notes
+    -----
+    A NaN or an infinity in `x` shows in the outputs whose windows hold it and in no others; under
+    Winograd F2 an infinity may become a NaN there, and F4, which "fast" allows, may spread it over
+    the blocks of 4 x 4 outputs that such a window belongs to. One in `w` shows in the outputs of
+    its filter; whether it does where it meets padding alone is not specified.
+
+    Subnormal numbers are kept. Where they are slow, which some CPUs make them, and mean nothing,
+    ``config(subnormals="flush")`` takes them for zeros.
+
     Examples
     --------
     >>> import numpy as np
@@ -107,7 +118,7 @@ def conv2d(
     x, w = as_array("x", x), as_array("w", w)
     if x.dtype != w.dtype:
         raise DTypeError(
-            f"x is {x.dtype} but w is {w.dtype}; convert one, the engine does not guess"
+            f"x is {x.dtype} but w is {w.dtype}; convert one, as in x.astype('{w.dtype}')"
         )
     chosen = plan_conv2d(
         x.shape, w.shape, x.dtype,
@@ -154,25 +165,47 @@ def plan_conv2d(
     """
     settings = current()
     options = (
-        _hashable("stride", stride), _hashable("padding", padding),
-        _hashable("dilation", dilation), _hashable("groups", groups), layout, weight_layout,
+        frozen("stride", stride), frozen("padding", padding), frozen("dilation", dilation),
+        frozen("groups", groups), layout, weight_layout,
     )  # fmt: skip
-    return _plan_conv2d(
-        tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, activation,  # type: ignore[call-overload]
-        out_dtype, precision, settings.algorithm if algorithm == "auto" else algorithm,
-        device or settings.device, settings.num_threads,
+    choices = (
+        activation, out_dtype, precision, settings.algorithm if algorithm == "auto" else algorithm,
+        settings.device if device is None else device,
     )  # fmt: skip
+    try:
+        return _plan_conv2d(
+            tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, *choices,  # type: ignore[call-overload]
+            settings.num_threads, settings.subnormals,
+        )  # fmt: skip
+    except TypeError:
+        _check_shapes(x_shape=x_shape, w_shape=w_shape)
+        _check_hashable(OPTIONS, options + choices)
+        raise
 
 
-def _hashable(name: str, value: object) -> object:
-    """An option as the plan cache's key: lists and arrays as tuples; True and 1.0 are not 1."""
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return tuple(_hashable(name, entry) for entry in value)
-    if isinstance(value, (bool, float)):
-        raise ShapeError(f"{name} must be an integer, not {value!r}")
-    return value
+OPTIONS = (
+    "stride", "padding", "dilation", "groups", "layout", "weight_layout",
+    "activation", "out_dtype", "precision", "algorithm", "device",
+)  # fmt: skip
+
+
+def _check_shapes(**shapes: object) -> None:
+    """Tell those who pass arrays in place of their shapes."""
+    for name, value in shapes.items():
+        shape = getattr(value, "shape", ())
+        if len(shape) > 1:
+            raise TypeError(f"{name} must be a shape, not an array; pass {tuple(shape)}")
+
+
+def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:
+    """Name the option that cannot be part of the plan cache's key."""
+    for name, value in zip(names, values, strict=True):
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"{name} is {value!r}; it must be a name, a number or a tuple of these"
+            ) from None
 
 
 @functools.lru_cache(maxsize=512)
@@ -187,6 +220,7 @@ def _plan_conv2d(
     algorithm: str,
     device: str | None,
     threads: int | None,
+    subnormals: str,
 ) -> Plan:
     if device not in (None, "cpu"):
         raise PlanError(f"device {device!r} is not served by this version; use None or 'cpu'")
@@ -196,12 +230,15 @@ def _plan_conv2d(
         groups=groups, layout=layout, weight_layout=weight_layout,  # type: ignore[arg-type]
     )  # fmt: skip
     chosen = plan(problem, cpu_arch(threads), precision, algorithm, collapse=True)
+    if subnormals == "flush" and chosen.algorithm == "gemm_im2col":
+        raise PlanError("algorithm 'gemm_im2col' keeps subnormal numbers: numpy multiplies")
     LOG.debug("%s: %s on %d threads", problem, chosen.algorithm, chosen.threads)
     return replace(
         chosen,
         activation=parse_activation(activation),
         unbatched=len(x_shape) == 3,
         out_dtype=_out_dtype(out_dtype, problem.dtype),
+        subnormals=subnormals,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +37,12 @@ REGISTER_PIXELS = {(512, 32): 14, (256, 16): 6, (128, 16): 6, (128, 32): 12}
 
 @functools.cache
 def cpu_features() -> dict[str, bool]:
-    """Features of the CPU Numba compiles for; NUMBA_CPU_FEATURES is heeded."""
+    """Features of the CPU Numba compiles for, as it finds them: NUMBA_CPU_FEATURES, or none for a
+    NUMBA_CPU_NAME of "generic", or those of this machine.
+    """
     chosen = os.environ.get("NUMBA_CPU_FEATURES")
+    if chosen is None and os.environ.get("NUMBA_CPU_NAME", "").lower() == "generic":
+        chosen = ""
     if chosen is not None:
         return {f[1:]: f[0] == "+" for f in chosen.replace(" ", "").split(",") if f}
     import llvmlite.binding as llvm
@@ -82,7 +87,7 @@ def available_threads() -> int:
 def cpu_arch(threads: int | None = None) -> CpuArch:
     """The CPU of this process, with `threads` threads (all that are available by default)."""
     features = cpu_features()
-    arm = features.get("neon", False)
+    arm = platform.machine() in ("aarch64", "arm64")  # NEON is part of every 64-bit one
     if features.get("avx512f"):
         bits = 512
     elif features.get("avx2") or features.get("avx"):

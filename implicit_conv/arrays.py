@@ -11,6 +11,7 @@ from implicit_conv.errors import DTypeError, PlanError, ShapeError
 
 Array = NDArray[Any]
 CPU_DEVICE = 1  # of DLPack
+NO_NUMBERS = "OSUMm"  # numpy's kinds of objects, texts and times
 
 
 def as_array(name: str, value: object) -> Array:
@@ -19,12 +20,18 @@ def as_array(name: str, value: object) -> Array:
 
     Raises
     ------
+    DTypeError
+        What is no array of numbers, or has masked elements.
     PlanError
         An array that lives on a device no engine of this version serves.
     """
-    if not isinstance(value, np.ndarray):
-        value = _from_foreign(name, value)
-    array = np.asarray(value)
+    array = np.asarray(value if isinstance(value, np.ndarray) else _from_foreign(name, value))
+    if isinstance(value, np.ma.MaskedArray):
+        raise DTypeError(f"{name} is masked, which sums would ignore; pass {name}.filled(0), say")
+    if array.dtype.kind in NO_NUMBERS:
+        raise DTypeError(
+            f"{name} must be an array of numbers, not {type(value).__name__} of dtype {array.dtype}"
+        )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return array if array.flags.aligned else array.copy()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from implicit_conv import __version__, bench, demo, info
 from implicit_conv.tma import commands as laboratory
 
+USER_ERRORS = (ValueError, TypeError, OSError, ImportError, argparse.ArgumentTypeError)
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
 
 
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except USER_ERRORS as error:
         print(f"implicit-conv {options.command}: {error}", file=sys.stderr)
         return 2
 
@@ -59,7 +60,12 @@ def _register_explain(commands: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not integers with commas between them, such as 1,64,56,56"
+        ) from None
 
 
 def _one_or_two(values: tuple[int, ...]) -> int | tuple[int, ...]:

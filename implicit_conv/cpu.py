@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from implicit_conv import gemm_im2col
 from implicit_conv.arrays import Array
 from implicit_conv.plan import Plan
 from implicit_conv.plan import plan as make_plan
@@ -18,6 +19,7 @@ from implicit_conv.schedule import Load
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Operator, Prepared
 
+OWN_ORDER = {"depthwise": 1, "gemm_im2col": 2}  # of packed filters
 PREPARED_LAUNCHES = 64  # of a plan: one for each combination of strides it has met
 
 
@@ -54,9 +56,10 @@ def _copy_packed(content: bytes, key: tuple[object, ...]) -> PackedFilter:
 def filter_key(plan: Plan) -> tuple[object, ...]:
     """What the order of a packed filter depends on."""
     g = plan.geometry
+    phases = g.phases_w if g.step_w > 1 else 1  # where rows lie as they are, taps keep their order
     return (
-        plan.winograd, plan.algorithm == "depthwise", plan.problem.dtype, plan.arch.vector_bits,
-        g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, g.phases_w,
+        plan.winograd, OWN_ORDER.get(plan.algorithm, 0), plan.problem.dtype, plan.arch.vector_bits,
+        g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
 
 
@@ -67,22 +70,23 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
 
     g, itemsize = plan.geometry, plan.problem.itemsize
     machine = g, itemsize, plan.arch.lanes(itemsize), plan.arch.fma
+    options: dict[str, Any] = {
+        "chunk": plan.chunk, "recording": recording, "flushes": plan.subnormals == "flush",
+    }  # fmt: skip
     if plan.winograd:
-        end = plan.problem.output
-        return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, recording=recording)
+        return Winograd(plan.winograd, *machine, end=plan.problem.output, **options)
+    options |= {"end": (g.P, g.Q), "in_place": plan.in_place}
+    if plan.planes:
+        return Planes(*machine, **options)
     if plan.algorithm == "depthwise":
-        end = (g.P, g.Q)
-        kind = Planes if plan.planes else Depthwise
-        return kind(
-            *machine, chunk=plan.chunk, end=end, in_place=plan.in_place, recording=recording
-        )
-    return Fprop(
-        *machine, chunk=plan.chunk, end=(g.P, g.Q), in_place=plan.in_place, recording=recording
-    )
+        return Depthwise(*machine, **options)
+    return Fprop(*machine, **options)
 
 
 def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
     """`w`, in the problem's weight layout, as panels."""
+    if plan.algorithm == "gemm_im2col":
+        return _copy_packed(gemm_im2col.pack(plan.problem, w).tobytes(), filter_key(plan))
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
     panels = operator(plan, record != 0).pack(w, axes, plan.threads, record)
     return PackedFilter(panels, filter_key(plan), panels.ctypes.data)
@@ -99,6 +103,10 @@ def run(
     record: int = 0,
 ) -> None:
     """y = activation(conv(x, w) + bias + residual); all arrays 4-d in the problem's layout."""
+    if plan.algorithm == "gemm_im2col":
+        filters = w.panels if isinstance(w, PackedFilter) else gemm_im2col.pack(plan.problem, w)
+        gemm_im2col.run(plan, x, filters, y, bias, residual)
+        return
     key = (
         x.strides, y.strides, residual is not None and residual.strides, bias is not None,
         isinstance(w, PackedFilter) or w.strides, record,
@@ -162,8 +170,8 @@ def suited(plan: Plan, x: Array, y: Array, residual: Array | None) -> Plan:
 
 @functools.lru_cache(maxsize=256)
 def _variant(plan: Plan, collapse: bool, in_place: bool) -> Plan:
-    other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse)
-    return replace(other, in_place=in_place, activation=plan.activation)
+    other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse, in_place)
+    return replace(other, activation=plan.activation, subnormals=plan.subnormals)
 
 
 def _is_row(plan: Plan, array: Array) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from implicit_conv.algorithms import ALGORITHMS, refusal
+from implicit_conv.algorithms import ALGORITHMS, WEIGHED, refusal
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.sizes import buffer_bytes
 from implicit_conv.plan import Plan
@@ -14,28 +14,49 @@ def explain(plan: Plan) -> str:
         f"problem     {plan.problem}",
         f"            {plan.flops / 1e9:.3f} GFLOP, {plan.bytes / 2**20:.2f} MiB of x, w and y",
         f"algorithm   {plan.algorithm}, precision {plan.precision!r}",
+        *(_columns(plan) if plan.algorithm == "gemm_im2col" else _schedule(plan)),
+        f"estimate    {plan.cycles / 1e6:.3f} M cycles of one core, "
+        f"{_peak_share(plan):.0%} of its FMA peak",
+    ]
+    for name in ALGORITHMS:
+        reason = refusal(plan.problem, name, plan.precision)
+        if reason is None and name not in WEIGHED and name != plan.algorithm:
+            reason = "it is there for comparison; ask for it by name"
+        if reason:
+            lines.append(f"refused     {name}: {reason}")
+    return "\n".join(lines)
+
+
+def _schedule(plan: Plan) -> list[str]:
+    return [
         f"machine     {_machine(plan)}",
         f"load tile   {_tile(plan)}",
         f"loads       {_loads(plan)}",
         f"k-blocks    {_blocks(plan)}",
         f"work items  {_items(plan)}",
         f"memory      {_memory(plan)}",
-        f"estimate    {plan.cycles / 1e6:.3f} M cycles of one core, "
-        f"{_peak_share(plan):.0%} of its FMA peak",
     ]
-    for name in ALGORITHMS:
-        reason = refusal(plan.problem, name, plan.precision)
-        if reason:
-            lines.append(f"refused     {name}: {reason}")
-    return "\n".join(lines)
+
+
+def _columns(plan: Plan) -> list[str]:
+    """What a materialised im2col writes down."""
+    problem, (p, q), (r, s) = plan.problem, plan.problem.output, plan.problem.kernel
+    return [
+        f"loads       none of the schedule: numpy copies {problem.N * p * q} windows of "
+        f"{problem.C * r * s} pixels into a matrix",
+        "multiply    numpy's matmul, on as many threads as its BLAS takes",
+        f"memory      {plan.workspace_bytes} bytes of workspace, packed filter "
+        f"{plan.packed_bytes / 1024:.0f} KiB",
+    ]
 
 
 def _machine(plan: Plan) -> str:
     arch = plan.arch
     fma = "" if arch.fma else ", no FMA"
+    zeros = ", subnormal numbers as zeros" if plan.subnormals == "flush" else ""
     return (
         f"{arch.vector_bits}-bit vectors{fma}, {arch.l2_bytes >> 10} KiB L2, "
-        f"{plan.threads} of {arch.threads} threads"
+        f"{plan.threads} of {arch.threads} threads{zeros}"
     )
 
 

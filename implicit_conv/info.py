@@ -10,7 +10,7 @@ from importlib import metadata
 from implicit_conv.settings import PREFIX, current
 
 FEATURES = ("avx2", "fma", "avx512f", "avx512bf16", "avx512fp16", "amx-tile", "amx-bf16", "neon")
-SETTINGS = ("DEVICE", "ALGORITHM", "NUM_THREADS", "CACHE_DIR", "LOG")
+SETTINGS = ("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "CACHE_DIR", "LOG")
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -7,9 +7,11 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from implicit_conv import gemm_im2col
 from implicit_conv.algorithms import (
     ALGORITHMS,
     PRECISIONS,
+    WEIGHED,
     boxed,
     by_channels,
     collapsed,
@@ -39,6 +41,7 @@ from implicit_conv.tiling import (
     by_planes,
     candidates,
     channel_chunk,
+    columns_estimate,
     depthwise_candidates,
     depthwise_estimate,
     estimate,
@@ -47,6 +50,7 @@ from implicit_conv.tiling import (
     plane_estimate,
     reads_in_place,
     thread_count,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +82,7 @@ class Plan:
     activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
     unbatched: bool = False
     out_dtype: str | None = None
+    subnormals: str = "keep"
 
     @functools.cached_property
     def prepared(self) -> dict[object, Prepared]:
@@ -91,6 +96,8 @@ class Plan:
         g, packs = self.geometry, self.packs_in_loop
         if self.planes:
             return self.threads * planes_layout(g, itemsize, lanes, packs).total
+        if self.algorithm == "gemm_im2col":
+            return gemm_im2col.workspace_bytes(self.problem)
         if self.algorithm == "depthwise":
             return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place, packs).total
         if self.winograd:
@@ -124,6 +131,8 @@ class Plan:
         """The packed filter."""
         lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
         g = self.geometry
+        if self.algorithm == "gemm_im2col":
+            return gemm_im2col.packed_bytes(self.problem)
         if self.algorithm == "depthwise":
             return depthwise_packed_bytes(g, itemsize)
         taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
@@ -188,13 +197,25 @@ class Plan:
         return run_plan(self, x, w, bias, residual, out)
 
     def trace(self) -> list[Load]:
-        """The loads the engine executes for packed arrays of the problem's layout."""
+        """The loads the engine executes for packed arrays of the problem's layout.
+
+        "gemm_im2col" has none: numpy copies.
+        """
+        if self.algorithm == "gemm_im2col":
+            return []
         if self.algorithm == "depthwise":
             return depthwise_trace(self.geometry, self.problem.itemsize, self.in_place)
         return trace(self.geometry, self.problem.itemsize, self.in_place, self.chunk)
 
 
-def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collapse: bool) -> Plan:
+def plan(
+    problem: Problem,
+    arch: CpuArch,
+    precision: str,
+    algorithm: str,
+    collapse: bool,
+    in_place: bool = True,
+) -> Plan:
     """The best algorithm and tiling of `problem` on `arch`, by the estimate of cycles.
 
     Parameters
@@ -203,6 +224,9 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
         As in `conv2d`.
     collapse : bool
         Whether x and y are packed, so that a pointwise problem's pixels may be taken as one row.
+    in_place : bool
+        Whether the channels of x lie one behind the other where its layout has them last, so that
+        it may be read where it lies.
 
     Raises
     ------
@@ -217,7 +241,7 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
         reason = refusal(problem, algorithm, precision)
         if reason:
             raise PlanError(f"algorithm {algorithm!r} cannot serve this problem: {reason}")
-    names = ALGORITHMS if algorithm == "auto" else (algorithm,)
+    names = WEIGHED if algorithm == "auto" else (algorithm,)
     served = [name for name in names if refusal(problem, name, precision) is None]
     if precision == "strict" and "depthwise" in served and len(served) > 1:
         # Their sums differ in order, so the choice must not depend on batch or threads.
@@ -225,7 +249,11 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
         served = ["depthwise"] if many else [name for name in served if name != "depthwise"]
     if "pointwise" in served:  # implicit GEMM too, with longer rows
         served = ["pointwise"]
-    plans = [made for name in served for made in _plans(problem, arch, precision, name, collapse)]
+    plans = [
+        made
+        for name in served
+        for made in _plans(problem, arch, precision, name, collapse, in_place)
+    ]
     if not plans:
         raise PlanError(
             f"algorithm {algorithm!r} needs more than {BOXED_SCRATCH_BYTES >> 20} MiB of scratch a "
@@ -235,28 +263,32 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
 
 
 def _plans(
-    problem: Problem, arch: CpuArch, precision: str, algorithm: str, collapse: bool
+    problem: Problem,
+    arch: CpuArch,
+    precision: str,
+    algorithm: str,
+    collapse: bool,
+    in_place: bool,
 ) -> list[Plan]:
     """The best plan of one algorithm, or none where its scratch would be too large."""
     m = winograd_size(algorithm)
-    view = problem
+    view = _view(problem, algorithm, collapse)
+    in_place = in_place and _in_place(view, algorithm, arch)
     if m:
-        view = boxed(problem, m)
         tilings = boxed_candidates(view, arch, m)
         costs = [boxed_estimate(view, arch, g, m) for g in tilings]
+    elif algorithm == "gemm_im2col":
+        tilings = [whole(view, arch)]
+        costs = [columns_estimate(view, arch, gemm_im2col.workspace_bytes(view))]
+    elif algorithm == "depthwise" and by_planes(problem, arch):
+        tilings = plane_candidates(view, arch)
+        costs = [plane_estimate(view, arch, g) for g in tilings]
     elif algorithm == "depthwise":
-        view = by_channels(problem)
-        if by_planes(problem, arch):
-            tilings = plane_candidates(view, arch)
-            costs = [plane_estimate(view, arch, g) for g in tilings]
-        else:
-            tilings = depthwise_candidates(view, arch)
-            costs = [depthwise_estimate(view, arch, g) for g in tilings]
+        tilings = depthwise_candidates(view, arch, in_place)
+        costs = [depthwise_estimate(view, arch, g, in_place) for g in tilings]
     else:
-        if algorithm == "pointwise" and collapse:
-            view = collapsed(problem)
-        tilings = candidates(view, arch)
-        costs = [estimate(view, arch, g) for g in tilings]
+        tilings = candidates(view, arch, in_place)
+        costs = [estimate(view, arch, g, in_place) for g in tilings]
     if not tilings:
         return []
     cycles, at = min((cost, at) for at, cost in enumerate(costs))
@@ -266,15 +298,26 @@ def _plans(
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
             tile=tile_of(g, arch, problem), geometry=g, threads=threads,
-            chunk=(channel_chunk if algorithm == "depthwise" else panel_chunk)(g, threads),
-            in_place=_in_place(view, algorithm, arch),
+            chunk=(channel_chunk if algorithm == "depthwise" else panel_chunk)(
+                g, threads, problem.itemsize
+            ),
+            in_place=in_place,
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
     ]  # fmt: skip
 
 
+def _view(problem: Problem, algorithm: str, collapse: bool) -> Problem:
+    """`problem` as `algorithm` sees it."""
+    if winograd_size(algorithm):
+        return boxed(problem, winograd_size(algorithm))
+    if algorithm == "depthwise":
+        return by_channels(problem)
+    return collapsed(problem) if algorithm == "pointwise" and collapse else problem
+
+
 def _in_place(view: Problem, algorithm: str, arch: CpuArch) -> bool:
-    """Whether x is read where it lies: depthwise can leave out the taps that meet padding."""
+    """Whether x may be read where it lies: depthwise can leave out the taps that meet padding."""
     if algorithm == "depthwise":
         return view.layout == "NHWC" and view.C >= arch.lanes(view.itemsize)
     return algorithm in ("implicit_gemm", "pointwise") and reads_in_place(view)

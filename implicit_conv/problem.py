@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from implicit_conv.errors import DTypeError, ShapeError
 
@@ -83,18 +85,22 @@ class Problem:
         x_shape = tuple(_integer("an extent of x", extent, 0) for extent in x_shape)
         w_shape = tuple(_integer("an extent of w", extent, 0) for extent in w_shape)
         if len(x_shape) not in (3, 4):
+            more = "; add axes of extent 1, as in x[None]" if len(x_shape) < 3 else ""
             raise ShapeError(
-                f"x has {len(x_shape)} axes {tuple(x_shape)}; {layout} has 4, or 3 without N"
+                f"x has {len(x_shape)} axes {tuple(x_shape)}; {layout} has 4, or 3 without N{more}"
             )
         if len(w_shape) != 4:
-            raise ShapeError(f"w has {len(w_shape)} axes {tuple(w_shape)}; {weight_layout} has 4")
+            more = "; add axes of extent 1, as in w[None]" if len(w_shape) < 4 else ""
+            raise ShapeError(
+                f"w has {len(w_shape)} axes {tuple(w_shape)}; {weight_layout} has 4{more}"
+            )
         x_shape = (1, *x_shape) if len(x_shape) == 3 else tuple(x_shape)
         n, h, w, c = (x_shape[axis] for axis in LAYOUTS[layout])
         k, group_c, r, s = (w_shape[axis] for axis in WEIGHT_LAYOUTS[weight_layout])
         groups = _integer("groups", groups, 1)
         _check_groups(c, k, group_c, groups, weight_layout)
-        steps = _per_axis("stride", stride, 1)
-        dilations = _per_axis("dilation", dilation, 1)
+        steps = per_axis("stride", stride, 1)
+        dilations = per_axis("dilation", dilation, 1)
         if r < 1 or s < 1:
             raise ShapeError(f"w has a filter of {r} x {s} (R x S); both must be at least 1")
         pads = parse_padding(padding, (h, w), (r, s), steps, dilations)
@@ -196,6 +202,17 @@ def _choice(name: str, value: str, allowed: Iterable[str]) -> str:
     return value
 
 
+def frozen(name: str, value: object) -> Any:
+    """An option of integers, lists and arrays as tuples; True and 1.0 are not 1."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return tuple(frozen(name, entry) for entry in value)
+    if isinstance(value, (bool, float, np.bool_, np.floating)):
+        raise ShapeError(f"{name} must be an integer, not {value!r}")
+    return value
+
+
 def _integer(name: str, value: object, least: int) -> int:
     """`value` as an int; booleans and floats are refused, not truncated."""
     try:
@@ -212,13 +229,16 @@ def _pair(name: str, value: object) -> tuple[object, object]:
     if not isinstance(value, Sequence) or isinstance(value, str):
         return value, value
     if len(value) != 2:
+        more = ", or a (low, high) pair for each" if name == "padding" else ""
         raise ShapeError(
             f"{name} has {len(value)} values {tuple(value)}; give one, or one for each of H, W"
+            f"{more}"
         )
     return value[0], value[1]
 
 
-def _per_axis(name: str, value: object, least: int) -> tuple[int, int]:
+def per_axis(name: str, value: object, least: int) -> tuple[int, int]:
+    """(of H, of W) of an option, integers of at least `least`."""
     h, w = _pair(name, value)
     return _integer(name, h, least), _integer(name, w, least)
 

@@ -87,6 +87,15 @@ def _wraps_into_zeros(
     return True
 
 
+def phase_count(taps: int, step: int, dilation: int, pixels: int) -> int:
+    """Phase buffers of an axis for tiles of `pixels`: one for each remainder of the stride that the
+    taps leave, or one for each tap where the pixels they read lie apart.
+    """
+    phases = min(taps, step // math.gcd(step, dilation))
+    halos = schedule.halo_before(phases, taps, phases, dilation, step, UNLIMITED)
+    return taps if taps * pixels < phases * pixels + halos else phases
+
+
 def trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
     """The loads of a CPU launch whose work items take `chunk` panels; each item loads its tile."""
     loads = [load for group in range(g.groups) for load in filter_loads(g, group, itemsize)]
@@ -164,14 +173,17 @@ def geometry(
     (h, w), (r, s), (p, q) = problem.size, problem.kernel, problem.output
     (stride_h, stride_w), (dilation_h, dilation_w) = problem.stride, problem.dilation
     step = step_w or stride_w
+    tile_p, tile_q = min(tile[1], p), min(tile[2], q)
+    # Columns by the whole row: the order of the taps, hence of the sums, must not depend on tiles.
+    columns = (q - 1) * (stride_w // step) + 1 if offset_max == UNLIMITED else UNLIMITED
     return Geometry(
         N=problem.N, H=h, W=w, C=problem.C // problem.groups, K=problem.K // problem.groups,
         groups=problem.groups, R=r, S=s, P=p, Q=q,
         stride_h=stride_h, stride_w=stride_w, dilation_h=dilation_h, dilation_w=dilation_w,
         pad_h=problem.pad_lo[0], pad_w=problem.pad_lo[1], step_w=step,
-        phases_h=min(r, stride_h // math.gcd(stride_h, dilation_h)),
-        phases_w=min(s, step // math.gcd(step, dilation_w)),
+        phases_h=phase_count(r, stride_h, dilation_h, tile_p),
+        phases_w=phase_count(s, step, dilation_w, columns),
         slots=slots_per_row(w, q, s, stride_w, dilation_w, problem.pad_lo[1], offset_max),
-        tile_n=min(tile[0], max(1, problem.N)), tile_p=min(tile[1], p), tile_q=min(tile[2], q),
+        tile_n=min(tile[0], max(1, problem.N)), tile_p=tile_p, tile_q=tile_q,
         tile_m=tile_m, tile_c=tile_c, tile_k=tile_k, w_offset_max=offset_max,
     )  # fmt: skip

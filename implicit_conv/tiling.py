@@ -23,6 +23,7 @@ from implicit_conv.schedule import geometry
 BLOCK_ELEMENTS = 5120
 TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile, to choose from
 BUFFER_SHARE = 0.5  # of L2: a thread's input buffer at most
+STAGED_BYTES = 320 << 10  # sums of a thread that wait for the next channel block; more leave L2
 BOXED_SCRATCH_BYTES = 4 << 20  # of a thread, for Winograd; the other algorithms stay below 2 MiB
 DEPTHWISE_PIXELS = 14
 PLANE_BYTES = 36 << 10  # of two planes' input rows: they stay in L1
@@ -72,12 +73,13 @@ def channel_block(problem: Problem) -> int:
     return integers.ceil_div(channels, min(blocks, channels))
 
 
-def candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+def candidates(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
     """Tilings whose input buffer fits its share of L2; if none does, the smallest of all."""
     lanes = arch.lanes(problem.itemsize)
     block = channel_block(problem)
     # Few channels: rows as they lie, so that all taps of a filter row make one run of the sum.
-    plain_rows = problem.stride[1] > 1 and problem.dilation[1] == 1 and block < lanes
+    gapless = 1 < problem.stride[1] <= problem.kernel[1] and problem.dilation[1] == 1
+    plain_rows = gapless and block < lanes
     tilings = [
         geometry(
             problem, tile=tile, tile_m=arch.tile_pixels, tile_c=block, tile_k=2 * lanes,
@@ -85,7 +87,7 @@ def candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
         )
         for tile in tiles(problem)
     ]  # fmt: skip
-    if reads_in_place(problem):
+    if in_place:
         return tilings
     limit = arch.l2_bytes * BUFFER_SHARE
     fitting = [g for g in tilings if buffer_bytes(g, problem.itemsize) <= limit]
@@ -112,7 +114,7 @@ def balanced(extent: int, limit: int) -> int:
     return integers.ceil_div(extent, integers.ceil_div(extent, max(1, limit)))
 
 
-def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> float:
     """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
     lanes = arch.lanes(problem.itemsize)
     elements = g.R * g.S * max(1, g.C)
@@ -124,12 +126,12 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
     far = 0.0 if near else filter_bytes / FAR_BYTES_PER_CYCLE
     load = 0.0
-    if not reads_in_place(problem):
+    if not in_place:
         cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
         load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
     pack = PACK_IN_LOOP_CYCLES if tiles == g.groups else PACK_CYCLES
     threads = thread_count(problem, arch)
-    chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads))
+    chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads, problem.itemsize))
     items = max(1, tiles * chunks)
     idle = integers.ceil_div(items, threads) * threads / items
     stream = max(multiply, far) + FAR_SHARE * far
@@ -153,14 +155,19 @@ def thread_count(problem: Problem, arch: CpuArch) -> int:
     return max(1, min(arch.threads, int(problem.flops / FLOPS_PER_THREAD)))
 
 
-def panel_chunk(g: Geometry, threads: int) -> int:
-    """Filter panels of a work item: all, or fewer where there are too few tiles to share."""
+def panel_chunk(g: Geometry, threads: int, itemsize: int) -> int:
+    """Filter panels of a work item: all, or fewer where there are too few tiles to share or, with
+    several channel blocks, too many sums to keep.
+    """
     tiles = max(1, integers.tile_count(g) * g.groups)
     panels = max(1, integers.panel_count(g))
-    if threads == 1 or tiles >= ITEMS_PER_THREAD * threads:
-        return panels
-    chunks = min(panels, integers.ceil_div(ITEMS_PER_THREAD * threads, tiles))
-    return integers.ceil_div(panels, chunks)
+    chunks = 1
+    if threads > 1:
+        chunks = integers.ceil_div(ITEMS_PER_THREAD * threads, tiles)
+    if integers.block_count(g) > 1:
+        sums = g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize
+        chunks = max(chunks, integers.ceil_div(panels * sums, STAGED_BYTES))
+    return integers.ceil_div(panels, min(panels, chunks))
 
 
 def boxed_candidates(problem: Problem, arch: CpuArch, m: int) -> list[Geometry]:
@@ -211,7 +218,7 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> floa
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
     load = layout.buffer / problem.itemsize * cost
     threads = thread_count(problem, arch)
-    chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads))
+    chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads, problem.itemsize))
     items = max(1, tiles * chunks)
     idle = integers.ceil_div(items, threads) * threads / items
     again = (load + boxes * xis * channels * TRANSFORM_CYCLES[m] + ITEM_CYCLES) * (chunks - 1)
@@ -220,7 +227,21 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> floa
     return total + g.C * g.K * (9 * PACK_CYCLES + xis * PACK_CYCLES / 2)
 
 
-def depthwise_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+def whole(problem: Problem, arch: CpuArch) -> Geometry:
+    """The problem as a single tile, its channels as a single block."""
+    return geometry(
+        problem, tile=(max(1, problem.N), *problem.output), tile_m=arch.tile_pixels,
+        tile_c=max(1, problem.C // problem.groups), tile_k=2 * arch.lanes(problem.itemsize),
+    )  # fmt: skip
+
+
+def columns_estimate(problem: Problem, arch: CpuArch, workspace_bytes: int) -> float:
+    """Cycles of one core for a materialised im2col: FMAs at their peak, columns there and back."""
+    fmas = problem.flops / (2 * arch.lanes(problem.itemsize) * FMAS_PER_CYCLE)
+    return fmas + 2 * workspace_bytes / FAR_BYTES_PER_CYCLE
+
+
+def depthwise_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
     """Tilings of images, rows, columns and blocks of channels; all loads of a block are its own."""
     lanes = arch.lanes(problem.itemsize)
     blocks = {_up(balanced(problem.C, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS}
@@ -233,13 +254,12 @@ def depthwise_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
         for block in sorted(blocks)
     ]  # fmt: skip
     limit = arch.l2_bytes * BUFFER_SHARE
-    in_place = problem.layout == "NHWC"
     sizes = [depthwise_layout(g, problem.itemsize, lanes, in_place, False).total for g in tilings]
     fitting = [g for g, size in zip(tilings, sizes, strict=True) if size <= limit]
     return fitting or [tilings[sizes.index(min(sizes))]]
 
 
-def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> float:
     """Cycles of one core: an FMA and a load a tap, loads of the tile, a copy on the way out."""
     lanes = arch.lanes(problem.itemsize)
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
@@ -251,7 +271,7 @@ def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     multiply = pixels * vectors * g.R * g.S / LOADS_PER_CYCLE + calls
     load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
     store = pixels * min(g.tile_c, g.C) * cost
-    if problem.layout == "NHWC":  # read and written in place
+    if in_place:  # written in place too
         load = store = rows * ROW_CYCLES
     items = max(1, integers.tile_count(g) * integers.block_count(g))
     threads = thread_count(problem, arch)
@@ -293,7 +313,7 @@ def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     return items * (multiply + load) + threads * ITEM_CYCLES
 
 
-def channel_chunk(g: Geometry, threads: int) -> int:
+def channel_chunk(g: Geometry, threads: int, itemsize: int) -> int:
     """Channels of a depthwise work item: one block of them, or planes one by one."""
     if g.tile_c > 1:
         return 1

@@ -34,7 +34,9 @@ class Geometry(NamedTuple):
     pad_w: int
     # traversal stride of the loads: stride_w, or 1 where whole rows are buffered as they lie
     step_w: int
-    phases_h: int  # phase buffers an axis needs: min(taps, step / gcd(step, dilation))
+    # phase buffers of an axis: min(taps, step / gcd(step, dilation)), or one for each tap
+    # where that takes less room, since taps lie far apart
+    phases_h: int
     phases_w: int
     slots: int  # L: slots of one image row in the (n, slot) order of im2col::w, at least Q
     tile_n: int  # images, output rows and output columns of one load tile

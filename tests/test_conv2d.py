@@ -80,8 +80,8 @@ def what_it_reaches(plan):
         *{f"{groups * inner:2d} pixels" for groups, inner in register_tiles(g)},
         *{"rows grouped" for groups, _ in register_tiles(g) if groups > 1},
         f"{min(g.C, g.tile_c) % 4} elements beyond the unrolled sum",
-        f"{g.phases_w} phase buffers",
-        f"{g.phases_h} row phases",
+        "a phase buffer a tap" if g.phases_w > g.stride_w else f"{g.phases_w} phase buffers",
+        "a row phase a tap" if g.phases_h > g.stride_h else f"{g.phases_h} row phases",
     ]
 
 

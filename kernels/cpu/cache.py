@@ -11,6 +11,7 @@ import hashlib
 import os
 from contextlib import contextmanager
 from pathlib import Path
+from types import FunctionType
 
 KERNELS = Path(__file__).resolve().parent.parent
 
@@ -62,11 +63,23 @@ def _numba_cache():
         config.CACHE_DIR = before
 
 
+def _variant(value):
+    """What tells `value` from its likes: a function's name and all that it closed over."""
+    function = getattr(value, "py_func", getattr(value, "_defn", value))  # of njit, of an intrinsic
+    if not isinstance(function, FunctionType):
+        return str(value)
+    cells = [_variant(cell.cell_contents) for cell in function.__closure__ or ()]
+    return f"{function.__qualname__}({', '.join(cells)})"
+
+
 def kernel(*signature, **options):
     """`numba.njit` for the engine: no GIL, numpy's error model, compiled code kept in our folder.
 
     Without a signature the function is only ever called by compiled code: it has no wrappers for
-    Python and C, and no cache entry, since it becomes part of its callers.
+    Python and C, and no cache entry, since it becomes part of its callers. Its copies in two of
+    them share one symbol, of which the linker keeps the first: so those that a factory makes of
+    one function, for several vectors or elements, need names of their own. (Numba adds a number,
+    but one that another process may have given to another variant.)
     """
     from numba import njit
 
@@ -75,6 +88,9 @@ def kernel(*signature, **options):
     options = {"nogil": True, "error_model": "numpy", **(outer if signature else inner), **options}
 
     def decorate(function):
+        if function.__closure__:
+            digest = hashlib.sha256(_variant(function).encode()).hexdigest()
+            function.__qualname__ += f"_{digest[:8]}"
         with _numba_cache():
             return njit(*signature, **options)(function)
 

@@ -50,6 +50,7 @@ class Call(NamedTuple):
     chunk: int  # filter panels of one item
     in_place: int  # 1: read x where it lies
     staged: int  # 1: every panel goes through the staging tile; 0: only a partial last panel does
+    flushes: int  # 1: subnormal numbers count as zeros
     clamps: int  # 1: the activation is a clamp, and nothing is added before it
     zeros: int  # address of a panel of zeros
     p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes
@@ -71,10 +72,10 @@ def _record(fields):
     return np.dtype([(name, np.int64) for name in fields])
 
 
-# Words of the blob that a call fills in; the first word counts items.
-X, W, PANELS, BIAS, RESIDUAL, Y, SCRATCH = (
+# Words of the blob that the host fills in for a call, or reads; the first word counts items.
+X, W, PANELS, BIAS, RESIDUAL, Y, SCRATCH, FLUSHES = (
     1 + Call._fields.index(name)
-    for name in ("x", "w", "panels", "bias", "residual", "y", "scratch")
+    for name in ("x", "w", "panels", "bias", "residual", "y", "scratch", "flushes")
 )
 
 # What compiled code sees: a pointer to this record, its fields read by name as of a namedtuple.

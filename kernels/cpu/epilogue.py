@@ -9,7 +9,15 @@ import math
 
 from numba import types
 
-from implicit_conv.kernels.activation import CLAMP, GELU, LEAKY_RELU, SIGMOID, SILU, TANH
+from implicit_conv.kernels.activation import (
+    CLAMP,
+    GELU,
+    HARDSWISH,
+    LEAKY_RELU,
+    SIGMOID,
+    SILU,
+    TANH,
+)
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
@@ -35,6 +43,8 @@ def activate(x, kind, low, high):  # noqa: PLR0911, one return a kind
         return high if x > high else x
     if kind == LEAKY_RELU:
         return x * low if x < 0 else x
+    if x == -math.inf and kind in (SILU, GELU, HARDSWISH):
+        return 0.0  # their limit; the products below would be of infinity and zero
     if kind == SILU:
         return x * sigmoid(x)
     if kind == GELU:
@@ -44,6 +54,19 @@ def activate(x, kind, low, high):  # noqa: PLR0911, one return a kind
     if kind == TANH:
         return math.tanh(x)
     return x * min(max(x + 3.0, 0.0), 6.0) / 6.0
+
+
+@functools.cache
+def compile_activate():
+    """activate(values, kind, low, high): the activation of every float of an array, in place."""
+    arrays = [types.Array(element, 1, "C") for element in (types.float32, types.float64)]
+
+    @kernel([types.void(array, types.float64, types.float64, types.float64) for array in arrays])
+    def activate_all(values, kind, low, high):
+        for i in range(values.size):
+            values[i] = activate(values[i], kind, low, high)
+
+    return activate_all
 
 
 @functools.cache

@@ -19,7 +19,8 @@ from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
-from implicit_conv.kernels.cpu.call import BLOB, W, X, Y
+from implicit_conv.kernels.cpu.call import BLOB, FLUSHES, W, X, Y
+from implicit_conv.kernels.cpu.subnormals import FLUSH, control_word, set_control_word
 from implicit_conv.kernels.cpu.vector import I64, VOID
 
 BLOB_POINTER = types.CPointer(from_dtype(BLOB))
@@ -68,18 +69,29 @@ def _call_entry(typingctx, entry, blob, thread):
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
+@kernel()
+def _run_thread(entry, blob, thread, flushes):
+    """Run the entry in this thread; where the launch asks for it, subnormal numbers are zeros."""
+    before = control_word()
+    if flushes:
+        set_control_word(before | FLUSH)
+    _call_entry(entry, blob, thread)
+    if flushes:
+        set_control_word(before)
+
+
 @kernel([types.void(types.int64, types.int64[::1], types.int64)])
 def _run_serial(entry, blob, threads):
-    _call_entry(entry, blob.ctypes.data, 0)
+    _run_thread(entry, blob.ctypes.data, 0, blob[FLUSHES])
 
 
 @functools.cache
 def _run_parallel():
     @kernel([types.void(types.int64, types.int64[::1], types.int64)], parallel=True)
     def run(entry, blob, threads):
-        address = blob.ctypes.data
+        address, flushes = blob.ctypes.data, blob[FLUSHES]
         for thread in prange(threads):
-            _call_entry(entry, address, thread)
+            _run_thread(entry, address, thread, flushes)
 
     return run
 

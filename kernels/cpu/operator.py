@@ -78,7 +78,9 @@ class Operator:
 
     winograd = 0
 
-    def __init__(self, g, itemsize, lanes, fma, *, chunk, in_place=False, recording=False, end):
+    def __init__(
+        self, g, itemsize, lanes, fma, *, chunk, end, in_place=False, recording=False, flushes=False
+    ):
         self.g, self.itemsize, self.lanes, self.fma = g, itemsize, lanes, fma
         self.chunk, self.in_place, self.end = chunk, in_place, end
         self.table = self._kernel_table(recording)
@@ -92,7 +94,7 @@ class Operator:
         self.constant = {
             "kernels": self.table.ctypes.data, "itemsize": itemsize, "lanes": lanes,
             "panel_group": self.group_bytes, "zeros": self.zeros.ctypes.data,
-            "p_end": end[0], "q_end": end[1], "winograd": self.winograd,
+            "p_end": end[0], "q_end": end[1], "winograd": self.winograd, "flushes": flushes,
         }  # fmt: skip
 
     def pack(self, w, axes, threads, record=0):

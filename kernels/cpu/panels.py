@@ -117,7 +117,7 @@ def pack(blob, thread):
     """The launchable packer: items are the panels of all groups."""
     call, g = fields(blob).call, fields(blob).geometry
     panels = schedule.panel_count(g)
-    scratch = call.scratch + thread * call.scratch_bytes
+    scratch = call.scratch + thread * call.scratch_bytes + call.packing
     item = next_item(blob)
     while item < call.items:
         group, panel = item // panels, item % panels

@@ -1,0 +1,158 @@
+"""im2col and col2im: an image as the matrix of its windows, and back.
+
+The matrix repeats a pixel in every window that holds it, R x S times as a rule; convolution by it
+is a product of two matrices. Here it is for other uses, and for comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from implicit_conv.arrays import Array, as_array
+from implicit_conv.errors import ShapeError
+from implicit_conv.kernels.schedule import valid_pixels
+from implicit_conv.problem import LAYOUTS, Padding, Problem, frozen, per_axis
+
+
+def im2col(
+    x: object,
+    kernel: int | Sequence[int],
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    layout: str | None = None,
+) -> Array:
+    """The windows of `x` as the rows of a matrix.
+
+    Parameters
+    ----------
+    x : array, N x C x H x W, or in `layout`; the batch axis may be missing
+        Numbers of any dtype.
+    kernel : int, or (R, S)
+        Extent of a window.
+    stride, padding, dilation, layout
+        As in `conv2d`.
+
+    Returns
+    -------
+    columns : array, N*P*Q x C*R*S, dtype of `x`
+        Row ``(n * P + p) * Q + q`` is the window of output (n, p, q), column ``(c * R + r) * S +
+        s`` its pixel (r, s) of channel c; zero where the window leaves the image.
+
+    Raises
+    ------
+    ShapeError
+        Sizes that do not go together (a ValueError).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import im2col
+    >>> im2col(np.arange(6.0).reshape(1, 1, 2, 3), 2)
+    array([[0., 1., 3., 4.],
+           [1., 2., 4., 5.]])
+    """
+    array = as_array("x", x)
+    problem = _windows(array.shape, kernel, stride, padding, dilation, layout)
+    pixels = array.reshape(problem.input_shape).transpose(LAYOUTS[problem.layout])
+    columns = np.zeros(_extents(problem), array.dtype)
+    for source, target in copies(problem, pixels, columns):
+        target[...] = source
+    return columns.reshape(_matrix(problem))
+
+
+def col2im(
+    cols: object,
+    input_shape: Sequence[int],
+    kernel: int | Sequence[int],
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    layout: str | None = None,
+) -> Array:
+    """The image whose pixels are the sums of all entries that `im2col` copies them to.
+
+    It is the adjoint of `im2col`, not its inverse: a pixel of several windows is the sum of its
+    copies. They are added in the order of (r, s), so that the result is always the same.
+
+    Parameters
+    ----------
+    cols : array, N*P*Q x C*R*S
+    input_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
+    kernel, stride, padding, dilation, layout
+        As in `im2col`.
+
+    Returns
+    -------
+    x : array of `input_shape`, dtype of `cols`
+
+    Raises
+    ------
+    ShapeError
+        Sizes that do not go together (a ValueError).
+    """
+    array = as_array("cols", cols)
+    problem = _windows(input_shape, kernel, stride, padding, dilation, layout)
+    if array.shape != _matrix(problem):
+        raise ShapeError(
+            f"cols has shape {array.shape}; windows of an input of {tuple(input_shape)} make "
+            f"N*P*Q x C*R*S = {_matrix(problem)}"
+        )
+    x = np.zeros(problem.input_shape, array.dtype)
+    pixels, columns = x.transpose(LAYOUTS[problem.layout]), array.reshape(_extents(problem))
+    for target, source in copies(problem, pixels, columns):
+        np.add(target, source, out=target)
+    return x.reshape(tuple(input_shape))
+
+
+def _windows(
+    shape: Sequence[int],
+    kernel: object,
+    stride: object,
+    padding: object,
+    dilation: object,
+    layout: str | None,
+) -> Problem:
+    """The convolution with one filter over all channels that has these windows."""
+    taps = per_axis("kernel", frozen("kernel", kernel), 1)
+    axis = LAYOUTS.get(layout or "NCHW", (0,))[-1] - 4
+    channels = shape[axis] if len(shape) in (3, 4) else 1
+    return Problem.parse(
+        shape, (1, channels, *taps), stride=frozen("stride", stride),
+        padding=frozen("padding", padding), dilation=frozen("dilation", dilation), layout=layout,
+    )  # fmt: skip
+
+
+def _extents(problem: Problem) -> tuple[int, ...]:
+    return (problem.N, *problem.output, problem.C, *problem.kernel)
+
+
+def _matrix(problem: Problem) -> tuple[int, int]:
+    n, p, q, c, r, s = _extents(problem)
+    return n * p * q, c * r * s
+
+
+def copies(problem: Problem, pixels: Array, columns: Array) -> Iterator[tuple[Array, Array]]:
+    """Tap by tap, (pixels of the image, entries of its columns that are their copies): views.
+
+    `pixels` is N x H x W x C, `columns` N x P x Q x C x R x S.
+    """
+    for r in range(problem.kernel[0]):
+        rows, h = _reach(problem, 0, r)
+        for s in range(problem.kernel[1]):
+            across, w = _reach(problem, 1, s)
+            yield pixels[:, h, w], columns[:, rows, across, :, r, s]
+
+
+def _reach(problem: Problem, axis: int, tap: int) -> tuple[slice, slice]:
+    """Outputs along an axis whose tap lies in the image, and the pixels that it reads there."""
+    step = problem.stride[axis]
+    start = tap * problem.dilation[axis] - problem.pad_lo[axis]
+    first, end = valid_pixels(start, problem.size[axis], step, problem.output[axis])
+    if first == end:
+        return slice(0), slice(0)
+    return slice(first, end), slice(start + first * step, start + (end - 1) * step + 1, step)

@@ -1,0 +1,86 @@
+"""Where a NaN or an infinity of x or w shows: in the outputs that it is part of, F4 aside."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from implicit_conv import conv2d
+from implicit_conv.testing import Case, to_nchw
+
+DENSE = Case(N=2, C=3, K=33, size=(12, 30), padding=((1, 1), (1, 1)))
+CASES = {
+    "implicit_gemm": DENSE,
+    "pointwise": replace(DENSE, kernel=(1, 1), padding=((0, 0), (0, 0))),
+    "depthwise": replace(DENSE, C=1, K=1, groups=20),
+    "winograd_f2": DENSE,
+    "winograd_f4": DENSE,
+}
+PRECISION = {"winograd_f4": "fast"}
+AT = (1, 1, 5, 7)  # n, c, h, w of the pixel that is not finite
+
+
+def compute(algorithm, x, w, layout):
+    case = replace(CASES[algorithm], layout=layout)
+    y = conv2d(
+        *case.arrange(x, w), **case.options, algorithm=algorithm,
+        precision=PRECISION.get(algorithm, "standard"),
+    )  # fmt: skip
+    return to_nchw(y, layout)
+
+
+def without_zeros(case):
+    x, w = case.inputs(0, integers=True)
+    return x, np.where(w == 0, np.float32(1), w)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "pointwise", "depthwise"])
+def test_direct_sums_are_those_of_the_definition(algorithm, value, layout):
+    """A NaN is a NaN, an infinity an infinity of the right sign; all other outputs are exact."""
+    x, w = without_zeros(CASES[algorithm])
+    x[AT] = value
+    with np.errstate(invalid="ignore"):
+        expected = CASES[algorithm].reference(x, w)
+    assert not np.isfinite(expected).all()
+    np.testing.assert_array_equal(compute(algorithm, x, w, layout), expected)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("algorithm", "m"), [("winograd_f2", 2), ("winograd_f4", 4)])
+def test_winograd_stays_in_the_receptive_field_or_in_its_boxes(algorithm, m, value, layout):
+    """F2 transforms no pixel into an output that does not read it; F4 does, within a box of 4 x 4.
+
+    An infinity may come out as a NaN: it meets itself with the other sign.
+    """
+    x, w = without_zeros(DENSE)
+    finite = compute(algorithm, x, w, layout)
+    x[AT] = value
+    y = compute(algorithm, x, w, layout)
+    n, _, h, column = AT
+    field = np.zeros(y.shape, bool)
+    field[n, :, h - 1 : h + 2, column - 1 : column + 2] = True
+    touched = ~np.isfinite(y)
+    assert touched[field].all()
+    boxes = np.zeros(y.shape, bool)
+    for p in range(0, y.shape[2], m):  # the box of outputs p .. p + m - 1 reads m + 2 rows
+        for q in range(0, y.shape[3], m):
+            reads = p - 1 <= h <= p + m and q - 1 <= column <= q + m
+            boxes[n, :, p : p + m, q : q + m] = reads
+    allowed = field if algorithm == "winograd_f2" else boxes
+    assert not touched[~allowed].any()
+    np.testing.assert_array_equal(y[~allowed], finite[~allowed])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("algorithm", CASES)
+def test_a_filter_shows_in_its_own_outputs_alone(algorithm, value):
+    x, w = without_zeros(CASES[algorithm])
+    finite = compute(algorithm, x, w, "NCHW")
+    w[4, 0, 0, 0] = value
+    y = compute(algorithm, x, w, "NCHW")
+    others = np.arange(y.shape[1]) != 4
+    assert not np.isfinite(y[:, 4, 1:, 1:]).any()
+    np.testing.assert_array_equal(y[:, others], finite[:, others])

@@ -1,0 +1,68 @@
+"""The CPU planner: scratch stays small, whatever the problem and however its arrays lie."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from implicit_conv import conv2d, cpu, plan_conv2d
+from implicit_conv.arch import CpuArch
+from implicit_conv.plan import plan as make_plan
+from implicit_conv.problem import Problem
+from implicit_conv.testing import Case
+
+SCRATCH_BYTES = 2 << 20  # of a thread; Winograd alone may take more
+ARCHS = [
+    CpuArch(512, True, 48 << 10, 2 << 20, 1, 14),
+    CpuArch(512, True, 48 << 10, 1 << 20, 4, 14),
+    CpuArch(256, True, 32 << 10, 512 << 10, 2, 6),
+]
+
+
+@pytest.mark.parametrize("arch", ARCHS, ids=lambda arch: f"{arch.vector_bits} {arch.threads}")
+@pytest.mark.parametrize("taps", [1, 3, 7, 11])
+def test_scratch_of_a_thread_stays_small(arch, taps):
+    channels, sizes = (3, 512, 4096), ((7, 7), (56, 56), (1, 3000))
+    for n, c, k, size, in_place in itertools.product((1, 16), channels, channels, sizes, (0, 1)):
+        problem = Problem.parse((n, *size, c), (k, c, taps, taps), padding=taps // 2, layout="NHWC")
+        plan = make_plan(problem, arch, "strict", "implicit_gemm", True, bool(in_place))
+        assert plan.workspace_bytes <= SCRATCH_BYTES * plan.threads, plan.explain()
+
+
+def test_a_view_with_gaps_between_channels_gets_a_plan_of_its_own():
+    """What is read in place needs no buffer, so its tiles may be large; a copy of them would be."""
+    shape = (16, 28, 28, 512)
+    plan = plan_conv2d(shape, (512, 512, 1, 1), layout="NHWC")
+    x, y = np.empty((*shape[:3], 2 * shape[3]), np.float32)[..., ::2], np.empty(shape, np.float32)
+    suited = cpu.suited(plan, x, y, None)
+    assert (plan.in_place, suited.in_place) == (True, False)
+    assert suited.workspace_bytes <= plan.arch.l2_bytes * suited.threads
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("option", ["dilation", "stride"])
+@pytest.mark.parametrize("far", [(10**4, 1), (1, 10**4)], ids=["H", "W"])
+def test_what_lies_between_far_taps_is_not_buffered(far, option, groups, layout):
+    case = Case(
+        N=2, C=4 // groups, K=4 // groups, groups=groups, size=(9, 8), kernel=(3, 3),
+        padding=tuple((pad, pad) for pad in far), layout=layout, **{option: far},
+    )  # fmt: skip
+    x, w = case.inputs(0, integers=True)
+    arrays = case.arrange(x, w)
+    plan = plan_conv2d(*(array.shape for array in arrays), **case.options)
+    assert plan.workspace_bytes < 1 << 18
+    assert len(plan.trace()) < 1000
+    y = conv2d(*arrays, **case.options)
+    expected = case.reference(x, w)
+    np.testing.assert_array_equal(y if layout == "NCHW" else y.transpose(0, 3, 1, 2), expected)
+
+
+def test_a_packed_filter_serves_images_of_any_width():
+    """With one buffer a row or one a tap: their order is the same while the stride is 1."""
+    w = np.random.default_rng(0).integers(-4, 5, (3, 2, 3, 3)).astype(np.float32)
+    plans = [plan_conv2d((1, 2, 40, q + 6), w.shape, dilation=3) for q in (1, 40)]
+    assert [plan.geometry.phases_w for plan in plans] == [3, 1]
+    packed = plans[0].pack(w)
+    x = np.random.default_rng(1).integers(-4, 5, (1, 2, 40, 46)).astype(np.float32)
+    np.testing.assert_array_equal(plans[1](x, packed), conv2d(x, w, dilation=3))
