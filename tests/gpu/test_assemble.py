@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from implicit_conv.gpu_arch import KNOWN
-from implicit_conv.gpu_candidates import Options, gpu_geometry, refusal, variants
-from implicit_conv.gpu_tools import assemble, sass, tool
+from implicit_conv.gpu.arch import KNOWN
+from implicit_conv.gpu.assembly import assemble, sass, tool
+from implicit_conv.gpu.candidates import Options, gpu_geometry, refusal, variants
 from implicit_conv.kernels import ptx
 from implicit_conv.kernels.activation import CLAMP, HARDSWISH
 from implicit_conv.kernels.variant import Variant

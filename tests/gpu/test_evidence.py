@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from implicit_conv.gpu_evidence import KERNELS, NOT_RUN, ladder, markdown
-from implicit_conv.gpu_testing import FAMILIES
+from implicit_conv.gpu.evidence import KERNELS, NOT_RUN, ladder, markdown
+from implicit_conv.gpu.testing import FAMILIES
 from implicit_conv.kernels.ptx import TARGETS
 
 PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"

@@ -1,4 +1,4 @@
-"""What only a GPU can show; each check is a process of its own (implicit_conv.gpu_check)."""
+"""What only a GPU can show; each check is a process of its own (implicit_conv.gpu.check)."""
 
 import shutil
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from implicit_conv.gpu_testing import FAMILIES
+from implicit_conv.gpu.testing import FAMILIES
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ REDUCED = ("cp_async-mma", "elements-mma", "tma-mma", "tma-w-mma", "tma-wgmma")
 
 def check(*arguments, prefix=()):
     """Output of a check that passed; skipped where it cannot run, failed with its report else."""
-    command = [*prefix, sys.executable, "-m", "implicit_conv.gpu_check", *arguments]
+    command = [*prefix, sys.executable, "-m", "implicit_conv.gpu.check", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
     )

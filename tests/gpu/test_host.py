@@ -11,13 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from implicit_conv import gpu_driver
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.gpu_arch import gpu_arch
-from implicit_conv.gpu_arrays import current_stream, is_device_array, operand
-from implicit_conv.gpu_candidates import Options
-from implicit_conv.gpu_maps import activation_map, filter_map
-from implicit_conv.gpu_plan import plan
+from implicit_conv.gpu import check, driver, launch, load
+from implicit_conv.gpu.arch import gpu_arch
+from implicit_conv.gpu.arrays import current_stream, is_device_array, operand
+from implicit_conv.gpu.candidates import Options
+from implicit_conv.gpu.encode import encode
+from implicit_conv.gpu.maps import activation_map, filter_map
+from implicit_conv.gpu.plan import plan
 from implicit_conv.kernels import ptx
 from implicit_conv.problem import GPU_DTYPES, Problem
 
@@ -82,15 +83,15 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch):
-    from cuda.bindings import driver
+    from cuda.bindings import driver as real
 
-    recorder = Recorder(driver)
-    monkeypatch.setattr(gpu_driver, "driver", lambda: recorder)
-    gpu_driver.device_arch.cache_clear()
-    from implicit_conv import gpu
-
-    for cached in (gpu._loaded, gpu._encoded_activation, gpu._encoded_filter):
-        cached.cache_clear()
+    recorder = Recorder(real)
+    monkeypatch.setattr(driver, "bindings", lambda: recorder)
+    cached = (
+        driver.device_arch, load.loaded, launch._encoded_activation, launch._encoded_filter,
+    )  # fmt: skip
+    for function in cached:
+        function.cache_clear()
     return recorder
 
 
@@ -107,14 +108,13 @@ BLOB_BYTES = 600
 @needs_bindings
 @needs_compiler
 def test_one_launch_no_allocation_maps_encoded_once(recorder):
-    from implicit_conv import gpu
     from implicit_conv.kernels.call import Call
 
-    made = plan(problem(), gpu_driver.current_arch())
+    made = plan(problem(), driver.current_arch())
     assert made.variant.producer == "tma"
     x, w, y = (Device(at, (64 if at == 8192 else 2, *shape)) for at, shape in
                ((4096, (8, 8, 64)), (8192, (3, 3, 64)), (1 << 20, (8, 8, 64))))  # fmt: skip
-    assert gpu.run(made, x, w, out=y) is y
+    assert launch.run(made, x, w, out=y) is y
     made(x, w, out=y)
     assert not recorder.named("cuMem")
     assert len(recorder.named("cuTensorMapEncode")) == 2
@@ -134,13 +134,11 @@ def test_one_launch_no_allocation_maps_encoded_once(recorder):
 @needs_bindings
 @needs_compiler
 def test_arrays_a_map_cannot_hold_take_the_element_kernel(recorder, caplog):
-    from implicit_conv import gpu
-
     made = plan(problem(), gpu_arch("sm_90"))
     x = Device(4098, (2, 8, 8, 64))  # 2 bytes off
     w, y = Device(8192, (64, 3, 3, 64)), Device(1 << 20, (2, 8, 8, 64))
     with caplog.at_level("DEBUG", logger="implicit_conv"):
-        gpu.run(made, x, w, out=y)
+        launch.run(made, x, w, out=y)
     assert "x is not aligned to 16 bytes" in caplog.text
     assert not recorder.named("cuTensorMapEncode")
     assert recorder.named("cuLaunchKernelEx")[0][0].blockDimX == 256
@@ -153,8 +151,8 @@ def test_maps_become_driver_calls(recorder):
         v = candidate.variant
         if v.producer != "tma":
             continue
-        assert len(gpu_driver.encode(activation_map(problem(stride=2), v, 4096))) == 128
-        assert len(gpu_driver.encode(filter_map(problem(stride=2), v, 4096))) == 128
+        assert len(encode(activation_map(problem(stride=2), v, 4096))) == 128
+        assert len(encode(filter_map(problem(stride=2), v, 4096))) == 128
     names = {name for name, _ in recorder.calls}
     assert names == {
         "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide",
@@ -169,16 +167,16 @@ def test_maps_become_driver_calls(recorder):
 
 @needs_bindings
 def test_device_is_asked_for_what_it_has(recorder):
-    arch = gpu_driver.current_arch()
+    arch = driver.current_arch()
     assert (arch.target, arch.sms, arch.smem_bytes, arch.device) == (
         "sm_90a", 132, 227 << 10, "recorded",
     )  # fmt: skip
 
 
 def test_no_driver_says_what_is_needed():
-    gpu_driver.driver.cache_clear()
+    driver.bindings.cache_clear()
     try:
-        gpu_driver.driver()
+        driver.bindings()
     except PlanError as error:
         assert "install" in str(error)
     else:
@@ -187,9 +185,9 @@ def test_no_driver_says_what_is_needed():
 
 def test_driver_errors_carry_advice():
     status = SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY")
-    bindings = SimpleNamespace(CUresult=SimpleNamespace(CUDA_SUCCESS=0))
-    with pytest.raises(gpu_driver.DriverError, match=r"cuMemAlloc.*MEMORY: free device memory"):
-        gpu_driver._check(bindings, "cuMemAlloc", status)
+    cuda = SimpleNamespace(CUresult=SimpleNamespace(CUDA_SUCCESS=0))
+    with pytest.raises(driver.DriverError, match=r"cuMemAlloc.*MEMORY: free device memory"):
+        driver._check(cuda, "cuMemAlloc", status)
 
 
 class DLPack:
@@ -245,7 +243,7 @@ def launched(recorder):
 @needs_compiler
 def test_memory_order_decides_not_the_names_of_axes(recorder):
     """An N, C, H, W view of channels-last memory takes the copies of 16 bytes."""
-    from implicit_conv.gpu_api import conv2d
+    from implicit_conv.gpu.api import conv2d
 
     x = Device(4096, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
     w = Device(1 << 16, (64, 64, 3, 3), np.float16, (1152, 2, 384, 128))
@@ -261,7 +259,7 @@ def test_memory_order_decides_not_the_names_of_axes(recorder):
 @needs_bindings
 @needs_compiler
 def test_channels_first_memory_and_one_image(recorder):
-    from implicit_conv.gpu_api import conv2d
+    from implicit_conv.gpu.api import conv2d
 
     x, w = Device(4096, (64, 8, 8)), Device(1 << 16, (64, 64, 3, 3))
     y, bias = Device(1 << 20, (64, 8, 8)), Device(1 << 12, (64,))
@@ -275,7 +273,7 @@ def test_channels_first_memory_and_one_image(recorder):
 @needs_bindings
 @needs_compiler
 def test_numpy_arrays_are_sent_and_fetched(recorder):
-    from implicit_conv.gpu_api import conv2d
+    from implicit_conv.gpu.api import conv2d
 
     y = conv2d(np.ones((2, 8, 9, 9), np.float32), np.ones((8, 8, 3, 3), np.float32))
     assert (y.shape, y.dtype) == ((2, 8, 7, 7), np.float32)
@@ -294,7 +292,5 @@ def test_numpy_arrays_are_sent_and_fetched(recorder):
 )
 def test_hardware_checks_reach_a_verdict(recorder, monkeypatch, command, failures):
     """With a driver that computes nothing, every result is wrong and is reported so."""
-    from implicit_conv import gpu_check
-
-    monkeypatch.setattr(gpu_check, "fetch", lambda _, shape, dtype: np.full(shape, 77, dtype))
-    assert len(list(gpu_check.COMMANDS[command[0]](*command[1:]))) == failures
+    monkeypatch.setattr(check, "fetch", lambda _, shape, dtype: np.full(shape, 77, dtype))
+    assert len(list(check.COMMANDS[command[0]](*command[1:]))) == failures

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from implicit_conv.errors import DTypeError, PlanError
-from implicit_conv.gpu_arch import KNOWN, gpu_arch
-from implicit_conv.gpu_candidates import Options, consider, gpu_geometry
-from implicit_conv.gpu_layout import shared_layout
-from implicit_conv.gpu_plan import plan_for
+from implicit_conv.gpu.arch import KNOWN, gpu_arch
+from implicit_conv.gpu.candidates import Options, consider, gpu_geometry
+from implicit_conv.gpu.layout import shared_layout
+from implicit_conv.gpu.plan import plan_for
 from implicit_conv.kernels.variant import Variant
 
 LAYER = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}

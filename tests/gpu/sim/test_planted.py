@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv.gpu_simulate import simulate
-from implicit_conv.gpu_testing import FAMILIES, loaded, plan_small, stored
+from implicit_conv.gpu.simulate import simulate
+from implicit_conv.gpu.testing import FAMILIES, loaded, plan_small, stored
 from implicit_conv.kernels import consumer, fprop, mma, producer, ring, schedule, warp
 from implicit_conv.kernels.sim.errors import SimulationError
 from implicit_conv.testing import Case, to_nchw

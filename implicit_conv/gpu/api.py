@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv import gpu, gpu_driver
 from implicit_conv.activation import Activation, parse_activation
 from implicit_conv.errors import DTypeError
-from implicit_conv.gpu_arch import GpuArch
-from implicit_conv.gpu_arrays import (
+from implicit_conv.gpu import driver, launch
+from implicit_conv.gpu.arch import GpuArch
+from implicit_conv.gpu.arrays import (
     Operand,
     current_stream,
     empty_like,
@@ -26,9 +26,9 @@ from implicit_conv.gpu_arrays import (
     library,
     operand,
 )
-from implicit_conv.gpu_candidates import Options
-from implicit_conv.gpu_numpy import run_numpy
-from implicit_conv.gpu_plan import GpuPlan, plan
+from implicit_conv.gpu.candidates import Options
+from implicit_conv.gpu.plan import GpuPlan, plan
+from implicit_conv.gpu.transfer import run_numpy
 from implicit_conv.problem import GPU_DTYPES, LAYOUTS, WEIGHT_LAYOUTS, Padding, Problem
 
 BACK = {"NHWC": (0, 1, 2, 3), "NCHW": (0, 3, 1, 2)}  # a layout's axes, taken from n, h, w, c
@@ -106,16 +106,16 @@ def _on_device(
     else:
         axes = (0, 1, 2, 3)
     problem = _parsed(images.view(axes).shape, filters.shape, source.dtype, names, conv)
-    made = _planned(problem, gpu_driver.current_arch(), *settings)
+    made = _planned(problem, driver.current_arch(), *settings)
     if out is None:
         out = _new(x, given, len(source.shape) == 3, channels_last)
-    pieces = gpu.Arrays(
+    pieces = launch.Arrays(
         images.view(axes), filters, _image(out, axes, problem, "out"),
         None if bias is None else operand(bias).expect("bias", (problem.K,), problem.dtype),
         None if residual is None else _image(residual, axes, problem, "residual"),
     )  # fmt: skip
     if 0 not in problem.output_shape:
-        gpu.launch(made, pieces, current_stream(x))
+        launch.launch(made, pieces, current_stream(x))
     return out
 
 
@@ -172,7 +172,7 @@ def _from_numpy(
         tuple(whole.shape[a] for a in LAYOUTS[given.layout]),
         tuple(w.shape[a] for a in (k, r, s, c)), x.dtype.name, ("NHWC", "KRSC"), conv,
     )  # fmt: skip
-    made = _planned(problem, gpu_driver.current_arch(), *settings)
+    made = _planned(problem, driver.current_arch(), *settings)
     if residual is not None:
         residual = (residual if residual.ndim == 4 else residual[None]).transpose(
             LAYOUTS[given.layout]

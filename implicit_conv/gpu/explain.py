@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from implicit_conv.gpu_candidates import Candidate
-from implicit_conv.gpu_layout import buffer_rows, buffers
-from implicit_conv.gpu_plan import GpuPlan
+from implicit_conv.gpu.candidates import Candidate
+from implicit_conv.gpu.layout import buffer_rows, buffers
+from implicit_conv.gpu.plan import GpuPlan
 from implicit_conv.kernels import schedule
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from implicit_conv import gpu_driver
-from implicit_conv.gpu import Arrays, launch, shapes
-from implicit_conv.gpu_arrays import Operand
-from implicit_conv.gpu_call import packed_strides
-from implicit_conv.gpu_plan import GpuPlan
+from implicit_conv.gpu import driver
+from implicit_conv.gpu.arrays import Operand
+from implicit_conv.gpu.call import packed_strides
+from implicit_conv.gpu.launch import Arrays, launch, shapes
+from implicit_conv.gpu.plan import GpuPlan
 
 Array = npt.NDArray[Any]
 STREAM = 0  # the legacy default stream, which a synchronous copy orders
@@ -22,11 +22,11 @@ class Buffer:
 
     def __init__(self, size: int) -> None:
         self.size = max(1, size)
-        self.pointer = gpu_driver.call("cuMemAlloc", self.size)
+        self.pointer = driver.call("cuMemAlloc", self.size)
 
     def __del__(self) -> None:
         if hasattr(self, "pointer"):
-            gpu_driver.driver().cuMemFree(self.pointer)
+            driver.bindings().cuMemFree(self.pointer)
 
     def operand(self, shape: tuple[int, ...], dtype: str, itemsize: int) -> Operand:
         """The memory as a packed array."""
@@ -38,7 +38,7 @@ def _sent(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Operan
     here = np.ascontiguousarray(array)
     buffer = Buffer(here.nbytes)
     there = buffer.operand(here.shape, here.dtype.name, here.itemsize).expect(name, shape, dtype)
-    gpu_driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
+    driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
     return there
 
 
@@ -70,7 +70,7 @@ def run_numpy(
     result = np.empty(problem.output_shape, x.dtype) if out is None else out
     if result.size == 0:
         return result
-    gpu_driver.current_device()
+    driver.current_device()
     y = Buffer(result.nbytes)
     arrays = Arrays(
         _sent("x", x, x_shape, dtype),
@@ -80,5 +80,5 @@ def run_numpy(
         None if residual is None else _sent("residual", residual, problem.output_shape, dtype),
     )
     launch(plan, arrays, STREAM)
-    gpu_driver.call("cuMemcpyDtoH", result.ctypes.data, y.pointer, result.nbytes)
+    driver.call("cuMemcpyDtoH", result.ctypes.data, y.pointer, result.nbytes)
     return result

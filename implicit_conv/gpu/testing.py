@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.gpu_arch import GpuArch, gpu_arch
-from implicit_conv.gpu_candidates import Options
-from implicit_conv.gpu_plan import GpuPlan, plan
+from implicit_conv.gpu.arch import GpuArch, gpu_arch
+from implicit_conv.gpu.candidates import Options
+from implicit_conv.gpu.plan import GpuPlan, plan
 from implicit_conv.kernels.call import Call
 from implicit_conv.kernels.sim.number import from_bits, to_bits
 from implicit_conv.kernels.variant import Variant

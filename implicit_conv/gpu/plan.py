@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from implicit_conv.errors import PlanError
-from implicit_conv.gpu_arch import GpuArch, gpu_arch
-from implicit_conv.gpu_candidates import Candidate, Estimate, Options, consider, variants
-from implicit_conv.gpu_layout import SharedLayout, buffer_rows, buffers
+from implicit_conv.gpu.arch import GpuArch, gpu_arch
+from implicit_conv.gpu.candidates import Candidate, Estimate, Options, consider, variants
+from implicit_conv.gpu.layout import SharedLayout, buffer_rows, buffers
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.geometry import Geometry
@@ -89,16 +89,16 @@ class GpuPlan:
         PlanError, DriverError
             No GPU or driver that can run it.
         """
-        from implicit_conv.gpu import run
-        from implicit_conv.gpu_arrays import is_device_array
-        from implicit_conv.gpu_numpy import run_numpy
+        from implicit_conv.gpu.arrays import is_device_array
+        from implicit_conv.gpu.launch import run
+        from implicit_conv.gpu.transfer import run_numpy
 
         engine = run if is_device_array(x) else run_numpy
         return engine(self, x, w, bias, residual=residual, out=out)
 
     def explain(self) -> str:
         """What was chosen, and why; for people."""
-        from implicit_conv.gpu_explain import explain
+        from implicit_conv.gpu.explain import explain
 
         return explain(self)
 

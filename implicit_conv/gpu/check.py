@@ -1,4 +1,4 @@
-"""Checks that need a GPU, each a command of its own process: ``python -m implicit_conv.gpu_check``.
+"""Checks that need a GPU, each a command of its own process: ``python -m implicit_conv.gpu.check``.
 
     family NAME [COUNT]   random problems of one kernel family against the float64 oracle
     layers                layers of a ResNet as the planner runs them, on normal data
@@ -21,11 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv import gpu, gpu_driver, tma
+from implicit_conv import tma
 from implicit_conv.errors import PlanError
-from implicit_conv.gpu_numpy import STREAM, Buffer
-from implicit_conv.gpu_plan import GpuPlan, plan
-from implicit_conv.gpu_testing import (
+from implicit_conv.gpu import driver, launch, load
+from implicit_conv.gpu.encode import encode, encode_arguments
+from implicit_conv.gpu.plan import GpuPlan, plan
+from implicit_conv.gpu.testing import (
     FAMILIES,
     dump_call,
     example_copies,
@@ -34,6 +35,7 @@ from implicit_conv.gpu_testing import (
     problem_of,
     stored,
 )
+from implicit_conv.gpu.transfer import STREAM, Buffer
 from implicit_conv.kernels.ptx import supports
 from implicit_conv.testing import Case, error_units, to_nchw
 from implicit_conv.tma.driver import driver_arguments
@@ -46,13 +48,13 @@ POISON = 0xFF  # bytes of a NaN in every type
 
 def wait() -> None:
     """Until the stream is done; a kernel that does not end is an error, not a hang."""
-    bindings, deadline = gpu_driver.driver(), time.monotonic() + PATIENCE
+    cuda, deadline = driver.bindings(), time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        (status,) = bindings.cuStreamQuery(STREAM)
-        if status == bindings.CUresult.CUDA_SUCCESS:
+        (status,) = cuda.cuStreamQuery(STREAM)
+        if status == cuda.CUresult.CUDA_SUCCESS:
             return
-        if status != bindings.CUresult.CUDA_ERROR_NOT_READY:
-            raise gpu_driver.DriverError(f"the kernel failed with {status.name}")
+        if status != cuda.CUresult.CUDA_ERROR_NOT_READY:
+            raise driver.DriverError(f"the kernel failed with {status.name}")
     raise TimeoutError(f"the kernel did not end within {PATIENCE:.0f} s")
 
 
@@ -60,7 +62,7 @@ def send(array: Array) -> Buffer:
     """Device memory with the array's bytes."""
     here = np.ascontiguousarray(array)
     buffer = Buffer(here.nbytes)
-    gpu_driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
+    driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
     return buffer
 
 
@@ -68,7 +70,7 @@ def fetch(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> Array:
     """The array in device memory, once all work is done."""
     wait()
     array = np.empty(shape, dtype)
-    gpu_driver.call("cuMemcpyDtoH", array.ctypes.data, buffer.pointer, array.nbytes)
+    driver.call("cuMemcpyDtoH", array.ctypes.data, buffer.pointer, array.nbytes)
     return array
 
 
@@ -82,14 +84,14 @@ def convolve(made: GpuPlan, x: Array, w: Array) -> Array:
         buffer.operand(shape, problem.dtype, itemsize)
         for buffer, shape in zip(buffers, shapes, strict=True)
     )
-    gpu.launch(made, gpu.Arrays(*operands), STREAM)
+    launch.launch(made, launch.Arrays(*operands), STREAM)
     kind = np.float32 if itemsize == 4 else np.uint16
     return loaded(fetch(buffers[2], problem.output_shape, kind), problem.dtype)
 
 
 def check_family(name: str, count: str = "80") -> Iterator[str]:
     """Lines that report failures of a family."""
-    arch, family = gpu_driver.current_arch(), FAMILIES[name]
+    arch, family = driver.current_arch(), FAMILIES[name]
     if not supports(family.variants[0].target, arch.cc):
         raise PlanError(f"{name} does not run on {arch.target}")
     for number, (case, made) in enumerate(family_problems(family, int(count), 1, arch)):
@@ -117,7 +119,7 @@ SUM_UNITS = 64.0  # of eps * sum|x||w|: float32 sums in the hardware's own order
 
 def check_layers() -> Iterator[str]:
     """Lines that report errors beyond rounding, on normal data."""
-    arch = gpu_driver.current_arch()
+    arch = driver.current_arch()
     for case in (Case(**{**c.__dict__, "layout": "NHWC", "weight_layout": "KRSC"}) for c in LAYERS):
         for dtype, rounding in ROUNDING.items():
             x, w = (loaded(stored(a, dtype), dtype) for a in case.inputs(0))
@@ -137,7 +139,7 @@ def check_copies() -> Iterator[str]:
     from implicit_conv.kernels.call import Limits
     from implicit_conv.kernels.geometry import Geometry
 
-    arch = gpu_driver.current_arch()
+    arch = driver.current_arch()
     for copy in example_copies():
         if not supports(COPY_TARGETS[copy.mode], arch.cc):
             continue
@@ -147,15 +149,15 @@ def check_copies() -> Iterator[str]:
         ).bytes
         source, y = send(memory), send(np.full(expected.size, POISON, np.uint8))
         try:
-            encoded = gpu_driver.encode(copy.at(int(source.pointer)))
-        except gpu_driver.DriverError as error:
+            encoded = encode(copy.at(int(source.pointer)))
+        except driver.DriverError as error:
             yield f"{copy.name}: {error}"
             continue
         call = dump_call(copy, int(y.pointer), expected.size)
         packed = blob.pack(
             encoded, None, call, Geometry(*[0] * len(Geometry._fields)), Limits(0.0, 0.0)
         )
-        gpu.run_dump(copy.mode, arch, packed, expected.size)
+        load.run_dump(copy.mode, arch, packed, expected.size)
         got = fetch(y, expected.shape, np.uint8)
         wrong = np.flatnonzero(got != expected)
         print(f"{copy.name}: {'right' if wrong.size == 0 else 'WRONG'}")
@@ -175,7 +177,7 @@ def check_maps() -> Iterator[str]:
     memory = send(np.zeros(1 << 16, np.uint8))
     for copy in example_copies():
         given = driver_arguments(copy.at(int(memory.pointer)))
-        if not supports(COPY_TARGETS[copy.mode], gpu_driver.current_arch().cc):
+        if not supports(COPY_TARGETS[copy.mode], driver.current_arch().cc):
             continue
         for change in (None, *SPOILED):
             if change is not None and change[0] not in given:
@@ -190,8 +192,8 @@ def check_maps() -> Iterator[str]:
 
 def _accepted(arguments: dict[str, Any]) -> bool:
     try:
-        gpu_driver.encode_arguments(arguments)
-    except gpu_driver.DriverError:
+        encode_arguments(arguments)
+    except driver.DriverError:
         return False
     return True
 
@@ -207,7 +209,7 @@ def check_arrays() -> Iterator[str]:
 
 def _check_torch() -> Iterator[str]:
     torch: Any = importlib.import_module("torch")
-    from implicit_conv.gpu_api import conv2d
+    from implicit_conv.gpu.api import conv2d
 
     last = torch.channels_last
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
@@ -226,7 +228,7 @@ def _check_torch() -> Iterator[str]:
 
 def _check_cupy() -> Iterator[str]:
     cupy: Any = importlib.import_module("cupy")
-    from implicit_conv.gpu_api import conv2d
+    from implicit_conv.gpu.api import conv2d
 
     case = Case(2, 64, 48, size=(9, 11), padding=((1, 1), (1, 1)))
     x, w = case.inputs(0, integers=True)
@@ -249,7 +251,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 2
     try:
-        gpu_driver.driver()
+        driver.bindings()
         failures = list(COMMANDS[name](*rest))
     except (PlanError, ImportError) as error:
         print(f"cannot run: {error}")

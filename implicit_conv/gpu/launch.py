@@ -7,7 +7,6 @@ synchronised.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import logging
 from collections.abc import Iterator
@@ -15,15 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from implicit_conv import gpu_driver
-from implicit_conv.gpu_arch import GpuArch
-from implicit_conv.gpu_arrays import Operand, current_stream, empty_like, operand
-from implicit_conv.gpu_call import NOWHERE, DeviceArray, call_of
-from implicit_conv.gpu_maps import activation_map, filter_map
-from implicit_conv.gpu_plan import GpuPlan
-from implicit_conv.gpu_plan import plan as make_plan
+from implicit_conv.gpu import driver, load
+from implicit_conv.gpu.arrays import Operand, current_stream, empty_like, operand
+from implicit_conv.gpu.call import NOWHERE, DeviceArray, call_of
+from implicit_conv.gpu.encode import encode
+from implicit_conv.gpu.maps import activation_map, filter_map
+from implicit_conv.gpu.plan import GpuPlan
+from implicit_conv.gpu.plan import plan as make_plan
 from implicit_conv.kernels.variant import Variant
 from implicit_conv.problem import WEIGHT_LAYOUTS, Problem
 
@@ -31,43 +29,14 @@ MAPS_KEPT = 64  # encoded maps of a problem: one a tensor address
 VECTOR_BYTES = 16  # what 16-byte copies and stores want addresses and strides to be multiples of
 
 
-@functools.cache
-def _cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
-    """(image, entry) of a variant's kernel; independent of the device at hand."""
-    from implicit_conv.kernels.blob import signature
-    from implicit_conv.kernels.compile import compile_kernel
-    from implicit_conv.kernels.fprop import make_fprop
-
-    kernel = compile_kernel(make_fprop(v), signature(), cc, v.threads)
-    return kernel.cubin, kernel.entry
-
-
-@functools.cache
-def _loaded(v: Variant, cc: tuple[int, int, str], device: int) -> Any:
-    """The kernel's handle."""
-    return _load(*_cubin(v, cc), device)
-
-
-def _load(cubin: bytes, entry: str, device: int) -> Any:
-    """A kernel's handle, with all of the device's shared memory allowed to it."""
-    library = gpu_driver.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
-    kernel = gpu_driver.call("cuLibraryGetKernel", library, entry.encode())
-    attribute = gpu_driver.driver().CUfunction_attribute
-    name = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    size = gpu_driver.device_arch(device).smem_bytes
-    handle = gpu_driver.call("cuDeviceGet", device)
-    gpu_driver.call("cuKernelSetAttribute", name, size, kernel, handle)
-    return kernel
-
-
 @functools.lru_cache(maxsize=MAPS_KEPT)
 def _encoded_activation(problem: Problem, v: Variant, address: int) -> bytes:
-    return gpu_driver.encode(activation_map(problem, v, address))
+    return encode(activation_map(problem, v, address))
 
 
 @functools.lru_cache(maxsize=MAPS_KEPT)
 def _encoded_filter(problem: Problem, v: Variant, address: int) -> bytes:
-    return gpu_driver.encode(filter_map(problem, v, address))
+    return encode(filter_map(problem, v, address))
 
 
 @dataclass(frozen=True)
@@ -180,10 +149,10 @@ def launch(plan: GpuPlan, arrays: Arrays, stream: int) -> None:
     if reason:
         logging.getLogger("implicit_conv").debug("%s: element by element instead", reason)
         plan = fitting(plan, arrays)
-    device = gpu_driver.current_device()
-    kernel = _loaded(plan.variant, plan.arch.cc, device)
+    device = driver.current_device()
+    kernel = load.loaded(plan.variant, plan.arch.cc, device)
     blob = np.frombuffer(_blob(plan, arrays), np.uint8)
-    _enqueue(plan, kernel, blob, stream)
+    load.enqueue(kernel, blob, plan.blocks, plan.variant.threads, plan.layout.total, stream)
 
 
 def _blob(plan: GpuPlan, arrays: Arrays) -> bytes:
@@ -206,40 +175,3 @@ def _blob(plan: GpuPlan, arrays: Arrays) -> bytes:
 
 def _place(array: Operand | None) -> DeviceArray:
     return NOWHERE if array is None else DeviceArray(array.address, array.strides)
-
-
-def _enqueue(plan: GpuPlan, kernel: Any, blob: npt.NDArray[np.uint8], stream: int) -> None:
-    enqueue(kernel, blob, plan.blocks, plan.variant.threads, plan.layout.total, stream)
-
-
-def enqueue(
-    kernel: Any,
-    blob: npt.NDArray[np.uint8],
-    blocks: int,
-    threads: int,
-    smem_bytes: int,
-    stream: int,
-) -> None:
-    """Launch a kernel whose one argument is `blob`; the driver copies it before this returns."""
-    bindings = gpu_driver.driver()
-    config = bindings.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-    config.sharedMemBytes, config.hStream = smem_bytes, bindings.CUstream(stream)
-    config.numAttrs = 0
-    parameters = (ctypes.c_void_p * 1)(blob.ctypes.data)
-    function = bindings.CUfunction(int(kernel))  # the launch takes a CUkernel in its place
-    gpu_driver.call("cuLaunchKernelEx", config, function, ctypes.addressof(parameters), 0)
-
-
-def run_dump(mode: str, arch: GpuArch, blob: bytes, size: int) -> None:
-    """Launch the probe of kernels/dump.py for a copy of `size` bytes on the default stream."""
-    from implicit_conv.kernels.blob import signature
-    from implicit_conv.kernels.compile import compile_kernel
-    from implicit_conv.kernels.dump import BARRIER_BYTES, THREADS, make_dump
-
-    compiled = compile_kernel(make_dump(mode), signature(), arch.cc, THREADS)
-    kernel = _load(compiled.cubin, compiled.entry, gpu_driver.current_device())
-    rounds = -(-size // (16 * THREADS))
-    smem_bytes = BARRIER_BYTES + rounds * 16 * THREADS
-    enqueue(kernel, np.frombuffer(blob, np.uint8), 1, THREADS, smem_bytes, 0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from implicit_conv.errors import DTypeError, ShapeError
-from implicit_conv.gpu_call import packed_strides
+from implicit_conv.gpu.call import packed_strides
 from implicit_conv.problem import GPU_DTYPES, ITEMSIZES
 
 TYPESTRS = {"<f2": "float16", "<f4": "float32", "|f2": "float16"}

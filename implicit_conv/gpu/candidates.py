@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from implicit_conv.gpu_arch import WGMMA_FLOPS, GpuArch
-from implicit_conv.gpu_layout import SharedLayout, shared_layout
-from implicit_conv.gpu_maps import activation_map
+from implicit_conv.gpu.arch import WGMMA_FLOPS, GpuArch
+from implicit_conv.gpu.layout import SharedLayout, shared_layout
+from implicit_conv.gpu.maps import activation_map
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.ptx import TARGETS, supports
