@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from implicit_conv import tma as tma
     from implicit_conv.api import conv2d as conv2d
     from implicit_conv.api import plan_conv2d as plan_conv2d
+    from implicit_conv.errors import DriverError as DriverError
     from implicit_conv.errors import DTypeError as DTypeError
     from implicit_conv.errors import PlanError as PlanError
     from implicit_conv.errors import ShapeError as ShapeError
@@ -29,9 +30,11 @@ _MODULES = {
     "ShapeError": "errors",
     "DTypeError": "errors",
     "PlanError": "errors",
+    "DriverError": "errors",
 }
 __all__ = [
     "DTypeError",
+    "DriverError",
     "Plan",
     "PlanError",
     "ShapeError",

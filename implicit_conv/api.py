@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from implicit_conv.arrays import (
     writable_directly,
 )
 from implicit_conv.cpu import PackedFilter
-from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.plan import Plan, plan
 from implicit_conv.problem import DTYPES, Padding, Problem
 from implicit_conv.settings import current
@@ -29,8 +30,8 @@ LOG = logging.getLogger("implicit_conv")
 
 
 def conv2d(
-    x: object,
-    w: object,
+    x: Any,
+    w: Any,
     bias: object = None,
     *,
     stride: int | Sequence[int] = 1,
@@ -55,7 +56,8 @@ def conv2d(
     Parameters
     ----------
     x : array, N x C x H x W, or in `layout`; the batch axis may be missing
-        float32 or float64, any strides and byte order.
+        float32 or float64, any strides and byte order. An array on a GPU (__cuda_array_interface__
+        or DLPack; float16, bfloat16 or float32) is convolved there, on its library's stream.
     w : array, K x C/groups x R x S, or in `weight_layout`
         Same dtype as `x`.
     bias : array of K values, optional
@@ -78,11 +80,13 @@ def conv2d(
         "strict" fixes the order of every sum: the same bits for any batch size and thread count.
     algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2" or
         "winograd_f4"; one that cannot serve the problem is refused with the reason
-    device : None or "cpu"
+    device : None, "cpu", "cuda" or "cuda:1"
+        Where numpy arrays are computed; None is the CPU, unless `config` or the environment name a
+        GPU. Arrays on a GPU stay on theirs.
 
     Returns
     -------
-    y : array, N x K x P x Q, in `layout`
+    y : array, N x K x P x Q, in `layout`, of x's library
         P = (H + pads - (R - 1) * dilation - 1) // stride + 1, Q likewise.
 
     Raises
@@ -92,7 +96,10 @@ def conv2d(
     DTypeError
         A dtype that is not served, or x and w of different dtypes (a TypeError).
     PlanError
-        An option that is unknown or cannot serve the problem (a ValueError).
+        An option that is unknown or cannot serve the problem (a ValueError); no GPU or driver that
+        can.
+    DriverError
+        A GPU that fails, for want of memory say (a RuntimeError).
 
     Examples
     --------
@@ -104,7 +111,10 @@ def conv2d(
            [6., 9., 6.],
            [4., 6., 4.]], dtype=float32)
     """
-    x, w = as_array("x", x), as_array("w", w)
+    if isinstance(x, np.ndarray):
+        x, w = as_array("x", x), as_array("w", w)
+    else:
+        x, w, device = _foreign(x, w, device)
     if x.dtype != w.dtype:
         raise DTypeError(
             f"x is {x.dtype} but w is {w.dtype}; convert one, the engine does not guess"
@@ -115,7 +125,18 @@ def conv2d(
         weight_layout=weight_layout, activation=activation, out_dtype=out_dtype,
         precision=precision, algorithm=algorithm, device=device,
     )  # fmt: skip
-    return run_plan(chosen, x, w, bias, residual, out)
+    if isinstance(chosen, Plan):
+        return run_plan(chosen, x, w, bias, residual, out)
+    return chosen(x, w, bias, residual=residual, out=out)
+
+
+def _foreign(x: object, w: object, device: str | None) -> tuple[Any, Any, str | None]:
+    """(x, w, device) for an x of another library: on its GPU, or as numpy arrays."""
+    from implicit_conv.gpu.arrays import device_operands, is_device_array
+
+    if is_device_array(x):
+        return device_operands(x, w, device)
+    return as_array("x", x), as_array("w", w), device
 
 
 def plan_conv2d(
@@ -138,11 +159,12 @@ def plan_conv2d(
     """How `conv2d` would compute arrays of these shapes: a plan that explains itself and can be
     called.
 
-    Parameters are those of `conv2d`, with shapes in place of arrays; so are the errors.
+    Parameters are those of `conv2d`, with shapes in place of arrays; so are the errors. `device`
+    may also name the target of a GPU that is not at hand, such as "sm_90a" or "sm_120".
 
     Returns
     -------
-    plan : Plan
+    plan : Plan, or for a GPU its like of `implicit_conv.gpu.plan`
         `plan.explain()`, `plan.trace()`, `plan.pack(w)`, `plan(x, w_or_packed, bias)`.
 
     Examples
@@ -157,10 +179,18 @@ def plan_conv2d(
         _hashable("stride", stride), _hashable("padding", padding),
         _hashable("dilation", dilation), _hashable("groups", groups), layout, weight_layout,
     )  # fmt: skip
+    algorithm = settings.algorithm if algorithm == "auto" else algorithm
+    place = device or settings.device
+    if place is not None and place != "cpu":
+        from implicit_conv.gpu.api import Demands
+        from implicit_conv.gpu.api import plan_conv2d as plan_for_gpu
+
+        demands = Demands(activation, out_dtype, precision, algorithm)
+        made: Plan = plan_for_gpu(tuple(x_shape), tuple(w_shape), dtype, options, demands, place)
+        return made
     return _plan_conv2d(
         tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, activation,  # type: ignore[call-overload]
-        out_dtype, precision, settings.algorithm if algorithm == "auto" else algorithm,
-        device or settings.device, settings.num_threads,
+        out_dtype, precision, algorithm, settings.num_threads,
     )  # fmt: skip
 
 
@@ -185,11 +215,8 @@ def _plan_conv2d(
     out_dtype: object,
     precision: str,
     algorithm: str,
-    device: str | None,
     threads: int | None,
 ) -> Plan:
-    if device not in (None, "cpu"):
-        raise PlanError(f"device {device!r} is not served by this version; use None or 'cpu'")
     stride, padding, dilation, groups, layout, weight_layout = options
     problem = Problem.parse(
         x_shape, w_shape, dtype.name, stride=stride, padding=padding, dilation=dilation,  # type: ignore[arg-type]

@@ -19,14 +19,6 @@ class DeviceArray(NamedTuple):
 NOWHERE = DeviceArray(0, (0, 0, 0, 0))
 
 
-def packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Byte strides of a C-contiguous array."""
-    strides = [itemsize]
-    for size in shape[:0:-1]:
-        strides.insert(0, strides[0] * size)
-    return tuple(strides)
-
-
 def call_of(
     plan: GpuPlan,
     x: DeviceArray,

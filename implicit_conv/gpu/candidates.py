@@ -62,10 +62,15 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """What has to be asked for, since no hardware run has proved it yet."""
+    """What limits or widens the choice of kernels.
+
+    `strict` keeps one order of sums whatever the batch. The others have to be asked for, since no
+    hardware run has proved them yet.
+    """
 
     permuted_axes: bool = False
     shifted_descriptors: bool = False
+    strict: bool = False
 
 
 def variants(problem: Problem, activation: int, plain: bool) -> Iterator[Variant]:
@@ -115,6 +120,8 @@ def _options_rule(problem: Problem, arch: GpuArch, v: Variant, options: Options)
         return "permuted-axes maps are opt-in until a driver has taken one"
     if v.wide and v.descriptors and not options.shifted_descriptors:
         return "shifted descriptors are opt-in until the hardware probe has run"
+    if options.strict and (v.wide or v.consumer == "wgmma"):
+        return "precision 'strict' keeps to one order of sums: tap by tap, not by wgmma"
     return ""
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv import tma
-from implicit_conv.errors import PlanError
+from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.gpu import driver, launch, load
 from implicit_conv.gpu.encode import encode, encode_arguments
 from implicit_conv.gpu.plan import GpuPlan, plan
@@ -54,7 +54,7 @@ def wait() -> None:
         if status == cuda.CUresult.CUDA_SUCCESS:
             return
         if status != cuda.CUresult.CUDA_ERROR_NOT_READY:
-            raise driver.DriverError(f"the kernel failed with {status.name}")
+            raise DriverError(f"the kernel failed with {status.name}")
     raise TimeoutError(f"the kernel did not end within {PATIENCE:.0f} s")
 
 
@@ -150,7 +150,7 @@ def check_copies() -> Iterator[str]:
         source, y = send(memory), send(np.full(expected.size, POISON, np.uint8))
         try:
             encoded = encode(copy.at(int(source.pointer)))
-        except driver.DriverError as error:
+        except DriverError as error:
             yield f"{copy.name}: {error}"
             continue
         call = dump_call(copy, int(y.pointer), expected.size)
@@ -193,7 +193,7 @@ def check_maps() -> Iterator[str]:
 def _accepted(arguments: dict[str, Any]) -> bool:
     try:
         encode_arguments(arguments)
-    except driver.DriverError:
+    except DriverError:
         return False
     return True
 
@@ -209,7 +209,7 @@ def check_arrays() -> Iterator[str]:
 
 def _check_torch() -> Iterator[str]:
     torch: Any = importlib.import_module("torch")
-    from implicit_conv.gpu.api import conv2d
+    from implicit_conv import conv2d
 
     last = torch.channels_last
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
@@ -220,7 +220,7 @@ def _check_torch() -> Iterator[str]:
             source = x.contiguous(memory_format=order)
             with torch.cuda.stream(torch.cuda.Stream()):
                 torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
-                y = conv2d(source, w, padding=1)
+                y: Any = conv2d(source, w, padding=1)
                 torch.cuda.current_stream().synchronize()
             if not torch.equal(y, expected) or not y.is_contiguous(memory_format=order):
                 yield f"torch {dtype} {order}: wrong result or layout"
@@ -228,7 +228,7 @@ def _check_torch() -> Iterator[str]:
 
 def _check_cupy() -> Iterator[str]:
     cupy: Any = importlib.import_module("cupy")
-    from implicit_conv.gpu.api import conv2d
+    from implicit_conv import conv2d
 
     case = Case(2, 64, 48, size=(9, 11), padding=((1, 1), (1, 1)))
     x, w = case.inputs(0, integers=True)

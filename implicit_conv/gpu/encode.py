@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from implicit_conv.errors import DriverError
 from implicit_conv.gpu import driver
 from implicit_conv.gpu.maps import BoxMap
 from implicit_conv.kernels.call import MAP_BYTES
@@ -37,9 +38,7 @@ def _enum(kind: str, name: str) -> Any:
 def encode_arguments(a: dict[str, Any]) -> Any:
     """The CUtensorMap that the driver makes of arguments by cuda.h's names; it may refuse them."""
     if not hasattr(driver.bindings(), a["function"]):
-        raise driver.DriverError(
-            f"cuda-bindings lacks {a['function']}: install version 13 or later"
-        )
+        raise DriverError(f"cuda-bindings lacks {a['function']}: install version 13 or later")
     head = (
         _enum("CUtensorMapDataType", a["tensorDataType"]), a["tensorRank"],
         a["globalAddress"], _words("cuuint64_t", a["globalDim"]),

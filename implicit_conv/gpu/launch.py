@@ -1,4 +1,4 @@
-"""The GPU engine's host side: a plan and device arrays in, one launch out.
+"""A plan and device arrays in, one launch out.
 
 A plan's kernel is compiled, linked and loaded once; its tensor maps are encoded once for each
 array. A launch then fills the params blob and calls the driver: nothing is allocated, nothing
@@ -11,20 +11,21 @@ import functools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from implicit_conv.gpu import driver, load
-from implicit_conv.gpu.arrays import Operand, current_stream, empty_like, operand
+from implicit_conv.gpu.arch import GpuArch
+from implicit_conv.gpu.arrays import Operand
 from implicit_conv.gpu.call import NOWHERE, DeviceArray, call_of
 from implicit_conv.gpu.encode import encode
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.plan import GpuPlan
 from implicit_conv.gpu.plan import plan as make_plan
 from implicit_conv.kernels.variant import Variant
-from implicit_conv.problem import WEIGHT_LAYOUTS, Problem
+from implicit_conv.problem import Problem
 
+LOG = logging.getLogger("implicit_conv")
 MAPS_KEPT = 64  # encoded maps of a problem: one a tensor address
 VECTOR_BYTES = 16  # what 16-byte copies and stores want addresses and strides to be multiples of
 
@@ -41,7 +42,7 @@ def _encoded_filter(problem: Problem, v: Variant, address: int) -> bytes:
 
 @dataclass(frozen=True)
 class Arrays:
-    """The operands of one launch."""
+    """The operands of one launch, their axes in the order of the plan's problem."""
 
     x: Operand
     w: Operand
@@ -49,108 +50,75 @@ class Arrays:
     bias: Operand | None = None
     residual: Operand | None = None
 
-
-def run(
-    plan: GpuPlan,
-    x: Any,
-    w: Any,
-    bias: Any = None,
-    *,
-    residual: Any = None,
-    out: Any = None,
-    stream: int | None = None,
-) -> Any:
-    """y = activation(conv(x, w) + bias + residual) on the caller's stream.
-
-    Parameters
-    ----------
-    x, w, bias, residual, out : device arrays in the problem's layouts and dtype
-        By __cuda_array_interface__ or DLPack; `bias` contiguous. Without `out` a new array of x's
-        library is made.
-    stream : int, optional
-        A CUstream; by default that of x's library.
-
-    Raises
-    ------
-    ShapeError, DTypeError
-        Arrays that are not those of the plan.
-    PlanError, DriverError
-        A GPU, driver or array that the plan's kernel cannot use.
-    """
-    problem = plan.problem
-    if out is None:
-        out = empty_like(x, problem.output_shape, problem.dtype)
-    if 0 not in problem.output_shape:
-        arrays = _operands(plan, x, w, bias, residual, out)
-        launch(plan, arrays, current_stream(x) if stream is None else stream)
-    return out
+    def named(self) -> Iterator[tuple[str, Operand]]:
+        """(what the caller calls it, operand) of those that are there."""
+        for name in ("x", "w", "bias", "residual"):
+            array = getattr(self, name)
+            if array is not None:
+                yield name, array
+        yield "out", self.y
 
 
-def _operands(plan: GpuPlan, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> Arrays:
-    problem, dtype = plan.problem, plan.problem.dtype
-    x_shape, w_shape = shapes(problem)
-    return Arrays(
-        operand(x).expect("x", x_shape, dtype),
-        operand(w).expect("w", w_shape, dtype),
-        operand(out).expect("out", problem.output_shape, dtype),
-        None if bias is None else operand(bias).expect("bias", (problem.K,), dtype),
-        None
-        if residual is None
-        else operand(residual).expect("residual", problem.output_shape, dtype),
-    )
+def misfit(v: Variant, arrays: Arrays) -> str:
+    """Why a kernel cannot load these arrays (alignment, strides), or an empty string."""
+    if v.producer == "elements":
+        return ""
+    for name, array in (("x", arrays.x), ("w", arrays.w)):
+        reason = unaligned(array, v.itemsize)
+        if reason:
+            return f"{name} {reason}"
+        if v.producer == "tma" and not array.packed:
+            return f"{name} is not contiguous, which its tensor map takes it to be"
+    return ""
 
 
-def shapes(problem: Problem) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shapes of x and w in the problem's layouts."""
-    n, c, (h, w) = problem.N, problem.C, problem.size
-    x = (n, c, h, w) if problem.layout == "NCHW" else (n, h, w, c)
-    sizes = (problem.K, c // problem.groups, *problem.kernel)  # k, c, r, s
-    axes = WEIGHT_LAYOUTS[problem.weight_layout]
-    return x, tuple(size for _, size in sorted(zip(axes, sizes, strict=True)))
-
-
-def misfit(plan: GpuPlan, arrays: Arrays) -> str:
-    """Why the plan's kernel cannot take these arrays (alignment, strides), or an empty string."""
-    return next(_misfits(plan.variant, arrays), "")
-
-
-def _misfits(v: Variant, arrays: Arrays) -> Iterator[str]:
-    sources = {"x": arrays.x, "w": arrays.w} if v.producer != "elements" else {}
-    wide = {**sources, "out": arrays.y} if v.packed else sources
-    for name, array in wide.items():
-        if any(value % VECTOR_BYTES for value in (array.address, *array.strides[:-1])):
-            yield f"{name} is not aligned to {VECTOR_BYTES} bytes"
-        if array.strides[-1] != v.itemsize:
-            yield f"the channels of {name} do not lie side by side"
-        if v.producer == "tma" and name != "out" and not array.packed:
-            yield f"{name} is not contiguous, which its tensor map takes it to be"
-    if v.plain and arrays.residual is not None:
-        yield "the plan was made without a residual"
+def unaligned(array: Operand, itemsize: int) -> str:
+    """Why an array cannot be read or written 16 bytes at a time, or an empty string."""
+    if array.strides[-1] != itemsize:
+        return "has channels that do not lie side by side"
+    if any(value % VECTOR_BYTES for value in (array.address, *array.strides[:-1])):
+        return f"is not aligned to {VECTOR_BYTES} bytes"
+    return ""
 
 
 def fitting(plan: GpuPlan, arrays: Arrays) -> GpuPlan:
-    """The plan, or for arrays that it cannot take one of the slower kernels that copy elements."""
-    if not misfit(plan, arrays):
-        return plan
-    consumer = "fma" if plan.problem.dtype == "float32" else "mma"
-    v = Variant(
-        "im2col", "elements", consumer, plan.problem.dtype, 64, 64, plan.variant.row_bytes, 2, 2
-    )
-    kind = (float(plan.variant.activation), *plan.limits)
-    made = make_plan(plan.problem, plan.arch, variant=v, activation=kind)
+    """The plan, changed as far as these arrays need: epilogue, stores, and in the end loads."""
+    v = plan.variant
+    v = replace(
+        v, plain=v.plain and arrays.residual is None,
+        packed=v.packed and not unaligned(arrays.y, v.itemsize),
+    )  # fmt: skip
+    reason = misfit(v, arrays)
+    if not reason:
+        return plan if v == plan.variant else replace(plan, variant=v)
+    slower = (_slower(v, producer) for producer in ("cp_async", "elements"))
+    chosen = next(other for other in slower if not misfit(other, arrays))
+    LOG.debug("%s: %s instead of %s", reason, chosen.name, v.name)
+    made = _planned(plan.problem, plan.arch, chosen, plan.limits)
     return replace(made, candidates=plan.candidates)
 
 
+def _slower(v: Variant, producer: str) -> Variant:
+    """The kernel of 64 x 64 tiles that loads by `producer`; the rest as in `v`."""
+    consumer = "fma" if v.dtype == "float32" else "mma"
+    return Variant(
+        "im2col", producer, consumer, v.dtype, 64, 64, v.row_bytes, 2, 2, plain=v.plain,
+        activation=v.activation, packed=v.packed,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=512)
+def _planned(problem: Problem, arch: GpuArch, v: Variant, limits: tuple[float, float]) -> GpuPlan:
+    return make_plan(problem, arch, variant=v, activation=(float(v.activation), *limits))
+
+
 def launch(plan: GpuPlan, arrays: Arrays, stream: int) -> None:
-    """Enqueue the kernel on `stream`; arrays it cannot take go to the element kernel, and are
-    logged.
+    """Enqueue the plan's kernel on `stream` of the current device.
+
+    Arrays that the kernel cannot load go to a slower one, which a DEBUG line tells.
     """
-    reason = misfit(plan, arrays)
-    if reason:
-        logging.getLogger("implicit_conv").debug("%s: element by element instead", reason)
-        plan = fitting(plan, arrays)
-    device = driver.current_device()
-    kernel = load.loaded(plan.variant, plan.arch.cc, device)
+    plan = fitting(plan, arrays)
+    kernel = load.loaded(plan.variant, plan.arch.cc, driver.current_device())
     blob = np.frombuffer(_blob(plan, arrays), np.uint8)
     load.enqueue(kernel, blob, plan.blocks, plan.variant.threads, plan.layout.total, stream)
 

@@ -15,7 +15,7 @@ from implicit_conv.kernels.variant import Variant
 
 
 @functools.cache
-def _cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
+def cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
     """(image, entry) of a variant's kernel; independent of the device at hand."""
     from implicit_conv.kernels.blob import signature
     from implicit_conv.kernels.compile import compile_kernel
@@ -28,12 +28,12 @@ def _cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
 @functools.cache
 def loaded(v: Variant, cc: tuple[int, int, str], device: int) -> Any:
     """The kernel's handle."""
-    return load(*_cubin(v, cc), device)
+    return load(*cubin(v, cc), device)
 
 
-def load(cubin: bytes, entry: str, device: int) -> Any:
+def load(image: bytes, entry: str, device: int) -> Any:
     """A kernel's handle, with all of the device's shared memory allowed to it."""
-    library = driver.call("cuLibraryLoadData", cubin, [], [], 0, [], [], 0)
+    library = driver.call("cuLibraryLoadData", image, [], [], 0, [], [], 0)
     kernel = driver.call("cuLibraryGetKernel", library, entry.encode())
     attribute = driver.bindings().CUfunction_attribute
     name = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from implicit_conv.errors import PlanError
-from implicit_conv.gpu.call import NOWHERE, DeviceArray, call_of, packed_strides
+from implicit_conv.gpu.arrays import packed_strides
+from implicit_conv.gpu.call import NOWHERE, DeviceArray, call_of
 from implicit_conv.gpu.layout import buffers, region_names
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.plan import GpuPlan
