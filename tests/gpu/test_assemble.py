@@ -47,13 +47,17 @@ def family(v):
 
 
 def kernels():
-    """(target, variant): all that a planner may choose; the first tile of each family is quick."""
+    """(target, variant): all that a planner may choose.
+
+    float16 differs from bfloat16 by a suffix, so of it one tile of each family is enough for a
+    quick run.
+    """
     made = []
     for number in TARGETS:
         for dtype in GPU_DTYPES:
             seen = set()
             for v in served(number, dtype):
-                quick = family(v) not in seen and dtype != "float16"
+                quick = family(v) not in seen or dtype != "float16"
                 seen.add(family(v))
                 marks = () if quick else pytest.mark.slow
                 made.append(pytest.param(number, v, id=f"sm_{number} {v.name}", marks=marks))
@@ -70,7 +74,7 @@ def other_epilogues():
                 for name, change in changes.items():
                     yield pytest.param(
                         number, replace(v, **change), id=f"sm_{number} {v.name}, {name}",
-                        marks=pytest.mark.slow,
+                        marks=pytest.mark.slow if dtype == "float32" else (),
                     )  # fmt: skip
 
 
@@ -165,9 +169,9 @@ def test_every_activation_links(kind):
     from implicit_conv.kernels.compile import compile_kernel
     from implicit_conv.kernels.fprop import make_fprop
 
-    for number in (80, 100):
-        kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
-        assert kernel.spills == 0 and kernel.stack == 0
+    number = (80, 100)[kind % 2]
+    kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
+    assert kernel.spills == 0 and kernel.stack == 0
 
 
 def test_targets_in_any_order():
