@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from implicit_conv.kernels.ptx import supports, target_name
+from implicit_conv.kernels.variant import Variant
 
 TARGETS = ((8, 0, ""), (9, 0, "a"), (10, 0, "a"), (12, 0, "a"))
-SIMULATED_PROBLEMS = (
-    50  # of a family, each of two tiles along every axis; tests/gpu/sim/test_fprop.py
-)
+SIMULATED_PROBLEMS = 50  # of a family, of two tiles along each axis: tests/gpu/sim/test_fprop.py
 
 
 class Kernels(NamedTuple):
@@ -52,20 +51,68 @@ HARDWARE: dict[tuple[str, str], str] = {}
 HEAD = ("kernel", "loads", "multiplies", "opt-in", "target", "assembled", "simulated", "hardware")
 
 
+def kernel_name(v: Variant) -> str:
+    """The family that a kernel belongs to."""
+    if v.consumer == "fma":
+        return "fma"
+    walk = "-w" if v.wide else ""
+    registers = "-registers" if v.consumer == "wgmma" and not v.descriptors else ""
+    return f"{v.producer}{walk}-{v.consumer}{registers}"
+
+
+def hardware(kernel: str, target: str) -> str:
+    """What a run on that target showed, or that there was none."""
+    return HARDWARE.get((kernel, target), NOT_RUN)
+
+
+def targets(kernels: Kernels) -> list[str]:
+    """The targets that a family is for."""
+    return [target_name(cc) for cc in TARGETS if supports(kernels.target, cc)]
+
+
 def ladder() -> list[tuple[str, ...]]:
     """Rows of the table, one a kernel family and target, under `HEAD`."""
     return [
         (
-            *kernels[:4], target_name(cc), "yes", f"{SIMULATED_PROBLEMS} problems",
-            HARDWARE.get((kernels.name, target_name(cc)), NOT_RUN),
+            *kernels[:4], target, "yes", f"{SIMULATED_PROBLEMS} problems",
+            hardware(kernels.name, target),
         )
         for kernels in KERNELS
-        for cc in TARGETS
-        if supports(kernels.target, cc)
+        for target in targets(kernels)
     ]  # fmt: skip
 
 
 def markdown() -> str:
     """The table as it stands in docs/gpu.md."""
-    rows = [HEAD, ("---",) * len(HEAD), *ladder()]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return _table([HEAD, *ladder()])
+
+
+def summary() -> str:
+    """The table as it stands in README: a column a target, what was shown there in short."""
+    names = [target_name(cc) for cc in TARGETS]
+    rows: list[tuple[str, ...]] = [("kernel", "loads", "multiplies", *names)]
+    for kernels in KERNELS:
+        loads = f"{kernels.loads} (opt-in)" if kernels.opt_in else kernels.loads
+        cells = (_steps(kernels, name) for name in names)
+        rows.append((kernels.name, loads, kernels.multiplies, *cells))
+    return _table(rows)
+
+
+def _steps(kernels: Kernels, target: str) -> str:
+    if target not in targets(kernels):
+        return "-"
+    ran = hardware(kernels.name, target)
+    return f"A S, {ran}" if ran == NOT_RUN else f"A S H: {ran}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> str:
+    lines = [rows[0], ("---",) * len(rows[0]), *rows[1:]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def lines() -> list[str]:
+    """The ladder for people, a line a kernel family and target."""
+    return [
+        f"{name:23}{target:9}assembled; simulated, {problems}; hardware {ran}"
+        for name, _, _, _, target, _, problems, ran in ladder()
+    ]

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 
+from implicit_conv.gpu import evidence
 from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.assembly import assemble, sass, tool
 from implicit_conv.gpu.candidates import Options, gpu_geometry, refusal, variants
@@ -83,6 +84,15 @@ def other_families():
     for n in (256, 128, 64):
         v = Variant("im2col", "tma", "wgmma", "bfloat16", 128, n, 128, 8, 1)
         yield pytest.param(90, v, id=f"sm_90 {v.name}, registers")
+
+
+def test_every_row_of_the_evidence_is_linked():
+    """Without the slow ones, too: no kernel and target that is called assembled is left out."""
+    quick = {
+        (evidence.kernel_name(v), ptx.target_name(KNOWN[number].cc))
+        for number, v in (case.values for case in kernels() if not case.marks)
+    }
+    assert quick == {(row[0], row[4]) for row in evidence.ladder()}
 
 
 def expected_sass(v):
