@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from implicit_conv import __version__, bench, demo, info
+from implicit_conv.errors import DriverError
 from implicit_conv.tma import commands as laboratory
 
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, TypeError, OSError, ImportError) as error:
+    except (ValueError, TypeError, OSError, ImportError, DriverError) as error:
         print(f"implicit-conv {options.command}: {error}", file=sys.stderr)
         return 2
 

@@ -160,7 +160,7 @@ def _flat(tree: Numbers, prefix: str = "") -> dict[str, object]:
 
 def print_changes(changes: list[tuple[str, object, object]]) -> None:
     """The changes as a table."""
-    from perf.tables import console, table_of
+    from perf.terminal import console, table_of
 
     if not changes:
         console().print("gates: all counts are the expected ones")

@@ -28,6 +28,8 @@ from implicit_conv.gpu.encode import encode, encode_arguments
 from implicit_conv.gpu.plan import GpuPlan, plan
 from implicit_conv.gpu.testing import (
     FAMILIES,
+    ROUNDING,
+    SUM_UNITS,
     dump_call,
     example_copies,
     family_problems,
@@ -113,8 +115,6 @@ LAYERS = (
     Case(8, 128, 128, size=(56, 56), stride=(2, 2), padding=((1, 1), (1, 1))),
     Case(8, 512, 512, size=(7, 7), padding=((1, 1), (1, 1))),
 )
-ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # of the stored result
-SUM_UNITS = 64.0  # of eps * sum|x||w|: float32 sums in the hardware's own order
 
 
 def check_layers() -> Iterator[str]:

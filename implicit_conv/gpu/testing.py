@@ -21,6 +21,8 @@ from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 
 Array = NDArray[Any]
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # of the stored result
+SUM_UNITS = 64.0  # of eps * sum|x||w|: float32 sums in the hardware's own order
 SMALL_SHARED = (20 << 10, 28 << 10, 40 << 10, 56 << 10, 80 << 10, 227 << 10)
 
 
