@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicit_conv.errors import DriverError, PlanError
-from implicit_conv.gpu import check, driver
+from implicit_conv.gpu import check, check_arrays, device_memory, driver
 from implicit_conv.gpu.arch import gpu_arch
 from implicit_conv.gpu.candidates import Options
 from implicit_conv.gpu.encode import encode
@@ -193,5 +193,38 @@ def test_another_device_is_current_for_the_call_alone(recorder):
 )
 def test_hardware_checks_reach_a_verdict(recorder, monkeypatch, command, failures):
     """With a driver that computes nothing, every result is wrong and is reported so."""
-    monkeypatch.setattr(check, "fetch", lambda _, shape, dtype: np.full(shape, 77, dtype))
+    wrong = lambda _, shape, dtype: np.full(shape, 77, dtype)  # noqa: E731
+    monkeypatch.setattr(device_memory, "fetched", wrong)
     assert len(list(check.COMMANDS[command[0]](*command[1:]))) == failures
+
+
+def test_a_check_says_what_is_missing(monkeypatch, capsys):
+    """And is told apart from one that fails."""
+    fake_bindings(monkeypatch, 12080)
+    assert check.main(["layers"]) == 2
+    assert "cannot run: the CUDA driver is for CUDA 12.8" in capsys.readouterr().out
+    assert check.main(["nonsense"]) == 2
+    assert "family NAME" in capsys.readouterr().out
+
+
+def test_a_check_fails_with_what_was_wrong(recorder, monkeypatch, capsys):
+    monkeypatch.setitem(check.COMMANDS, "layers", lambda: iter(["kernel: 3 units"]))
+    assert check.main(["layers"]) == 1
+    assert capsys.readouterr().out == "WRONG: kernel: 3 units\n1 wrong\n"
+    assert check.main(["here"]) == 0
+    assert check.main(["family", "tma-w-mma", "1"]) == 2  # im2col::w on sm_90
+    assert "tma-w-mma needs sm_100 or later, this is sm_90a" in capsys.readouterr().out
+
+
+def test_a_kernel_that_does_not_end_is_an_error(recorder, monkeypatch):
+    recorder.failures["cuStreamQuery"] = recorder.CUresult.CUDA_ERROR_NOT_READY
+    monkeypatch.setattr(device_memory, "PATIENCE", 0.01)
+    with pytest.raises(device_memory.StuckError, match="did not end within"):
+        device_memory.wait()
+    recorder.failures["cuStreamQuery"] = recorder.CUresult.CUDA_ERROR_ILLEGAL_INSTRUCTION
+    with pytest.raises(DriverError, match="failed with CUDA_ERROR_ILLEGAL_INSTRUCTION"):
+        device_memory.wait()
+
+
+def test_arrays_of_numpy_are_checked_through_the_public_function(recorder):
+    assert list(check_arrays._numpy(np)) == []
