@@ -116,7 +116,7 @@ def expected_sass(v):
 def test_kernel_links_without_spills(number, v):
     from implicit_conv.kernels.blob import signature
     from implicit_conv.kernels.compile import compile_kernel
-    from implicit_conv.kernels.fprop import make_fprop
+    from implicit_conv.kernels.fprop import LAUNCH_REGISTERS, make_fprop
 
     kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
     assert kernel.complaints == []
@@ -126,6 +126,8 @@ def test_kernel_links_without_spills(number, v):
     for wanted in expected_sass(v):
         assert any(name.startswith(wanted) for name in found), wanted
     assert not {name.split(".")[0] for name in found} & {"LDL", "STL"}
+    if "USETMAXREG" in expected_sass(v):
+        assert kernel.registers == LAUNCH_REGISTERS  # the pool from which consumers claim theirs
     assert found.count("ELECT") == (v.producer == "tma")  # once, not around every tensor copy
 
 
