@@ -134,6 +134,8 @@ def _copies_rule(problem: Problem, arch: GpuArch, v: Variant, options: Options) 
             f"copies of 16 bytes need channels-last x and w (NHWC, KRSC), "
             f"not {problem.layout}, {problem.weight_layout}"
         )
+    if not channels:
+        return "there are no channels to copy"
     if channels % 16:
         return f"a pixel has {channels} bytes of channels in a group, no multiple of 16"
     return ""

@@ -130,6 +130,12 @@ def test_strict_keeps_one_order_of_sums():
     assert "one order of sums" in reason(layer("sm_90", precision="strict"), consumer="wgmma")
 
 
+def test_no_channels_are_left_to_the_kernel_that_copies_elements():
+    made = plan_conv2d((1, 9, 9, 0), (8, 3, 3, 0), "float16", device="sm_90", **LAYER)
+    assert made.variant.producer == "elements"
+    assert reason(made, producer="cp_async") == "there are no channels to copy"
+
+
 def test_a_plan_says_what_it_moves():
     made = layer("sm_90", batch=2)
     x = 2 * 56 * 56 * 64
