@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from implicit_conv.api import plan_conv2d as plan_conv2d
     from implicit_conv.columns import col2im as col2im
     from implicit_conv.columns import im2col as im2col
+    from implicit_conv.errors import DriverError as DriverError
     from implicit_conv.errors import DTypeError as DTypeError
     from implicit_conv.errors import PlanError as PlanError
     from implicit_conv.errors import ShapeError as ShapeError
@@ -33,9 +34,11 @@ _MODULES = {
     "ShapeError": "errors",
     "DTypeError": "errors",
     "PlanError": "errors",
+    "DriverError": "errors",
 }
 __all__ = [
     "DTypeError",
+    "DriverError",
     "Plan",
     "PlanError",
     "ShapeError",

@@ -6,6 +6,7 @@ import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -29,8 +30,8 @@ LOG = logging.getLogger("implicit_conv")
 
 
 def conv2d(
-    x: object,
-    w: object,
+    x: Any,
+    w: Any,
     bias: object = None,
     *,
     stride: int | Sequence[int] = 1,
@@ -55,7 +56,8 @@ def conv2d(
     Parameters
     ----------
     x : array, N x C x H x W, or in `layout`; the batch axis may be missing
-        float32 or float64, any strides and byte order.
+        float32 or float64, any strides and byte order. An array on a GPU (__cuda_array_interface__
+        or DLPack; float16, bfloat16 or float32) is convolved there, on its library's stream.
     w : array, K x C/groups x R x S, or in `weight_layout`
         Same dtype as `x`.
     bias : array of K values, optional
@@ -79,11 +81,13 @@ def conv2d(
     algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2",
         "winograd_f4" or, to compare with, "gemm_im2col" (numpy multiplies a matrix of windows); one
         that cannot serve the problem is refused with the reason
-    device : None or "cpu"
+    device : None, "cpu", "cuda" or "cuda:1"
+        Where numpy arrays are computed; None is the CPU, unless `config` or the environment name a
+        GPU. Arrays on a GPU stay on theirs.
 
     Returns
     -------
-    y : array, N x K x P x Q, in `layout`
+    y : array, N x K x P x Q, in `layout`, of x's library
         P = (H + pads - (R - 1) * dilation - 1) // stride + 1, Q likewise.
 
     Raises
@@ -93,7 +97,10 @@ def conv2d(
     DTypeError
         A dtype that is not served, or x and w of different dtypes (a TypeError).
     PlanError
-        An option that is unknown or cannot serve the problem (a ValueError).
+        An option that is unknown or cannot serve the problem (a ValueError); no GPU or driver that
+        can.
+    DriverError
+        A GPU that fails, for want of memory say (a RuntimeError).
 
     Notes
     -----
@@ -115,7 +122,10 @@ def conv2d(
            [6., 9., 6.],
            [4., 6., 4.]], dtype=float32)
     """
-    x, w = as_array("x", x), as_array("w", w)
+    if isinstance(x, np.ndarray):
+        x, w = as_array("x", x), as_array("w", w)
+    else:
+        x, w, device = _foreign(x, w, device)
     if x.dtype != w.dtype:
         raise DTypeError(
             f"x is {x.dtype} but w is {w.dtype}; convert one, as in x.astype('{w.dtype}')"
@@ -126,7 +136,18 @@ def conv2d(
         weight_layout=weight_layout, activation=activation, out_dtype=out_dtype,
         precision=precision, algorithm=algorithm, device=device,
     )  # fmt: skip
-    return run_plan(chosen, x, w, bias, residual, out)
+    if isinstance(chosen, Plan):
+        return run_plan(chosen, x, w, bias, residual, out)
+    return chosen(x, w, bias, residual=residual, out=out)
+
+
+def _foreign(x: object, w: object, device: str | None) -> tuple[Any, Any, str | None]:
+    """(x, w, device) for an x of another library: on its GPU, or as numpy arrays."""
+    from implicit_conv.gpu.arrays import device_operands, is_device_array
+
+    if is_device_array(x):
+        return device_operands(x, w, device)
+    return as_array("x", x), as_array("w", w), device
 
 
 def plan_conv2d(
@@ -149,11 +170,12 @@ def plan_conv2d(
     """How `conv2d` would compute arrays of these shapes: a plan that explains itself and can be
     called.
 
-    Parameters are those of `conv2d`, with shapes in place of arrays; so are the errors.
+    Parameters are those of `conv2d`, with shapes in place of arrays; so are the errors. `device`
+    may also name the target of a GPU that is not at hand, such as "sm_90a" or "sm_120".
 
     Returns
     -------
-    plan : Plan
+    plan : Plan, or for a GPU its like of `implicit_conv.gpu.plan`
         `plan.explain()`, `plan.trace()`, `plan.pack(w)`, `plan(x, w_or_packed, bias)`.
 
     Examples
@@ -168,15 +190,22 @@ def plan_conv2d(
         frozen("stride", stride), frozen("padding", padding), frozen("dilation", dilation),
         frozen("groups", groups), layout, weight_layout,
     )  # fmt: skip
-    choices = (
-        activation, out_dtype, precision, settings.algorithm if algorithm == "auto" else algorithm,
-        settings.device if device is None else device,
-    )  # fmt: skip
+    algorithm = settings.algorithm if algorithm == "auto" else algorithm
+    choices = (activation, out_dtype, precision, algorithm, device or settings.device)
     try:
-        return _plan_conv2d(
-            tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, *choices,  # type: ignore[call-overload]
-            settings.num_threads, settings.subnormals,
-        )  # fmt: skip
+        if choices[-1] in (None, "cpu"):
+            return _plan_conv2d(
+                tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, *choices[:-1],  # type: ignore[call-overload]
+                settings.num_threads, settings.subnormals,
+            )  # fmt: skip
+        from implicit_conv.gpu.api import Demands
+        from implicit_conv.gpu.api import plan_conv2d as plan_for_gpu
+
+        demands = Demands(*choices[:-1])
+        made: Plan = plan_for_gpu(
+            tuple(x_shape), tuple(w_shape), dtype, options, demands, choices[-1]
+        )
+        return made
     except TypeError:
         _check_shapes(x_shape=x_shape, w_shape=w_shape)
         _check_hashable(OPTIONS, options + choices)
@@ -218,12 +247,9 @@ def _plan_conv2d(
     out_dtype: object,
     precision: str,
     algorithm: str,
-    device: str | None,
     threads: int | None,
     subnormals: str,
 ) -> Plan:
-    if device not in (None, "cpu"):
-        raise PlanError(f"device {device!r} is not served by this version; use None or 'cpu'")
     stride, padding, dilation, groups, layout, weight_layout = options
     problem = Problem.parse(
         x_shape, w_shape, dtype.name, stride=stride, padding=padding, dilation=dilation,  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ def as_array(name: str, value: object) -> Array:
     DTypeError
         What is no array of numbers, or has masked elements.
     PlanError
-        An array that lives on a device no engine of this version serves.
+        An array in the memory of a device.
     """
     array = np.asarray(value if isinstance(value, np.ndarray) else _from_foreign(name, value))
     if isinstance(value, np.ma.MaskedArray):
@@ -44,7 +44,8 @@ def _from_foreign(name: str, value: object) -> Array:
     elif not hasattr(value, "__cuda_array_interface__"):
         return np.asarray(value)
     raise PlanError(
-        f"{name} lives on a device; this version computes numpy arrays on the CPU: copy it there"
+        f"{name} lies on a device on which x does not, or which is not served; give numpy arrays, "
+        "or arrays that all lie on one CUDA device"
     )
 
 

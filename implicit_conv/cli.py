@@ -8,9 +8,12 @@ import sys
 from collections.abc import Sequence
 
 from implicit_conv import __version__, bench, demo, info
+from implicit_conv.errors import DriverError
 from implicit_conv.tma import commands as laboratory
 
-USER_ERRORS = (ValueError, TypeError, OSError, ImportError, argparse.ArgumentTypeError)
+USER_ERRORS = (
+    ValueError, TypeError, OSError, ImportError, argparse.ArgumentTypeError, DriverError,
+)  # fmt: skip
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
 
 
@@ -52,9 +55,12 @@ def _register_explain(commands: Subparsers[argparse.ArgumentParser]) -> None:
     parser.add_argument("--groups", type=int, default=1)
     parser.add_argument("--layout", default="NCHW", help="NCHW (default) or NHWC")
     parser.add_argument("--weight-layout", default="KCRS", help="KCRS (default), KRSC or RSCK")
-    parser.add_argument("--dtype", default="float32", help="float32 (default) or float64")
+    parser.add_argument(
+        "--dtype", default="float32", help="float32 (default), float64; on a GPU float16, bfloat16"
+    )
     parser.add_argument("--precision", default="standard", help="strict, standard or fast")
     parser.add_argument("--algorithm", default="auto")
+    parser.add_argument("--device", help="cpu, cuda, or a GPU's target: sm_80, sm_90a, sm_120")
     parser.add_argument("--trace", action="store_true", help="print every load as well")
     parser.set_defaults(run=_explain)
 
@@ -83,7 +89,7 @@ def _explain(options: argparse.Namespace) -> None:
         stride=_one_or_two(options.stride), padding=padding,
         dilation=_one_or_two(options.dilation), groups=options.groups, layout=options.layout,
         weight_layout=options.weight_layout, precision=options.precision,
-        algorithm=options.algorithm,
+        algorithm=options.algorithm, device=options.device,
     )  # fmt: skip
     print(plan.explain())
     if options.trace:

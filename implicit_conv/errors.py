@@ -15,3 +15,7 @@ class PlanError(ValueError):
 
 class UsageError(ValueError):
     """Options of a command that are missing or do not go together."""
+
+
+class DriverError(RuntimeError):
+    """A call that the CUDA driver refused, or a kernel that failed."""

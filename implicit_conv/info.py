@@ -22,6 +22,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def describe() -> str:
     """The lines that `info` prints."""
     from implicit_conv.arch import cpu_arch, cpu_features
+    from implicit_conv.gpu.evidence import lines
     from implicit_conv.kernels.cpu.cache import cache_folder, writable
     from implicit_conv.kernels.cpu.launch import threading_layer
 
@@ -44,7 +45,10 @@ def describe() -> str:
             f"{PREFIX}{name}={os.environ.get(PREFIX + name, '')}" for name in SETTINGS
         ),
     }
-    return "\n".join(f"{name:13}{value}" for name, value in rows.items())
+    evidence = [f"  {line}" for line in lines()]
+    return "\n".join(
+        [*(f"{name:13}{value}" for name, value in rows.items()), "GPU kernels", *evidence]
+    )
 
 
 def _versions() -> str:

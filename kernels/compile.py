@@ -89,8 +89,10 @@ def link(ltoir, cc):
 def compile_kernel(function, signature, cc, threads):
     """`function` for compute capability `cc` = (major, minor, suffix) and blocks of `threads`."""
     from numba import cuda
+    from numba.cuda.core.compiler_lock import global_compiler_lock
 
-    with offline(cc):
+    # Nobody else compiles while Numba takes `cc` for the device's; this thread may hold the lock.
+    with global_compiler_lock, offline(cc):
         ltoir, _ = cuda.compile(
             function, signature, cc=cc, output="ltoir", device=False, abi="numba",
             launch_bounds=(threads, 1),

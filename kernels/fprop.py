@@ -36,9 +36,12 @@ schedule = device_module(plain_schedule)
 smem_base = shared_base()
 
 STAGING_BYTES = CHUNK_ROWS * STAGING_PITCH  # of one warp
-# registers of a thread, of 168 at launch: 2 warpgroups x 216 + 80 are the 64 K of an SM
-CONSUMER_REGISTERS, PRODUCER_REGISTERS = 216, 80
-REGISTER_THREADS = 384
+# Registers of a thread of three warpgroups: at launch, then of the two that consume and of the one
+# that produces. What one claims the others must have given back, or it waits for ever: the pool is
+# what the block was launched with, 64 K / 384 threads rounded down to a multiple of 8, no more.
+REGISTER_THREADS, LAUNCH_REGISTERS = 384, 168
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 216, 72
+assert 2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS <= 3 * LAUNCH_REGISTERS
 
 
 @functools.cache

@@ -173,7 +173,8 @@ def make_thread_producer(v):
             warp.sync_named(TABLE_BARRIER, threads)
             for r in range(g.R):
                 for s in range(g.S):
-                    for c in range(0, g.C, tile_c):
+                    for block in range(schedule.block_count(g)):  # without channels, one of zeros
+                        c = block * tile_c
                         ring.wait_empty(a_ring, a, a_parity)
                         stage = ring.address(a_ring, a)
                         load_activation(g, call, table, stage, group, r, s, c, thread)

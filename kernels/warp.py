@@ -25,15 +25,17 @@ def index():
     """
 
 
-@instruction("mov.u32 $0, %ctaid.x;", results="r", memory=False)
+@instruction("mov.u32 $0, %ctaid.x;", results="i", memory=False)
 def block():
     """``mov.u32 %ctaid.x``: the block's place in the grid.
+
+    Signed, as counts are: Numba would compare signed with unsigned as float64.
 
     PTX ISA 10.6, sm_80.
     """
 
 
-@instruction("mov.u32 $0, %nctaid.x;", results="r", memory=False)
+@instruction("mov.u32 $0, %nctaid.x;", results="i", memory=False)
 def blocks():
     """``mov.u32 %nctaid.x``: blocks of the grid.
 

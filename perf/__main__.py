@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from perf import compare, export, gates, report, run, tally
+from implicit_conv.errors import DriverError
+
+USER_ERRORS = (
+    ValueError, OSError, ImportError, ArithmeticError, subprocess.SubprocessError, DriverError,
+)  # fmt: skip
+COMMANDS = ("run", "compare", "tally", "gates", "report", "export")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status, 2 for what the user can mend."""
     parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (run, compare, tally, gates, report, export):
-        module.register(commands)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    # A command alone is imported: one that runs on a GPU needs no drawing library.
+    for name in [name for name in COMMANDS if name in given[:1]] or COMMANDS:
+        importlib.import_module(f"perf.{name}").register(commands)
     options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
-    except (ValueError, OSError, ImportError, ArithmeticError, subprocess.SubprocessError) as error:
+    except USER_ERRORS as error:
         print(f"perf {options.command}: {error}", file=sys.stderr)
         return 2
     return status

@@ -23,11 +23,12 @@ import numpy as np
 
 from implicit_conv.contenders import oracle
 from implicit_conv.testing import Case
-from perf import tables
+from perf import tables, terminal
 from perf.layers import SUITES, Suite
 from perf.record import ROOT, Record, load, new_record, save
-from perf.run import INTERRUPTED, Show, chosen_layers, progress
+from perf.run import INTERRUPTED, chosen_layers
 from perf.side import inputs
+from perf.terminal import Show
 from perf.verdicts import (
     INCONCLUSIVE,
     SLOWER,
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     record = compare(options, options.base, options.head)
     if options.output:
         save(record, options.output)
-    tables.console().print(tables.compare_table(record))
+    terminal.console().print(tables.compare_table(record))
     if not record["complete"]:
         return INTERRUPTED
     return STATUS.get(record["verdict"], 0)
@@ -96,7 +97,7 @@ def compare(options: argparse.Namespace, base: str, head: str) -> Record:
     try:
         with (
             sides(base, head, options) as trees,
-            progress(tables.console()) as show,
+            terminal.progress(terminal.console()) as show,
         ):
             record |= {"base": trees["base"].name, "head": trees["head"].name}
             measure(suite, trees, options, samples, show)

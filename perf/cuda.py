@@ -1,9 +1,9 @@
-"""``perf run --device cuda``: single calls that find L2 cold, beside cuDNN and matmul.
+"""``perf run --device cuda``: single calls that find L2 cold, beside cuDNN and a large matmul.
 
-torch lends arrays, events and rivals. Before each timed call a buffer twice the size of L2 is
-filled, which evicts the arrays and keeps the queue busy while the host launches: each call is timed
-by two events. The SM clock is
-read before and after a row; a row during which it fell is dropped.
+torch lends arrays, events and the rival. Before each timed call a buffer twice the size of L2 is
+filled, which evicts the arrays, and the GPU idles for longer than the host needs to launch: each
+call is timed by two events, and the host does not show. The SM clock is read before and after a
+row. A row during which it fell is dropped, as is one whose result is wrong; both are named.
 """
 
 from __future__ import annotations
@@ -12,45 +12,96 @@ import argparse
 import random
 import subprocess
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from implicit_conv.bench import Seconds
-from implicit_conv.contenders import CONTROL, LIMIT_UNITS, WrongResultError
+from implicit_conv.contenders import CONTROL, WrongResultError
+from implicit_conv.errors import DriverError, PlanError
+from implicit_conv.gpu.testing import ROUNDING, SUM_UNITS
+from implicit_conv.problem import ITEMSIZES
 from implicit_conv.testing import EPS, Case
+from perf.layers import Suite
 from perf.record import Record, ratios, timings
 
-CALLS = 10  # timed calls of a sample
+BATCHES = (256, 32)
+DTYPES = ("bfloat16", "float16")
+CALLS = 10  # timed calls of a sample, fewer where they last longer than SAMPLE_SECONDS
+SAMPLE_SECONDS = 0.02
+LAUNCH_CYCLES = 400_000  # that the GPU idles before a timed call: some 0.2 ms
 KEPT_CLOCK = 0.97  # a row is dropped when its clock falls below this share of what it was
+MATMUL = 8192  # extent of the large matmul
+COPY_BYTES = 1 << 30
+CHECKED = 2  # images that are held against float64: the first and the last
+
+Call = Callable[[], Any]
+
+
+def suite_of(layers: Suite, batch: int | None, dtypes: list[str] | None) -> Suite:
+    """The layers for a GPU: channels last, each dtype and batch, the largest batch first."""
+    return {
+        f"{name} {dtype} n{images}": replace(
+            case, N=images, dtype=dtype, layout="NHWC", weight_layout="KRSC"
+        )
+        for images in ([batch] if batch else BATCHES)
+        for dtype in dtypes or DTYPES
+        for name, case in layers.items()
+    }
 
 
 def row_maker(
     options: argparse.Namespace, record: Record
 ) -> Callable[[str, Case], dict[str, Any] | None]:
-    """The function that makes a row, on the first GPU.
+    """The function that makes a row, on the current GPU.
 
     Raises
     ------
     ValueError
         torch sees no CUDA device.
+    PlanError
+        The engine cannot use the GPU or its driver.
     """
+    from implicit_conv.gpu.driver import current_arch
+
     torch = _torch_with_cuda()
-    record["machine"]["gpu"] = torch.cuda.get_device_name()
-    record["settings"]["against"] = ["torch", "matmul"]
+    arch = current_arch()
+    record["machine"]["gpu"] = f"{arch.device} ({arch.target}, {arch.sms} multiprocessors)"
+    record["settings"].update(against=["torch"], dropped={})
+    record["ceilings"] = ceilings(torch)
 
     def make_row(name: str, case: Case) -> dict[str, Any] | None:
-        contenders = gpu_contenders(torch, case)
-        errors = check(torch, case, contenders)
-        before = sm_clock()
-        samples = time_in_turn(torch, contenders, options.rounds)
-        after = sm_clock()
-        if throttled(before, after):
+        try:
+            return measured_row(torch, name, case, options.rounds)
+        except (WrongResultError, DriverError, PlanError, ThrottledError) as error:
+            record["settings"]["dropped"][name] = str(error)
             return None
-        return row_of(name, case, samples, errors, [before, after])
 
     return make_row
+
+
+class ThrottledError(ArithmeticError):
+    """The clock fell while a row was measured."""
+
+
+def measured_row(torch: Any, name: str, case: Case, rounds: int) -> dict[str, Any]:
+    """One layer checked and timed.
+
+    Raises
+    ------
+    WrongResultError, DriverError, PlanError, ThrottledError
+        It is not a row to be kept.
+    """
+    arrays = inputs(torch, case)
+    contenders, algorithm = gpu_contenders(torch, case, *arrays)
+    errors = check(torch, case, *arrays, contenders)
+    before = sm_clock()
+    samples = time_in_turn(torch, contenders, rounds)
+    after = sm_clock()
+    if throttled(before, after):
+        raise ThrottledError(f"the clock fell from {before} to {after} MHz")
+    return row_of(name, case, samples, errors, algorithm) | {"clocks_mhz": [before, after]}
 
 
 def _torch_with_cuda() -> Any:
@@ -62,86 +113,119 @@ def _torch_with_cuda() -> Any:
         raise ValueError("there is no CUDA device: torch.cuda.is_available() is false")
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
     return torch
 
 
-def gpu_contenders(torch: Any, case: Case) -> dict[str, Callable[[], Any]]:
-    """conv2d and its plan on CUDA arrays, cuDNN, and one matmul of the GEMM view's size."""
+def inputs(torch: Any, case: Case, device: str = "cuda") -> tuple[Any, Any]:
+    """(x, w): normal, channels last in memory, their axes called N, C, H, W and K, C, R, S."""
+    torch.manual_seed(0)
+    kind = getattr(torch, case.dtype)
+    shapes = (
+        (case.N, *case.size, case.C * case.groups),
+        (case.K * case.groups, *case.kernel, case.C),
+    )
+    x, w = (
+        torch.randn(shape, device=device, dtype=torch.float32).to(kind).permute(0, 3, 1, 2)
+        for shape in shapes
+    )
+    return x, w
+
+
+def conv_options(case: Case) -> dict[str, Any]:
+    """Keyword arguments of conv2d for `inputs`."""
+    names = ("stride", "padding", "dilation", "groups")
+    return {name: getattr(case, name) for name in names}
+
+
+def gpu_contenders(torch: Any, case: Case, x: Any, w: Any) -> tuple[dict[str, Call], str]:
+    """({name: conv2d, its plan, cuDNN}, the kernel that was chosen)."""
     from implicit_conv import conv2d, plan_conv2d
 
-    x, w = case.arrange(*case.inputs(0))
-    x_t, w_t = (torch.from_numpy(array).cuda() for array in (x, w))
-    plan = plan_conv2d(x.shape, w.shape, x.dtype, **case.options, device="cuda")
-    packed = plan.pack(w_t)
-    images = x_t.permute(0, 3, 1, 2) if case.layout == "NHWC" else x_t
-    filters = w_t
-    if case.layout == "NHWC":
-        filters = w_t.contiguous(memory_format=torch.channels_last)
-    pads = (case.padding[0][0], case.padding[1][0])
-    gemm_m, gemm_n, gemm_k = gemm_view(case)
-    a, b = (torch.rand(shape, device="cuda") for shape in ((gemm_m, gemm_k), (gemm_k, gemm_n)))
+    options = conv_options(case)
+    plan: Any = plan_conv2d(tuple(x.shape), tuple(w.shape), case.dtype, **options, device="cuda")
+    packed = plan.pack(w)
 
     def call() -> Any:
-        return conv2d(x_t, w_t, **case.options)
+        return conv2d(x, w, **options)
 
-    return {
+    contenders = {
         "call": call,
         CONTROL: call,
-        "plan": lambda: plan(x_t, packed),
-        "torch": lambda: torch.nn.functional.conv2d(
-            images, filters, None, case.stride, pads, case.dilation, case.groups
-        ),
-        "matmul": lambda: a @ b,
+        "plan": lambda: plan(x, packed),
+        "torch": lambda: torch_conv(torch, case, x, w),
     }
+    return contenders, plan.variant.name
 
 
-def gemm_view(case: Case) -> tuple[int, int, int]:
-    """(gemm_m, gemm_n, gemm_k) of fprop: N*P*Q, K, R*S*C of a group."""
-    p, q = case.output
-    return case.N * p * q, case.K * case.groups, case.C * case.kernel[0] * case.kernel[1]
-
-
-def check(torch: Any, case: Case, contenders: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-    """Errors of all convolutions against torch in float64, in units of eps * sum|x||w|."""
-    x, w = (torch.from_numpy(array).cuda().double() for array in case.inputs(0))
+def torch_conv(torch: Any, case: Case, x: Any, w: Any) -> Any:
+    """torch's convolution; padding must be the same on both sides, as in all named layers."""
     pads = (case.padding[0][0], case.padding[1][0])
-    options = (None, case.stride, pads, case.dilation, case.groups)
-    expected = torch.nn.functional.conv2d(x, w, *options)
-    scale = torch.nn.functional.conv2d(x.abs(), w.abs(), *options)
+    return torch.nn.functional.conv2d(x, w, None, case.stride, pads, case.dilation, case.groups)
+
+
+def check(
+    torch: Any, case: Case, x: Any, w: Any, contenders: Mapping[str, Call]
+) -> dict[str, float]:
+    """Errors of the first and the last image against float64, in units of eps * sum|x||w|.
+
+    What rounding to the dtype of y may cost is taken off: eps is that of the float32 sum.
+
+    Raises
+    ------
+    WrongResultError
+        More than SUM_UNITS.
+    """
+    some = [0, case.N - 1][:CHECKED]
+    x64, w64 = x[some].double(), w.double()
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False):
+        expected = torch_conv(torch, case, x64, w64)
+        scale = torch_conv(torch, case, x64.abs(), w64.abs())
+    eps = EPS["float32"]
+    allowed = scale + expected.abs() * ROUNDING[case.dtype] / (SUM_UNITS * eps)
     errors = {}
     for name in ("call", "plan", "torch"):
-        y = torch.as_tensor(contenders[name](), device="cuda")
-        if name != "torch" and case.layout == "NHWC":
-            y = y.permute(0, 3, 1, 2)
-        units = (y.double() - expected).abs() / (EPS[case.dtype] * scale)
-        errors[name] = float(units.nan_to_num(nan=np.inf).max())
-        if not errors[name] <= LIMIT_UNITS:
+        error = (contenders[name]()[some].double() - expected).abs() / (eps * allowed)
+        errors[name] = float(error.nan_to_num(nan=np.inf).max())
+        if not errors[name] <= SUM_UNITS:
             raise WrongResultError(f"{name} is {errors[name]:.3g} units from float64 on {case}")
     return errors
 
 
+def ceilings(torch: Any, device: str = "cuda", matmul: int = MATMUL) -> dict[str, float]:
+    """Rates of a large matmul of bfloat16 and of a copy, the best of a few."""
+    a, b = (torch.randn(matmul, matmul, device=device).to(torch.bfloat16) for _ in range(2))
+    source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    flush = torch.empty(0, dtype=torch.uint8, device=device)
+    product = min(_sample(torch, lambda: a @ b, flush, CALLS) for _ in range(3))
+    copied = min(_sample(torch, lambda: target.copy_(source), flush, CALLS) for _ in range(3))
+    return {"fma": 2 * matmul**3 / product, "copy": 2 * COPY_BYTES / copied}
+
+
 def time_in_turn(
-    torch: Any, contenders: Mapping[str, Callable[[], Any]], rounds: int, seed: int = 0
+    torch: Any, contenders: Mapping[str, Call], rounds: int, seed: int = 0, device: str = "cuda"
 ) -> dict[str, Seconds]:
-    """Samples of each contender in random order within rounds: median of CALLS cold calls."""
+    """Samples of each contender in random order within rounds: medians of cold calls."""
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    flush = torch.empty(2 * cache_bytes, dtype=torch.uint8, device="cuda")
+    flush = torch.empty(2 * cache_bytes, dtype=torch.uint8, device=device)
     order, names = random.Random(seed), list(contenders)
     samples: dict[str, list[float]] = {name: [] for name in names}
-    for name in names:
-        contenders[name]()
+    slowest = max(_sample(torch, contenders[name], flush, 1) for name in names)
+    calls = max(1, min(CALLS, int(SAMPLE_SECONDS / slowest)))
     for _ in range(rounds):
         order.shuffle(names)
         for name in names:
-            samples[name].append(_sample(torch, contenders[name], flush))
+            samples[name].append(_sample(torch, contenders[name], flush, calls))
     return {name: np.array(values) for name, values in samples.items()}
 
 
-def _sample(torch: Any, function: Callable[[], Any], flush: Any) -> float:
-    """Median seconds of CALLS calls, each between two events and after a flush of L2."""
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(CALLS)]
+def _sample(torch: Any, function: Call, flush: Any, calls: int) -> float:
+    """Median seconds of `calls`, each between two events and after a flush of L2."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
     for start, end in events:
         flush.zero_()
+        torch.cuda._sleep(LAUNCH_CYCLES)
         start.record()
         function()
         end.record()
@@ -150,9 +234,12 @@ def _sample(torch: Any, function: Callable[[], Any], flush: Any) -> float:
 
 
 def sm_clock() -> int:
-    """MHz of the first GPU's multiprocessors, now."""
+    """MHz of the first GPU's multiprocessors, now; 0 where nvidia-smi cannot tell."""
     query = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
-    return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
+    try:
+        return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 0
 
 
 def throttled(before: int, after: int) -> bool:
@@ -165,22 +252,21 @@ def row_of(
     case: Case,
     samples: Mapping[str, Seconds],
     errors: dict[str, float],
-    clocks: list[int],
+    algorithm: str,
 ) -> dict[str, Any]:
     """One measured layer as a record keeps it."""
-    gemm_m, gemm_n, gemm_k = gemm_view(case)
     p, q = case.output
     channels, filters = case.C * case.groups, case.K * case.groups
+    taps = case.kernel[0] * case.kernel[1]
     elements = case.N * (channels * case.size[0] * case.size[1] + filters * p * q)
-    elements += gemm_n * gemm_k
+    elements += filters * case.C * taps
     return {
         "layer": name,
         "case": asdict(case),
-        "algorithm": "cuda",
-        "flops": 2 * gemm_m * gemm_n * gemm_k,
-        "bytes": elements * np.dtype(case.dtype).itemsize,
+        "algorithm": algorithm,
+        "flops": 2 * case.N * p * q * filters * case.C * taps,
+        "bytes": elements * ITEMSIZES[case.dtype],
         "errors": errors,
         "timings": timings(samples),
         "ratios": ratios(samples),
-        "clocks_mhz": clocks,
     }

@@ -2,7 +2,8 @@
 
 A change is shown as a table and fails, unless ``gates.json`` changes with it (``--update``). Loads,
 FLOPs and scratch are counted by the executing engine, planned for fixed CPUs; instructions are
-counted in code compiled for fixed CPUs; so the host does not show.
+counted in code compiled for fixed CPUs, registers of GPU kernels in what is linked for fixed
+targets; so the host does not show.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ print(*sorted(own | foreign))
 """
 
 Numbers = dict[str, Any]
+COMPILERS = {"compiler": "instructions", "gpu compiler": "gpu"}  # versions: what depends on them
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -71,19 +73,26 @@ def run(options: argparse.Namespace) -> int:
     expected = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
     changes = differences(expected, measured)
     print_changes(changes)
-    if expected and expected["compiler"] != measured["compiler"]:
-        print(
-            f"instructions were not compared: they are counted for {expected['compiler']}, "
-            f"this is {measured['compiler']}"
-        )
+    for key, counted in COMPILERS.items():
+        if expected and expected.get(key) != measured.get(key):
+            print(
+                f"{counted} was not compared: it is counted for {expected.get(key)}, "
+                f"this is {measured.get(key, 'a machine without it')}"
+            )
     if options.update:
-        EXPECTED.write_text(json.dumps(measured, indent=1) + "\n")
+        EXPECTED.write_text(json.dumps({**_kept(expected, measured), **measured}, indent=1) + "\n")
         return 0
     return 1 if changes else 0
 
 
+def _kept(expected: Numbers, measured: Numbers) -> Numbers:
+    """The sections that this machine lacks the compilers for."""
+    return {key: value for key, value in expected.items() if key not in measured}
+
+
 def measure() -> Numbers:
     """All counts, nested by section and by what they belong to."""
+    from perf import gpu_gates
     from perf.assembly import TARGETS, compiler, instruction_counts
 
     return {
@@ -91,6 +100,7 @@ def measure() -> Numbers:
         "engine": {name: json.loads(_python(ENGINE, name)) for name in ARCHES},
         "instructions": {name: instruction_counts(target) for name, target in TARGETS.items()},
         "modules imported": _python(IMPORTED).split(),
+        **gpu_gates.measure(),
     }
 
 
@@ -135,11 +145,12 @@ def _python(code: str, *arguments: str) -> str:
 def differences(expected: Numbers, measured: Numbers) -> list[tuple[str, object, object]]:
     """(name, expected, measured) of every count that differs; None where one side lacks it.
 
-    Instructions depend on the compiler: they are compared only where its version is the expected.
+    What depends on a compiler is compared only where its version is the expected.
     """
-    skipped = {"compiler"}
-    if expected.get("compiler") != measured["compiler"]:
-        skipped.add("instructions")
+    skipped = set(COMPILERS)
+    for key, counted in COMPILERS.items():
+        if expected.get(key) != measured.get(key):
+            skipped.add(counted)
     before = _flat({k: v for k, v in expected.items() if k not in skipped})
     after = _flat({k: v for k, v in measured.items() if k not in skipped})
     names = [*after, *(name for name in before if name not in after)]
@@ -160,7 +171,7 @@ def _flat(tree: Numbers, prefix: str = "") -> dict[str, object]:
 
 def print_changes(changes: list[tuple[str, object, object]]) -> None:
     """The changes as a table."""
-    from perf.tables import console, table_of
+    from perf.terminal import console, table_of
 
     if not changes:
         console().print("gates: all counts are the expected ones")

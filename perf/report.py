@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from perf import plots, tables
 from perf.record import Record, read
+from perf.terminal import Rows
 
 BEGIN, END = "<!-- perf: made by `python -m perf report` -->", "<!-- /perf -->"
 README_COLUMNS = ("layer", "call ms", "plan ms", "torch ms", "torch/call", "torch/plan", "of peak")
@@ -129,7 +130,7 @@ def paragraphs(lines: Sequence[str]) -> str:
     return "<p>" + "<br>".join(map(escape, lines)) + "</p>"
 
 
-def html_table(columns: Sequence[str], lines: tables.Rows) -> str:
+def html_table(columns: Sequence[str], lines: Rows) -> str:
     """A table in a box that scrolls."""
 
     def cells(tag: str, values: Sequence[str]) -> str:

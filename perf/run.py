@@ -7,23 +7,20 @@ machine; ratios of contenders that were timed in turn do not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from implicit_conv.arch import cpu_arch
 from implicit_conv.bench import measure_ceilings
 from implicit_conv.contenders import CONTROL, RIVALS, Measurement, measure
 from implicit_conv.testing import Case
-from perf import tables
+from perf import tables, terminal
 from perf.layers import SUITES, Suite, layers
 from perf.record import Record, load, new_record, ratios, save, timings
+from perf.terminal import Show
 from perf.verdicts import noise_floor
 
 INTERRUPTED = 130  # exit status, as of a shell
@@ -35,9 +32,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--suite", default="resnet50", choices=(*SUITES, "all"))
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument(
+        "--dtype", action="append", choices=("float16", "bfloat16", "float32"),
+        help="on a GPU, several by repetition; bfloat16 and float16 by default",
+    )  # fmt: skip
     parser.add_argument("--threads", type=int, help="all that are available by default")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
-    parser.add_argument("--batch", type=int, help="images; the suite's own number by default")
+    parser.add_argument(
+        "--batch", type=int, help="images; the suite's own number by default, 256 and 32 on a GPU"
+    )
     parser.add_argument(
         "--against", action="append", choices=(*RIVALS, "nothing"),
         help="a rival, several by repetition; torch by default where it is installed",
@@ -48,23 +51,25 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0, or 130 after Ctrl-C; what was measured until then is shown and kept."""
+    """Exit status: 0; 1 if rows were dropped; 130 after Ctrl-C, with the rows until then kept."""
     if options.device == "cuda":
         from perf.cuda import row_maker
     else:
         row_maker = cpu_row_maker
     suite = chosen_layers(options)
     record = new_record("run", settings(options))
-    console = tables.console()
+    console = terminal.console()
     status = 0
     try:
         make_row = row_maker(options, record)
-        with progress(console) as show:
+        with terminal.progress(console) as show:
             measure_rows(record, suite, make_row, options.output, show)
     except KeyboardInterrupt:
         console.print("interrupted: the rows until here are whole")
         status = INTERRUPTED
     finish(record, complete=status == 0)
+    if record["settings"].get("dropped"):
+        status = status or 1
     if options.output:
         save(record, options.output)
     console.print(tables.run_table(record))
@@ -97,27 +102,15 @@ def rivals(chosen: list[str] | None) -> list[str]:
 def chosen_layers(options: argparse.Namespace) -> Suite:
     """The suite's layers, or those that --layer names."""
     suite = layers(options.suite, options.layout, options.batch)
+    if options.device == "cuda":
+        from perf.cuda import suite_of
+
+        suite = suite_of(suite, options.batch, options.dtype)
     wanted = options.layer or [""]
     found = {name: case for name, case in suite.items() if any(part in name for part in wanted)}
     if not found:
         raise ValueError(f"no layer of {options.suite} has {' or '.join(wanted)!r} in its name")
     return found
-
-
-Show = Callable[[str, int, int], None]  # (layer, done, of)
-
-
-@contextmanager
-def progress(console: Console) -> Iterator[Show]:
-    """A progress bar with the time left."""
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("")
-        yield lambda layer, done, total: bar.update(
-            task, description=layer, completed=done, total=total
-        )
 
 
 def measure_rows(

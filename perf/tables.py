@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console, Group
-from rich.table import Table
-
 from implicit_conv.contenders import RIVALS
 from perf.record import Record
+from perf.terminal import Rows, stack, table_of
 from perf.verdicts import geometric_mean, threshold
-
-Rows = list[list[str]]
-
-
-def console() -> Console:
-    """A console as wide as the terminal, or as a table needs where there is none."""
-    return Console(width=None if sys.stdout.isatty() else 180)
 
 
 def rivals_of(record: Record) -> list[str]:
@@ -92,25 +82,17 @@ def summary_lines(record: Record) -> list[str]:
             f"import {start['import'] * 1e3:.1f} ms beyond numpy; first call in a new process "
             f"{start['first_call_warm']:.2f} s, {start['first_call_cold']:.2f} s with a cold cache"
         )
+    for layer, reason in record["settings"].get("dropped", {}).items():
+        lines.append(f"dropped {layer}: {reason}")
     if not record["complete"]:
         lines.append("not complete: the run was interrupted")
     return lines
 
 
-def table_of(columns: Sequence[str], lines: Rows, title: str = "") -> Table:
-    """A terminal table whose numbers are right-aligned."""
-    table = Table(title=title, header_style="bold")
-    for number, heading in enumerate(columns):
-        table.add_column(heading, justify="left" if number < 2 else "right")
-    for line in lines:
-        table.add_row(*line)
-    return table
-
-
-def run_table(record: Record) -> Group:
+def run_table(record: Record) -> Any:
     """A run for the terminal."""
     table = table_of(run_columns(record), run_cells(record))
-    return Group(table, *summary_lines(record))
+    return stack(table, *summary_lines(record))
 
 
 def markdown(columns: Sequence[str], lines: Rows) -> str:
@@ -148,7 +130,7 @@ def compare_lines(record: Record) -> list[str]:
     ]
 
 
-def compare_table(record: Record) -> Group:
+def compare_table(record: Record) -> Any:
     """A comparison for the terminal."""
     table = table_of(COMPARE_COLUMNS, compare_cells(record))
-    return Group(table, *compare_lines(record))
+    return stack(table, *compare_lines(record))

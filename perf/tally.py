@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from perf import tables
+from perf import terminal
 from perf.compare import add_options, compare
 from perf.verdicts import FINE, MOST_FLOOR, SLOWER
 from perf.workers import tree
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     """Exit status: 0 where at least 19 of 20 outcomes of each kind are right, else 1."""
     options.layer = options.layer or LAYERS
     outcomes = json.loads(options.output.read_text()) if options.output.exists() else []
-    console = tables.console()
+    console = terminal.console()
     with trees(options.share) as (head, planted), tempfile.TemporaryDirectory() as cache:
         options.cache = options.cache or Path(cache)
         pairs = {"A/A": (head, head), "planted": (head, planted)}
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
                 outcomes.append(outcome_of(kind, options, base, other))
                 options.output.write_text(json.dumps(outcomes, indent=1) + "\n")
                 console.print(outcome_line(outcomes[-1]))
-    console.print(tables.table_of(COLUMNS, summary(outcomes)))
+    console.print(terminal.table_of(COLUMNS, summary(outcomes)))
     return 0 if all(share_right(outcomes, kind) >= 0.95 for kind in EXPECTED) else 1
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
 
 Rounds = NDArray[np.float64]  # (rounds, samples of a round)
 
@@ -48,6 +47,8 @@ def estimate(ratios: NDArray[np.float64], seed: int = 0) -> Estimate:
     median = float(np.median(ratios))
     if len(ratios) < 2:
         return Estimate(median, 0.0, np.inf)
+    from scipy.stats import bootstrap
+
     interval = bootstrap(
         (ratios,), np.median, confidence_level=CONFIDENCE, n_resamples=RESAMPLES,
         method="percentile", vectorized=True, rng=np.random.default_rng(seed),

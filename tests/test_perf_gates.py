@@ -30,6 +30,17 @@ def test_instructions_are_compared_for_their_own_compiler_only():
     assert len(gates.differences(expected, {**measured, "compiler": "1"})) == 1
 
 
+def test_gpu_kernels_are_compared_where_their_compilers_are():
+    """And what a machine without them updates, keeps the counts that it cannot make."""
+    expected = {"compiler": "1", "gpu compiler": "a", "gpu": {"fma sm_80": {"registers": 143}}}
+    without = {"compiler": "1"}
+    assert gates.differences(expected, without) == []
+    assert gates._kept(expected, without) == {k: expected[k] for k in ("gpu compiler", "gpu")}
+    spilled = {**expected, "gpu": {"fma sm_80": {"registers": 144}}}
+    assert gates.differences(expected, spilled) == [("gpu / fma sm_80 / registers", 143, 144)]
+    assert gates.differences(expected, {**spilled, "gpu compiler": "b"}) == []
+
+
 def test_flops_are_counted_in_the_microkernels():
     """A pointwise layer of whole tiles issues what it uses; one filter too many, a whole vector."""
     from perf.counting import count

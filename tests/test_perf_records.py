@@ -154,13 +154,6 @@ def test_ctrl_c_leaves_a_valid_partial_record(tmp_path):
     assert 1 <= len(partial["rows"]) < 23
 
 
-def test_a_throttled_gpu_row_is_dropped():
-    from perf.cuda import throttled
-
-    assert not throttled(1980, 1965)
-    assert throttled(1980, 1700)
-
-
 def test_pyperf_reads_the_export(record, tmp_path):
     pyperf = pytest.importorskip("pyperf")
     path, out = tmp_path / "run.json", tmp_path / "pyperf.json"

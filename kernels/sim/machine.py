@@ -15,6 +15,7 @@ from implicit_conv.kernels.sim.memory import SharedMemory
 LANES = np.arange(32)
 BASE = 1 << 10  # where dynamic shared memory begins on sm_90 and later
 MAX_BARRIERS = 64
+REGISTERS = 1 << 16  # of a multiprocessor
 
 _current = threading.local()
 
@@ -32,6 +33,7 @@ class Warp:
         self.clock = np.zeros(block.warps_count + MAX_BARRIERS, np.int64)
         self.clock[index] = 1
         self.elected = False  # one lane is active
+        self.registers = block.launch_registers  # of a thread
         self.copies = []  # cp.async not yet tied to a barrier
         self.ready, self.waits_for = None, ""
         self.go = threading.Semaphore(0)
@@ -131,6 +133,9 @@ class Block:
         self.index, self.blocks, self.warps_count = index, blocks, warps
         self.memory, self.names, self.record = memory, names, record
         self.smem = SharedMemory(smem_bytes, BASE, warps)
+        # A block is launched with what fits a thread, by eights; only what warps give back is free.
+        self.launch_registers = min(255, REGISTERS // (32 * warps) // 8 * 8)
+        self.free_registers = 0
         self.warps = [Warp(self, i) for i in range(warps)]
         self.barriers, self.copies, self.meetings = {}, [], {}
         self.back = threading.Semaphore(0)

@@ -1,7 +1,7 @@
 """Twins of kernels/tma.py: the walks of kernels/walk.py over global memory into shared memory.
 
 A map is an object with shape, byte strides, dtype, boxes (`axes`), `swizzle` and `rows`; see
-implicit_conv.tma and implicit_conv.gpu_maps. A copy is announced when it is issued and arrives
+implicit_conv.tma and implicit_conv.gpu.maps. A copy is announced when it is issued and arrives
 later.
 """
 

@@ -38,16 +38,34 @@ def sync_named(barrier, threads):
 
 
 def keep_registers(count):
-    return _registers(count)
+    def keep():
+        assert count <= current().registers
+        _change_registers(count)
+
+    return keep
 
 
 def claim_registers(count):
-    return _registers(count)
+    def claim():
+        warp = current()
+        block, more = warp.block, LANES.size * (count - warp.registers)
+        assert more >= 0
+        if block.free_registers < more:
+            warp.wait(
+                lambda: block.free_registers >= more,
+                f"{more} registers, of which {block.free_registers} are free",
+            )
+        _change_registers(count)
+
+    return claim
 
 
-def _registers(count):
+def _change_registers(count):
+    """What this warp gives back goes to the block's pool, what it takes comes from there."""
     assert 24 <= count <= 256 and count % 8 == 0
-    return lambda: None
+    warp = current()
+    warp.block.free_registers += LANES.size * (warp.registers - count)
+    warp.registers = count
 
 
 def wait_for_previous_grid():

@@ -2,21 +2,34 @@
 
 from pathlib import Path
 
-from implicit_conv.gpu_evidence import KERNELS, NOT_RUN, ladder, markdown
-from implicit_conv.gpu_testing import FAMILIES
+from implicit_conv.cli import main
+from implicit_conv.gpu.evidence import KERNELS, NOT_RUN, kernel_name, ladder, markdown, summary
+from implicit_conv.gpu.testing import FAMILIES
 from implicit_conv.kernels.ptx import TARGETS
 
-PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+ROOT = Path(__file__).parents[2]
 
 
-def test_page_has_the_table():
-    assert markdown() in PAGE.read_text()
+def test_page_and_readme_have_the_tables():
+    assert markdown() in (ROOT / "docs" / "gpu.md").read_text()
+    assert summary() in (ROOT / "README.md").read_text()
+
+
+def test_info_prints_the_ladder(capsys):
+    assert main(["info"]) == 0
+    printed = capsys.readouterr().out
+    for name, _, _, _, target, *_, hardware in ladder():
+        assert any(
+            line.split()[:2] == [name, target] and line.endswith(f"hardware {hardware}")
+            for line in printed.splitlines()
+        )
 
 
 def test_every_family_is_in_it():
     assert [kernels.name for kernels in KERNELS] == list(FAMILIES)
     for kernels in KERNELS:
         assert {v.target for v in FAMILIES[kernels.name].variants} == {kernels.target}
+        assert {kernel_name(v) for v in FAMILIES[kernels.name].variants} == {kernels.name}
         assert kernels.target in TARGETS
 
 

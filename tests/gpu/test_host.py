@@ -1,97 +1,18 @@
-"""The host side of a launch without a GPU: a driver that records what it is asked.
+"""The host side of a launch, over a driver that records what it is asked (conftest.py)."""
 
-Structures and enumerations are those of cuda.bindings; nothing here shows that a driver accepts
-them.
-"""
-
-import ctypes
-import importlib.util
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from implicit_conv import gpu_driver
-from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.gpu_arch import gpu_arch
-from implicit_conv.gpu_arrays import current_stream, is_device_array, operand
-from implicit_conv.gpu_candidates import Options
-from implicit_conv.gpu_maps import activation_map, filter_map
-from implicit_conv.gpu_plan import plan
-from implicit_conv.kernels import ptx
+from implicit_conv.errors import DriverError, PlanError
+from implicit_conv.gpu import check, check_arrays, device_memory, driver
+from implicit_conv.gpu.arch import gpu_arch
+from implicit_conv.gpu.candidates import Options
+from implicit_conv.gpu.encode import encode
+from implicit_conv.gpu.maps import activation_map, filter_map
+from implicit_conv.gpu.plan import plan
 from implicit_conv.problem import GPU_DTYPES, Problem
-
-needs_bindings = pytest.mark.skipif(
-    importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.bindings") is None
-    or ptx.SIMULATED,
-    reason="needs cuda-bindings: pip install 'implicit-conv[cu13]'",
-)  # fmt: skip
-needs_compiler = pytest.mark.skipif(
-    importlib.util.find_spec("numba_cuda") is None or ptx.SIMULATED,
-    reason="needs numba-cuda: pip install 'implicit-conv[cu13]'",
-)
-STREAM = 77
-
-
-class Device:
-    """A device array: an address and the interface; it remembers nothing else."""
-
-    def __init__(self, address, shape, dtype=np.float16, strides=None):
-        self.__cuda_array_interface__ = {
-            "data": (address, False), "shape": shape, "typestr": np.dtype(dtype).str,
-            "strides": strides, "version": 3, "stream": STREAM,
-        }  # fmt: skip
-
-
-class Recorder:
-    """cuda.bindings.driver whose functions are recorded and succeed."""
-
-    def __init__(self, real):
-        self.real, self.calls = real, []
-
-    def __getattr__(self, name):
-        value = getattr(self.real, name)
-        if not (name.startswith("cu") and name[2].isupper() and callable(value)) or "_t" in name:
-            return value
-
-        def call(*arguments):
-            self.calls.append((name, arguments))
-            if name == "cuLaunchKernelEx":
-                where = ctypes.cast(arguments[2], ctypes.POINTER(ctypes.c_void_p))[0]
-                self.blob = ctypes.string_at(where, BLOB_BYTES)
-            if name == "cuStreamQuery":
-                return (self.real.CUresult.CUDA_SUCCESS,)
-            return self.real.CUresult.CUDA_SUCCESS, self.answer(name, arguments)
-
-        return call
-
-    def answer(self, name, arguments):
-        if name.startswith("cuTensorMap"):
-            return SimpleNamespace(opaque=list(range(16)))
-        if name == "cuDeviceGetName":
-            return b"recorded\0"
-        if name == "cuDeviceGetAttribute":
-            return {"MAJOR": 9, "MINOR": 0, "COUNT": 132, "OPTIN": 227 << 10}[
-                arguments[0].name.split("_")[-1]
-            ]
-        return 0
-
-    def named(self, prefix):
-        return [arguments for name, arguments in self.calls if name.startswith(prefix)]
-
-
-@pytest.fixture
-def recorder(monkeypatch):
-    from cuda.bindings import driver
-
-    recorder = Recorder(driver)
-    monkeypatch.setattr(gpu_driver, "driver", lambda: recorder)
-    gpu_driver.device_arch.cache_clear()
-    from implicit_conv import gpu
-
-    for cached in (gpu._loaded, gpu._encoded_activation, gpu._encoded_filter):
-        cached.cache_clear()
-    return recorder
 
 
 def problem(**changes):
@@ -101,192 +22,170 @@ def problem(**changes):
     )  # fmt: skip
 
 
-BLOB_BYTES = 600
+@pytest.fixture
+def arrays(device_array):
+    """x, w and y of `problem`."""
+    return (
+        device_array(4096, (2, 8, 8, 64)), device_array(1 << 16, (64, 3, 3, 64)),
+        device_array(1 << 20, (2, 8, 8, 64)),
+    )  # fmt: skip
 
 
-@needs_bindings
-@needs_compiler
-def test_one_launch_no_allocation_maps_encoded_once(recorder):
-    from implicit_conv import gpu
-    from implicit_conv.kernels.call import Call
-
-    made = plan(problem(), gpu_driver.current_arch())
+def test_one_launch_no_allocation_maps_encoded_once(recorder, arrays):
+    made = plan(problem(), driver.current_arch())
     assert made.variant.producer == "tma"
-    x, w, y = (Device(at, (64 if at == 8192 else 2, *shape)) for at, shape in
-               ((4096, (8, 8, 64)), (8192, (3, 3, 64)), (1 << 20, (8, 8, 64))))  # fmt: skip
-    assert gpu.run(made, x, w, out=y) is y
+    x, w, y = arrays
+    assert made(x, w, out=y) is y
     made(x, w, out=y)
-    assert not recorder.named("cuMem")
-    assert len(recorder.named("cuTensorMapEncode")) == 2
-    assert len(recorder.named("cuLibraryLoadData")) == 1
-    config, _, _, extra = recorder.named("cuLaunchKernelEx")[-1]
+    assert not recorder["cuMem"]
+    assert len(recorder["cuTensorMapEncode"]) == 2
+    assert len(recorder["cuLibraryLoadData"]) == 1
+    call, _, _, config = recorder.launched()
     assert (config.gridDimX, config.blockDimX) == (made.blocks, made.variant.threads)
-    assert config.sharedMemBytes == made.layout.total and int(config.hStream) == STREAM
-    assert extra == 0
-    blob = recorder.blob
-    assert blob[:128] == np.arange(16, dtype=np.uint64).tobytes()
-    call = Call(*np.frombuffer(blob[256 : 256 + 8 * len(Call._fields)], np.int64).tolist())
-    assert (call.x, call.w, call.y, call.bias) == (4096, 8192, 1 << 20, 0)
+    assert config.sharedMemBytes == made.layout.total and int(config.hStream) == 77
+    assert recorder["cuLaunchKernelEx"][-1][3] == 0
+    assert recorder.blob[:128] == np.arange(16, dtype=np.uint64).tobytes()
+    assert (call.x, call.w, call.y, call.bias) == (4096, 1 << 16, 1 << 20, 0)
     assert (call.x_n, call.x_h, call.x_w, call.x_c) == (8192, 1024, 128, 2)
     assert call.tiles == np.prod(made.tiles)
 
 
-@needs_bindings
-@needs_compiler
-def test_arrays_a_map_cannot_hold_take_the_element_kernel(recorder, caplog):
-    from implicit_conv import gpu
+def test_shared_memory_is_allowed_for_before_the_first_launch(recorder, arrays):
+    """More than 48 KB of dynamic shared memory has to be asked for, once a kernel and device."""
+    made = plan(problem(), driver.current_arch())
+    made(*arrays[:2], out=arrays[2])
+    ((name, size, _, device),) = recorder["cuKernelSetAttribute"]
+    assert name.name == "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+    assert size == 227 << 10 >= made.layout.total and int(device) == 0
 
+
+@pytest.mark.parametrize(
+    ("address", "strides", "producer"),
+    [(4098, None, "elements"), (4096, (16384, 2048, 256, 2), "cp_async")],
+    ids=["2 bytes off", "every other column"],
+)
+def test_arrays_a_map_cannot_hold_take_slower_kernels(
+    recorder, device_array, arrays, caplog, address, strides, producer
+):
     made = plan(problem(), gpu_arch("sm_90"))
-    x = Device(4098, (2, 8, 8, 64))  # 2 bytes off
-    w, y = Device(8192, (64, 3, 3, 64)), Device(1 << 20, (2, 8, 8, 64))
+    x = device_array(address, (2, 8, 8, 64), np.float16, strides)
     with caplog.at_level("DEBUG", logger="implicit_conv"):
-        gpu.run(made, x, w, out=y)
-    assert "x is not aligned to 16 bytes" in caplog.text
-    assert not recorder.named("cuTensorMapEncode")
-    assert recorder.named("cuLaunchKernelEx")[0][0].blockDimX == 256
+        made(x, arrays[1], out=arrays[2])
+    assert {"elements": "element im2col", "cp_async": "cp.async im2col"}[producer] in caplog.text
+    assert ("aligned to 16 bytes" if strides is None else "not contiguous") in caplog.text
+    assert not recorder["cuTensorMapEncode"]
+    assert recorder.launched()[3].blockDimX == 256
 
 
-@needs_bindings
+def test_epilogue_follows_the_arrays_and_loads_stay(recorder, device_array, arrays):
+    """A residual, or an output that 16-byte stores cannot write: another epilogue alone."""
+    made = plan(problem(), gpu_arch("sm_90"))
+    x, w, y = arrays
+    odd = device_array((1 << 20) + 2, (2, 8, 8, 64))
+    made(x, w, out=odd)
+    made(x, w, residual=y, out=y)
+    assert made.variant.packed and made.variant.plain
+    assert len(recorder["cuTensorMapEncode"]) == 4  # a pair for each kernel
+    assert {config.blockDimX for config, *_ in recorder["cuLaunchKernelEx"]} == {
+        made.variant.threads
+    }
+    assert len(recorder["cuLibraryLoadData"]) == 2
+
+
 def test_maps_become_driver_calls(recorder):
     arch = gpu_arch("sm_120")
     for candidate in plan(problem(stride=2), arch, options=Options(True, True)).candidates:
         v = candidate.variant
         if v.producer != "tma":
             continue
-        assert len(gpu_driver.encode(activation_map(problem(stride=2), v, 4096))) == 128
-        assert len(gpu_driver.encode(filter_map(problem(stride=2), v, 4096))) == 128
+        assert len(encode(activation_map(problem(stride=2), v, 4096))) == 128
+        assert len(encode(filter_map(problem(stride=2), v, 4096))) == 128
     names = {name for name, _ in recorder.calls}
     assert names == {
         "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide",
     }  # fmt: skip
-    box = recorder.named("cuTensorMapEncodeTiled")[0]
+    box = recorder["cuTensorMapEncodeTiled"][0]
     assert [int(v) for v in box[3]] == [64, 9, 64]  # c, taps, k
-    assert [int(v) for v in box[4]] == [
-        128,
-        9 * 128,
-    ]  # bytes from tap to tap, from filter to filter
+    assert [int(v) for v in box[4]] == [128, 9 * 128]  # bytes from tap to tap, filter to filter
 
 
-@needs_bindings
 def test_device_is_asked_for_what_it_has(recorder):
-    arch = gpu_driver.current_arch()
+    arch = driver.current_arch()
     assert (arch.target, arch.sms, arch.smem_bytes, arch.device) == (
         "sm_90a", 132, 227 << 10, "recorded",
     )  # fmt: skip
 
 
+def test_a_later_gpu_is_served_as_the_nearest_known(recorder):
+    recorder.capability = 11, 0
+    assert driver.current_arch().target == "sm_110a"
+    assert driver.current_arch().mma_flops == gpu_arch("sm_103").mma_flops
+
+
+def test_an_early_gpu_is_refused_with_the_way_out(recorder):
+    recorder.capability = 7, 5
+    with pytest.raises(PlanError, match=r"recorded has compute capability 7\.5, .* need 8\.0"):
+        driver.current_arch()
+
+
 def test_no_driver_says_what_is_needed():
-    gpu_driver.driver.cache_clear()
+    driver.bindings.cache_clear()
     try:
-        gpu_driver.driver()
+        driver.bindings()
     except PlanError as error:
         assert "install" in str(error)
     else:
         pytest.skip("this machine has a driver")
 
 
-def test_driver_errors_carry_advice():
-    status = SimpleNamespace(name="CUDA_ERROR_OUT_OF_MEMORY")
-    bindings = SimpleNamespace(CUresult=SimpleNamespace(CUDA_SUCCESS=0))
-    with pytest.raises(gpu_driver.DriverError, match=r"cuMemAlloc.*MEMORY: free device memory"):
-        gpu_driver._check(bindings, "cuMemAlloc", status)
+def fake_bindings(monkeypatch, version, status="CUDA_SUCCESS"):
+    """cuda.bindings of CUDA 13 over a driver of `version`."""
+    import sys
+
+    result = SimpleNamespace(CUDA_SUCCESS=SimpleNamespace(name="CUDA_SUCCESS"))
+    answer = result.CUDA_SUCCESS if status == "CUDA_SUCCESS" else SimpleNamespace(name=status)
+    module = SimpleNamespace(
+        CUresult=result, CUDA_VERSION=13040, cuInit=lambda flags: (answer,),
+        cuDriverGetVersion=lambda: (result.CUDA_SUCCESS, version),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(bindings=module))
+    monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=module))
+    monkeypatch.setattr(driver, "bindings", driver.bindings.__wrapped__)
+    return module
 
 
-class DLPack:
-    """A numpy array that says it lies on a GPU."""
-
-    def __init__(self, array):
-        self.array = array
-
-    def __dlpack_device__(self):
-        return 2, 0
-
-    def __dlpack__(self, stream=None):
-        assert stream == -1
-        return self.array.__dlpack__()
+def test_an_old_driver_says_what_to_update(monkeypatch):
+    fake_bindings(monkeypatch, 12080)
+    with pytest.raises(PlanError, match=r"for CUDA 12\.8.* for CUDA 13: update.*conv\[cu12\]"):
+        driver.bindings()
 
 
-def test_dlpack_arrays_come_in_without_copies():
-    array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)[:, ::2]
-    seen = operand(DLPack(array))
-    assert seen.address == array.ctypes.data
-    assert (seen.shape, seen.strides, seen.dtype) == (array.shape, array.strides, "float32")
-    assert is_device_array(DLPack(array)) and not is_device_array(array)
+def test_a_driver_of_the_same_generation_is_taken(monkeypatch):
+    assert fake_bindings(monkeypatch, 13000) is driver.bindings()
 
 
-def test_cuda_array_interface_with_and_without_strides():
-    packed = operand(Device(512, (2, 3), np.float32))
-    assert packed.strides == (12, 4)
-    assert operand(Device(512, (2, 3), np.float32, (4, 8))).strides == (4, 8)
-    assert current_stream(Device(512, (2, 3))) == STREAM
+def test_no_device_says_so(monkeypatch):
+    fake_bindings(monkeypatch, 13000, "CUDA_ERROR_NO_DEVICE")
+    with pytest.raises(DriverError, match="NO_DEVICE: no GPU is visible; leave device unset"):
+        driver.bindings()
 
 
-def test_wrong_arrays_are_named():
-    with pytest.raises(DTypeError, match="ndarray is no device array"):
-        operand(np.zeros(3))
-    with pytest.raises(DTypeError, match="not served on the GPU"):
-        operand(DLPack(np.zeros(3)))
-    x = operand(Device(512, (2, 3)))
-    with pytest.raises(ShapeError, match=r"x has shape \(2, 3\), but the plan is for \(2, 4\)"):
-        x.expect("x", (2, 4), "float16")
-    with pytest.raises(DTypeError, match="x is float16, but the plan is for bfloat16"):
-        x.expect("x", (2, 3), "bfloat16")
+def test_driver_errors_carry_advice(recorder, arrays):
+    failed = recorder.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    recorder.failures["cuMemAlloc"] = failed
+    made = plan(problem(), driver.current_arch())
+    with pytest.raises(DriverError, match=r"cuMemAlloc.*MEMORY: free device memory"):
+        made(np.zeros((2, 8, 8, 64), np.float16), np.zeros((64, 3, 3, 64), np.float16))
 
 
-def launched(recorder):
-    """The Call of the last launch, and threads a block."""
-    from implicit_conv.kernels.call import Call
-
-    words = np.frombuffer(recorder.blob[256 : 256 + 8 * len(Call._fields)], np.int64)
-    return Call(*words.tolist()), recorder.named("cuLaunchKernelEx")[-1][0].blockDimX
-
-
-@needs_bindings
-@needs_compiler
-def test_memory_order_decides_not_the_names_of_axes(recorder):
-    """An N, C, H, W view of channels-last memory takes the copies of 16 bytes."""
-    from implicit_conv.gpu_api import conv2d
-
-    x = Device(4096, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
-    w = Device(1 << 16, (64, 64, 3, 3), np.float16, (1152, 2, 384, 128))
-    y = Device(1 << 20, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
-    assert conv2d(x, w, padding=1, out=y) is y
-    call, _ = launched(recorder)
-    assert (call.x_n, call.x_h, call.x_w, call.x_c) == (8192, 1024, 128, 2)
-    assert (call.w_k, call.w_r, call.w_s, call.w_c) == (1152, 384, 128, 2)
-    assert (call.y_n, call.y_p, call.y_q, call.y_k) == (8192, 1024, 128, 2)
-    assert len(recorder.named("cuTensorMapEncode")) == 2
+def test_another_device_is_current_for_the_call_alone(recorder):
+    with driver.on(1) as number:
+        assert number == driver.current_device() == 1
+        with driver.on(None) as inner:
+            assert inner == 1
+    assert recorder.contexts == [0]
 
 
-@needs_bindings
-@needs_compiler
-def test_channels_first_memory_and_one_image(recorder):
-    from implicit_conv.gpu_api import conv2d
-
-    x, w = Device(4096, (64, 8, 8)), Device(1 << 16, (64, 64, 3, 3))
-    y, bias = Device(1 << 20, (64, 8, 8)), Device(1 << 12, (64,))
-    conv2d(x, w, bias, padding=1, out=y, activation="relu", residual=y)
-    call, threads = launched(recorder)
-    assert (call.x_c, call.x_h, call.x_w) == (128, 16, 2)
-    assert (call.residual, call.bias, threads) == (1 << 20, 1 << 12, 256)
-    assert not recorder.named("cuTensorMapEncode")
-
-
-@needs_bindings
-@needs_compiler
-def test_numpy_arrays_are_sent_and_fetched(recorder):
-    from implicit_conv.gpu_api import conv2d
-
-    y = conv2d(np.ones((2, 8, 9, 9), np.float32), np.ones((8, 8, 3, 3), np.float32))
-    assert (y.shape, y.dtype) == ((2, 8, 7, 7), np.float32)
-    sent = [arguments[2] for arguments in recorder.named("cuMemcpyHtoD")]
-    assert sent == [2 * 81 * 8 * 4, 8 * 9 * 8 * 4]
-    assert [arguments[2] for arguments in recorder.named("cuMemcpyDtoH")] == [y.nbytes]
-    assert len(recorder.named("cuMemFree")) == len(recorder.named("cuMemAlloc")) == 3
-
-
-@needs_bindings
-@needs_compiler
 @pytest.mark.parametrize(
     ("command", "failures"),
     [(("family", "tma-mma", "2"), 2), (("copies",), 8), (("maps",), 0)],
@@ -294,7 +193,38 @@ def test_numpy_arrays_are_sent_and_fetched(recorder):
 )
 def test_hardware_checks_reach_a_verdict(recorder, monkeypatch, command, failures):
     """With a driver that computes nothing, every result is wrong and is reported so."""
-    from implicit_conv import gpu_check
+    wrong = lambda _, shape, dtype: np.full(shape, 77, dtype)  # noqa: E731
+    monkeypatch.setattr(device_memory, "fetched", wrong)
+    assert len(list(check.COMMANDS[command[0]](*command[1:]))) == failures
 
-    monkeypatch.setattr(gpu_check, "fetch", lambda _, shape, dtype: np.full(shape, 77, dtype))
-    assert len(list(gpu_check.COMMANDS[command[0]](*command[1:]))) == failures
+
+def test_a_check_says_what_is_missing(monkeypatch, capsys):
+    """And is told apart from one that fails."""
+    fake_bindings(monkeypatch, 12080)
+    assert check.main(["layers"]) == 2
+    assert "cannot run: the CUDA driver is for CUDA 12.8" in capsys.readouterr().out
+    assert check.main(["nonsense"]) == 2
+    assert "family NAME" in capsys.readouterr().out
+
+
+def test_a_check_fails_with_what_was_wrong(recorder, monkeypatch, capsys):
+    monkeypatch.setitem(check.COMMANDS, "layers", lambda: iter(["kernel: 3 units"]))
+    assert check.main(["layers"]) == 1
+    assert capsys.readouterr().out == "WRONG: kernel: 3 units\n1 wrong\n"
+    assert check.main(["here"]) == 0
+    assert check.main(["family", "tma-w-mma", "1"]) == 2  # im2col::w on sm_90
+    assert "tma-w-mma needs sm_100 or later, this is sm_90a" in capsys.readouterr().out
+
+
+def test_a_kernel_that_does_not_end_is_an_error(recorder, monkeypatch):
+    recorder.failures["cuStreamQuery"] = recorder.CUresult.CUDA_ERROR_NOT_READY
+    monkeypatch.setattr(device_memory, "PATIENCE", 0.01)
+    with pytest.raises(device_memory.StuckError, match="did not end within"):
+        device_memory.wait()
+    recorder.failures["cuStreamQuery"] = recorder.CUresult.CUDA_ERROR_ILLEGAL_INSTRUCTION
+    with pytest.raises(DriverError, match="failed with CUDA_ERROR_ILLEGAL_INSTRUCTION"):
+        device_memory.wait()
+
+
+def test_arrays_of_numpy_are_checked_through_the_public_function(recorder):
+    assert list(check_arrays._numpy(np)) == []

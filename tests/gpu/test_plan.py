@@ -4,21 +4,28 @@ from dataclasses import replace
 
 import pytest
 
+from implicit_conv import plan_conv2d
 from implicit_conv.errors import DTypeError, PlanError
-from implicit_conv.gpu_arch import KNOWN, gpu_arch
-from implicit_conv.gpu_candidates import Options, consider, gpu_geometry
-from implicit_conv.gpu_layout import shared_layout
-from implicit_conv.gpu_plan import plan_for
+from implicit_conv.gpu.arch import KNOWN, gpu_arch
+from implicit_conv.gpu.candidates import Options, consider, gpu_geometry
+from implicit_conv.gpu.layout import shared_layout
+from implicit_conv.gpu.plan import plan
 from implicit_conv.kernels.variant import Variant
+from implicit_conv.problem import GPU_DTYPES, Problem
 
 LAYER = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}
 
 
 def layer(device, size=56, channels=64, dtype="bfloat16", batch=256, **changes):
-    return plan_for(
+    return plan_conv2d(
         (batch, size, size, channels), (channels, 3, 3, channels), dtype,
         device=device, **{**LAYER, **changes},
     )  # fmt: skip
+
+
+def layer_with(options, device):
+    """The same layer, with what has to be asked for."""
+    return plan(layer(device).problem, gpu_arch(device), options=options)
 
 
 def reason(made, **fields):
@@ -54,7 +61,7 @@ def test_nothing_unproven_is_chosen_unasked():
     made = layer("sm_90")
     assert not made.variant.permuted
     assert "opt-in" in reason(made, permuted=True)
-    asked = layer("sm_90", options=Options(permuted_axes=True))
+    asked = layer_with(Options(permuted_axes=True), "sm_90")
     assert "probe" in reason(asked, permuted=True, descriptors=True)
     assert reason(asked, permuted=True, descriptors=False) == ""
 
@@ -63,31 +70,78 @@ def test_refusals_give_their_reason():
     made = layer("sm_80")
     assert reason(made, mode="w", consumer="mma") == "needs sm_100 or later"
     assert reason(made, consumer="wgmma") == "needs sm_90a and no other"
-    grouped = plan_for((2, 9, 9, 32), (32, 3, 3, 16), "float16", device="sm_90", groups=2, **LAYER)
+    grouped = plan_conv2d(
+        (2, 9, 9, 32), (32, 3, 3, 16), "float16", device="sm_90", groups=2, **LAYER
+    )
     assert reason(grouped, producer="tma", consumer="mma", mode="im2col").startswith(
         "a tensor map serves one"
     )
-    odd = plan_for((2, 9, 9, 9), (8, 3, 3, 9), "float16", device="sm_90", **LAYER)
+    odd = plan_conv2d((2, 9, 9, 9), (8, 3, 3, 9), "float16", device="sm_90", **LAYER)
     assert odd.variant.producer == "elements"
     assert "18 bytes of channels" in reason(odd, producer="cp_async")
     strided = layer("sm_100", stride=9)
     assert "traversal_stride" in reason(strided, mode="w", consumer="mma")
 
 
-def test_channels_first_is_served_and_said_to_be_slower():
-    made = plan_for((2, 64, 9, 9), (64, 64, 3, 3), "bfloat16", device="sm_90", padding=1)
+def test_channels_first_memory_is_served_and_said_to_be_slower():
+    problem = Problem.parse((2, 64, 9, 9), (64, 64, 3, 3), "bfloat16", dtypes=GPU_DTYPES)
+    made = plan(problem, gpu_arch("sm_90"))
     assert made.variant.producer == "elements"
     assert "element by element" in made.explain()
     assert "NCHW, KCRS" in reason(made, producer="tma", consumer="mma", mode="im2col")
 
 
+def test_a_plan_is_for_channels_last_memory_whatever_axes_are_called():
+    last, first = layer("sm_90"), plan_conv2d(
+        (256, 64, 56, 56), (64, 64, 3, 3), "bfloat16", padding=1, device="sm_90"
+    )  # fmt: skip
+    assert first.variant == last.variant and first.problem == last.problem
+    assert first.names.layout == "NCHW"
+    assert "channels last" in first.explain() and "channels last" not in last.explain()
+
+
 def test_explain_shows_the_choice_and_the_others():
     text = layer("sm_100").explain()
     for words in (
-        "on sm_100a (B200: 148 multiprocessors)", "a k-block has", "junk", "shared", "refused",
+        "sm_100a (B200: 148 multiprocessors)", "a k-block has", "junk", "shared", "refused",
         "not yet run on hardware", "needs sm_90a and no other", "slots",
     ):  # fmt: skip
         assert words in text
+
+
+def test_demands_that_a_gpu_cannot_meet_are_refused():
+    with pytest.raises(PlanError, match="'winograd_f2' runs on the CPU alone; a GPU takes 'auto'"):
+        layer("sm_90", algorithm="winograd_f2")
+    with pytest.raises(PlanError, match="algorithm 'fft' is not known"):
+        layer("sm_90", algorithm="fft")
+    with pytest.raises(PlanError, match="precision 'exact' is none of strict, standard, fast"):
+        layer("sm_90", precision="exact")
+    with pytest.raises(DTypeError, match="out_dtype float32: on a GPU y has the dtype of x"):
+        layer("sm_90", out_dtype="float32")
+    assert layer("sm_90", dtype="float32", out_dtype="float32", algorithm="implicit_gemm")
+
+
+def test_strict_keeps_one_order_of_sums():
+    """gemm_k by tap and channel block in steps of 16, whatever batch, tile or loader."""
+    for device in ("sm_80", "sm_90", "sm_120"):
+        for batch in (1, 64):
+            v = layer(device, batch=batch, precision="strict").variant
+            assert (v.mode, v.consumer, v.tile_c) == ("im2col", "mma", 64)
+    assert "one order of sums" in reason(layer("sm_90", precision="strict"), consumer="wgmma")
+
+
+def test_no_channels_are_left_to_the_kernel_that_copies_elements():
+    made = plan_conv2d((1, 9, 9, 0), (8, 3, 3, 0), "float16", device="sm_90", **LAYER)
+    assert made.variant.producer == "elements"
+    assert reason(made, producer="cp_async") == "there are no channels to copy"
+
+
+def test_a_plan_says_what_it_moves():
+    made = layer("sm_90", batch=2)
+    x = 2 * 56 * 56 * 64
+    assert (made.workspace_bytes, made.bytes) == (0, 2 * (2 * x + 9 * 64 * 64))
+    assert made.peak_bytes == 2 * (x + 9 * 64 * 64)
+    assert made.flops == 2 * x * 9 * 64
 
 
 def test_shared_memory_bounds_the_stages():
@@ -116,6 +170,8 @@ def test_layout_regions_do_not_overlap():
 def test_devices_and_dtypes_that_are_not_served():
     with pytest.raises(PlanError, match="before sm_80 lack asynchronous copies"):
         gpu_arch("sm_75")
+    with pytest.raises(PlanError, match=r"device 'tpu' is none of None, 'cpu', .* one of sm_80"):
+        layer("tpu")
     with pytest.raises(PlanError, match="device 'tpu' is no target; name one of sm_80"):
         gpu_arch("tpu")
     with pytest.raises(DTypeError, match="dtype int8 is not served"):

@@ -5,10 +5,10 @@ import functools
 import numpy as np
 import pytest
 
-from implicit_conv.gpu_simulate import simulate
-from implicit_conv.gpu_testing import FAMILIES, family_problems, loaded, stored
+from implicit_conv.gpu.simulate import simulate
+from implicit_conv.gpu.testing import FAMILIES, family_problems, loaded, plan_small, stored
 from implicit_conv.kernels import schedule
-from implicit_conv.testing import to_nchw
+from implicit_conv.testing import Case, to_nchw
 
 PROBLEMS = 50
 BLOCKS = 2
@@ -68,3 +68,12 @@ def test_problems_span_what_they_should(name):
     if len(FAMILIES[name].groups) > 1:
         wanted.add("groups")
     assert wanted <= seen
+
+
+@pytest.mark.parametrize("name", ["elements-mma", "fma"])
+def test_no_channels_sum_to_zero(name):
+    """The consumer waits for a k-block even then, so the producer fills one with zeros."""
+    family = FAMILIES[name]
+    case = Case(N=1, C=0, K=40, size=(5, 9), layout="NHWC", weight_layout="KRSC")
+    y, expected = run(case, plan_small(case, family, family.variants[-1]), 0)
+    assert np.array_equal(y, expected) and not y.any()

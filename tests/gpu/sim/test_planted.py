@@ -1,13 +1,14 @@
 """Planted bugs: each is found, as a wrong result or as a report that names stage and phase."""
 
+import re
 import types
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from implicit_conv.gpu_simulate import simulate
-from implicit_conv.gpu_testing import FAMILIES, loaded, plan_small, stored
+from implicit_conv.gpu.simulate import simulate
+from implicit_conv.gpu.testing import FAMILIES, Family, loaded, plan_small, stored
 from implicit_conv.kernels import consumer, fprop, mma, producer, ring, schedule, warp
 from implicit_conv.kernels.sim.errors import SimulationError
 from implicit_conv.testing import Case, to_nchw
@@ -33,8 +34,9 @@ def fresh_kernels():
 
 def outcome(name, change=lambda plan: plan, seed=0):
     """ "right", "wrong", or the simulator's report."""
-    v = FAMILIES[name].variants[0]
-    plan = change(plan_small(CASE, FAMILIES[name], v))
+    family = name if isinstance(name, Family) else FAMILIES[name]
+    v = family.variants[0]
+    plan = change(plan_small(CASE, family, v))
     x, w = CASE.inputs(1, integers=True)
     arrays = (stored(a, v.dtype) for a in CASE.arrange(x, w))
     try:
@@ -48,6 +50,18 @@ def outcome(name, change=lambda plan: plan, seed=0):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_nothing_planted(name):
     assert outcome(name) == "right"
+
+
+def test_more_registers_than_the_block_has(monkeypatch):
+    """Three warpgroups: the second one to claim would wait for ever."""
+    v = replace(FAMILIES["tma-wgmma"].variants[0], tile_m=128, warps_m=8)
+    split = Family("split", "sm_90", (v,))
+    assert outcome(split) == "right"
+    monkeypatch.setattr(fprop, "PRODUCER_REGISTERS", 80)
+    fprop.make_fprop.cache_clear()
+    found = outcome(split)
+    assert found.startswith("deadlock")
+    assert re.search(r"waits for 1536 registers, of which \d+ are free", found)
 
 
 @pytest.mark.parametrize("name", ["tma-w-mma", "tma-w-wgmma-registers", "tma-w-wgmma"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from implicit_conv.gpu_plan import GpuPlan
+from implicit_conv.gpu.plan import GpuPlan
 from implicit_conv.kernels.call import Call
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
 
@@ -17,14 +17,6 @@ class DeviceArray(NamedTuple):
 
 
 NOWHERE = DeviceArray(0, (0, 0, 0, 0))
-
-
-def packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Byte strides of a C-contiguous array."""
-    strides = [itemsize]
-    for size in shape[:0:-1]:
-        strides.insert(0, strides[0] * size)
-    return tuple(strides)
 
 
 def call_of(

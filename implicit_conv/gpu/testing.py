@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.gpu_arch import GpuArch, gpu_arch
-from implicit_conv.gpu_candidates import Options
-from implicit_conv.gpu_plan import GpuPlan, plan
+from implicit_conv.gpu.arch import GpuArch, gpu_arch
+from implicit_conv.gpu.candidates import Options
+from implicit_conv.gpu.plan import GpuPlan, plan
 from implicit_conv.kernels.call import Call
 from implicit_conv.kernels.sim.number import from_bits, to_bits
 from implicit_conv.kernels.variant import Variant
@@ -21,6 +21,8 @@ from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 
 Array = NDArray[Any]
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # of the stored result
+SUM_UNITS = 64.0  # of eps * sum|x||w|: float32 sums in the hardware's own order
 SMALL_SHARED = (20 << 10, 28 << 10, 40 << 10, 56 << 10, 80 << 10, 227 << 10)
 
 

@@ -11,24 +11,33 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from implicit_conv.errors import DTypeError, ShapeError
-from implicit_conv.gpu_call import packed_strides
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.problem import GPU_DTYPES, ITEMSIZES
 
-TYPESTRS = {"<f2": "float16", "<f4": "float32", "|f2": "float16"}
+TYPESTRS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}  # torch's and ml_dtypes' name
 CUDA_DEVICES = (2, 13)  # DLPack: kDLCUDA, kDLCUDAManaged
 DLPACK_TYPES = {(2, 16): "float16", (2, 32): "float32", (4, 16): "bfloat16"}  # (code, bits)
 
 
+def packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Byte strides of a C-contiguous array."""
+    strides = [itemsize]
+    for size in shape[:0:-1]:
+        strides.insert(0, strides[0] * size)
+    return tuple(strides)
+
+
 @dataclass(frozen=True)
 class Operand:
-    """A device array as the engine sees it; `owner` keeps the memory alive."""
+    """A device array as the engine sees it; `owner`, and what it lent, keep the memory alive."""
 
     address: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes
     dtype: str
     owner: Any
+    device: int | None = None  # None: not told by its library
+    lent: Any = None
 
     def expect(self, name: str, shape: tuple[int, ...], dtype: str) -> Operand:
         """The array itself, if it is what a plan was made for; ShapeError or DTypeError if not."""
@@ -55,13 +64,39 @@ class Operand:
         """Whether the elements lie one behind the other in the order of the axes."""
         return self.strides == packed_strides(self.shape, ITEMSIZES[self.dtype])
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """(first byte, byte past the last) of its memory."""
+        if 0 in self.shape:
+            return self.address, self.address
+        reach = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
+        low, high = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach)
+        return self.address + low, self.address + high + ITEMSIZES[self.dtype]
+
 
 def is_device_array(array: Any) -> bool:
-    """Whether an array lies in device memory."""
-    if hasattr(array, "__cuda_array_interface__"):
-        return True
-    device = getattr(array, "__dlpack_device__", None)
-    return device is not None and int(device()[0]) in CUDA_DEVICES
+    """Whether an array lies in the memory of a CUDA device."""
+    device = getattr(array, "__dlpack_device__", None)  # first: torch's interface may raise
+    if device is not None:
+        return int(device()[0]) in CUDA_DEVICES
+    return _interface(array) is not None
+
+
+def device_operands(x: Any, w: Any, device: str | None) -> tuple[Operand, Operand, str]:
+    """(x, w, where to compute) for an x on a GPU.
+
+    Raises
+    ------
+    DTypeError
+        A w that is no device array, or elements that are not served.
+    PlanError
+        Another `device` than the one that x lies on.
+    """
+    source, filters = operand(x), operand(w)
+    here = "cuda" if source.device is None else f"cuda:{source.device}"
+    if device not in (None, "cuda", here):
+        raise PlanError(f"x lies on {here}, not on {device!r}; copy it, or leave device unset")
+    return source, filters, here
 
 
 def operand(array: Any) -> Operand:
@@ -71,27 +106,40 @@ def operand(array: Any) -> Operand:
     ------
     DTypeError
         Elements that are none of float16, bfloat16, float32, or no device array at all.
+    PlanError
+        A tensor that records gradients.
     """
-    interface = _interface(array)
-    if interface is not None and interface["typestr"] in TYPESTRS:
-        shape, dtype = tuple(interface["shape"]), TYPESTRS[interface["typestr"]]
-        strides = interface.get("strides") or packed_strides(shape, ITEMSIZES[dtype])
-        return Operand(int(interface["data"][0]), shape, tuple(strides), dtype, array)
-    if not hasattr(array, "__dlpack__") or not is_device_array(array):
+    if isinstance(array, Operand):
+        return array
+    if getattr(array, "requires_grad", False):
+        raise PlanError("a tensor requires gradients, which are not recorded; pass x.detach()")
+    if not is_device_array(array):
         raise DTypeError(
             f"{type(array).__name__} is no device array of {', '.join(GPU_DTYPES)}; give one with "
-            "__cuda_array_interface__ or __dlpack__, or a numpy array"
+            "__cuda_array_interface__ or __dlpack__, or numpy arrays alone"
         )
-    return _from_dlpack(array)
+    interface = _interface(array)
+    if interface is None or interface["typestr"] not in TYPESTRS:
+        return _from_dlpack(array)
+    shape, dtype = tuple(interface["shape"]), TYPESTRS[interface["typestr"]]
+    strides = interface.get("strides") or packed_strides(shape, ITEMSIZES[dtype])
+    return Operand(
+        int(interface["data"][0]), shape, tuple(strides), dtype, array, _device_of(array)
+    )
 
 
 def _interface(array: Any) -> dict[str, Any] | None:
-    """The interface, or None: torch raises where it has no name for a dtype (bfloat16)."""
+    """The interface, or None: torch raises where it cannot express a tensor."""
     try:
         interface: dict[str, Any] | None = getattr(array, "__cuda_array_interface__", None)
-    except (TypeError, RuntimeError, AttributeError):
+    except (TypeError, RuntimeError, KeyError):
         return None
     return interface
+
+
+def _device_of(array: Any) -> int | None:
+    device = getattr(array, "__dlpack_device__", None)
+    return None if device is None else int(device()[1])
 
 
 class _Tensor(ctypes.Structure):
@@ -107,9 +155,13 @@ class _Tensor(ctypes.Structure):
 
 def _from_dlpack(array: Any) -> Operand:
     """Read the capsule; it is not consumed, so its own destructor frees it."""
-    capsule = array.__dlpack__(
-        stream=-1
-    )  # the launch is on the caller's stream: no ordering needed
+    if not hasattr(array, "__dlpack__"):
+        raise DTypeError(
+            f"elements of type {array.__cuda_array_interface__['typestr']} are not served on the "
+            f"GPU; convert to one of {', '.join(GPU_DTYPES)}"
+        )
+    # The launch is on the caller's stream, so that no other has to wait: -1.
+    capsule = array.__dlpack__(stream=-1)
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = ctypes.cast(pointer_of(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
@@ -124,7 +176,7 @@ def _from_dlpack(array: Any) -> Operand:
     if tensor.strides:
         strides = tuple(tensor.strides[i] * ITEMSIZES[dtype] for i in range(tensor.ndim))
     address = (tensor.data or 0) + tensor.byte_offset
-    return Operand(address, shape, strides, dtype, (array, capsule))
+    return Operand(address, shape, strides, dtype, array, _device_of(array), capsule)
 
 
 def library(array: Any) -> str:
@@ -153,13 +205,11 @@ def empty_like(array: Any, shape: tuple[int, ...], dtype: str) -> Any:
         A library that cannot be asked for one; pass `out` then.
     """
     package = library(array)
-    if package not in sys.modules:
-        raise DTypeError(f"no result array can be made for {type(array).__name__}; pass out=")
     makers: dict[str, Callable[[Any], Any]] = {
         "torch": lambda m: m.empty(shape, dtype=getattr(m, dtype), device=array.device),
         "cupy": lambda m: m.empty(shape, dtype),
         "numba": lambda m: m.cuda.device_array(shape, dtype),
     }
-    if package not in makers:
+    if package not in makers or package not in sys.modules:
         raise DTypeError(f"no result array can be made for {type(array).__name__}; pass out=")
     return makers[package](sys.modules[package])

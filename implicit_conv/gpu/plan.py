@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from implicit_conv.errors import PlanError
-from implicit_conv.gpu_arch import GpuArch, gpu_arch
-from implicit_conv.gpu_candidates import Candidate, Estimate, Options, consider, variants
-from implicit_conv.gpu_layout import SharedLayout, buffer_rows, buffers
+from implicit_conv.gpu.arch import GpuArch
+from implicit_conv.gpu.candidates import Candidate, Estimate, Options, consider, variants
+from implicit_conv.gpu.layout import SharedLayout, buffer_rows, buffers
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.tile import Tile
 from implicit_conv.kernels.variant import Variant
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS, Problem
 from implicit_conv.schedule import KBlock, Load, Tap
+
+if TYPE_CHECKING:
+    from implicit_conv.gpu.filter import GpuFilter
 
 UNBOUNDED = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
 class GpuPlan:
-    """What was chosen for one problem on one GPU, and what follows from it."""
+    """What was chosen for one problem on one GPU, and what follows from it.
+
+    `problem` says how arrays lie in memory; `given`, where it differs, how the caller's axes are
+    called. numpy arrays go to GPU `device`, by default the current one.
+    """
 
     problem: Problem
     arch: GpuArch
@@ -36,6 +43,27 @@ class GpuPlan:
     candidates: tuple[Candidate, ...] = ()
     limits: tuple[float, float] = UNBOUNDED
     algorithm: str = "implicit_gemm"
+    given: Problem | None = None
+    unbatched: bool = False
+    device: int | None = None
+
+    @property
+    def names(self) -> Problem:
+        """The problem in the caller's layouts."""
+        return self.given or self.problem
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Positions in the caller's x, y and residual of the problem's axes."""
+        return (0, 1, 2, 3) if self.given is None else LAYOUTS[self.given.layout]
+
+    @property
+    def filter_axes(self) -> tuple[int, ...]:
+        """Positions in the caller's filter of the problem's axes."""
+        if self.given is None:
+            return 0, 1, 2, 3
+        k, c, r, s = WEIGHT_LAYOUTS[self.given.weight_layout]
+        return k, r, s, c
 
     @property
     def tile(self) -> Tile:
@@ -68,6 +96,13 @@ class GpuPlan:
         return 0
 
     @property
+    def peak_bytes(self) -> int:
+        """Output and packed filter."""
+        p = self.problem
+        elements = math.prod(p.output_shape) + math.prod(p.weight_shape)
+        return self.workspace_bytes + elements * p.itemsize
+
+    @property
     def flops(self) -> int:
         """Multiplications and additions of the problem, padding counted."""
         return self.problem.flops
@@ -77,10 +112,26 @@ class GpuPlan:
         """Bytes of x, w and y, each once."""
         return self.problem.bytes
 
+    def pack(self, w: Any) -> GpuFilter:
+        """A filter on the GPU as kernels want it: K, R, S, C, each filter's values side by side.
+
+        Nothing is copied where a device array lies so already: it must then live on unchanged.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            A filter that is not the one the plan was made for.
+        PlanError, DriverError
+            No GPU or driver to hold it.
+        """
+        from implicit_conv.gpu.filter import pack
+
+        return pack(self, w)
+
     def __call__(
         self, x: Any, w: Any, bias: Any = None, *, residual: Any = None, out: Any = None
     ) -> Any:
-        """Convolve arrays in the problem's layouts: device arrays in place, numpy arrays by copies.
+        """Convolve with a filter, packed or plain: device arrays in place, numpy arrays by copies.
 
         Raises
         ------
@@ -89,16 +140,13 @@ class GpuPlan:
         PlanError, DriverError
             No GPU or driver that can run it.
         """
-        from implicit_conv.gpu import run
-        from implicit_conv.gpu_arrays import is_device_array
-        from implicit_conv.gpu_numpy import run_numpy
+        from implicit_conv.gpu.run import run_plan
 
-        engine = run if is_device_array(x) else run_numpy
-        return engine(self, x, w, bias, residual=residual, out=out)
+        return run_plan(self, x, w, bias, residual, out)
 
     def explain(self) -> str:
         """What was chosen, and why; for people."""
-        from implicit_conv.gpu_explain import explain
+        from implicit_conv.gpu.explain import explain
 
         return explain(self)
 
@@ -194,39 +242,6 @@ def plan(
     return GpuPlan(
         problem, arch, best.variant, best.geometry, best.layout, best.estimate, candidates, limits
     )
-
-
-def plan_for(
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    dtype: str,
-    *,
-    device: str | GpuArch,
-    activation: tuple[float, float, float] | None = None,
-    options: Options | None = None,
-    **conv: Any,
-) -> GpuPlan:
-    """The plan of a convolution by its shapes; what `plan_conv2d` gives for a GPU.
-
-    Parameters
-    ----------
-    x_shape, w_shape : sequences of int, in the layouts among `conv`
-    dtype : "float16", "bfloat16" or "float32"
-    device : str or GpuArch
-        A target name such as "sm_100", of a GPU that need not be at hand, or an arch.
-    activation, options
-        As for `plan`.
-    conv
-        stride, padding, dilation, groups, layout, weight_layout, as for `conv2d`.
-
-    Raises
-    ------
-    ShapeError, DTypeError, PlanError
-        Sizes that do not fit, a dtype or device that is not served.
-    """
-    problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **conv)
-    arch = gpu_arch(device) if isinstance(device, str) else device
-    return plan(problem, arch, activation=activation, options=options)
 
 
 def _cycles(candidate: Candidate) -> float:

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from implicit_conv.errors import PlanError
-from implicit_conv.gpu_call import NOWHERE, DeviceArray, call_of, packed_strides
-from implicit_conv.gpu_layout import buffers, region_names
-from implicit_conv.gpu_maps import activation_map, filter_map
-from implicit_conv.gpu_plan import GpuPlan
+from implicit_conv.gpu.arrays import packed_strides
+from implicit_conv.gpu.call import NOWHERE, DeviceArray, call_of
+from implicit_conv.gpu.layout import buffers, region_names
+from implicit_conv.gpu.maps import activation_map, filter_map
+from implicit_conv.gpu.plan import GpuPlan
 from implicit_conv.kernels import ptx
 from implicit_conv.kernels.call import Call, Limits, Params
 

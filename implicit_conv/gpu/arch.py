@@ -62,6 +62,32 @@ KNOWN = {
 }
 
 
+TARGET = re.compile(r"sm_(\d+)[af]?")
+DEVICE = re.compile(r"cuda(?::(\d+))?")
+
+
+def device_number(device: str) -> int | None:
+    """Which GPU "cuda:1" names; None for "cuda", the current one.
+
+    Raises
+    ------
+    PlanError
+        Something else.
+    """
+    match = DEVICE.fullmatch(device)
+    if match is None:
+        raise PlanError(
+            f"device {device!r} is none of None, 'cpu', 'cuda', 'cuda:1' and the like; to plan for "
+            f"a GPU that is not at hand, {_names()}"
+        )
+    return None if match[1] is None else int(match[1])
+
+
+def is_target(device: str) -> bool:
+    """Whether this is how a target is spelled, served or not."""
+    return TARGET.fullmatch(device) is not None
+
+
 def gpu_arch(device: str) -> GpuArch:
     """The arch of a target name such as "sm_90" or "sm_100a".
 
@@ -70,12 +96,15 @@ def gpu_arch(device: str) -> GpuArch:
     PlanError
         No such target, or one before sm_80.
     """
-    match = re.fullmatch(r"sm_(\d+)[af]?", device)
-    known = ", ".join(f"sm_{number}" for number in KNOWN)
+    match = TARGET.fullmatch(device)
     if match is None:
-        raise PlanError(f"device {device!r} is no target; name one of {known}")
+        raise PlanError(f"device {device!r} is no target; {_names()}")
     number = int(match[1])
     if number not in KNOWN:
         least = "GPUs before sm_80 lack asynchronous copies; " if number < 80 else ""
-        raise PlanError(f"device {device!r} is not served: {least}name one of {known}")
+        raise PlanError(f"device {device!r} is not served: {least}{_names()}")
     return KNOWN[number]
+
+
+def _names() -> str:
+    return f"name one of {', '.join(f'sm_{number}' for number in KNOWN)}"

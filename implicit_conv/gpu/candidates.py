@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from implicit_conv.gpu_arch import WGMMA_FLOPS, GpuArch
-from implicit_conv.gpu_layout import SharedLayout, shared_layout
-from implicit_conv.gpu_maps import activation_map
+from implicit_conv.gpu.arch import WGMMA_FLOPS, GpuArch
+from implicit_conv.gpu.layout import SharedLayout, shared_layout
+from implicit_conv.gpu.maps import activation_map
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.ptx import TARGETS, supports
@@ -62,10 +62,15 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """What has to be asked for, since no hardware run has proved it yet."""
+    """What limits or widens the choice of kernels.
+
+    `strict` keeps one order of sums whatever the batch. The others have to be asked for, since no
+    hardware run has proved them yet.
+    """
 
     permuted_axes: bool = False
     shifted_descriptors: bool = False
+    strict: bool = False
 
 
 def variants(problem: Problem, activation: int, plain: bool) -> Iterator[Variant]:
@@ -115,6 +120,8 @@ def _options_rule(problem: Problem, arch: GpuArch, v: Variant, options: Options)
         return "permuted-axes maps are opt-in until a driver has taken one"
     if v.wide and v.descriptors and not options.shifted_descriptors:
         return "shifted descriptors are opt-in until the hardware probe has run"
+    if options.strict and (v.wide or v.consumer == "wgmma"):
+        return "precision 'strict' keeps to one order of sums: tap by tap, not by wgmma"
     return ""
 
 
@@ -127,6 +134,8 @@ def _copies_rule(problem: Problem, arch: GpuArch, v: Variant, options: Options) 
             f"copies of 16 bytes need channels-last x and w (NHWC, KRSC), "
             f"not {problem.layout}, {problem.weight_layout}"
         )
+    if not channels:
+        return "there are no channels to copy"
     if channels % 16:
         return f"a pixel has {channels} bytes of channels in a group, no multiple of 16"
     return ""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from implicit_conv.gpu_candidates import Candidate
-from implicit_conv.gpu_layout import buffer_rows, buffers
-from implicit_conv.gpu_plan import GpuPlan
+from implicit_conv.gpu.candidates import Candidate
+from implicit_conv.gpu.layout import buffer_rows, buffers
+from implicit_conv.gpu.plan import GpuPlan
 from implicit_conv.kernels import schedule
 
 
@@ -18,8 +18,8 @@ def explain(plan: GpuPlan) -> str:
 def _chosen(plan: GpuPlan) -> Iterator[str]:
     v, g, layout = plan.variant, plan.geometry, plan.layout
     groups, m, n = plan.tiles
-    yield f"{plan.problem}"
-    yield f"on {plan.arch.target} ({plan.arch.device}: {plan.arch.sms} multiprocessors)"
+    yield f"problem     {plan.names}"
+    yield f"machine     {plan.arch.target} ({plan.arch.device}: {plan.arch.sms} multiprocessors)"
     yield f"kernel      {v.name}; {v.threads} threads: {v.consumer_warps} warps multiply, " + (
         "one lane issues tensor copies" if v.producer == "tma" else f"{v.producer_warps} warps copy"
     )
@@ -41,6 +41,13 @@ def _chosen(plan: GpuPlan) -> Iterator[str]:
         f"{plan.estimate.multiply:.0f} cycles and loads for {plan.estimate.load:.0f}"
     )
     yield "evidence    estimated and simulated; not yet run on hardware"
+    if plan.names.layout != plan.problem.layout:
+        yield (
+            f"arrays      {plan.names.layout} by the names of their axes, channels last in memory; "
+            "others go to slower kernels"
+        )
+    if plan.names.weight_layout != plan.problem.weight_layout:
+        yield "filter      rearranged to KRSC in every call; pack(w) does it once"
     if v.producer == "elements":
         yield "slower      x or w is no channels-last array with 16-byte pixels: element by element"
 

@@ -1,0 +1,156 @@
+"""The CUDA driver, as far as a launch needs it: its calls, errors and devices. Imported lazily.
+
+Every failure says what was asked of the driver, what it answered and what the caller can do.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from implicit_conv.errors import DriverError, PlanError
+from implicit_conv.gpu.arch import KNOWN, GpuArch, gpu_arch
+
+ADVICE = {
+    "CUDA_ERROR_OUT_OF_MEMORY": "free device memory, or take a smaller batch",
+    "CUDA_ERROR_NO_DEVICE": "no GPU is visible; leave device unset to stay on the CPU",
+    "CUDA_ERROR_INVALID_DEVICE": "implicit-conv info lists the devices there are",
+    "CUDA_ERROR_INVALID_VALUE": "implicit_conv.tma.lint explains what a tensor map must satisfy",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": "the GPU is newer or older than the kernel's target",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "this process can use the GPU no more; an array was freed early, "
+    "or the kernel is wrong: compute-sanitizer shows where",
+}
+
+
+@functools.cache
+def bindings() -> Any:
+    """cuda.bindings.driver, initialised.
+
+    Raises
+    ------
+    PlanError
+        No bindings, no driver, or one older than the bindings' generation, for which the compiler
+        that comes with them makes kernels.
+    """
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise PlanError(
+            "the GPU engine needs cuda-bindings: pip install 'implicit-conv[cu13]'"
+        ) from error
+    try:
+        (status,) = driver.cuInit(0)
+    except RuntimeError as error:
+        raise PlanError(
+            f"no CUDA driver could be loaded ({error}); install one for CUDA 13 (R580 or later), "
+            "or leave device unset to compute numpy arrays on the CPU"
+        ) from error
+    _check(driver, "cuInit", status)
+    _, version = driver.cuDriverGetVersion()
+    needed = driver.CUDA_VERSION // 1000
+    if version // 1000 < needed:
+        raise PlanError(
+            f"the CUDA driver is for CUDA {version // 1000}.{version % 1000 // 10}, but the "
+            f"installed cuda-bindings are for CUDA {needed}: update the driver, or install "
+            f"'implicit-conv[cu{version // 1000}]'"
+        )
+    return driver
+
+
+def _check(cuda: Any, what: str, status: Any) -> None:
+    if status == cuda.CUresult.CUDA_SUCCESS:
+        return
+    name = getattr(status, "name", str(status))
+    advice = ADVICE.get(name, "see the CUDA driver API's description of this error")
+    raise DriverError(f"{what} failed with {name}: {advice}")
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """The result of a driver function; DriverError where it fails."""
+    cuda = bindings()
+    status, *results = getattr(cuda, name)(*arguments)
+    _check(cuda, name, status)
+    return results[0] if len(results) == 1 else tuple(results) if results else None
+
+
+def current_device() -> int:
+    """The device of the current context; the primary context of device 0 where there is none."""
+    cuda = bindings()
+    status, device = cuda.cuCtxGetDevice()
+    if status == cuda.CUresult.CUDA_SUCCESS:
+        return int(device)
+    call("cuCtxSetCurrent", _primary_context(0))
+    return 0
+
+
+@functools.cache
+def _primary_context(device: int) -> Any:
+    """The context that CUDA libraries share; kept for the process."""
+    return call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", device))
+
+
+class on:  # noqa: N801 (reads as a verb: `with driver.on(1):`)
+    """A device made the current one for a ``with`` block; None: the current device, whichever.
+
+    ``with driver.on(device) as index`` gives its number.
+    """
+
+    def __init__(self, device: int | None) -> None:
+        self.device = device
+        self.pushed = False
+
+    def __enter__(self) -> int:
+        here = current_device()
+        if self.device is None or self.device == here:
+            return here
+        call("cuCtxPushCurrent", _primary_context(self.device))
+        self.pushed = True
+        return self.device
+
+    def __exit__(self, *_: object) -> None:
+        if self.pushed:
+            call("cuCtxPopCurrent")
+
+
+def device_of(address: int) -> int:
+    """The device that an address belongs to."""
+    attribute = bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(call("cuPointerGetAttribute", attribute, address))
+
+
+def current_arch() -> GpuArch:
+    """The GPU of the current context, or device 0 where there is none; see `device_arch`."""
+    return device_arch(current_device())
+
+
+@functools.cache
+def device_arch(device: int) -> GpuArch:
+    """The arch of a device: known rates of its generation, its own counts.
+
+    Raises
+    ------
+    PlanError
+        A GPU before sm_80, or a driver that cannot be used.
+    """
+    attributes, handle = bindings().CUdevice_attribute, call("cuDeviceGet", device)
+
+    def attribute(name: str) -> int:
+        return int(
+            call("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{name}"), handle)
+        )
+
+    major, minor = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
+    name = call("cuDeviceGetName", 256, handle).split(b"\0")[0].decode()
+    number = 10 * major + minor
+    if number < min(KNOWN):
+        raise PlanError(
+            f"the GPU {name} has compute capability {major}.{minor}, but kernels need 8.0 or "
+            "later; leave device unset to compute numpy arrays on the CPU"
+        )
+    nearest = gpu_arch(f"sm_{max(known for known in KNOWN if known <= number)}")
+    return replace(
+        nearest, cc=(major, minor, "a" if number >= 90 else ""), device=name,
+        sms=attribute("MULTIPROCESSOR_COUNT"),
+        smem_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""Kernels on a device: compiled and linked, loaded once a device, put on a stream."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from implicit_conv.gpu import driver
+from implicit_conv.gpu.arch import GpuArch
+from implicit_conv.kernels.variant import Variant
+
+
+@functools.cache
+def cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
+    """(image, entry) of a variant's kernel; independent of the device at hand."""
+    from implicit_conv.kernels.blob import signature
+    from implicit_conv.kernels.compile import compile_kernel
+    from implicit_conv.kernels.fprop import make_fprop
+
+    kernel = compile_kernel(make_fprop(v), signature(), cc, v.threads)
+    return kernel.cubin, kernel.entry
+
+
+@functools.cache
+def loaded(v: Variant, cc: tuple[int, int, str], device: int) -> Any:
+    """The kernel's handle."""
+    return load(*cubin(v, cc), device)
+
+
+def load(image: bytes, entry: str, device: int) -> Any:
+    """A kernel's handle, with all of the device's shared memory allowed to it."""
+    library = driver.call("cuLibraryLoadData", image, [], [], 0, [], [], 0)
+    kernel = driver.call("cuLibraryGetKernel", library, entry.encode())
+    attribute = driver.bindings().CUfunction_attribute
+    name = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    size = driver.device_arch(device).smem_bytes
+    place = driver.call("cuDeviceGet", device)
+    driver.call("cuKernelSetAttribute", name, size, kernel, place)
+    return kernel
+
+
+def enqueue(
+    kernel: Any,
+    blob: npt.NDArray[np.uint8],
+    blocks: int,
+    threads: int,
+    smem_bytes: int,
+    stream: int,
+) -> None:
+    """Launch a kernel whose one argument is `blob`; the driver copies it before this returns."""
+    cuda = driver.bindings()
+    config = cuda.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes, config.hStream = smem_bytes, cuda.CUstream(stream)
+    config.numAttrs = 0
+    parameters = (ctypes.c_void_p * 1)(blob.ctypes.data)
+    function = cuda.CUfunction(int(kernel))  # the launch takes a CUkernel in its place
+    driver.call("cuLaunchKernelEx", config, function, ctypes.addressof(parameters), 0)
+
+
+def run_dump(mode: str, arch: GpuArch, blob: bytes, size: int) -> None:
+    """Launch the probe of kernels/dump.py for a copy of `size` bytes on the default stream."""
+    from implicit_conv.kernels.blob import signature
+    from implicit_conv.kernels.compile import compile_kernel
+    from implicit_conv.kernels.dump import BARRIER_BYTES, THREADS, make_dump
+
+    compiled = compile_kernel(make_dump(mode), signature(), arch.cc, THREADS)
+    kernel = load(compiled.cubin, compiled.entry, driver.current_device())
+    rounds = -(-size // (16 * THREADS))
+    smem_bytes = BARRIER_BYTES + rounds * 16 * THREADS
+    enqueue(kernel, np.frombuffer(blob, np.uint8), 1, THREADS, smem_bytes, 0)

@@ -1,0 +1,86 @@
+"""Registers, spills and instructions of a kernel of each family on each target, by assembling.
+
+No GPU is needed, but the compilers' wheels are; counts hold for their versions alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+from implicit_conv.gpu.arch import KNOWN
+from implicit_conv.gpu.assembly import sass, tool
+from implicit_conv.gpu.candidates import variants
+from implicit_conv.gpu.evidence import KERNELS, kernel_name, targets
+from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.kernels.variant import Variant
+from implicit_conv.problem import GPU_DTYPES, Problem
+
+COMPILERS = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm")
+MATRIX = ("HGMMA", "HMMA", "FFMA")
+
+
+def compiler() -> str | None:
+    """Versions of all that turns a kernel into SASS, or None where some of it is missing."""
+    if find_spec("numba_cuda") is None or tool("nvdisasm") is None:
+        return None
+    found = []
+    for name in COMPILERS:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            return None  # of a toolkit that is no wheel: another version of it would not show
+    return ", ".join(found)
+
+
+def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
+    """(name and target, its largest tile, capability) of every family on every target."""
+    by_name: dict[str, Variant] = {}
+    for dtype in ("bfloat16", "float32"):
+        for v in variants(_problem(dtype), CLAMP, plain=False):
+            by_name.setdefault(kernel_name(v), v)
+    # What the planner never chooses beside descriptors: A of a plain im2col load from registers.
+    by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
+    for family in KERNELS:
+        for target in targets(family):
+            number = int(target.strip("sm_a"))
+            yield f"{family.name} {target}", by_name[family.name], KNOWN[number].cc
+
+
+def _problem(dtype: str) -> Problem:
+    return Problem.parse(
+        (32, 28, 28, 128), (256, 3, 3, 128), dtype, padding=1, layout="NHWC",
+        weight_layout="KRSC", dtypes=GPU_DTYPES,
+    )  # fmt: skip
+
+
+def counts(v: Variant, cc: tuple[int, int, str]) -> dict[str, Any]:
+    """What the linked kernel needs and contains."""
+    from implicit_conv.kernels.blob import signature
+    from implicit_conv.kernels.compile import compile_kernel
+    from implicit_conv.kernels.fprop import make_fprop
+
+    kernel = compile_kernel(make_fprop(v), signature(), cc, v.threads)
+    found = sass(kernel.cubin)
+    return {
+        "registers": kernel.registers,
+        "spill_bytes": kernel.spills,
+        "stack_bytes": kernel.stack,
+        "instructions": len(found),
+        "matrix": sum(name.startswith(MATRIX) for name in found),
+        "tensor_copies": sum(name.startswith("UTMALDG") for name in found),
+    }
+
+
+def measure() -> dict[str, Any]:
+    """The counts of all kernels; nothing where a compiler is missing."""
+    versions = compiler()
+    if versions is None:
+        return {}
+    return {
+        "gpu compiler": versions,
+        "gpu": {name: counts(v, cc) for name, v, cc in kernels()},
+    }

@@ -1,0 +1,84 @@
+"""What a terminal shows: tables and progress by rich, or plain text on machines without it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+Rows = list[list[str]]
+Show = Callable[[str, int, int], None]  # (layer, done, of)
+RICH = find_spec("rich") is not None
+WIDTH = 180  # where there is no terminal
+
+
+class Plain:
+    """The little of rich's Console that is used here."""
+
+    def print(self, *parts: object) -> None:
+        """Print the parts on a line."""
+        print(*parts)
+
+
+def console() -> Any:
+    """A console as wide as the terminal, or as a table needs where there is none."""
+    if not RICH:
+        return Plain()
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDTH)
+
+
+def table_of(columns: Sequence[str], lines: Rows, title: str = "") -> Any:
+    """A terminal table whose numbers are right-aligned."""
+    if not RICH:
+        return _plain_table(columns, lines, title)
+    from rich.table import Table
+
+    table = Table(title=title, header_style="bold")
+    for number, heading in enumerate(columns):
+        table.add_column(heading, justify="left" if number < 2 else "right")
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def _plain_table(columns: Sequence[str], lines: Rows, title: str) -> str:
+    rows = [list(columns), *lines]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(columns))]
+    text = [title] if title else []
+    for row in rows:
+        cells = (
+            cell.ljust(width) if at < 2 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )  # fmt: skip
+        text.append("  ".join(cells).rstrip())
+    return "\n".join(text)
+
+
+def stack(*parts: Any) -> Any:
+    """Tables and lines below each other."""
+    if not RICH:
+        return "\n".join(map(str, parts))
+    from rich.console import Group
+
+    return Group(*parts)
+
+
+@contextmanager
+def progress(console: Any) -> Iterator[Show]:
+    """A progress bar with the time left; without rich, a line when a layer begins."""
+    if not RICH:
+        yield lambda layer, done, total: print(f"{done}/{total} {layer}", file=sys.stderr)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Left
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Left())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda layer, done, total: bar.update(
+            task, description=layer, completed=done, total=total
+        )

@@ -1,0 +1,190 @@
+"""A driver that records what it is asked and computes in the kernel's place, from its params blob.
+
+Structures and enumerations are those of cuda.bindings; nothing here shows that a driver accepts
+them.
+"""
+
+import ctypes
+import importlib.util
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from implicit_conv import reference
+from implicit_conv.gpu import driver, launch, load
+from implicit_conv.kernels import ptx
+from implicit_conv.kernels.call import MAP_BYTES, Call, Limits
+from implicit_conv.kernels.geometry import Geometry
+
+STREAM = 77
+PARTS = ((Call, np.int64), (Geometry, np.int32), (Limits, np.float32))
+
+
+class Device:
+    """A device array: an address and the interface; it remembers nothing else."""
+
+    def __init__(self, address, shape, dtype=np.float16, strides=None):
+        self.__cuda_array_interface__ = {
+            "data": (address, False), "shape": shape, "typestr": np.dtype(dtype).str,
+            "strides": strides, "version": 3, "stream": STREAM,
+        }  # fmt: skip
+
+
+class Recorder:
+    """cuda.bindings.driver whose functions are recorded and succeed.
+
+    Two devices are there, 0 the current one. A launch convolves arrays that lie in memory which was
+    allocated here.
+    """
+
+    def __init__(self, real):
+        self.real, self.calls, self.capability, self.contexts = real, [], (9, 0), [0]
+        self.failures, self.memory, self.blob = {}, {}, b""
+        self.entries, self.free = [], 1 << 24
+
+    def __getattr__(self, name):
+        value = getattr(self.real, name)
+        if not (name.startswith("cu") and name[2].isupper() and callable(value)) or "_t" in name:
+            return value
+
+        def call(*arguments):
+            self.calls.append((name, arguments))
+            success = self.real.CUresult.CUDA_SUCCESS
+            if name == "cuStreamQuery":
+                return (self.failures.get(name, success),)
+            if name in self.failures:
+                return self.failures[name], None
+            answer = getattr(self, f"_{name}", self.other(name))(*arguments)
+            return (success,) if answer is None else (success, answer)
+
+        return call
+
+    def other(self, name):
+        encoded = SimpleNamespace(opaque=list(range(16)))
+        return lambda *_: encoded if name.startswith("cuTensorMapEncode") else 0
+
+    def __getitem__(self, prefix):
+        """Arguments of the calls whose names begin so."""
+        return [arguments for name, arguments in self.calls if name.startswith(prefix)]
+
+    def launched(self):
+        """(Call, Geometry, Limits, configuration) of the last launch."""
+        at, parts = 2 * MAP_BYTES, []
+        for kind, dtype in PARTS:
+            size = len(kind._fields) * np.dtype(dtype).itemsize
+            parts.append(kind(*np.frombuffer(self.blob[at : at + size], dtype).tolist()))
+            at += size
+        return *parts, self["cuLaunchKernelEx"][-1][0]
+
+    def array(self, address, shape, strides, dtype):
+        """The array at an address in allocated memory, or None."""
+        for start, content in self.memory.items():
+            if start <= address < start + content.size:
+                rest = content[address - start :].view(dtype)
+                return np.lib.stride_tricks.as_strided(rest, shape, strides)
+        return None
+
+    def _cuLibraryGetKernel(self, library, entry):
+        self.entries.append(entry.decode())
+        return len(self.entries) - 1
+
+    def _cuLaunchKernelEx(self, config, function, parameters, extra):
+        where = ctypes.cast(parameters, ctypes.POINTER(ctypes.c_void_p))[0]
+        size = sum(len(kind._fields) * np.dtype(dtype).itemsize for kind, dtype in PARTS)
+        self.blob = ctypes.string_at(where, 2 * MAP_BYTES + size)
+        dtype = self.entries[int(function)]
+        if dtype in ("float16", "float32"):
+            self.convolve(dtype)
+
+    def convolve(self, dtype):
+        """What a kernel without residual and activation writes to y, by the oracle."""
+        call, g, *_ = self.launched()
+        channels, filters = g.groups * g.C, g.groups * g.K
+        x = self.array(
+            call.x, (g.N, channels, g.H, g.W), (call.x_n, call.x_c, call.x_h, call.x_w), dtype
+        )
+        w = self.array(
+            call.w, (filters, g.C, g.R, g.S), (call.w_k, call.w_c, call.w_r, call.w_s), dtype
+        )
+        y = self.array(
+            call.y, (g.N, filters, g.P, g.Q), (call.y_n, call.y_k, call.y_p, call.y_q), dtype
+        )
+        if x is None or w is None or y is None:
+            return
+        high = (
+            (g.P - 1) * g.stride_h + (g.R - 1) * g.dilation_h + 1 - g.H - g.pad_h,
+            (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w + 1 - g.W - g.pad_w,
+        )
+        y[...] = reference.conv2d(
+            x, w, stride=(g.stride_h, g.stride_w), dilation=(g.dilation_h, g.dilation_w),
+            pads=((g.pad_h, high[0]), (g.pad_w, high[1])), groups=g.groups,
+        )  # fmt: skip
+        if call.bias:
+            y += self.array(call.bias, (filters, 1, 1), (y.itemsize, 0, 0), dtype)
+
+    def _cuDeviceGet(self, number):
+        return self.real.CUdevice(number)
+
+    def _cuCtxGetDevice(self):
+        return self.real.CUdevice(self.contexts[-1])
+
+    def _cuDevicePrimaryCtxRetain(self, device):
+        return int(device)
+
+    def _cuCtxPushCurrent(self, context):
+        self.contexts.append(context)
+
+    def _cuCtxPopCurrent(self):
+        return self.contexts.pop()
+
+    def _cuDeviceGetName(self, length, device):
+        return b"recorded\0"
+
+    def _cuDeviceGetAttribute(self, attribute, device):
+        major, minor = self.capability
+        numbers = {"MAJOR": major, "MINOR": minor, "COUNT": 132, "OPTIN": 227 << 10}
+        return numbers[attribute.name.split("_")[-1]]
+
+    def _cuMemAlloc(self, size):
+        address = self.free
+        self.free += -(-size // 1024) * 1024
+        self.memory[address] = np.full(size, 0xFF, np.uint8)  # poison: NaN in every type
+        return self.real.CUdeviceptr(address)
+
+    def _cuMemFree(self, pointer):
+        del self.memory[int(pointer)]
+
+    def _cuMemcpyHtoD(self, to, source, size):
+        self.memory[int(to)][:size] = np.frombuffer(ctypes.string_at(source, size), np.uint8)
+
+    def _cuMemcpyDtoH(self, to, source, size):
+        ctypes.memmove(to, self.memory[int(source)].ctypes.data, size)
+
+
+@pytest.fixture
+def device_array():
+    return Device
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """The driver replaced, and with it the compiler, which other tests run."""
+    reason = "needs numba-cuda and cuda-bindings: pip install 'implicit-conv[cu13]'"
+    real = pytest.importorskip("cuda.bindings.driver", reason=reason, exc_type=ImportError)
+    if importlib.util.find_spec("numba_cuda") is None:
+        pytest.skip(reason)
+    if ptx.SIMULATED:
+        pytest.skip("kernels are simulated in this process")
+    recorder = Recorder(real)
+    monkeypatch.setattr(driver, "bindings", lambda: recorder)
+    monkeypatch.setattr(load, "cubin", lambda v, cc: (b"image", v.dtype))
+    kept = (
+        driver.device_arch, driver._primary_context, load.loaded, launch._encoded_activation,
+        launch._encoded_filter,
+    )  # fmt: skip
+    for function in kept:
+        function.cache_clear()
+    yield recorder
+    for function in kept:
+        function.cache_clear()

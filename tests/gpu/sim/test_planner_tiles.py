@@ -1,0 +1,38 @@
+"""The tiles that the planner chooses from, which the families' small ones stand for elsewhere."""
+
+import numpy as np
+import pytest
+
+from implicit_conv.gpu.arch import gpu_arch
+from implicit_conv.gpu.candidates import variants
+from implicit_conv.gpu.evidence import kernel_name
+from implicit_conv.gpu.plan import plan
+from implicit_conv.gpu.simulate import simulate
+from implicit_conv.gpu.testing import EVERYTHING, loaded, problem_of, stored
+from implicit_conv.testing import Case, to_nchw
+
+CASE = Case(
+    N=6, C=72, K=264, size=(3, 9), padding=((1, 1), (1, 1)), layout="NHWC", weight_layout="KRSC"
+)  # 162 pixels, two channel blocks, and more filters than the widest tile has
+DEVICES = {"wgmma": "sm_90", "mma": "sm_100"}
+
+
+def kernels():
+    """Every tile of every family that loads by tensor copies; cp.async has the same consumers."""
+    return [
+        pytest.param(v, id=f"{kernel_name(v)} {v.tile_m}x{v.tile_n}")
+        for v in variants(problem_of(CASE, "bfloat16"), 0, plain=True)
+        if v.producer == "tma"
+    ]
+
+
+@pytest.mark.parametrize("v", kernels())
+def test_tile_equals_oracle(v):
+    made = plan(
+        problem_of(CASE, "bfloat16"), gpu_arch(DEVICES[v.consumer]), variant=v, options=EVERYTHING
+    )
+    assert min(made.tiles[1:]) >= 2
+    x, w = CASE.inputs(2, integers=True)
+    arrays = (stored(array, v.dtype) for array in CASE.arrange(x, w))
+    y = to_nchw(loaded(simulate(made, *arrays, blocks=2), v.dtype), "NHWC")
+    assert np.array_equal(y, loaded(stored(CASE.reference(x, w), v.dtype), v.dtype))

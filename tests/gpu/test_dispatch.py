@@ -1,0 +1,187 @@
+"""Where arrays are computed: by what they are, by device=, by settings; over a recorded driver."""
+
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+from implicit_conv import DriverError, PlanError, ShapeError, config, conv2d, plan_conv2d
+from implicit_conv.errors import DTypeError
+from implicit_conv.testing import Case
+
+
+def test_memory_order_decides_not_the_names_of_axes(recorder, device_array):
+    """An N, C, H, W view of channels-last memory takes the copies of 16 bytes."""
+    x = device_array(4096, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
+    w = device_array(1 << 17, (64, 64, 3, 3), np.float16, (1152, 2, 384, 128))
+    y = device_array(1 << 20, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
+    assert conv2d(x, w, padding=1, out=y) is y
+    call, *_ = recorder.launched()
+    assert (call.x_n, call.x_h, call.x_w, call.x_c) == (8192, 1024, 128, 2)
+    assert (call.w_k, call.w_r, call.w_s, call.w_c) == (1152, 384, 128, 2)
+    assert (call.y_n, call.y_p, call.y_q, call.y_k) == (8192, 1024, 128, 2)
+    assert len(recorder["cuTensorMapEncode"]) == 2
+
+
+def test_channels_first_memory_and_one_image(recorder, device_array):
+    x, w = device_array(4096, (64, 8, 8)), device_array(1 << 17, (64, 64, 3, 3))
+    y, bias = device_array(1 << 20, (64, 8, 8)), device_array(1 << 19, (64,))
+    conv2d(x, w, bias, padding=1, out=y, activation="relu", residual=y)
+    call, _, limits, config = recorder.launched()
+    assert (call.x_c, call.x_h, call.x_w) == (128, 16, 2)
+    assert (call.residual, call.bias, config.blockDimX) == (1 << 20, 1 << 19, 256)
+    assert tuple(limits) == (0.0, float("inf"))
+    assert not recorder["cuTensorMapEncode"]
+
+
+CASES = {
+    "NCHW": Case(2, 8, 8, size=(9, 11), padding=((1, 0), (2, 1)), stride=(2, 1)),
+    "NHWC": Case(1, 8, 16, layout="NHWC", weight_layout="RSCK", dilation=(1, 2), kernel=(2, 3)),
+    "groups": Case(2, 3, 5, groups=2, layout="NCHW", weight_layout="KRSC"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numpy_arrays_are_sent_rearranged_and_fetched(recorder, name):
+    """The recorded driver convolves what lies where the params blob says it lies."""
+    case = CASES[name]
+    x, w = case.inputs(0, integers=True)
+    given, bias = case.arrange(x, w), np.arange(case.K * case.groups, dtype=np.float32)
+    y = conv2d(*given, bias, **case.options, device="cuda")
+    assert np.array_equal(y, conv2d(*given, bias, **case.options)) and y.flags.c_contiguous
+    assert len(recorder["cuMemFree"]) == len(recorder["cuMemAlloc"]) == 4
+
+
+def test_one_image_of_numpy_into_an_array_of_the_callers(recorder):
+    x, w = np.ones((8, 6, 7), np.float16), np.ones((16, 8, 3, 3), np.float16)
+    out = np.empty((16, 4, 5), np.float16)
+    assert conv2d(x, w, device="cuda", out=out) is out
+    assert np.all(out == 72)
+    swapped = conv2d(x.astype(">f2"), w.astype(">f2"), device="cuda")
+    assert np.array_equal(swapped, out) and swapped.dtype.isnative
+    with pytest.raises(ShapeError, match=r"out has shape \(1, 4, 5\) but the output has \(16"):
+        conv2d(x, w, device="cuda", out=np.empty((1, 4, 5), np.float16))
+
+
+def test_a_packed_filter_stays_on_the_gpu(recorder):
+    case = CASES["NCHW"]
+    x, w = case.inputs(0, integers=True)
+    made = plan_conv2d(x.shape, w.shape, device="cuda", padding=case.padding, stride=case.stride)
+    packed = made.pack(w)
+    alive = weakref.ref(packed.operand.owner)
+    for _ in range(2):
+        assert np.array_equal(made(x, packed), case.reference(x, w))
+    assert len(recorder["cuMemcpyHtoD"]) == 3  # w, and x twice
+    assert alive() is not None
+    del packed
+    assert alive() is None and len(recorder["cuMemFree"]) == len(recorder["cuMemAlloc"])
+
+
+def test_settings_send_numpy_arrays_and_leave_device_arrays(recorder, device_array):
+    x, w = np.ones((1, 8, 6, 6), np.float32), np.ones((8, 8, 3, 3), np.float32)
+    with config(device="cuda:1"):
+        conv2d(x, w)
+        assert recorder.contexts == [0]
+        assert recorder["cuCtxPushCurrent"]
+        conv2d(x, w, device="cpu")
+        assert len(recorder["cuLaunchKernelEx"]) == 1
+        y = device_array(1 << 20, (1, 8, 4, 4), np.float32)
+        xs, ws = device_array(4096, x.shape, np.float32), device_array(1 << 19, w.shape, np.float32)
+        conv2d(xs, ws, out=y)
+        assert len(recorder["cuLaunchKernelEx"]) == 2
+
+
+def test_arrays_that_do_not_lie_together_are_refused(recorder, device_array):
+    x, w = device_array(4096, (1, 8, 6, 6)), device_array(1 << 19, (8, 8, 3, 3))
+    y = device_array(1 << 20, (1, 8, 4, 4))
+    host = np.ones((8, 8, 3, 3), np.float16)
+    with pytest.raises(DTypeError, match="ndarray is no device array"):
+        conv2d(x, host, out=y)
+    with pytest.raises(PlanError, match="w lies on a device on which x does not"):
+        conv2d(np.ones((1, 8, 6, 6), np.float16), w)
+    with pytest.raises(PlanError, match="x lies on cuda, not on 'cpu'; copy it"):
+        conv2d(x, w, out=y, device="cpu")
+    with pytest.raises(ShapeError, match="out overlaps x in memory"):
+        conv2d(x, w, padding=1, out=x)
+    with pytest.raises(DTypeError, match="no result array can be made for Device; pass out="):
+        conv2d(x, w)
+
+
+class Elsewhere:
+    """A device array of GPU 1, as torch's: it tells by DLPack."""
+
+    def __init__(self, array):
+        self.__cuda_array_interface__ = array.__cuda_array_interface__
+
+    def __dlpack_device__(self):
+        return 2, 1
+
+
+def test_the_gpu_that_holds_x_computes(recorder, device_array):
+    x, w = device_array(4096, (1, 8, 6, 6)), device_array(1 << 19, (8, 8, 3, 3))
+    y = device_array(1 << 20, (1, 8, 4, 4))
+    with pytest.raises(PlanError, match="w lies on cuda:1, but x on cuda:0"):
+        conv2d(x, Elsewhere(w), out=y)
+    conv2d(*map(Elsewhere, (x, w)), out=Elsewhere(y))
+    assert [int(context) for (context,) in recorder["cuCtxPushCurrent"]] == [1]
+    assert recorder.contexts == [0]
+    with pytest.raises(PlanError, match="x lies on cuda:1, not on 'cuda:0'"):
+        conv2d(*map(Elsewhere, (x, w)), out=Elsewhere(y), device="cuda:0")
+
+
+def test_a_plan_for_another_gpu_is_not_run(recorder):
+    made = plan_conv2d((1, 8, 6, 6), (8, 8, 3, 3), device="sm_120")
+    with pytest.raises(PlanError, match="plan is for sm_120a, but recorded is sm_90a; plan with"):
+        made(np.ones((1, 8, 6, 6), np.float32), np.ones((8, 8, 3, 3), np.float32))
+
+
+def test_wrong_arrays_for_a_plan_are_named_in_the_callers_layout(recorder):
+    made = plan_conv2d((1, 8, 6, 6), (8, 8, 3, 3), device="cuda")
+    x, w = np.ones((1, 8, 6, 6), np.float32), np.ones((8, 8, 3, 3), np.float32)
+    with pytest.raises(ShapeError, match=r"x has shape \(1, 6, 6, 8\), but .* \(1, 8, 6, 6\)"):
+        made(x.transpose(0, 2, 3, 1), w)
+    with pytest.raises(ShapeError, match=r"w has shape \(3, 3, 8, 8\), but .* \(8, 8, 3, 3\)"):
+        made(x, w.transpose(2, 3, 0, 1))
+    with pytest.raises(DTypeError, match="x is float64, but the plan is for float32"):
+        made(x.astype(np.float64), w)
+    with pytest.raises(ShapeError, match=r"bias has shape \(3,\)"):
+        made(x, w, np.ones(3, np.float32))
+
+
+def test_memory_errors_reach_the_caller(recorder):
+    recorder.failures["cuMemAlloc"] = recorder.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+    with pytest.raises(DriverError, match="free device memory, or take a smaller batch"):
+        conv2d(np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 3, 3), np.float32), device="cuda")
+
+
+def test_dtypes_that_no_kernel_has_are_refused():
+    with pytest.raises(DTypeError, match="float64 is not served; convert to one of float16"):
+        plan_conv2d((1, 8, 6, 6), (8, 8, 3, 3), "float64", device="sm_90a")
+
+
+def test_numpy_arrays_never_touch_the_gpu():
+    code = """
+import sys
+import numpy as np
+from implicit_conv import conv2d, plan_conv2d
+conv2d(np.ones((1, 8, 9, 9), np.float32), np.ones((8, 8, 3, 3), np.float32))
+conv2d([[[[1.0]]]], [[[[2.0]]]])
+plan_conv2d((1, 8, 9, 9), (8, 8, 3, 3), "bfloat16", device="sm_90a").explain()
+print(sorted(n for n in sys.modules if n.startswith(("cuda", "numba.cuda", "numba_cuda"))))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
+
+
+def test_explain_for_a_gpu_on_the_command_line(capsys):
+    from implicit_conv.cli import main
+
+    shapes = "256,64,56,56", "64,64,3,3"
+    assert main(["explain", *shapes, "--padding=1", "--dtype=bfloat16", "--device=sm_90a"]) == 0
+    assert "TMA im2col + wgmma" in capsys.readouterr().out
+    assert main(["explain", *shapes, "--device=sm_70"]) == 2
+    assert "before sm_80 lack asynchronous copies" in capsys.readouterr().err
