@@ -62,11 +62,25 @@ def _numba_cache():
         config.CACHE_DIR = before
 
 
+def _variant(function):
+    """A hash of what `function` closes over.
+
+    The linker takes functions of one name for one function, and Numba's names differ by a number
+    that counts anew in every process: a variant loaded from the cache might call another's code.
+    """
+    names = []
+    for cell in function.__closure__:
+        value = getattr(cell.cell_contents, "py_func", cell.cell_contents)
+        names.append(getattr(value, "__qualname__", None) or repr(value))
+    return hashlib.sha256(" ".join(names).encode()).hexdigest()[:12]
+
+
 def kernel(*signature, **options):
     """`numba.njit` for the engine: no GIL, numpy's error model, compiled code kept in our folder.
 
     Without a signature the function is only ever called by compiled code: it has no wrappers for
-    Python and C, and no cache entry, since it becomes part of its callers.
+    Python and C, and no cache entry, since it becomes part of its callers. One that a factory makes
+    is named after its variant.
     """
     from numba import njit
 
@@ -75,6 +89,8 @@ def kernel(*signature, **options):
     options = {"nogil": True, "error_model": "numpy", **(outer if signature else inner), **options}
 
     def decorate(function):
+        if function.__closure__:
+            function.__qualname__ += f"_{_variant(function)}"
         with _numba_cache():
             return njit(*signature, **options)(function)
 
