@@ -73,6 +73,13 @@ _RULES: dict[str, Callable[[Problem, str], str | None]] = {
 ALGORITHMS = tuple(_RULES)
 
 
+def widened(problem: Problem) -> Problem:
+    """A problem of 16-bit floats as the engine sums it: in float32."""
+    if problem.dtype == problem.sum_dtype:
+        return problem
+    return replace(problem, dtype=problem.sum_dtype, converted=True)
+
+
 def collapsed(problem: Problem) -> Problem:
     """A pointwise problem with all pixels that lie one behind the other as a single row."""
     h, w = problem.size

@@ -21,6 +21,7 @@ class CpuArch:
     l2_bytes: int
     threads: int
     tile_pixels: int  # output pixels of the largest register tile; two vectors of filters wide
+    f16c: bool = True  # float16 is converted by an instruction
 
     def lanes(self, itemsize: int) -> int:
         """Elements of one vector."""
@@ -97,4 +98,5 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
         l2_bytes=_cache_bytes(2, DEFAULT_L2),
         threads=threads or available_threads(),
         tile_pixels=REGISTER_PIXELS[bits, registers],
+        f16c=bits == 512 or features.get("f16c", False) or arm,
     )

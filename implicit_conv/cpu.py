@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from implicit_conv.arrays import Array
+from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.plan import Plan
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
@@ -17,6 +17,7 @@ from implicit_conv.schedule import Load
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Operator, Prepared
+    from implicit_conv.kernels.cpu.storage import Format
 
 PREPARED_LAUNCHES = 64  # of a plan: one for each combination of strides it has met
 
@@ -60,13 +61,27 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+def number_format(plan: Plan) -> Format:
+    """What numbers are stored as, from x to y."""
+    from implicit_conv.kernels.cpu.storage import SOFT_FLOAT16, Format
+
+    soft = {} if plan.arch.f16c else {"float16": SOFT_FLOAT16}
+    x, y = (soft.get(dtype, dtype) for dtype in (plan.problem.dtype, plan.y_dtype))
+    return Format(x, plan.problem.sum_dtype, y)
+
+
+def bits(array: Array) -> Array:
+    """`array` as compiled code takes it: 16-bit floats as integers; a view."""
+    return array.view(np.uint16) if array.itemsize == 2 else array
+
+
 @functools.lru_cache(maxsize=512)
 def operator(plan: Plan, recording: bool = False) -> Operator:
     """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
     from implicit_conv.kernels.cpu.operator import Depthwise, Fprop, Winograd
 
-    g, itemsize = plan.geometry, plan.problem.itemsize
-    machine = g, itemsize, plan.arch.lanes(itemsize), plan.arch.fma
+    g = plan.geometry
+    machine = g, number_format(plan), plan.lanes, plan.arch.fma
     if plan.winograd:
         end = plan.problem.output
         return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, recording=recording)
@@ -81,7 +96,7 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
 def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
     """`w`, in the problem's weight layout, as panels."""
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
-    panels = operator(plan, record != 0).pack(w, axes, plan.threads, record)
+    panels = operator(plan, record != 0).pack(bits(w), axes, plan.threads, record)
     return PackedFilter(panels, filter_key(plan), panels.ctypes.data)
 
 
@@ -96,6 +111,8 @@ def run(
     record: int = 0,
 ) -> None:
     """y = activation(conv(x, w) + bias + residual); all arrays 4-d in the problem's layout."""
+    x, y = bits(x), bits(y)
+    w = w if isinstance(w, PackedFilter) else bits(w)
     key = (
         x.strides, y.strides, residual is not None and residual.strides, bias is not None,
         isinstance(w, PackedFilter) or w.strides, record,
@@ -184,7 +201,7 @@ def executed_loads(plan: Plan, x: Array, w: Array) -> list[Load]:
     from implicit_conv.kernels.cpu.record import Recording
 
     recording = Recording(capacity=2 * len(plan.trace()) + 64)
-    y = np.empty(plan.problem.output_shape, plan.problem.dtype)
+    y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
     run(plan, x, w, y, record=recording.address)
     mode = "w" if plan.geometry.step_w == plan.geometry.stride_w else "tile"
     return sorted(

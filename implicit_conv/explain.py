@@ -42,10 +42,10 @@ def _machine(plan: Plan) -> str:
 def _tile(plan: Plan) -> str:
     g = plan.geometry
     row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
-    lanes = plan.arch.lanes(plan.problem.itemsize)
     return (
         f"{g.tile_n} images x {g.tile_p} output rows x {g.tile_q} {row}, cut into register "
-        f"tiles of at most {g.tile_m} pixels x {g.tile_k} filters ({g.tile_k // lanes} vectors)"
+        f"tiles of at most {g.tile_m} pixels x {g.tile_k} filters "
+        f"({g.tile_k // plan.lanes} vectors)"
     )
 
 
@@ -83,7 +83,7 @@ def _items(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    buffer = 0 if plan.in_place else buffer_bytes(plan.geometry, plan.problem.itemsize)
+    buffer = 0 if plan.in_place else buffer_bytes(plan.geometry, plan.itemsize)
     return (
         f"scratch {plan.workspace_bytes / plan.threads / 1024:.0f} KiB a thread (input buffer "
         f"{buffer / 1024:.0f} KiB), packed filter {plan.packed_bytes / 1024:.0f} KiB"
@@ -91,5 +91,4 @@ def _memory(plan: Plan) -> str:
 
 
 def _peak_share(plan: Plan) -> float:
-    lanes = plan.arch.lanes(plan.problem.itemsize)
-    return plan.flops / (4 * lanes) / max(plan.cycles, 1.0)
+    return plan.flops / (4 * plan.lanes) / max(plan.cycles, 1.0)

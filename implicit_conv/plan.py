@@ -14,6 +14,7 @@ from implicit_conv.algorithms import (
     by_channels,
     collapsed,
     refusal,
+    widened,
     winograd_size,
 )
 from implicit_conv.arch import CpuArch
@@ -28,7 +29,7 @@ from implicit_conv.kernels.cpu.sizes import (
 )
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.tile import Tile
-from implicit_conv.problem import Problem
+from implicit_conv.problem import ITEMSIZES, Problem
 from implicit_conv.schedule import Load, depthwise_trace, trace
 from implicit_conv.tiling import (
     BOXED_SCRATCH_BYTES,
@@ -79,9 +80,26 @@ class Plan:
         return {}
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element of buffers, panels and sums."""
+        return ITEMSIZES[self.problem.sum_dtype]
+
+    @property
+    def lanes(self) -> int:
+        """Elements of one vector of sums."""
+        return self.arch.lanes(self.itemsize)
+
+    @functools.cached_property
+    def y_dtype(self) -> str:
+        """What the kernels round sums to: `out_dtype`, where they can."""
+        served = (self.problem.dtype, self.problem.sum_dtype)
+        wanted = self.out_dtype or self.problem.dtype
+        return wanted if wanted in served else self.problem.sum_dtype
+
+    @property
     def workspace_bytes(self) -> int:
         """Scratch of all threads, beside the packed filter."""
-        lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
+        lanes, itemsize = self.lanes, self.itemsize
         g, packs = self.geometry, self.packs_in_loop
         if self.algorithm == "depthwise":
             return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place).total
@@ -106,7 +124,7 @@ class Plan:
     @property
     def packed_bytes(self) -> int:
         """The packed filter."""
-        lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
+        lanes, itemsize = self.lanes, self.itemsize
         g = self.geometry
         if self.algorithm == "depthwise":
             return depthwise_panel_bytes(g, itemsize) * integers.block_count(g)
@@ -117,7 +135,7 @@ class Plan:
     def peak_bytes(self) -> int:
         """Scratch, packed filter and output."""
         n, k, p, q = (self.problem.N, self.problem.K, *self.problem.output)
-        return self.workspace_bytes + self.packed_bytes + n * k * p * q * self.problem.itemsize
+        return self.workspace_bytes + self.packed_bytes + n * k * p * q * ITEMSIZES[self.y_dtype]
 
     @property
     def flops(self) -> int:
@@ -174,8 +192,8 @@ class Plan:
     def trace(self) -> list[Load]:
         """The loads the engine executes for packed arrays of the problem's layout."""
         if self.algorithm == "depthwise":
-            return depthwise_trace(self.geometry, self.problem.itemsize, self.in_place)
-        return trace(self.geometry, self.problem.itemsize, self.in_place, self.chunk)
+            return depthwise_trace(self.geometry, self.itemsize, self.in_place)
+        return trace(self.geometry, self.itemsize, self.in_place, self.chunk)
 
 
 def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collapse: bool) -> Plan:
@@ -205,7 +223,7 @@ def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collap
     served = [name for name in names if refusal(problem, name, precision) is None]
     if precision == "strict" and "depthwise" in served and len(served) > 1:
         # Their sums differ in order, so the choice must not depend on batch or threads.
-        many = problem.groups >= arch.lanes(problem.itemsize)
+        many = problem.groups >= arch.lanes(widened(problem).itemsize)
         served = ["depthwise"] if many else [name for name in served if name != "depthwise"]
     if "pointwise" in served:  # implicit GEMM too, with longer rows
         served = ["pointwise"]
@@ -223,18 +241,18 @@ def _plans(
 ) -> list[Plan]:
     """The best plan of one algorithm, or none where its scratch would be too large."""
     m = winograd_size(algorithm)
-    view = problem
+    view = widened(problem)
     if m:
-        view = boxed(problem, m)
+        view = boxed(view, m)
         tilings = boxed_candidates(view, arch, m)
         costs = [boxed_estimate(view, arch, g, m) for g in tilings]
     elif algorithm == "depthwise":
-        view = by_channels(problem)
+        view = by_channels(view)
         tilings = depthwise_candidates(view, arch)
         costs = [depthwise_estimate(view, arch, g) for g in tilings]
     else:
         if algorithm == "pointwise" and collapse:
-            view = collapsed(problem)
+            view = collapsed(view)
         tilings = candidates(view, arch)
         costs = [estimate(view, arch, g) for g in tilings]
     if not tilings:
@@ -245,7 +263,7 @@ def _plans(
     return [
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
-            tile=tile_of(g, arch, problem), geometry=g, threads=threads,
+            tile=tile_of(g, arch, view), geometry=g, threads=threads,
             chunk=1 if algorithm == "depthwise" else panel_chunk(g, threads),
             in_place=_in_place(view, algorithm, arch),
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
@@ -256,7 +274,8 @@ def _plans(
 def _in_place(view: Problem, algorithm: str, arch: CpuArch) -> bool:
     """Whether x is read where it lies: depthwise can leave out the taps that meet padding."""
     if algorithm == "depthwise":
-        return view.layout == "NHWC" and view.C >= arch.lanes(view.itemsize)
+        together = view.layout == "NHWC" and not view.converted
+        return together and view.C >= arch.lanes(view.itemsize)
     return algorithm in ("implicit_gemm", "pointwise") and reads_in_place(view)
 
 

@@ -51,7 +51,7 @@ def reads_in_place(problem: Problem) -> bool:
             problem.size, strict=True,
         )
     )  # fmt: skip
-    return inside and problem.layout == "NHWC"
+    return inside and problem.layout == "NHWC" and not problem.converted
 
 
 def channel_block(problem: Problem) -> int:
@@ -223,7 +223,7 @@ def depthwise_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
         for block in sorted(blocks)
     ]  # fmt: skip
     limit = arch.l2_bytes * BUFFER_SHARE
-    in_place = problem.layout == "NHWC"
+    in_place = problem.layout == "NHWC" and not problem.converted
     sizes = [depthwise_layout(g, problem.itemsize, lanes, in_place).total for g in tilings]
     fitting = [g for g, size in zip(tilings, sizes, strict=True) if size <= limit]
     return fitting or [tilings[sizes.index(min(sizes))]]
@@ -241,7 +241,7 @@ def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     multiply = pixels * vectors * g.R * g.S / LOADS_PER_CYCLE + calls
     load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
     store = pixels * min(g.tile_c, g.C) * cost
-    if problem.layout == "NHWC":  # read and written in place
+    if problem.layout == "NHWC" and not problem.converted:  # read and written in place
         load = store = rows * ROW_CYCLES
     items = max(1, integers.tile_count(g) * integers.block_count(g))
     threads = thread_count(problem, arch)

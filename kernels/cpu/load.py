@@ -9,37 +9,38 @@ import functools
 
 from numba import types
 
-from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu import memory, storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.record import ACTIVATION, recorder
-from implicit_conv.kernels.cpu.table import compile_part
+from implicit_conv.kernels.cpu.table import TRANSPOSE_IN, compile_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 
 @functools.cache
-def make_load_row(lanes, itemsize):
-    """load_row for elements of `itemsize` bytes, on vectors of `lanes`."""
-    transpose_block = make_transpose_block(lanes)
-    copy_element = memory.copy_bytes(itemsize)
+def make_load_row(lanes, form):
+    """load_row for numbers of `form`, on vectors of `lanes`."""
+    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)
+    move = storage.make_move(form.x, form.sums, lanes)
+    move_element = storage.make_move_element(form.x, form.sums)
+    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.sums]  # of what is read, and written
 
     @kernel()
     def copy_pixels(target, source, step, pixels, channels):
         """Channels lie together: pixel by pixel, or the whole run at once where pixels do too."""
-        pitch = channels * itemsize
-        if step == pitch:
-            memory.copy(target, source, pixels * pitch)
+        if step == channels * size:
+            move(target, source, pixels * channels)
             return
         for i in range(pixels):
-            memory.copy(target + i * pitch, source + i * step, pitch)
+            move(target + i * channels * itemsize, source + i * step, channels)
 
     @kernel()
     def gather_pixels(target, source, step, channel, pixels, channels):
         """Any strides at all, element by element."""
         for i in range(pixels):
             for c in range(channels):
-                copy_element(
+                move_element(
                     target + (i * channels + c) * itemsize, source + i * step + c * channel
                 )
 
@@ -50,7 +51,7 @@ def make_load_row(lanes, itemsize):
         span = (pixels - 1) * step + 1  # source pixels that may be read
         for c in range(0, channels, lanes):
             for w in range(0, span, lanes):
-                from_, to = c * channel + w * itemsize, w // step * pitch + c * itemsize
+                from_, to = c * channel + w * size, w // step * pitch + c * itemsize
                 rows, columns = min(lanes, channels - c), min(lanes, span - w)
                 transpose_block(
                     kernels, step, source + from_, channel, target + to, pitch, rows, columns
@@ -69,11 +70,11 @@ def make_load_row(lanes, itemsize):
         source += (w + first * g.step_w) * call.x_w
         target += first * pitch
         step = g.step_w * call.x_w
-        if channels < lanes and (call.x_c != itemsize or step != pitch):
+        if channels < lanes and (call.x_c != size or step != channels * size):
             gather_pixels(target, source, step, call.x_c, pixels, channels)
-        elif call.x_c == itemsize:
+        elif call.x_c == size:
             copy_pixels(target, source, step, pixels, channels)
-        elif call.x_w == itemsize and g.step_w <= 2:
+        elif call.x_w == size and g.step_w <= 2:
             transpose_pixels(call.kernels, target, source, g.step_w, call.x_c, pixels, channels)
         else:
             gather_pixels(target, source, step, call.x_c, pixels, channels)
@@ -123,10 +124,9 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
 
 
 @functools.cache
-def compile_load_tile(lanes, itemsize, recording=False):
-    """The part that loads tiles of elements of `itemsize` bytes."""
-    name = f"load_tile_{lanes}x{itemsize}{'_recording' if recording else ''}"
+def compile_load_tile(lanes, form, recording=False):
+    """The part that loads tiles of numbers of `form`."""
+    name = f"load_tile_{lanes}x{form.x}_{form.sums}{'_recording' if recording else ''}"
     return compile_part(
-        SIGNATURE, load_tile, name, record=recorder(recording),
-        load_row=make_load_row(lanes, itemsize),
-    )  # fmt: skip
+        SIGNATURE, load_tile, name, record=recorder(recording), load_row=make_load_row(lanes, form)
+    )

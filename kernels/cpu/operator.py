@@ -28,7 +28,8 @@ from implicit_conv.kernels.cpu.sizes import (
     scratch_layout,
     winograd_layout,
 )
-from implicit_conv.kernels.cpu.transpose import compile_transpose
+from implicit_conv.kernels.cpu.storage import SIZES
+from implicit_conv.kernels.cpu.transpose import transposes
 
 PACKED_BYTES_PER_THREAD = 256 << 10  # about 10 us of packing: less does not pay for a wake-up
 NO_ACTIVATION = (float(CLAMP), -math.inf, math.inf)
@@ -75,8 +76,9 @@ class Operator:
 
     winograd = 0
 
-    def __init__(self, g, itemsize, lanes, fma, *, chunk, in_place=False, recording=False, end):
-        self.g, self.itemsize, self.lanes, self.fma = g, itemsize, lanes, fma
+    def __init__(self, g, form, lanes, fma, *, chunk, in_place=False, recording=False, end):
+        self.g, self.form, self.lanes, self.fma = g, form, lanes, fma
+        self.itemsize = itemsize = SIZES[form.sums]
         self.chunk, self.in_place, self.end = chunk, in_place, end
         self.table = self._kernel_table(recording)
         self.group_bytes = panel_bytes(g, lanes, itemsize, self._taps())
@@ -136,7 +138,7 @@ class Operator:
                 bias=self.zeros.ctypes.data,
                 bias_panel=self.g.tile_k * self.itemsize if bias else 0,
                 items=self.items, chunk=self.chunk, in_place=self.in_place, clamps=clamps,
-                staged=y_k != self.itemsize or not clamps,
+                staged=y_k != self.itemsize or self.form.y != self.form.sums or not clamps,
             ),
             keep=(act, self),
         )  # fmt: skip
@@ -144,20 +146,18 @@ class Operator:
     def initial_sums(self, bias):
         """`bias` by whole panels: what a launch prepared with a bias begins its sums with."""
         g = self.g
-        sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), bias.dtype)
+        sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), self.form.sums)
         sums[:, : g.K] = bias.reshape(g.groups, g.K)
         return sums
 
     def _kernel_table(self, recording):
         """Addresses of all parts that are needed, compiled or loaded from the cache."""
         parts = {
-            table.LOAD_TILE: compile_load_tile(self.lanes, self.itemsize, recording),
-            table.STORE_TILE: compile_store_tile(self.lanes, self.itemsize),
+            table.LOAD_TILE: compile_load_tile(self.lanes, self.form, recording),
+            table.STORE_TILE: compile_store_tile(self.lanes, self.form),
+            **transposes(self.lanes, self.form),
             **self._own_parts(recording),
         }
-        for step, full in itertools.product((1, 2), (True, False)):
-            slot = table.transpose_slot(step, not full)
-            parts[slot] = compile_transpose(self.lanes, self.itemsize, step, full)
         addresses = np.zeros(table.SLOTS, np.int64)
         for slot, part in parts.items():
             addresses[slot] = part.address
@@ -165,7 +165,7 @@ class Operator:
 
     def _multiply_parts(self, tiles, recording):
         """Microkernels of all register tiles and panel widths, and what packs their panels."""
-        parts = {table.PACK_BLOCK: panels.compile_pack_block(self.lanes, self.itemsize, recording)}
+        parts = {table.PACK_BLOCK: panels.compile_pack_block(self.lanes, self.form, recording)}
         for vectors in panel_widths(self.g, self.lanes):
             for groups, inner in tiles:
                 tile = RegisterTile(groups, inner, vectors, self.lanes, self.itemsize, self.fma)
@@ -246,7 +246,8 @@ class Depthwise(Operator):
         row = self._row()
         single = {1} if row and self.in_place else set() if row else whole
         kinds = [(table.DEPTHWISE, None, single), (table.DEPTHWISE_ROW, row, whole if row else ())]
-        return {
+        parts = {table.PACK_BLOCK: depthwise.compile_pack_channels(self.lanes, self.form)}
+        return parts | {
             slot + height: depthwise.compile_microkernel(
                 height, kind, self.lanes, self.itemsize, self.fma
             )

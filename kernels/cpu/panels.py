@@ -9,22 +9,23 @@ import functools
 
 from numba import types
 
-from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu import memory, storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.record import FILTER, recorder
-from implicit_conv.kernels.cpu.table import PACK_BLOCK, compile_part, run_part
+from implicit_conv.kernels.cpu.table import PACK_BLOCK, TRANSPOSE_IN, compile_part, run_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 
 @functools.cache
-def make_packers(lanes, itemsize):
+def make_packers(lanes, form):
     """(transpose, gather): pack filters whose elements lie together, or that have any strides."""
+    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.sums]  # of what is read, and written
     vector = lanes * itemsize
-    transpose_block = make_transpose_block(lanes)
+    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)
     copy_vector = memory.copy_bytes(vector)
-    copy_element = memory.copy_bytes(itemsize)
+    move_element = storage.make_move_element(form.x, form.sums)
 
     @kernel()
     def transpose_filters(call, target, source, filters, elements, taps, tap_bytes, pitch, block):
@@ -35,7 +36,7 @@ def make_packers(lanes, itemsize):
                 memory.zero(block, lanes * vector)
             for e in range(0, elements, lanes):
                 columns = min(lanes, elements - e)
-                at = source + k * call.w_k + e * itemsize
+                at = source + k * call.w_k + e * size
                 transpose_block(call.kernels, 1, at, call.w_k, block, vector, rows, columns)
                 c, tap = e // taps, e % taps
                 for i in range(columns):
@@ -52,7 +53,7 @@ def make_packers(lanes, itemsize):
         for c in range(channels):
             for k in range(filters):
                 at = source + c * call.w_c + k * call.w_k
-                copy_element(target + c * pitch + k * itemsize, at)
+                move_element(target + c * pitch + k * itemsize, at)
 
     return transpose_filters, gather_filters
 
@@ -60,6 +61,7 @@ def make_packers(lanes, itemsize):
 def pack_block(blob, target, group, panel, block, scratch):
     """Template of the part that packs one channel block of one panel to `target`."""
     call, g = fields(blob).call, fields(blob).geometry
+    source_size = element_bytes  # noqa: F821, bound
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     width = schedule.ceil_div(filters, call.lanes) * call.lanes
     pitch = width * call.itemsize
@@ -78,9 +80,9 @@ def pack_block(blob, target, group, panel, block, scratch):
             size = filters * channels * call.itemsize
             record(call.record, FILTER, where, 0, 0, panel, channels, size)  # noqa: F821, bound
     spare = scratch + 8 * taps
-    rows_follow = g.R == 1 or call.w_r == g.S * call.itemsize
-    taps_follow = rows_follow and (g.S == 1 or call.w_s == call.itemsize)
-    if taps_follow and call.w_c == taps * call.itemsize:
+    rows_follow = g.R == 1 or call.w_r == g.S * source_size
+    taps_follow = rows_follow and (g.S == 1 or call.w_s == source_size)
+    if taps_follow and call.w_c == taps * source_size:
         transpose_filters(  # noqa: F821, bound
             call, target, source, filters, channels * taps, taps, tap_bytes, pitch, spare
         )
@@ -88,10 +90,10 @@ def pack_block(blob, target, group, panel, block, scratch):
     for tap in range(taps):
         at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
         to = target + memory.read(tap_bytes + 8 * tap)
-        if call.w_k == call.itemsize:
+        if call.w_k == source_size:
             for i in range(channels):
-                memory.copy(to + i * pitch, at + i * call.w_c, filters * call.itemsize)
-        elif call.w_c == call.itemsize:
+                move(to + i * pitch, at + i * call.w_c, filters)  # noqa: F821, bound
+        elif call.w_c == source_size:
             transpose_filters(  # noqa: F821, bound
                 call, target, at, filters, channels, 1, tap_bytes + 8 * tap, pitch, spare
             )
@@ -103,13 +105,14 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 5)
 
 
 @functools.cache
-def compile_pack_block(lanes, itemsize, recording=False):
-    """The part that packs channel blocks of panels of elements of `itemsize` bytes."""
-    transpose_filters, gather_filters = make_packers(lanes, itemsize)
-    name = f"pack_block_{lanes}x{itemsize}{'_recording' if recording else ''}"
+def compile_pack_block(lanes, form, recording=False):
+    """The part that packs channel blocks of panels of numbers of `form`."""
+    transpose_filters, gather_filters = make_packers(lanes, form)
+    name = f"pack_block_{lanes}x{form.x}_{form.sums}{'_recording' if recording else ''}"
     return compile_part(
         SIGNATURE, pack_block, name, record=recorder(recording),
         transpose_filters=transpose_filters, gather_filters=gather_filters,
+        move=storage.make_move(form.x, form.sums, lanes), element_bytes=storage.SIZES[form.x],
     )  # fmt: skip
 
 

@@ -8,10 +8,16 @@ import functools
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
+from implicit_conv.kernels.cpu import storage
 from implicit_conv.kernels.cpu.cache import kernel
-from implicit_conv.kernels.cpu.table import compile_emitted, run_part, transpose_slot
+from implicit_conv.kernels.cpu.table import (
+    TRANSPOSE_IN,
+    TRANSPOSE_OUT,
+    compile_emitted,
+    run_part,
+    transpose_slot,
+)
 from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
 
 
@@ -47,44 +53,33 @@ def _mask(e, count):
     return e.builder.icmp_signed("<", ir.Constant(kind, list(range(e.lanes))), limit)
 
 
-def _masked(e, name, result, arguments):
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    full = f"llvm.masked.{name}.v{e.lanes}{'f32' if e.itemsize == 4 else 'f64'}.p0"
-    return e.builder.call(cgutils.get_or_insert_function(e.builder.module, kind, full), arguments)
-
-
-def _emit(e, step, full, source, source_stride, target, target_stride, rows, columns):
+def _emit(e, form, step, full, source, source_stride, target, target_stride, rows, columns):
     """Block of `rows` source rows; every `step`-th of its `columns` becomes a target row.
 
-    A `full` block has `lanes` rows and columns; else rows past the last repeat it (their lanes are
-    masked in the stores) and columns past the last are neither read nor written.
+    `form` is what numbers are stored as in (source, target). A `full` block has `lanes` rows and
+    columns; else rows past the last repeat it (their lanes are masked in the stores) and columns
+    past the last are neither read nor written.
     """
     builder = e.builder
     source, target = (builder.inttoptr(address, BYTES) for address in (source, target))
-    align = ir.Constant(I32, e.itemsize)
     last = builder.sub(rows, i64(1))
+    mask = None if full else _mask(e, columns)
     vectors = []
     for i in range(e.lanes):
         row = (
             i64(i) if full else builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
         )
         address = e.at(source, builder.mul(source_stride, row))
-        if full:
-            vectors.append(e.load(address))
-        else:
-            blank = ir.Constant(e.vector, [0.0] * e.lanes)
-            arguments = [e.pointer(address), align, _mask(e, columns), blank]
-            vectors.append(_masked(e, "load", e.vector, arguments))
+        vectors.append(storage.load(e, form[0], address, mask))
     vectors = _butterfly(e, vectors)
     lanes = None if full else _mask(e, rows)
     for i in range(0, e.lanes, step):
         address = e.at(target, builder.mul(target_stride, i64(i // step)))
         if full:
-            e.store(vectors[i], address)
+            storage.store(e, form[1], vectors[i], address)
         else:
             with builder.if_then(builder.icmp_signed("<", i64(i), columns)):
-                arguments = [vectors[i], e.pointer(address), align, lanes]
-                _masked(e, "store", ir.VoidType(), arguments)
+                storage.store(e, form[1], vectors[i], address, lanes)
 
 
 SIGNATURE = types.void(*[types.int64] * 6)
@@ -96,24 +91,40 @@ def transpose(source, source_stride, target, target_stride, rows, columns):
 
 
 @functools.cache
-def compile_transpose(lanes, itemsize, step, full):
+def compile_transpose(lanes, source, target, step, full):
     """The compiled transpose of one variant; its `.address` goes into the kernel table."""
-    name = f"transpose_{lanes}x{itemsize}_step{step}_{'full' if full else 'edge'}"
+    edge = "full" if full else "edge"
+    name = f"transpose_{lanes}x{source}_{target}_step{step}_{edge}"
+    itemsize = max(storage.SIZES[source], storage.SIZES[target])
 
     def emit(builder, args):
-        _emit(Emitter(builder, lanes, itemsize, True), step, full, *args)
+        _emit(Emitter(builder, lanes, itemsize, True), (source, target), step, full, *args)
 
     return compile_emitted(SIGNATURE, transpose, name, emit)
 
 
+def transposes(lanes, form):
+    """All transposes that operators on numbers of `form` call, by their slots."""
+    kinds = [
+        (TRANSPOSE_IN, 1, form.x, form.sums),
+        (TRANSPOSE_IN, 2, form.x, form.sums),
+        (TRANSPOSE_OUT, 1, form.sums, form.y),
+    ]
+    return {
+        transpose_slot(way, step, not full): compile_transpose(lanes, source, target, step, full)
+        for way, step, source, target in kinds
+        for full in (True, False)
+    }
+
+
 @functools.cache
-def make_transpose_block(lanes):
-    """transpose_block for vectors of `lanes`."""
+def make_transpose_block(way, lanes):
+    """transpose_block for vectors of `lanes`; `way` says whether numbers come in or go out."""
 
     @kernel()
     def transpose_block(kernels, step, source, source_stride, target, target_stride, rows, columns):
         """Transpose rows x columns elements; every step-th column becomes a target row."""
-        slot = transpose_slot(step, rows < lanes or columns < lanes)
+        slot = transpose_slot(way, step, rows < lanes or columns < lanes)
         run_part(kernels, slot, source, source_stride, target, target_stride, rows, columns)
 
     return transpose_block
