@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from implicit_conv.arch import cpu_arch
 from implicit_conv.bench import measure_ceilings
 from implicit_conv.contenders import CONTROL, RIVALS, Measurement, measure
+from implicit_conv.problem import DTYPES
 from implicit_conv.testing import Case
 from perf import tables
 from perf.layers import SUITES, Suite, layers
@@ -37,6 +38,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--threads", type=int, help="all that are available by default")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--batch", type=int, help="images; the suite's own number by default")
     parser.add_argument(
         "--against", action="append", choices=(*RIVALS, "nothing"),
@@ -53,7 +55,8 @@ def run(options: argparse.Namespace) -> int:
         from perf.cuda import row_maker
     else:
         row_maker = cpu_row_maker
-    suite = chosen_layers(options)
+    chosen = chosen_layers(options).items()
+    suite = {name: replace(case, dtype=options.dtype) for name, case in chosen}
     record = new_record("run", settings(options))
     console = tables.console()
     status = 0
@@ -78,6 +81,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         "device": options.device,
         "threads": options.threads or cpu_arch().threads,
         "layout": options.layout,
+        "dtype": options.dtype,
         "batch": options.batch,
         "against": rivals(options.against),
         "rounds": options.rounds,
