@@ -56,7 +56,8 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     """What the order of a packed filter depends on."""
     g = plan.geometry
     return (
-        plan.winograd, plan.algorithm == "depthwise", plan.problem.dtype, plan.arch.vector_bits,
+        plan.winograd, plan.algorithm == "depthwise", plan.problem.dtype, plan.pairs,
+        plan.arch.vector_bits,
         g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, g.phases_w,
     )  # fmt: skip
 
@@ -67,7 +68,8 @@ def number_format(plan: Plan) -> Format:
 
     soft = {} if plan.arch.f16c else {"float16": SOFT_FLOAT16}
     x, y = (soft.get(dtype, dtype) for dtype in (plan.problem.dtype, plan.y_dtype))
-    return Format(x, plan.problem.sum_dtype, y)
+    sums = plan.problem.sum_dtype
+    return Format(x, x if plan.pairs else sums, sums, y)
 
 
 def bits(array: Array) -> Array:
@@ -82,15 +84,15 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
 
     g = plan.geometry
     machine = g, number_format(plan), plan.lanes, plan.arch.fma
+    options = {"channels": plan.problem.C, "recording": recording}
     if plan.winograd:
         end = plan.problem.output
-        return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, recording=recording)
+        return Winograd(plan.winograd, *machine, chunk=plan.chunk, end=end, **options)
     if plan.algorithm == "depthwise":
         end = (g.P, g.Q)
-        return Depthwise(*machine, end=end, in_place=plan.in_place, recording=recording)
-    return Fprop(
-        *machine, chunk=plan.chunk, end=(g.P, g.Q), in_place=plan.in_place, recording=recording
-    )
+        return Depthwise(*machine, end=end, in_place=plan.in_place, **options)
+    end = (g.P, g.Q)
+    return Fprop(*machine, chunk=plan.chunk, end=end, in_place=plan.in_place, **options)
 
 
 def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
@@ -177,7 +179,7 @@ def suited(plan: Plan, x: Array, y: Array, residual: Array | None) -> Plan:
 @functools.lru_cache(maxsize=256)
 def _variant(plan: Plan, collapse: bool, in_place: bool) -> Plan:
     other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse)
-    return replace(other, in_place=in_place, activation=plan.activation)
+    return replace(other, in_place=in_place, activation=plan.activation, out_dtype=plan.out_dtype)
 
 
 def _is_row(plan: Plan, array: Array) -> bool:
@@ -204,9 +206,10 @@ def executed_loads(plan: Plan, x: Array, w: Array) -> list[Load]:
     y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
     run(plan, x, w, y, record=recording.address)
     mode = "w" if plan.geometry.step_w == plan.geometry.stride_w else "tile"
-    return sorted(
+    loads = (
         Load("w", "tile", tuple(where), None, 0, 0, buffer, rows, size)
         if is_filter
         else Load("x", mode, tuple(where), None, halo, offset, buffer, rows, size)
         for is_filter, *where, offset, halo, buffer, rows, size in recording.loads()
     )
+    return sorted(map(plan.in_channels, loads))

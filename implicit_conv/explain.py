@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from implicit_conv.algorithms import ALGORITHMS, refusal
+from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.sizes import buffer_bytes
 from implicit_conv.plan import Plan
@@ -33,6 +34,9 @@ def explain(plan: Plan) -> str:
 def _machine(plan: Plan) -> str:
     arch = plan.arch
     fma = "" if arch.fma else ", no FMA"
+    if plan.problem.dtype != plan.problem.sum_dtype:
+        how = "pairs" if plan.pairs else "widen"
+        fma += f", {plan.problem.dtype} by {BFLOAT16[how]}"
     return (
         f"{arch.vector_bits}-bit vectors{fma}, {arch.l2_bytes >> 10} KiB L2, "
         f"{plan.threads} of {arch.threads} threads"
@@ -91,4 +95,4 @@ def _memory(plan: Plan) -> str:
 
 
 def _peak_share(plan: Plan) -> float:
-    return plan.flops / (4 * plan.lanes) / max(plan.cycles, 1.0)
+    return plan.flops / (4 * plan.lanes * (2 if plan.pairs else 1)) / max(plan.cycles, 1.0)

@@ -13,6 +13,8 @@ from implicit_conv.algorithms import (
     boxed,
     by_channels,
     collapsed,
+    multiplies_pairs,
+    paired,
     refusal,
     widened,
     winograd_size,
@@ -56,7 +58,7 @@ class Plan:
 
     `threads` run `geometry`'s tiles, `chunk` filter panels a work item; `in_place` says that x is
     read where it lies. `collapsed` geometries take the pixels of an image (or of all images) as one
-    row.
+    row; with `pairs` the geometry's channels are pairs of channels.
     """
 
     problem: Problem
@@ -69,6 +71,7 @@ class Plan:
     chunk: int
     in_place: bool
     collapsed: bool
+    pairs: bool
     cycles: float
     activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
     unbatched: bool = False
@@ -105,7 +108,7 @@ class Plan:
             return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place).total
         if self.winograd:
             return self.threads * winograd_layout(g, itemsize, lanes, self.winograd, packs).total
-        layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs)
+        layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs, self.pairs)
         return self.threads * layout.total
 
     @property
@@ -193,7 +196,13 @@ class Plan:
         """The loads the engine executes for packed arrays of the problem's layout."""
         if self.algorithm == "depthwise":
             return depthwise_trace(self.geometry, self.itemsize, self.in_place)
-        return trace(self.geometry, self.itemsize, self.in_place, self.chunk)
+        loads = trace(self.geometry, self.itemsize, self.in_place, self.chunk)
+        return [self.in_channels(load) for load in loads]
+
+    def in_channels(self, load: Load) -> Load:
+        """`load`, which counts the geometry's channels, with its first channel counted singly."""
+        *coords, c = load.coords
+        return load._replace(coords=(*coords, 2 * c)) if self.pairs else load
 
 
 def plan(problem: Problem, arch: CpuArch, precision: str, algorithm: str, collapse: bool) -> Plan:
@@ -241,7 +250,8 @@ def _plans(
 ) -> list[Plan]:
     """The best plan of one algorithm, or none where its scratch would be too large."""
     m = winograd_size(algorithm)
-    view = widened(problem)
+    pairs = multiplies_pairs(problem, algorithm, arch)
+    view = paired(problem) if pairs else widened(problem)
     if m:
         view = boxed(view, m)
         tilings = boxed_candidates(view, arch, m)
@@ -266,7 +276,7 @@ def _plans(
             tile=tile_of(g, arch, view), geometry=g, threads=threads,
             chunk=1 if algorithm == "depthwise" else panel_chunk(g, threads),
             in_place=_in_place(view, algorithm, arch),
-            collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
+            collapsed=algorithm == "pointwise" and collapse, pairs=pairs, cycles=cycles,
         )
     ]  # fmt: skip
 

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import implicit_conv as ic
+from implicit_conv import cpu
 from implicit_conv.api import run_plan
 from implicit_conv.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.arrays import numpy_dtype
@@ -26,15 +27,20 @@ thorough = settings(
 def arch_of(path):
     """This machine, held to one way of computing."""
     arch = cpu_arch()
+    if path == "widened":
+        return replace(arch, bfloat16="widen")
     if path == "soft float16":
         return replace(arch, f16c=False)
     if path == "widest":
         return arch
     bits = int(path.removesuffix(" bits"))
-    return replace(arch, vector_bits=bits, tile_pixels=REGISTER_PIXELS[bits, 16])
+    return replace(arch, vector_bits=bits, tile_pixels=REGISTER_PIXELS[bits, 16], bfloat16="widen")
 
 
-PATHS = ("widest", "256 bits", "128 bits", "soft float16")
+needs_pairs = pytest.mark.skipif(
+    cpu_arch().bfloat16 != "pairs", reason="the CPU has no AVX512_BF16"
+)
+PATHS = ("widest", "widened", "256 bits", "128 bits", "soft float16")
 
 
 def compute(case, x, w, path, *, bias=None, residual=None, out=None, **options):
@@ -192,6 +198,77 @@ def test_the_bits_do_not_depend_on_batch_or_threads(dtype):
     np.testing.assert_array_equal(strict(x, 3), whole)
     for n in range(case.N):
         np.testing.assert_array_equal(strict(x[n : n + 1], 2), whole[n : n + 1])
+
+
+def swapped(array):
+    """Channels, the second axis, filled up to pairs with a zero, and those of each pair swapped."""
+    n, c, *rest = array.shape
+    filled = np.zeros((n, c + c % 2, *rest), array.dtype)
+    filled[:, :c] = array
+    return filled.reshape(n, -1, 2, *rest)[:, :, ::-1].reshape(filled.shape)
+
+
+@needs_pairs
+@pytest.mark.parametrize("weight_layout", ["KCRS", "KRSC", "RSCK"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+@pytest.mark.parametrize("channels", [2, 3, 31, 32, 33, 70])
+def test_dot_products_are_two_fmas_the_second_channel_first(
+    channels, kernel, layout, weight_layout
+):
+    """To the bit what the float32 kernels sum of the same channels in that order."""
+    case = Case(
+        N=2, C=channels, K=37, size=(7, 19), kernel=kernel, stride=(1, 2), layout=layout,
+        weight_layout=weight_layout, dtype="bfloat16",
+    )  # fmt: skip
+    x, w = case.inputs(0)
+    got = compute(case, x, w, "widest", out_dtype="float32")
+    even = replace(case, C=channels + channels % 2)
+    expected = compute(even, swapped(x), swapped(w), "widened", out_dtype="float32")
+    np.testing.assert_array_equal(got, expected)
+
+
+@needs_pairs
+def test_subnormals_count_as_zeros_in_dot_products():
+    x = np.full((1, 2, 4, 20), 2.0**-130, ml_dtypes.bfloat16)
+    w = np.full((1, 2, 1, 1), 2.0**20, ml_dtypes.bfloat16)
+    case = Case(C=2, size=(4, 20), kernel=(1, 1), dtype="bfloat16")
+    assert (compute(case, x, w, "widest").astype(float) == 0).all()
+    assert (compute(case, x, w, "widened").astype(float) == 2.0**-109).all()
+
+
+@pytest.mark.parametrize("weight_layout", ["KCRS", "KRSC", "RSCK"])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+def test_a_nan_in_a_filter_stays_there(kernel, weight_layout):
+    """What fills up an odd number of channels is zero, not what lies behind them in memory."""
+    case = Case(C=5, K=20, kernel=kernel, weight_layout=weight_layout, dtype="bfloat16")
+    x, w = case.inputs(0, integers=True)
+    w[7] = np.nan
+    finite = np.isfinite(compute(case, x, w, "widest").astype(np.float32)[0])
+    assert not finite[7].any()
+    assert np.delete(finite, 7, axis=0).all()
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("channels", [6, 7])
+def test_executed_loads_are_the_planned_ones(layout, channels):
+    case = Case(
+        N=2, C=channels, K=40, size=(9, 20), padding=((1, 1), (1, 1)), layout=layout,
+        dtype="bfloat16",
+    )  # fmt: skip
+    x, w = case.arrange(*case.inputs(0))
+    plan = ic.plan_conv2d(x.shape, w.shape, "bfloat16", precision="strict", **case.options)
+    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+
+
+def test_strides_that_cannot_be_read_in_place_keep_out_dtype():
+    case = Case(C=8, K=40, size=(9, 20), kernel=(1, 1), layout="NHWC", dtype="bfloat16")
+    x, w = case.inputs(0, integers=True)
+    x_here, w_here = case.arrange(x, w)
+    wide = np.zeros((*x_here.shape[:-1], 16), x_here.dtype)
+    wide[..., ::2] = x_here
+    y = ic.conv2d(wide[..., ::2], w_here, out_dtype="float32", layout="NHWC")
+    np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.reference(x, w))
 
 
 def test_a_plan_is_made_by_name_and_packs():

@@ -165,9 +165,9 @@ def compile_pack_channels(lanes, form):
     """The part that packs filters of numbers of `form`."""
     return compile_part(
         types.void(BLOB_POINTER, types.int64), pack_channels,
-        f"pack_channels_{lanes}x{form.x}_{form.sums}", element_bytes=storage.SIZES[form.x],
+        f"pack_channels_{lanes}x{form.x}_{form.buffer}", element_bytes=storage.SIZES[form.x],
         transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
-        move_element=storage.make_move_element(form.x, form.sums),
+        move_element=storage.make_move_element(form.x, form.buffer),
     )  # fmt: skip
 
 

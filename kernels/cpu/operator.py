@@ -23,7 +23,6 @@ from implicit_conv.kernels.cpu.sizes import (
     ScratchLayout,
     depthwise_layout,
     depthwise_panel_bytes,
-    packing_bytes,
     panel_bytes,
     scratch_layout,
     winograd_layout,
@@ -75,8 +74,11 @@ class Operator:
     """One algorithm for one Geometry; subclasses say which parts, entries and scratch it needs."""
 
     winograd = 0
+    rounds = False  # whether microkernels round to y
 
-    def __init__(self, g, form, lanes, fma, *, chunk, in_place=False, recording=False, end):
+    def __init__(
+        self, g, form, lanes, fma, *, channels, chunk, in_place=False, recording=False, end
+    ):
         self.g, self.form, self.lanes, self.fma = g, form, lanes, fma
         self.itemsize = itemsize = SIZES[form.sums]
         self.chunk, self.in_place, self.end = chunk, in_place, end
@@ -91,7 +93,7 @@ class Operator:
         self.constant = {
             "kernels": self.table.ctypes.data, "itemsize": itemsize, "lanes": lanes,
             "panel_group": self.group_bytes, "zeros": self.zeros.ctypes.data,
-            "p_end": end[0], "q_end": end[1], "winograd": self.winograd,
+            "channels": channels, "p_end": end[0], "q_end": end[1], "winograd": self.winograd,
         }  # fmt: skip
 
     def pack(self, w, axes, threads, record=0):
@@ -127,18 +129,21 @@ class Operator:
         z = [residual.strides[axis] for axis in axes] if residual is not None else [0] * 4
         act = np.array(activation, np.float64)
         clamps = residual is None and activation[0] == CLAMP
+        narrow = self.form.y != self.form.sums
         layout = self._layout(w is not None)
         filters = {} if w is None else _filter_strides(w, weight_axes)
         return Launch(
             self._entry(), self.g, layout, threads,
             _call(
                 **self.constant, **filters, **_parts(layout), activation=act.ctypes.data,
-                record=record, x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q,
-                y_k=y_k, residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
+                record=record, x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c,
+                x_element=x_c * self.form.channels, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
+                residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
                 bias=self.zeros.ctypes.data,
                 bias_panel=self.g.tile_k * self.itemsize if bias else 0,
                 items=self.items, chunk=self.chunk, in_place=self.in_place, clamps=clamps,
-                staged=y_k != self.itemsize or self.form.y != self.form.sums or not clamps,
+                rounds=narrow,
+                staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
             ),
             keep=(act, self),
         )  # fmt: skip
@@ -168,7 +173,11 @@ class Operator:
         parts = {table.PACK_BLOCK: panels.compile_pack_block(self.lanes, self.form, recording)}
         for vectors in panel_widths(self.g, self.lanes):
             for groups, inner in tiles:
-                tile = RegisterTile(groups, inner, vectors, self.lanes, self.itemsize, self.fma)
+                tile = RegisterTile(
+                    groups, inner, vectors, self.lanes, self.itemsize, self.fma,
+                    pairs=self.form.channels > 1,
+                    y=self.form.y if self.rounds and self.form.y != self.form.sums else "",
+                )  # fmt: skip
                 slot = table.microkernel_slot(vectors, groups, inner)
                 parts[slot] = compile_microkernel(tile)
         return parts
@@ -176,6 +185,8 @@ class Operator:
 
 class Fprop(Operator):
     """The schedule itself: implicit GEMM."""
+
+    rounds = True
 
     def _taps(self):
         return self.g.R * self.g.S
@@ -190,10 +201,14 @@ class Fprop(Operator):
         return panels.compile_pack().address
 
     def _layout(self, packs):
-        return scratch_layout(self.g, self.itemsize, self.lanes, self.chunk, self.in_place, packs)
+        paired = self.form.channels > 1
+        return scratch_layout(
+            self.g, self.itemsize, self.lanes, self.chunk, self.in_place, packs, paired
+        )
 
     def _packing_layout(self):
-        return ScratchLayout(0, 0, 0, packing_bytes(self.g, self.lanes, self.itemsize), 0)
+        layout = self._layout(packs=True)
+        return ScratchLayout(0, 0, 0, layout.packing, 0)
 
 
 class Winograd(Operator):

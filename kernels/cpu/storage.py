@@ -25,8 +25,14 @@ class Format(NamedTuple):
     """The numbers of one operator, by the keys of SIZES."""
 
     x: str  # of x, w and residual
-    sums: str  # of buffers, panels and sums: float64 where x is, else float32
+    buffer: str  # of buffers and panels
+    sums: str  # float64 where x is, else float32
     y: str
+
+    @property
+    def channels(self):
+        """Channels of an element of buffers and panels, which is as wide as a sum: 1 or 2."""
+        return SIZES[self.sums] // SIZES[self.buffer]
 
 
 def load(e, dtype, address, mask=None):
@@ -41,6 +47,18 @@ def load(e, dtype, address, mask=None):
     if dtype == SOFT_FLOAT16:
         return _widen_half(e, e.builder.zext(raw, _integers(e)))
     return raw
+
+
+def load_pairs(e, addresses, masks=(None, None)):
+    """A vector of pairs: the 16-bit numbers at two addresses, those of the first in the low halves.
+
+    Lanes outside their mask are zero.
+    """
+    low, high = (
+        e.builder.zext(_load_bits(e, "bfloat16", address, mask), _integers(e))
+        for address, mask in zip(addresses, masks, strict=True)
+    )
+    return e.builder.bitcast(e.builder.or_(low, e.builder.shl(high, _splat(e, 16))), e.vector)
 
 
 def store(e, dtype, value, address, mask=None):

@@ -18,7 +18,8 @@ from implicit_conv.kernels.cpu.vector import VOID
 HEIGHTS = 16  # microkernels: [vectors - 1][groups][inner], groups and inner below HEIGHTS
 TRANSPOSE_IN = 2 * HEIGHTS * HEIGHTS  # transposes of x and w: [step - 1][edge]
 TRANSPOSE_OUT = TRANSPOSE_IN + 4  # of y: [edge]
-LOAD_TILE = TRANSPOSE_OUT + 2
+TRANSPOSE_WORDS = TRANSPOSE_OUT + 2  # of pairs as they are: [edge]
+LOAD_TILE = TRANSPOSE_WORDS + 2
 PACK_BLOCK = LOAD_TILE + 1
 STORE_TILE = PACK_BLOCK + 1
 WINOGRAD_INPUT = STORE_TILE + 1
