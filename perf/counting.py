@@ -112,7 +112,7 @@ def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
         cpu.run(plan, x, w, y)
     finally:
         compiled.table[:] = before
-    return len(tally), sum(tally)
+    return len(tally), sum(tally) * (2 if plan.pairs else 1)
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ def cpu_row_maker(
 
     threads, against = record["settings"]["threads"], record["settings"]["against"]
     record["startup"] = startup()
-    record["ceilings"] = measure_ceilings(threads, options.rounds)
+    record["ceilings"] = measure_ceilings(threads, options.rounds, options.dtype)
 
     def make_row(name: str, case: Case) -> dict[str, Any]:
         return row_of(name, case, measure(case, against, threads, options.rounds))
