@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from implicit_conv.arch import CpuArch
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem import Problem
 
@@ -77,6 +78,37 @@ _RULES: dict[str, Callable[[Problem, str], str | None]] = {
 }
 ALGORITHMS = tuple(_RULES)
 WEIGHED = tuple(name for name in ALGORITHMS if name != "gemm_im2col")  # by "auto"
+
+
+def widened(problem: Problem) -> Problem:
+    """A problem of 16-bit floats as the engine sums it: in float32."""
+    if problem.dtype == problem.sum_dtype:
+        return problem
+    return replace(problem, dtype=problem.sum_dtype, converted=True)
+
+
+def paired(problem: Problem) -> Problem:
+    """A problem of bfloat16 with pairs of channels, each as wide as a float32, as its channels.
+
+    An odd number of channels is filled up with a zero, hence copied.
+    """
+    channels = problem.C // problem.groups
+    return replace(
+        problem, C=ceil_div(channels, 2) * problem.groups, dtype="float32",
+        converted=channels % 2 == 1,
+    )  # fmt: skip
+
+
+def multiplies_pairs(problem: Problem, algorithm: str, arch: CpuArch) -> bool:
+    """Whether `algorithm` multiplies bfloat16 as it is, by dot products of pairs of channels."""
+    channels = problem.C // problem.groups
+    return (
+        problem.dtype == "bfloat16"
+        and arch.bfloat16 == "pairs"
+        and algorithm in ("implicit_gemm", "pointwise")
+        and channels > 1  # one would be half of a pair
+        and (channels % 2 == 0 or problem.groups == 1)  # no pair spans two groups
+    )
 
 
 def collapsed(problem: Problem) -> Problem:

@@ -18,12 +18,14 @@ from implicit_conv.arrays import (
     as_array,
     check_like_output,
     check_vector,
+    dtype_name,
+    numpy_dtype,
     writable_directly,
 )
 from implicit_conv.cpu import PackedFilter
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.plan import Plan, plan
-from implicit_conv.problem import DTYPES, Padding, Problem, frozen
+from implicit_conv.problem import Padding, Problem, frozen
 from implicit_conv.settings import current
 
 LOG = logging.getLogger("implicit_conv")
@@ -56,11 +58,14 @@ def conv2d(
     Parameters
     ----------
     x : array, N x C x H x W, or in `layout`; the batch axis may be missing
-        float32 or float64, any strides and byte order. An array on a GPU (__cuda_array_interface__
-        or DLPack; float16, bfloat16 or float32) is convolved there, on its library's stream.
+        float32, float64, float16 or bfloat16 (of ml_dtypes), any strides and byte order. The
+        16-bit types are summed in float32, and the result is rounded once, to nearest even. An
+        array on a GPU (__cuda_array_interface__ or DLPack; float16, bfloat16 or float32) is
+        convolved there, on its library's stream.
     w : array, K x C/groups x R x S, or in `weight_layout`
         Same dtype as `x`.
     bias : array of K values, optional
+        Added in the dtype of the sum, so it may be float32 beside 16-bit `x` and `w`.
     stride, dilation : int or one for each of H, W
     padding : int, one for each of H, W, a (low, high) pair for each, or a name
         Negative values crop. "valid"; "same" (ceil(size / stride) outputs, the odd pixel behind),
@@ -71,11 +76,12 @@ def conv2d(
     weight_layout : "KCRS" (default), "KRSC" or "RSCK"
     activation : None, "relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish",
         ("leaky_relu", slope) or ("clamp", low, high)
-    residual : array like the output, optional
+    residual : array of the output's shape and the dtype of `x`, optional
     out : array like the output, optional
         Written and returned.
     out_dtype : dtype, optional
-        float32 or float64; the sum is kept in the dtype of `x` and rounded once.
+        float32, float64 or the dtype of `x`; the sum is kept in float64 where `x` is, else in
+        float32, and rounded once.
     precision : "strict", "standard" (default) or "fast"
         "strict" fixes the order of every sum: the same bits for any batch size and thread count.
     algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2",
@@ -111,6 +117,12 @@ def conv2d(
 
     Subnormal numbers are kept. Where they are slow, which some CPUs make them, and mean nothing,
     ``config(subnormals="flush")`` takes them for zeros.
+
+    With precision "strict" a sum differs from the exact one by at most 16 * eps * sum|x||w| on
+    normal data, eps = 2^-24 (float64: 2^-53); a 16-bit result by that and half a unit in its last
+    place. Where the CPU multiplies bfloat16 by dot products (AVX512_BF16; `Plan.explain` says so)
+    each product is still added with one rounding, those of a pair of channels in descending order,
+    but values of `x`, `w` and of the sums below 2^-126 count as zeros.
 
     Examples
     --------
@@ -195,7 +207,7 @@ def plan_conv2d(
     try:
         if choices[-1] in (None, "cpu"):
             return _plan_conv2d(
-                tuple(x_shape), tuple(w_shape), np.dtype(dtype), options, *choices[:-1],  # type: ignore[call-overload]
+                tuple(x_shape), tuple(w_shape), _dtype_key(dtype), options, *choices[:-1],
                 settings.num_threads, settings.subnormals,
             )  # fmt: skip
         from implicit_conv.gpu.api import Demands
@@ -210,6 +222,11 @@ def plan_conv2d(
         _check_shapes(x_shape=x_shape, w_shape=w_shape)
         _check_hashable(OPTIONS, options + choices)
         raise
+
+
+def _dtype_key(dtype: object) -> str | np.dtype:
+    """A dtype as the plan cache's key; "bfloat16" needs no ml_dtypes to be planned for."""
+    return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
 
 
 OPTIONS = (
@@ -241,7 +258,7 @@ def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:
 def _plan_conv2d(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
-    dtype: np.dtype,
+    dtype: str | np.dtype,
     options: tuple[object, ...],
     activation: Activation,
     out_dtype: object,
@@ -252,8 +269,9 @@ def _plan_conv2d(
 ) -> Plan:
     stride, padding, dilation, groups, layout, weight_layout = options
     problem = Problem.parse(
-        x_shape, w_shape, dtype.name, stride=stride, padding=padding, dilation=dilation,  # type: ignore[arg-type]
-        groups=groups, layout=layout, weight_layout=weight_layout,  # type: ignore[arg-type]
+        x_shape, w_shape, dtype_name(dtype),
+        stride=stride, padding=padding, dilation=dilation, groups=groups,  # type: ignore[arg-type]
+        layout=layout, weight_layout=weight_layout,  # type: ignore[arg-type]
     )  # fmt: skip
     chosen = plan(problem, cpu_arch(threads), precision, algorithm, collapse=True)
     if subnormals == "flush" and chosen.algorithm == "gemm_im2col":
@@ -269,9 +287,10 @@ def _plan_conv2d(
 
 
 def _out_dtype(out_dtype: object, dtype: str) -> str:
-    name = dtype if out_dtype is None else str(np.dtype(out_dtype))  # type: ignore[call-overload]
-    if name not in DTYPES:
-        raise DTypeError(f"out_dtype {name} is not served; use one of {', '.join(DTYPES)}")
+    name = dtype_name(_dtype_key(dtype if out_dtype is None else out_dtype))
+    served = dict.fromkeys((dtype, "float32", "float64"))
+    if name not in served:
+        raise DTypeError(f"out_dtype {name} is not served here; use one of {', '.join(served)}")
     return name
 
 
@@ -309,7 +328,7 @@ def run_plan(
     elif w.key != cpu.filter_key(chosen):
         raise ShapeError("the packed filter belongs to another problem; pack it with this plan")
     if bias is not None:
-        bias = check_vector("bias", bias, problem.K, problem.dtype)
+        bias = check_vector("bias", bias, problem.K, problem.sum_dtype)
     shape = problem.output_shape[1:] if chosen.unbatched else problem.output_shape
     if residual is not None:
         residual = as_array("residual", residual)
@@ -319,17 +338,17 @@ def run_plan(
     filters = w.panels if isinstance(w, PackedFilter) else w
     direct = (
         out is not None
-        and out.dtype == problem.dtype
+        and out.dtype == chosen.y_dtype
         and writable_directly(out, (x, filters, residual))
     )
-    y = out if direct else np.empty(shape, problem.dtype)
+    y = out if direct else np.empty(shape, numpy_dtype(chosen.y_dtype))
     _run(chosen, x, w, y, bias, residual)  # type: ignore[arg-type]
     if out is not None:
         if not direct:
             out[...] = y
         return out
     assert y is not None
-    return y.astype(chosen.out_dtype, copy=False)
+    return y if chosen.out_dtype in (None, chosen.y_dtype) else y.astype(chosen.out_dtype)
 
 
 def _run(

@@ -9,6 +9,10 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+BFLOAT16 = {
+    "widen": "widening to float32",
+    "pairs": "dot products of pairs of channels (AVX512_BF16)",
+}
 DEFAULT_L1, DEFAULT_L2 = 32 << 10, 512 << 10  # where the system does not tell
 
 
@@ -22,6 +26,8 @@ class CpuArch:
     l2_bytes: int
     threads: int
     tile_pixels: int  # output pixels of the largest register tile; two vectors of filters wide
+    f16c: bool = True  # float16 is converted by an instruction
+    bfloat16: str = "widen"  # how bfloat16 is multiplied, see BFLOAT16
 
     def lanes(self, itemsize: int) -> int:
         """Elements of one vector."""
@@ -102,4 +108,6 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
         l2_bytes=_cache_bytes(2, DEFAULT_L2),
         threads=threads or available_threads(),
         tile_pixels=REGISTER_PIXELS[bits, registers],
+        f16c=bits == 512 or features.get("f16c", False) or arm,
+        bfloat16="pairs" if bits == 512 and features.get("avx512bf16") else "widen",
     )

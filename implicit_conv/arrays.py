@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.gpu.arrays import Operand, operand_of_capsule
 
 Array = NDArray[Any]
 CPU_DEVICE = 1  # of DLPack
 NO_NUMBERS = "OSUMm"  # numpy's kinds of objects, texts and times
+
+
+@functools.cache
+def numpy_dtype(name: str) -> Any:
+    """The numpy dtype of this name; ml_dtypes, which bfloat16 needs, is imported for it alone.
+
+    Raises
+    ------
+    DTypeError
+        bfloat16 without ml_dtypes.
+    """
+    if name != "bfloat16":
+        return np.dtype(name)
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as error:
+        raise DTypeError("bfloat16 needs the package ml_dtypes; install it") from error
+    return np.dtype(bfloat16)
+
+
+def dtype_name(dtype: str | np.dtype[Any]) -> str:
+    """The name of a dtype, byte order aside."""
+    return dtype if isinstance(dtype, str) else dtype.name
 
 
 def as_array(name: str, value: object) -> Array:
@@ -40,13 +65,35 @@ def as_array(name: str, value: object) -> Array:
 def _from_foreign(name: str, value: object) -> Array:
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         if value.__dlpack_device__()[0] == CPU_DEVICE:
-            return np.from_dlpack(value)
+            return _from_dlpack(value)
     elif not hasattr(value, "__cuda_array_interface__"):
         return np.asarray(value)
     raise PlanError(
         f"{name} lies on a device on which x does not, or which is not served; give numpy arrays, "
         "or arrays that all lie on one CUDA device"
     )
+
+
+def _from_dlpack(value: Any) -> Array:
+    """An array over the memory of `value`; numpy itself cannot import bfloat16."""
+    try:
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError):
+        array = operand_of_capsule(value, value.__dlpack__())
+    if array.dtype != "bfloat16":
+        raise DTypeError(f"numpy has no {array.dtype} for a {type(value).__name__}")
+    return np.asarray(_Memory(array)).view(numpy_dtype("bfloat16"))
+
+
+class _Memory:
+    """Memory of another library as numpy takes it: 16-bit integers in place of bfloat16."""
+
+    def __init__(self, array: Operand) -> None:
+        self._array = array  # keeps the memory alive
+        self.__array_interface__ = {
+            "version": 3, "typestr": "<u2", "shape": array.shape, "strides": array.strides,
+            "data": (array.address, True),
+        }  # fmt: skip
 
 
 def check_vector(name: str, value: object, count: int, dtype: str) -> Array:

@@ -131,7 +131,7 @@ def rival(name: str, case: Case, x: Array, w: Array, threads: int) -> Contender:
 
 def result_of(case: Case, name: str, y: Any) -> Array:
     """What contender `name` returned, as a numpy array with axes N, K, P, Q."""
-    array = np.asarray(y)
+    array = np.asarray(y.float() if name == "torch" and case.dtype == "bfloat16" else y)
     return array if name in RIVALS else to_nchw(array, case.layout)
 
 
@@ -143,7 +143,7 @@ def _torch(case: Case, x: Array, w: Array, threads: int) -> Contender:
     if (pad_h, pad_w) != (end_h, end_w):
         raise ValueError(f"torch pads both sides alike, not {case.padding}")
     torch.set_num_threads(threads)
-    x_t, w_t = torch.from_numpy(to_nchw(x, case.layout)), torch.from_numpy(w)
+    x_t, w_t = _tensor(to_nchw(x, case.layout)), _tensor(w)
     if case.layout == "NHWC":
         w_t = w_t.contiguous(memory_format=torch.channels_last)
     convolve: Any = torch.nn.functional.conv2d
@@ -157,6 +157,15 @@ def _torch(case: Case, x: Array, w: Array, threads: int) -> Contender:
             return convolve(x_t, w_t, **options)
 
     return call
+
+
+def _tensor(array: Array) -> Any:
+    """A tensor over the memory of `array`; torch has no import of numpy's bfloat16."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _scipy(case: Case, x: Array, w: Array, threads: int) -> Contender:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from implicit_conv import gemm_im2col
-from implicit_conv.arrays import Array
+from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.plan import Plan
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
@@ -18,6 +18,7 @@ from implicit_conv.schedule import Load
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Operator, Prepared
+    from implicit_conv.kernels.cpu.storage import Format
 
 OWN_ORDER = {"depthwise": 1, "gemm_im2col": 2}  # of packed filters
 PREPARED_LAUNCHES = 64  # of a plan: one for each combination of strides it has met
@@ -58,9 +59,24 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     g = plan.geometry
     phases = g.phases_w if g.step_w > 1 else 1  # where rows lie as they are, taps keep their order
     return (
-        plan.winograd, OWN_ORDER.get(plan.algorithm, 0), plan.problem.dtype, plan.arch.vector_bits,
-        g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
+        plan.winograd, OWN_ORDER.get(plan.algorithm, 0), plan.problem.dtype, plan.pairs,
+        plan.arch.vector_bits, g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
+
+
+def number_format(plan: Plan) -> Format:
+    """What numbers are stored as, from x to y."""
+    from implicit_conv.kernels.cpu.storage import SOFT_FLOAT16, Format
+
+    soft = {} if plan.arch.f16c else {"float16": SOFT_FLOAT16}
+    x, y = (soft.get(dtype, dtype) for dtype in (plan.problem.dtype, plan.y_dtype))
+    sums = plan.problem.sum_dtype
+    return Format(x, x if plan.pairs else sums, sums, y)
+
+
+def bits(array: Array) -> Array:
+    """`array` as compiled code takes it: 16-bit floats as integers; a view."""
+    return array.view(np.uint16) if array.itemsize == 2 else array
 
 
 @functools.lru_cache(maxsize=512)
@@ -68,10 +84,11 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
     """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
     from implicit_conv.kernels.cpu.operator import Depthwise, Fprop, Planes, Winograd
 
-    g, itemsize = plan.geometry, plan.problem.itemsize
-    machine = g, itemsize, plan.arch.lanes(itemsize), plan.arch.fma
+    g = plan.geometry
+    machine = g, number_format(plan), plan.lanes, plan.arch.fma
     options: dict[str, Any] = {
-        "chunk": plan.chunk, "recording": recording, "flushes": plan.subnormals == "flush",
+        "channels": plan.problem.C, "chunk": plan.chunk, "recording": recording,
+        "flushes": plan.subnormals == "flush",
     }  # fmt: skip
     if plan.winograd:
         return Winograd(plan.winograd, *machine, end=plan.problem.output, **options)
@@ -88,7 +105,7 @@ def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
     if plan.algorithm == "gemm_im2col":
         return _copy_packed(gemm_im2col.pack(plan.problem, w).tobytes(), filter_key(plan))
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
-    panels = operator(plan, record != 0).pack(w, axes, plan.threads, record)
+    panels = operator(plan, record != 0).pack(bits(w), axes, plan.threads, record)
     return PackedFilter(panels, filter_key(plan), panels.ctypes.data)
 
 
@@ -107,6 +124,8 @@ def run(
         filters = w.panels if isinstance(w, PackedFilter) else gemm_im2col.pack(plan.problem, w)
         gemm_im2col.run(plan, x, filters, y, bias, residual)
         return
+    x, y = bits(x), bits(y)
+    w = w if isinstance(w, PackedFilter) else bits(w)
     key = (
         x.strides, y.strides, residual is not None and residual.strides, bias is not None,
         isinstance(w, PackedFilter) or w.strides, record,
@@ -171,7 +190,9 @@ def suited(plan: Plan, x: Array, y: Array, residual: Array | None) -> Plan:
 @functools.lru_cache(maxsize=256)
 def _variant(plan: Plan, collapse: bool, in_place: bool) -> Plan:
     other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse, in_place)
-    return replace(other, activation=plan.activation, subnormals=plan.subnormals)
+    return replace(
+        other, activation=plan.activation, subnormals=plan.subnormals, out_dtype=plan.out_dtype
+    )
 
 
 def _is_row(plan: Plan, array: Array) -> bool:
@@ -195,12 +216,13 @@ def executed_loads(plan: Plan, x: Array, w: Array) -> list[Load]:
     from implicit_conv.kernels.cpu.record import Recording
 
     recording = Recording(capacity=2 * len(plan.trace()) + 64)
-    y = np.empty(plan.problem.output_shape, plan.problem.dtype)
+    y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
     run(plan, x, w, y, record=recording.address)
     mode = "w" if plan.geometry.step_w == plan.geometry.stride_w else "tile"
-    return sorted(
+    loads = (
         Load("w", "tile", tuple(where), None, 0, 0, buffer, rows, size)
         if is_filter
         else Load("x", mode, tuple(where), None, halo, offset, buffer, rows, size)
         for is_filter, *where, offset, halo, buffer, rows, size in recording.loads()
     )
+    return sorted(map(plan.in_channels, loads))

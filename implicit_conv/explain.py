@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from implicit_conv.algorithms import ALGORITHMS, WEIGHED, refusal
+from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.sizes import buffer_bytes
 from implicit_conv.plan import Plan
@@ -54,6 +55,9 @@ def _machine(plan: Plan) -> str:
     arch = plan.arch
     fma = "" if arch.fma else ", no FMA"
     zeros = ", subnormal numbers as zeros" if plan.subnormals == "flush" else ""
+    if plan.problem.dtype != plan.problem.sum_dtype:
+        how = "pairs" if plan.pairs else "widen"
+        fma += f", {plan.problem.dtype} by {BFLOAT16[how]}"
     return (
         f"{arch.vector_bits}-bit vectors{fma}, {arch.l2_bytes >> 10} KiB L2, "
         f"{plan.threads} of {arch.threads} threads{zeros}"
@@ -63,10 +67,10 @@ def _machine(plan: Plan) -> str:
 def _tile(plan: Plan) -> str:
     g = plan.geometry
     row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
-    lanes = plan.arch.lanes(plan.problem.itemsize)
     return (
         f"{g.tile_n} images x {g.tile_p} output rows x {g.tile_q} {row}, cut into register "
-        f"tiles of at most {g.tile_m} pixels x {g.tile_k} filters ({g.tile_k // lanes} vectors)"
+        f"tiles of at most {g.tile_m} pixels x {g.tile_k} filters "
+        f"({g.tile_k // plan.lanes} vectors)"
     )
 
 
@@ -104,7 +108,7 @@ def _items(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    buffer = 0 if plan.in_place else buffer_bytes(plan.geometry, plan.problem.itemsize)
+    buffer = 0 if plan.in_place else buffer_bytes(plan.geometry, plan.itemsize)
     return (
         f"scratch {plan.workspace_bytes / plan.threads / 1024:.0f} KiB a thread (input buffer "
         f"{buffer / 1024:.0f} KiB), packed filter {plan.packed_bytes / 1024:.0f} KiB"
@@ -112,5 +116,4 @@ def _memory(plan: Plan) -> str:
 
 
 def _peak_share(plan: Plan) -> float:
-    lanes = plan.arch.lanes(plan.problem.itemsize)
-    return plan.flops / (4 * lanes) / max(plan.cycles, 1.0)
+    return plan.flops / (4 * plan.lanes * (2 if plan.pairs else 1)) / max(plan.cycles, 1.0)

@@ -21,7 +21,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def describe() -> str:
     """The lines that `info` prints."""
-    from implicit_conv.arch import cpu_arch, cpu_features
+    from implicit_conv.arch import BFLOAT16, cpu_arch, cpu_features
     from implicit_conv.gpu.evidence import lines
     from implicit_conv.kernels.cpu.cache import cache_folder, writable
     from implicit_conv.kernels.cpu.launch import threading_layer
@@ -35,6 +35,7 @@ def describe() -> str:
         "CPU": f"{cpu_name()}, {', '.join(f for f in FEATURES if features.get(f)) or 'baseline'}",
         "vectors": f"{arch.vector_bits} bits, register tiles of at most {arch.tile_pixels} pixels "
         "x 2 vectors",
+        "bfloat16": f"multiplied by {BFLOAT16[arch.bfloat16]}",
         "caches": f"{arch.l1_bytes >> 10} KiB L1, {arch.l2_bytes >> 10} KiB L2",
         "threads": f"{arch.threads}, threading layer {layer}",
         "kernel cache": f"{cache_folder()} ({cached} compiled parts)"

@@ -15,7 +15,10 @@ from implicit_conv.algorithms import (
     boxed,
     by_channels,
     collapsed,
+    multiplies_pairs,
+    paired,
     refusal,
+    widened,
     winograd_size,
 )
 from implicit_conv.arch import CpuArch
@@ -32,7 +35,7 @@ from implicit_conv.kernels.cpu.sizes import (
 )
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.tile import Tile
-from implicit_conv.problem import Problem
+from implicit_conv.problem import ITEMSIZES, Problem
 from implicit_conv.schedule import Load, depthwise_trace, trace
 from implicit_conv.tiling import (
     BOXED_SCRATCH_BYTES,
@@ -65,7 +68,7 @@ class Plan:
 
     `threads` run `geometry`'s tiles, `chunk` filter panels a work item; `in_place` says that x is
     read where it lies. `collapsed` geometries take the pixels of an image (or of all images) as one
-    row.
+    row; with `pairs` the geometry's channels are pairs of channels.
     """
 
     problem: Problem
@@ -78,6 +81,7 @@ class Plan:
     chunk: int
     in_place: bool
     collapsed: bool
+    pairs: bool
     cycles: float
     activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
     unbatched: bool = False
@@ -90,9 +94,26 @@ class Plan:
         return {}
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element of buffers, panels and sums."""
+        return ITEMSIZES[self.problem.sum_dtype]
+
+    @property
+    def lanes(self) -> int:
+        """Elements of one vector of sums."""
+        return self.arch.lanes(self.itemsize)
+
+    @functools.cached_property
+    def y_dtype(self) -> str:
+        """What the kernels round sums to: `out_dtype`, where they can."""
+        served = (self.problem.dtype, self.problem.sum_dtype)
+        wanted = self.out_dtype or self.problem.dtype
+        return wanted if wanted in served else self.problem.sum_dtype
+
+    @property
     def workspace_bytes(self) -> int:
         """Scratch of all threads, beside the packed filter."""
-        lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
+        lanes, itemsize = self.lanes, self.itemsize
         g, packs = self.geometry, self.packs_in_loop
         if self.planes:
             return self.threads * planes_layout(g, itemsize, lanes, packs).total
@@ -102,7 +123,7 @@ class Plan:
             return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place, packs).total
         if self.winograd:
             return self.threads * winograd_layout(g, itemsize, lanes, self.winograd, packs).total
-        layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs)
+        layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs, self.pairs)
         return self.threads * layout.total
 
     @property
@@ -129,7 +150,7 @@ class Plan:
     @property
     def packed_bytes(self) -> int:
         """The packed filter."""
-        lanes, itemsize = self.arch.lanes(self.problem.itemsize), self.problem.itemsize
+        lanes, itemsize = self.lanes, self.itemsize
         g = self.geometry
         if self.algorithm == "gemm_im2col":
             return gemm_im2col.packed_bytes(self.problem)
@@ -142,7 +163,7 @@ class Plan:
     def peak_bytes(self) -> int:
         """Scratch, packed filter and output."""
         n, k, p, q = (self.problem.N, self.problem.K, *self.problem.output)
-        return self.workspace_bytes + self.packed_bytes + n * k * p * q * self.problem.itemsize
+        return self.workspace_bytes + self.packed_bytes + n * k * p * q * ITEMSIZES[self.y_dtype]
 
     @property
     def flops(self) -> int:
@@ -204,8 +225,14 @@ class Plan:
         if self.algorithm == "gemm_im2col":
             return []
         if self.algorithm == "depthwise":
-            return depthwise_trace(self.geometry, self.problem.itemsize, self.in_place)
-        return trace(self.geometry, self.problem.itemsize, self.in_place, self.chunk)
+            return depthwise_trace(self.geometry, self.itemsize, self.in_place)
+        loads = trace(self.geometry, self.itemsize, self.in_place, self.chunk)
+        return [self.in_channels(load) for load in loads]
+
+    def in_channels(self, load: Load) -> Load:
+        """`load`, which counts the geometry's channels, with its first channel counted singly."""
+        *coords, c = load.coords
+        return load._replace(coords=(*coords, 2 * c)) if self.pairs else load
 
 
 def plan(
@@ -245,7 +272,7 @@ def plan(
     served = [name for name in names if refusal(problem, name, precision) is None]
     if precision == "strict" and "depthwise" in served and len(served) > 1:
         # Their sums differ in order, so the choice must not depend on batch or threads.
-        many = problem.groups >= arch.lanes(problem.itemsize)
+        many = problem.groups >= arch.lanes(widened(problem).itemsize)
         served = ["depthwise"] if many else [name for name in served if name != "depthwise"]
     if "pointwise" in served:  # implicit GEMM too, with longer rows
         served = ["pointwise"]
@@ -272,7 +299,8 @@ def _plans(
 ) -> list[Plan]:
     """The best plan of one algorithm, or none where its scratch would be too large."""
     m = winograd_size(algorithm)
-    view = _view(problem, algorithm, collapse)
+    pairs = multiplies_pairs(problem, algorithm, arch)
+    view = _view(paired(problem) if pairs else widened(problem), algorithm, collapse)
     in_place = in_place and _in_place(view, algorithm, arch)
     if m:
         tilings = boxed_candidates(view, arch, m)
@@ -280,7 +308,7 @@ def _plans(
     elif algorithm == "gemm_im2col":
         tilings = [whole(view, arch)]
         costs = [columns_estimate(view, arch, gemm_im2col.workspace_bytes(view))]
-    elif algorithm == "depthwise" and by_planes(problem, arch):
+    elif algorithm == "depthwise" and by_planes(view, arch):
         tilings = plane_candidates(view, arch)
         costs = [plane_estimate(view, arch, g) for g in tilings]
     elif algorithm == "depthwise":
@@ -297,11 +325,11 @@ def _plans(
     return [
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
-            tile=tile_of(g, arch, problem), geometry=g, threads=threads,
+            tile=tile_of(g, arch, view), geometry=g, threads=threads,
             chunk=(channel_chunk if algorithm == "depthwise" else panel_chunk)(
-                g, threads, problem.itemsize
+                g, threads, view.itemsize
             ),
-            in_place=in_place,
+            in_place=in_place, pairs=pairs,
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
     ]  # fmt: skip
@@ -319,7 +347,8 @@ def _view(problem: Problem, algorithm: str, collapse: bool) -> Problem:
 def _in_place(view: Problem, algorithm: str, arch: CpuArch) -> bool:
     """Whether x may be read where it lies: depthwise can leave out the taps that meet padding."""
     if algorithm == "depthwise":
-        return view.layout == "NHWC" and view.C >= arch.lanes(view.itemsize)
+        together = view.layout == "NHWC" and not view.converted
+        return together and view.C >= arch.lanes(view.itemsize)
     return algorithm in ("implicit_gemm", "pointwise") and reads_in_place(view)
 
 

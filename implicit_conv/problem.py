@@ -23,7 +23,7 @@ PADDING_NAMES = ("valid", "same", "same_lower", "full", "causal")
 AXES = ("H", "W")
 LAYOUTS = {"NCHW": (0, 2, 3, 1), "NHWC": (0, 1, 2, 3)}  # positions of n, h, w, c
 WEIGHT_LAYOUTS = {"KCRS": (0, 1, 2, 3), "KRSC": (0, 3, 1, 2), "RSCK": (3, 2, 0, 1)}  # of k, c, r, s
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "float16", "bfloat16")
 GPU_DTYPES = ("float16", "bfloat16", "float32")
 ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -45,6 +45,7 @@ class Problem:
     dtype: str
     layout: str = "NCHW"
     weight_layout: str = "KCRS"
+    converted: bool = False  # x must be converted on its way into a buffer: never read in place
 
     @classmethod
     def parse(
@@ -67,7 +68,7 @@ class Problem:
         ----------
         x_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
         w_shape : sequence of 4 ints in `weight_layout`
-        dtype : "float32" or "float64"
+        dtype : one of `dtypes`
         stride, padding, dilation, groups, layout, weight_layout
             As in `implicit_conv.conv2d`.
 
@@ -166,6 +167,11 @@ class Problem:
     def itemsize(self) -> int:
         """Bytes of one element."""
         return ITEMSIZES[self.dtype]
+
+    @property
+    def sum_dtype(self) -> str:
+        """The dtype that sums are kept in, of the bias too: 16-bit floats are summed in float32."""
+        return "float64" if self.dtype == "float64" else "float32"
 
     @property
     def flops(self) -> int:

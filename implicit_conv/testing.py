@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv import reference
+from implicit_conv.arrays import numpy_dtype
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
 
 Array = NDArray[Any]
 Pair = tuple[int, int]
-EPS = {"float32": 2.0**-24, "float64": 2.0**-53}
+EPS = {"float32": 2.0**-24, "float64": 2.0**-53}  # of the dtypes that sums are kept in
+# One rounding to 16 bits: at most this share of the value, and of a subnormal this much.
+ROUNDING = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,15 @@ class Case:
     def inputs(self, seed: int, integers: bool = False) -> tuple[Array, Array]:
         """(x, w) in N, C, H, W and K, C, R, S order: normal, or integers from -4 to 4."""
         rng = np.random.default_rng(seed)
+        dtype = numpy_dtype(self.dtype)
         shapes = (
             (self.N, self.C * self.groups, *self.size),
             (self.K * self.groups, self.C, *self.kernel),
         )
         x, w = (
-            rng.integers(-4, 5, shape).astype(self.dtype)
+            rng.integers(-4, 5, shape).astype(dtype)
             if integers
-            else rng.standard_normal(shape).astype(self.dtype)
+            else rng.standard_normal(shape).astype(dtype)
             for shape in shapes
         )
         return x, w
@@ -77,6 +81,12 @@ class Case:
             x, w, stride=self.stride, pads=self.padding, dilation=self.dilation,
             groups=self.groups, magnitude=magnitude,
         )  # fmt: skip
+
+    def rounded(self, sums: Array) -> Array:
+        """Exact `sums` as a result holds them, rounded once to the case's dtype; float64."""
+        dtype = numpy_dtype(self.dtype)
+        with np.errstate(over="ignore"):
+            return sums.astype(np.float32).astype(dtype).astype(np.float64)
 
 
 def from_nchw(array: Array, layout: str) -> Array:
@@ -98,8 +108,13 @@ def _permuted(array: Array, letters: str, positions: tuple[int, ...]) -> Array:
 def error_units(y: Array, reference: Array, scale: Array, dtype: str) -> float:
     """Largest |y - reference| in units of eps * scale, per element; NaN where y has one.
 
-    eps is 2^-24 for float32, 2^-53 for float64; scale is the sum of |x||w|.
+    eps is 2^-53 for float64, else 2^-24, that of the sums; scale is the sum of |x||w|. What the one
+    rounding of a sum to 16 bits may add is taken off first.
     """
     error = np.abs(y.astype(np.float64) - reference)
+    if dtype in ROUNDING:
+        share, least = ROUNDING[dtype]
+        error = np.maximum(error - np.maximum(share * np.abs(reference), least), 0)
+        dtype = "float32"
     units = error / np.maximum(EPS[dtype] * scale, np.finfo(dtype).tiny)
     return float(units.max(initial=0.0))

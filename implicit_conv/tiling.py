@@ -62,7 +62,7 @@ def reads_in_place(problem: Problem) -> bool:
             problem.size, strict=True,
         )
     )  # fmt: skip
-    return inside and problem.layout == "NHWC"
+    return inside and problem.layout == "NHWC" and not problem.converted
 
 
 def channel_block(problem: Problem) -> int:
@@ -285,7 +285,8 @@ def by_planes(problem: Problem, arch: CpuArch) -> bool:
     The answer does not depend on batch or threads: "strict" rests on it.
     """
     fills = problem.output[1] >= arch.lanes(problem.itemsize) // 2
-    return problem.layout == "NCHW" and problem.stride[1] in STEPS and fills
+    as_stored = problem.layout == "NCHW" and not problem.converted
+    return as_stored and problem.stride[1] in STEPS and fills
 
 
 def plane_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:

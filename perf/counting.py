@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 
 from implicit_conv import cpu
+from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels.cpu import depthwise, microkernel, operator, table
 from implicit_conv.kernels.cpu.pool import Block, Pool
 from implicit_conv.plan import Plan
@@ -95,9 +96,9 @@ def count(plan: Plan, x: Array, w: Array) -> Counts:
 
 def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
     """(microkernels called, floating-point operations they were asked for)."""
-    y = np.empty(plan.problem.output_shape, plan.problem.dtype)
+    y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
     compiled = cpu.operator(cpu.suited(plan, x, y, None), False)  # cached: the one that runs
-    lanes = plan.arch.lanes(plan.problem.itemsize)
+    lanes = plan.lanes
     tally: list[int] = []
     replaced = []  # callbacks must outlive the run
     before = compiled.table.copy()
@@ -111,7 +112,7 @@ def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
         cpu.run(plan, x, w, y)
     finally:
         compiled.table[:] = before
-    return len(tally), sum(tally)
+    return len(tally), sum(tally) * (2 if plan.pairs else 1)
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ class Microkernel:
 
 def microkernel_at(slot: int, lanes: int, row_taps: int) -> Microkernel | None:
     """The microkernel at a slot of the kernel table; None for other parts."""
-    if slot < table.TRANSPOSES:
+    if slot < table.TRANSPOSE_IN:
         vectors, shape = divmod(slot, table.HEIGHTS**2)
         groups, inner = divmod(shape, table.HEIGHTS)
         sums = groups * inner * (vectors + 1) * lanes

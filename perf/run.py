@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from implicit_conv.arch import cpu_arch
 from implicit_conv.bench import measure_ceilings
 from implicit_conv.contenders import CONTROL, RIVALS, Measurement, measure
+from implicit_conv.problem import DTYPES
 from implicit_conv.testing import Case
 from perf import tables, terminal
 from perf.layers import SUITES, Suite, layers
@@ -33,8 +34,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
-        "--dtype", action="append", choices=("float16", "bfloat16", "float32"),
-        help="on a GPU, several by repetition; bfloat16 and float16 by default",
+        "--dtype", action="append", choices=DTYPES,
+        help="float32 by default; on a GPU several by repetition, bfloat16 and float16 by default",
     )  # fmt: skip
     parser.add_argument("--threads", type=int, help="all that are available by default")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
@@ -83,6 +84,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         "device": options.device,
         "threads": options.threads or cpu_arch().threads,
         "layout": options.layout,
+        "dtype": ",".join(dtypes(options)),
         "batch": options.batch,
         "against": rivals(options.against),
         "rounds": options.rounds,
@@ -99,6 +101,15 @@ def rivals(chosen: list[str] | None) -> list[str]:
     return [name for name in chosen if name != "nothing"]
 
 
+def dtypes(options: argparse.Namespace) -> list[str]:
+    """The dtypes that were asked for: one on the CPU."""
+    if options.device == "cuda":
+        return options.dtype or ["bfloat16", "float16"]
+    if options.dtype and len(options.dtype) > 1:
+        raise ValueError("a run on the CPU has one --dtype; make a run of each")
+    return options.dtype or ["float32"]
+
+
 def chosen_layers(options: argparse.Namespace) -> Suite:
     """The suite's layers, or those that --layer names."""
     suite = layers(options.suite, options.layout, options.batch)
@@ -106,6 +117,9 @@ def chosen_layers(options: argparse.Namespace) -> Suite:
         from perf.cuda import suite_of
 
         suite = suite_of(suite, options.batch, options.dtype)
+    else:
+        (dtype,) = dtypes(options)
+        suite = {name: replace(case, dtype=dtype) for name, case in suite.items()}
     wanted = options.layer or [""]
     found = {name: case for name, case in suite.items() if any(part in name for part in wanted)}
     if not found:
@@ -146,7 +160,7 @@ def cpu_row_maker(
 
     threads, against = record["settings"]["threads"], record["settings"]["against"]
     record["startup"] = startup()
-    record["ceilings"] = measure_ceilings(threads, options.rounds)
+    record["ceilings"] = measure_ceilings(threads, options.rounds, *dtypes(options))
 
     def make_row(name: str, case: Case) -> dict[str, Any]:
         return row_of(name, case, measure(case, against, threads, options.rounds))

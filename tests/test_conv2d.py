@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from implicit_conv import conv2d, tiling
 from implicit_conv.api import run_plan
 from implicit_conv.arch import cpu_arch
+from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels.cpu.operator import panel_widths, register_tiles
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
@@ -45,7 +46,7 @@ def cases(draw):
         size=size, kernel=kernel, stride=stride, dilation=dilation, padding=tuple(padding),
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
-        dtype=draw(st.sampled_from(["float32", "float32", "float64"])),
+        dtype=draw(st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16"])),
     )  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def small_plan(case, tile_pixels, block_elements, precision="strict"):
 
 def what_it_reaches(plan):
     """Kernels, tails and blocks that computing `plan` exercises."""
-    g, lanes = plan.geometry, plan.arch.lanes(plan.problem.itemsize)
+    g, lanes = plan.geometry, plan.lanes
     blocks = {
         "images": g.N / g.tile_n, "rows": g.P / g.tile_p, "columns": g.Q / g.tile_q,
         "panels": g.K / g.tile_k, "channels": g.C / g.tile_c,
@@ -103,9 +104,10 @@ def test_integers_are_exact_on_every_kernel(capsys):
         x, w = case.inputs(seed, integers=True)
         plan = small_plan(case, tile_pixels, block_elements)
         reached.update(what_it_reaches(plan))
-        out = np.full(plan.problem.output_shape, np.nan, case.dtype)
+        out = np.full(plan.problem.output_shape, np.nan, numpy_dtype(case.dtype))
         run_plan(plan, *case.arrange(x, w), None, None, out)
-        np.testing.assert_array_equal(to_nchw(out, case.layout), case.reference(x, w))
+        expected = case.rounded(case.reference(x, w))
+        np.testing.assert_array_equal(to_nchw(out, case.layout).astype(float), expected)
 
     check()
     table = "\n".join(f"{count:6d}  {what}" for what, count in sorted(reached.items()))

@@ -14,15 +14,17 @@ llvm.initialize_all_asmprinters()
 
 TARGETS = {  # (triple, features, vector bits, registers, FMA mnemonic, vector register)
     "avx512": ("x86_64-linux-gnu", "+avx512f,+fma", 512, 32, "vfmadd", "zmm"),
+    "avx512_bf16": ("x86_64-linux-gnu", "+avx512f,+avx512bf16", 512, 32, "vdpbf16ps", "zmm"),
     "avx2": ("x86_64-linux-gnu", "+avx2,+fma", 256, 16, "vfmadd", "ymm"),
     "neon": ("aarch64-linux-gnu", "+neon", 128, 32, "fmla", r"v\d+\.4s"),
 }
 
 
 def assembly(target):
-    """Assembly of the largest float32 register tile."""
+    """Assembly of the largest register tile of float32 or, for the dot products, of bfloat16."""
     triple, features, bits, registers, _, _ = TARGETS[target]
-    tile = RegisterTile(1, REGISTER_PIXELS[bits, registers], 2, bits // 32, 4, True)
+    dots = {"pairs": True, "y": "bfloat16"} if target == "avx512_bf16" else {}
+    tile = RegisterTile(1, REGISTER_PIXELS[bits, registers], 2, bits // 32, 4, True, **dots)
     module = ir.Module(target)
     module.triple = triple
     kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * 2

@@ -14,6 +14,9 @@ CASES = [
     Case(N=6, C=700, K=16, size=(7, 7), padding=((1, 1), (1, 1)), layout="NHWC"),
     Case(N=6, groups=2, size=(5, 5), stride=(2, 2), dilation=(3, 3), padding=((3, 3), (3, 3))),
     Case(N=6, groups=40, size=(9, 9), stride=(2, 2), dilation=(3, 3), padding=((3, 3), (3, 3))),
+    Case(N=6, C=71, K=33, size=(9, 30), stride=(2, 2), padding=((1, 1), (1, 1)), dtype="bfloat16"),
+    Case(N=6, C=700, K=16, size=(7, 7), padding=((1, 1), (1, 1)), layout="NHWC", dtype="float16"),
+    Case(N=6, C=1400, K=40, size=(7, 7), padding=((1, 1), (1, 1)), layout="NHWC", dtype="bfloat16"),
     Case(N=6, C=3, K=8, groups=4, size=(20, 20), kernel=(5, 5), dtype="float64"),
 ]
 

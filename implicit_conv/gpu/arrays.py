@@ -154,14 +154,18 @@ class _Tensor(ctypes.Structure):
 
 
 def _from_dlpack(array: Any) -> Operand:
-    """Read the capsule; it is not consumed, so its own destructor frees it."""
+    """The operand of an array that offers DLPack."""
     if not hasattr(array, "__dlpack__"):
         raise DTypeError(
             f"elements of type {array.__cuda_array_interface__['typestr']} are not served on the "
             f"GPU; convert to one of {', '.join(GPU_DTYPES)}"
         )
     # The launch is on the caller's stream, so that no other has to wait: -1.
-    capsule = array.__dlpack__(stream=-1)
+    return operand_of_capsule(array, array.__dlpack__(stream=-1))
+
+
+def operand_of_capsule(array: Any, capsule: Any) -> Operand:
+    """Read `array`'s capsule; it is not consumed, so its own destructor frees it."""
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     tensor = ctypes.cast(pointer_of(capsule, b"dltensor"), ctypes.POINTER(_Tensor)).contents
@@ -169,7 +173,7 @@ def _from_dlpack(array: Any) -> Operand:
     if dtype is None or tensor.lanes != 1:
         raise DTypeError(
             f"a {type(array).__name__} of DLPack type ({tensor.code}, {tensor.bits} bits) is not "
-            f"served on the GPU; convert to one of {', '.join(GPU_DTYPES)}"
+            f"served here; convert to one of {', '.join(GPU_DTYPES)}"
         )
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     strides = packed_strides(shape, ITEMSIZES[dtype])

@@ -30,6 +30,7 @@ class Call(NamedTuple):
     x_h: int
     x_w: int
     x_c: int
+    x_element: int  # between elements of x: channels, or pairs of them
     w_k: int
     w_c: int
     w_r: int
@@ -51,8 +52,10 @@ class Call(NamedTuple):
     in_place: int  # 1: read x where it lies
     staged: int  # 1: every panel goes through the staging tile; 0: only a partial last panel does
     flushes: int  # 1: subnormal numbers count as zeros
+    rounds: int  # 1: y is narrower than the sums, and the microkernel may round to it
     clamps: int  # 1: the activation is a clamp, and nothing is added before it
     zeros: int  # address of a panel of zeros
+    channels: int  # of x; a Geometry may count pairs of them
     p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes
     q_end: int
     row_kernels: int  # 1: depthwise kernels exist that take a filter row at once

@@ -24,16 +24,20 @@ LINES = 64 * (CHAINS + 2)  # bytes of a thread: the sums, a factor and an addend
 NO_GEOMETRY = Geometry(*[0] * (len(Geometry._fields)))
 
 
-def emit_fmas(lanes, itemsize, fma, builder, args):
-    """TURNS x STEPS x CHAINS FMAs on the values at args[0], which are written back."""
+def emit_fmas(lanes, itemsize, fma, pairs, builder, args):
+    """TURNS x STEPS x CHAINS FMAs on the values at args[0], which are written back.
+
+    With `pairs` they are dot products of pairs of bfloat16.
+    """
     e = Emitter(builder, lanes, itemsize, fma)
+    multiply_add = e.dot_pairs if pairs else e.multiply_add
     base = builder.inttoptr(args[0], BYTES)
     places = [e.at(base, 64 * i) for i in range(CHAINS + 2)]
     *sums, factor, addend = (e.load(place) for place in places)
 
     def turn(_, sums):
         for _ in range(STEPS):
-            sums = [e.multiply_add(value, factor, addend) for value in sums]
+            sums = [multiply_add(factor, addend, value) for value in sums]
         return sums
 
     sums = e.loop(args[1], 1, sums, turn)
@@ -55,9 +59,9 @@ def copy_share(blob, thread):
 
 
 @functools.cache
-def _compile_fmas(lanes, itemsize, fma):
-    name = f"fmas_{lanes}x{itemsize}{'' if fma else '_no_fma'}"
-    emit = functools.partial(emit_fmas, lanes, itemsize, fma)
+def _compile_fmas(lanes, itemsize, fma, pairs):
+    name = f"fmas_{lanes}x{itemsize}{'' if fma else '_no_fma'}{'_pairs' if pairs else ''}"
+    emit = functools.partial(emit_fmas, lanes, itemsize, fma, pairs)
     return compile_emitted(ENTRY, fmas, name, emit)
 
 
@@ -73,14 +77,14 @@ def _call(**fields):
 class Fmas:
     """A callable that does `flops` floating-point operations from registers, nothing else."""
 
-    def __init__(self, lanes, itemsize, fma, threads):
-        self._entry = _compile_fmas(lanes, itemsize, fma).address
+    def __init__(self, lanes, itemsize, fma, threads, pairs=False):
+        self._entry = _compile_fmas(lanes, itemsize, fma, pairs).address
         self._threads = threads
         self._values = aligned_bytes(LINES * threads)
         self._values.view(np.float32 if itemsize == 4 else np.float64)[:] = 0.5
         call = _call(scratch=self._values.ctypes.data, scratch_bytes=LINES, items=TURNS)
         self._blob = blob_of(call, NO_GEOMETRY)
-        self.flops = 2 * lanes * CHAINS * STEPS * TURNS * threads
+        self.flops = 2 * lanes * CHAINS * STEPS * TURNS * threads * (2 if pairs else 1)
 
     def __call__(self):
         launch(self._entry, self._blob, self._threads)

@@ -18,21 +18,23 @@ from typing import NamedTuple
 import numpy as np
 from numba import types
 
-from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu import memory, storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.microkernel import PIXELS_PER_BASE
 from implicit_conv.kernels.cpu.table import (
     DEPTHWISE,
     DEPTHWISE_ROW,
     LOAD_TILE,
+    PACK_BLOCK,
     STORE_TILE,
+    TRANSPOSE_IN,
     compile_emitted,
     compile_part,
     run_part,
-    transpose_slot,
 )
+from implicit_conv.kernels.cpu.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
 
 ARGUMENTS = (
@@ -145,31 +147,42 @@ def compile_microkernel(pixels, row, lanes, itemsize, fma):
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 
-@kernel()
-def pack_channels(call, g, block, panels):
-    """Filters of one channel block, tap by tap; lanes past the last channel are zero."""
+def pack_channels(blob, block, panels):
+    """Template of the part that packs one channel block; lanes past the last channel are zero."""
+    call, g = fields(blob).call, fields(blob).geometry
+    size = element_bytes  # noqa: F821, bound
     channels = min(g.tile_c, g.C - block * g.tile_c)
     pitch = schedule.ceil_div(channels, call.lanes) * call.lanes * call.itemsize
     target = panels + block * call.panel_group
     source = call.w + block * g.tile_c * call.w_k
     taps = g.R * g.S
     memory.zero(target, taps * pitch)
-    rows_follow = g.R == 1 or call.w_r == g.S * call.itemsize
-    if rows_follow and (g.S == 1 or call.w_s == call.itemsize):
+    rows_follow = g.R == 1 or call.w_r == g.S * size
+    if rows_follow and (g.S == 1 or call.w_s == size):
         for c in range(0, channels, call.lanes):
             for tap in range(0, taps, call.lanes):
                 rows, columns = min(call.lanes, channels - c), min(call.lanes, taps - tap)
-                slot = transpose_slot(1, rows < call.lanes or columns < call.lanes)
-                run_part(
-                    call.kernels, slot, source + c * call.w_k + tap * call.itemsize, call.w_k,
-                    target + tap * pitch + c * call.itemsize, pitch, rows, columns,
-                )  # fmt: skip
+                at, to = c * call.w_k + tap * size, tap * pitch + c * call.itemsize
+                transpose_block(  # noqa: F821, bound
+                    call.kernels, 1, source + at, call.w_k, target + to, pitch, rows, columns
+                )
         return
     for tap in range(taps):
         at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
         for c in range(channels):
             to = target + tap * pitch + c * call.itemsize
-            memory.copy(to, at + c * call.w_k, call.itemsize)
+            move_element(to, at + c * call.w_k)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_pack_channels(lanes, form):
+    """The part that packs filters of numbers of `form`."""
+    return compile_part(
+        types.void(BLOB_POINTER, types.int64, types.int64), pack_channels,
+        f"pack_channels_{lanes}x{form.x}_{form.buffer}", element_bytes=storage.SIZES[form.x],
+        transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
+        move_element=storage.make_move_element(form.x, form.buffer),
+    )  # fmt: skip
 
 
 @kernel()
@@ -322,7 +335,7 @@ def depthwise(blob, thread):
     if call.w and item < call.items:
         panels = scratch + call.panel
         for block in range(blocks):
-            pack_channels(call, g, block, panels)
+            run_part(call.kernels, PACK_BLOCK, blob, block, panels)
     while item < call.items:
         run_item(blob, schedule.tile_origin(g, item // blocks), item % blocks, panels, scratch)
         item = next_item(blob)
@@ -330,10 +343,10 @@ def depthwise(blob, thread):
 
 def pack(blob, thread):
     """The launchable packer: items are channel blocks."""
-    call, g = fields(blob).call, fields(blob).geometry
+    call = fields(blob).call
     item = next_item(blob)
     while item < call.items:
-        pack_channels(call, g, item, call.panels)
+        run_part(call.kernels, PACK_BLOCK, blob, item, call.panels)
         item = next_item(blob)
 
 

@@ -18,11 +18,11 @@ from implicit_conv.kernels.activation import (
     SILU,
     TANH,
 )
-from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu import memory, storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, fields
-from implicit_conv.kernels.cpu.table import compile_part
+from implicit_conv.kernels.cpu.table import TRANSPOSE_OUT, compile_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 
@@ -70,11 +70,14 @@ def compile_activate():
 
 
 @functools.cache
-def make_epilogue(lanes, itemsize):
-    """(finish, write) for rows of pixels of elements of `itemsize` bytes."""
-    transpose_block = make_transpose_block(lanes)
-    copy_element = memory.copy_bytes(itemsize)
-    read_element, write_element = memory.element_access(itemsize)
+def make_epilogue(lanes, form):
+    """(finish, write) for rows of pixels of numbers of `form`."""
+    transpose_block = make_transpose_block(TRANSPOSE_OUT, lanes)
+    move = storage.make_move(form.sums, form.y, lanes)
+    move_element = storage.make_move_element(form.sums, form.y)
+    itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
+    read_element, write_element = storage.make_read(form.sums), storage.make_write(form.sums)
+    read_residual = storage.make_read(form.x)
 
     @kernel()
     def finish(call, staging, width, filters, count, residual):
@@ -89,28 +92,28 @@ def make_epilogue(lanes, itemsize):
                 at = staging + (pixel * width + k) * itemsize
                 value = read_element(at)
                 if call.residual:
-                    value += read_element(residual + pixel * call.residual_q + k * call.residual_k)
+                    value += read_residual(residual + pixel * call.residual_q + k * call.residual_k)
                 write_element(at, activate(value, kind, low, high))
 
     @kernel()
     def write(call, staging, width, filters, count, y):
         """`count` pixels, y_q apart, to y: transposed where pixels lie together there."""
         pitch = width * itemsize
-        if call.y_k == itemsize:
+        if call.y_k == size:
             for pixel in range(count):
-                memory.copy(y + pixel * call.y_q, staging + pixel * pitch, filters * itemsize)
-        elif call.y_q == itemsize:
+                move(y + pixel * call.y_q, staging + pixel * pitch, filters)
+        elif call.y_q == size:
             for k in range(0, filters, lanes):
                 for pixel in range(0, count, lanes):
                     source = staging + pixel * pitch + k * itemsize
-                    target = y + pixel * itemsize + k * call.y_k
+                    target = y + pixel * size + k * call.y_k
                     rows, columns = min(lanes, count - pixel), min(lanes, filters - k)
                     transpose_block(call.kernels, 1, source, pitch, target, call.y_k, rows, columns)
         else:
             for pixel in range(count):
                 for k in range(filters):
                     source = staging + pixel * pitch + k * itemsize
-                    copy_element(y + pixel * call.y_q + k * call.y_k, source)
+                    move_element(y + pixel * call.y_q + k * call.y_k, source)
 
     return finish, write
 
@@ -142,8 +145,8 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
 
 
 @functools.cache
-def compile_store_tile(lanes, itemsize):
-    """The part that stores staging tiles of elements of `itemsize` bytes."""
-    finish, write = make_epilogue(lanes, itemsize)
-    name = f"store_tile_{lanes}x{itemsize}"
+def compile_store_tile(lanes, form):
+    """The part that stores staging tiles of numbers of `form`."""
+    finish, write = make_epilogue(lanes, form)
+    name = f"store_tile_{lanes}x{form.x}_{form.sums}_{form.y}"
     return compile_part(SIGNATURE, store_tile, name, finish=finish, write=write)

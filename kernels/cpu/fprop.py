@@ -94,7 +94,7 @@ def activations(call, g, origin, c, channels, buffer):
     """A: the tile's pixels in the buffer, or in x itself."""
     if call.in_place:
         n, p, q = origin
-        address = call.x + n * call.x_n + c * call.x_c
+        address = call.x + n * call.x_n + c * call.x_element
         address += (p * g.stride_h - g.pad_h) * call.x_h + (q * g.stride_w - g.pad_w) * call.x_w
         return view_in_roles(g, address, call.x_n, g.stride_h * call.x_h, g.stride_w * call.x_w)
     pixel = channels * call.itemsize
@@ -104,7 +104,7 @@ def activations(call, g, origin, c, channels, buffer):
 
 
 @kernel()
-def multiply(call, g, extent, rows, a, panel, sums, out, runs, vectors, low, high):
+def multiply(call, g, extent, rows, a, panel, sums, out, runs, vectors, rounds, low, high):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
     `extent` counts the pixels along (outer, group, inner); `rows` is (first output row, rows,
@@ -128,7 +128,8 @@ def multiply(call, g, extent, rows, a, panel, sums, out, runs, vectors, low, hig
                     runs.address + 16 * r * runs.per_row,
                     at(sums, o, first, begin), at(out, o, first, begin),
                     (r_end - r) * runs.per_row,
-                    a.inner, a.group, sums.inner, sums.group, out.inner, out.group, low, high,
+                    a.inner, a.group, sums.inner, sums.group, out.inner, out.group,
+                    rounds, low, high,
                 )  # fmt: skip
 
 
@@ -160,7 +161,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 packing = scratch + call.packing
                 run_part(call.kernels, PACK_BLOCK, blob, weights, group, panel, block, packing)
             runs = write_runs(call, g, channels, width, scratch + call.runs)
-            staged = call.staged or filters < width
+            staged = call.staged or filters < width or (call.rounds and blocks > 1)
             if staged:
                 slot = panel - first_panel if blocks > 1 else 0
                 pixel = width * call.itemsize
@@ -180,7 +181,10 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             if last and call.clamps:
                 low = memory.read_float(call.activation + 8)
                 high = memory.read_float(call.activation + 16)
-            multiply(call, g, extent, row_range, a, weights, sums, out, runs, vectors, low, high)
+            rounds = call.rounds and not staged
+            multiply(
+                call, g, extent, row_range, a, weights, sums, out, runs, vectors, rounds, low, high
+            )
             if last and staged:
                 first = group * g.K + k
                 run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)

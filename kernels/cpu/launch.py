@@ -106,14 +106,21 @@ def threading_layer():
     return layer()
 
 
+# Elements of x and w, and of y; 16-bit floats come as integers.
+TENSORS = (
+    (types.float32, types.float32), (types.float64, types.float64), (types.uint16, types.uint16),
+    (types.uint16, types.float32),
+)  # fmt: skip
+
+
 def _tensor(element, readonly):
     return types.Array(element, 4, "A", readonly=readonly)
 
 
 @kernel(
     [
-        types.void(types.int64[::1], _tensor(kind, True), _tensor(kind, True), _tensor(kind, True))
-        for kind in (types.float32, types.float64)
+        types.void(types.int64[::1], _tensor(x, True), _tensor(x, True), _tensor(y, True))
+        for x, y in TENSORS
     ]
 )
 def place(blob, x, w, y):

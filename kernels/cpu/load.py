@@ -9,57 +9,56 @@ import functools
 
 from numba import types
 
-from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu import memory, storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.record import ACTIVATION, recorder
-from implicit_conv.kernels.cpu.table import compile_part
+from implicit_conv.kernels.cpu.table import TRANSPOSE_IN, compile_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 
 @functools.cache
-def make_load_row(lanes, itemsize):
-    """load_row for elements of `itemsize` bytes, on vectors of `lanes`."""
-    transpose_block = make_transpose_block(lanes)
-    copy_element = memory.copy_bytes(itemsize)
+def make_load_row(lanes, form):
+    """load_row for numbers of `form`, on vectors of `lanes`."""
+    together = form.channels  # of an element
+    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, together)
+    move = storage.make_move(form.x, form.buffer, lanes)
+    move_element = storage.make_move_element(form.x, form.buffer)
+    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of what is read, written
 
     @kernel()
-    def copy_pixels(target, source, step, pixels, channels):
+    def copy_pixels(target, source, pitch, step, pixels, channels):
         """Channels lie together: pixel by pixel, or the whole run at once where pixels do too."""
-        pitch = channels * itemsize
-        if step == pitch:
-            memory.copy(target, source, pixels * pitch)
+        if step == channels * size and pitch == channels * itemsize:
+            move(target, source, pixels * channels)
             return
         for i in range(pixels):
-            memory.copy(target + i * pitch, source + i * step, pitch)
+            move(target + i * pitch, source + i * step, channels)
 
     @kernel()
-    def gather_pixels(target, source, step, channel, pixels, channels):
-        """Any strides at all, element by element."""
+    def gather_pixels(target, source, pitch, step, channel, pixels, channels):
+        """Any strides at all, number by number."""
         for i in range(pixels):
             for c in range(channels):
-                copy_element(
-                    target + (i * channels + c) * itemsize, source + i * step + c * channel
-                )
+                move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
 
     @kernel()
-    def transpose_pixels(kernels, target, source, step, channel, pixels, channels):
+    def transpose_pixels(kernels, target, source, pitch, step, channel, pixels, channels):
         """Pixels lie together, channels far apart (NCHW); `step` counts pixels and is 1 or 2."""
-        pitch = channels * itemsize
         span = (pixels - 1) * step + 1  # source pixels that may be read
-        for c in range(0, channels, lanes):
+        block = lanes * together
+        for c in range(0, channels, block):
             for w in range(0, span, lanes):
-                from_, to = c * channel + w * itemsize, w // step * pitch + c * itemsize
-                rows, columns = min(lanes, channels - c), min(lanes, span - w)
+                from_, to = c * channel + w * size, w // step * pitch + c * itemsize
+                rows, columns = min(block, channels - c), min(lanes, span - w)
                 transpose_block(
                     kernels, step, source + from_, channel, target + to, pitch, rows, columns
                 )
 
     @kernel()
-    def load_row(call, g, target, source, w, pixels, channels):
+    def load_row(call, g, target, source, pitch, w, pixels, channels):
         """Pixels w, w + step, ... of the image row at `source`; those outside it are zero."""
-        pitch = channels * itemsize
         first, end = schedule.valid_pixels(w, g.W, g.step_w, pixels)
         memory.zero(target, first * pitch)
         memory.zero(target + end * pitch, (pixels - end) * pitch)
@@ -69,14 +68,19 @@ def make_load_row(lanes, itemsize):
         source += (w + first * g.step_w) * call.x_w
         target += first * pitch
         step = g.step_w * call.x_w
-        if channels < lanes and (call.x_c != itemsize or step != pitch):
-            gather_pixels(target, source, step, call.x_c, pixels, channels)
-        elif call.x_c == itemsize:
-            copy_pixels(target, source, step, pixels, channels)
-        elif call.x_w == itemsize and g.step_w <= 2:
-            transpose_pixels(call.kernels, target, source, g.step_w, call.x_c, pixels, channels)
+        if channels % together:  # the second half of the last pair
+            for i in range(pixels):
+                memory.zero(target + i * pitch + channels * itemsize, itemsize)
+        if channels < lanes and (call.x_c != size or step != channels * size):
+            gather_pixels(target, source, pitch, step, call.x_c, pixels, channels)
+        elif call.x_c == size:
+            copy_pixels(target, source, pitch, step, pixels, channels)
+        elif call.x_w == size and g.step_w <= 2:
+            transpose_pixels(
+                call.kernels, target, source, pitch, g.step_w, call.x_c, pixels, channels
+            )
         else:
-            gather_pixels(target, source, step, call.x_c, pixels, channels)
+            gather_pixels(target, source, pitch, step, call.x_c, pixels, channels)
 
     return load_row
 
@@ -84,14 +88,15 @@ def make_load_row(lanes, itemsize):
 def load_tile(blob, buffer, n0, p0, q0, c, channels):
     """Template of the part that loads a tile: per image, per buffered row, per phase buffer.
 
-    `c` is the first channel of the block, counted over all groups. Where the tile is read in place
-    there is nothing to copy, only loads to record.
+    `c` is the first element of the block, counted over all groups, `channels` counts elements too.
+    Where the tile is read in place there is nothing to copy, only loads to record.
     """
     call, g = fields(blob).call, fields(blob).geometry
     if call.in_place and call.record == 0:
         return
     images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
     pixel = channels * call.itemsize
+    numbers = min(channels * together, call.channels - c * together)  # noqa: F821, bound
     pitch = schedule.row_pitch(g) * pixel
     w = q0 * g.stride_w - g.pad_w
     for image in range(images):
@@ -102,7 +107,7 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
                     continue
                 h = schedule.first_row(g, p0, a) + i * g.stride_h
                 row = image * schedule.image_rows(g) + schedule.buffer_row(g, a, i)
-                source = call.x + n * call.x_n + h * call.x_h + c * call.x_c
+                source = call.x + n * call.x_n + h * call.x_h + c * call.x_element
                 for b in range(g.phases_w):
                     offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
                     pixels = schedule.column_pixels(g, columns) + halo
@@ -116,17 +121,19 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
                     if h < 0 or h >= g.H:
                         memory.zero(target, size)
                     else:
-                        load_row(call, g, target, source, w + offset, pixels, channels)  # noqa: F821
+                        load_row(  # noqa: F821, bound
+                            call, g, target, source, pixel, w + offset, pixels, numbers
+                        )
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
 
 
 @functools.cache
-def compile_load_tile(lanes, itemsize, recording=False):
-    """The part that loads tiles of elements of `itemsize` bytes."""
-    name = f"load_tile_{lanes}x{itemsize}{'_recording' if recording else ''}"
+def compile_load_tile(lanes, form, recording=False):
+    """The part that loads tiles of numbers of `form`."""
+    name = f"load_tile_{lanes}x{form.x}_{form.buffer}{'_recording' if recording else ''}"
     return compile_part(
-        SIGNATURE, load_tile, name, record=recorder(recording),
-        load_row=make_load_row(lanes, itemsize),
+        SIGNATURE, load_tile, name, record=recorder(recording), together=form.channels,
+        load_row=make_load_row(lanes, form),
     )  # fmt: skip

@@ -11,10 +11,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from implicit_conv.kernels.cpu.vector import BYTES, I64, SCALAR
+from implicit_conv.kernels.cpu.vector import BYTES, I64
 
 INT = types.int64
-DOUBLE_BYTES = 8
 
 
 def _intrinsic(result, parameters, emit):
@@ -25,6 +24,13 @@ def _intrinsic(result, parameters, emit):
         return context.get_dummy_value() if value is None else value
 
     return result(*parameters), codegen
+
+
+def named(definition, *variant):
+    """The intrinsic that `definition` makes, named after its variant: see `cache.kernel`."""
+    definition.__name__ += "".join(f"_{part}" for part in variant)
+    definition.__qualname__ = definition.__name__
+    return intrinsic(definition)
 
 
 @intrinsic
@@ -95,7 +101,6 @@ def copy_bytes(size):
     """An intrinsic (destination, source): copy `size` bytes, unaligned addresses allowed."""
     kind = ir.IntType(8 * size) if size <= I64.width // 8 else ir.VectorType(I64, size // 8)
 
-    @intrinsic
     def copy_fixed(typingctx, destination, source):
         def emit(builder, destination, source):
             value = builder.load(builder.inttoptr(source, kind.as_pointer()))
@@ -104,29 +109,4 @@ def copy_bytes(size):
 
         return _intrinsic(types.void, [INT, INT], emit)
 
-    return copy_fixed
-
-
-@functools.cache
-def element_access(itemsize):
-    """(read, write) of one float of `itemsize` bytes, as float64; write rounds once."""
-    kind = SCALAR[itemsize]
-    double = ir.DoubleType()
-
-    @intrinsic
-    def read_element(typingctx, address):
-        def emit(builder, address):
-            value = builder.load(builder.inttoptr(address, kind.as_pointer()))
-            return value if itemsize == DOUBLE_BYTES else builder.fpext(value, double)
-
-        return _intrinsic(types.float64, [INT], emit)
-
-    @intrinsic
-    def write_element(typingctx, address, value):
-        def emit(builder, address, value):
-            value = value if itemsize == DOUBLE_BYTES else builder.fptrunc(value, kind)
-            builder.store(value, builder.inttoptr(address, kind.as_pointer()))
-
-        return _intrinsic(types.void, [INT, types.float64], emit)
-
-    return read_element, write_element
+    return named(copy_fixed, size)

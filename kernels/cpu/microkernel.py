@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from llvmlite import ir
 from numba import types
 
+from implicit_conv.kernels.cpu import storage
 from implicit_conv.kernels.cpu.table import compile_emitted
 from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
 
@@ -39,6 +40,7 @@ ARGUMENTS = (
     "c_in_group",
     "c_out_inner",
     "c_out_group",
+    "rounds",  # 1: results are stored as the tile's `y`
 )
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
@@ -53,6 +55,8 @@ class RegisterTile:
     lanes: int
     itemsize: int
     fma: bool
+    pairs: bool = False  # elements are pairs of bfloat16, multiplied by dot products
+    y: str = ""  # the 16-bit type that last sums may be rounded to
 
     @property
     def pixels(self):
@@ -68,6 +72,7 @@ def emit(tile, builder, args):
     *integers, low, high = args
     at = dict(zip(ARGUMENTS, integers, strict=True))
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
+    multiply_add = e.dot_pairs if tile.pairs else e.multiply_add
     a, b, c_in, c_out = (builder.inttoptr(at[name], BYTES) for name in ("a", "b", "c_in", "c_out"))
     pixels = [(g, p) for g in range(tile.groups) for p in range(tile.inner)]
 
@@ -75,11 +80,38 @@ def emit(tile, builder, args):
         group = builder.mul(at[f"{name}_group"], i64(g))
         return e.at(base, builder.add(group, builder.mul(at[f"{name}_inner"], i64(p))))
 
-    def elements(base, name):
+    def elements(base, name, vector_bytes=tile.vector_bytes):
         for g, p in pixels:
             address = pixel_address(base, name, g, p)
             for v in range(tile.vectors):
-                yield e.at(address, v * tile.vector_bytes)
+                yield e.at(address, v * vector_bytes)
+
+    def store_all(values, store, vector_bytes):
+        """Store results within the bounds, or as they are where there are none."""
+        unbounded = builder.and_(
+            builder.fcmp_ordered("==", low, ir.Constant(low.type, -math.inf)),
+            builder.fcmp_ordered("==", high, ir.Constant(high.type, math.inf)),
+        )
+        with builder.if_else(unbounded) as (plain, bounded):
+            with plain:
+                store(values, elements(c_out, "c_out", vector_bytes))
+            with bounded:
+                bounds = [e.splat(e.narrow(bound)) for bound in (low, high)]
+                within = [e.clamp(value, *bounds) for value in values]
+                store(within, elements(c_out, "c_out", vector_bytes))
+
+    def store_sums(values, places):
+        for value, place in zip(values, places, strict=True):
+            e.store(value, place)
+
+    def store_rounded(values, places):
+        if tile.pairs and tile.vectors == 2:  # dot products leave no subnormal sums
+            couples = zip(values[::2], values[1::2], list(places)[::2], strict=True)
+            for low_half, high_half, place in couples:
+                e.store(e.round_pairs(low_half, high_half), place, storage.SIZES[tile.y])
+            return
+        for value, place in zip(values, places, strict=True):
+            storage.store(e, tile.y, value, place)
 
     def run(index, carried):
         """One run: move every base from where the last one ended, then go through its elements."""
@@ -114,7 +146,7 @@ def emit(tile, builder, args):
                 value = e.broadcast(e.at(e.at(moving[base], moved), i * tile.itemsize))
                 for v in range(tile.vectors):
                     k = at_pixel * tile.vectors + v
-                    acc[k] = e.multiply_add(value, filters[v], acc[k])
+                    acc[k] = multiply_add(value, filters[v], acc[k])
         if count == UNROLL and tile.groups == 1:
             base = -1  # the next register tile's rows, into L2: many lie a power of two apart
             ahead = builder.mul(at["a_inner"], i64(tile.pixels))
@@ -129,28 +161,24 @@ def emit(tile, builder, args):
     acc = [e.load(address) for address in elements(c_in, "c_in")]
     results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
     acc = results[len(bases) + 2 :]
-    unbounded = builder.and_(
-        builder.fcmp_ordered("==", low, ir.Constant(low.type, -math.inf)),
-        builder.fcmp_ordered("==", high, ir.Constant(high.type, math.inf)),
-    )
-    with builder.if_else(unbounded) as (plain, bounded):
-        with plain:
-            for value, address in zip(acc, elements(c_out, "c_out"), strict=True):
-                e.store(value, address)
-        with bounded:
-            low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
-            for value, address in zip(acc, elements(c_out, "c_out"), strict=True):
-                e.store(e.clamp(value, low, high), address)
+    if not tile.y:
+        store_all(acc, store_sums, tile.vector_bytes)
+        return
+    with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
+        with rounded:
+            store_all(acc, store_rounded, tile.lanes * storage.SIZES[tile.y])
+        with kept:
+            store_all(acc, store_sums, tile.vector_bytes)
 
 
 def microkernel(
     a, b, runs, c_in, c_out, run_count,
-    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
+    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, rounds, low, high,
 ):  # fmt: skip
     """Template of all microkernels."""
     body(  # noqa: F821, bound
         a, b, runs, c_in, c_out, run_count,
-        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, low, high,
+        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, rounds, low, high,
     )  # fmt: skip
 
 
@@ -158,4 +186,5 @@ def microkernel(
 def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
     name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.lanes}x{tile.itemsize}"
+    name += f"{'_pairs' if tile.pairs else ''}{tile.y and f'_{tile.y}'}"
     return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile))

@@ -25,13 +25,13 @@ from implicit_conv.kernels.cpu.sizes import (
     depthwise_packed_bytes,
     depthwise_packs,
     depthwise_panel_bytes,
-    packing_bytes,
     panel_bytes,
     planes_layout,
     scratch_layout,
     winograd_layout,
 )
-from implicit_conv.kernels.cpu.transpose import compile_transpose
+from implicit_conv.kernels.cpu.storage import SIZES
+from implicit_conv.kernels.cpu.transpose import transposes
 
 PACKED_BYTES_PER_THREAD = 256 << 10  # about 10 us of packing: less does not pay for a wake-up
 NO_ACTIVATION = (float(CLAMP), -math.inf, math.inf)
@@ -77,11 +77,14 @@ class Operator:
     """One algorithm for one Geometry; subclasses say which parts, entries and scratch it needs."""
 
     winograd = 0
+    rounds = False  # whether microkernels round to y
 
     def __init__(
-        self, g, itemsize, lanes, fma, *, chunk, end, in_place=False, recording=False, flushes=False
-    ):
-        self.g, self.itemsize, self.lanes, self.fma = g, itemsize, lanes, fma
+        self, g, form, lanes, fma, *, channels, chunk, end, in_place=False, recording=False,
+        flushes=False,
+    ):  # fmt: skip
+        self.g, self.form, self.lanes, self.fma = g, form, lanes, fma
+        self.itemsize = itemsize = SIZES[form.sums]
         self.chunk, self.in_place, self.end = chunk, in_place, end
         self.table = self._kernel_table(recording)
         self.group_bytes = panel_bytes(g, lanes, itemsize, self._taps())
@@ -94,7 +97,8 @@ class Operator:
         self.constant = {
             "kernels": self.table.ctypes.data, "itemsize": itemsize, "lanes": lanes,
             "panel_group": self.group_bytes, "zeros": self.zeros.ctypes.data,
-            "p_end": end[0], "q_end": end[1], "winograd": self.winograd, "flushes": flushes,
+            "channels": channels, "p_end": end[0], "q_end": end[1], "winograd": self.winograd,
+            "flushes": flushes,
         }  # fmt: skip
 
     def pack(self, w, axes, threads, record=0):
@@ -130,18 +134,21 @@ class Operator:
         z = [residual.strides[axis] for axis in axes] if residual is not None else [0] * 4
         act = np.array(activation, np.float64)
         clamps = residual is None and activation[0] == CLAMP
+        narrow = self.form.y != self.form.sums
         layout = self._layout(w is not None)
         filters = {} if w is None else _filter_strides(w, weight_axes)
         return Launch(
             self._entry(), self.g, layout, threads,
             _call(
                 **self.constant, **filters, **_parts(layout), activation=act.ctypes.data,
-                record=record, x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c, y_n=y_n, y_p=y_p, y_q=y_q,
-                y_k=y_k, residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
+                record=record, x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c,
+                x_element=x_c * self.form.channels, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
+                residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
                 bias=self.zeros.ctypes.data,
                 bias_panel=self.g.tile_k * self.itemsize if bias else 0,
                 items=self.items, chunk=self.chunk, in_place=self.in_place, clamps=clamps,
-                staged=y_k != self.itemsize or not clamps,
+                rounds=narrow,
+                staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
             ),
             keep=(act, self),
         )  # fmt: skip
@@ -149,20 +156,18 @@ class Operator:
     def initial_sums(self, bias):
         """`bias` by whole panels: what a launch prepared with a bias begins its sums with."""
         g = self.g
-        sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), bias.dtype)
+        sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), self.form.sums)
         sums[:, : g.K] = bias.reshape(g.groups, g.K)
         return sums
 
     def _kernel_table(self, recording):
         """Addresses of all parts that are needed, compiled or loaded from the cache."""
         parts = {
-            table.LOAD_TILE: compile_load_tile(self.lanes, self.itemsize, recording),
-            table.STORE_TILE: compile_store_tile(self.lanes, self.itemsize),
+            table.LOAD_TILE: compile_load_tile(self.lanes, self.form, recording),
+            table.STORE_TILE: compile_store_tile(self.lanes, self.form),
+            **transposes(self.lanes, self.form),
             **self._own_parts(recording),
         }
-        for step, full in itertools.product((1, 2), (True, False)):
-            slot = table.transpose_slot(step, not full)
-            parts[slot] = compile_transpose(self.lanes, self.itemsize, step, full)
         addresses = np.zeros(table.SLOTS, np.int64)
         for slot, part in parts.items():
             addresses[slot] = part.address
@@ -170,10 +175,14 @@ class Operator:
 
     def _multiply_parts(self, tiles, recording):
         """Microkernels of all register tiles and panel widths, and what packs their panels."""
-        parts = {table.PACK_BLOCK: panels.compile_pack_block(self.lanes, self.itemsize, recording)}
+        parts = {table.PACK_BLOCK: panels.compile_pack_block(self.lanes, self.form, recording)}
         for vectors in panel_widths(self.g, self.lanes):
             for groups, inner in tiles:
-                tile = RegisterTile(groups, inner, vectors, self.lanes, self.itemsize, self.fma)
+                tile = RegisterTile(
+                    groups, inner, vectors, self.lanes, self.itemsize, self.fma,
+                    pairs=self.form.channels > 1,
+                    y=self.form.y if self.rounds and self.form.y != self.form.sums else "",
+                )  # fmt: skip
                 slot = table.microkernel_slot(vectors, groups, inner)
                 parts[slot] = compile_microkernel(tile)
         return parts
@@ -181,6 +190,8 @@ class Operator:
 
 class Fprop(Operator):
     """The schedule itself: implicit GEMM."""
+
+    rounds = True
 
     def _taps(self):
         return self.g.R * self.g.S
@@ -195,10 +206,14 @@ class Fprop(Operator):
         return panels.compile_pack().address
 
     def _layout(self, packs):
-        return scratch_layout(self.g, self.itemsize, self.lanes, self.chunk, self.in_place, packs)
+        paired = self.form.channels > 1
+        return scratch_layout(
+            self.g, self.itemsize, self.lanes, self.chunk, self.in_place, packs, paired
+        )
 
     def _packing_layout(self):
-        return ScratchLayout(0, 0, 0, packing_bytes(self.g, self.lanes, self.itemsize), 0)
+        layout = self._layout(packs=True)
+        return ScratchLayout(0, 0, 0, layout.packing, 0)
 
 
 class Winograd(Operator):
@@ -252,7 +267,8 @@ class Depthwise(Operator):
         row = self._row()
         single = {1} if row and self.in_place else set() if row else whole
         kinds = [(table.DEPTHWISE, None, single), (table.DEPTHWISE_ROW, row, whole if row else ())]
-        return {
+        parts = {table.PACK_BLOCK: depthwise.compile_pack_channels(self.lanes, self.form)}
+        return parts | {
             slot + height: depthwise.compile_microkernel(
                 height, kind, self.lanes, self.itemsize, self.fma
             )

@@ -9,22 +9,27 @@ import functools
 
 from numba import types
 
-from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu import memory, pairs, storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.record import FILTER, recorder
-from implicit_conv.kernels.cpu.table import PACK_BLOCK, compile_part, run_part
+from implicit_conv.kernels.cpu.table import PACK_BLOCK, TRANSPOSE_IN, compile_part, run_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 
 @functools.cache
-def make_packers(lanes, itemsize):
-    """(transpose, gather): pack filters whose elements lie together, or that have any strides."""
+def make_pack_taps(lanes, form):
+    """pack_taps(...): pack all taps of filters, whatever the strides of `w`."""
+    size, itemsize = (
+        storage.SIZES[form.x],
+        storage.SIZES[form.buffer],
+    )  # of what is read, and written
     vector = lanes * itemsize
-    transpose_block = make_transpose_block(lanes)
+    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)
     copy_vector = memory.copy_bytes(vector)
-    copy_element = memory.copy_bytes(itemsize)
+    move = storage.make_move(form.x, form.buffer, lanes)
+    move_element = storage.make_move_element(form.x, form.buffer)
 
     @kernel()
     def transpose_filters(call, target, source, filters, elements, taps, tap_bytes, pitch, block):
@@ -35,7 +40,7 @@ def make_packers(lanes, itemsize):
                 memory.zero(block, lanes * vector)
             for e in range(0, elements, lanes):
                 columns = min(lanes, elements - e)
-                at = source + k * call.w_k + e * itemsize
+                at = source + k * call.w_k + e * size
                 transpose_block(call.kernels, 1, at, call.w_k, block, vector, rows, columns)
                 c, tap = e // taps, e % taps
                 for i in range(columns):
@@ -52,9 +57,33 @@ def make_packers(lanes, itemsize):
         for c in range(channels):
             for k in range(filters):
                 at = source + c * call.w_c + k * call.w_k
-                copy_element(target + c * pitch + k * itemsize, at)
+                move_element(target + c * pitch + k * itemsize, at)
 
-    return transpose_filters, gather_filters
+    @kernel()
+    def pack_taps(call, g, target, source, filters, channels, pitch, tap_bytes, spare):
+        taps = g.R * g.S
+        rows_follow = g.R == 1 or call.w_r == g.S * size
+        taps_follow = rows_follow and (g.S == 1 or call.w_s == size)
+        if taps_follow and call.w_c == taps * size:
+            elements = channels * taps
+            transpose_filters(
+                call, target, source, filters, elements, taps, tap_bytes, pitch, spare
+            )
+            return
+        for tap in range(taps):
+            at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
+            to = target + memory.read(tap_bytes + 8 * tap)
+            if call.w_k == size:
+                for i in range(channels):
+                    move(to + i * pitch, at + i * call.w_c, filters)
+            elif call.w_c == size:
+                transpose_filters(
+                    call, target, at, filters, channels, 1, tap_bytes + 8 * tap, pitch, spare
+                )
+            else:
+                gather_filters(call, to, at, filters, channels, pitch)
+
+    return pack_taps
 
 
 def pack_block(blob, target, group, panel, block, scratch):
@@ -67,7 +96,8 @@ def pack_block(blob, target, group, panel, block, scratch):
     channels = min(g.tile_c, g.C - c)
     if filters < width:
         memory.zero(target, channels * g.R * g.S * pitch)
-    source = call.w + k * call.w_k + c * call.w_c
+    numbers = min(channels * together, call.channels // g.groups - c * together)  # noqa: F821
+    source = call.w + k * call.w_k + c * together * call.w_c  # noqa: F821, bound
     taps = g.R * g.S
     tap_bytes = scratch  # where each tap goes, by its place in the filter
     for r in range(g.R):
@@ -78,38 +108,20 @@ def pack_block(blob, target, group, panel, block, scratch):
             size = filters * channels * call.itemsize
             record(call.record, FILTER, where, 0, 0, panel, channels, size)  # noqa: F821, bound
     spare = scratch + 8 * taps
-    rows_follow = g.R == 1 or call.w_r == g.S * call.itemsize
-    taps_follow = rows_follow and (g.S == 1 or call.w_s == call.itemsize)
-    if taps_follow and call.w_c == taps * call.itemsize:
-        transpose_filters(  # noqa: F821, bound
-            call, target, source, filters, channels * taps, taps, tap_bytes, pitch, spare
-        )
-        return
-    for tap in range(taps):
-        at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
-        to = target + memory.read(tap_bytes + 8 * tap)
-        if call.w_k == call.itemsize:
-            for i in range(channels):
-                memory.copy(to + i * pitch, at + i * call.w_c, filters * call.itemsize)
-        elif call.w_c == call.itemsize:
-            transpose_filters(  # noqa: F821, bound
-                call, target, at, filters, channels, 1, tap_bytes + 8 * tap, pitch, spare
-            )
-        else:
-            gather_filters(call, to, at, filters, channels, pitch)  # noqa: F821, bound
+    pack_taps(call, g, target, source, filters, numbers, pitch, tap_bytes, spare)  # noqa: F821
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 5)
 
 
 @functools.cache
-def compile_pack_block(lanes, itemsize, recording=False):
-    """The part that packs channel blocks of panels of elements of `itemsize` bytes."""
-    transpose_filters, gather_filters = make_packers(lanes, itemsize)
-    name = f"pack_block_{lanes}x{itemsize}{'_recording' if recording else ''}"
+def compile_pack_block(lanes, form, recording=False):
+    """The part that packs channel blocks of panels of numbers of `form`."""
+    name = f"pack_block_{lanes}x{form.x}_{form.buffer}{'_recording' if recording else ''}"
+    paired = form.channels > 1
     return compile_part(
-        SIGNATURE, pack_block, name, record=recorder(recording),
-        transpose_filters=transpose_filters, gather_filters=gather_filters,
+        SIGNATURE, pack_block, name, record=recorder(recording), together=form.channels,
+        pack_taps=pairs.make_pack_taps(lanes) if paired else make_pack_taps(lanes, form),
     )  # fmt: skip
 
 

@@ -302,7 +302,7 @@ def run_item(blob, origin, first, end, panels, scratch):
     low, high = -np.inf, np.inf
     if call.clamps:
         low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
-    staged = not call.clamps or call.y_q != call.itemsize
+    staged = not call.clamps or call.rounds or call.y_q != call.itemsize
     phase = schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
     pitch = phase * g.phases_w
     size = schedule.image_rows(g) * pitch

@@ -47,7 +47,7 @@ def buffer_bytes(g: Geometry, itemsize: int) -> int:
 
 
 def scratch_layout(
-    g: Geometry, itemsize: int, lanes: int, chunk: int, in_place: bool, packs: bool
+    g: Geometry, itemsize: int, lanes: int, chunk: int, in_place: bool, packs: bool, paired: bool
 ) -> ScratchLayout:
     """What fprop needs: no buffer where x is read in place, no panel where filters come packed."""
     slots = chunk if schedule.block_count(g) > 1 else 1
@@ -55,7 +55,7 @@ def scratch_layout(
         buffer=0 if in_place else buffer_bytes(g, itemsize),
         staging=slots * g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
         runs=16 * g.R * g.S,
-        packing=packing_bytes(g, lanes, itemsize),
+        packing=packing_bytes(g, lanes, itemsize, paired),
         panel=g.R * g.S * min(g.C, g.tile_c) * g.tile_k * itemsize if packs else 0,
     )
 
@@ -124,6 +124,11 @@ def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:
     return width * g.C * taps * itemsize
 
 
-def packing_bytes(g: Geometry, lanes: int, itemsize: int) -> int:
-    """Scratch of one packing thread: a table of taps and one transposed block."""
-    return round_up(8 * g.R * g.S + lanes * lanes * itemsize)
+def packing_bytes(g: Geometry, lanes: int, itemsize: int, paired: bool = False) -> int:
+    """Scratch of one packing thread: a table of taps and one transposed block.
+
+    For pairs of channels the block holds all taps of a vector of pairs, before they are joined.
+    """
+    taps = g.R * g.S
+    rows = taps * min(lanes, max(1, g.C)) if paired else lanes
+    return round_up(8 * taps + rows * lanes * itemsize)

@@ -16,8 +16,10 @@ from implicit_conv.kernels.cpu.cache import entry
 from implicit_conv.kernels.cpu.vector import VOID
 
 HEIGHTS = 16  # microkernels: [vectors - 1][groups][inner], groups and inner below HEIGHTS
-TRANSPOSES = 2 * HEIGHTS * HEIGHTS  # transposes: [step - 1][edge]
-LOAD_TILE = TRANSPOSES + 4
+TRANSPOSE_IN = 2 * HEIGHTS * HEIGHTS  # transposes of x and w: [step - 1][edge]
+TRANSPOSE_OUT = TRANSPOSE_IN + 4  # of y: [edge]
+TRANSPOSE_WORDS = TRANSPOSE_OUT + 2  # of pairs as they are: [edge]
+LOAD_TILE = TRANSPOSE_WORDS + 2
 PACK_BLOCK = LOAD_TILE + 1
 STORE_TILE = PACK_BLOCK + 1
 WINOGRAD_INPUT = STORE_TILE + 1
@@ -38,9 +40,9 @@ def microkernel_slot(vectors, groups, inner):
 
 
 @register_jitable
-def transpose_slot(step, edge):
+def transpose_slot(way, step, edge):
     """Place of the transpose that keeps every step-th column; `edge` for a partial block."""
-    return TRANSPOSES + 2 * (step - 1) + edge
+    return way + 2 * (step - 1) + edge
 
 
 @intrinsic

@@ -5,12 +5,21 @@ out (pixels x filters): read `rows` rows of consecutive elements, write `columns
 """
 
 import functools
+from typing import NamedTuple
 
 from llvmlite import ir
 from numba import types
 
+from implicit_conv.kernels.cpu import storage
 from implicit_conv.kernels.cpu.cache import kernel
-from implicit_conv.kernels.cpu.table import compile_emitted, run_part, transpose_slot
+from implicit_conv.kernels.cpu.table import (
+    TRANSPOSE_IN,
+    TRANSPOSE_OUT,
+    TRANSPOSE_WORDS,
+    compile_emitted,
+    run_part,
+    transpose_slot,
+)
 from implicit_conv.kernels.cpu.vector import BYTES, I32, Emitter, i64
 
 
@@ -36,35 +45,53 @@ def _butterfly(e, rows):
     return rows
 
 
-def _emit(e, step, full, source, source_stride, target, target_stride, rows, columns):
-    """Block of `rows` source rows; every `step`-th of its `columns` becomes a target row.
+class Variant(NamedTuple):
+    """What a transpose is compiled for."""
 
-    A `full` block has `lanes` rows and columns; else rows past the last repeat it (their lanes are
-    masked in the stores) and columns past the last are neither read nor written.
+    lanes: int
+    source: str  # what numbers are stored as, on both sides
+    target: str
+    paired: bool  # an element is a pair of numbers, of two source rows
+    step: int  # every step-th column becomes a target row
+    full: bool  # `lanes` columns, and rows for as many elements
+
+
+def _emit(e, variant, source, source_stride, target, target_stride, rows, columns):
+    """Block of `rows` source rows; every step-th of its `columns` becomes a target row.
+
+    Where the block is not full, rows past the last repeat it (their lanes are masked in the stores;
+    the second half of a pair is zero) and columns past the last are neither read nor written.
     """
-    builder = e.builder
+    builder, full, step = e.builder, variant.full, variant.step
     source, target = (builder.inttoptr(address, BYTES) for address in (source, target))
-    readable = None if full else e.below(columns)
     last = builder.sub(rows, i64(1))
-    vectors = []
-    for i in range(e.lanes):
-        row = (
-            i64(i) if full else builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
-        )
-        address = e.at(source, builder.mul(source_stride, row))
-        if full:
-            vectors.append(e.load(address))
-        else:
-            vectors.append(e.load_masked(address, readable))
-    vectors = _butterfly(e, vectors)
-    lanes = None if full else e.below(rows)
+    mask = None if full else e.below(columns)
+
+    def address(i):
+        if not full:
+            i = builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
+        return e.at(source, builder.mul(source_stride, i64(i) if full else i))
+
+    def pair(i):
+        there = builder.icmp_signed("<=", i64(2 * i + 1), last)
+        second = None if full else builder.select(there, mask, ir.Constant(mask.type, None))
+        return storage.load_pairs(e, (address(2 * i), address(2 * i + 1)), (mask, second))
+
+    if variant.paired:
+        vectors = _butterfly(e, [pair(i) for i in range(e.lanes)])
+        rows = builder.ashr(builder.add(rows, i64(1)), i64(1))
+    else:
+        vectors = [storage.load(e, variant.source, address(i), mask) for i in range(e.lanes)]
+        vectors = _butterfly(e, vectors)
+    kept = None if full else e.below(rows)
+    stored = "float32" if variant.paired else variant.target
     for i in range(0, e.lanes, step):
-        address = e.at(target, builder.mul(target_stride, i64(i // step)))
+        to = e.at(target, builder.mul(target_stride, i64(i // step)))
         if full:
-            e.store(vectors[i], address)
+            storage.store(e, stored, vectors[i], to)
         else:
             with builder.if_then(builder.icmp_signed("<", i64(i), columns)):
-                e.store_masked(vectors[i], address, lanes)
+                storage.store(e, stored, vectors[i], to, kept)
 
 
 SIGNATURE = types.void(*[types.int64] * 6)
@@ -76,24 +103,47 @@ def transpose(source, source_stride, target, target_stride, rows, columns):
 
 
 @functools.cache
-def compile_transpose(lanes, itemsize, step, full):
+def compile_transpose(variant):
     """The compiled transpose of one variant; its `.address` goes into the kernel table."""
-    name = f"transpose_{lanes}x{itemsize}_step{step}_{'full' if full else 'edge'}"
+    lanes, source, target, paired, step, full = variant
+    kind = f"{source}_{target}{'_paired' if paired else ''}"
+    name = f"transpose_{lanes}x{kind}_step{step}_{'full' if full else 'edge'}"
+    itemsize = max(4, storage.SIZES[source])
 
     def emit(builder, args):
-        _emit(Emitter(builder, lanes, itemsize, True), step, full, *args)
+        _emit(Emitter(builder, lanes, itemsize, True), variant, *args)
 
     return compile_emitted(SIGNATURE, transpose, name, emit)
 
 
+def transposes(lanes, form):
+    """All transposes that operators on numbers of `form` call, by their slots."""
+    paired = form.channels > 1
+    kinds = [
+        (TRANSPOSE_IN, form.x, form.buffer, paired, 1),
+        (TRANSPOSE_IN, form.x, form.buffer, paired, 2),
+        (TRANSPOSE_OUT, form.sums, form.y, False, 1),
+        *([(TRANSPOSE_WORDS, form.sums, form.sums, False, 1)] if paired else []),
+    ]
+    return {
+        transpose_slot(way, kind[-1], not full): compile_transpose(Variant(lanes, *kind, full))
+        for way, *kind in kinds
+        for full in (True, False)
+    }
+
+
 @functools.cache
-def make_transpose_block(lanes):
-    """transpose_block for vectors of `lanes`."""
+def make_transpose_block(way, lanes, channels=1):
+    """transpose_block for vectors of `lanes`; `way` says which transposes it calls.
+
+    `channels` numbers of as many rows make an element.
+    """
+    whole = lanes * channels
 
     @kernel()
     def transpose_block(kernels, step, source, source_stride, target, target_stride, rows, columns):
-        """Transpose rows x columns elements; every step-th column becomes a target row."""
-        slot = transpose_slot(step, rows < lanes or columns < lanes)
+        """Transpose rows x columns numbers; every step-th column becomes a target row."""
+        slot = transpose_slot(way, step, rows < whole or columns < lanes)
         run_part(kernels, slot, source, source_stride, target, target_stride, rows, columns)
 
     return transpose_block

@@ -19,6 +19,19 @@ SCALAR = {4: ir.FloatType(), 8: ir.DoubleType()}
 SUFFIX = {4: "f32", 8: "f64"}
 
 
+class BFloat(ir.Type):
+    """LLVM's bfloat, which llvmlite has no name for."""
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, BFloat)
+
+    def __hash__(self):
+        return hash(BFloat)
+
+
 def i64(value):
     return ir.Constant(I64, value)
 
@@ -35,8 +48,12 @@ class Emitter:
     fma: bool
 
     @property
+    def scalar(self):
+        return SCALAR[self.itemsize]
+
+    @property
     def vector(self):
-        return ir.VectorType(SCALAR[self.itemsize], self.lanes)
+        return ir.VectorType(self.scalar, self.lanes)
 
     def pointer(self, address, kind=None):
         """`address` (an integer or a byte pointer) as a pointer to `kind`, a vector by default."""
@@ -116,6 +133,27 @@ class Emitter:
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [a, b, c])
+
+    def dot_pairs(self, a, b, c):
+        """c + a[1] * b[1] + a[0] * b[0] for pairs of bfloat16 in the lanes of `a` and `b`.
+
+        AVX512_BF16's VDPBF16PS: each product is added with one rounding to nearest even; subnormal
+        factors count as zeros, and subnormal sums become zeros.
+        """
+        pairs = ir.VectorType(BFloat(), 2 * self.lanes)
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
+        kind = ir.FunctionType(self.vector, [self.vector, pairs, pairs])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        a, b = (self.builder.bitcast(value, pairs) for value in (a, b))
+        return self.builder.call(function, [c, a, b])
+
+    def round_pairs(self, low, high):
+        """Both vectors of floats as bfloat16, one behind the other; subnormals become zeros."""
+        pairs = ir.VectorType(BFloat(), 2 * self.lanes)
+        name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * self.lanes}"
+        kind = ir.FunctionType(pairs, [self.vector, self.vector])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.bitcast(self.builder.call(function, [high, low]), self.vector)
 
     def clamp(self, value, low, high):
         """`value` within [low, high]; a NaN stays a NaN."""

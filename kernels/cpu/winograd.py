@@ -273,7 +273,7 @@ def multiply_boxes(call, g, boxes, u, u_pitch, u_xi, v, v_xi, products, xi_count
                 call.kernels, microkernel_slot(vectors, 1, end - begin),
                 u + xi * u_xi + begin * u_pitch, v + xi * v_xi, runs, call.zeros,
                 products + (xi * boxes + begin) * width, 1,
-                u_pitch, 0, 0, 0, width, 0, -np.inf, np.inf,
+                u_pitch, 0, 0, 0, width, 0, 0, -np.inf, np.inf,
             )  # fmt: skip
 
 
