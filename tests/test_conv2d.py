@@ -93,7 +93,7 @@ def test_integers_are_exact_on_every_kernel(capsys):
     """
     reached = Counter()
 
-    @settings(thorough, max_examples=7000)
+    @settings(thorough, max_examples=8000)
     @given(
         case=cases(),
         seed=st.integers(0, 2**31),
