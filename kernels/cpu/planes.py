@@ -164,6 +164,7 @@ def emit_loads(step, e, table, count, source, target, ahead):
         words = range(len(Row._fields))
         row = Row(*(builder.load(e.pointer(e.at(entry, 8 * i), I64)) for i in words))
         begin, end = (builder.mul(v, i64(step)) for v in (row.first, row.end))
+        end = builder.sub(end, i64(step - 1))  # what follows the last pixel may be past the array
         from_, to = e.at(source, row.source), e.at(target, row.target)
 
         def vector(pixel, _):
