@@ -50,6 +50,23 @@ def test_one_launch_no_allocation_maps_encoded_once(recorder, arrays):
     assert call.tiles == np.prod(made.tiles)
 
 
+def test_arrays_elsewhere_are_patched_into_a_launch_made_ready(recorder, device_array, arrays):
+    made = plan(problem(), driver.current_arch())
+    x, w, y = arrays
+    made(x, w, out=y)
+    ready = list(made.prepared.values())
+    bias, residual = device_array(1 << 21, (64,)), device_array(1 << 22, (2, 8, 8, 64))
+    made(device_array(1 << 23, (2, 8, 8, 64)), w, out=residual)
+    assert list(made.prepared.values()) == ready
+    call, *_ = recorder.launched()
+    assert (call.x, call.w, call.y) == (1 << 23, 1 << 16, 1 << 22)
+    assert len(recorder["cuTensorMapEncode"]) == 4
+    made(x, w, bias, residual=residual, out=y)
+    call, *_ = recorder.launched()
+    assert (call.x, call.bias, call.residual, call.y) == (4096, 1 << 21, 1 << 22, 1 << 20)
+    assert len(made.prepared) == 2
+
+
 def test_shared_memory_is_allowed_for_before_the_first_launch(recorder, arrays):
     """More than 48 KB of dynamic shared memory has to be asked for, once a kernel and device."""
     made = plan(problem(), driver.current_arch())
