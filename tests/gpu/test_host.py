@@ -12,6 +12,7 @@ from implicit_conv.gpu.candidates import Options
 from implicit_conv.gpu.encode import encode
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.plan import plan
+from implicit_conv.kernels.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 
 
@@ -124,6 +125,33 @@ def test_maps_become_driver_calls(recorder):
     box = recorder["cuTensorMapEncodeTiled"][0]
     assert [int(v) for v in box[3]] == [64, 9, 64]  # c, taps, k
     assert [int(v) for v in box[4]] == [128, 9 * 128]  # bytes from tap to tap, filter to filter
+
+
+@pytest.mark.parametrize("mode", ["im2col", "w"])
+def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
+    """Fastest axis first, W before H; corners, steps and swizzle of a lopsided convolution."""
+    lopsided = Problem.parse(
+        (4, 5, 8, 40), (55, 3, 2, 40), "bfloat16", dtypes=GPU_DTYPES, stride=(3, 1),
+        dilation=(1, 3), padding=((1, 0), (3, 2)), layout="NHWC", weight_layout="KRSC",
+    )  # fmt: skip
+    v = Variant(mode, "tma", "mma", "bfloat16", 64, 32, 64, 2, 1)
+    encode(activation_map(lopsided, v, 4096))
+    ((name, arguments),) = recorder.calls
+    kind, rank, address, dims, strides, *rest = arguments
+    assert (kind.name, rank, address) == ("CU_TENSOR_MAP_DATA_TYPE_UINT16", 4, 4096)
+    assert [int(value) for value in dims] == [40, 8, 5, 4]
+    assert [int(value) for value in strides] == [80, 640, 3200]
+    if mode == "im2col":
+        assert name == "cuTensorMapEncodeIm2col"
+        assert rest[:4] == [[-3, -1], [2 - 3, 0 - 2], 32, 64]
+        assert [int(value) for value in rest[4]] == [1, 1, 3, 1]
+    else:
+        assert name == "cuTensorMapEncodeIm2colWide"
+        # Q is 10, but with 10 slots pixel 7 would be the next row's first: 11, of w = -3 .. 7.
+        assert rest[:4] == [-3, 0, 32, 64]
+        assert [int(value) for value in rest[4]] == [1, 1, 1, 1]
+        assert rest[6].name == "CU_TENSOR_MAP_IM2COL_WIDE_MODE_W"
+    assert rest[-3].name == "CU_TENSOR_MAP_SWIZZLE_64B"
 
 
 def test_device_is_asked_for_what_it_has(recorder):
