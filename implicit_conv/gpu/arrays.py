@@ -14,7 +14,7 @@ from typing import Any
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.problem import GPU_DTYPES, ITEMSIZES
 
-TYPESTRS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}  # torch's and ml_dtypes' name
+TYPESTRS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}  # the last as in ml_dtypes
 CUDA_DEVICES = (2, 13)  # DLPack: kDLCUDA, kDLCUDAManaged
 DLPACK_TYPES = {(2, 16): "float16", (2, 32): "float32", (4, 16): "bfloat16"}  # (code, bits)
 
@@ -65,18 +65,25 @@ class Operand:
         return self.strides == packed_strides(self.shape, ITEMSIZES[self.dtype])
 
     @property
-    def extent(self) -> tuple[int, int]:
-        """(first byte, byte past the last) of its memory."""
+    def reach(self) -> tuple[int, int]:
+        """(first byte, byte past the last) of its memory, counted from its address."""
         if 0 in self.shape:
-            return self.address, self.address
-        reach = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
-        low, high = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach)
-        return self.address + low, self.address + high + ITEMSIZES[self.dtype]
+            return 0, 0
+        steps = [(n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)]
+        low, high = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
+        return low, high + ITEMSIZES[self.dtype]
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What a launch depends on besides the address: 16-byte copies want an aligned one."""
+        return self.shape, self.strides, self.dtype, self.device, self.address % 16
 
 
 def is_device_array(array: Any) -> bool:
     """Whether an array lies in the memory of a CUDA device."""
-    device = getattr(array, "__dlpack_device__", None)  # first: torch's interface may raise
+    if library(array) == "torch":
+        return bool(array.is_cuda)
+    device = getattr(array, "__dlpack_device__", None)
     if device is not None:
         return int(device()[0]) in CUDA_DEVICES
     return _interface(array) is not None
@@ -118,6 +125,8 @@ def operand(array: Any) -> Operand:
             f"{type(array).__name__} is no device array of {', '.join(GPU_DTYPES)}; give one with "
             "__cuda_array_interface__ or __dlpack__, or numpy arrays alone"
         )
+    if library(array) == "torch":
+        return _from_torch(array)
     interface = _interface(array)
     if interface is None or interface["typestr"] not in TYPESTRS:
         return _from_dlpack(array)
@@ -129,7 +138,7 @@ def operand(array: Any) -> Operand:
 
 
 def _interface(array: Any) -> dict[str, Any] | None:
-    """The interface, or None: torch raises where it cannot express a tensor."""
+    """The interface, or None: a library may raise where it cannot express an array."""
     try:
         interface: dict[str, Any] | None = getattr(array, "__cuda_array_interface__", None)
     except (TypeError, RuntimeError, KeyError):
@@ -140,6 +149,20 @@ def _interface(array: Any) -> dict[str, Any] | None:
 def _device_of(array: Any) -> int | None:
     device = getattr(array, "__dlpack_device__", None)
     return None if device is None else int(device()[1])
+
+
+def _from_torch(tensor: Any) -> Operand:
+    """By torch's own attributes: its interfaces cost several times a launch."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in GPU_DTYPES:
+        raise DTypeError(
+            f"a tensor of {dtype} is not served on the GPU; convert to one of "
+            f"{', '.join(GPU_DTYPES)}"
+        )
+    itemsize = ITEMSIZES[dtype]
+    strides = tuple(step * itemsize for step in tensor.stride())
+    shape, device = tuple(tensor.shape), tensor.device.index
+    return Operand(tensor.data_ptr(), shape, strides, dtype, tensor, device)
 
 
 class _Tensor(ctypes.Structure):

@@ -1,8 +1,8 @@
 """A plan and device arrays in, one launch out.
 
-A plan's kernel is compiled, linked and loaded once; its tensor maps are encoded once for each
-array. A launch then fills the params blob and calls the driver: nothing is allocated, nothing
-synchronised.
+A plan's kernel is compiled, linked and loaded once; its tensor maps are encoded once for each pair
+of arrays. A launch then fills the params blob and calls the driver: no device memory is allocated,
+nothing is synchronised.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from implicit_conv.gpu import driver, load
 from implicit_conv.gpu.arch import GpuArch
@@ -22,25 +23,19 @@ from implicit_conv.gpu.encode import encode
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.plan import GpuPlan
 from implicit_conv.gpu.plan import plan as make_plan
+from implicit_conv.kernels.call import MAP_BYTES, Call
 from implicit_conv.kernels.variant import Variant
 from implicit_conv.problem import Problem
 
 LOG = logging.getLogger("implicit_conv")
-MAPS_KEPT = 64  # encoded maps of a problem: one a tensor address
+MAPS_KEPT = 64  # pairs of encoded maps of a launcher: one for each pair of addresses
+CALL_AT = 2 * MAP_BYTES  # of the blob: behind the tensor maps, the Call, addresses first
+ADDRESSES = np.dtype((np.int64, 5))
+assert Call._fields[:5] == ("x", "w", "bias", "residual", "y")
 VECTOR_BYTES = 16  # what 16-byte copies and stores want addresses and strides to be multiples of
 
 
-@functools.lru_cache(maxsize=MAPS_KEPT)
-def _encoded_activation(problem: Problem, v: Variant, address: int) -> bytes:
-    return encode(activation_map(problem, v, address))
-
-
-@functools.lru_cache(maxsize=MAPS_KEPT)
-def _encoded_filter(problem: Problem, v: Variant, address: int) -> bytes:
-    return encode(filter_map(problem, v, address))
-
-
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Arrays:
     """The operands of one launch, their axes in the order of the plan's problem."""
 
@@ -49,6 +44,11 @@ class Arrays:
     y: Operand
     bias: Operand | None = None
     residual: Operand | None = None
+
+    @property
+    def all(self) -> tuple[Operand | None, ...]:
+        """x, w, y, bias and residual."""
+        return self.x, self.w, self.y, self.bias, self.residual
 
     def named(self) -> Iterator[tuple[str, Operand]]:
         """(what the caller calls it, operand) of those that are there."""
@@ -112,32 +112,59 @@ def _planned(problem: Problem, arch: GpuArch, v: Variant, limits: tuple[float, f
     return make_plan(problem, arch, variant=v, activation=(float(v.activation), *limits))
 
 
-def launch(plan: GpuPlan, arrays: Arrays, stream: int) -> None:
-    """Enqueue the plan's kernel on `stream` of the current device.
+class Launcher:
+    """A launch made ready for arrays of the strides and alignment of `arrays`, wherever they lie.
 
-    Arrays that the kernel cannot load go to a slower one, which a DEBUG line tells.
+    Arrays that the plan's kernel cannot load go to a slower one, which a DEBUG line tells.
     """
-    plan = fitting(plan, arrays)
-    kernel = load.loaded(plan.variant, plan.arch.cc, driver.current_device())
-    blob = np.frombuffer(_blob(plan, arrays), np.uint8)
-    load.enqueue(kernel, blob, plan.blocks, plan.variant.threads, plan.layout.total, stream)
+
+    def __init__(self, plan: GpuPlan, arrays: Arrays) -> None:
+        plan = fitting(plan, arrays)
+        self.problem, self.variant = plan.problem, plan.variant
+        handle = load.loaded(plan.variant, plan.arch.cc, driver.current_device())
+        self.kernel = load.Kernel(handle, plan.blocks, plan.variant.threads, plan.layout.total)
+        self.blob = np.frombuffer(_blob(plan, arrays), np.uint8)
+        self.maps: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
+
+    def __call__(self, arrays: Arrays, stream: int) -> None:
+        """Enqueue the kernel on `stream` of the current device."""
+        x, w, y = arrays.x.address, arrays.w.address, arrays.y.address
+        bias = arrays.bias.address if arrays.bias else 0
+        residual = arrays.residual.address if arrays.residual else 0
+        blob = self.blob.copy()
+        blob[CALL_AT : CALL_AT + ADDRESSES.itemsize].view(np.int64)[:] = x, w, bias, residual, y
+        if self.variant.producer == "tma":
+            blob[:CALL_AT] = self._encoded(x, w)
+        self.kernel.enqueue(blob, stream)
+
+    def _encoded(self, x: int, w: int) -> npt.NDArray[np.uint8]:
+        """The tensor maps of arrays at these addresses."""
+        maps = self.maps.get((x, w))
+        if maps is None:
+            if len(self.maps) >= MAPS_KEPT:
+                self.maps.clear()
+            both = (
+                encode(activation_map(self.problem, self.variant, x)),
+                encode(filter_map(self.problem, self.variant, w)),
+            )
+            maps = self.maps[x, w] = np.frombuffer(b"".join(both), np.uint8)
+        return maps
+
+
+def launch(plan: GpuPlan, arrays: Arrays, stream: int) -> None:
+    """Enqueue the plan's kernel, or one that can load these arrays, on `stream`."""
+    Launcher(plan, arrays)(arrays, stream)
 
 
 def _blob(plan: GpuPlan, arrays: Arrays) -> bytes:
+    """The params blob without tensor maps."""
     from implicit_conv.kernels import blob
 
-    problem, v = plan.problem, plan.variant
-    maps: tuple[bytes | None, bytes | None] = (None, None)
-    if v.producer == "tma":
-        maps = (
-            _encoded_activation(problem, v, arrays.x.address),
-            _encoded_filter(problem, v, arrays.w.address),
-        )
     call = call_of(
         plan, _place(arrays.x), _place(arrays.w), _place(arrays.y),
-        bias=arrays.bias.address if arrays.bias else 0, residual=_place(arrays.residual),
+        residual=_place(arrays.residual),
     )  # fmt: skip
-    packed: bytes = blob.pack(*maps, call, plan.geometry, plan.limits)
+    packed: bytes = blob.pack(None, None, call, plan.geometry, plan.limits)
     return packed
 
 

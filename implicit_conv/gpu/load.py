@@ -13,6 +13,8 @@ from implicit_conv.gpu import driver
 from implicit_conv.gpu.arch import GpuArch
 from implicit_conv.kernels.variant import Variant
 
+STREAMS_KEPT = 64  # launch configurations of a kernel
+
 
 @functools.cache
 def cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
@@ -43,24 +45,34 @@ def load(image: bytes, entry: str, device: int) -> Any:
     return kernel
 
 
-def enqueue(
-    kernel: Any,
-    blob: npt.NDArray[np.uint8],
-    blocks: int,
-    threads: int,
-    smem_bytes: int,
-    stream: int,
-) -> None:
-    """Launch a kernel whose one argument is `blob`; the driver copies it before this returns."""
-    cuda = driver.bindings()
-    config = cuda.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
-    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-    config.sharedMemBytes, config.hStream = smem_bytes, cuda.CUstream(stream)
-    config.numAttrs = 0
-    parameters = (ctypes.c_void_p * 1)(blob.ctypes.data)
-    function = cuda.CUfunction(int(kernel))  # the launch takes a CUkernel in its place
-    driver.call("cuLaunchKernelEx", config, function, ctypes.addressof(parameters), 0)
+class Kernel:
+    """A kernel's handle with the grid and block it is launched on."""
+
+    def __init__(self, handle: Any, blocks: int, threads: int, smem_bytes: int) -> None:
+        # The launch takes a CUkernel in a CUfunction's place.
+        self.function = driver.bindings().CUfunction(int(handle))
+        self.sizes = blocks, threads, smem_bytes
+        self.configs: dict[int, Any] = {}  # by stream
+
+    def enqueue(self, blob: npt.NDArray[np.uint8], stream: int) -> None:
+        """Launch with `blob` as the one argument; the driver copies it before this returns."""
+        config = self.configs.get(stream)
+        if config is None:
+            if len(self.configs) >= STREAMS_KEPT:
+                self.configs.clear()
+            config = self.configs[stream] = self._config(stream)
+        parameters = ctypes.c_void_p(blob.__array_interface__["data"][0])
+        pointer = ctypes.addressof(parameters)
+        driver.call("cuLaunchKernelEx", config, self.function, pointer, 0)
+
+    def _config(self, stream: int) -> Any:
+        cuda = driver.bindings()
+        config = cuda.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = self.sizes[0], 1, 1
+        config.blockDimX, config.blockDimY, config.blockDimZ = self.sizes[1], 1, 1
+        config.sharedMemBytes, config.hStream = self.sizes[2], cuda.CUstream(stream)
+        config.numAttrs = 0
+        return config
 
 
 def run_dump(mode: str, arch: GpuArch, blob: bytes, size: int) -> None:
@@ -70,7 +82,7 @@ def run_dump(mode: str, arch: GpuArch, blob: bytes, size: int) -> None:
     from implicit_conv.kernels.dump import BARRIER_BYTES, THREADS, make_dump
 
     compiled = compile_kernel(make_dump(mode), signature(), arch.cc, THREADS)
-    kernel = load(compiled.cubin, compiled.entry, driver.current_device())
+    handle = load(compiled.cubin, compiled.entry, driver.current_device())
     rounds = -(-size // (16 * THREADS))
     smem_bytes = BARRIER_BYTES + rounds * 16 * THREADS
-    enqueue(kernel, np.frombuffer(blob, np.uint8), 1, THREADS, smem_bytes, 0)
+    Kernel(handle, 1, THREADS, smem_bytes).enqueue(np.frombuffer(blob, np.uint8), 0)

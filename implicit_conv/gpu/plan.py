@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from implicit_conv.schedule import KBlock, Load, Tap
 
 if TYPE_CHECKING:
     from implicit_conv.gpu.filter import GpuFilter
+    from implicit_conv.gpu.run import Prepared
 
 UNBOUNDED = (-math.inf, math.inf)
 
@@ -46,6 +48,11 @@ class GpuPlan:
     given: Problem | None = None
     unbatched: bool = False
     device: int | None = None
+
+    @functools.cached_property
+    def prepared(self) -> dict[object, Prepared]:
+        """Launches made ready, by what the arrays they are for have in common."""
+        return {}
 
     @property
     def names(self) -> Problem:

@@ -20,10 +20,12 @@ from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.gpu import driver
 from implicit_conv.gpu.arrays import Operand, current_stream, empty_like, is_device_array, operand
 from implicit_conv.gpu.filter import GpuFilter, device_filter, host_filter, packed_filter
-from implicit_conv.gpu.launch import Arrays, launch
+from implicit_conv.gpu.launch import Arrays, Launcher, launch
 from implicit_conv.gpu.plan import GpuPlan
 from implicit_conv.gpu.transfer import STREAM, Buffer, fetched, sent
 from implicit_conv.problem import Problem
+
+PREPARED_KEPT = 64  # of a plan
 
 
 def run_plan(
@@ -53,21 +55,56 @@ def _check_arch(made: GpuPlan, device: int) -> None:
 def _run_in_place(
     made: GpuPlan, x: Operand, w: Any, bias: Any, residual: Any, out: Any, device: int
 ) -> Any:
-    names = made.names
-    images = _images(made, x, "x", names.input_shape)
     filters = packed_filter(made, w, device) if isinstance(w, GpuFilter) else device_filter(made, w)
     if out is None:
-        out = _new(made, x.owner, channels_last=images.packed and names.C > 1)
-    pieces = Arrays(
-        images, filters, _images(made, operand(out), "out", names.output_shape),
-        None if bias is None else _contiguous("bias", operand(bias), names),
-        None if residual is None
-        else _images(made, operand(residual), "residual", names.output_shape),
+        out = _new(made, x)
+    given = Arrays(
+        x, filters, operand(out), None if bias is None else operand(bias),
+        None if residual is None else operand(residual),
     )  # fmt: skip
-    _check_places(pieces, device)
-    if 0 not in names.output_shape:
-        launch(made, pieces, current_stream(x.owner))
+    alike = device, *(None if array is None else array.kind for array in given.all)
+    prepared = made.prepared.get(alike)
+    if prepared is None:
+        prepared = Prepared(made, given, device)
+        if len(made.prepared) >= PREPARED_KEPT:
+            made.prepared.clear()
+        made.prepared[alike] = prepared
+    prepared.check_overlap(given)
+    if prepared.launcher is not None:
+        prepared.launcher(given, current_stream(x.owner))
     return out
+
+
+class Prepared:
+    """Arrays of one kind checked against a plan, and the launch for them.
+
+    `launcher` is None where there is nothing to compute.
+    """
+
+    def __init__(self, made: GpuPlan, given: Arrays, device: int) -> None:
+        names, shape = made.names, made.names.output_shape
+        for name, array in given.named():
+            if array.device not in (None, device):
+                raise PlanError(f"{name} lies on cuda:{array.device}, but x on cuda:{device}")
+        bias, residual = given.bias, given.residual
+        pieces = Arrays(
+            _images(made, given.x, "x", names.input_shape), given.w,
+            _images(made, given.y, "out", shape),
+            None if bias is None else _contiguous("bias", bias, names),
+            None if residual is None else _images(made, residual, "residual", shape),
+        )  # fmt: skip
+        self.launcher = None if 0 in shape else Launcher(made, pieces)
+        self.reach = [None if array is None else array.reach for array in given.all]
+
+    def check_overlap(self, given: Arrays) -> None:
+        """ShapeError where y shares memory with what blocks read while others write it."""
+        x, w, y, bias, _ = zip(given.all, self.reach, strict=True)
+        low, high = (given.y.address + at for at in y[1])  # type: ignore[union-attr]
+        for name, (array, reach) in (("x", x), ("w", w), ("bias", bias)):
+            if array is None or reach is None:
+                continue
+            if array.address + reach[0] < high and low < array.address + reach[1]:
+                raise ShapeError(f"out overlaps {name} in memory; pass another array")
 
 
 def _images(made: GpuPlan, array: Operand, name: str, shape: tuple[int, ...]) -> Operand:
@@ -84,26 +121,18 @@ def _contiguous(name: str, array: Operand, problem: Problem) -> Operand:
     return array
 
 
-def _check_places(arrays: Arrays, device: int) -> None:
-    """One device for all, and an output that no block reads while another writes it."""
-    for name, array in arrays.named():
-        if array.device not in (None, device):
-            raise PlanError(f"{name} lies on cuda:{array.device}, but x on cuda:{device}")
-    low, high = arrays.y.extent
-    for name, array in arrays.named():
-        first, end = array.extent
-        if name in ("x", "w", "bias") and first < high and low < end:
-            raise ShapeError(f"out overlaps {name} in memory; pass another array")
-
-
-def _new(made: GpuPlan, x: Any, channels_last: bool) -> Any:
-    """A result array of x's library: in memory as x lies, in shape as its layout says."""
+def _new(made: GpuPlan, x: Operand) -> Any:
+    """A result array of x's library: channels last in memory if x is, in shape as its layout
+    says.
+    """
     names = made.names
+    channels = made.axes[3] - made.unbatched
+    channels_last = names.C > 1 and x.strides[channels] == names.itemsize
     if not channels_last or names.layout == "NHWC":
-        y = empty_like(x, names.output_shape, names.dtype)
+        y = empty_like(x.owner, names.output_shape, names.dtype)
     else:
         n, k, p, q = names.output_shape
-        y = empty_like(x, (n, p, q, k), names.dtype)
+        y = empty_like(x.owner, (n, p, q, k), names.dtype)
         y = (getattr(y, "permute", None) or y.transpose)(0, 3, 1, 2)
     return y[0] if made.unbatched else y
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from implicit_conv import reference
-from implicit_conv.gpu import driver, launch, load
+from implicit_conv.gpu import driver, load
 from implicit_conv.kernels import ptx
 from implicit_conv.kernels.call import MAP_BYTES, Call, Limits
 from implicit_conv.kernels.geometry import Geometry
@@ -179,10 +179,7 @@ def recorder(monkeypatch):
     recorder = Recorder(real)
     monkeypatch.setattr(driver, "bindings", lambda: recorder)
     monkeypatch.setattr(load, "cubin", lambda v, cc: (b"image", v.dtype))
-    kept = (
-        driver.device_arch, driver._primary_context, load.loaded, launch._encoded_activation,
-        launch._encoded_filter,
-    )  # fmt: skip
+    kept = driver.device_arch, driver._primary_context, load.loaded
     for function in kept:
         function.cache_clear()
     yield recorder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.gpu.arrays import current_stream, is_device_array, operand
+from implicit_conv.gpu.arrays import _from_torch, current_stream, is_device_array, operand
 
 
 class DLPack:
@@ -76,10 +76,23 @@ def test_a_tensor_with_gradients_says_what_to_do():
 
 
 @pytest.mark.parametrize(
-    ("strides", "extent"), [((4, 8), (512, 512 + 4 + 16 + 2)), ((-4, 2), (508, 518))]
+    ("shape", "strides", "reach"),
+    [((2, 3), (4, 8), (0, 4 + 16 + 2)), ((2, 3), (-4, 2), (-4, 6)), ((2, 0), (4, 8), (0, 0))],
 )
-def test_extent_is_the_first_byte_to_the_last(device_array, strides, extent):
-    assert operand(device_array(512, (2, 3), np.float16, strides)).extent == extent
+def test_reach_is_the_first_byte_to_the_last(device_array, shape, strides, reach):
+    assert operand(device_array(512, shape, np.float16, strides)).reach == reach
+
+
+def test_tensors_are_read_by_their_own_attributes():
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(2, 3, 4, dtype=torch.bfloat16).permute(0, 2, 1)
+    seen = _from_torch(tensor)
+    assert (seen.address, seen.shape, seen.strides) == (tensor.data_ptr(), (2, 4, 3), (24, 2, 8))
+    assert (seen.dtype, seen.owner is tensor) == ("bfloat16", True)
+    with pytest.raises(DTypeError, match="tensor of int8 is not served"):
+        _from_torch(torch.zeros(2, dtype=torch.int8))
+    with pytest.raises(DTypeError, match="Tensor is no device array"):
+        operand(tensor)
 
 
 @pytest.mark.parametrize("package", ["torch", "cupy"])

@@ -12,6 +12,7 @@ from implicit_conv.gpu.candidates import Options
 from implicit_conv.gpu.encode import encode
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.plan import plan
+from implicit_conv.kernels.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 
 
@@ -48,6 +49,23 @@ def test_one_launch_no_allocation_maps_encoded_once(recorder, arrays):
     assert (call.x, call.w, call.y, call.bias) == (4096, 1 << 16, 1 << 20, 0)
     assert (call.x_n, call.x_h, call.x_w, call.x_c) == (8192, 1024, 128, 2)
     assert call.tiles == np.prod(made.tiles)
+
+
+def test_arrays_elsewhere_are_patched_into_a_launch_made_ready(recorder, device_array, arrays):
+    made = plan(problem(), driver.current_arch())
+    x, w, y = arrays
+    made(x, w, out=y)
+    ready = list(made.prepared.values())
+    bias, residual = device_array(1 << 21, (64,)), device_array(1 << 22, (2, 8, 8, 64))
+    made(device_array(1 << 23, (2, 8, 8, 64)), w, out=residual)
+    assert list(made.prepared.values()) == ready
+    call, *_ = recorder.launched()
+    assert (call.x, call.w, call.y) == (1 << 23, 1 << 16, 1 << 22)
+    assert len(recorder["cuTensorMapEncode"]) == 4
+    made(x, w, bias, residual=residual, out=y)
+    call, *_ = recorder.launched()
+    assert (call.x, call.bias, call.residual, call.y) == (4096, 1 << 21, 1 << 22, 1 << 20)
+    assert len(made.prepared) == 2
 
 
 def test_shared_memory_is_allowed_for_before_the_first_launch(recorder, arrays):
@@ -107,6 +125,33 @@ def test_maps_become_driver_calls(recorder):
     box = recorder["cuTensorMapEncodeTiled"][0]
     assert [int(v) for v in box[3]] == [64, 9, 64]  # c, taps, k
     assert [int(v) for v in box[4]] == [128, 9 * 128]  # bytes from tap to tap, filter to filter
+
+
+@pytest.mark.parametrize("mode", ["im2col", "w"])
+def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
+    """Fastest axis first, W before H; corners, steps and swizzle of a lopsided convolution."""
+    lopsided = Problem.parse(
+        (4, 5, 8, 40), (55, 3, 2, 40), "bfloat16", dtypes=GPU_DTYPES, stride=(3, 1),
+        dilation=(1, 3), padding=((1, 0), (3, 2)), layout="NHWC", weight_layout="KRSC",
+    )  # fmt: skip
+    v = Variant(mode, "tma", "mma", "bfloat16", 64, 32, 64, 2, 1)
+    encode(activation_map(lopsided, v, 4096))
+    ((name, arguments),) = recorder.calls
+    kind, rank, address, dims, strides, *rest = arguments
+    assert (kind.name, rank, address) == ("CU_TENSOR_MAP_DATA_TYPE_UINT16", 4, 4096)
+    assert [int(value) for value in dims] == [40, 8, 5, 4]
+    assert [int(value) for value in strides] == [80, 640, 3200]
+    if mode == "im2col":
+        assert name == "cuTensorMapEncodeIm2col"
+        assert rest[:4] == [[-3, -1], [2 - 3, 0 - 2], 32, 64]
+        assert [int(value) for value in rest[4]] == [1, 1, 3, 1]
+    else:
+        assert name == "cuTensorMapEncodeIm2colWide"
+        # Q is 10, but with 10 slots pixel 7 would be the next row's first: 11, of w = -3 .. 7.
+        assert rest[:4] == [-3, 0, 32, 64]
+        assert [int(value) for value in rest[4]] == [1, 1, 1, 1]
+        assert rest[6].name == "CU_TENSOR_MAP_IM2COL_WIDE_MODE_W"
+    assert rest[-3].name == "CU_TENSOR_MAP_SWIZZLE_64B"
 
 
 def test_device_is_asked_for_what_it_has(recorder):
