@@ -43,12 +43,10 @@ from implicit_conv.tiling import (
     boxed_estimate,
     by_planes,
     candidates,
-    channel_chunk,
     columns_estimate,
     depthwise_candidates,
     depthwise_estimate,
     estimate,
-    panel_chunk,
     plane_candidates,
     plane_estimate,
     reads_in_place,
@@ -319,17 +317,12 @@ def _plans(
         costs = [estimate(view, arch, g, in_place) for g in tilings]
     if not tilings:
         return []
-    cycles, at = min((cost, at) for at, cost in enumerate(costs))
-    g = tilings[at]
-    threads = thread_count(problem, arch)
+    (cycles, chunk), g = min(zip(costs, tilings, strict=True))
     return [
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
-            tile=tile_of(g, arch, view), geometry=g, threads=threads,
-            chunk=(channel_chunk if algorithm == "depthwise" else panel_chunk)(
-                g, threads, view.itemsize
-            ),
-            in_place=in_place, pairs=pairs,
+            tile=tile_of(g, arch, view), geometry=g, threads=thread_count(problem, arch),
+            chunk=chunk, in_place=in_place, pairs=pairs,
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
     ]  # fmt: skip

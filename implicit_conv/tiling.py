@@ -5,6 +5,8 @@ Sizes come from the caches and the vector width; rules and constants stand here,
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from implicit_conv.arch import CpuArch
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
@@ -32,7 +34,8 @@ PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # of a depthwise block, to choose from
 BOXES = (14, 28, 42, 56)  # Winograd boxes of a load tile of several images, to choose from
 FLOPS_PER_THREAD = 2e6  # less is done before another thread wakes, in about 2 us
-ITEMS_PER_THREAD = 4  # enough that an interrupted core delays the others little
+ITEMS_PER_THREAD = (4, 2, 1)  # to choose from: more, and an interrupted core delays the others less
+INTERRUPTION = 0.1  # of a work item's time, what waiting for the last one costs
 
 # Machine constants of the estimate, in cycles; orders of magnitude that hold for current cores.
 FMAS_PER_CYCLE = 2
@@ -114,7 +117,14 @@ def balanced(extent: int, limit: int) -> int:
     return integers.ceil_div(extent, integers.ceil_div(extent, max(1, limit)))
 
 
-def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> float:
+class Estimate(NamedTuple):
+    """What a tiling would cost, and the division of its work that costs least."""
+
+    cycles: float  # of one core
+    chunk: int  # filter panels (depthwise: channels, or blocks of them) of a work item
+
+
+def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
     """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
     lanes = arch.lanes(problem.itemsize)
     elements = g.R * g.S * max(1, g.C)
@@ -130,13 +140,10 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> fl
         cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
         load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
     pack = PACK_IN_LOOP_CYCLES if tiles == g.groups else PACK_CYCLES
-    threads = thread_count(problem, arch)
-    chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads, problem.itemsize))
-    items = max(1, tiles * chunks)
-    idle = integers.ceil_div(items, threads) * threads / items
     stream = max(multiply, far) + FAR_SHARE * far
-    total = tiles * (stream + load * chunks + ITEM_CYCLES * chunks) * idle
-    return total + pack * g.groups * elements * g.K
+    threads = thread_count(problem, arch)
+    tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)
+    return Estimate(tiles * tile + pack * g.groups * elements * g.K, chunk)
 
 
 def tile_cycles(g: Geometry, group: int, inner: int) -> float:
@@ -155,19 +162,27 @@ def thread_count(problem: Problem, arch: CpuArch) -> int:
     return max(1, min(arch.threads, int(problem.flops / FLOPS_PER_THREAD)))
 
 
-def panel_chunk(g: Geometry, threads: int, itemsize: int) -> int:
-    """Filter panels of a work item: all, or fewer where there are too few tiles to share or, with
-    several channel blocks, too many sums to keep.
+def divide(g: Geometry, threads: int, itemsize: int, shared: float, again: float) -> Estimate:
+    """Divide the filter panels of a load tile among work items, each with `again` cycles of its
+    own: one item, or enough for all threads; with several channel blocks, as few sums as may wait.
     """
     tiles = max(1, integers.tile_count(g) * g.groups)
     panels = max(1, integers.panel_count(g))
-    chunks = 1
-    if threads > 1:
-        chunks = integers.ceil_div(ITEMS_PER_THREAD * threads, tiles)
+    least = 1
     if integers.block_count(g) > 1:
         sums = g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize
-        chunks = max(chunks, integers.ceil_div(panels * sums, STAGED_BYTES))
-    return integers.ceil_div(panels, min(panels, chunks))
+        least = integers.ceil_div(panels * sums, STAGED_BYTES)
+    found = []
+    for share in ITEMS_PER_THREAD if threads > 1 else (1,):
+        wanted = integers.ceil_div(share * threads, tiles) if threads > 1 else 1
+        chunk = integers.ceil_div(panels, min(panels, max(wanted, least)))
+        chunks = integers.ceil_div(panels, chunk)
+        items = tiles * chunks
+        idle = integers.ceil_div(items, threads) * threads / items
+        cycles = (shared + again * chunks) * idle
+        waits = 1 + INTERRUPTION * threads / items
+        found.append((cycles * waits, Estimate(cycles, chunk)))
+    return min(found)[1]
 
 
 def boxed_candidates(problem: Problem, arch: CpuArch, m: int) -> list[Geometry]:
@@ -198,7 +213,7 @@ def _up(extent: int, m: int) -> int:
     return integers.ceil_div(extent, m) * m
 
 
-def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> float:
+def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> Estimate:
     """Cycles of one core for Winograd F(m x m, 3x3): transforms, products, loads, far panels."""
     lanes = arch.lanes(problem.itemsize)
     xis = (m + 2) ** 2
@@ -208,7 +223,9 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> floa
     parts = integers.ceil_div(boxes, g.tile_m)
     part = max(2 * boxes / parts / FMAS_PER_CYCLE, FMA_LATENCY)
     multiply = parts * max(part, (boxes / parts + 2) / LOADS_PER_CYCLE) * xis * g.C * filters / 2
-    transforms = boxes * xis * (channels + filters) * TRANSFORM_CYCLES[m]
+    transform_in, transform_out = (
+        boxes * xis * vectors * TRANSFORM_CYCLES[m] for vectors in (channels, filters)
+    )
     panel_bytes = xis * g.C * filters * lanes * problem.itemsize
     layout = winograd_layout(g, problem.itemsize, lanes, m, packs=False)
     near = panel_bytes + layout.total <= arch.l2_bytes
@@ -217,14 +234,12 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> floa
         far += layout.boxes * integers.panel_count(g) / FAR_BYTES_PER_CYCLE
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
     load = layout.buffer / problem.itemsize * cost
+    stream = max(multiply, far) + FAR_SHARE * far + transform_out
     threads = thread_count(problem, arch)
-    chunks = integers.ceil_div(integers.panel_count(g), panel_chunk(g, threads, problem.itemsize))
-    items = max(1, tiles * chunks)
-    idle = integers.ceil_div(items, threads) * threads / items
-    again = (load + boxes * xis * channels * TRANSFORM_CYCLES[m] + ITEM_CYCLES) * (chunks - 1)
-    stream = max(multiply, far) + FAR_SHARE * far
-    total = tiles * (stream + transforms + load + ITEM_CYCLES + again) * idle
-    return total + g.C * g.K * (9 * PACK_CYCLES + xis * PACK_CYCLES / 2)
+    again = load + transform_in + ITEM_CYCLES
+    tile, chunk = divide(g, threads, problem.itemsize, stream, again)
+    pack = g.C * g.K * (9 * PACK_CYCLES + xis * PACK_CYCLES / 2)
+    return Estimate(tiles * tile + pack, chunk)
 
 
 def whole(problem: Problem, arch: CpuArch) -> Geometry:
@@ -235,10 +250,10 @@ def whole(problem: Problem, arch: CpuArch) -> Geometry:
     )  # fmt: skip
 
 
-def columns_estimate(problem: Problem, arch: CpuArch, workspace_bytes: int) -> float:
+def columns_estimate(problem: Problem, arch: CpuArch, workspace_bytes: int) -> Estimate:
     """Cycles of one core for a materialised im2col: FMAs at their peak, columns there and back."""
     fmas = problem.flops / (2 * arch.lanes(problem.itemsize) * FMAS_PER_CYCLE)
-    return fmas + 2 * workspace_bytes / FAR_BYTES_PER_CYCLE
+    return Estimate(fmas + 2 * workspace_bytes / FAR_BYTES_PER_CYCLE, 1)
 
 
 def depthwise_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
@@ -259,7 +274,7 @@ def depthwise_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> lis
     return fitting or [tilings[sizes.index(min(sizes))]]
 
 
-def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> float:
+def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
     """Cycles of one core: an FMA and a load a tap, loads of the tile, a copy on the way out."""
     lanes = arch.lanes(problem.itemsize)
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
@@ -276,7 +291,7 @@ def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: b
     items = max(1, integers.tile_count(g) * integers.block_count(g))
     threads = thread_count(problem, arch)
     idle = integers.ceil_div(items, threads) * threads / items
-    return items * (multiply + load + store + ITEM_CYCLES) * idle
+    return Estimate(items * (multiply + load + store + ITEM_CYCLES) * idle, 1)
 
 
 def by_planes(problem: Problem, arch: CpuArch) -> bool:
@@ -303,7 +318,7 @@ def plane_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
     return fitting or tilings[:1]
 
 
-def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: rows copied, an FMA a tap and vector, loads of the taps."""
     vectors = g.tile_p * integers.ceil_div(g.tile_q, arch.lanes(problem.itemsize))
     multiply = vectors * (g.R * g.S / LOADS_PER_CYCLE + PLANE_VECTOR_CYCLES) + CALL_CYCLES
@@ -311,12 +326,11 @@ def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     load = integers.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
     items = integers.tile_count(g) * g.C
     threads = thread_count(problem, arch)
-    return items * (multiply + load) + threads * ITEM_CYCLES
+    cycles = items * (multiply + load) + threads * ITEM_CYCLES
+    return Estimate(cycles, channel_chunk(g, threads))
 
 
-def channel_chunk(g: Geometry, threads: int, itemsize: int) -> int:
-    """Channels of a depthwise work item: one block of them, or planes one by one."""
-    if g.tile_c > 1:
-        return 1
-    items = max(1, ITEMS_PER_THREAD * threads // max(1, integers.tile_count(g)))
+def channel_chunk(g: Geometry, threads: int) -> int:
+    """Channels of a work item, one plane after another."""
+    items = max(1, ITEMS_PER_THREAD[0] * threads // max(1, integers.tile_count(g)))
     return max(1, min(PLANE_CHANNELS, integers.ceil_div(g.C, items)))
