@@ -24,10 +24,10 @@ PARTS = ((Call, np.int64), (Geometry, np.int32), (Limits, np.float32))
 class Device:
     """A device array: an address and the interface; it remembers nothing else."""
 
-    def __init__(self, address, shape, dtype=np.float16, strides=None):
+    def __init__(self, address, shape, dtype=np.float16, strides=None, stream=STREAM):
         self.__cuda_array_interface__ = {
             "data": (address, False), "shape": shape, "typestr": np.dtype(dtype).str,
-            "strides": strides, "version": 3, "stream": STREAM,
+            "strides": strides, "version": 3, "stream": stream,
         }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ class Recorder:
     def __init__(self, real):
         self.real, self.calls, self.capability, self.contexts = real, [], (9, 0), [0]
         self.failures, self.memory, self.blob = {}, {}, b""
-        self.entries, self.free = [], 1 << 24
+        self.entries, self.variants, self.free = [], [], 1 << 24
 
     def __getattr__(self, name):
         value = getattr(self.real, name)
@@ -178,7 +178,12 @@ def recorder(monkeypatch):
         pytest.skip("kernels are simulated in this process")
     recorder = Recorder(real)
     monkeypatch.setattr(driver, "bindings", lambda: recorder)
-    monkeypatch.setattr(load, "cubin", lambda v, cc: (b"image", v.dtype))
+
+    def cubin(v, cc):
+        recorder.variants.append(v)
+        return b"image", v.dtype
+
+    monkeypatch.setattr(load, "cubin", cubin)
     kept = driver.device_arch, driver._primary_context, load.loaded
     for function in kept:
         function.cache_clear()

@@ -131,10 +131,13 @@ def test_the_gpu_that_holds_x_computes(recorder, device_array):
         conv2d(*map(Elsewhere, (x, w)), out=Elsewhere(y), device="cuda:0")
 
 
-def test_a_plan_for_another_gpu_is_not_run(recorder):
+def test_a_plan_for_another_gpu_is_not_run(recorder, device_array):
     made = plan_conv2d((1, 8, 6, 6), (8, 8, 3, 3), device="sm_120")
+    x, w, y = (1, 8, 6, 6), (8, 8, 3, 3), device_array(1 << 20, (1, 8, 4, 4), np.float32)
     with pytest.raises(PlanError, match="plan is for sm_120a, but recorded is sm_90a; plan with"):
-        made(np.ones((1, 8, 6, 6), np.float32), np.ones((8, 8, 3, 3), np.float32))
+        made(np.ones(x, np.float32), np.ones(w, np.float32))
+    with pytest.raises(PlanError, match="plan is for sm_120a, but recorded is sm_90a"):
+        made(device_array(4096, x, np.float32), device_array(1 << 19, w, np.float32), out=y)
 
 
 def test_wrong_arrays_for_a_plan_are_named_in_the_callers_layout(recorder):

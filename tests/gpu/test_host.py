@@ -66,6 +66,18 @@ def test_arrays_elsewhere_are_patched_into_a_launch_made_ready(recorder, device_
     call, *_ = recorder.launched()
     assert (call.x, call.bias, call.residual, call.y) == (4096, 1 << 21, 1 << 22, 1 << 20)
     assert len(made.prepared) == 2
+    made(device_array(4098, (2, 8, 8, 64)), w, out=y)
+    assert recorder.variants[-1].producer == "elements"
+
+
+def test_each_launch_is_on_the_stream_of_its_arrays(recorder, device_array, arrays):
+    made = plan(problem(), driver.current_arch())
+    x, w, y = arrays
+    other = device_array(4096, (2, 8, 8, 64), stream=99)
+    for source in (x, other, x):
+        made(source, w, out=y)
+    streams = [int(config.hStream) for config, *_ in recorder["cuLaunchKernelEx"]]
+    assert streams == [77, 99, 77]
 
 
 def test_shared_memory_is_allowed_for_before_the_first_launch(recorder, arrays):
@@ -107,7 +119,9 @@ def test_epilogue_follows_the_arrays_and_loads_stay(recorder, device_array, arra
     assert {config.blockDimX for config, *_ in recorder["cuLaunchKernelEx"]} == {
         made.variant.threads
     }
-    assert len(recorder["cuLibraryLoadData"]) == 2
+    stores, residual = recorder.variants
+    assert (stores.packed, stores.plain) == (False, True)
+    assert (residual.packed, residual.plain) == (True, False)
 
 
 def test_maps_become_driver_calls(recorder):
