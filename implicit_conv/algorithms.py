@@ -119,6 +119,22 @@ def collapsed(problem: Problem) -> Problem:
     return replace(problem, size=(1, h * w))
 
 
+def swappable(problem: Problem) -> bool:
+    """Whether filters and pixels of a pointwise problem may trade places: see `swapped`."""
+    return problem.layout == "NCHW" and problem.groups == 1 and not problem.converted
+
+
+def swapped(problem: Problem) -> Problem:
+    """An image of a pointwise problem with filters and pixels in each other's place.
+
+    In NCHW the pixels of a channel lie together, as the filters of a packed panel do, and the
+    channels of a filter as those of a pixel in NHWC: nothing needs to be transposed. Each sum keeps
+    its order.
+    """
+    h, w = problem.size
+    return replace(problem, N=1, size=(1, problem.K), K=h * w, layout="NHWC")
+
+
 def boxed(problem: Problem, m: int) -> Problem:
     """A problem whose output is rounded up to whole Winograd boxes, by padding behind."""
     more = [ceil_div(extent, m) * m - extent for extent in problem.output]

@@ -14,7 +14,7 @@ from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.plan import Plan
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
-from implicit_conv.schedule import Load
+from implicit_conv.schedule import Load, swap
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Operator, Prepared
@@ -59,8 +59,8 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     g = plan.geometry
     phases = g.phases_w if g.step_w > 1 else 1  # where rows lie as they are, taps keep their order
     return (
-        plan.winograd, OWN_ORDER.get(plan.algorithm, 0), plan.problem.dtype, plan.pairs,
-        plan.arch.vector_bits, g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
+        plan.winograd, OWN_ORDER.get(plan.algorithm, 0), plan.swapped, plan.problem.dtype,
+        plan.pairs, plan.arch.vector_bits, g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
 
 
@@ -92,6 +92,8 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
     }  # fmt: skip
     if plan.winograd:
         return Winograd(plan.winograd, *machine, end=plan.problem.output, **options)
+    if plan.swapped:
+        options["swapped"] = True
     options |= {"end": (g.P, g.Q), "in_place": plan.in_place}
     if plan.planes:
         return Planes(*machine, **options)
@@ -105,6 +107,8 @@ def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
     if plan.algorithm == "gemm_im2col":
         return _copy_packed(gemm_im2col.pack(plan.problem, w).tobytes(), filter_key(plan))
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
+    if plan.swapped:
+        return _copy_packed(w.transpose(axes).tobytes(), filter_key(plan))
     panels = operator(plan, record != 0).pack(bits(w), axes, plan.threads, record)
     return PackedFilter(panels, filter_key(plan), panels.ctypes.data)
 
@@ -125,7 +129,10 @@ def run(
         gemm_im2col.run(plan, x, filters, y, bias, residual)
         return
     x, y = bits(x), bits(y)
-    w = w if isinstance(w, PackedFilter) else bits(w)
+    if isinstance(w, PackedFilter):
+        w = _unpacked(plan, w) if plan.swapped else w
+    else:
+        w = bits(w)
     key = (
         x.strides, y.strides, residual is not None and residual.strides, bias is not None,
         isinstance(w, PackedFilter) or w.strides, record,
@@ -137,7 +144,14 @@ def run(
             plan.prepared.clear()
         plan.prepared[key] = prepared
     sums = None if bias is None else prepared.operator.initial_sums(bias)
-    if isinstance(w, PackedFilter):
+    if prepared.swapped and not isinstance(w, PackedFilter):
+        for n in range(x.shape[0]):
+            a, b, to, added = _swapped(plan, x, w, y, residual, n)
+            if prepared.packing is None:
+                prepared.main(a, b, to, sums=sums, residual=added)
+            else:
+                prepared.pack_and_run(a, b, to, sums, added)
+    elif isinstance(w, PackedFilter):
         prepared.main(x, None, y, panels=w.address, sums=sums, residual=residual)
     elif prepared.packing is None:
         prepared.main(x, w, y, sums=sums, residual=residual)
@@ -157,7 +171,9 @@ def _prepare(
     """The launches for arrays of these strides."""
     from implicit_conv.kernels.cpu.operator import Prepared
 
-    plan = suited(plan, x, y, residual)
+    plan = suited(plan, x, w, y, residual)
+    if plan.swapped and not isinstance(w, PackedFilter):
+        return _prepare_swapped(plan, _swapped(plan, x, w, y, residual, 0), bias, record)
     if plan.collapsed:
         x, y = _as_row(plan, x), _as_row(plan, y)
         residual = None if residual is None else _as_row(plan, residual)
@@ -176,12 +192,55 @@ def _prepare(
     return Prepared(engine, main, packing)
 
 
-def suited(plan: Plan, x: Array, y: Array, residual: Array | None) -> Plan:
+def _prepare_swapped(
+    plan: Plan, arrays: tuple[Array, Array, Array, Array | None], bias: Array | None, record: int
+) -> Prepared:
+    """The launches for one image whose filters and pixels have traded places."""
+    from implicit_conv.kernels.cpu.operator import Prepared
+
+    engine, order = operator(plan, record != 0), (0, 1, 2, 3)
+    a, b, y, residual = arrays
+    main = engine.prepare(
+        a, y, order, plan.threads, residual=residual, bias=bias is not None,
+        activation=plan.activation, w=b if engine.packs_in_loop else None, weight_axes=order,
+        record=record,
+    )  # fmt: skip
+    packing = None
+    if not engine.packs_in_loop:
+        packing = engine.prepare_packing(b, order, plan.threads, record)
+    return Prepared(engine, main, packing, swapped=True)
+
+
+def _swapped(
+    plan: Plan, x: Array, w: Array, y: Array, residual: Array | None, n: int
+) -> tuple[Array, Array, Array, Array | None]:
+    """Views for image n: w as channels-last pixels, x as filters of one tap, y and residual."""
+    filters = w.transpose(WEIGHT_LAYOUTS[plan.problem.weight_layout])[None, None, :, :, 0, 0]
+    pixels = x[n].reshape(x.shape[1], -1).T[:, :, None, None]
+    out, added = (
+        None if array is None else array[n].reshape(1, 1, array.shape[1], -1)
+        for array in (y, residual)
+    )
+    assert out is not None
+    return filters, pixels, out, added
+
+
+def _unpacked(plan: Plan, w: PackedFilter) -> Array:
+    """The plain filter, in the problem's layout, that a swapped plan's PackedFilter holds."""
+    k, c = plan.problem.K, plan.problem.C
+    filters = w.panels.view(plan.problem.dtype).reshape(k, c, 1, 1)
+    return filters.transpose(np.argsort(WEIGHT_LAYOUTS[plan.problem.weight_layout]))
+
+
+def suited(plan: Plan, x: Array, w: PackedFilter | Array, y: Array, residual: Array | None) -> Plan:
     """`plan`, or the like of it for arrays whose strides it cannot take."""
     collapsed = plan.collapsed and all(
         _is_row(plan, array) for array in (x, y, residual) if array is not None
     )
-    in_place = plan.in_place and x.strides[LAYOUTS[plan.problem.layout][3]] == x.itemsize
+    a, c = x, LAYOUTS[plan.problem.layout][3]
+    if plan.swapped and not isinstance(w, PackedFilter):
+        a, c = w, WEIGHT_LAYOUTS[plan.problem.weight_layout][1]
+    in_place = plan.in_place and a.strides[c] == a.itemsize
     if (collapsed, in_place) == (plan.collapsed, plan.in_place):
         return plan
     return _variant(plan, collapsed, in_place)
@@ -225,4 +284,8 @@ def executed_loads(plan: Plan, x: Array, w: Array) -> list[Load]:
         else Load("x", mode, tuple(where), None, halo, offset, buffer, rows, size)
         for is_filter, *where, offset, halo, buffer, rows, size in recording.loads()
     )
+    if plan.swapped:  # one image after another
+        executed = list(loads)
+        of_image = len(executed) // plan.problem.N
+        return sorted(swap(load, at // of_image) for at, load in enumerate(executed))
     return sorted(map(plan.in_channels, loads))

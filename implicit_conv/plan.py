@@ -18,6 +18,8 @@ from implicit_conv.algorithms import (
     multiplies_pairs,
     paired,
     refusal,
+    swappable,
+    swapped,
     widened,
     winograd_size,
 )
@@ -36,7 +38,7 @@ from implicit_conv.kernels.cpu.sizes import (
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.tile import Tile
 from implicit_conv.problem import ITEMSIZES, Problem
-from implicit_conv.schedule import Load, depthwise_trace, trace
+from implicit_conv.schedule import Load, depthwise_trace, swap, trace
 from implicit_conv.tiling import (
     BOXED_SCRATCH_BYTES,
     boxed_candidates,
@@ -47,9 +49,11 @@ from implicit_conv.tiling import (
     depthwise_candidates,
     depthwise_estimate,
     estimate,
+    fills_vectors,
     plane_candidates,
     plane_estimate,
     reads_in_place,
+    swapped_estimate,
     thread_count,
     whole,
 )
@@ -66,7 +70,8 @@ class Plan:
 
     `threads` run `geometry`'s tiles, `chunk` filter panels a work item; `in_place` says that x is
     read where it lies. `collapsed` geometries take the pixels of an image (or of all images) as one
-    row; with `pairs` the geometry's channels are pairs of channels.
+    row; with `pairs` the geometry's channels are pairs of channels. In `swapped` geometries filters
+    and pixels have traded places: A is the filter, and its rows are read where they lie.
     """
 
     problem: Problem
@@ -83,6 +88,7 @@ class Plan:
     cycles: float
     activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
     unbatched: bool = False
+    swapped: bool = False
     out_dtype: str | None = None
     subnormals: str = "keep"
 
@@ -122,7 +128,8 @@ class Plan:
         if self.winograd:
             return self.threads * winograd_layout(g, itemsize, lanes, self.winograd, packs).total
         layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs, self.pairs)
-        return self.threads * layout.total
+        panels = panel_bytes(g, lanes, itemsize, 1) if self.swapped and not packs else 0
+        return self.threads * layout.total + panels
 
     @property
     def winograd(self) -> int:
@@ -152,6 +159,8 @@ class Plan:
         g = self.geometry
         if self.algorithm == "gemm_im2col":
             return gemm_im2col.packed_bytes(self.problem)
+        if self.swapped:
+            return self.problem.K * self.problem.C * itemsize
         if self.algorithm == "depthwise":
             return depthwise_packed_bytes(g, itemsize)
         taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
@@ -225,6 +234,8 @@ class Plan:
         if self.algorithm == "depthwise":
             return depthwise_trace(self.geometry, self.itemsize, self.in_place)
         loads = trace(self.geometry, self.itemsize, self.in_place, self.chunk)
+        if self.swapped:
+            return [swap(load, n) for n in range(self.problem.N) for load in loads]
         return [self.in_channels(load) for load in loads]
 
     def in_channels(self, load: Load) -> Load:
@@ -251,7 +262,7 @@ def plan(
         Whether x and y are packed, so that a pointwise problem's pixels may be taken as one row.
     in_place : bool
         Whether the channels of x lie one behind the other where its layout has them last, so that
-        it may be read where it lies.
+        it may be read where it lies; those of w, where filters and pixels trade places.
 
     Raises
     ------
@@ -279,6 +290,9 @@ def plan(
         for name in served
         for made in _plans(problem, arch, precision, name, collapse, in_place)
     ]
+    may_swap = collapse and in_place and swappable(problem) and fills_vectors(problem, arch)
+    if served == ["pointwise"] and may_swap:
+        plans.append(_swapped_plan(problem, arch, precision))
     if not plans:
         raise PlanError(
             f"algorithm {algorithm!r} needs more than {BOXED_SCRATCH_BYTES >> 20} MiB of scratch a "
@@ -326,6 +340,19 @@ def _plans(
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
     ]  # fmt: skip
+
+
+def _swapped_plan(problem: Problem, arch: CpuArch, precision: str) -> Plan:
+    """The best plan of a pointwise problem whose filters and pixels trade places."""
+    view = swapped(problem)
+    tilings = candidates(view, arch, in_place=True)
+    costs = [swapped_estimate(problem, view, arch, g) for g in tilings]
+    (cycles, chunk), g = min(zip(costs, tilings, strict=True))
+    return Plan(
+        problem=problem, arch=arch, algorithm="pointwise", precision=precision,
+        tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
+        in_place=True, pairs=False, collapsed=True, swapped=True, cycles=cycles,
+    )  # fmt: skip
 
 
 def _view(problem: Problem, algorithm: str, collapse: bool) -> Problem:

@@ -107,6 +107,15 @@ def trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
     return loads
 
 
+def swap(load: Load, n: int) -> Load:
+    """`load` of image n where filters and pixels have traded places, in the problem's terms."""
+    if load.operand == "w":
+        pixel, _, _, c = load.coords
+        return load._replace(operand="x", coords=(n, 0, pixel, c))
+    _, _, k, c = load.coords
+    return load._replace(operand="w", mode="tile", coords=(k, 0, 0, c))
+
+
 def depthwise_trace(g: Geometry, itemsize: int, in_place: bool) -> list[Load]:
     """The loads of a depthwise launch: its work items are tiles and blocks of channels.
 

@@ -43,8 +43,10 @@ LOADS_PER_CYCLE = 2
 FMA_LATENCY = 4
 COPY_CYCLES = 1 / 8  # an element of a channels-last row
 TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
-PACK_CYCLES = 1.0  # an element of the filter, packed as a whole: written and read again
-PACK_IN_LOOP_CYCLES = 0.7  # packed just before its use
+PACK_CYCLES = (1.0, 0.7)  # an element of the filter, packed as a whole, or just before its use
+PACK_ROW_CYCLES = (0.4, 0.2)  # likewise where a row of a panel lies together
+FILLED_LANES = 0.9  # of vectors whose lanes are pixels, at least
+LAUNCH_CYCLES = 16000  # of one more image, on the way through Python
 FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
 FAR_SHARE = 0.2  # of that stream, what does not hide behind the multiplications
 ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
@@ -124,7 +126,13 @@ class Estimate(NamedTuple):
     chunk: int  # filter panels (depthwise: channels, or blocks of them) of a work item
 
 
-def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
+def estimate(
+    problem: Problem,
+    arch: CpuArch,
+    g: Geometry,
+    in_place: bool,
+    pack: tuple[float, float] = PACK_CYCLES,
+) -> Estimate:
     """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
     lanes = arch.lanes(problem.itemsize)
     elements = g.R * g.S * max(1, g.C)
@@ -139,11 +147,30 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     if not in_place:
         cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
         load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
-    pack = PACK_IN_LOOP_CYCLES if tiles == g.groups else PACK_CYCLES
-    stream = max(multiply, far) + FAR_SHARE * far
+    stream = max(multiply, far) + FAR_SHARE * far + store_cycles(problem, g)
     threads = thread_count(problem, arch)
     tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)
-    return Estimate(tiles * tile + pack * g.groups * elements * g.K, chunk)
+    packing = pack[tiles == g.groups] * g.groups * elements * g.K
+    return Estimate(tiles * tile + packing, chunk)
+
+
+def fills_vectors(problem: Problem, arch: CpuArch) -> bool:
+    """Whether the pixels of an image fill their vectors well enough to be the lanes of them."""
+    lanes, (p, q) = arch.lanes(problem.itemsize), problem.output
+    return p * q >= FILLED_LANES * integers.ceil_div(p * q, lanes) * lanes
+
+
+def swapped_estimate(problem: Problem, view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
+    """Cycles of one core for all images of `problem`, whose `view` has traded places."""
+    cycles, chunk = estimate(view, arch, g, in_place=True, pack=PACK_ROW_CYCLES)
+    return Estimate(problem.N * (cycles + LAUNCH_CYCLES), chunk)
+
+
+def store_cycles(problem: Problem, g: Geometry) -> float:
+    """What the way out of a load tile costs: a transpose, where filters do not lie together."""
+    if problem.layout == "NHWC":
+        return 0.0
+    return g.tile_n * g.tile_p * g.tile_q * g.K * TRANSPOSE_CYCLES
 
 
 def tile_cycles(g: Geometry, group: int, inner: int) -> float:
@@ -234,11 +261,11 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> Esti
         far += layout.boxes * integers.panel_count(g) / FAR_BYTES_PER_CYCLE
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
     load = layout.buffer / problem.itemsize * cost
-    stream = max(multiply, far) + FAR_SHARE * far + transform_out
+    stream = max(multiply, far) + FAR_SHARE * far + transform_out + store_cycles(problem, g)
     threads = thread_count(problem, arch)
     again = load + transform_in + ITEM_CYCLES
     tile, chunk = divide(g, threads, problem.itemsize, stream, again)
-    pack = g.C * g.K * (9 * PACK_CYCLES + xis * PACK_CYCLES / 2)
+    pack = g.C * g.K * PACK_CYCLES[0] * (9 + xis / 2)
     return Estimate(tiles * tile + pack, chunk)
 
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from implicit_conv import cpu
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.kernels.cpu import depthwise, microkernel, operator, table
+from implicit_conv.kernels.cpu import depthwise, microkernel, operator, planes, table
 from implicit_conv.kernels.cpu.pool import Block, Pool
+from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.plan import Plan
 from implicit_conv.testing import Array
 
@@ -97,7 +98,7 @@ def count(plan: Plan, x: Array, w: Array) -> Counts:
 def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
     """(microkernels called, floating-point operations they were asked for)."""
     y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
-    compiled = cpu.operator(cpu.suited(plan, x, y, None), False)  # cached: the one that runs
+    compiled = cpu.operator(cpu.suited(plan, x, w, y, None), False)  # cached: the one that runs
     lanes = plan.lanes
     tally: list[int] = []
     replaced = []  # callbacks must outlive the run
@@ -130,11 +131,18 @@ def microkernel_at(slot: int, lanes: int, row_taps: int) -> Microkernel | None:
         groups, inner = divmod(shape, table.HEIGHTS)
         sums = groups * inner * (vectors + 1) * lanes
         return Microkernel(microkernel.ARGUMENTS, lambda call: 2 * sums * _elements(call))
-    if table.DEPTHWISE <= slot < table.SLOTS:
+    if table.PLANES <= slot < table.LOAD_ROWS:
+        fmas = (slot - table.PLANES) * lanes * row_taps
+        return Microkernel(
+            planes.ARGUMENTS,
+            lambda call: 2 * fmas * call["row_count"] * ceil_div(call["columns"], lanes),
+        )
+    if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
         fmas = pixels * lanes * (row_taps if by_row else 1)
         return Microkernel(
-            depthwise.ARGUMENTS, lambda call: 2 * fmas * call["vectors"] * call["tap_count"]
+            depthwise.ARGUMENTS,
+            lambda call: 2 * fmas * call["tiles"] * call["vectors"] * call["tap_count"],
         )
     return None
 

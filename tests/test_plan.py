@@ -34,7 +34,8 @@ def test_a_view_with_gaps_between_channels_gets_a_plan_of_its_own():
     shape = (16, 28, 28, 512)
     plan = plan_conv2d(shape, (512, 512, 1, 1), layout="NHWC")
     x, y = np.empty((*shape[:3], 2 * shape[3]), np.float32)[..., ::2], np.empty(shape, np.float32)
-    suited = cpu.suited(plan, x, y, None)
+    w = np.empty((512, 512, 1, 1), np.float32)
+    suited = cpu.suited(plan, x, w, y, None)
     assert (plan.in_place, suited.in_place) == (True, False)
     assert suited.workspace_bytes <= plan.arch.l2_bytes * suited.threads
 

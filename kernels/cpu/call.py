@@ -45,6 +45,7 @@ class Call(NamedTuple):
     residual_k: int
     panel_group: int  # bytes of one group's panels
     bias_panel: int  # bytes between the initial sums of two panels; 0 where all are the same
+    bias_pixel: int  # bytes between those of two pixels; 0 where they share them
     itemsize: int  # bytes of an element
     lanes: int  # elements of a vector
     items: int  # work items of the launch

@@ -175,7 +175,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             sums = out
             if block == 0:
                 first_sum = group * schedule.panel_count(g) + panel
-                sums = View(call.bias + first_sum * call.bias_panel, 0, 0, 0)
+                start = call.bias + first_sum * call.bias_panel + q * call.bias_pixel
+                sums = View(start, 0, 0, call.bias_pixel)
             low, high = -math.inf, math.inf
             last = block == blocks - 1
             if last and call.clamps:

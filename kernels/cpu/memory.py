@@ -86,6 +86,19 @@ def copy(typingctx, destination, source, size):
 
 
 @intrinsic
+def prefetch(typingctx, address):
+    """Ask for the cache line at `address`, into L2; any address will do."""
+
+    def emit(builder, address):
+        kind = ir.FunctionType(ir.VoidType(), [BYTES, *[ir.IntType(32)] * 3])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        flags = [ir.Constant(ir.IntType(32), value) for value in (0, 2, 1)]
+        builder.call(function, [builder.inttoptr(address, BYTES), *flags])
+
+    return _intrinsic(types.void, [INT], emit)
+
+
+@intrinsic
 def zero(typingctx, destination, size):
     """Fill `size` bytes with zero."""
 

@@ -81,11 +81,11 @@ class Operator:
 
     def __init__(
         self, g, form, lanes, fma, *, channels, chunk, end, in_place=False, recording=False,
-        flushes=False,
+        flushes=False, swapped=False,
     ):  # fmt: skip
         self.g, self.form, self.lanes, self.fma = g, form, lanes, fma
         self.itemsize = itemsize = SIZES[form.sums]
-        self.chunk, self.in_place, self.end = chunk, in_place, end
+        self.chunk, self.in_place, self.end, self.swapped = chunk, in_place, end, swapped
         self.table = self._kernel_table(recording)
         self.group_bytes = panel_bytes(g, lanes, itemsize, self._taps())
         self.packed_bytes = g.groups * self.group_bytes
@@ -135,6 +135,7 @@ class Operator:
         act = np.array(activation, np.float64)
         clamps = residual is None and activation[0] == CLAMP
         narrow = self.form.y != self.form.sums
+        sums = self.g.tile_k * self.itemsize
         layout = self._layout(w is not None)
         filters = {} if w is None else _filter_strides(w, weight_axes)
         return Launch(
@@ -145,7 +146,8 @@ class Operator:
                 x_element=x_c * self.form.channels, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
                 residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
                 bias=self.zeros.ctypes.data,
-                bias_panel=self.g.tile_k * self.itemsize if bias else 0,
+                bias_panel=sums if bias and not self.swapped else 0,
+                bias_pixel=sums if bias and self.swapped else 0,
                 items=self.items, chunk=self.chunk, in_place=self.in_place, clamps=clamps,
                 rounds=narrow,
                 staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
@@ -156,6 +158,8 @@ class Operator:
     def initial_sums(self, bias):
         """`bias` by whole panels: what a launch prepared with a bias begins its sums with."""
         g = self.g
+        if self.swapped:
+            return np.repeat(bias.astype(self.form.sums), g.tile_k)
         sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), self.form.sums)
         sums[:, : g.K] = bias.reshape(g.groups, g.K)
         return sums
@@ -369,6 +373,7 @@ class Prepared(NamedTuple):
     operator: Operator
     main: Launch
     packing: Launch | None  # a launch of its own where no single tile uses each panel
+    swapped: bool = False  # they take filters as x and one image's pixels as w
 
     def pack_and_run(self, x, w, y, sums, residual):
         """Pack a plain filter as a whole, then run."""

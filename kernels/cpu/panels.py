@@ -75,7 +75,10 @@ def make_pack_taps(lanes, form):
             to = target + memory.read(tap_bytes + 8 * tap)
             if call.w_k == size:
                 for i in range(channels):
-                    move(to + i * pitch, at + i * call.w_c, filters)
+                    row = at + i * call.w_c
+                    memory.prefetch(row + filters * size)  # the next panel's
+                    memory.prefetch(row + 2 * filters * size - 1)
+                    move(to + i * pitch, row, filters)
             elif call.w_c == size:
                 transpose_filters(
                     call, target, at, filters, channels, 1, tap_bytes + 8 * tap, pitch, spare
