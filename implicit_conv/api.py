@@ -288,8 +288,11 @@ def _plan_conv2d(
 
 
 def _out_dtype(out_dtype: object, dtype: str) -> str:
-    name = dtype_name(_dtype_key(dtype if out_dtype is None else out_dtype))
+    key = _dtype_key(dtype if out_dtype is None else out_dtype)
     served = dict.fromkeys((dtype, "float32", "float64"))
+    name = dtype_name(key)
+    if not isinstance(key, str) and not key.isnative:
+        name = f"{key.str} of foreign byte order"
     if name not in served:
         raise DTypeError(f"out_dtype {name} is not served here; use one of {', '.join(served)}")
     return name
