@@ -115,8 +115,9 @@ def conv2d(
     the blocks of 4 x 4 outputs that such a window belongs to. One in `w` shows in the outputs of
     its filter; whether it does where it meets padding alone is not specified.
 
-    Subnormal numbers are kept. Where they are slow, which some CPUs make them, and mean nothing,
-    ``config(subnormals="flush")`` takes them for zeros.
+    Subnormal numbers are kept, but by the dot products of bfloat16 that some CPUs have. Where they
+    are slow, which other CPUs make them, and mean nothing, ``config(subnormals="flush")`` takes
+    them for zeros.
 
     With precision "strict" a sum differs from the exact one by at most 16 * eps * sum|x||w| on
     normal data, eps = 2^-24 (float64: 2^-53); a 16-bit result by that and half a unit in its last
@@ -287,8 +288,11 @@ def _plan_conv2d(
 
 
 def _out_dtype(out_dtype: object, dtype: str) -> str:
-    name = dtype_name(_dtype_key(dtype if out_dtype is None else out_dtype))
+    key = _dtype_key(dtype if out_dtype is None else out_dtype)
     served = dict.fromkeys((dtype, "float32", "float64"))
+    name = dtype_name(key)
+    if not isinstance(key, str) and not key.isnative:
+        name = f"{key.str} of foreign byte order"
     if name not in served:
         raise DTypeError(f"out_dtype {name} is not served here; use one of {', '.join(served)}")
     return name
