@@ -130,7 +130,9 @@ def microkernel_at(slot: int, lanes: int, row_taps: int) -> Microkernel | None:
         vectors, shape = divmod(slot, table.HEIGHTS**2)
         groups, inner = divmod(shape, table.HEIGHTS)
         sums = groups * inner * (vectors + 1) * lanes
-        return Microkernel(microkernel.ARGUMENTS, lambda call: 2 * sums * _elements(call))
+        return Microkernel(
+            microkernel.ARGUMENTS, lambda call: 2 * sums * call["tiles"] * _elements(call)
+        )
     if table.PLANES <= slot < table.LOAD_ROWS:
         fmas = (slot - table.PLANES) * lanes * row_taps
         return Microkernel(

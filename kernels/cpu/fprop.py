@@ -113,6 +113,7 @@ def multiply(call, g, extent, rows, a, panel, sums, out, runs, vectors, rounds, 
     outer, group, inner = extent
     step = max(1, g.tile_m // inner)
     parts = schedule.ceil_div(inner, g.tile_m)
+    height, higher = inner // parts, inner % parts  # register tiles, and how many have one more
     for first in range(0, group, step):
         groups = min(step, group - first)
         p, count, by_group = rows
@@ -120,17 +121,20 @@ def multiply(call, g, extent, rows, a, panel, sums, out, runs, vectors, rounds, 
             p, count = p + first, groups
         r, r_end = schedule.valid_rows(g, p, count)
         for o in range(outer):
-            for part in range(parts):
-                begin, end = part * inner // parts, (part + 1) * inner // parts
+            begin = 0
+            for pixels, tiles in (height + 1, higher), (height, parts - higher):
+                if tiles == 0:
+                    continue
                 run_part(
-                    call.kernels, microkernel_slot(vectors, groups, end - begin),
+                    call.kernels, microkernel_slot(vectors, groups, pixels),
                     at(a, o, first, begin), panel + r * runs.panel_bytes,
                     runs.address + 16 * r * runs.per_row,
                     at(sums, o, first, begin), at(out, o, first, begin),
                     (r_end - r) * runs.per_row,
                     a.inner, a.group, sums.inner, sums.group, out.inner, out.group,
-                    rounds, low, high,
+                    tiles, rounds, low, high,
                 )  # fmt: skip
+                begin += tiles * pixels
 
 
 @kernel()

@@ -40,6 +40,7 @@ ARGUMENTS = (
     "c_in_group",
     "c_out_inner",
     "c_out_group",
+    "tiles",  # register tiles, one behind the other along the inner axis
     "rounds",  # 1: results are stored as the tile's `y`
 )
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
@@ -57,6 +58,7 @@ class RegisterTile:
     fma: bool
     pairs: bool = False  # elements are pairs of bfloat16, multiplied by dot products
     y: str = ""  # the 16-bit type that last sums may be rounded to
+    far: bool = False  # activations are read where the caller has them, not from a buffer
 
     @property
     def pixels(self):
@@ -75,6 +77,7 @@ def emit(tile, builder, args):
     multiply_add = e.dot_pairs if tile.pairs else e.multiply_add
     a, b, c_in, c_out = (builder.inttoptr(at[name], BYTES) for name in ("a", "b", "c_in", "c_out"))
     pixels = [(g, p) for g in range(tile.groups) for p in range(tile.inner)]
+    base_count = sum(p % PIXELS_PER_BASE == 0 for _, p in pixels)
 
     def pixel_address(base, name, g, p):
         group = builder.mul(at[f"{name}_group"], i64(g))
@@ -86,7 +89,7 @@ def emit(tile, builder, args):
             for v in range(tile.vectors):
                 yield e.at(address, v * vector_bytes)
 
-    def store_all(values, store, vector_bytes):
+    def store_all(values, c_out, store, vector_bytes):
         """Store results within the bounds, or as they are where there are none."""
         unbounded = builder.and_(
             builder.fcmp_ordered("==", low, ir.Constant(low.type, -math.inf)),
@@ -120,7 +123,7 @@ def emit(tile, builder, args):
         offset = builder.load(e.pointer(entry, I64))
         length = builder.load(e.pointer(e.at(entry, 8), I64))
         move = builder.sub(offset, cursor)
-        carried = [e.at(base, move) for base in carried[: len(bases)]] + carried[len(bases) :]
+        carried = [e.at(base, move) for base in carried[:base_count]] + carried[base_count:]
         unrolled = builder.and_(length, i64(-UNROLL))
         carried = e.loop(unrolled, UNROLL, carried, lambda _, c: step(UNROLL, c))
         carried = e.loop(builder.sub(length, unrolled), 1, carried, lambda _, c: step(1, c))
@@ -128,8 +131,8 @@ def emit(tile, builder, args):
 
     def step(count, carried):
         """`count` elements of the run: two panel loads and one broadcast a pixel for each."""
-        moving = [e.opaque(base) for base in carried[: len(bases)]]
-        b, acc = carried[len(bases)], list(carried[len(bases) + 1 :])
+        moving = [e.opaque(base) for base in carried[:base_count]]
+        b, acc = carried[base_count], list(carried[base_count + 1 :])
         for i in range(count):
             panel = e.at(b, i * tile.vectors * tile.vector_bytes)
             lines = range(0, tile.vectors * tile.vector_bytes, 64)
@@ -147,7 +150,7 @@ def emit(tile, builder, args):
                 for v in range(tile.vectors):
                     k = at_pixel * tile.vectors + v
                     acc[k] = multiply_add(value, filters[v], acc[k])
-        if count == UNROLL and tile.groups == 1:
+        if tile.far and count == UNROLL and tile.groups == 1:
             base = -1  # the next register tile's rows, into L2: many lie a power of two apart
             ahead = builder.mul(at["a_inner"], i64(tile.pixels))
             for p in range(tile.inner):
@@ -157,28 +160,42 @@ def emit(tile, builder, args):
         moving = [e.at(base, count * tile.itemsize) for base in moving]
         return [*moving, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
 
-    bases = [pixel_address(a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
-    acc = [e.load(address) for address in elements(c_in, "c_in")]
-    results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
-    acc = results[len(bases) + 2 :]
-    if not tile.y:
-        store_all(acc, store_sums, tile.vector_bytes)
-        return
-    with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
-        with rounded:
-            store_all(acc, store_rounded, tile.lanes * storage.SIZES[tile.y])
-        with kept:
-            store_all(acc, store_sums, tile.vector_bytes)
+    def sum_up(a, c_in):
+        bases = [pixel_address(a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
+        acc = [e.load(address) for address in elements(c_in, "c_in")]
+        results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
+        return results[base_count + 2 :]
+
+    def store_tile(acc, c_out):
+        if not tile.y:
+            store_all(acc, c_out, store_sums, tile.vector_bytes)
+            return
+        with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
+            with rounded:
+                store_all(acc, c_out, store_rounded, tile.lanes * storage.SIZES[tile.y])
+            with kept:
+                store_all(acc, c_out, store_sums, tile.vector_bytes)
+
+    def register_tile(_, carried):
+        a, c_in, c_out = carried
+        store_tile(sum_up(a, c_in), c_out)
+        moves = [builder.mul(at[f"{name}_inner"], i64(tile.inner)) for name in names]
+        return [e.at(base, move) for base, move in zip(carried, moves, strict=True)]
+
+    names = ("a", "c_in", "c_out")
+    e.loop(at["tiles"], 1, [a, c_in, c_out], register_tile)
 
 
 def microkernel(
     a, b, runs, c_in, c_out, run_count,
-    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, rounds, low, high,
+    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, tiles, rounds,
+    low, high,
 ):  # fmt: skip
     """Template of all microkernels."""
     body(  # noqa: F821, bound
         a, b, runs, c_in, c_out, run_count,
-        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, rounds, low, high,
+        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, tiles, rounds,
+        low, high,
     )  # fmt: skip
 
 
@@ -187,4 +204,5 @@ def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
     name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.lanes}x{tile.itemsize}"
     name += f"{'_pairs' if tile.pairs else ''}{tile.y and f'_{tile.y}'}"
+    name += "_far" if tile.far else ""
     return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile))

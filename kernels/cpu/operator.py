@@ -186,6 +186,7 @@ class Operator:
                     groups, inner, vectors, self.lanes, self.itemsize, self.fma,
                     pairs=self.form.channels > 1,
                     y=self.form.y if self.rounds and self.form.y != self.form.sums else "",
+                    far=self.in_place,
                 )  # fmt: skip
                 slot = table.microkernel_slot(vectors, groups, inner)
                 parts[slot] = compile_microkernel(tile)

@@ -266,15 +266,19 @@ def multiply_boxes(call, g, boxes, u, u_pitch, u_xi, v, v_xi, products, xi_count
     """M: for every xi, boxes x filters, summed over channels; a run table of one run serves all."""
     width = vectors * call.lanes * call.itemsize
     parts = schedule.ceil_div(boxes, g.tile_m)
+    height, higher = boxes // parts, boxes % parts  # register tiles, and how many have one more
     for xi in range(xi_count):
-        for part in range(parts):
-            begin, end = part * boxes // parts, (part + 1) * boxes // parts
+        begin = 0
+        for count, tiles in (height + 1, higher), (height, parts - higher):
+            if tiles == 0:
+                continue
             run_part(
-                call.kernels, microkernel_slot(vectors, 1, end - begin),
+                call.kernels, microkernel_slot(vectors, 1, count),
                 u + xi * u_xi + begin * u_pitch, v + xi * v_xi, runs, call.zeros,
                 products + (xi * boxes + begin) * width, 1,
-                u_pitch, 0, 0, 0, width, 0, 0, -np.inf, np.inf,
+                u_pitch, 0, 0, 0, width, 0, tiles, 0, -np.inf, np.inf,
             )  # fmt: skip
+            begin += tiles * count
 
 
 @kernel()
