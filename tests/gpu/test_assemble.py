@@ -208,6 +208,7 @@ def test_every_activation_links(kind):
     number = (80, 100)[kind % 2]
     kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
     assert kernel.spills == 0 and kernel.stack == 0
+    assert not [name for name in sass(kernel.cubin) if "F64" in name or name.startswith(DOUBLE)]
 
 
 def test_targets_in_any_order():
