@@ -1,8 +1,11 @@
 """Activations, compiled into the GPU's epilogue: activate(x, limits), by the numbers of
 activation.py.
 
-A NaN stays a NaN: no comparison with it holds, so `select` keeps the value.
+A NaN stays a NaN: no comparison with it holds, so `select` keeps the value. Constants are float32:
+one literal would have the rest computed in float64, which most GPUs do at 1/64 of the rate.
 """
+
+import numpy as np
 
 from implicit_conv.kernels.activation import (
     CLAMP,
@@ -17,7 +20,8 @@ from implicit_conv.kernels.gmem import select
 from implicit_conv.kernels.ptx import device, float_function
 
 exp, tanh, erfc = (float_function(name) for name in ("exp", "tanh", "erfc"))
-ROOT_HALF = 0.7071067811865476
+ZERO, HALF, ONE, THREE, SIX = (np.float32(value) for value in (0, 0.5, 1, 3, 6))
+ROOT_HALF = np.float32(0.7071067811865476)
 
 
 @device
@@ -29,22 +33,22 @@ def clamp(x, limits):
 
 @device
 def leaky_relu(x, limits):
-    return select(x * limits.low, x, x < 0)
+    return select(x * limits.low, x, x < ZERO)
 
 
 @device
 def sigmoid(x, limits):
-    return 1 / (1 + exp(-x))
+    return ONE / (ONE + exp(-x))
 
 
 @device
 def silu(x, limits):
-    return x / (1 + exp(-x))
+    return x / (ONE + exp(-x))
 
 
 @device
 def gelu(x, limits):
-    return 0.5 * x * erfc(-x * ROOT_HALF)
+    return HALF * x * erfc(-x * ROOT_HALF)
 
 
 @device
@@ -54,8 +58,8 @@ def tanh_(x, limits):
 
 @device
 def hardswish(x, limits):
-    inner = select(0.0, x + 3, x + 3 < 0)
-    return x * select(6.0, inner, inner > 6) / 6
+    inner = select(ZERO, x + THREE, x + THREE < ZERO)
+    return x * select(SIX, inner, inner > SIX) / SIX
 
 
 FUNCTIONS = {

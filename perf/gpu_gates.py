@@ -57,13 +57,17 @@ def _problem(dtype: str) -> Problem:
     )  # fmt: skip
 
 
-def counts(v: Variant, cc: tuple[int, int, str]) -> dict[str, Any]:
-    """What the linked kernel needs and contains."""
+def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:
+    """The linked kernel."""
     from implicit_conv.kernels.blob import signature
     from implicit_conv.kernels.compile import compile_kernel
     from implicit_conv.kernels.fprop import make_fprop
 
-    kernel = compile_kernel(make_fprop(v), signature(), cc, v.threads)
+    return compile_kernel(make_fprop(v), signature(), cc, v.threads)
+
+
+def counts(kernel: Any) -> dict[str, Any]:
+    """What a linked kernel needs and contains."""
     found = sass(kernel.cubin)
     return {
         "registers": kernel.registers,
@@ -82,5 +86,5 @@ def measure() -> dict[str, Any]:
         return {}
     return {
         "gpu compiler": versions,
-        "gpu": {name: counts(v, cc) for name, v, cc in kernels()},
+        "gpu": {name: counts(compiled(v, cc)) for name, v, cc in kernels()},
     }

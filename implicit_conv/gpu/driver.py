@@ -16,7 +16,6 @@ ADVICE = {
     "CUDA_ERROR_OUT_OF_MEMORY": "free device memory, or take a smaller batch",
     "CUDA_ERROR_NO_DEVICE": "no GPU is visible; leave device unset to stay on the CPU",
     "CUDA_ERROR_INVALID_DEVICE": "implicit-conv info lists the devices there are",
-    "CUDA_ERROR_INVALID_VALUE": "implicit_conv.tma.lint explains what a tensor map must satisfy",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the GPU is newer or older than the kernel's target",
     "CUDA_ERROR_ILLEGAL_ADDRESS": "this process can use the GPU no more; an array was freed early, "
     "or the kernel is wrong: compute-sanitizer shows where",
@@ -63,6 +62,8 @@ def _check(cuda: Any, what: str, status: Any) -> None:
         return
     name = getattr(status, "name", str(status))
     advice = ADVICE.get(name, "see the CUDA driver API's description of this error")
+    if what.startswith("cuTensorMap"):
+        advice = "implicit_conv.tma.lint explains what a tensor map must satisfy"
     raise DriverError(f"{what} failed with {name}: {advice}")
 
 

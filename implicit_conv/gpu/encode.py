@@ -13,6 +13,8 @@ from implicit_conv.kernels.call import MAP_BYTES
 from implicit_conv.tma.driver import driver_arguments
 from implicit_conv.tma.maps import TensorMap
 
+L2_PROMOTION = "CU_TENSOR_MAP_L2_PROMOTION_L2_128B"  # a pixel's row is 64 or 128 bytes
+
 
 def encode(map: TensorMap | BoxMap) -> bytes:
     """The 128 bytes of a tensor map.
@@ -22,7 +24,10 @@ def encode(map: TensorMap | BoxMap) -> bytes:
     DriverError
         The driver refuses it; older drivers lack the wide form altogether.
     """
-    made = _encode_box(map) if isinstance(map, BoxMap) else encode_arguments(driver_arguments(map))
+    if isinstance(map, BoxMap):
+        made = _encode_box(map)
+    else:
+        made = encode_arguments({**driver_arguments(map), "l2Promotion": L2_PROMOTION})
     return bytes(np.array([int(word) for word in made.opaque], np.uint64).tobytes()[:MAP_BYTES])
 
 
@@ -72,6 +77,6 @@ def _encode_box(map: BoxMap) -> Any:
         _words("cuuint32_t", (map.channels, 1, map.box_rows)), _words("cuuint32_t", (1, 1, 1)),
         _enum("CUtensorMapInterleave", "CU_TENSOR_MAP_INTERLEAVE_NONE"),
         _enum("CUtensorMapSwizzle", f"CU_TENSOR_MAP_SWIZZLE_{map.swizzle}"),
-        _enum("CUtensorMapL2promotion", "CU_TENSOR_MAP_L2_PROMOTION_L2_128B"),
+        _enum("CUtensorMapL2promotion", L2_PROMOTION),
         _enum("CUtensorMapFloatOOBfill", "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"),
     )  # fmt: skip

@@ -5,6 +5,7 @@ No GPU is needed, but the compilers are; without them these tests say so and are
 
 import importlib
 import importlib.util
+import json
 import re
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from implicit_conv.kernels import ptx
 from implicit_conv.kernels.activation import CLAMP, HARDSWISH
 from implicit_conv.kernels.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
+from perf import gates, gpu_gates
 
 WHEELS = "pip install 'implicit-conv[cu13,assemble]'"
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or ptx.SIMULATED:
@@ -26,6 +28,7 @@ if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
 TARGETS = (80, 90, 100, 120)  # 86, 89, 103 and 121 differ from these in nothing that we emit
 REGISTER_LIMIT = 65536
+STORES = {"packed": False}
 DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")  # signed compared with unsigned, say: slow on most GPUs
 
 
@@ -51,40 +54,45 @@ def family(v):
 def kernels():
     """(target, variant): all that a planner may choose.
 
-    float16 differs from bfloat16 by a suffix, so of it one tile of each family is enough for a
-    quick run.
+    Quick are the largest and the smallest tile of each family; of float16, which differs from
+    bfloat16 by a suffix, the largest.
     """
     made = []
     for number in TARGETS:
         for dtype in GPU_DTYPES:
-            seen = set()
-            for v in served(number, dtype):
-                quick = family(v) not in seen or dtype != "float16"
-                seen.add(family(v))
+            able = served(number, dtype)
+            largest = {family(v): v for v in reversed(able)}
+            smallest = {family(v): v for v in able if dtype != "float16"}
+            for v in able:
+                quick = v in (largest[family(v)], smallest.get(family(v)))
                 marks = () if quick else pytest.mark.slow
                 made.append(pytest.param(number, v, id=f"sm_{number} {v.name}", marks=marks))
     return [*made, *other_epilogues(), *other_families()]
 
 
 def other_epilogues():
-    """The first tile of each family with the bias alone, and with stores element by element."""
+    """The first tile of each family with the bias alone, and with stores element by element.
+
+    Stores are the same code in every family: a quick run has them once a target.
+    """
     for number in TARGETS:
         for dtype in ("bfloat16", "float32"):
             first = {family(v): v for v in reversed(served(number, dtype))}
-            for v in first.values():
-                changes = {"bias alone": {"plain": True}, "any output": {"packed": False}}
+            for place, v in enumerate(first.values()):
+                changes = {"bias alone": {"plain": True}, "any output": STORES}
                 for name, change in changes.items():
                     yield pytest.param(
                         number, replace(v, **change), id=f"sm_{number} {v.name}, {name}",
-                        marks=pytest.mark.slow if dtype == "float32" else (),
+                        marks=pytest.mark.slow if dtype == "float32" or (place and change == STORES)
+                        else (),
                     )  # fmt: skip
 
 
 def other_families():
     """What only tests ask for: plain im2col with A from registers."""
-    for n in (256, 128, 64):
-        v = Variant("im2col", "tma", "wgmma", "bfloat16", 128, n, 128, 8, 1)
-        yield pytest.param(90, v, id=f"sm_90 {v.name}, registers")
+    for v in served(90, "bfloat16"):
+        if evidence.kernel_name(v) == "tma-wgmma":
+            yield pytest.param(90, replace(v, descriptors=False), id=f"sm_90 {v.name}, registers")
 
 
 def test_every_row_of_the_evidence_is_linked():
@@ -113,13 +121,23 @@ def expected_sass(v):
         yield "LDSM"
 
 
+GATES = json.loads(gates.EXPECTED.read_text())
+GATED = {(v, cc): name for name, v, cc in gpu_gates.kernels()}
+
+
+def test_gates_are_for_these_compilers():
+    """Else what is linked here is not held to the committed counts."""
+    if gpu_gates.compiler() != GATES["gpu compiler"]:
+        pytest.skip(f"counted for {GATES['gpu compiler']}, this is {gpu_gates.compiler()}")
+    linked = {(v, KNOWN[number].cc) for number, v in (c.values for c in kernels() if not c.marks)}
+    assert set(GATED) <= linked
+
+
 @pytest.mark.parametrize(("number", "v"), kernels())
 def test_kernel_links_without_spills(number, v):
-    from implicit_conv.kernels.blob import signature
-    from implicit_conv.kernels.compile import compile_kernel
-    from implicit_conv.kernels.fprop import LAUNCH_REGISTERS, make_fprop
+    from implicit_conv.kernels.fprop import LAUNCH_REGISTERS
 
-    kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
+    kernel = gpu_gates.compiled(v, KNOWN[number].cc)
     assert kernel.complaints == []
     assert kernel.spills == 0 and kernel.stack == 0
     assert kernel.registers * v.threads <= REGISTER_LIMIT
@@ -131,6 +149,11 @@ def test_kernel_links_without_spills(number, v):
     if "USETMAXREG" in expected_sass(v):
         assert kernel.registers == LAUNCH_REGISTERS  # the pool from which consumers claim theirs
     assert found.count("ELECT") == (v.producer == "tma")  # once, not around every tensor copy
+    name = GATED.get((v, KNOWN[number].cc))
+    if name and gpu_gates.compiler() == GATES["gpu compiler"]:
+        assert gpu_gates.counts(kernel) == GATES["gpu"][name], (
+            "meant? python -m perf gates --update"
+        )
 
 
 CHOICES = {
@@ -186,6 +209,7 @@ def test_every_activation_links(kind):
     number = (80, 100)[kind % 2]
     kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
     assert kernel.spills == 0 and kernel.stack == 0
+    assert not [name for name in sass(kernel.cubin) if "F64" in name or name.startswith(DOUBLE)]
 
 
 def test_targets_in_any_order():

@@ -235,6 +235,10 @@ def test_driver_errors_carry_advice(recorder, arrays):
     made = plan(problem(), driver.current_arch())
     with pytest.raises(DriverError, match=r"cuMemAlloc.*MEMORY: free device memory"):
         made(np.zeros((2, 8, 8, 64), np.float16), np.zeros((64, 3, 3, 64), np.float16))
+    refused = recorder.CUresult.CUDA_ERROR_INVALID_VALUE
+    recorder.failures["cuTensorMapEncodeIm2col"] = refused
+    with pytest.raises(DriverError, match=r"INVALID_VALUE: implicit_conv\.tma\.lint explains"):
+        made(*arrays[:2], out=arrays[2])
 
 
 def test_another_device_is_current_for_the_call_alone(recorder):
