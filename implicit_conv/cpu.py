@@ -88,7 +88,7 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
     machine = g, number_format(plan), plan.lanes, plan.arch.fma
     options: dict[str, Any] = {
         "channels": plan.problem.C, "chunk": plan.chunk, "recording": recording,
-        "flushes": plan.subnormals == "flush",
+        "flushes": plan.subnormals == "flush", "amx": plan.amx,
     }  # fmt: skip
     if plan.winograd:
         return Winograd(plan.winograd, *machine, end=plan.problem.output, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from implicit_conv import gemm_im2col
@@ -23,7 +23,7 @@ from implicit_conv.algorithms import (
     widened,
     winograd_size,
 )
-from implicit_conv.arch import CpuArch
+from implicit_conv.arch import AMX_PIXELS, CpuArch
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
@@ -49,6 +49,7 @@ from implicit_conv.tiling import (
     depthwise_candidates,
     depthwise_estimate,
     estimate,
+    fills_tiles,
     fills_vectors,
     plane_candidates,
     plane_estimate,
@@ -70,8 +71,9 @@ class Plan:
 
     `threads` run `geometry`'s tiles, `chunk` filter panels a work item; `in_place` says that x is
     read where it lies. `collapsed` geometries take the pixels of an image (or of all images) as one
-    row; with `pairs` the geometry's channels are pairs of channels. In `swapped` geometries filters
-    and pixels have traded places: A is the filter, and its rows are read where they lie.
+    row; with `pairs` the geometry's channels are pairs of channels, with `amx` multiplied by tiles.
+    In `swapped` geometries filters and pixels have traded places: A is the filter, and its rows are
+    read where they lie.
     """
 
     problem: Problem
@@ -85,6 +87,7 @@ class Plan:
     in_place: bool
     collapsed: bool
     pairs: bool
+    amx: bool
     cycles: float
     activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
     unbatched: bool = False
@@ -313,6 +316,8 @@ def _plans(
     m = winograd_size(algorithm)
     pairs = multiplies_pairs(problem, algorithm, arch)
     view = _view(paired(problem) if pairs else widened(problem), algorithm, collapse)
+    amx = pairs and fills_tiles(view, arch)
+    machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
     in_place = in_place and _in_place(view, algorithm, arch)
     if m:
         tilings = boxed_candidates(view, arch, m)
@@ -327,8 +332,8 @@ def _plans(
         tilings = depthwise_candidates(view, arch, in_place)
         costs = [depthwise_estimate(view, arch, g, in_place) for g in tilings]
     else:
-        tilings = candidates(view, arch, in_place)
-        costs = [estimate(view, arch, g, in_place) for g in tilings]
+        tilings = candidates(view, machine, in_place)
+        costs = [estimate(view, machine, g, in_place) for g in tilings]
     if not tilings:
         return []
     (cycles, chunk), g = min(zip(costs, tilings, strict=True))
@@ -336,7 +341,7 @@ def _plans(
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
             tile=tile_of(g, arch, view), geometry=g, threads=thread_count(problem, arch),
-            chunk=chunk, in_place=in_place, pairs=pairs,
+            chunk=chunk, in_place=in_place, pairs=pairs, amx=amx,
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
     ]  # fmt: skip
