@@ -163,7 +163,7 @@ class Plan:
         if self.algorithm == "gemm_im2col":
             return gemm_im2col.packed_bytes(self.problem)
         if self.swapped:
-            return self.problem.K * self.problem.C * itemsize
+            return self.problem.K * self.problem.C * self.problem.itemsize
         if self.algorithm == "depthwise":
             return depthwise_packed_bytes(g, itemsize)
         taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
@@ -236,10 +236,11 @@ class Plan:
             return []
         if self.algorithm == "depthwise":
             return depthwise_trace(self.geometry, self.itemsize, self.in_place)
-        loads = trace(self.geometry, self.itemsize, self.in_place, self.chunk)
+        counted = trace(self.geometry, self.itemsize, self.in_place, self.chunk)
+        loads = [self.in_channels(load) for load in counted]
         if self.swapped:
             return [swap(load, n) for n in range(self.problem.N) for load in loads]
-        return [self.in_channels(load) for load in loads]
+        return loads
 
     def in_channels(self, load: Load) -> Load:
         """`load`, which counts the geometry's channels, with its first channel counted singly."""
@@ -293,9 +294,8 @@ def plan(
         for name in served
         for made in _plans(problem, arch, precision, name, collapse, in_place)
     ]
-    may_swap = collapse and in_place and swappable(problem) and fills_vectors(problem, arch)
-    if served == ["pointwise"] and may_swap:
-        plans.append(_swapped_plan(problem, arch, precision))
+    if served == ["pointwise"] and collapse and in_place:
+        plans += _swapped_plans(problem, arch, precision)
     if not plans:
         raise PlanError(
             f"algorithm {algorithm!r} needs more than {BOXED_SCRATCH_BYTES >> 20} MiB of scratch a "
@@ -314,9 +314,8 @@ def _plans(
 ) -> list[Plan]:
     """The best plan of one algorithm, or none where its scratch would be too large."""
     m = winograd_size(algorithm)
-    pairs = multiplies_pairs(problem, algorithm, arch)
-    view = _view(paired(problem) if pairs else widened(problem), algorithm, collapse)
-    amx = pairs and fills_tiles(view, arch)
+    summed, pairs, amx = _summed(problem, arch, algorithm)
+    view = _view(summed, algorithm, collapse)
     machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
     in_place = in_place and _in_place(view, algorithm, arch)
     if m:
@@ -347,17 +346,31 @@ def _plans(
     ]  # fmt: skip
 
 
-def _swapped_plan(problem: Problem, arch: CpuArch, precision: str) -> Plan:
-    """The best plan of a pointwise problem whose filters and pixels trade places."""
-    view = swapped(problem)
-    tilings = candidates(view, arch, in_place=True)
-    costs = [swapped_estimate(problem, view, arch, g) for g in tilings]
+def _summed(problem: Problem, arch: CpuArch, algorithm: str) -> tuple[Problem, bool, bool]:
+    """`problem` as its sums see it, whether its channels are pairs, and whether AMX takes them."""
+    if not multiplies_pairs(problem, algorithm, arch):
+        return widened(problem), False, False
+    view = paired(problem)
+    return view, True, fills_tiles(view, arch)
+
+
+def _swapped_plans(problem: Problem, arch: CpuArch, precision: str) -> list[Plan]:
+    """The best plan of a pointwise problem whose filters and pixels trade places, if they may."""
+    summed, pairs, amx = _summed(problem, arch, "pointwise")
+    if not (swappable(summed) and fills_vectors(summed, arch)):
+        return []
+    view = swapped(summed)
+    machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
+    tilings = candidates(view, machine, in_place=True)
+    costs = [swapped_estimate(summed, view, machine, g) for g in tilings]
     (cycles, chunk), g = min(zip(costs, tilings, strict=True))
-    return Plan(
-        problem=problem, arch=arch, algorithm="pointwise", precision=precision,
-        tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
-        in_place=True, pairs=False, collapsed=True, swapped=True, cycles=cycles,
-    )  # fmt: skip
+    return [
+        Plan(
+            problem=problem, arch=arch, algorithm="pointwise", precision=precision,
+            tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
+            in_place=True, pairs=pairs, amx=amx, collapsed=True, swapped=True, cycles=cycles,
+        )
+    ]  # fmt: skip
 
 
 def _view(problem: Problem, algorithm: str, collapse: bool) -> Problem:
