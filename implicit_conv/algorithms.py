@@ -104,7 +104,7 @@ def multiplies_pairs(problem: Problem, algorithm: str, arch: CpuArch) -> bool:
     channels = problem.C // problem.groups
     return (
         problem.dtype == "bfloat16"
-        and arch.bfloat16 == "pairs"
+        and arch.bfloat16 != "widen"
         and algorithm in ("implicit_gemm", "pointwise")
         and channels > 1  # one would be half of a pair
         and (channels % 2 == 0 or problem.groups == 1)  # no pair spans two groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import math
 import os
@@ -12,7 +13,11 @@ from pathlib import Path
 BFLOAT16 = {
     "widen": "widening to float32",
     "pairs": "dot products of pairs of channels (AVX512_BF16)",
+    "amx": "tiles of pairs of channels (AMX)",
 }
+AMX_ROWS = 16  # of a tile: pixels, or pairs of channels
+AMX_PIXELS = 2 * AMX_ROWS  # of the largest register tile
+ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18  # of Linux on x86-64
 DEFAULT_L1, DEFAULT_L2 = 32 << 10, 512 << 10  # where the system does not tell
 
 
@@ -56,6 +61,17 @@ def cpu_features() -> dict[str, bool]:
     return dict(llvm.get_host_cpu_features())
 
 
+@functools.cache
+def amx_granted() -> bool:
+    """Whether the system lets this process, its threads and children use AMX's tile registers.
+
+    Linux does so for those who ask; nobody else is asked.
+    """
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return False
+    return bool(ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0)
+
+
 def _cache_bytes(level: int, default: int) -> int:
     base = Path("/sys/devices/system/cpu/cpu0/cache")
     try:
@@ -89,6 +105,14 @@ def available_threads() -> int:
     return max(1, math.ceil(min(count, _cgroup_cpus())))
 
 
+def _bfloat16(features: dict[str, bool]) -> str:
+    """How a CPU with 512-bit vectors multiplies bfloat16."""
+    if not features.get("avx512bf16"):
+        return "widen"
+    tiles = features.get("amx-tile") and features.get("amx-bf16")
+    return "amx" if tiles and amx_granted() else "pairs"
+
+
 @functools.cache
 def cpu_arch(threads: int | None = None) -> CpuArch:
     """The CPU of this process, with `threads` threads (all that are available by default)."""
@@ -109,5 +133,5 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
         threads=threads or available_threads(),
         tile_pixels=REGISTER_PIXELS[bits, registers],
         f16c=bits == 512 or features.get("f16c", False) or arm,
-        bfloat16="pairs" if bits == 512 and features.get("avx512bf16") else "widen",
+        bfloat16=_bfloat16(features) if bits == 512 else "widen",
     )

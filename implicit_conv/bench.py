@@ -125,7 +125,7 @@ def ceilings(threads: int, dtype: str = "float32") -> dict[str, tuple[Callable[[
     from implicit_conv.kernels.cpu.ceilings import Copy, Fmas
 
     arch = cpu_arch(threads)
-    pairs = dtype == "bfloat16" and arch.bfloat16 == "pairs"
+    pairs = dtype == "bfloat16" and arch.bfloat16 != "widen"
     fmas = Fmas(arch.lanes(4), 4, arch.fma, threads, pairs)
     copy = Copy(COPY_BYTES, threads)
     return {"fma": (fmas, fmas.flops), "copy": (copy, copy.bytes)}

@@ -88,7 +88,7 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
     machine = g, number_format(plan), plan.lanes, plan.arch.fma
     options: dict[str, Any] = {
         "channels": plan.problem.C, "chunk": plan.chunk, "recording": recording,
-        "flushes": plan.subnormals == "flush",
+        "flushes": plan.subnormals == "flush", "amx": plan.amx,
     }  # fmt: skip
     if plan.winograd:
         return Winograd(plan.winograd, *machine, end=plan.problem.output, **options)
@@ -130,7 +130,7 @@ def run(
         return
     x, y = bits(x), bits(y)
     if isinstance(w, PackedFilter):
-        w = _unpacked(plan, w) if plan.swapped else w
+        w = bits(_unpacked(plan, w)) if plan.swapped else w
     else:
         w = bits(w)
     key = (
@@ -228,7 +228,7 @@ def _swapped(
 def _unpacked(plan: Plan, w: PackedFilter) -> Array:
     """The plain filter, in the problem's layout, that a swapped plan's PackedFilter holds."""
     k, c = plan.problem.K, plan.problem.C
-    filters = w.panels.view(plan.problem.dtype).reshape(k, c, 1, 1)
+    filters: Array = w.panels.view(numpy_dtype(plan.problem.dtype)).reshape(k, c, 1, 1)
     return filters.transpose(np.argsort(WEIGHT_LAYOUTS[plan.problem.weight_layout]))
 
 
@@ -284,8 +284,8 @@ def executed_loads(plan: Plan, x: Array, w: Array) -> list[Load]:
         else Load("x", mode, tuple(where), None, halo, offset, buffer, rows, size)
         for is_filter, *where, offset, halo, buffer, rows, size in recording.loads()
     )
+    executed = [plan.in_channels(load) for load in loads]
     if plan.swapped:  # one image after another
-        executed = list(loads)
         of_image = len(executed) // plan.problem.N
-        return sorted(swap(load, at // of_image) for at, load in enumerate(executed))
-    return sorted(map(plan.in_channels, loads))
+        executed = [swap(load, at // of_image) for at, load in enumerate(executed)]
+    return sorted(executed)

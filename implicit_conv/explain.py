@@ -56,7 +56,7 @@ def _machine(plan: Plan) -> str:
     fma = "" if arch.fma else ", no FMA"
     zeros = ", subnormal numbers as zeros" if plan.subnormals == "flush" else ""
     if plan.problem.dtype != plan.problem.sum_dtype:
-        how = "pairs" if plan.pairs else "widen"
+        how = "amx" if plan.amx else "pairs" if plan.pairs else "widen"
         fma += f", {plan.problem.dtype} by {BFLOAT16[how]}"
     return (
         f"{arch.vector_bits}-bit vectors{fma}, {arch.l2_bytes >> 10} KiB L2, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from implicit_conv import gemm_im2col
@@ -23,7 +23,7 @@ from implicit_conv.algorithms import (
     widened,
     winograd_size,
 )
-from implicit_conv.arch import CpuArch
+from implicit_conv.arch import AMX_PIXELS, CpuArch
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
@@ -49,6 +49,7 @@ from implicit_conv.tiling import (
     depthwise_candidates,
     depthwise_estimate,
     estimate,
+    fills_tiles,
     fills_vectors,
     plane_candidates,
     plane_estimate,
@@ -70,8 +71,9 @@ class Plan:
 
     `threads` run `geometry`'s tiles, `chunk` filter panels a work item; `in_place` says that x is
     read where it lies. `collapsed` geometries take the pixels of an image (or of all images) as one
-    row; with `pairs` the geometry's channels are pairs of channels. In `swapped` geometries filters
-    and pixels have traded places: A is the filter, and its rows are read where they lie.
+    row; with `pairs` the geometry's channels are pairs of channels, with `amx` multiplied by tiles.
+    In `swapped` geometries filters and pixels have traded places: A is the filter, and its rows are
+    read where they lie.
     """
 
     problem: Problem
@@ -85,6 +87,7 @@ class Plan:
     in_place: bool
     collapsed: bool
     pairs: bool
+    amx: bool
     cycles: float
     activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
     unbatched: bool = False
@@ -160,7 +163,7 @@ class Plan:
         if self.algorithm == "gemm_im2col":
             return gemm_im2col.packed_bytes(self.problem)
         if self.swapped:
-            return self.problem.K * self.problem.C * itemsize
+            return self.problem.K * self.problem.C * self.problem.itemsize
         if self.algorithm == "depthwise":
             return depthwise_packed_bytes(g, itemsize)
         taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
@@ -233,10 +236,11 @@ class Plan:
             return []
         if self.algorithm == "depthwise":
             return depthwise_trace(self.geometry, self.itemsize, self.in_place)
-        loads = trace(self.geometry, self.itemsize, self.in_place, self.chunk)
+        counted = trace(self.geometry, self.itemsize, self.in_place, self.chunk)
+        loads = [self.in_channels(load) for load in counted]
         if self.swapped:
             return [swap(load, n) for n in range(self.problem.N) for load in loads]
-        return [self.in_channels(load) for load in loads]
+        return loads
 
     def in_channels(self, load: Load) -> Load:
         """`load`, which counts the geometry's channels, with its first channel counted singly."""
@@ -290,9 +294,8 @@ def plan(
         for name in served
         for made in _plans(problem, arch, precision, name, collapse, in_place)
     ]
-    may_swap = collapse and in_place and swappable(problem) and fills_vectors(problem, arch)
-    if served == ["pointwise"] and may_swap:
-        plans.append(_swapped_plan(problem, arch, precision))
+    if served == ["pointwise"] and collapse and in_place:
+        plans += _swapped_plans(problem, arch, precision)
     if not plans:
         raise PlanError(
             f"algorithm {algorithm!r} needs more than {BOXED_SCRATCH_BYTES >> 20} MiB of scratch a "
@@ -311,8 +314,9 @@ def _plans(
 ) -> list[Plan]:
     """The best plan of one algorithm, or none where its scratch would be too large."""
     m = winograd_size(algorithm)
-    pairs = multiplies_pairs(problem, algorithm, arch)
-    view = _view(paired(problem) if pairs else widened(problem), algorithm, collapse)
+    summed, pairs, amx = _summed(problem, arch, algorithm)
+    view = _view(summed, algorithm, collapse)
+    machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
     in_place = in_place and _in_place(view, algorithm, arch)
     if m:
         tilings = boxed_candidates(view, arch, m)
@@ -327,8 +331,8 @@ def _plans(
         tilings = depthwise_candidates(view, arch, in_place)
         costs = [depthwise_estimate(view, arch, g, in_place) for g in tilings]
     else:
-        tilings = candidates(view, arch, in_place)
-        costs = [estimate(view, arch, g, in_place) for g in tilings]
+        tilings = candidates(view, machine, in_place)
+        costs = [estimate(view, machine, g, in_place) for g in tilings]
     if not tilings:
         return []
     (cycles, chunk), g = min(zip(costs, tilings, strict=True))
@@ -336,23 +340,37 @@ def _plans(
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
             tile=tile_of(g, arch, view), geometry=g, threads=thread_count(problem, arch),
-            chunk=chunk, in_place=in_place, pairs=pairs,
+            chunk=chunk, in_place=in_place, pairs=pairs, amx=amx,
             collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
         )
     ]  # fmt: skip
 
 
-def _swapped_plan(problem: Problem, arch: CpuArch, precision: str) -> Plan:
-    """The best plan of a pointwise problem whose filters and pixels trade places."""
-    view = swapped(problem)
-    tilings = candidates(view, arch, in_place=True)
-    costs = [swapped_estimate(problem, view, arch, g) for g in tilings]
+def _summed(problem: Problem, arch: CpuArch, algorithm: str) -> tuple[Problem, bool, bool]:
+    """`problem` as its sums see it, whether its channels are pairs, and whether AMX takes them."""
+    if not multiplies_pairs(problem, algorithm, arch):
+        return widened(problem), False, False
+    view = paired(problem)
+    return view, True, fills_tiles(view, arch)
+
+
+def _swapped_plans(problem: Problem, arch: CpuArch, precision: str) -> list[Plan]:
+    """The best plan of a pointwise problem whose filters and pixels trade places, if they may."""
+    summed, pairs, amx = _summed(problem, arch, "pointwise")
+    if not (swappable(summed) and fills_vectors(summed, arch)):
+        return []
+    view = swapped(summed)
+    machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
+    tilings = candidates(view, machine, in_place=True)
+    costs = [swapped_estimate(summed, view, machine, g) for g in tilings]
     (cycles, chunk), g = min(zip(costs, tilings, strict=True))
-    return Plan(
-        problem=problem, arch=arch, algorithm="pointwise", precision=precision,
-        tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
-        in_place=True, pairs=False, collapsed=True, swapped=True, cycles=cycles,
-    )  # fmt: skip
+    return [
+        Plan(
+            problem=problem, arch=arch, algorithm="pointwise", precision=precision,
+            tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
+            in_place=True, pairs=pairs, amx=amx, collapsed=True, swapped=True, cycles=cycles,
+        )
+    ]  # fmt: skip
 
 
 def _view(problem: Problem, algorithm: str, collapse: bool) -> Problem:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from implicit_conv.arch import CpuArch
+from implicit_conv.arch import AMX_PIXELS, AMX_ROWS, CpuArch
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
     buffer_bytes,
@@ -39,6 +39,7 @@ INTERRUPTION = 0.1  # of a work item's time, what waiting for the last one costs
 
 # Machine constants of the estimate, in cycles; orders of magnitude that hold for current cores.
 FMAS_PER_CYCLE = 2
+AMX_CYCLES = 2.0  # a tile of pixels against two of filters, an element: 16 a product of 16 pairs
 LOADS_PER_CYCLE = 2
 FMA_LATENCY = 4
 COPY_CYCLES = 1 / 8  # an element of a channels-last row
@@ -76,6 +77,12 @@ def channel_block(problem: Problem) -> int:
     taps = problem.kernel[0] * problem.kernel[1]
     blocks = integers.ceil_div(channels * taps, BLOCK_ELEMENTS)
     return integers.ceil_div(channels, min(blocks, channels))
+
+
+def fills_tiles(problem: Problem, arch: CpuArch) -> bool:
+    """Whether the pairs of channels of `problem` are whole tiles of AMX, block by block."""
+    pairs, block = problem.C // problem.groups, channel_block(problem)
+    return arch.bfloat16 == "amx" and pairs % AMX_ROWS == 0 and block % AMX_ROWS == 0
 
 
 def candidates(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
@@ -175,6 +182,9 @@ def store_cycles(problem: Problem, g: Geometry) -> float:
 
 def tile_cycles(g: Geometry, group: int, inner: int) -> float:
     """Cycles for one element of the sums of a load tile against two vectors of filters."""
+    if g.tile_m == AMX_PIXELS:
+        rows = g.tile_n * g.tile_p * g.tile_q / inner
+        return rows * integers.ceil_div(inner, AMX_ROWS) * AMX_CYCLES
     step = max(1, g.tile_m // inner)
     parts = integers.ceil_div(inner, g.tile_m)
     pixels = min(step, group) * inner / parts

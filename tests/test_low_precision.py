@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import implicit_conv as ic
-from implicit_conv import cpu
+from implicit_conv import cpu, tiling
 from implicit_conv.api import run_plan
 from implicit_conv.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.arrays import numpy_dtype
@@ -261,6 +261,29 @@ def test_executed_loads_are_the_planned_ones(layout, channels):
     x, w = case.arrange(*case.inputs(0))
     plan = ic.plan_conv2d(x.shape, w.shape, "bfloat16", precision="strict", **case.options)
     assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+
+
+@pytest.mark.parametrize("path", ["widest", "widened"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels", [6, 7, 64])
+def test_filters_and_pixels_may_trade_places(channels, dtype, path, monkeypatch):
+    """Plain and packed filters, bias and residual, for images of whole vectors."""
+    monkeypatch.setattr(tiling, "LAUNCH_CYCLES", -1e9)  # wherever they may, they do
+    case = Case(N=3, C=channels, K=40, size=(8, 16), kernel=(1, 1), dtype=dtype)
+    x, w = case.inputs(0, integers=True)
+    problem = Problem.parse(x.shape, w.shape, dtype)
+    plan = make_plan(problem, arch_of(path), "strict", "pointwise", collapse=True)
+    bias = np.arange(40, dtype=np.float32) - 20
+    residual = np.random.default_rng(1).integers(-9, 9, (3, 40, 8, 16)).astype(x.dtype)
+    sums = case.reference(x, w)
+    for filters in (w, plan.pack(w)):
+        y = run_plan(plan, x, filters, None, None, None)
+        np.testing.assert_array_equal(y.astype(float), case.rounded(sums))
+        y = run_plan(plan, x, filters, bias, residual, None)
+        added = sums + bias[:, None, None] + residual.astype(float)
+        np.testing.assert_array_equal(y.astype(float), case.rounded(added))
+    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+    assert plan.swapped == (plan.pairs and channels % 2 == 0)  # where nothing needs to be copied
 
 
 def test_strides_that_cannot_be_read_in_place_keep_out_dtype():

@@ -13,6 +13,7 @@ One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the larges
 """
 
 import functools
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -74,47 +75,27 @@ def emit(tile, builder, args):
     *integers, low, high = args
     at = dict(zip(ARGUMENTS, integers, strict=True))
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
+    for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at, (low, high)))
+
+
+def for_each_tile(tile, e, at, emit_tile):
+    """`emit_tile(at)` for each of the register tiles that lie one behind the other."""
+    names = ("a", "c_in", "c_out")
+    steps = [e.builder.mul(at[f"{name}_inner"], i64(tile.inner)) for name in names]
+
+    def body(_, places):
+        emit_tile({**at, **dict(zip(names, places, strict=True))})
+        return [e.builder.add(place, step) for place, step in zip(places, steps, strict=True)]
+
+    e.loop(at["tiles"], 1, [at[name] for name in names], body)
+
+
+def _emit_tile(tile, e, at, bounds):
+    builder = e.builder
     multiply_add = e.dot_pairs if tile.pairs else e.multiply_add
-    a, b, c_in, c_out = (builder.inttoptr(at[name], BYTES) for name in ("a", "b", "c_in", "c_out"))
+    a, b = (builder.inttoptr(at[name], BYTES) for name in ("a", "b"))
     pixels = [(g, p) for g in range(tile.groups) for p in range(tile.inner)]
     base_count = sum(p % PIXELS_PER_BASE == 0 for _, p in pixels)
-
-    def pixel_address(base, name, g, p):
-        group = builder.mul(at[f"{name}_group"], i64(g))
-        return e.at(base, builder.add(group, builder.mul(at[f"{name}_inner"], i64(p))))
-
-    def elements(base, name, vector_bytes=tile.vector_bytes):
-        for g, p in pixels:
-            address = pixel_address(base, name, g, p)
-            for v in range(tile.vectors):
-                yield e.at(address, v * vector_bytes)
-
-    def store_all(values, c_out, store, vector_bytes):
-        """Store results within the bounds, or as they are where there are none."""
-        unbounded = builder.and_(
-            builder.fcmp_ordered("==", low, ir.Constant(low.type, -math.inf)),
-            builder.fcmp_ordered("==", high, ir.Constant(high.type, math.inf)),
-        )
-        with builder.if_else(unbounded) as (plain, bounded):
-            with plain:
-                store(values, elements(c_out, "c_out", vector_bytes))
-            with bounded:
-                bounds = [e.splat(e.narrow(bound)) for bound in (low, high)]
-                within = [e.clamp(value, *bounds) for value in values]
-                store(within, elements(c_out, "c_out", vector_bytes))
-
-    def store_sums(values, places):
-        for value, place in zip(values, places, strict=True):
-            e.store(value, place)
-
-    def store_rounded(values, places):
-        if tile.pairs and tile.vectors == 2:  # dot products leave no subnormal sums
-            couples = zip(values[::2], values[1::2], list(places)[::2], strict=True)
-            for low_half, high_half, place in couples:
-                e.store(e.round_pairs(low_half, high_half), place, storage.SIZES[tile.y])
-            return
-        for value, place in zip(values, places, strict=True):
-            storage.store(e, tile.y, value, place)
 
     def run(index, carried):
         """One run: move every base from where the last one ended, then go through its elements."""
@@ -160,30 +141,75 @@ def emit(tile, builder, args):
         moving = [e.at(base, count * tile.itemsize) for base in moving]
         return [*moving, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
 
-    def sum_up(a, c_in):
-        bases = [pixel_address(a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
-        acc = [e.load(address) for address in elements(c_in, "c_in")]
-        results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
-        return results[base_count + 2 :]
+    bases = [pixel_address(e, at, a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
+    acc = [e.load(address) for address in _places(tile, e, at, "c_in", pixels, tile.vector_bytes)]
+    results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
+    acc = results[base_count + 2 :]
+    emit_stores(tile, e, at, bounds, pixels, lambda: acc)
 
-    def store_tile(acc, c_out):
-        if not tile.y:
-            store_all(acc, c_out, store_sums, tile.vector_bytes)
+
+def pixel_address(e, at, base, name, g, p):
+    """Address of pixel (g, p) of the array `name` of ARGUMENTS, which begins at `base`."""
+    group = e.builder.mul(at[f"{name}_group"], i64(g))
+    return e.at(base, e.builder.add(group, e.builder.mul(at[f"{name}_inner"], i64(p))))
+
+
+def _places(tile, e, at, name, pixels, vector_bytes):
+    """Addresses of the vectors of `pixels` in the array `name`."""
+    base = e.builder.inttoptr(at[name], BYTES)
+    for g, p in pixels:
+        address = pixel_address(e, at, base, name, g, p)
+        for v in range(tile.vectors):
+            yield e.at(address, v * vector_bytes)
+
+
+def emit_stores(tile, e, at, bounds, pixels, sums):
+    """Store the vectors that `sums()` yields for `pixels`, within (low, high), as sums or rounded.
+
+    Each way to store is a branch of its own, and asks for the sums anew.
+    """
+    builder = e.builder
+    low, high = bounds
+    unbounded = builder.and_(
+        builder.fcmp_ordered("==", low, ir.Constant(low.type, -math.inf)),
+        builder.fcmp_ordered("==", high, ir.Constant(high.type, math.inf)),
+    )
+
+    def bounded():
+        limits = [e.splat(e.narrow(bound)) for bound in bounds]
+        return (e.clamp(value, *limits) for value in sums())
+
+    def store_sums(values):
+        places = _places(tile, e, at, "c_out", pixels, tile.vector_bytes)
+        for value, place in zip(values, places, strict=True):
+            e.store(value, place)
+
+    def store_rounded(values):
+        size = storage.SIZES[tile.y]
+        places = _places(tile, e, at, "c_out", pixels, tile.lanes * size)
+        if tile.pairs and tile.vectors == 2:  # dot products leave no subnormal sums
+            values = iter(values)
+            for first, place in zip(values, itertools.islice(places, 0, None, 2), strict=True):
+                e.store(e.round_pairs(first, next(values)), place, size)
             return
-        with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
-            with rounded:
-                store_all(acc, c_out, store_rounded, tile.lanes * storage.SIZES[tile.y])
-            with kept:
-                store_all(acc, c_out, store_sums, tile.vector_bytes)
+        for value, place in zip(values, places, strict=True):
+            storage.store(e, tile.y, value, place)
 
-    def register_tile(_, carried):
-        a, c_in, c_out = carried
-        store_tile(sum_up(a, c_in), c_out)
-        moves = [builder.mul(at[f"{name}_inner"], i64(tile.inner)) for name in names]
-        return [e.at(base, move) for base, move in zip(carried, moves, strict=True)]
+    def store(how):
+        with builder.if_else(unbounded) as (plain, limited):
+            with plain:
+                how(sums())
+            with limited:
+                how(bounded())
 
-    names = ("a", "c_in", "c_out")
-    e.loop(at["tiles"], 1, [a, c_in, c_out], register_tile)
+    if not tile.y:
+        store(store_sums)
+        return
+    with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
+        with rounded:
+            store(store_rounded)
+        with kept:
+            store(store_sums)
 
 
 def microkernel(

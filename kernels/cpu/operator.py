@@ -12,6 +12,7 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.kernels.cpu import amx as amx_kernels
 from implicit_conv.kernels.cpu import depthwise, fprop, panels, planes, table, winograd
 from implicit_conv.kernels.cpu.call import BIAS, PANELS, RESIDUAL, SCRATCH, Call, W, blob_of
 from implicit_conv.kernels.cpu.epilogue import compile_store_tile
@@ -81,11 +82,12 @@ class Operator:
 
     def __init__(
         self, g, form, lanes, fma, *, channels, chunk, end, in_place=False, recording=False,
-        flushes=False, swapped=False,
+        flushes=False, swapped=False, amx=False,
     ):  # fmt: skip
         self.g, self.form, self.lanes, self.fma = g, form, lanes, fma
         self.itemsize = itemsize = SIZES[form.sums]
-        self.chunk, self.in_place, self.end, self.swapped = chunk, in_place, end, swapped
+        self.chunk, self.in_place, self.end = chunk, in_place, end
+        self.swapped, self.amx = swapped, amx
         self.table = self._kernel_table(recording)
         self.group_bytes = panel_bytes(g, lanes, itemsize, self._taps())
         self.packed_bytes = g.groups * self.group_bytes
@@ -189,7 +191,8 @@ class Operator:
                     far=self.in_place,
                 )  # fmt: skip
                 slot = table.microkernel_slot(vectors, groups, inner)
-                parts[slot] = compile_microkernel(tile)
+                compiled = amx_kernels.compile_microkernel if self.amx else compile_microkernel
+                parts[slot] = compiled(tile)
         return parts
 
 

@@ -15,7 +15,7 @@ from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import entry
 from implicit_conv.kernels.cpu.vector import VOID
 
-HEIGHTS = 16  # microkernels: [vectors - 1][groups][inner], groups and inner below HEIGHTS
+HEIGHTS = 33  # microkernels: [vectors - 1][groups][inner], groups and inner below HEIGHTS
 TRANSPOSE_IN = 2 * HEIGHTS * HEIGHTS  # transposes of x and w: [step - 1][edge]
 TRANSPOSE_OUT = TRANSPOSE_IN + 4  # of y: [edge]
 TRANSPOSE_WORDS = TRANSPOSE_OUT + 2  # of pairs as they are: [edge]
