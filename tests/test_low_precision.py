@@ -252,15 +252,18 @@ def test_a_nan_in_a_filter_stays_there(kernel, weight_layout):
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("channels", [6, 7])
-def test_executed_loads_are_the_planned_ones(layout, channels):
+@pytest.mark.parametrize(("channels", "groups"), [(6, 1), (7, 1), (6, 2), (7, 2)])
+def test_executed_loads_are_the_planned_ones(layout, channels, groups):
+    """Coordinates count channels, even where an element is a pair of them."""
     case = Case(
-        N=2, C=channels, K=40, size=(9, 20), padding=((1, 1), (1, 1)), layout=layout,
-        dtype="bfloat16",
+        N=2, C=channels, K=40, groups=groups, size=(9, 20), padding=((1, 1), (1, 1)),
+        layout=layout, dtype="bfloat16",
     )  # fmt: skip
     x, w = case.arrange(*case.inputs(0))
     plan = ic.plan_conv2d(x.shape, w.shape, "bfloat16", precision="strict", **case.options)
     assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+    firsts = {load.coords[3] for load in plan.trace() if load.operand == "x"}
+    assert firsts == {group * channels for group in range(groups)}
 
 
 @pytest.mark.parametrize("path", ["widest", "widened"])
