@@ -74,6 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--against", choices=("torch",), help="a rival, reported beside, never gated"
     )
     parser.add_argument("--cache", type=Path, help="keep compiled kernels here between runs")
+    parser.set_defaults(device="cpu", dtype=None)
 
 
 def run(options: argparse.Namespace) -> int:

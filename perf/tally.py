@@ -26,7 +26,7 @@ EXPECTED = {"A/A": FINE, "planted": SLOWER}
 LAYERS = ["1x1 128-512", "1x1 512-128"]
 
 EMITTER = Path("kernels") / "cpu" / "microkernel.py"
-FMA = "                    acc[k] = e.multiply_add(value, filters[v], acc[k])\n"
+FMA = "                    acc[k] = multiply_add(value, filters[v], acc[k])\n"
 # Spread over the accumulators: several behind one another would wait for each other.
 EXTRA_FMA = """\
                     extra = {share} * (i * len(acc) + k)

@@ -132,11 +132,20 @@ def test_an_interrupt_inside_a_row_keeps_the_rows_before(tmp_path, monkeypatch, 
     assert partial["rows"] == record["rows"][:1]
 
 
+# Background jobs of a shell start with SIGINT ignored, and so would what they start.
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from perf.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_valid_partial_record(tmp_path):
     path = tmp_path / "partial.json"
     command = [
-        sys.executable, "-m", "perf", "run", "--suite", "resnet50", "--threads", "1",
+        sys.executable, "-c", INTERRUPTIBLE, "run", "--suite", "resnet50", "--threads", "1",
         "--rounds", "9", "--against", "nothing", "-o", str(path),
     ]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
