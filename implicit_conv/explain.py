@@ -5,7 +5,7 @@ from __future__ import annotations
 from implicit_conv.algorithms import ALGORITHMS, WEIGHED, refusal
 from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.sizes import buffer_bytes
+from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, buffer_bytes
 from implicit_conv.plan import Plan
 
 
@@ -66,6 +66,17 @@ def _machine(plan: Plan) -> str:
 
 def _tile(plan: Plan) -> str:
     g = plan.geometry
+    if plan.swapped:
+        return (
+            f"{g.tile_q} filters x {g.tile_k} pixels of an image: filters and pixels have traded "
+            f"places, register tiles have at most {g.tile_m} filters x {g.tile_k} pixels "
+            f"({g.tile_k // plan.lanes} vectors)"
+        )
+    if plan.planes:
+        return (
+            f"{g.tile_p} output rows x {g.tile_q} output columns of one channel, cut into register "
+            f"tiles of at most {PLANE_ROWS} rows x {plan.lanes} pixels (1 vector)"
+        )
     row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
     return (
         f"{g.tile_n} images x {g.tile_p} output rows x {g.tile_q} {row}, cut into register "
@@ -76,6 +87,9 @@ def _tile(plan: Plan) -> str:
 
 def _loads(plan: Plan) -> str:
     g = plan.geometry
+    if plan.swapped:
+        when = "just before its use" if plan.packs_in_loop else "before all others"
+        return f"w is read in place; pixels of x are packed, a panel {when}, without a transpose"
     if plan.in_place:
         return "none: x is read in place (no tile touches padding, channels lie together)"
     buffers = [
@@ -92,19 +106,24 @@ def _loads(plan: Plan) -> str:
 
 def _blocks(plan: Plan) -> str:
     g = plan.geometry
+    if plan.planes:
+        return f"1 of {g.R * g.S} taps: a channel is a sum of its own"
+    panels = "an image has {} pixel panels" if plan.swapped else "a group has {} filter panels"
     return (
         f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps; "
-        f"a group has {schedule.panel_count(g)} filter panels"
+        f"{panels.format(schedule.panel_count(g))}"
     )
 
 
 def _items(plan: Plan) -> str:
     g = plan.geometry
     chunks = schedule.ceil_div(schedule.panel_count(g), plan.chunk)
-    return (
-        f"{g.groups} groups x {schedule.tile_count(g)} tiles x {chunks} chunks of "
-        f"{plan.chunk} panels"
-    )
+    tiles = schedule.tile_count(g)
+    if plan.planes:
+        return f"{tiles} tiles x {chunks} chunks of {plan.chunk} channels"
+    if plan.swapped:
+        return f"{plan.problem.N} images x {tiles} tiles x {chunks} chunks of {plan.chunk} panels"
+    return f"{g.groups} groups x {tiles} tiles x {chunks} chunks of {plan.chunk} panels"
 
 
 def _memory(plan: Plan) -> str:

@@ -21,6 +21,7 @@ from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.pool import POOL, aligned_bytes
 from implicit_conv.kernels.cpu.sizes import (
+    PLANE_ROWS,
     ScratchLayout,
     depthwise_layout,
     depthwise_packed_bytes,
@@ -311,7 +312,7 @@ class Planes(Depthwise):
 
     def _own_parts(self, recording):
         heights = {
-            h for _, p, _ in _tile_extents(self.g) for h in (min(p, planes.ROWS), p % planes.ROWS)
+            h for _, p, _ in _tile_extents(self.g) for h in (min(p, PLANE_ROWS), p % PLANE_ROWS)
         }
         taps = tuple(self._column_tap(s) for s in range(self.g.S))
         parts = {

@@ -26,7 +26,7 @@ from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.record import ACTIVATION, recorder
-from implicit_conv.kernels.cpu.sizes import LOAD_BYTES
+from implicit_conv.kernels.cpu.sizes import LOAD_BYTES, PLANE_ROWS
 from implicit_conv.kernels.cpu.table import (
     LOAD_ROWS,
     PLANES,
@@ -37,8 +37,6 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
-
-ROWS = 8  # output rows of a register tile: enough sums to hide the latency of an FMA
 
 ARGUMENTS = (
     "a",  # addresses: buffer, filter, row table, initial sum, output
@@ -318,9 +316,9 @@ def run_item(blob, origin, first, end, panels, scratch):
         if not staged:
             out = call.y + n * call.y_n + p * call.y_p + q * call.y_q + c * call.y_k
             out_row = call.y_p
-        for row in range(0, rows, ROWS):
+        for row in range(0, rows, PLANE_ROWS):
             run_part(
-                call.kernels, PLANES + min(ROWS, rows - row), buffer + row * pitch,
+                call.kernels, PLANES + min(PLANE_ROWS, rows - row), buffer + row * pitch,
                 panels + c * call.panel_group, scratch + call.runs,
                 call.bias + c * call.bias_panel, out + row * out_row,
                 g.R, pitch, phase, out_row, columns, low, high,
