@@ -1,0 +1,117 @@
+"""Pointwise problems whose filters and pixels trade places: the other way round, the same sums."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from implicit_conv import cpu, tiling
+from implicit_conv.api import conv2d, run_plan
+from implicit_conv.arch import cpu_arch
+from implicit_conv.plan import plan as make_plan
+from implicit_conv.problem import Problem
+from implicit_conv.testing import Case
+
+thorough = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.fixture(autouse=True)
+def costly_transposes(monkeypatch):
+    """Small problems too then trade places wherever they may."""
+    monkeypatch.setattr(tiling, "TRANSPOSE_CYCLES", 1e6)
+
+
+def swapped_plan(case, precision="strict"):
+    """The plan of `case`, which trades places."""
+    shapes = case.arrange(*case.inputs(0))
+    problem = Problem.parse(
+        *(array.shape for array in shapes), case.dtype, layout=case.layout,
+        weight_layout=case.weight_layout,
+    )  # fmt: skip
+    plan = make_plan(problem, cpu_arch(2), precision, "pointwise", True)
+    assert plan.swapped
+    return plan
+
+
+@settings(thorough, max_examples=300)
+@given(
+    n=st.integers(1, 3),
+    c=st.sampled_from([1, 2, 3, 16, 33, 70]),
+    k=st.sampled_from([1, 2, 13, 14, 15, 29, 64, 70]),
+    size=st.sampled_from([(4, 8), (7, 16), (14, 14), (1, 48), (16, 15), (3, 32)]),
+    weight_layout=st.sampled_from(["KCRS", "KRSC"]),
+    dtype=st.sampled_from(["float32", "float64"]),
+    added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "strided"])),
+    seed=st.integers(0, 2**31),
+)
+def test_integers_are_exact(n, c, k, size, weight_layout, dtype, added, seed):
+    case = Case(N=n, C=c, K=k, size=size, kernel=(1, 1), weight_layout=weight_layout, dtype=dtype)
+    plan = swapped_plan(case)
+    x, w = case.inputs(seed, integers=True)
+    expected = case.reference(x, w)
+    x, w = case.arrange(x, w)
+    bias = residual = None
+    if "bias" in added:
+        bias = np.arange(k, dtype=dtype)
+        expected = expected + bias[:, None, None]
+    if "residual" in added:
+        residual = np.full(expected.shape, 7, dtype)
+        expected = expected + 7
+    if "leaky_relu" in added:
+        plan = replace(plan, activation=(1.0, 2.0, 0.0))  # of slope 2: exact on integers
+        expected = np.where(expected < 0, 2 * expected, expected)
+    if "strided" in added:  # rows lie apart: the plan cannot take it as it is
+        wide = np.zeros((*x.shape[:3], x.shape[3] + 1), dtype)
+        wide[..., :-1] = x
+        x = wide[..., :-1]
+    y = run_plan(plan, x, plan.pack(w) if "packed" in added else w, bias, residual, None)
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("c", [5, 64, 6000])
+def test_strict_sums_are_those_of_the_other_way_round(c):
+    """The order of a sum is the same: equal bits, also where channels come in several blocks."""
+    case = Case(N=2, C=c, K=33, size=(8, 8), kernel=(1, 1))
+    x, w = case.arrange(*case.inputs(1))
+    plan = swapped_plan(case)
+    other = make_plan(plan.problem, plan.arch, "strict", "pointwise", True, in_place=False)
+    assert not other.swapped
+    np.testing.assert_array_equal(
+        run_plan(plan, x, w, None, None, None), run_plan(other, x, w, None, None, None)
+    )
+
+
+def test_filters_whose_channels_lie_apart_keep_their_place():
+    case = Case(N=2, C=20, K=30, size=(8, 8), kernel=(1, 1), weight_layout="RSCK")
+    x, w = case.inputs(2, integers=True)
+    arrays = case.arrange(x, w)
+    plan = swapped_plan(case)
+    y = run_plan(plan, *arrays, None, None, None)
+    np.testing.assert_array_equal(y, case.reference(x, w))
+    np.testing.assert_array_equal(
+        run_plan(plan, arrays[0], plan.pack(arrays[1]), None, None, None), y
+    )
+
+
+@pytest.mark.parametrize("c", [20, 6000])
+def test_executed_loads_are_the_planned_ones(c):
+    case = Case(N=2, C=c, K=30, size=(6, 8), kernel=(1, 1))
+    x, w = case.arrange(*case.inputs(0))
+    plan = swapped_plan(case)
+    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+    read = {load.coords for load in plan.trace() if load.operand == "x"}
+    assert {(n, 0, pixel, 0) for n in (0, 1) for pixel in (0, 32)} <= read
+
+
+def test_it_is_chosen_where_transposes_cost_more_than_they_bring(monkeypatch):
+    monkeypatch.undo()
+    problem = Problem.parse((1, 64, 56, 56), (64, 64, 1, 1))
+    assert make_plan(problem, cpu_arch(1), "standard", "auto", True).swapped
+    few = Problem.parse((1, 64, 7, 7), (64, 64, 1, 1))  # 49 pixels fill 4 vectors badly
+    assert not make_plan(few, cpu_arch(1), "standard", "auto", True).swapped
+    x = np.ones((1, 64, 56, 56), np.float32)
+    assert conv2d(x, np.ones((64, 64, 1, 1), np.float32))[0, 0, 0, 0] == 64
