@@ -174,10 +174,13 @@ def swapped_estimate(problem: Problem, view: Problem, arch: CpuArch, g: Geometry
 
 
 def store_cycles(problem: Problem, g: Geometry) -> float:
-    """What the way out of a load tile costs: a transpose, where filters do not lie together."""
-    if problem.layout == "NHWC":
-        return 0.0
-    return g.tile_n * g.tile_p * g.tile_q * g.K * TRANSPOSE_CYCLES
+    """What the way out of a load tile costs: a transpose, where filters do not lie together, or the
+    rounding to 16 bits.
+    """
+    cost = 0.0 if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+    if problem.converted:
+        cost += COPY_CYCLES
+    return g.tile_n * g.tile_p * g.tile_q * g.K * cost
 
 
 def tile_cycles(g: Geometry, group: int, inner: int) -> float:

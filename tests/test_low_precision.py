@@ -153,13 +153,17 @@ def test_sums_past_the_range_of_float16_become_infinite_only_in_the_end():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_nan_and_inf_reach_their_receptive_field_only(dtype, layout):
-    """An infinity stays one, in the last of an odd number of channels too."""
-    case = Case(C=17, K=33, size=(9, 30), padding=((1, 1), (1, 1)), layout=layout, dtype=dtype)
+@pytest.mark.parametrize("channels", [3, 17])
+@pytest.mark.parametrize("end", [0, -1])
+def test_nan_and_inf_reach_their_receptive_field_only(dtype, layout, channels, end):
+    """An infinity stays one, beside what fills up an odd number of channels too."""
+    case = Case(
+        C=channels, K=33, size=(9, 30), padding=((1, 1), (1, 1)), layout=layout, dtype=dtype
+    )
     x, w = case.inputs(0, integers=True)
     w[w == 0] = 1
     for value, is_such in ((np.nan, np.isnan), (np.inf, np.isinf)):
-        x[0, 16, 5, 7] = value
+        x[0, end, 5, 7] = value
         y = compute(case, x, w, "widest").astype(np.float32)[0]
         assert is_such(y[:, 4:7, 6:9]).all()
         assert np.isfinite(y).sum() == y.size - 33 * 9

@@ -17,6 +17,8 @@ from implicit_conv.kernels.cpu.record import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.table import TRANSPOSE_IN, compile_part
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
+WIDE_BYTES = 16  # of a copy that takes one instruction where the size of a pixel would not
+
 
 @functools.cache
 def make_load_row(lanes, form):
@@ -25,6 +27,7 @@ def make_load_row(lanes, form):
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, together)
     move = storage.make_move(form.x, form.buffer, lanes)
     move_element = storage.make_move_element(form.x, form.buffer)
+    as_stored, copy_wide = form.x == form.buffer, memory.copy_bytes(WIDE_BYTES)
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of what is read, written
 
     @kernel()
@@ -33,7 +36,13 @@ def make_load_row(lanes, form):
         if step == channels * size and pitch == channels * itemsize:
             move(target, source, pixels * channels)
             return
-        for i in range(pixels):
+        wide = 0  # pixels copied with what follows them, in whose place the next ones are written
+        if as_stored and channels * size < WIDE_BYTES and step > 0:
+            rest = schedule.ceil_div(WIDE_BYTES - channels * size, min(step, pitch))
+            wide = max(0, pixels - rest)
+        for i in range(wide):
+            copy_wide(target + i * pitch, source + i * step)
+        for i in range(wide, pixels):
             move(target + i * pitch, source + i * step, channels)
 
     @kernel()
@@ -68,9 +77,6 @@ def make_load_row(lanes, form):
         source += (w + first * g.step_w) * call.x_w
         target += first * pitch
         step = g.step_w * call.x_w
-        if channels % together:  # the second half of the last pair
-            for i in range(pixels):
-                memory.zero(target + i * pitch + channels * itemsize, itemsize)
         if channels < lanes and (call.x_c != size or step != channels * size):
             gather_pixels(target, source, pitch, step, call.x_c, pixels, channels)
         elif call.x_c == size:
@@ -81,6 +87,9 @@ def make_load_row(lanes, form):
             )
         else:
             gather_pixels(target, source, pitch, step, call.x_c, pixels, channels)
+        if channels % together:  # the second half of the last pair
+            for i in range(pixels):
+                memory.zero(target + i * pitch + channels * itemsize, itemsize)
 
     return load_row
 
