@@ -96,9 +96,9 @@ def make_pack_taps(lanes):
             gather_pair(call, target + pairs * pitch, source + pairs * PAIR, filters, 1)
 
     @kernel()
-    def transpose_taps(call, target, source, filters, channels, taps, tap_bytes, pitch, block):
+    def transpose_taps(call, target, source, filters, channels, taps, pitch, places):
         """All taps, which lie together: words of two neighbours, transposed and joined to pairs."""
-        chunk = 2 * lanes
+        chunk, block = 2 * lanes, places + 8 * taps
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
             if rows < lanes:
@@ -120,7 +120,7 @@ def make_pack_taps(lanes):
                         first = i * taps + tap
                         second = first + taps
                         high = block + second // 2 * vector if i + 1 < count else call.zeros
-                        to = memory.read(tap_bytes + 8 * tap) + (c + i) // 2 * pitch + k * PAIR
+                        to = memory.read(places + 8 * tap) + (c + i) // 2 * pitch + k * PAIR
                         low = block + first // 2 * vector
                         join(target + to, low, first % 2 * 16, high, second % 2 * 16)
 
@@ -137,16 +137,16 @@ def make_pack_taps(lanes):
             gather_pair(call, to + whole * PAIR, at + whole * NUMBER, rest, min(2, channels - c))
 
     @kernel()
-    def pack_taps(call, g, target, source, filters, channels, pitch, tap_bytes, spare):
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
         taps = g.R * g.S
         rows_follow = g.R == 1 or call.w_r == g.S * NUMBER
         taps_follow = rows_follow and (g.S == 1 or call.w_s == NUMBER)
         if taps > 1 and taps_follow and call.w_c == taps * NUMBER:
-            transpose_taps(call, target, source, filters, channels, taps, tap_bytes, pitch, spare)
+            transpose_taps(call, target, source, filters, channels, taps, pitch, places)
             return
         for tap in range(taps):
             at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
-            to = target + memory.read(tap_bytes + 8 * tap)
+            to = target + memory.read(places + 8 * tap)
             if call.w_c == NUMBER:
                 transpose_pairs(call, to, at, filters, channels, pitch)
             elif call.w_k == NUMBER:

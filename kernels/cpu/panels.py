@@ -14,42 +14,53 @@ from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.record import FILTER, recorder
-from implicit_conv.kernels.cpu.table import PACK_BLOCK, TRANSPOSE_IN, compile_part, run_part
+from implicit_conv.kernels.cpu.table import (
+    PACK_BLOCK,
+    TRANSPOSE_IN,
+    TRANSPOSE_TAPS,
+    compile_part,
+    run_part,
+)
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 
 @functools.cache
 def make_pack_taps(lanes, form):
-    """pack_taps(...): pack all taps of filters, whatever the strides of `w`."""
-    size, itemsize = (
-        storage.SIZES[form.x],
-        storage.SIZES[form.buffer],
-    )  # of what is read, and written
-    vector = lanes * itemsize
+    """pack_taps(...): pack all taps of filters, whatever the strides of `w`.
+
+    `places` says where in the panel each tap goes; behind it is room for what `packing_bytes` counts.
+    """
+    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # what is read, and written
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)
-    copy_vector = memory.copy_bytes(vector)
+    scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
     move = storage.make_move(form.x, form.buffer, lanes)
     move_element = storage.make_move_element(form.x, form.buffer)
 
     @kernel()
-    def transpose_filters(call, target, source, filters, elements, taps, tap_bytes, pitch, block):
-        """Element e of a filter is channel ``e // taps``, tap ``e % taps``; `block` is scratch."""
+    def transpose_taps(call, target, source, filters, channels, taps, pitch, places):
+        """All taps, which lie together: number e of a filter is of channel e // taps."""
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
-            if rows < lanes:
-                memory.zero(block, lanes * vector)
-            for e in range(0, elements, lanes):
-                columns = min(lanes, elements - e)
-                at = source + k * call.w_k + e * size
-                transpose_block(call.kernels, 1, at, call.w_k, block, vector, rows, columns)
-                c, tap = e // taps, e % taps
-                for i in range(columns):
-                    to = memory.read(tap_bytes + 8 * tap) + c * pitch + k * itemsize
-                    copy_vector(target + to, block + i * vector)
-                    tap += 1
-                    if tap == taps:
-                        tap = 0
-                        c += 1
+            for c in range(0, channels, lanes):
+                numbers = min(lanes, channels - c) * taps
+                to = target + c * pitch + k * itemsize
+                at = source + k * call.w_k + c * taps * size
+                for e in range(0, numbers, lanes):
+                    scatter_block(
+                        call.kernels, 1, at + e * size, call.w_k, to, places + 8 * e,
+                        rows, min(lanes, numbers - e),
+                    )  # fmt: skip
+
+    @kernel()
+    def transpose_filters(call, target, source, filters, channels, pitch):
+        """One tap of filters whose channels lie together."""
+        for k in range(0, filters, lanes):
+            rows = min(lanes, filters - k)
+            for c in range(0, channels, lanes):
+                transpose_block(
+                    call.kernels, 1, source + k * call.w_k + c * size, call.w_k,
+                    target + c * pitch + k * itemsize, pitch, rows, min(lanes, channels - c),
+                )  # fmt: skip
 
     @kernel()
     def gather_filters(call, target, source, filters, channels, pitch):
@@ -60,19 +71,18 @@ def make_pack_taps(lanes, form):
                 move_element(target + c * pitch + k * itemsize, at)
 
     @kernel()
-    def pack_taps(call, g, target, source, filters, channels, pitch, tap_bytes, spare):
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
         taps = g.R * g.S
         rows_follow = g.R == 1 or call.w_r == g.S * size
         taps_follow = rows_follow and (g.S == 1 or call.w_s == size)
         if taps_follow and call.w_c == taps * size:
-            elements = channels * taps
-            transpose_filters(
-                call, target, source, filters, elements, taps, tap_bytes, pitch, spare
-            )
+            for e in range(taps, min(lanes, channels) * taps):
+                memory.write(places + 8 * e, memory.read(places + 8 * (e - taps)) + pitch)
+            transpose_taps(call, target, source, filters, channels, taps, pitch, places)
             return
         for tap in range(taps):
             at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
-            to = target + memory.read(tap_bytes + 8 * tap)
+            to = target + memory.read(places + 8 * tap)
             if call.w_k == size:
                 for i in range(channels):
                     row = at + i * call.w_c
@@ -80,9 +90,7 @@ def make_pack_taps(lanes, form):
                     memory.prefetch(row + 2 * filters * size - 1)
                     move(to + i * pitch, row, filters)
             elif call.w_c == size:
-                transpose_filters(
-                    call, target, at, filters, channels, 1, tap_bytes + 8 * tap, pitch, spare
-                )
+                transpose_filters(call, to, at, filters, channels, pitch)
             else:
                 gather_filters(call, to, at, filters, channels, pitch)
 
@@ -101,17 +109,15 @@ def pack_block(blob, target, group, panel, block, scratch):
         memory.zero(target, channels * g.R * g.S * pitch)
     numbers = min(channels * together, call.channels // g.groups - c * together)  # noqa: F821
     source = call.w + k * call.w_k + c * together * call.w_c  # noqa: F821, bound
-    taps = g.R * g.S
-    tap_bytes = scratch  # where each tap goes, by its place in the filter
+    places = scratch  # where each tap goes, by its place in the filter
     for r in range(g.R):
         for i in range(g.S):
             s = schedule.column_tap(g, i)
-            memory.write(tap_bytes + 8 * (r * g.S + s), (r * g.S + i) * channels * pitch)
+            memory.write(places + 8 * (r * g.S + s), (r * g.S + i) * channels * pitch)
             where = (k, r, s, c)
             size = filters * channels * call.itemsize
             record(call.record, FILTER, where, 0, 0, panel, channels, size)  # noqa: F821, bound
-    spare = scratch + 8 * taps
-    pack_taps(call, g, target, source, filters, numbers, pitch, tap_bytes, spare)  # noqa: F821
+    pack_taps(call, g, target, source, filters, numbers, pitch, places)  # noqa: F821
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 5)

@@ -18,7 +18,7 @@ class ScratchLayout(NamedTuple):
     buffer: int
     staging: int  # sums of one panel (of a chunk of panels, where channel blocks add up)
     runs: int  # the run table
-    packing: int  # a table of taps and one transposed block
+    packing: int  # a table of where taps go; for pairs a transposed block too
     panel: int  # one channel block of one panel, packed just before it is used
     boxes: int = 0  # Winograd: transformed input, products, a transformed panel
     products: int = 0
@@ -126,10 +126,11 @@ def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:
 
 
 def packing_bytes(g: Geometry, lanes: int, itemsize: int, paired: bool = False) -> int:
-    """Scratch of one packing thread: a table of taps and one transposed block.
+    """Scratch of one packing thread: where the numbers of a vector of channels go.
 
-    For pairs of channels the block holds all taps of a vector of pairs, before they are joined.
+    For pairs of channels a table of taps and a transposed block, before pairs are joined.
     """
-    taps = g.R * g.S
-    rows = taps * min(lanes, max(1, g.C)) if paired else lanes
-    return round_up(8 * taps + rows * lanes * itemsize)
+    taps, channels = g.R * g.S, min(lanes, max(1, g.C))
+    if paired:
+        return round_up(8 * taps + taps * channels * lanes * itemsize)
+    return round_up(8 * taps * channels)

@@ -1,7 +1,8 @@
 """Transpose lanes x lanes elements in registers: how NCHW becomes channels-last, and back.
 
 One emitter serves the loads (channels x pixels), the filter panels (filters x taps) and the way
-out (pixels x filters): read `rows` rows of consecutive elements, write `columns` rows of `lanes`.
+out (pixels x filters): read `rows` rows of consecutive elements, write `columns` rows of `lanes`,
+evenly apart or where a table has them.
 """
 
 import functools
@@ -15,12 +16,16 @@ from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.table import (
     TRANSPOSE_IN,
     TRANSPOSE_OUT,
+    TRANSPOSE_TAPS,
     TRANSPOSE_WORDS,
     compile_emitted,
     run_part,
     transpose_slot,
 )
-from implicit_conv.kernels.cpu.vector import BYTES, I32, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
+
+
+AHEAD_BYTES = 1024  # how far ahead filters are asked for, into L2: each row is a stream of its own
 
 
 def _butterfly(e, rows):
@@ -53,6 +58,7 @@ class Variant(NamedTuple):
     target: str
     paired: bool  # an element is a pair of numbers, of two source rows
     step: int  # every step-th column becomes a target row
+    scattered: bool  # the target's stride is the address of a table of its rows' offsets
     full: bool  # `lanes` columns, and rows for as many elements
 
 
@@ -81,17 +87,26 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
         vectors = _butterfly(e, [pair(i) for i in range(e.lanes)])
         rows = builder.ashr(builder.add(rows, i64(1)), i64(1))
     else:
+        if variant.scattered and full:
+            for i in range(e.lanes):
+                e.prefetch(e.at(address(i), AHEAD_BYTES), 2)
         vectors = [storage.load(e, variant.source, address(i), mask) for i in range(e.lanes)]
         vectors = _butterfly(e, vectors)
     kept = None if full else e.below(rows)
     stored = "float32" if variant.paired else variant.target
+
+    def target_row(i):
+        if variant.scattered:
+            table = builder.inttoptr(target_stride, I64.as_pointer())
+            return e.at(target, builder.load(builder.gep(table, [i64(i)])))
+        return e.at(target, builder.mul(target_stride, i64(i)))
+
     for i in range(0, e.lanes, step):
-        to = e.at(target, builder.mul(target_stride, i64(i // step)))
         if full:
-            storage.store(e, stored, vectors[i], to)
+            storage.store(e, stored, vectors[i], target_row(i // step))
         else:
             with builder.if_then(builder.icmp_signed("<", i64(i), columns)):
-                storage.store(e, stored, vectors[i], to, kept)
+                storage.store(e, stored, vectors[i], target_row(i // step), kept)
 
 
 SIGNATURE = types.void(*[types.int64] * 6)
@@ -105,8 +120,8 @@ def transpose(source, source_stride, target, target_stride, rows, columns):
 @functools.cache
 def compile_transpose(variant):
     """The compiled transpose of one variant; its `.address` goes into the kernel table."""
-    lanes, source, target, paired, step, full = variant
-    kind = f"{source}_{target}{'_paired' if paired else ''}"
+    lanes, source, target, paired, step, scattered, full = variant
+    kind = f"{source}_{target}{'_paired' if paired else ''}{'_scattered' if scattered else ''}"
     name = f"transpose_{lanes}x{kind}_step{step}_{'full' if full else 'edge'}"
     itemsize = max(4, storage.SIZES[source])
 
@@ -120,15 +135,17 @@ def transposes(lanes, form):
     """All transposes that operators on numbers of `form` call, by their slots."""
     paired = form.channels > 1
     kinds = [
-        (TRANSPOSE_IN, form.x, form.buffer, paired, 1),
-        (TRANSPOSE_IN, form.x, form.buffer, paired, 2),
-        (TRANSPOSE_OUT, form.sums, form.y, False, 1),
-        *([(TRANSPOSE_WORDS, form.sums, form.sums, False, 1)] if paired else []),
+        (TRANSPOSE_IN, form.x, form.buffer, paired, 1, False),
+        (TRANSPOSE_IN, form.x, form.buffer, paired, 2, False),
+        (TRANSPOSE_OUT, form.sums, form.y, False, 1, False),
+        (TRANSPOSE_WORDS, form.sums, form.sums, False, 1, False)
+        if paired
+        else (TRANSPOSE_TAPS, form.x, form.buffer, False, 1, True),
     ]
+    variants = [(way, Variant(lanes, *kind, full)) for way, *kind in kinds for full in (True, False)]
     return {
-        transpose_slot(way, kind[-1], not full): compile_transpose(Variant(lanes, *kind, full))
-        for way, *kind in kinds
-        for full in (True, False)
+        transpose_slot(way, variant.step, not variant.full): compile_transpose(variant)
+        for way, variant in variants
     }
 
 
