@@ -12,6 +12,7 @@ from implicit_conv.problem import Problem
 PRECISIONS = ("strict", "standard", "fast")
 WINOGRAD = {"winograd_f2": 2, "winograd_f4": 4}  # outputs of a box along an axis
 COLUMN_DTYPES = ("float32", "float64")  # that numpy's matmul leaves to BLAS
+STEPS = (1, 2)  # traversal strides that vector loads of image rows serve
 WINOGRAD_CHANNELS = 2048  # a transformed panel of more would leave L2
 
 
@@ -133,6 +134,14 @@ def swapped(problem: Problem) -> Problem:
     """
     h, w = problem.size
     return replace(problem, N=1, size=(1, problem.K), K=h * w, layout="NHWC")
+
+
+def by_pixels(problem: Problem) -> bool:
+    """Whether a problem's vectors may hold pixels of an output row, so that filters need not be
+    packed, nor pixels transposed: in NCHW they lie together.
+    """
+    as_stored = problem.layout == "NCHW" and not problem.converted
+    return as_stored and problem.stride[1] in STEPS and problem.C > 0
 
 
 def boxed(problem: Problem, m: int) -> Problem:

@@ -59,7 +59,8 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     g = plan.geometry
     phases = g.phases_w if g.step_w > 1 else 1  # where rows lie as they are, taps keep their order
     return (
-        plan.winograd, OWN_ORDER.get(plan.algorithm, 0), plan.swapped, plan.problem.dtype,
+        plan.winograd, OWN_ORDER.get(plan.algorithm, 0), plan.swapped, plan.pixel_lanes,
+        plan.problem.dtype,
         plan.pairs, plan.arch.vector_bits, g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
 
@@ -82,7 +83,7 @@ def bits(array: Array) -> Array:
 @functools.lru_cache(maxsize=512)
 def operator(plan: Plan, recording: bool = False) -> Operator:
     """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
-    from implicit_conv.kernels.cpu.operator import Depthwise, Fprop, Planes, Winograd
+    from implicit_conv.kernels.cpu.operator import Depthwise, Fprop, PixelLanes, Planes, Winograd
 
     g = plan.geometry
     machine = g, number_format(plan), plan.lanes, plan.arch.fma
@@ -95,6 +96,8 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
     if plan.swapped:
         options["swapped"] = True
     options |= {"end": (g.P, g.Q), "in_place": plan.in_place}
+    if plan.pixel_lanes:
+        return PixelLanes(*machine, **options)
     if plan.planes:
         return Planes(*machine, **options)
     if plan.algorithm == "depthwise":
@@ -107,7 +110,7 @@ def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
     if plan.algorithm == "gemm_im2col":
         return _copy_packed(gemm_im2col.pack(plan.problem, w).tobytes(), filter_key(plan))
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
-    if plan.swapped:
+    if plan.swapped or plan.pixel_lanes:
         return _copy_packed(w.transpose(axes).tobytes(), filter_key(plan))
     panels = operator(plan, record != 0).pack(bits(w), axes, plan.threads, record)
     return PackedFilter(panels, filter_key(plan), panels.ctypes.data)
@@ -128,11 +131,7 @@ def run(
         filters = w.panels if isinstance(w, PackedFilter) else gemm_im2col.pack(plan.problem, w)
         gemm_im2col.run(plan, x, filters, y, bias, residual)
         return
-    x, y = bits(x), bits(y)
-    if isinstance(w, PackedFilter):
-        w = bits(_unpacked(plan, w)) if plan.swapped else w
-    else:
-        w = bits(w)
+    x, y, w = bits(x), bits(y), _launched(plan, w)
     key = (
         x.strides, y.strides, residual is not None and residual.strides, bias is not None,
         isinstance(w, PackedFilter) or w.strides, record,
@@ -223,6 +222,21 @@ def _swapped(
     )
     assert out is not None
     return filters, pixels, out, added
+
+
+def _launched(plan: Plan, w: PackedFilter | Array) -> PackedFilter | Array:
+    """The filter as a launch of `plan` takes it."""
+    if isinstance(w, PackedFilter):
+        return bits(_unpacked(plan, w)) if plan.swapped else w
+    if plan.pixel_lanes and not _rows_lie_together(plan, w):
+        return pack(plan, w)
+    return bits(w)
+
+
+def _rows_lie_together(plan: Plan, w: Array) -> bool:
+    """Whether channel, row and column of a filter follow one another, whatever lies between two."""
+    filters = w.transpose(WEIGHT_LAYOUTS[plan.problem.weight_layout])
+    return filters[:1].flags.c_contiguous
 
 
 def _unpacked(plan: Plan, w: PackedFilter) -> Array:

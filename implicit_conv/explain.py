@@ -5,7 +5,7 @@ from __future__ import annotations
 from implicit_conv.algorithms import ALGORITHMS, WEIGHED, refusal
 from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, buffer_bytes
+from implicit_conv.kernels.cpu.sizes import PAIR, PLANE_ROWS, buffer_bytes, pixel_lanes_layout
 from implicit_conv.plan import Plan
 
 
@@ -77,6 +77,12 @@ def _tile(plan: Plan) -> str:
             f"{g.tile_p} output rows x {g.tile_q} output columns of one channel, cut into register "
             f"tiles of at most {PLANE_ROWS} rows x {plan.lanes} pixels (1 vector)"
         )
+    if plan.pixel_lanes:
+        return (
+            f"{g.tile_p} output rows x {g.tile_q} output columns of one image, cut into register "
+            f"tiles of at most {g.tile_k} filters x {PAIR} rows x {plan.lanes} pixels (1 vector): "
+            "filters are read in place, nothing is packed or transposed"
+        )
     row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
     return (
         f"{g.tile_n} images x {g.tile_p} output rows x {g.tile_q} {row}, cut into register "
@@ -128,6 +134,8 @@ def _items(plan: Plan) -> str:
 
 def _memory(plan: Plan) -> str:
     buffer = 0 if plan.in_place else buffer_bytes(plan.geometry, plan.itemsize)
+    if plan.pixel_lanes:
+        buffer = pixel_lanes_layout(plan.geometry, plan.itemsize, plan.lanes).buffer
     return (
         f"scratch {plan.workspace_bytes / plan.threads / 1024:.0f} KiB a thread (input buffer "
         f"{buffer / 1024:.0f} KiB), packed filter {plan.packed_bytes / 1024:.0f} KiB"

@@ -14,6 +14,7 @@ from implicit_conv.algorithms import (
     WEIGHED,
     boxed,
     by_channels,
+    by_pixels,
     collapsed,
     multiplies_pairs,
     paired,
@@ -31,6 +32,7 @@ from implicit_conv.kernels.cpu.sizes import (
     depthwise_packed_bytes,
     depthwise_packs,
     panel_bytes,
+    pixel_lanes_layout,
     planes_layout,
     scratch_layout,
     winograd_layout,
@@ -38,7 +40,7 @@ from implicit_conv.kernels.cpu.sizes import (
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.tile import Tile
 from implicit_conv.problem import ITEMSIZES, Problem
-from implicit_conv.schedule import Load, depthwise_trace, swap, trace
+from implicit_conv.schedule import Load, depthwise_trace, swap, tiles_trace, trace
 from implicit_conv.tiling import (
     BOXED_SCRATCH_BYTES,
     boxed_candidates,
@@ -51,6 +53,8 @@ from implicit_conv.tiling import (
     estimate,
     fills_tiles,
     fills_vectors,
+    pixel_lanes_candidates,
+    pixel_lanes_estimate,
     plane_candidates,
     plane_estimate,
     reads_in_place,
@@ -92,6 +96,7 @@ class Plan:
     activation: tuple[float, float, float] = (0.0, -math.inf, math.inf)
     unbatched: bool = False
     swapped: bool = False
+    pixel_lanes: bool = False
     out_dtype: str | None = None
     subnormals: str = "keep"
 
@@ -124,6 +129,8 @@ class Plan:
         g, packs = self.geometry, self.packs_in_loop
         if self.planes:
             return self.threads * planes_layout(g, itemsize, lanes, packs).total
+        if self.pixel_lanes:
+            return self.threads * pixel_lanes_layout(g, itemsize, lanes).total
         if self.algorithm == "gemm_im2col":
             return gemm_im2col.workspace_bytes(self.problem)
         if self.algorithm == "depthwise":
@@ -153,7 +160,7 @@ class Plan:
         """
         if self.algorithm == "depthwise":
             return depthwise_packs(self.geometry, self.problem.itemsize)
-        return integers.tile_count(self.geometry) == 1
+        return self.pixel_lanes or integers.tile_count(self.geometry) == 1
 
     @property
     def packed_bytes(self) -> int:
@@ -162,8 +169,8 @@ class Plan:
         g = self.geometry
         if self.algorithm == "gemm_im2col":
             return gemm_im2col.packed_bytes(self.problem)
-        if self.swapped:
-            return self.problem.K * self.problem.C * self.problem.itemsize
+        if self.swapped or self.pixel_lanes:
+            return math.prod(self.problem.weight_shape) * self.problem.itemsize
         if self.algorithm == "depthwise":
             return depthwise_packed_bytes(g, itemsize)
         taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
@@ -236,6 +243,8 @@ class Plan:
             return []
         if self.algorithm == "depthwise":
             return depthwise_trace(self.geometry, self.itemsize, self.in_place)
+        if self.pixel_lanes:
+            return tiles_trace(self.geometry, self.itemsize, False, self.chunk)
         counted = trace(self.geometry, self.itemsize, self.in_place, self.chunk)
         loads = [self.in_channels(load) for load in counted]
         if self.swapped:
@@ -296,6 +305,8 @@ def plan(
     ]
     if served == ["pointwise"] and collapse and in_place:
         plans += _swapped_plans(problem, arch, precision)
+    if "implicit_gemm" in served and precision != "strict":  # the order of its sums is another
+        plans += _pixel_lanes_plans(problem, arch, precision)
     if not plans:
         raise PlanError(
             f"algorithm {algorithm!r} needs more than {BOXED_SCRATCH_BYTES >> 20} MiB of scratch a "
@@ -370,6 +381,23 @@ def _swapped_plans(problem: Problem, arch: CpuArch, precision: str) -> list[Plan
             tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
             in_place=True, pairs=pairs, amx=amx, collapsed=True, swapped=True, cycles=cycles,
         )
+    ]  # fmt: skip
+
+
+def _pixel_lanes_plans(problem: Problem, arch: CpuArch, precision: str) -> list[Plan]:
+    """The best plan whose vectors hold pixels of an output row, if they may."""
+    if not by_pixels(widened(problem)):
+        return []
+    tilings = pixel_lanes_candidates(problem, arch)
+    costs = [pixel_lanes_estimate(problem, arch, g) for g in tilings]
+    return [
+        Plan(
+            problem=problem, arch=arch, algorithm="implicit_gemm", precision=precision,
+            tile=tile_of(g, arch, problem), geometry=g, threads=thread_count(problem, arch),
+            chunk=chunk, in_place=False, pairs=False, amx=False, collapsed=False,
+            pixel_lanes=True, cycles=cycles,
+        )
+        for (cycles, chunk), g in sorted(zip(costs, tilings, strict=True))[:1]
     ]  # fmt: skip
 
 

@@ -98,7 +98,13 @@ def phase_count(taps: int, step: int, dilation: int, pixels: int) -> int:
 
 def trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
     """The loads of a CPU launch whose work items take `chunk` panels; each item loads its tile."""
-    loads = [load for group in range(g.groups) for load in filter_loads(g, group, itemsize)]
+    filters = [load for group in range(g.groups) for load in filter_loads(g, group, itemsize)]
+    return filters + tiles_trace(g, itemsize, in_place, chunk)
+
+
+def tiles_trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
+    """The loads of x alone."""
+    loads: list[Load] = []
     chunks = schedule.ceil_div(schedule.panel_count(g), chunk)
     for item in range(g.groups * schedule.tile_count(g) * chunks):
         group, tile = divmod(item // chunks, schedule.tile_count(g))

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from implicit_conv.algorithms import STEPS
 from implicit_conv.arch import AMX_PIXELS, AMX_ROWS, CpuArch
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
+    PAIR,
     buffer_bytes,
     depthwise_layout,
+    pixel_lanes_layout,
     planes_layout,
     winograd_layout,
 )
@@ -29,7 +32,6 @@ STAGED_BYTES = 320 << 10  # sums of a thread that wait for the next channel bloc
 BOXED_SCRATCH_BYTES = 4 << 20  # of a thread, for Winograd; the other algorithms stay below 2 MiB
 DEPTHWISE_PIXELS = 14
 PLANE_BYTES = 36 << 10  # of two planes' input rows: they stay in L1
-STEPS = (1, 2)  # traversal strides of planes that vector loads serve
 PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # of a depthwise block, to choose from
 BOXES = (14, 28, 42, 56)  # Winograd boxes of a load tile of several images, to choose from
@@ -54,6 +56,8 @@ ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
 ROW_CYCLES = 200  # depthwise in place: tap tables and border pixels of a row
 CALL_CYCLES = 30  # a microkernel of few sums
 PLANE_ROW_CYCLES = 25  # copying a row, beside its elements
+UNALIGNED_LOADS = 4  # aligned loads that one of a vector across two cache lines takes as long as
+PIXEL_LANES_CYCLES = 2  # of a vector of sums: its start, clamp and store
 PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # Winograd: a vector of a box, in or out
@@ -372,6 +376,42 @@ def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     threads = thread_count(problem, arch)
     cycles = items * (multiply + load) + threads * ITEM_CYCLES
     return Estimate(cycles, channel_chunk(g, threads))
+
+
+def pixel_lanes_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+    """Tilings of single images into rows whose input, of all channels, stays near the core."""
+    p, q = problem.output
+    filters = balanced(problem.K // problem.groups, arch.tile_pixels)
+    found = {(1, balanced(p, rows), q) for rows in (2, 4, 8, 16, 32, 64)}
+    tilings = [
+        geometry(
+            problem, tile=tile, tile_m=arch.tile_pixels, tile_c=problem.C // problem.groups,
+            tile_k=filters,
+        )
+        for tile in sorted(found)
+    ]  # fmt: skip
+    lanes = arch.lanes(problem.itemsize)
+    return [
+        g for g in tilings
+        if pixel_lanes_layout(g, problem.itemsize, lanes).total <= arch.l2_bytes * BUFFER_SHARE
+    ]  # fmt: skip
+
+
+def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
+    """Cycles of one core: an FMA a filter, output row and vector of pixels for each element."""
+    lanes, elements = arch.lanes(problem.itemsize), g.C * g.R * g.S
+    pairs = integers.ceil_div(g.tile_p, PAIR)
+    filters = min(g.tile_k, g.K)
+    loads = filters + PAIR * UNALIGNED_LOADS
+    element = max(PAIR * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
+    vectors = pairs * integers.ceil_div(g.tile_q, lanes) * integers.panel_count(g)
+    multiply = vectors * (elements * element + PIXEL_LANES_CYCLES * PAIR * filters)
+    buffer = pixel_lanes_layout(g, problem.itemsize, lanes).buffer
+    rows = g.C * integers.image_rows(g) * g.phases_w
+    load = rows * PLANE_ROW_CYCLES + buffer / problem.itemsize * COPY_CYCLES
+    threads = thread_count(problem, arch)
+    tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
+    return Estimate(integers.tile_count(g) * g.groups * tile, chunk)
 
 
 def channel_chunk(g: Geometry, threads: int) -> int:

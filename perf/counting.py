@@ -16,7 +16,7 @@ import numpy as np
 
 from implicit_conv import cpu
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.kernels.cpu import depthwise, microkernel, operator, planes, table
+from implicit_conv.kernels.cpu import depthwise, microkernel, operator, pixel_lanes, planes, table
 from implicit_conv.kernels.cpu.pool import Block, Pool
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.plan import Plan
@@ -133,7 +133,14 @@ def microkernel_at(slot: int, lanes: int, row_taps: int) -> Microkernel | None:
         return Microkernel(
             microkernel.ARGUMENTS, lambda call: 2 * sums * call["tiles"] * _elements(call)
         )
-    if table.PLANES <= slot < table.LOAD_ROWS:
+    if table.PIXEL_LANES <= slot < table.LOAD_ROWS:
+        height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
+        fmas = (height + 1) * filters * lanes
+        return Microkernel(
+            pixel_lanes.ARGUMENTS,
+            lambda call: 2 * fmas * call["elements"] * ceil_div(call["columns"], lanes),
+        )
+    if table.PLANES <= slot < table.PIXEL_LANES:
         fmas = (slot - table.PLANES) * lanes * row_taps
         return Microkernel(
             planes.ARGUMENTS,

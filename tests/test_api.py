@@ -110,7 +110,11 @@ def scipy_free_activations():
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("with_residual", [False, True])
-@pytest.mark.parametrize(("activation", "expected"), scipy_free_activations(), ids=lambda value: None if callable(value) else str(value))
+@pytest.mark.parametrize(
+    ("activation", "expected"),
+    scipy_free_activations(),
+    ids=lambda v: None if callable(v) else str(v),
+)
 def test_epilogue(layout, with_residual, activation, expected):
     """y = activation(conv + bias + residual), in every layout, over whole and partial panels."""
     case = Case(N=2, C=3, K=35, size=(5, 9), padding=((1, 1), (1, 1)), layout=layout)

@@ -177,7 +177,9 @@ def compute(guard, rng, algorithm, case):
     tiling.TILE_PIXELS = (int(rng.choice([33, 200])),)
     tiling.BLOCK_ELEMENTS = int(rng.choice([20, 5120]))
     arch = cpu_arch(int(rng.integers(1, 3)))
-    plan = make_plan(problem, arch, "fast", algorithm, collapse=True)
+    winograd = algorithm.startswith("winograd")
+    precision = "fast" if winograd or rng.integers(2) else "strict"
+    plan = make_plan(problem, arch, precision, algorithm, collapse=True)
     x, w, y = array(x), array(w), array(problem.output_shape)
     bias = np.ones(problem.K) if rng.integers(2) else None
     residual = array(y.shape) if rng.integers(2) else None

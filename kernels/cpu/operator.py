@@ -13,7 +13,15 @@ import numpy as np
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.cpu import amx as amx_kernels
-from implicit_conv.kernels.cpu import depthwise, fprop, panels, planes, table, winograd
+from implicit_conv.kernels.cpu import (
+    depthwise,
+    fprop,
+    panels,
+    pixel_lanes,
+    planes,
+    table,
+    winograd,
+)
 from implicit_conv.kernels.cpu.call import BIAS, PANELS, RESIDUAL, SCRATCH, Call, W, blob_of
 from implicit_conv.kernels.cpu.epilogue import compile_store_tile
 from implicit_conv.kernels.cpu.launch import launch, place
@@ -21,6 +29,7 @@ from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.pool import POOL, aligned_bytes
 from implicit_conv.kernels.cpu.sizes import (
+    PAIR,
     PLANE_ROWS,
     ScratchLayout,
     depthwise_layout,
@@ -28,6 +37,7 @@ from implicit_conv.kernels.cpu.sizes import (
     depthwise_packs,
     depthwise_panel_bytes,
     panel_bytes,
+    pixel_lanes_layout,
     planes_layout,
     scratch_layout,
     winograd_layout,
@@ -339,6 +349,38 @@ class Planes(Depthwise):
 
     def _layout(self, packs):
         return planes_layout(self.g, self.itemsize, self.lanes, packs)
+
+
+class PixelLanes(Operator):
+    """fprop over planes, pixels as vector lanes; filters are read where they lie."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.packs_in_loop = True
+
+    def _taps(self):
+        return self.g.R * self.g.S
+
+    def _own_parts(self, recording):
+        g = self.g
+        filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
+        heights = {h for _, p, _ in _tile_extents(g) for h in (min(p, PAIR), p % PAIR)} - {0}
+        parts = {
+            table.pixel_lanes_slot(k, rows): pixel_lanes.compile_microkernel(
+                k, rows, self.lanes, self.itemsize, self.fma
+            )
+            for k in filters
+            for rows in heights
+        }
+        parts[table.LOAD_ROWS] = planes.compile_load_rows(g.step_w, self.lanes, self.itemsize)
+        parts[table.WRITE_LOADS] = planes.compile_write_loads(recording)
+        return parts
+
+    def _entry(self):
+        return pixel_lanes.compile_pixel_lanes().address
+
+    def _layout(self, packs):
+        return pixel_lanes_layout(self.g, self.itemsize, self.lanes)
 
 
 class Launch:

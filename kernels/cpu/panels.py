@@ -28,7 +28,7 @@ from implicit_conv.kernels.cpu.transpose import make_transpose_block
 def make_pack_taps(lanes, form):
     """pack_taps(...): pack all taps of filters, whatever the strides of `w`.
 
-    `places` says where in the panel each tap goes; behind it is room for what `packing_bytes` counts.
+    `places` says where in the panel each tap goes; room for what `packing_bytes` counts follows.
     """
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # what is read, and written
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)

@@ -216,8 +216,11 @@ def gather_rows(call, g, table, count, source, target):
             memory.copy(to + i * call.itemsize, from_ + i * g.step_w * call.x_w, call.itemsize)
 
 
-def write_loads(blob, n0, p0, q0, first_channel, end_channel, address):
-    """Template of the part that writes how many loads a tile has for a channel, and their table."""
+def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address):
+    """Template of the part that writes how many loads a tile has for a channel, and their table.
+
+    To a schedule whose loads take several channels, `together` of them are one load.
+    """
     call, g = fields(blob).call, fields(blob).geometry
     _, rows, columns = schedule.tile_extent(g, n0, p0, q0)
     phase = schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
@@ -241,8 +244,8 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, address):
                 memory.write(entry + 24, first if inside else 0)
                 memory.write(entry + 32, end if inside else 0)
                 count += 1
-                for c in range(first_channel, end_channel):
-                    index, size = row * g.phases_w + b, pixels * call.itemsize
+                for c in range(first_channel, end_channel, together):
+                    index, size = row * g.phases_w + b, pixels * together * call.itemsize
                     where = (n0, h, w, c)
                     record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)  # noqa: F821
     memory.write(address, count)
@@ -251,7 +254,7 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, address):
 @functools.cache
 def compile_write_loads(recording=False):
     """The part that writes the table of a tile's loads."""
-    signature = types.void(BLOB_POINTER, *[types.int64] * 6)
+    signature = types.void(BLOB_POINTER, *[types.int64] * 7)
     name = f"write_loads{'_recording' if recording else ''}"
     return compile_part(signature, write_loads, name, record=recorder(recording))
 
@@ -306,7 +309,7 @@ def run_item(blob, origin, first, end, panels, scratch):
     pitch = phase * g.phases_w
     size = schedule.image_rows(g) * pitch
     table = scratch + call.loads
-    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, first, end, table)
+    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, first, end, 1, table)
     load_plane(call, g, table, first, scratch)
     for c in range(first, end):
         buffer = scratch + (c - first) % 2 * size

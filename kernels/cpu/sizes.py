@@ -8,6 +8,7 @@ from implicit_conv.kernels.geometry import Geometry
 
 LINE = 64  # bytes of a cache line; every part begins on one
 PLANE_ROWS = 8  # output rows of a register tile: enough sums to hide the latency of an FMA
+PAIR = 2  # output rows of a register tile of filters x rows
 LOAD_BYTES = 40  # an entry of the table of loads
 DEPTHWISE_PACK_BYTES = 64 << 10  # packed in about 3 us
 
@@ -100,6 +101,16 @@ def planes_layout(g: Geometry, itemsize: int, lanes: int, packs: bool) -> Scratc
     return plain._replace(
         buffer=2 * rows * schedule.plane_vectors(g, lanes) * lanes * itemsize,
         runs=8 * g.R, loads=8 + LOAD_BYTES * rows,
+    )  # fmt: skip
+
+
+def pixel_lanes_layout(g: Geometry, itemsize: int, lanes: int) -> ScratchLayout:
+    """What fprop needs where lanes are pixels: rows of all channels, in whole vectors."""
+    rows = schedule.image_rows(g) * g.phases_w
+    return ScratchLayout(
+        buffer=g.C * rows * schedule.plane_vectors(g, lanes) * lanes * itemsize,
+        staging=g.tile_k * g.tile_p * g.tile_q * itemsize, runs=8 * g.C * g.R * g.S, packing=0,
+        panel=0, loads=8 + LOAD_BYTES * rows,
     )  # fmt: skip
 
 

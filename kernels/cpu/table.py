@@ -29,7 +29,8 @@ WINOGRAD_OUTPUT = WINOGRAD_FILTER + 1
 DEPTHWISE = WINOGRAD_OUTPUT + 1  # depthwise microkernels: [pixels], below HEIGHTS
 DEPTHWISE_ROW = DEPTHWISE + HEIGHTS  # likewise, those that take a filter row at once
 PLANES = DEPTHWISE_ROW + HEIGHTS  # depthwise microkernels of planes: [rows], below HEIGHTS
-LOAD_ROWS = PLANES + HEIGHTS
+PIXEL_LANES = PLANES + HEIGHTS  # microkernels whose lanes are pixels: [rows - 1][filters]
+LOAD_ROWS = PIXEL_LANES + 2 * HEIGHTS
 WRITE_LOADS = LOAD_ROWS + 1
 SLOTS = WRITE_LOADS + 1
 
@@ -38,6 +39,12 @@ SLOTS = WRITE_LOADS + 1
 def microkernel_slot(vectors, groups, inner):
     """Place of the microkernel of a register tile."""
     return ((vectors - 1) * HEIGHTS + groups) * HEIGHTS + inner
+
+
+@register_jitable
+def pixel_lanes_slot(filters, rows):
+    """Place of the microkernel of filters x output rows whose lanes are pixels."""
+    return PIXEL_LANES + (rows - 1) * HEIGHTS + filters
 
 
 @register_jitable

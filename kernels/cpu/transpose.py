@@ -24,7 +24,6 @@ from implicit_conv.kernels.cpu.table import (
 )
 from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
 
-
 AHEAD_BYTES = 1024  # how far ahead filters are asked for, into L2: each row is a stream of its own
 
 
@@ -142,7 +141,9 @@ def transposes(lanes, form):
         if paired
         else (TRANSPOSE_TAPS, form.x, form.buffer, False, 1, True),
     ]
-    variants = [(way, Variant(lanes, *kind, full)) for way, *kind in kinds for full in (True, False)]
+    variants = [
+        (way, Variant(lanes, *kind, full)) for way, *kind in kinds for full in (True, False)
+    ]
     return {
         transpose_slot(way, variant.step, not variant.full): compile_transpose(variant)
         for way, variant in variants

@@ -1,0 +1,214 @@
+"""fprop on planes (NCHW): the pixels of an output row are the lanes of a vector.
+
+    y[k, p, q : q + lanes] = sum over e = (c, r, s) of w[k, e] * x[c, p + r, q + s : ...]
+
+GEMM mapping: A = filters, read where they lie and broadcast one float at a time; B = shifted views
+of buffered image rows; C = output. Nothing is packed and nothing transposed, which pays where there
+are few channels or filters.
+
+One work item is a load tile and a chunk of filter panels:
+
+    execute the tile's loads of every channel into this thread's buffer
+    for each panel of the chunk:
+        for each pair of output rows:
+            microkernel: sums over shifted views of the buffer -> y, or the staging tile
+        staging tile -> residual, activation, layout -> y
+"""
+
+import functools
+
+import numpy as np
+from numba import types
+
+from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu.cache import kernel
+from implicit_conv.kernels.cpu.compiled import schedule
+from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.microkernel import PIXELS_PER_BASE
+from implicit_conv.kernels.cpu.planes import load_plane
+from implicit_conv.kernels.cpu.sizes import PAIR
+from implicit_conv.kernels.cpu.table import (
+    STORE_TILE,
+    WRITE_LOADS,
+    compile_emitted,
+    compile_part,
+    pixel_lanes_slot,
+    run_part,
+)
+from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
+
+ARGUMENTS = (
+    "w",  # addresses: first filter, buffer, offset of each element's view, initial sums, output
+    "b",
+    "views",
+    "sums",
+    "out",
+    "elements",
+    "w_filter",  # strides in bytes: between filters, views of two output rows, what is written
+    "b_row",
+    "out_filter",
+    "out_row",
+    "columns",
+)
+SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
+
+
+def emit(filters, height, e, *values):
+    """`filters` x `height` output rows of `columns` pixels, a vector of them at a time."""
+    *integers, low, high = values
+    at = dict(zip(ARGUMENTS, integers, strict=True))
+    builder = e.builder
+    w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
+    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    tile = [(k, p) for k in range(filters) for p in range(height)]
+    bases = [
+        e.at(w, builder.mul(at["w_filter"], i64(k))) for k in range(0, filters, PIXELS_PER_BASE)
+    ]
+
+    def vector(column, _):
+        offset = builder.mul(column, i64(e.itemsize))
+        source, target = e.at(b, offset), e.at(out, offset)
+
+        def element(index, carried):
+            moving, total = carried[: len(bases)], list(carried[len(bases) :])
+            moving = [e.opaque(base) for base in moving]
+            view = e.at(
+                source, builder.load(e.pointer(e.at(views, builder.mul(index, i64(8))), I64))
+            )
+            pixels = [e.load(e.at(view, builder.mul(at["b_row"], i64(p)))) for p in range(height)]
+            for i, (k, p) in enumerate(tile):
+                if p == 0:
+                    base, further = divmod(k, PIXELS_PER_BASE)
+                    moved = builder.mul(at["w_filter"], i64(further))
+                    weight = e.broadcast(e.at(moving[base], moved))
+                total[i] = e.multiply_add(weight, pixels[p], total[i])
+            return [*(e.at(base, e.itemsize) for base in moving), *total]
+
+        first = [e.broadcast(e.at(sums, k * e.itemsize)) for k, _ in tile]
+        total = e.loop(at["elements"], 1, [*bases, *first], element)[len(bases) :]
+        total = [e.clamp(value, low, high) for value in total]
+        places = [
+            e.at(target, builder.add(
+                builder.mul(at["out_filter"], i64(k)), builder.mul(at["out_row"], i64(p))
+            ))
+            for k, p in tile
+        ]  # fmt: skip
+        rest = builder.sub(at["columns"], column)
+        whole = builder.icmp_signed(">=", rest, i64(e.lanes))
+        with builder.if_else(whole) as (full, partial):
+            with full:
+                for value, place in zip(total, places, strict=True):
+                    e.store(value, place)
+            with partial:
+                mask = e.below(rest)
+                for value, place in zip(total, places, strict=True):
+                    e.store_masked(value, place, mask)
+        return []
+
+    e.loop(at["columns"], e.lanes, [], vector)
+
+
+def microkernel(
+    w, b, views, sums, out, elements, w_filter, b_row, out_filter, out_row, columns, low, high
+):
+    """Template of the microkernels."""
+    body(  # noqa: F821, bound
+        w, b, views, sums, out, elements, w_filter, b_row, out_filter, out_row, columns, low, high
+    )
+
+
+@functools.cache
+def compile_microkernel(filters, height, lanes, itemsize, fma):
+    """The compiled microkernel of a register tile."""
+
+    def emit_part(builder, values):
+        emit(filters, height, Emitter(builder, lanes, itemsize, fma), *values)
+
+    name = f"pixel_lanes_{filters}x{height}_{lanes}x{itemsize}"
+    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+
+
+@kernel()
+def row_bytes(call, g):
+    """Of a buffered row: whole vectors of each phase buffer."""
+    return g.phases_w * schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+
+
+@kernel()
+def write_views(call, g, address):
+    """Byte offset in the buffer of the view that each element of the sum multiplies."""
+    pitch = row_bytes(call, g)
+    phase = pitch // g.phases_w
+    for c in range(g.C):
+        for r in range(g.R):
+            row = (c * schedule.image_rows(g) + schedule.tap_row(g, r)) * pitch
+            for s in range(g.S):
+                b = s % g.phases_w
+                shift = schedule.tap_column(g, s) - schedule.buffer_column(g, b)
+                memory.write(address, row + b * phase + shift * call.itemsize)
+                address += 8
+
+
+@kernel()
+def run_item(blob, group, origin, first_panel, end_panel, scratch):
+    """One load tile of one image and the panels first_panel .. end_panel - 1."""
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    _, rows, columns = schedule.tile_extent(g, n, p, q)
+    low, high = -np.inf, np.inf
+    if call.clamps:
+        low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
+    staged = not call.clamps or call.rounds or call.y_q != call.itemsize
+    elements = g.C * g.R * g.S
+    filter_bytes = call.w_k if call.w else elements * call.itemsize
+    pitch = row_bytes(call, g)
+    table = scratch + call.loads
+    c = group * g.C
+    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
+    for i in range(g.C):
+        load_plane(call, g, table, c + i, scratch + i * schedule.image_rows(g) * pitch)
+    for panel in range(first_panel, end_panel):
+        first = panel * g.tile_k
+        filters = min(g.tile_k, g.K - first)
+        k = group * g.K + first
+        w = (call.w if call.w else call.panels) + k * filter_bytes
+        sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
+        out, out_filter, out_row = call.y + n * call.y_n + k * call.y_k, call.y_k, call.y_p
+        out += p * call.y_p + q * call.y_q
+        if staged:
+            out, out_row = scratch + call.staging, columns * call.itemsize
+            out_filter = rows * out_row
+        for row in range(0, rows, PAIR):
+            height = min(PAIR, rows - row)
+            run_part(
+                call.kernels, pixel_lanes_slot(filters, height), w, scratch + row * pitch,
+                scratch + call.runs, sums, out + row * out_row, elements, filter_bytes, pitch,
+                out_filter, out_row, columns, low, high,
+            )  # fmt: skip
+        if staged:
+            for i in range(filters):
+                staging = out + i * out_filter
+                run_part(call.kernels, STORE_TILE, blob, staging, 1, n, p, q, k + i, 1)
+
+
+def pixel_lanes(blob, thread):
+    """The launchable operator: items are (group, load tile, chunk of panels)."""
+    call, g = fields(blob).call, fields(blob).geometry
+    scratch = call.scratch + thread * call.scratch_bytes
+    panels, tiles = schedule.panel_count(g), schedule.tile_count(g)
+    chunks = schedule.ceil_div(panels, call.chunk)
+    item = next_item(blob)
+    if item < call.items:
+        write_views(call, g, scratch + call.runs)
+    while item < call.items:
+        first = item % chunks * call.chunk
+        tile, group = item // chunks % tiles, item // (chunks * tiles)
+        origin = schedule.tile_origin(g, tile)
+        run_item(blob, group, origin, first, min(first + call.chunk, panels), scratch)
+        item = next_item(blob)
+
+
+@functools.cache
+def compile_pixel_lanes():
+    """The compiled operator."""
+    return compile_part(ENTRY, pixel_lanes, "pixel_lanes")

@@ -1,0 +1,129 @@
+"""fprop whose vector lanes are pixels of an output row: nothing is packed or transposed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from implicit_conv import cpu, plan_conv2d
+from implicit_conv import plan as planner
+from implicit_conv.api import run_plan
+from implicit_conv.arch import cpu_arch
+from implicit_conv.plan import plan as make_plan
+from implicit_conv.problem import Problem
+from implicit_conv.testing import Case
+
+thorough = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.fixture(autouse=True)
+def free_of_cost(monkeypatch):
+    """Lanes are pixels wherever they may be."""
+    weighed = planner._pixel_lanes_plans
+
+    def free(*arguments):
+        return [replace(plan, cycles=0.0) for plan in weighed(*arguments)]
+
+    monkeypatch.setattr(planner, "_pixel_lanes_plans", free)
+
+
+def pixel_lanes_plan(case, threads=2):
+    """The plan of `case`, whose lanes are pixels."""
+    x, w = (array.shape for array in case.arrange(*case.inputs(0)))
+    problem = Problem.parse(x, w, case.dtype, **case.options)
+    plan = make_plan(problem, cpu_arch(threads), "standard", "implicit_gemm", True)
+    assert plan.pixel_lanes
+    return plan
+
+
+@st.composite
+def cases(draw):
+    pad = st.tuples(st.integers(-1, 3), st.integers(-1, 3))
+    taps = st.sampled_from([1, 2, 3, 5, 7])
+    case = Case(
+        N=draw(st.integers(1, 3)),
+        C=draw(st.sampled_from([1, 2, 3, 8, 17])),
+        K=draw(st.sampled_from([1, 2, 13, 14, 15, 29, 64])),
+        groups=draw(st.sampled_from([1, 1, 2, 3])),
+        size=draw(st.tuples(st.integers(1, 20), st.sampled_from([1, 7, 15, 16, 17, 40]))),
+        kernel=(draw(taps), draw(taps)),
+        stride=(draw(st.integers(1, 3)), draw(st.integers(1, 2))),
+        dilation=(draw(st.integers(1, 3)), draw(st.integers(1, 3))),
+        padding=(draw(pad), draw(pad)),
+        weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
+        dtype=draw(st.sampled_from(["float32", "float64"])),
+    )
+    assume(min(case.output) >= 1)
+    return case
+
+
+@settings(thorough, max_examples=400)
+@given(
+    case=cases(),
+    added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "x", "y"])),
+    seed=st.integers(0, 2**31),
+)
+def test_integers_are_exact(case, added, seed):
+    """Over every epilogue, packed and plain filters, arrays whose pixels lie apart."""
+    plan = pixel_lanes_plan(case)
+    x, w = case.inputs(seed, integers=True)
+    expected = case.reference(x, w)
+    x, w = case.arrange(x, w)
+    bias = residual = None
+    if "bias" in added:
+        bias = np.arange(len(expected[0]), dtype=case.dtype)
+        expected = expected + bias[:, None, None]
+    if "residual" in added:
+        residual = np.full(expected.shape, 7, case.dtype)
+        expected = expected + 7
+    if "leaky_relu" in added:
+        plan = replace(plan, activation=(1.0, 2.0, 0.0))  # of slope 2: exact on integers
+        expected = np.where(expected < 0, 2 * expected, expected)
+    if "x" in added:
+        wide = np.full((*x.shape[:3], 2 * x.shape[3]), np.nan, case.dtype)
+        wide[..., ::2] = x
+        x = wide[..., ::2]
+    out = None
+    if "y" in added:
+        out = np.empty((*expected.shape[2:], *expected.shape[:2]), case.dtype).transpose(2, 3, 0, 1)
+    y = run_plan(plan, x, plan.pack(w) if "packed" in added else w, bias, residual, out)
+    np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_executed_loads_are_the_planned_ones(stride):
+    """Rows that all filter taps share, one load for all channels."""
+    case = Case(
+        N=2, C=3, K=40, groups=2, size=(40, 50), kernel=(3, 5), stride=(stride, stride),
+        dilation=(2, 1), padding=((1, 1), (2, 2)),
+    )  # fmt: skip
+    x, w = case.arrange(*case.inputs(0))
+    plan = pixel_lanes_plan(case)
+    loads = plan.trace()
+    assert cpu.executed_loads(plan, x, w) == sorted(loads)
+    assert {load.w_offset for load in loads} == set(range(stride))
+    assert all(load.bytes == 4 * case.C * load.rows for load in loads)
+
+
+def test_threads_and_tiles_leave_the_bits_alone():
+    case = Case(N=2, C=3, K=40, size=(64, 50), padding=((1, 1), (1, 1)))
+    x, w = case.arrange(*case.inputs(3))
+    plan = pixel_lanes_plan(case, threads=1)
+    expected = run_plan(plan, x, w, None, None, None)
+    other = pixel_lanes_plan(case, threads=3)
+    assert (other.threads, other.chunk, other.geometry) != (1, plan.chunk, plan.geometry)
+    np.testing.assert_array_equal(run_plan(other, x, w, None, None, None), expected)
+
+
+def test_it_is_chosen_for_few_channels_or_filters_but_not_for_strict(monkeypatch):
+    monkeypatch.undo()
+    first = (1, 3, 224, 224), (64, 3, 3, 3)
+    assert plan_conv2d(*first, padding=1).pixel_lanes
+    assert plan_conv2d((1, 64, 64, 64), (2, 64, 3, 3), padding=1).pixel_lanes
+    assert not plan_conv2d(*first, padding=1, precision="strict").pixel_lanes
+    assert not plan_conv2d((1, 64, 56, 56), (64, 64, 3, 3), padding=1).pixel_lanes
+    assert "filters are read in place" in plan_conv2d(*first, padding=1).explain()
