@@ -150,7 +150,8 @@ def conv2d(
         precision=precision, algorithm=algorithm, device=device,
     )  # fmt: skip
     if isinstance(chosen, Plan):
-        return run_plan(chosen, x, w, bias, residual, out)
+        x = x[None] if chosen.unbatched else x
+        return _convolve(chosen, x, w, bias, residual, out)
     return chosen(x, w, bias, residual=residual, out=out)
 
 
@@ -331,6 +332,19 @@ def run_plan(
         w = _check_filter(chosen, w)
     elif w.key != cpu.filter_key(chosen):
         raise ShapeError("the packed filter belongs to another problem; pack it with this plan")
+    return _convolve(chosen, x, w, bias, residual, out)
+
+
+def _convolve(
+    chosen: Plan,
+    x: Array,
+    w: PackedFilter | Array,
+    bias: object,
+    residual: object,
+    out: Array | None,
+) -> Array:
+    """Convolve an x and a filter that fit the plan; what is added and written is checked here."""
+    problem = chosen.problem
     if bias is not None:
         bias = check_vector("bias", bias, problem.K, problem.sum_dtype)
     shape = problem.output_shape[1:] if chosen.unbatched else problem.output_shape

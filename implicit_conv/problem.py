@@ -10,6 +10,7 @@ extent, P Q output; C and K count all groups, a filter sees C / groups channels.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -126,7 +127,7 @@ class Problem:
                 f"dilation {self.dilation[axis]} reach over {reach}; pad by {reach - padded} more"
             )
 
-    @property
+    @functools.cached_property
     def output(self) -> tuple[int, int]:
         """(P, Q); the extent along an axis is (size + pads - (taps - 1) * dilation - 1) // stride +
         1.
@@ -140,13 +141,13 @@ class Problem:
         )  # fmt: skip
         return p, q
 
-    @property
+    @functools.cached_property
     def input_shape(self) -> tuple[int, int, int, int]:
         """Shape of x in `layout`, batch axis included."""
         h, w = self.size
         return (self.N, self.C, h, w) if self.layout == "NCHW" else (self.N, h, w, self.C)
 
-    @property
+    @functools.cached_property
     def weight_shape(self) -> tuple[int, ...]:
         """Shape of w in `weight_layout`."""
         letters = {
@@ -157,7 +158,7 @@ class Problem:
         }
         return tuple(letters[letter] for letter in self.weight_layout)
 
-    @property
+    @functools.cached_property
     def output_shape(self) -> tuple[int, int, int, int]:
         """Shape of y in `layout`."""
         p, q = self.output
@@ -210,6 +211,8 @@ def _choice(name: str, value: str, allowed: Iterable[str]) -> str:
 
 def frozen(name: str, value: object) -> Any:
     """An option of integers, lists and arrays as tuples; True and 1.0 are not 1."""
+    if type(value) is int:  # the commonest, and each call has four of them
+        return value
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, (list, tuple)):

@@ -19,7 +19,7 @@ from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
-from implicit_conv.kernels.cpu.call import BLOB, FLUSHES, W, X, Y
+from implicit_conv.kernels.cpu.call import BLOB, FLUSHES, PANELS, SCRATCH, W, X, Y
 from implicit_conv.kernels.cpu.subnormals import FLUSH, control_word, set_control_word
 from implicit_conv.kernels.cpu.vector import I64, VOID
 
@@ -119,13 +119,20 @@ def _tensor(element, readonly):
 
 @kernel(
     [
-        types.void(types.int64[::1], _tensor(x, True), _tensor(x, True), _tensor(y, True))
+        types.void(
+            types.int64[::1], _tensor(x, True), _tensor(x, True), _tensor(y, True), types.int64,
+            types.int64,
+        )
         for x, y in TENSORS
     ]
-)
-def place(blob, x, w, y):
-    """Fill in the addresses of three 4-d arrays; six times as fast as asking numpy for them."""
-    blob[X], blob[W], blob[Y] = x.ctypes.data, w.ctypes.data, y.ctypes.data
+)  # fmt: skip
+def place(blob, x, w, y, panels, scratch):
+    """Fill in the addresses of three 4-d arrays, six times as fast as asking numpy for them.
+
+    Where `panels` are given, an address too, they take the place of w.
+    """
+    blob[X], blob[Y], blob[SCRATCH] = x.ctypes.data, y.ctypes.data, scratch
+    blob[W], blob[PANELS] = 0 if panels else w.ctypes.data, panels
 
 
 def launch(entry, blob, threads):

@@ -22,7 +22,7 @@ from implicit_conv.kernels.cpu import (
     table,
     winograd,
 )
-from implicit_conv.kernels.cpu.call import BIAS, PANELS, RESIDUAL, SCRATCH, Call, W, blob_of
+from implicit_conv.kernels.cpu.call import BIAS, PANELS, RESIDUAL, Call, blob_of
 from implicit_conv.kernels.cpu.epilogue import compile_store_tile
 from implicit_conv.kernels.cpu.launch import launch, place
 from implicit_conv.kernels.cpu.load import compile_load_tile
@@ -395,20 +395,17 @@ class Launch:
     def __call__(self, x=None, w=None, y=None, *, panels=0, sums=None, residual=None):
         """Run on 4-d arrays x, w, y; on packed `panels` (an address) without w."""
         blob = self._blob.copy()
-        if x is None:
-            place(blob, w, w, w)
-        else:
-            place(blob, x, x if w is None else w, y)
-        if w is None:
-            blob[W] = 0
-        blob[PANELS] = panels
         if sums is not None:
             blob[BIAS] = sums.ctypes.data
         if residual is not None:
             blob[RESIDUAL] = residual.ctypes.data
         scratch = POOL.take(self._bytes)
-        blob[SCRATCH] = scratch.address
         try:
+            if x is None:  # w is packed to `panels`
+                place(blob, w, w, w, 0, scratch.address)
+                blob[PANELS] = panels
+            else:
+                place(blob, x, x if w is None else w, y, panels, scratch.address)
             launch(self._entry, blob, self._threads)
         finally:
             POOL.give(scratch)
