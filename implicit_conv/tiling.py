@@ -36,6 +36,7 @@ PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # of a depthwise block, to choose from
 BOXES = (14, 28, 42, 56)  # Winograd boxes of a load tile of several images, to choose from
 FLOPS_PER_THREAD = 2e6  # less is done before another thread wakes, in about 2 us
+BYTES_PER_THREAD = 256e3  # likewise where memory is what takes the time
 ITEMS_PER_THREAD = (4, 2, 1)  # to choose from: more, and an interrupted core delays the others less
 INTERRUPTION = 0.1  # of a work item's time, what waiting for the last one costs
 
@@ -207,7 +208,8 @@ def tile_cycles(g: Geometry, group: int, inner: int) -> float:
 
 def thread_count(problem: Problem, arch: CpuArch) -> int:
     """Threads that have enough to do."""
-    return max(1, min(arch.threads, int(problem.flops / FLOPS_PER_THREAD)))
+    enough = max(problem.flops / FLOPS_PER_THREAD, problem.bytes / BYTES_PER_THREAD)
+    return max(1, min(arch.threads, int(enough)))
 
 
 def divide(g: Geometry, threads: int, itemsize: int, shared: float, again: float) -> Estimate:
