@@ -46,6 +46,7 @@ AMX_CYCLES = 2.0  # a tile of pixels against two of filters, an element: 16 a pr
 LOADS_PER_CYCLE = 2
 FMA_LATENCY = 4
 COPY_CYCLES = 1 / 8  # an element of a channels-last row
+LOAD_ROW_CYCLES = 100  # of a buffered row, beside its elements
 TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
 PACK_CYCLES = (1.0, 0.7)  # an element of the filter, packed as a whole, or just before its use
 PACK_ROW_CYCLES = (0.4, 0.2)  # likewise where a row of a panel lies together
@@ -162,7 +163,8 @@ def estimate(
     load = 0.0
     if not in_place:
         cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
-        load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
+        rows = g.tile_n * integers.image_rows(g) * g.phases_w
+        load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost + rows * LOAD_ROW_CYCLES
     stream = max(multiply, far) + FAR_SHARE * far + store_cycles(problem, g)
     threads = thread_count(problem, arch)
     tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)
