@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +11,8 @@ from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem import Problem
 
 PRECISIONS = ("strict", "standard", "fast")
-WINOGRAD = {"winograd_f2": 2, "winograd_f4": 4}  # outputs of a box along an axis
+# Outputs of a box along an axis.
+WINOGRAD = {"winograd_f2": 2, "winograd_f4": 4, "winograd_f2_stride2": 2}
 COLUMN_DTYPES = ("float32", "float64")  # that numpy's matmul leaves to BLAS
 STEPS = (1, 2)  # traversal strides that vector loads of image rows serve
 WINOGRAD_CHANNELS = 2048  # a transformed panel of more would leave L2
@@ -39,9 +41,9 @@ def _depthwise(problem: Problem, precision: str) -> str | None:
     return None
 
 
-def _winograd(problem: Problem, precision: str) -> str | None:
-    if problem.kernel != (3, 3) or problem.stride != (1, 1) or problem.dilation != (1, 1):
-        return "it needs a 3x3 filter, stride 1 and dilation 1"
+def _winograd(problem: Problem, stride: int) -> str | None:
+    if problem.kernel != (3, 3) or problem.stride != (stride, stride) or problem.dilation != (1, 1):
+        return f"it needs a 3x3 filter, stride {stride} and dilation 1"
     if problem.groups > 1:
         return "groups leave too few channels to make up for the transforms"
     if not 1 <= problem.C <= WINOGRAD_CHANNELS:
@@ -49,16 +51,16 @@ def _winograd(problem: Problem, precision: str) -> str | None:
     return None
 
 
-def _winograd_f2(problem: Problem, precision: str) -> str | None:
+def _winograd_f2(problem: Problem, precision: str, stride: int = 1) -> str | None:
     if precision == "strict":
         return "its sums are not those of precision 'strict'; ask for 'standard'"
-    return _winograd(problem, precision)
+    return _winograd(problem, stride)
 
 
 def _winograd_f4(problem: Problem, precision: str) -> str | None:
     if precision != "fast":
         return f"its error is not that of precision {precision!r}; ask for 'fast'"
-    return _winograd(problem, precision)
+    return _winograd(problem, stride=1)
 
 
 def _gemm_im2col(problem: Problem, precision: str) -> str | None:
@@ -75,6 +77,7 @@ _RULES: dict[str, Callable[[Problem, str], str | None]] = {
     "depthwise": _depthwise,
     "winograd_f2": _winograd_f2,
     "winograd_f4": _winograd_f4,
+    "winograd_f2_stride2": functools.partial(_winograd_f2, stride=2),
     "gemm_im2col": _gemm_im2col,
 }
 ALGORITHMS = tuple(_RULES)
@@ -146,7 +149,10 @@ def by_pixels(problem: Problem) -> bool:
 
 def boxed(problem: Problem, m: int) -> Problem:
     """A problem whose output is rounded up to whole Winograd boxes, by padding behind."""
-    more = [ceil_div(extent, m) * m - extent for extent in problem.output]
+    more = [
+        (ceil_div(extent, m) * m - extent) * stride
+        for extent, stride in zip(problem.output, problem.stride, strict=True)
+    ]
     return replace(problem, pad_hi=(problem.pad_hi[0] + more[0], problem.pad_hi[1] + more[1]))
 
 

@@ -85,8 +85,8 @@ def conv2d(
     precision : "strict", "standard" (default) or "fast"
         "strict" fixes the order of every sum: the same bits for any batch size and thread count.
     algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2",
-        "winograd_f4" or, to compare with, "gemm_im2col" (numpy multiplies a matrix of windows); one
-        that cannot serve the problem is refused with the reason
+        "winograd_f4", "winograd_f2_stride2" or, to compare with, "gemm_im2col" (numpy multiplies a
+        matrix of windows); one that cannot serve the problem is refused with the reason
     device : None, "cpu", "cuda" or "cuda:1"
         Where numpy arrays are computed; None is the CPU, unless `config` or the environment name a
         GPU. Arrays on a GPU stay on theirs.

@@ -11,6 +11,7 @@ import numpy as np
 
 from implicit_conv import gemm_im2col
 from implicit_conv.arrays import Array, numpy_dtype
+from implicit_conv.kernels import schedule
 from implicit_conv.plan import Plan
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
@@ -59,9 +60,9 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     g = plan.geometry
     phases = g.phases_w if g.step_w > 1 else 1  # where rows lie as they are, taps keep their order
     return (
-        plan.winograd, OWN_ORDER.get(plan.algorithm, 0), plan.swapped, plan.pixel_lanes,
-        plan.problem.dtype,
-        plan.pairs, plan.arch.vector_bits, g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
+        plan.winograd and schedule.box_products(g, plan.winograd), OWN_ORDER.get(plan.algorithm, 0),
+        plan.swapped, plan.pixel_lanes, plan.problem.dtype, plan.pairs, plan.arch.vector_bits,
+        g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
 
 

@@ -173,7 +173,7 @@ class Plan:
             return math.prod(self.problem.weight_shape) * self.problem.itemsize
         if self.algorithm == "depthwise":
             return depthwise_packed_bytes(g, itemsize)
-        taps = (self.winograd + 2) ** 2 if self.winograd else g.R * g.S
+        taps = integers.box_products(g, self.winograd) if self.winograd else g.R * g.S
         return g.groups * panel_bytes(g, lanes, itemsize, taps)
 
     @property

@@ -48,11 +48,13 @@ FMA_LATENCY = 4
 COPY_CYCLES = 1 / 8  # an element of a channels-last row
 LOAD_ROW_CYCLES = 100  # of a buffered row, beside its elements
 TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
-PACK_CYCLES = (1.0, 0.7)  # an element of the filter, packed as a whole, or just before its use
+PACK_CYCLES = (0.65, 0.5)  # an element of the filter, packed as a whole, or just before its use
 PACK_ROW_CYCLES = (0.4, 0.2)  # likewise where a row of a panel lies together
 FILLED_LANES = 0.9  # of vectors whose lanes are pixels, at least
 LAUNCH_CYCLES = 16000  # of one more image, on the way through Python
 FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
+FAR_BYTES = 16 << 20  # of a filter that the last-level cache keeps; a larger one is streamed
+MEMORY_BYTES_PER_CYCLE = 4  # from memory
 FAR_SHARE = 0.2  # of that stream, what does not hide behind the multiplications
 ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
 ROW_CYCLES = 200  # depthwise in place: tap tables and border pixels of a row
@@ -62,6 +64,11 @@ UNALIGNED_LOADS = 4  # aligned loads that one of a vector across two cache lines
 PIXEL_LANES_CYCLES = 2  # of a vector of sums: its start, clamp and store
 PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
+SUMS_CYCLES = 60  # start and end of a register tile's sums
+BOX_CYCLES = 40  # of a box, to find and to transform it, beside its vectors
+STAGED_CYCLES = 0.3  # an element of y that is copied from the staging tile
+FAR_TRANSFORM = 2.5  # how many times as long transforms take that leave L2
+TRANSFORM_FILTER_CYCLES = (0.4, 0.75)  # an element of a transformed filter, in L2 or beyond
 TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # Winograd: a vector of a box, in or out
 
 
@@ -159,7 +166,7 @@ def estimate(
     multiply = tile_cycles(g, group, inner) * elements * vectors / 2
     filter_bytes = elements * vectors * lanes * problem.itemsize
     near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
-    far = 0.0 if near else filter_bytes / FAR_BYTES_PER_CYCLE
+    far = 0.0 if near else stream_cycles(filter_bytes)
     load = 0.0
     if not in_place:
         cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
@@ -170,6 +177,12 @@ def estimate(
     tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)
     packing = pack[tiles == g.groups] * g.groups * elements * g.K
     return Estimate(tiles * tile + packing, chunk)
+
+
+def stream_cycles(filter_bytes: float) -> float:
+    """Cycles to read a packed filter that is not near the core."""
+    rate = FAR_BYTES_PER_CYCLE if filter_bytes <= FAR_BYTES else MEMORY_BYTES_PER_CYCLE
+    return filter_bytes / rate
 
 
 def fills_vectors(problem: Problem, arch: CpuArch) -> bool:
@@ -268,30 +281,36 @@ def _up(extent: int, m: int) -> int:
 def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> Estimate:
     """Cycles of one core for Winograd F(m x m, 3x3): transforms, products, loads, far panels."""
     lanes = arch.lanes(problem.itemsize)
-    xis = (m + 2) ** 2
+    xis = integers.box_products(g, m)
     boxes = g.tile_n * g.tile_p * g.tile_q // m**2
     tiles = integers.tile_count(g)
     channels, filters = (integers.ceil_div(size, lanes) for size in (g.C, g.K))
     parts = integers.ceil_div(boxes, g.tile_m)
     part = max(2 * boxes / parts / FMAS_PER_CYCLE, FMA_LATENCY)
-    multiply = parts * max(part, (boxes / parts + 2) / LOADS_PER_CYCLE) * xis * g.C * filters / 2
-    transform_in, transform_out = (
-        boxes * xis * vectors * TRANSFORM_CYCLES[m] for vectors in (channels, filters)
-    )
+    part = max(part, (boxes / parts + 2) / LOADS_PER_CYCLE) * g.C + SUMS_CYCLES
+    panels = integers.panel_count(g)
+    multiply = parts * part * xis * filters / 2
     panel_bytes = xis * g.C * filters * lanes * problem.itemsize
     layout = winograd_layout(g, problem.itemsize, lanes, m, packs=False)
     near = panel_bytes + layout.total <= arch.l2_bytes
-    far = 0.0 if near else panel_bytes / FAR_BYTES_PER_CYCLE
+    far = 0.0 if near else stream_cycles(panel_bytes)
+    vector = TRANSFORM_CYCLES[m]
     if layout.total > arch.l2_bytes:  # every panel reads the boxes again
-        far += layout.boxes * integers.panel_count(g) / FAR_BYTES_PER_CYCLE
+        far += layout.boxes * panels / FAR_BYTES_PER_CYCLE
+        vector *= FAR_TRANSFORM
+    transform_in = boxes * (xis * channels * vector + BOX_CYCLES)
+    transform_out = boxes * (xis * filters * vector + BOX_CYCLES * panels)
+    transform_out += boxes * m**2 * g.K * STAGED_CYCLES
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
     load = layout.buffer / problem.itemsize * cost
     stream = max(multiply, far) + FAR_SHARE * far + transform_out + store_cycles(problem, g)
     threads = thread_count(problem, arch)
     again = load + transform_in + ITEM_CYCLES
     tile, chunk = divide(g, threads, problem.itemsize, stream, again)
-    pack = g.C * g.K * PACK_CYCLES[0] * (9 + xis / 2)
-    return Estimate(tiles * tile + pack, chunk)
+    taps = g.R * g.S
+    packed = (taps + xis) * g.C * g.tile_k * problem.itemsize  # a panel, before and after
+    pack = taps * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES[packed > arch.l2_bytes]
+    return Estimate(tiles * tile + pack * g.C * g.K, chunk)
 
 
 def whole(problem: Problem, arch: CpuArch) -> Geometry:

@@ -262,6 +262,11 @@ def halo_max(g: Geometry) -> int:
     return largest
 
 
+def box_products(g: Geometry, m: int) -> int:
+    """Products that m x m outputs of Winograd take: as many as there are inputs in their box."""
+    return ((m - 1) * g.stride_h + g.R) ** 2
+
+
 def plane_vectors(g: Geometry, lanes: int) -> int:
     """Whole vectors that one phase buffer of a row takes, read at any shift of a tap."""
     return ceil_div(column_pixels(g, g.tile_q), lanes) + ceil_div(halo_max(g), lanes)

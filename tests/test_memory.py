@@ -27,7 +27,9 @@ from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
 
 PROBLEMS = 150
-ALGORITHMS = ("implicit_gemm", "pointwise", "depthwise", "winograd_f2", "winograd_f4")
+ALGORITHMS = (
+    "implicit_gemm", "pointwise", "depthwise", "winograd_f2", "winograd_f4", "winograd_f2_stride2",
+)  # fmt: skip
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 PAGE = mmap.PAGESIZE
 
@@ -151,6 +153,8 @@ def draw(rng, algorithm):
     if algorithm in ("implicit_gemm", "depthwise"):
         kernel, dilation = (pick(1, 2, 3), pick(1, 3, 5)), (pick(1, 2), pick(1, 2))
         stride, groups = (pick(1, 2), pick(1, 2, 3)), pick(1, 1, 2)
+    if algorithm == "winograd_f2_stride2":
+        stride = (2, 2)
     channels = pick(1, 2, 3, 7, 15, 16, 17, 33)
     if algorithm == "depthwise":
         channels, groups = 1, channels + 1

@@ -243,11 +243,13 @@ class Winograd(Operator):
         super().__init__(*arguments, **options)
 
     def _taps(self):
-        return (self.winograd + 2) ** 2
+        return schedule.box_products(self.g, self.winograd)
 
     def _own_parts(self, recording):
         m = self.winograd
-        transforms = winograd.compile_transforms(m, self.lanes, self.itemsize, self.fma)
+        transforms = winograd.compile_transforms(
+            m, self.g.stride_h, self.lanes, self.itemsize, self.fma
+        )
         return transforms | self._multiply_parts(box_tiles(self.g, m), recording)
 
     def _entry(self):

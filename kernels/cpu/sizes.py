@@ -65,7 +65,7 @@ def scratch_layout(
 def winograd_layout(g: Geometry, itemsize: int, lanes: int, m: int, packs: bool) -> ScratchLayout:
     """What Winograd F(m x m, 3x3) needs; `g` is rounded up to whole boxes."""
     boxes = g.tile_n * g.tile_p * g.tile_q // m**2
-    xis = (m + g.R - 1) ** 2
+    xis = schedule.box_products(g, m)
     channels = schedule.ceil_div(g.C, lanes) * lanes
     panel = g.C * g.tile_k * itemsize
     return ScratchLayout(

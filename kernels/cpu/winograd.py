@@ -2,6 +2,8 @@
 
     y = A^T [ (G g G^T) * (B^T d B) ] A,   d an (m+2) x (m+2) box of the input, g a 3x3 filter
 
+At stride 2 four outputs take a 5x5 box of the input and 25 products instead of 36.
+
 One work item is a load tile whose rows and columns come in boxes of m x m outputs:
 
     execute the tile's loads into this thread's buffer            (the loads of fprop)
@@ -11,7 +13,8 @@ One work item is a load tile whose rows and columns come in boxes of m x m outpu
         for each xi: microkernel, boxes x filters over channels  -> M[xi][box][filter]
         output part: every box, transformed        -> staging tile -> residual, activation -> y
 
-Matrices: Cook and Toom, from interpolation points (Winograd 1980; Lavin and Gray 2015).
+Matrices: Cook and Toom, from interpolation points (Winograd 1980; Lavin and Gray 2015). At stride 2
+the taps fall into two phases: F(2, 2) for the outer two, plain products for the middle one.
 """
 
 import functools
@@ -39,12 +42,20 @@ from implicit_conv.kernels.cpu.table import (
 from implicit_conv.kernels.cpu.vector import BYTES, Emitter, i64
 
 TAPS = 3
+# (A^T, G, B^T) of two outputs at stride 2.
+STRIDE_2 = (
+    [[1, 1, 0, 1, 0], [0, 1, 1, 0, 1]],
+    [[1, 0, 0], [1, 0, 1], [0, 0, 1], [0, 1, 0], [0, 1, 0]],
+    [[1, 0, -1, 0, 0], [0, 0, 1, 0, 0], [0, 0, -1, 0, 1], [0, 1, 0, 0, 0], [0, 0, 0, 1, 0]],
+)
 # Points whose matrices have small entries of like size: least error among those tried.
 POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
 
 
-def matrices(m):
+def matrices(m, stride):
     """(A^T, G, B^T) of F(m, 3) in one dimension, float64; the last point is infinity."""
+    if stride == 2:
+        return tuple(np.array(matrix, float) for matrix in STRIDE_2)
     points = np.array(POINTS[m])
     size = m + TAPS - 1
     powers = np.vander(points, size, increasing=True)
@@ -88,19 +99,24 @@ def _transform(e, matrix, square):
 
 def _square(e, size, base, row_stride, column_stride):
     """Vectors at base + i * row_stride + j * column_stride."""
-    builder = e.builder
+    rows, columns = (
+        [e.builder.mul(stride, i64(i)) for i in range(size)]
+        for stride in (row_stride, column_stride)
+    )
+    return _vectors(e, base, rows, columns)
+
+
+def _vectors(e, base, rows, columns):
+    """Vectors at base + row + column, for all byte offsets of rows and columns."""
+    return [[e.load(e.at(base, e.builder.add(row, column))) for column in columns] for row in rows]
+
+
+def _by_phase(e, size, stride, step, phase):
+    """Offsets of `size` neighbours, where every `stride`-th lies `step` behind the one before and
+    those between begin `phase` apart.
+    """
     return [
-        [
-            e.load(
-                e.at(
-                    base,
-                    builder.add(
-                        builder.mul(row_stride, i64(i)), builder.mul(column_stride, i64(j))
-                    ),
-                )
-            )
-            for j in range(size)
-        ]
+        e.builder.add(e.builder.mul(step, i64(i // stride)), e.builder.mul(phase, i64(i % stride)))
         for i in range(size)
     ]
 
@@ -122,33 +138,45 @@ def _emit_scatter(e, vectors, target, xi_stride):
         e.store(vector, e.at(target, e.builder.mul(xi_stride, i64(xi))))
 
 
-def emit_input(m, e, source, row_stride, column_stride, target, xi_stride, count):
-    """B^T d B of one box, for `count` vectors of channels."""
-    inputs = matrices(m)[2]
-    size = m + TAPS - 1
+def emit_input(m, stride, e, source, rows, row_phase, columns, column_phase, target, *loop):
+    """B^T d B of one box, for as many vectors of channels as `loop` says: (xi_stride, count).
+
+    `rows` and `columns` are the steps between neighbours of one phase.
+    """
+    inputs, (xi_stride, count) = matrices(m, stride)[2], loop
+    size = len(inputs)
 
     def block(source, target):
-        square = _square(e, size, source, row_stride, column_stride)
+        offsets = (
+            _by_phase(e, size, stride, *axis)
+            for axis in ((rows, row_phase), (columns, column_phase))
+        )
+        square = _vectors(e, source, *offsets)
         _emit_scatter(e, _transform(e, inputs, square), target, xi_stride)
 
     _emit_blockwise(e, count, source, target, block)
 
 
-def emit_filter(m, e, source, row_stride, column_stride, target, xi_stride, count):
-    """G g G^T for `count` vectors of filters."""
-    filters = matrices(m)[1]
+def emit_filter(m, stride, e, source, row_stride, column_stride, target, xi_stride, count):
+    """G g G^T for `count` vectors of filters, whose columns stand phase by phase."""
+    filters = matrices(m, stride)[1]
+    phase = e.builder.mul(column_stride, i64(-(-TAPS // stride)))
+    rows = [e.builder.mul(row_stride, i64(i)) for i in range(TAPS)]
+    columns = _by_phase(e, TAPS, stride, column_stride, phase)
 
     def block(source, target):
-        square = _square(e, TAPS, source, row_stride, column_stride)
+        square = _vectors(e, source, rows, columns)
         _emit_scatter(e, _transform(e, filters, square), target, xi_stride)
 
     _emit_blockwise(e, count, source, target, block)
 
 
-def emit_output(m, e, source, xi_stride, target, row_stride, column_stride, bias, count, low, high):
+def emit_output(
+    m, stride, e, source, xi_stride, target, row_stride, column_stride, bias, count, low, high
+):
     """clamp(A^T M A + bias) of one box, for `count` vectors of filters."""
-    outputs = matrices(m)[0]
-    size = m + TAPS - 1
+    outputs = matrices(m, stride)[0]
+    size = outputs.shape[1]
     row_of_source = e.builder.mul(xi_stride, i64(size))
     low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
     step = e.lanes * e.itemsize
@@ -168,8 +196,15 @@ def emit_output(m, e, source, xi_stride, target, row_stride, column_stride, bias
     e.loop(count, 1, [source, target, bias], body)
 
 
-def transform(source, row_stride, column_stride, target, xi_stride, count):
-    """Template of the input and filter parts."""
+def transform_input(source, rows, row_phase, columns, column_phase, target, xi_stride, count):
+    """Template of the input part."""
+    body(  # noqa: F821, bound
+        source, rows, row_phase, columns, column_phase, target, xi_stride, count
+    )
+
+
+def transform_filter(source, row_stride, column_stride, target, xi_stride, count):
+    """Template of the filter part."""
     body(source, row_stride, column_stride, target, xi_stride, count)  # noqa: F821, bound
 
 
@@ -182,7 +217,8 @@ def untransform(
     )
 
 
-TRANSFORM = types.void(*[types.int64] * 6)
+TRANSFORM_INPUT = types.void(*[types.int64] * 8)
+TRANSFORM_FILTER = types.void(*[types.int64] * 6)
 UNTRANSFORM = types.void(*[types.int64] * 7, types.float64, types.float64)
 
 
@@ -194,27 +230,30 @@ def _pointers(builder, values, names):
 
 
 @functools.cache
-def compile_transforms(m, lanes, itemsize, fma):
+def compile_transforms(m, stride, lanes, itemsize, fma):
     """(input, filter, output) parts of F(m x m, 3x3), by their slots in the kernel table."""
 
     def emitter(emit, addresses):
         def emit_part(builder, values):
-            emit(m, Emitter(builder, lanes, itemsize, fma), *_pointers(builder, values, addresses))
+            e = Emitter(builder, lanes, itemsize, fma)
+            emit(m, stride, e, *_pointers(builder, values, addresses))
 
         return emit_part
 
-    suffix = f"f{m}_{lanes}x{itemsize}"
+    suffix = f"f{m}_stride{stride}_{lanes}x{itemsize}"
     return {
         WINOGRAD_INPUT: compile_emitted(
-            TRANSFORM, transform, f"winograd_input_{suffix}", emitter(emit_input, (0, 3))
+            TRANSFORM_INPUT, transform_input, f"winograd_input_{suffix}",
+            emitter(emit_input, (0, 5)),
         ),
         WINOGRAD_FILTER: compile_emitted(
-            TRANSFORM, transform, f"winograd_filter_{suffix}", emitter(emit_filter, (0, 3))
+            TRANSFORM_FILTER, transform_filter, f"winograd_filter_{suffix}",
+            emitter(emit_filter, (0, 3)),
         ),
         WINOGRAD_OUTPUT: compile_emitted(
             UNTRANSFORM, untransform, f"winograd_output_{suffix}", emitter(emit_output, (0, 2, 5))
         ),
-    }
+    }  # fmt: skip
 
 
 @kernel()
@@ -235,12 +274,17 @@ def transform_boxes(call, g, extent, buffer, target, pitch, xi_stride):
     m = call.winograd
     pixel = g.C * call.itemsize
     row = schedule.row_pitch(g) * pixel
+    row_phase = (schedule.tap_row(g, 1) - schedule.tap_row(g, 0)) * row
+    column_phase = (schedule.tap_column(g, 1) - schedule.tap_column(g, 0)) * pixel
     count = schedule.ceil_div(g.C, call.lanes)
     for image in range(extent[0]):
         for i in range(0, extent[1], m):
             for j in range(0, extent[2], m):
                 at = buffer + (image * schedule.image_rows(g) + i) * row + j * pixel
-                run_part(call.kernels, WINOGRAD_INPUT, at, row, pixel, target, xi_stride, count)
+                run_part(
+                    call.kernels, WINOGRAD_INPUT, at, row, row_phase, pixel, column_phase,
+                    target, xi_stride, count,
+                )  # fmt: skip
                 target += pitch
 
 
@@ -286,7 +330,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One load tile and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     m, (n, p, q) = call.winograd, origin
-    size = (m + TAPS - 1) ** 2
+    size = schedule.box_products(g, m)
     extent = schedule.tile_extent(g, n, p, q)
     boxes = extent[0] * extent[1] * extent[2] // (m * m)
     run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, group * g.C, g.C)
@@ -340,7 +384,7 @@ def pack(blob, thread):
     call, g = fields(blob).call, fields(blob).geometry
     panels = schedule.panel_count(g)
     scratch = call.scratch + thread * call.scratch_bytes
-    size = (call.winograd + TAPS - 1) ** 2
+    size = schedule.box_products(g, call.winograd)
     item = next_item(blob)
     while item < call.items:
         group, panel = item // panels, item % panels
