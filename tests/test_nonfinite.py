@@ -14,6 +14,7 @@ CASES = {
     "pointwise": replace(DENSE, kernel=(1, 1), padding=((0, 0), (0, 0))),
     "depthwise": replace(DENSE, C=1, K=1, groups=20),
     "winograd_f2": DENSE,
+    "winograd_f2_stride2": replace(DENSE, stride=(2, 2)),
     "winograd_f4": DENSE,
 }
 PRECISION = {"winograd_f4": "fast"}
@@ -49,27 +50,32 @@ def test_direct_sums_are_those_of_the_definition(algorithm, value, layout):
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize(("algorithm", "m"), [("winograd_f2", 2), ("winograd_f4", 4)])
+@pytest.mark.parametrize(
+    ("algorithm", "m"), [("winograd_f2", 1), ("winograd_f2_stride2", 1), ("winograd_f4", 4)]
+)
 def test_winograd_stays_in_the_receptive_field_or_in_its_boxes(algorithm, m, value, layout):
     """F2 transforms no pixel into an output that does not read it; F4 does, within a box of 4 x 4.
 
     An infinity may come out as a NaN: it meets itself with the other sign.
     """
-    x, w = without_zeros(DENSE)
+    x, w = without_zeros(CASES[algorithm])
     finite = compute(algorithm, x, w, layout)
     x[AT] = value
     y = compute(algorithm, x, w, layout)
     n, _, h, column = AT
-    field = np.zeros(y.shape, bool)
-    field[n, :, h - 1 : h + 2, column - 1 : column + 2] = True
+    stride, _ = CASES[algorithm].stride
+
+    def readers(m):
+        """Outputs in boxes of m x m that read the pixel; a box reads m + 2 rows and columns."""
+        found = np.zeros(y.shape, bool)
+        p, q = (np.arange(size) // m * m * stride - 1 for size in y.shape[2:])
+        rows, columns = (p <= h) & (h < p + m + 2), (q <= column) & (column < q + m + 2)
+        found[n] = rows[:, None] & columns
+        return found
+
     touched = ~np.isfinite(y)
-    assert touched[field].all()
-    boxes = np.zeros(y.shape, bool)
-    for p in range(0, y.shape[2], m):  # the box of outputs p .. p + m - 1 reads m + 2 rows
-        for q in range(0, y.shape[3], m):
-            reads = p - 1 <= h <= p + m and q - 1 <= column <= q + m
-            boxes[n, :, p : p + m, q : q + m] = reads
-    allowed = field if algorithm == "winograd_f2" else boxes
+    assert touched[readers(1)].all()
+    allowed = readers(m)
     assert not touched[~allowed].any()
     np.testing.assert_array_equal(y[~allowed], finite[~allowed])
 

@@ -1,4 +1,4 @@
-"""Winograd F(2x2, 3x3), at stride 2 too, and F(4x4, 3x3): exactness, error bounds, edges, refusals."""
+"""Winograd F(2x2, 3x3), also at stride 2, and F(4x4, 3x3): exactness, error bounds, refusals."""
 
 import numpy as np
 import pytest
