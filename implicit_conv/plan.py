@@ -36,6 +36,7 @@ from implicit_conv.kernels.cpu.sizes import (
     planes_layout,
     scratch_layout,
     winograd_layout,
+    winograd_panel_bytes,
 )
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.tile import Tile
@@ -173,8 +174,9 @@ class Plan:
             return math.prod(self.problem.weight_shape) * self.problem.itemsize
         if self.algorithm == "depthwise":
             return depthwise_packed_bytes(g, itemsize)
-        taps = integers.box_products(g, self.winograd) if self.winograd else g.R * g.S
-        return g.groups * panel_bytes(g, lanes, itemsize, taps)
+        if self.winograd:
+            return winograd_panel_bytes(g, lanes, itemsize, self.winograd)
+        return g.groups * panel_bytes(g, lanes, itemsize, g.R * g.S)
 
     @property
     def peak_bytes(self) -> int:

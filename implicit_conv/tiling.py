@@ -68,7 +68,7 @@ SUMS_CYCLES = 60  # start and end of a register tile's sums
 BOX_CYCLES = 40  # of a box, to find and to transform it, beside its vectors
 STAGED_CYCLES = 0.3  # an element of y that is copied from the staging tile
 FAR_TRANSFORM = 2.5  # how many times as long transforms take that leave L2
-TRANSFORM_FILTER_CYCLES = (0.4, 0.75)  # an element of a transformed filter, in L2 or beyond
+TRANSFORM_FILTER_CYCLES = 0.12  # an element of a transformed filter
 TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # Winograd: a vector of a box, in or out
 
 
@@ -307,10 +307,10 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> Esti
     threads = thread_count(problem, arch)
     again = load + transform_in + ITEM_CYCLES
     tile, chunk = divide(g, threads, problem.itemsize, stream, again)
-    taps = g.R * g.S
-    packed = (taps + xis) * g.C * g.tile_k * problem.itemsize  # a panel, before and after
-    pack = taps * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES[packed > arch.l2_bytes]
-    return Estimate(tiles * tile + pack * g.C * g.K, chunk)
+    pack = (g.R * g.S * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES) * g.C * g.K
+    if tiles > 1 and panel_bytes > FAR_BYTES:  # packed as a whole: written, and read once more
+        pack += 2 * stream_cycles(panel_bytes)
+    return Estimate(tiles * tile + pack, chunk)
 
 
 def whole(problem: Problem, arch: CpuArch) -> Geometry:

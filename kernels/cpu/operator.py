@@ -41,6 +41,7 @@ from implicit_conv.kernels.cpu.sizes import (
     planes_layout,
     scratch_layout,
     winograd_layout,
+    winograd_panel_bytes,
 )
 from implicit_conv.kernels.cpu.storage import SIZES
 from implicit_conv.kernels.cpu.transpose import transposes
@@ -100,7 +101,7 @@ class Operator:
         self.chunk, self.in_place, self.end = chunk, in_place, end
         self.swapped, self.amx = swapped, amx
         self.table = self._kernel_table(recording)
-        self.group_bytes = panel_bytes(g, lanes, itemsize, self._taps())
+        self.group_bytes = self._group_bytes()
         self.packed_bytes = g.groups * self.group_bytes
         chunks = schedule.ceil_div(schedule.panel_count(g), chunk)
         self.items = g.groups * schedule.tile_count(g) * chunks
@@ -113,6 +114,10 @@ class Operator:
             "channels": channels, "p_end": end[0], "q_end": end[1], "winograd": self.winograd,
             "flushes": flushes,
         }  # fmt: skip
+
+    def _group_bytes(self):
+        """The panels of one group."""
+        return panel_bytes(self.g, self.lanes, self.itemsize, self.g.R * self.g.S)
 
     def pack(self, w, axes, threads, record=0):
         """Panels of `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
@@ -212,9 +217,6 @@ class Fprop(Operator):
 
     rounds = True
 
-    def _taps(self):
-        return self.g.R * self.g.S
-
     def _own_parts(self, recording):
         return self._multiply_parts(register_tiles(self.g), recording)
 
@@ -242,8 +244,8 @@ class Winograd(Operator):
         self.winograd = m
         super().__init__(*arguments, **options)
 
-    def _taps(self):
-        return schedule.box_products(self.g, self.winograd)
+    def _group_bytes(self):
+        return winograd_panel_bytes(self.g, self.lanes, self.itemsize, self.winograd)
 
     def _own_parts(self, recording):
         m = self.winograd
@@ -276,9 +278,6 @@ class Depthwise(Operator):
         self.packed_bytes = depthwise_packed_bytes(self.g, self.itemsize)
         self.constant["panel_group"] = self.group_bytes
         self.constant["row_kernels"] = self._row() is not None
-
-    def _taps(self):
-        return self.g.R * self.g.S
 
     def _own_parts(self, recording):
         extents = {(self.g.tile_m, q) for *_, q in _tile_extents(self.g)}
@@ -359,9 +358,6 @@ class PixelLanes(Operator):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.packs_in_loop = True
-
-    def _taps(self):
-        return self.g.R * self.g.S
 
     def _own_parts(self, recording):
         g = self.g

@@ -76,7 +76,7 @@ def winograd_layout(g: Geometry, itemsize: int, lanes: int, m: int, packs: bool)
         panel=g.R * g.S * panel if packs else 0,
         boxes=xis * (boxes * channels * itemsize + LINE),
         products=xis * boxes * g.tile_k * itemsize,
-        transformed=xis * panel if packs else 0,
+        transformed=xis * (panel + LINE) if packs else 0,
     )
 
 
@@ -134,6 +134,13 @@ def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:
     panels, rest = divmod(g.K, g.tile_k)
     width = panels * g.tile_k + schedule.ceil_div(rest, lanes) * lanes
     return width * g.C * taps * itemsize
+
+
+def winograd_panel_bytes(g: Geometry, lanes: int, itemsize: int, m: int) -> int:
+    """Transformed filters of one group, a line behind each of a panel's products."""
+    products = schedule.box_products(g, m)
+    apart = schedule.panel_count(g) * products * LINE
+    return panel_bytes(g, lanes, itemsize, products) + apart
 
 
 def packing_bytes(g: Geometry, lanes: int, itemsize: int, paired: bool = False) -> int:

@@ -257,6 +257,14 @@ def compile_transforms(m, stride, lanes, itemsize, fma):
 
 
 @kernel()
+def panel_offset(call, g, panel, size):
+    """Byte at which V of a panel begins; a line sets its products apart, or they would meet in the
+    same few sets of a cache.
+    """
+    return panel * size * (g.tile_k * g.C * call.itemsize + LINE)
+
+
+@kernel()
 def pack_filters(blob, target, group, panel, scratch):
     """V of one panel: packed as for fprop, then transformed."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -265,7 +273,9 @@ def pack_filters(blob, target, group, panel, scratch):
     tap = g.C * vectors * call.lanes * call.itemsize
     plain = scratch + call.panel
     run_part(call.kernels, PACK_BLOCK, blob, plain, group, panel, 0, scratch + call.packing)
-    run_part(call.kernels, WINOGRAD_FILTER, plain, TAPS * tap, tap, target, tap, g.C * vectors)
+    run_part(
+        call.kernels, WINOGRAD_FILTER, plain, TAPS * tap, tap, target, tap + LINE, g.C * vectors
+    )
 
 
 @kernel()
@@ -349,13 +359,13 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         vectors = schedule.ceil_div(filters, call.lanes)
         width = vectors * call.lanes
         pixel = width * call.itemsize
-        v = call.panels + group * call.panel_group + k * g.C * size * call.itemsize
+        v = call.panels + group * call.panel_group + panel_offset(call, g, panel, size)
         if call.w:
             v = scratch + call.transformed
             pack_filters(blob, v, group, panel, scratch)
         products = scratch + call.products
         multiply_boxes(
-            call, g, boxes, u, u_pitch, u_xi, v, g.C * pixel, products, size, vectors, runs
+            call, g, boxes, u, u_pitch, u_xi, v, g.C * pixel + LINE, products, size, vectors, runs
         )
         staging = scratch + call.staging
         bias = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
@@ -388,8 +398,7 @@ def pack(blob, thread):
     item = next_item(blob)
     while item < call.items:
         group, panel = item // panels, item % panels
-        target = call.panels + group * call.panel_group
-        target += panel * g.tile_k * g.C * size * call.itemsize
+        target = call.panels + group * call.panel_group + panel_offset(call, g, panel, size)
         pack_filters(blob, target, group, panel, scratch)
         item = next_item(blob)
 
