@@ -125,7 +125,8 @@ def collapsed(problem: Problem) -> Problem:
 
 def swappable(problem: Problem) -> bool:
     """Whether filters and pixels of a pointwise problem may trade places: see `swapped`."""
-    return problem.layout == "NCHW" and problem.groups == 1 and not problem.converted
+    as_stored = problem.layout == "NCHW" and not problem.converted
+    return as_stored and problem.groups == 1 and problem.K > 0
 
 
 def swapped(problem: Problem) -> Problem:
@@ -144,7 +145,7 @@ def by_pixels(problem: Problem) -> bool:
     packed, nor pixels transposed: in NCHW they lie together.
     """
     as_stored = problem.layout == "NCHW" and not problem.converted
-    return as_stored and problem.stride[1] in STEPS and problem.C > 0
+    return as_stored and problem.stride[1] in STEPS and problem.C > 0 and problem.K > 0
 
 
 def boxed(problem: Problem, m: int) -> Problem:

@@ -331,7 +331,10 @@ def run_plan(
     if not isinstance(w, PackedFilter):
         w = _check_filter(chosen, w)
     elif w.key != cpu.filter_key(chosen):
-        raise ShapeError("the packed filter belongs to another problem; pack it with this plan")
+        raise ShapeError(
+            "w was packed in another order than this plan reads: for another problem, or by a plan "
+            "that chose another algorithm or tile; pack it with this plan"
+        )
     return _convolve(chosen, x, w, bias, residual, out)
 
 

@@ -29,6 +29,9 @@ PREPARED_LAUNCHES = 64  # of a plan: one for each combination of strides it has 
 class PackedFilter:
     """A filter in the engine's own order, for plans that cut filters alike.
 
+    Images of another size may get a plan with another algorithm, which takes another order: pack
+    with each plan.
+
     Attributes
     ----------
     panels : uint8 array, 64-byte aligned
@@ -229,15 +232,10 @@ def _launched(plan: Plan, w: PackedFilter | Array) -> PackedFilter | Array:
     """The filter as a launch of `plan` takes it."""
     if isinstance(w, PackedFilter):
         return bits(_unpacked(plan, w)) if plan.swapped else w
-    if plan.pixel_lanes and not _rows_lie_together(plan, w):
-        return pack(plan, w)
+    axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
+    if plan.pixel_lanes and not w.transpose(axes)[:1].flags.c_contiguous:
+        return np.ascontiguousarray(w.transpose(axes)).transpose(np.argsort(axes))
     return bits(w)
-
-
-def _rows_lie_together(plan: Plan, w: Array) -> bool:
-    """Whether channel, row and column of a filter follow one another, whatever lies between two."""
-    filters = w.transpose(WEIGHT_LAYOUTS[plan.problem.weight_layout])
-    return filters[:1].flags.c_contiguous
 
 
 def _unpacked(plan: Plan, w: PackedFilter) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from implicit_conv.algorithms import ALGORITHMS, WEIGHED, refusal
 from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.sizes import PAIR, PLANE_ROWS, buffer_bytes, pixel_lanes_layout
+from implicit_conv.kernels.cpu.sizes import PIXEL_ROWS, PLANE_ROWS, buffer_bytes, pixel_lanes_layout
 from implicit_conv.plan import Plan
 
 
@@ -14,7 +14,8 @@ def explain(plan: Plan) -> str:
     lines = [
         f"problem     {plan.problem}",
         f"            {plan.flops / 1e9:.3f} GFLOP, {plan.bytes / 2**20:.2f} MiB of x, w and y",
-        f"algorithm   {plan.algorithm}, precision {plan.precision!r}",
+        f"algorithm   {plan.algorithm}{', lanes are pixels' if plan.pixel_lanes else ''}, "
+        f"precision {plan.precision!r}",
         *(_columns(plan) if plan.algorithm == "gemm_im2col" else _schedule(plan)),
         f"estimate    {plan.cycles / 1e6:.3f} M cycles of one core, "
         f"{_peak_share(plan):.0%} of its FMA peak",
@@ -78,10 +79,12 @@ def _tile(plan: Plan) -> str:
             f"tiles of at most {PLANE_ROWS} rows x {plan.lanes} pixels (1 vector)"
         )
     if plan.pixel_lanes:
+        together = plan.problem.weight_layout == "KCRS"
+        how = "read in place" if together else "copied to KCRS before, unless they come packed"
         return (
             f"{g.tile_p} output rows x {g.tile_q} output columns of one image, cut into register "
-            f"tiles of at most {g.tile_k} filters x {PAIR} rows x {plan.lanes} pixels (1 vector): "
-            "filters are read in place, nothing is packed or transposed"
+            f"tiles of at most {g.tile_k} filters x {PIXEL_ROWS} rows x {plan.lanes} pixels "
+            f"(1 vector); filters are {how}"
         )
     row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
     return (

@@ -101,6 +101,10 @@ class Plan:
     out_dtype: str | None = None
     subnormals: str = "keep"
 
+    def __getstate__(self) -> dict[str, object]:
+        """What pickles and copies take: all but launches, which hold addresses of this process."""
+        return {name: value for name, value in self.__dict__.items() if name != "prepared"}
+
     @functools.cached_property
     def prepared(self) -> dict[object, Prepared]:
         """Launches made ready, by the strides of the arrays they are for."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from implicit_conv.algorithms import STEPS
+from implicit_conv.algorithms import by_pixels
 from implicit_conv.arch import AMX_PIXELS, AMX_ROWS, CpuArch
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
-    PAIR,
+    PIXEL_ROWS,
     buffer_bytes,
     depthwise_layout,
     pixel_lanes_layout,
@@ -36,11 +36,12 @@ PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # of a depthwise block, to choose from
 BOXES = (14, 28, 42, 56)  # Winograd boxes of a load tile of several images, to choose from
 FLOPS_PER_THREAD = 2e6  # less is done before another thread wakes, in about 2 us
-BYTES_PER_THREAD = 256e3  # likewise where memory is what takes the time
+BYTES_PER_THREAD = 256e3  # likewise where memory takes the time: about 10 us of a copy
 ITEMS_PER_THREAD = (4, 2, 1)  # to choose from: more, and an interrupted core delays the others less
 INTERRUPTION = 0.1  # of a work item's time, what waiting for the last one costs
 
 # Machine constants of the estimate, in cycles; orders of magnitude that hold for current cores.
+# Those of single parts were measured on a Zen 5, one thread, by leaving the part out.
 FMAS_PER_CYCLE = 2
 AMX_CYCLES = 2.0  # a tile of pixels against two of filters, an element: 16 a product of 16 pairs
 LOADS_PER_CYCLE = 2
@@ -60,7 +61,7 @@ ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
 ROW_CYCLES = 200  # depthwise in place: tap tables and border pixels of a row
 CALL_CYCLES = 30  # a microkernel of few sums
 PLANE_ROW_CYCLES = 25  # copying a row, beside its elements
-UNALIGNED_LOADS = 4  # aligned loads that one of a vector across two cache lines takes as long as
+UNALIGNED_LOADS = 4  # aligned loads that take as long as one across two cache lines
 PIXEL_LANES_CYCLES = 2  # of a vector of sums: its start, clamp and store
 PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
@@ -370,9 +371,7 @@ def by_planes(problem: Problem, arch: CpuArch) -> bool:
 
     The answer does not depend on batch or threads: "strict" rests on it.
     """
-    fills = problem.output[1] >= arch.lanes(problem.itemsize) // 2
-    as_stored = problem.layout == "NCHW" and not problem.converted
-    return as_stored and problem.stride[1] in STEPS and fills
+    return by_pixels(problem) and problem.output[1] >= arch.lanes(problem.itemsize) // 2
 
 
 def plane_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
@@ -423,12 +422,12 @@ def pixel_lanes_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
 def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: an FMA a filter, output row and vector of pixels for each element."""
     lanes, elements = arch.lanes(problem.itemsize), g.C * g.R * g.S
-    pairs = integers.ceil_div(g.tile_p, PAIR)
+    pairs = integers.ceil_div(g.tile_p, PIXEL_ROWS)
     filters = min(g.tile_k, g.K)
-    loads = filters + PAIR * UNALIGNED_LOADS
-    element = max(PAIR * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
+    loads = filters + PIXEL_ROWS * UNALIGNED_LOADS
+    element = max(PIXEL_ROWS * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
     vectors = pairs * integers.ceil_div(g.tile_q, lanes) * integers.panel_count(g)
-    multiply = vectors * (elements * element + PIXEL_LANES_CYCLES * PAIR * filters)
+    multiply = vectors * (elements * element + PIXEL_LANES_CYCLES * PIXEL_ROWS * filters)
     buffer = pixel_lanes_layout(g, problem.itemsize, lanes).buffer
     rows = g.C * integers.image_rows(g) * g.phases_w
     load = rows * PLANE_ROW_CYCLES + buffer / problem.itemsize * COPY_CYCLES

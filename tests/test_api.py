@@ -78,6 +78,15 @@ def test_empty_batch(layout):
     )
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_no_filters(layout, kernel, stride):
+    case = Case(N=2, C=3, K=0, size=(9, 11), kernel=kernel, stride=(stride,) * 2, layout=layout)
+    x, w, expected = exact(case)
+    assert ic.conv2d(x, w, **case.options).size == expected.size == 0
+
+
 def test_no_channels_leaves_bias_and_activation():
     x, w = np.zeros((2, 0, 5, 5), np.float32), np.zeros((4, 0, 3, 3), np.float32)
     y = ic.conv2d(x, w, np.arange(4.0) - 1.5, activation="relu")
@@ -159,6 +168,19 @@ def test_out_may_overlap_the_filter():
     expected = ic.conv2d(x, w.copy(), layout="NHWC")
     out = memory[64:][: 64 * 64].reshape(1, 8, 8, 64)
     np.testing.assert_array_equal(ic.conv2d(x, w, layout="NHWC", out=out), expected)
+
+
+@pytest.mark.parametrize(
+    "clone", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))]
+)
+def test_a_used_plan_travels_without_addresses_of_its_process(clone):
+    x, w, expected = exact()
+    plan = ic.plan_conv2d(x.shape, w.shape, **CASE.options)
+    plan(x, w)
+    other = clone(plan)
+    assert other == plan
+    assert not other.prepared
+    np.testing.assert_array_equal(other(x, w), expected)
 
 
 @pytest.mark.parametrize("clone", [copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
@@ -327,7 +349,8 @@ def test_a_plan_is_called_with_plain_and_packed_filters():
 
 def test_the_plan_explains_itself(caplog):
     with caplog.at_level(logging.DEBUG, logger="implicit_conv"):
-        plan = ic.plan_conv2d((1, 64, 56, 57), (64, 64, 3, 3), stride=2, padding=1)
+        shapes = (1, 64, 56, 57), (64, 64, 3, 3)
+        plan = ic.plan_conv2d(*shapes, stride=2, padding=1, precision="strict")
     text = plan.explain()
     for words in ("implicit_gemm", "w_offset 0 halo 1; w_offset 1 halo 0", "pointwise", "KiB"):
         assert words in text

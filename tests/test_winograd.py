@@ -106,9 +106,8 @@ def scale(case, x, w, reach):
 @pytest.mark.parametrize("kind_of_w", ["normal", "spike", "lognormal"])
 def test_error_bound_on_ordinary_and_wild_inputs(algorithm, kind_of_x, kind_of_w):
     @settings(thorough, max_examples=40)
-    @given(
-        case=cases(algorithm, DTYPES[:3]), seed=st.integers(0, 2**31)
-    )  # wild float16 is infinite
+    # Wild float16 is infinite.
+    @given(case=cases(algorithm, DTYPES[:3]), seed=st.integers(0, 2**31))
     def check(case, seed):
         rng = np.random.default_rng(seed)
         x, w = case.inputs(seed)

@@ -29,7 +29,7 @@ from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.pool import POOL, aligned_bytes
 from implicit_conv.kernels.cpu.sizes import (
-    PAIR,
+    PIXEL_ROWS,
     PLANE_ROWS,
     ScratchLayout,
     depthwise_layout,
@@ -362,7 +362,9 @@ class PixelLanes(Operator):
     def _own_parts(self, recording):
         g = self.g
         filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
-        heights = {h for _, p, _ in _tile_extents(g) for h in (min(p, PAIR), p % PAIR)} - {0}
+        heights = {
+            h for _, p, _ in _tile_extents(g) for h in (min(p, PIXEL_ROWS), p % PIXEL_ROWS)
+        } - {0}
         parts = {
             table.pixel_lanes_slot(k, rows): pixel_lanes.compile_microkernel(
                 k, rows, self.lanes, self.itemsize, self.fma

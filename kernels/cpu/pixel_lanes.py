@@ -2,9 +2,9 @@
 
     y[k, p, q : q + lanes] = sum over e = (c, r, s) of w[k, e] * x[c, p + r, q + s : ...]
 
-GEMM mapping: A = filters, read where they lie and broadcast one float at a time; B = shifted views
-of buffered image rows; C = output. Nothing is packed and nothing transposed, which pays where there
-are few channels or filters.
+The GEMM transposed: filters, read where they lie and broadcast one float at a time, are the rows,
+and shifted views of buffered image rows the columns. Nothing is packed and nothing transposed,
+which pays where there are few channels or filters.
 
 One work item is a load tile and a chunk of filter panels:
 
@@ -25,8 +25,8 @@ from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.microkernel import PIXELS_PER_BASE
-from implicit_conv.kernels.cpu.planes import load_plane
-from implicit_conv.kernels.cpu.sizes import PAIR
+from implicit_conv.kernels.cpu.planes import is_staged, load_plane, phase_bytes
+from implicit_conv.kernels.cpu.sizes import PIXEL_ROWS
 from implicit_conv.kernels.cpu.table import (
     STORE_TILE,
     WRITE_LOADS,
@@ -93,16 +93,7 @@ def emit(filters, height, e, *values):
             ))
             for k, p in tile
         ]  # fmt: skip
-        rest = builder.sub(at["columns"], column)
-        whole = builder.icmp_signed(">=", rest, i64(e.lanes))
-        with builder.if_else(whole) as (full, partial):
-            with full:
-                for value, place in zip(total, places, strict=True):
-                    e.store(value, place)
-            with partial:
-                mask = e.below(rest)
-                for value, place in zip(total, places, strict=True):
-                    e.store_masked(value, place, mask)
+        e.store_first(total, places, builder.sub(at["columns"], column))
         return []
 
     e.loop(at["columns"], e.lanes, [], vector)
@@ -129,16 +120,10 @@ def compile_microkernel(filters, height, lanes, itemsize, fma):
 
 
 @kernel()
-def row_bytes(call, g):
-    """Of a buffered row: whole vectors of each phase buffer."""
-    return g.phases_w * schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
-
-
-@kernel()
 def write_views(call, g, address):
     """Byte offset in the buffer of the view that each element of the sum multiplies."""
-    pitch = row_bytes(call, g)
-    phase = pitch // g.phases_w
+    phase = phase_bytes(call, g)
+    pitch = g.phases_w * phase
     for c in range(g.C):
         for r in range(g.R):
             row = (c * schedule.image_rows(g) + schedule.tap_row(g, r)) * pitch
@@ -158,10 +143,10 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     low, high = -np.inf, np.inf
     if call.clamps:
         low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
-    staged = not call.clamps or call.rounds or call.y_q != call.itemsize
+    staged = is_staged(call)
     elements = g.C * g.R * g.S
     filter_bytes = call.w_k if call.w else elements * call.itemsize
-    pitch = row_bytes(call, g)
+    pitch = g.phases_w * phase_bytes(call, g)
     table = scratch + call.loads
     c = group * g.C
     run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
@@ -178,8 +163,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         if staged:
             out, out_row = scratch + call.staging, columns * call.itemsize
             out_filter = rows * out_row
-        for row in range(0, rows, PAIR):
-            height = min(PAIR, rows - row)
+        for row in range(0, rows, PIXEL_ROWS):
+            height = min(PIXEL_ROWS, rows - row)
             run_part(
                 call.kernels, pixel_lanes_slot(filters, height), w, scratch + row * pitch,
                 scratch + call.runs, sums, out + row * out_row, elements, filter_bytes, pitch,

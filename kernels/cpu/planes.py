@@ -106,16 +106,7 @@ def emit(height, taps, e, *values):
         total = e.loop(at["row_count"], 1, [start] * height, filter_row)
         total = [e.clamp(value, low, high) for value in total]
         addresses = [e.at(target, builder.mul(at["out_row"], i64(p))) for p in range(height)]
-        rest = builder.sub(at["columns"], column)
-        whole = builder.icmp_signed(">=", rest, i64(e.lanes))
-        with builder.if_else(whole) as (full, partial):
-            with full:
-                for value, address in zip(total, addresses, strict=True):
-                    e.store(value, address)
-            with partial:
-                mask = e.below(rest)
-                for value, address in zip(total, addresses, strict=True):
-                    e.store_masked(value, address, mask)
+        e.store_first(total, addresses, builder.sub(at["columns"], column))
         return []
 
     e.loop(at["columns"], e.lanes, [], vector)
@@ -205,6 +196,12 @@ def compile_load_rows(step, lanes, itemsize):
 
 
 @kernel()
+def phase_bytes(call, g):
+    """Of one phase buffer of a row: whole vectors."""
+    return schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+
+
+@kernel()
 def gather_rows(call, g, table, count, source, target):
     """`load_rows` for any strides of x, element by element."""
     for index in range(count):
@@ -223,7 +220,7 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
     """
     call, g = fields(blob).call, fields(blob).geometry
     _, rows, columns = schedule.tile_extent(g, n0, p0, q0)
-    phase = schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+    phase = phase_bytes(call, g)
     w, count = q0 * g.stride_w - g.pad_w, 0
     for b in range(g.phases_w):
         offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
@@ -283,6 +280,12 @@ def write_rows(call, g, pitch, address):
 
 
 @kernel()
+def is_staged(call):
+    """Whether rows of pixels cannot be written to y as they are."""
+    return not call.clamps or call.rounds or call.y_q != call.itemsize
+
+
+@kernel()
 def load_plane(call, g, table, c, buffer):
     """Producer: the loads of a tile for channel c."""
     count, source = memory.read(table), call.x + c * call.x_c
@@ -304,8 +307,8 @@ def run_item(blob, origin, first, end, panels, scratch):
     low, high = -np.inf, np.inf
     if call.clamps:
         low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
-    staged = not call.clamps or call.rounds or call.y_q != call.itemsize
-    phase = schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+    staged = is_staged(call)
+    phase = phase_bytes(call, g)
     pitch = phase * g.phases_w
     size = schedule.image_rows(g) * pitch
     table = scratch + call.loads
@@ -338,8 +341,7 @@ def planes(blob, thread):
     panels = call.panels
     item = next_item(blob)
     if item < call.items:
-        phase = schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
-        write_rows(call, g, phase * g.phases_w, scratch + call.runs)
+        write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.runs)
         if call.w:
             panels = scratch + call.panel
             pack_planes(call, g, 0, g.C, panels)

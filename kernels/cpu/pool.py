@@ -2,7 +2,7 @@
 
 import os
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,16 +32,15 @@ class Pool:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
-        self._sizes: list[int] = []  # of the free blocks, ascending
+        # By size. One list, changed in one step: an interrupt between two would leave a wrong pool.
         self._free: list[Block] = []
         self._lock = threading.Lock()
 
     def take(self, size: int) -> Block:
         """The smallest free block of at least `size` bytes; it begins on a cache line."""
         with self._lock:
-            index = bisect_left(self._sizes, size)
-            if index < len(self._sizes):
-                del self._sizes[index]
+            index = bisect_left(self._free, (size,))
+            if index < len(self._free):
                 return self._free.pop(index)
         memory = aligned_bytes(size)
         return Block(size, memory.ctypes.data, memory)
@@ -49,11 +48,9 @@ class Pool:
     def give(self, block: Block) -> None:
         """Return what `take` lent."""
         with self._lock:
-            index = bisect_left(self._sizes, block.size)
-            self._sizes.insert(index, block.size)
-            self._free.insert(index, block)
-            while sum(self._sizes) > self._kept_bytes:
-                del self._sizes[0], self._free[0]
+            insort(self._free, block)
+            while sum(free.size for free in self._free) > self._kept_bytes:
+                del self._free[0]
 
 
 POOL = Pool()

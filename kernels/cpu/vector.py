@@ -104,6 +104,18 @@ class Emitter:
         function = cgutils.get_or_insert_function(self.builder.module, kind, full)
         return self.builder.call(function, arguments)
 
+    def store_first(self, values, addresses, count):
+        """Write the first `count` lanes of each value, all of them where there are fewer."""
+        whole = self.builder.icmp_signed(">=", count, i64(self.lanes))
+        with self.builder.if_else(whole) as (full, partial):
+            with full:
+                for value, address in zip(values, addresses, strict=True):
+                    self.store(value, address)
+            with partial:
+                mask = self.below(count)
+                for value, address in zip(values, addresses, strict=True):
+                    self.store_masked(value, address, mask)
+
     def splat(self, scalar):
         undefined = ir.Constant(self.vector, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))

@@ -18,6 +18,7 @@ the taps fall into two phases: F(2, 2) for the outer two, plain products for the
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
@@ -42,20 +43,21 @@ from implicit_conv.kernels.cpu.table import (
 from implicit_conv.kernels.cpu.vector import BYTES, Emitter, i64
 
 TAPS = 3
+# Points whose matrices have small entries of like size: least error among those tried.
+POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
 # (A^T, G, B^T) of two outputs at stride 2.
-STRIDE_2 = (
+TWO_AT_STRIDE_2 = (
     [[1, 1, 0, 1, 0], [0, 1, 1, 0, 1]],
     [[1, 0, 0], [1, 0, 1], [0, 0, 1], [0, 1, 0], [0, 1, 0]],
     [[1, 0, -1, 0, 0], [0, 0, 1, 0, 0], [0, 0, -1, 0, 1], [0, 1, 0, 0, 0], [0, 0, 0, 1, 0]],
 )
-# Points whose matrices have small entries of like size: least error among those tried.
-POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
 
 
 def matrices(m, stride):
-    """(A^T, G, B^T) of F(m, 3) in one dimension, float64; the last point is infinity."""
-    if stride == 2:
-        return tuple(np.array(matrix, float) for matrix in STRIDE_2)
+    """(A^T, G, B^T) of m outputs in one dimension, float64; the last of POINTS is infinity."""
+    if (m, stride) == (2, 2):
+        return tuple(np.array(matrix, float) for matrix in TWO_AT_STRIDE_2)
+    assert stride == 1
     points = np.array(POINTS[m])
     size = m + TAPS - 1
     powers = np.vander(points, size, increasing=True)
@@ -111,14 +113,19 @@ def _vectors(e, base, rows, columns):
     return [[e.load(e.at(base, e.builder.add(row, column))) for column in columns] for row in rows]
 
 
-def _by_phase(e, size, stride, step, phase):
-    """Offsets of `size` neighbours, where every `stride`-th lies `step` behind the one before and
-    those between begin `phase` apart.
-    """
-    return [
-        e.builder.add(e.builder.mul(step, i64(i // stride)), e.builder.mul(phase, i64(i % stride)))
-        for i in range(size)
-    ]
+class Axis(NamedTuple):
+    """Bytes between neighbours of one phase, and between the first ones of two phases."""
+
+    step: object
+    phase: object
+
+    def offsets(self, e, size, stride):
+        """Where `size` neighbours lie that come in `stride` phases."""
+        mul = e.builder.mul
+        return [
+            e.builder.add(mul(self.step, i64(i // stride)), mul(self.phase, i64(i % stride)))
+            for i in range(size)
+        ]
 
 
 def _emit_blockwise(e, count, source, target, block):
@@ -138,20 +145,15 @@ def _emit_scatter(e, vectors, target, xi_stride):
         e.store(vector, e.at(target, e.builder.mul(xi_stride, i64(xi))))
 
 
-def emit_input(m, stride, e, source, rows, row_phase, columns, column_phase, target, *loop):
-    """B^T d B of one box, for as many vectors of channels as `loop` says: (xi_stride, count).
-
-    `rows` and `columns` are the steps between neighbours of one phase.
-    """
-    inputs, (xi_stride, count) = matrices(m, stride)[2], loop
-    size = len(inputs)
+def emit_input(m, stride, e, source, *values):
+    """B^T d B of one box, for `count` vectors of channels."""
+    row, row_phase, column, column_phase, target, xi_stride, count = values
+    inputs = matrices(m, stride)[2]
+    rows = Axis(row, row_phase).offsets(e, len(inputs), stride)
+    columns = Axis(column, column_phase).offsets(e, len(inputs), stride)
 
     def block(source, target):
-        offsets = (
-            _by_phase(e, size, stride, *axis)
-            for axis in ((rows, row_phase), (columns, column_phase))
-        )
-        square = _vectors(e, source, *offsets)
+        square = _vectors(e, source, rows, columns)
         _emit_scatter(e, _transform(e, inputs, square), target, xi_stride)
 
     _emit_blockwise(e, count, source, target, block)
@@ -162,7 +164,7 @@ def emit_filter(m, stride, e, source, row_stride, column_stride, target, xi_stri
     filters = matrices(m, stride)[1]
     phase = e.builder.mul(column_stride, i64(-(-TAPS // stride)))
     rows = [e.builder.mul(row_stride, i64(i)) for i in range(TAPS)]
-    columns = _by_phase(e, TAPS, stride, column_stride, phase)
+    columns = Axis(column_stride, phase).offsets(e, TAPS, stride)
 
     def block(source, target):
         square = _vectors(e, source, rows, columns)
