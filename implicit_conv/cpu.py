@@ -18,7 +18,8 @@ from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
 from implicit_conv.schedule import Load, swap
 
 if TYPE_CHECKING:
-    from implicit_conv.kernels.cpu.operator import Operator, Prepared
+    from implicit_conv.kernels.cpu.operator import Operator
+    from implicit_conv.kernels.cpu.prepared import Prepared
     from implicit_conv.kernels.cpu.storage import Format
 
 OWN_ORDER = {"depthwise": 1, "gemm_im2col": 2}  # of packed filters
@@ -172,7 +173,7 @@ def _prepare(
     record: int,
 ) -> Prepared:
     """The launches for arrays of these strides."""
-    from implicit_conv.kernels.cpu.operator import Prepared
+    from implicit_conv.kernels.cpu.prepared import Prepared
 
     plan = suited(plan, x, w, y, residual)
     if plan.swapped and not isinstance(w, PackedFilter):
@@ -199,7 +200,7 @@ def _prepare_swapped(
     plan: Plan, arrays: tuple[Array, Array, Array, Array | None], bias: Array | None, record: int
 ) -> Prepared:
     """The launches for one image whose filters and pixels have traded places."""
-    from implicit_conv.kernels.cpu.operator import Prepared
+    from implicit_conv.kernels.cpu.prepared import Prepared
 
     engine, order = operator(plan, record != 0), (0, 1, 2, 3)
     a, b, y, residual = arrays

@@ -43,31 +43,37 @@ from implicit_conv.kernels.tile import Tile
 from implicit_conv.problem import ITEMSIZES, Problem
 from implicit_conv.schedule import Load, depthwise_trace, swap, tiles_trace, trace
 from implicit_conv.tiling import (
-    BOXED_SCRATCH_BYTES,
-    boxed_candidates,
-    boxed_estimate,
-    by_planes,
     candidates,
     columns_estimate,
-    depthwise_candidates,
-    depthwise_estimate,
     estimate,
     fills_tiles,
     fills_vectors,
-    pixel_lanes_candidates,
-    pixel_lanes_estimate,
-    plane_candidates,
-    plane_estimate,
     reads_in_place,
     swapped_estimate,
     thread_count,
     whole,
 )
+from implicit_conv.tiling_boxes import (
+    BOXED_SCRATCH_BYTES,
+    boxed_candidates,
+    boxed_estimate,
+)
+from implicit_conv.tiling_depthwise import (
+    by_planes,
+    depthwise_candidates,
+    depthwise_estimate,
+    plane_candidates,
+    plane_estimate,
+)
+from implicit_conv.tiling_pixels import (
+    pixel_lanes_candidates,
+    pixel_lanes_estimate,
+)
 
 if TYPE_CHECKING:
     from implicit_conv.arrays import Array
     from implicit_conv.cpu import PackedFilter
-    from implicit_conv.kernels.cpu.operator import Prepared
+    from implicit_conv.kernels.cpu.prepared import Prepared
 
 
 @dataclass(frozen=True)

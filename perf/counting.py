@@ -16,7 +16,7 @@ import numpy as np
 
 from implicit_conv import cpu
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.kernels.cpu import depthwise, microkernel, operator, pixel_lanes, planes, table
+from implicit_conv.kernels.cpu import depthwise, microkernel, pixel_lanes, planes, prepared, table
 from implicit_conv.kernels.cpu.pool import Block, Pool
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.plan import Plan
@@ -55,7 +55,7 @@ def memory_of_call(plan: Plan, x: Array, w: Array) -> Memory:
     """Memory of ``plan(x, w)``, its output and packed filter included in the peak."""
     plan(x, w)  # what is compiled or cached is not counted
     pool = CountingPool()
-    with mock.patch.object(operator, "POOL", pool):
+    with mock.patch.object(prepared, "POOL", pool):
         tracemalloc.start()
         try:
             plan(x, w)
@@ -101,18 +101,18 @@ def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
     compiled = cpu.operator(cpu.suited(plan, x, w, y, None), False)  # cached: the one that runs
     lanes = plan.lanes
     tally: list[int] = []
-    replaced = []  # callbacks must outlive the run
+    replaced = {}  # callbacks must outlive the run
     before = compiled.table.copy()
     for slot in np.flatnonzero(before).tolist():
         kernel = microkernel_at(slot, lanes, plan.geometry.S)
         if kernel:
-            callback = _noting(kernel, int(before[slot]), tally)
-            replaced.append(callback)
+            replaced[slot] = callback = _noting(kernel, int(before[slot]), tally)
             compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
     try:
         cpu.run(plan, x, w, y)
     finally:
-        compiled.table[:] = before
+        for slot in replaced:
+            compiled.table[slot] = before[slot]
     return len(tally), sum(tally) * (2 if plan.pairs else 1)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import implicit_conv
-from implicit_conv import cpu, tiling
+from implicit_conv import cpu, tiling, tiling_pixels
 from implicit_conv.api import run_plan
 from implicit_conv.arch import cpu_arch
 from implicit_conv.arrays import numpy_dtype
@@ -95,7 +95,7 @@ class Guard:
 
 def guard_engine(guard):
     """Have the engine take scratch, packed filters and initial sums from `guard`."""
-    from implicit_conv.kernels.cpu import operator, pool
+    from implicit_conv.kernels.cpu import operator, pool, prepared
 
     class Apart(sizes.ScratchLayout):
         """A thread's scratch with guard pages between the parts."""
@@ -135,7 +135,7 @@ def guard_engine(guard):
     initial_sums = operator.Operator.initial_sums
     operator.Operator.initial_sums = lambda self, bias: guard.like(initial_sums(self, bias))
     operator.aligned_bytes = lambda size: guard.array((size,), np.uint8, [0], [1])
-    operator.Launch, operator.POOL = Launch, Pool()
+    operator.Launch, prepared.POOL = Launch, Pool()
     operator.ScratchLayout = sizes.ScratchLayout = Apart
 
 
@@ -183,7 +183,7 @@ def compute(guard, rng, algorithm, case):
     arch = cpu_arch(int(rng.integers(1, 3)))
     winograd = algorithm.startswith("winograd")
     precision = "fast" if winograd or rng.integers(2) else "strict"
-    tiling.PIXEL_LANES_CYCLES = -1e9 if rng.integers(2) else 2  # chosen wherever they may be
+    tiling_pixels.PIXEL_LANES_CYCLES = -1e9 if rng.integers(2) else 2  # chosen wherever they may be
     plan = make_plan(problem, arch, precision, algorithm, collapse=True)
     x, w, y = array(x), array(w), array(problem.output_shape)
     bias = np.ones(problem.K) if rng.integers(2) else None

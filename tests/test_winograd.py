@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from implicit_conv import PlanError, conv2d, plan_conv2d, reference
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.kernels.cpu.winograd import TAPS, matrices
+from implicit_conv.kernels.cpu.winograd_transforms import TAPS, matrices
 from implicit_conv.testing import Case, error_units, to_nchw
 
 # Bounds in units of eps * sum over c of max|x_c| * max|w_c|, the first maximum over the window of

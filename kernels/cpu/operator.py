@@ -1,12 +1,11 @@
 """Operators: the compiled kernels of one Geometry, called with arrays; a GPU launch's counterpart.
 
-An operator holds what does not change between calls: entries, kernel table, scratch layout. A call
-fills in addresses and byte strides, borrows scratch and launches.
+An operator holds what does not change between calls: entries, kernel table, scratch layout. It
+prepares launches for arrays of given strides; a call of one fills in addresses.
 """
 
 import itertools
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,13 +20,14 @@ from implicit_conv.kernels.cpu import (
     planes,
     table,
     winograd,
+    winograd_transforms,
 )
-from implicit_conv.kernels.cpu.call import BIAS, PANELS, RESIDUAL, Call, blob_of
+from implicit_conv.kernels.cpu.call import Call
 from implicit_conv.kernels.cpu.epilogue import compile_store_tile
-from implicit_conv.kernels.cpu.launch import launch, place
 from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
-from implicit_conv.kernels.cpu.pool import POOL, aligned_bytes
+from implicit_conv.kernels.cpu.pool import aligned_bytes
+from implicit_conv.kernels.cpu.prepared import Launch
 from implicit_conv.kernels.cpu.sizes import (
     PIXEL_ROWS,
     PLANE_ROWS,
@@ -91,6 +91,7 @@ class Operator:
 
     winograd = 0
     rounds = False  # whether microkernels round to y
+    transposes = True  # whether loads and packing transpose what does not lie channels last
 
     def __init__(
         self, g, form, lanes, fma, *, channels, chunk, end, in_place=False, recording=False,
@@ -128,6 +129,7 @@ class Operator:
     def prepare_packing(self, w, axes, threads, record=0):
         """A launch that packs filters with the strides of `w`."""
         layout = self._packing_layout()
+        self._require_for_filters(w, axes)
         return Launch(
             self._packer(), self.g, layout,
             min(threads, 1 + self.packed_bytes // PACKED_BYTES_PER_THREAD),
@@ -156,6 +158,12 @@ class Operator:
         sums = self.g.tile_k * self.itemsize
         layout = self._layout(w is not None)
         filters = {} if w is None else _filter_strides(w, weight_axes)
+        if w is not None:
+            self._require_for_filters(w, weight_axes)
+        if self.transposes and x_c != x.itemsize:
+            self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
+        if y_k != y.itemsize:
+            self._require(table.TRANSPOSE_OUT)
         return Launch(
             self._entry(), self.g, layout, threads,
             _call(
@@ -183,17 +191,30 @@ class Operator:
         return sums
 
     def _kernel_table(self, recording):
-        """Addresses of all parts that are needed, compiled or loaded from the cache."""
+        """Addresses of all parts but transposes, compiled or loaded from the cache."""
         parts = {
             table.LOAD_TILE: compile_load_tile(self.lanes, self.form, recording),
             table.STORE_TILE: compile_store_tile(self.lanes, self.form),
-            **transposes(self.lanes, self.form),
             **self._own_parts(recording),
         }
         addresses = np.zeros(table.SLOTS, np.int64)
         for slot, part in parts.items():
             addresses[slot] = part.address
         return addresses
+
+    def _require(self, way, step=1):
+        """Have transposes in the table, which depend on how arrays lie."""
+        for slot, part in transposes(way, step, self.lanes, self.form).items():
+            self.table[slot] = part.address
+
+    def _require_for_filters(self, w, axes):
+        """Those that pack filters; of pairs, words are transposed."""
+        if not self.transposes:
+            return
+        self._require(table.TRANSPOSE_WORDS if self.form.channels > 1 else table.TRANSPOSE_TAPS)
+        _, c, *_ = (w.strides[axis] for axis in axes)
+        if c == w.itemsize:
+            self._require(table.TRANSPOSE_IN)
 
     def _multiply_parts(self, tiles, recording):
         """Microkernels of all register tiles and panel widths, and what packs their panels."""
@@ -249,7 +270,7 @@ class Winograd(Operator):
 
     def _own_parts(self, recording):
         m = self.winograd
-        transforms = winograd.compile_transforms(
+        transforms = winograd_transforms.compile_transforms(
             m, self.g.stride_h, self.lanes, self.itemsize, self.fma
         )
         return transforms | self._multiply_parts(box_tiles(self.g, m), recording)
@@ -278,6 +299,10 @@ class Depthwise(Operator):
         self.packed_bytes = depthwise_packed_bytes(self.g, self.itemsize)
         self.constant["panel_group"] = self.group_bytes
         self.constant["row_kernels"] = self._row() is not None
+
+    def _require_for_filters(self, w, axes):
+        if self.transposes:
+            self._require(table.TRANSPOSE_IN)
 
     def _own_parts(self, recording):
         extents = {(self.g.tile_m, q) for *_, q in _tile_extents(self.g)}
@@ -321,6 +346,8 @@ class Depthwise(Operator):
 class Planes(Depthwise):
     """Depthwise over planes, a channel at a time; a chunk is the channels of a work item."""
 
+    transposes = False
+
     def _own_parts(self, recording):
         heights = {
             h for _, p, _ in _tile_extents(self.g) for h in (min(p, PLANE_ROWS), p % PLANE_ROWS)
@@ -355,6 +382,8 @@ class Planes(Depthwise):
 class PixelLanes(Operator):
     """fprop over planes, pixels as vector lanes; filters are read where they lie."""
 
+    transposes = False
+
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         self.packs_in_loop = True
@@ -381,52 +410,6 @@ class PixelLanes(Operator):
 
     def _layout(self, packs):
         return pixel_lanes_layout(self.g, self.itemsize, self.lanes)
-
-
-class Launch:
-    """One entry, ready to run on arrays of fixed strides: a call fills in addresses alone."""
-
-    def __init__(self, entry, g, layout, threads, call, keep=None):
-        self._entry, self._threads = entry, threads
-        self._bytes = layout.total * threads
-        self._blob = blob_of(call, g)
-        self._keep = keep  # what the blob's constant addresses point into
-
-    def __call__(self, x=None, w=None, y=None, *, panels=0, sums=None, residual=None):
-        """Run on 4-d arrays x, w, y; on packed `panels` (an address) without w."""
-        blob = self._blob.copy()
-        if sums is not None:
-            blob[BIAS] = sums.ctypes.data
-        if residual is not None:
-            blob[RESIDUAL] = residual.ctypes.data
-        scratch = POOL.take(self._bytes)
-        try:
-            if x is None:  # w is packed to `panels`
-                place(blob, w, w, w, 0, scratch.address)
-                blob[PANELS] = panels
-            else:
-                place(blob, x, x if w is None else w, y, panels, scratch.address)
-            launch(self._entry, blob, self._threads)
-        finally:
-            POOL.give(scratch)
-
-
-class Prepared(NamedTuple):
-    """An operator and its launches for arrays of fixed strides."""
-
-    operator: Operator
-    main: Launch
-    packing: Launch | None  # a launch of its own where no single tile uses each panel
-    swapped: bool = False  # they take filters as x and one image's pixels as w
-
-    def pack_and_run(self, x, w, y, sums, residual):
-        """Pack a plain filter as a whole, then run."""
-        panels = POOL.take(self.operator.packed_bytes)
-        try:
-            self.packing(w=w, panels=panels.address)
-            self.main(x, None, y, panels=panels.address, sums=sums, residual=residual)
-        finally:
-            POOL.give(panels)
 
 
 def _filter_strides(w, axes):

@@ -130,23 +130,18 @@ def compile_transpose(variant):
     return compile_emitted(SIGNATURE, transpose, name, emit)
 
 
-def transposes(lanes, form):
-    """All transposes that operators on numbers of `form` call, by their slots."""
+def transposes(way, step, lanes, form):
+    """The transposes of one way, which keep every step-th column, by their slots."""
     paired = form.channels > 1
-    kinds = [
-        (TRANSPOSE_IN, form.x, form.buffer, paired, 1, False),
-        (TRANSPOSE_IN, form.x, form.buffer, paired, 2, False),
-        (TRANSPOSE_OUT, form.sums, form.y, False, 1, False),
-        (TRANSPOSE_WORDS, form.sums, form.sums, False, 1, False)
-        if paired
-        else (TRANSPOSE_TAPS, form.x, form.buffer, False, 1, True),
-    ]
-    variants = [
-        (way, Variant(lanes, *kind, full)) for way, *kind in kinds for full in (True, False)
-    ]
+    kind = {
+        TRANSPOSE_IN: (form.x, form.buffer, paired, step, False),
+        TRANSPOSE_OUT: (form.sums, form.y, False, step, False),
+        TRANSPOSE_WORDS: (form.sums, form.sums, False, step, False),
+        TRANSPOSE_TAPS: (form.x, form.buffer, False, step, True),
+    }[way]
     return {
-        transpose_slot(way, variant.step, not variant.full): compile_transpose(variant)
-        for way, variant in variants
+        transpose_slot(way, step, not full): compile_transpose(Variant(lanes, *kind, full))
+        for full in (True, False)
     }
 
 

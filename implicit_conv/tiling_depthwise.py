@@ -1,0 +1,118 @@
+"""Tilings for depthwise convolution, over channels or over planes, and what each would cost."""
+
+from __future__ import annotations
+
+from implicit_conv.algorithms import by_pixels
+from implicit_conv.arch import CpuArch
+from implicit_conv.kernels import schedule as integers
+from implicit_conv.kernels.cpu.sizes import (
+    buffer_bytes,
+    depthwise_layout,
+    planes_layout,
+)
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import geometry
+from implicit_conv.tiling import (
+    BUFFER_SHARE,
+    COPY_CYCLES,
+    ITEM_CYCLES,
+    ITEMS_PER_THREAD,
+    LOADS_PER_CYCLE,
+    PLANE_ROW_CYCLES,
+    TRANSPOSE_CYCLES,
+    Estimate,
+    balanced,
+    rounded_up,
+    thread_count,
+    tiles,
+)
+
+DEPTHWISE_PIXELS = 14
+CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # of a depthwise block, to choose from
+PLANE_BYTES = 36 << 10  # of two planes' input rows: they stay in L1
+PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
+ROW_CYCLES = 200  # depthwise in place: tap tables and border pixels of a row
+CALL_CYCLES = 30  # a microkernel of few sums
+PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
+DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
+
+
+def depthwise_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
+    """Tilings of images, rows, columns and blocks of channels; all loads of a block are its own."""
+    lanes = arch.lanes(problem.itemsize)
+    blocks = {
+        rounded_up(balanced(problem.C, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS
+    }
+    tilings = [
+        geometry(
+            problem, tile=tile, tile_m=min(arch.tile_pixels, DEPTHWISE_PIXELS), tile_c=block,
+            tile_k=block,
+        )
+        for tile in tiles(problem)
+        for block in sorted(blocks)
+    ]  # fmt: skip
+    limit = arch.l2_bytes * BUFFER_SHARE
+    sizes = [depthwise_layout(g, problem.itemsize, lanes, in_place, False).total for g in tilings]
+    fitting = [g for g, size in zip(tilings, sizes, strict=True) if size <= limit]
+    return fitting or [tilings[sizes.index(min(sizes))]]
+
+
+def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
+    """Cycles of one core: an FMA and a load a tap, loads of the tile, a copy on the way out."""
+    lanes = arch.lanes(problem.itemsize)
+    cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+    pixels = g.tile_n * g.tile_p * g.tile_q
+    vectors = integers.ceil_div(min(g.tile_c, g.C), lanes)
+    parts = integers.ceil_div(g.tile_q, g.tile_m)
+    rows = pixels / g.tile_q
+    calls = rows * parts * (CALL_CYCLES + vectors * DEPTHWISE_VECTOR_CYCLES)
+    multiply = pixels * vectors * g.R * g.S / LOADS_PER_CYCLE + calls
+    load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
+    store = pixels * min(g.tile_c, g.C) * cost
+    if in_place:  # written in place too
+        load = store = rows * ROW_CYCLES
+    items = max(1, integers.tile_count(g) * integers.block_count(g))
+    threads = thread_count(problem, arch)
+    idle = integers.ceil_div(items, threads) * threads / items
+    return Estimate(items * (multiply + load + store + ITEM_CYCLES) * idle, 1)
+
+
+def by_planes(problem: Problem, arch: CpuArch) -> bool:
+    """Whether a depthwise problem's vectors hold pixels of a row: where they fill half of one.
+
+    The answer does not depend on batch or threads: "strict" rests on it.
+    """
+    return by_pixels(problem) and problem.output[1] >= arch.lanes(problem.itemsize) // 2
+
+
+def plane_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+    """Tilings of single channels and images into rows whose input fits its share of L1."""
+    p, q = problem.output
+    found = {(1, balanced(p, rows), balanced(q, 1024)) for rows in (8, 16, 32, 64, 128)}
+    tilings = [
+        geometry(problem, tile=tile, tile_m=arch.tile_pixels, tile_c=1, tile_k=1)
+        for tile in sorted(found)
+    ]
+    lanes = arch.lanes(problem.itemsize)
+    sizes = [planes_layout(g, problem.itemsize, lanes, packs=False).buffer for g in tilings]
+    fitting = [g for g, size in zip(tilings, sizes, strict=True) if size <= PLANE_BYTES]
+    return fitting or tilings[:1]
+
+
+def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
+    """Cycles of one core: rows copied, an FMA a tap and vector, loads of the taps."""
+    vectors = g.tile_p * integers.ceil_div(g.tile_q, arch.lanes(problem.itemsize))
+    multiply = vectors * (g.R * g.S / LOADS_PER_CYCLE + PLANE_VECTOR_CYCLES) + CALL_CYCLES
+    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
+    load = integers.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
+    items = integers.tile_count(g) * g.C
+    threads = thread_count(problem, arch)
+    cycles = items * (multiply + load) + threads * ITEM_CYCLES
+    return Estimate(cycles, channel_chunk(g, threads))
+
+
+def channel_chunk(g: Geometry, threads: int) -> int:
+    """Channels of a work item, one plane after another."""
+    items = max(1, ITEMS_PER_THREAD[0] * threads // max(1, integers.tile_count(g)))
+    return max(1, min(PLANE_CHANNELS, integers.ceil_div(g.C, items)))
