@@ -120,10 +120,11 @@ def conv2d(
     them for zeros.
 
     With precision "strict" a sum differs from the exact one by at most 16 * eps * sum|x||w| on
-    normal data, eps = 2^-24 (float64: 2^-53); a 16-bit result by that and half a unit in its last
-    place. Where the CPU multiplies bfloat16 itself (`Plan.explain` says so) values of `x`, `w` and
-    of the sums below 2^-126 count as zeros. AVX512_BF16 adds each product with one rounding, those
-    of a pair of channels in descending order; AMX adds those of 32 channels in its own order.
+    normally distributed data, eps = 2^-24 (float64: 2^-53); thousands of values of one sign may
+    lose more. A 16-bit result differs by that and half a unit in its last place. Where the CPU
+    multiplies bfloat16 itself (`Plan.explain` says so) values of `x`, `w` and of the sums below
+    2^-126 count as zeros. AVX512_BF16 adds each product with one rounding, those of a pair of
+    channels in descending order; AMX adds those of 32 channels in its own order.
 
     Examples
     --------
