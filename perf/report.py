@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import base64
 import io
+import os
 import re
 from collections.abc import Sequence
 from html import escape
@@ -58,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
         write_pngs(named, options.png)
     if options.readme:
         text = options.readme.read_text(encoding="utf-8")
-        options.readme.write_text(with_tables(text, named), encoding="utf-8")
+        plots_at = options.png and Path(os.path.relpath(options.png, options.readme.parent))
+        options.readme.write_text(with_tables(text, named, plots_at), encoding="utf-8")
     return 0
 
 
@@ -163,8 +165,8 @@ def write_pngs(named: Named, folder: Path) -> None:
             plots.ratio_bars(record).savefig(folder / f"{name}-ratios.png", dpi=150)
 
 
-def with_tables(text: str, named: Named) -> str:
-    """A README's text with the tables of all runs between its marks.
+def with_tables(text: str, named: Named, plots_at: Path | None = None) -> str:
+    """A README's text with the tables of all runs between its marks, and the plots in `plots_at`.
 
     Raises
     ------
@@ -173,15 +175,23 @@ def with_tables(text: str, named: Named) -> str:
     """
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the README must have the lines {BEGIN!r} and {END!r} once each")
-    parts = [readme_table(record) for _, record in named if record["kind"] == "run"]
+    parts = [
+        readme_table(record, plots_at and plots_at / f"{name}-ratios.png")
+        for name, record in named
+        if record["kind"] == "run"
+    ]
     made = "\n\n".join([BEGIN, *parts, END])
     return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: made, text, flags=re.DOTALL)
 
 
-def readme_table(record: Record) -> str:
-    """A run as Markdown: its machine, the columns that matter, its summary."""
+def readme_table(record: Record, plot: Path | None) -> str:
+    """A run as Markdown: machine and summary; unfolded, the columns that matter and the plot."""
     columns = tables.run_columns(record)
     kept = [number for number, name in enumerate(columns) if name in README_COLUMNS]
     lines = [[cells[number] for number in kept] for cells in tables.run_cells(record)]
     table = tables.markdown([columns[number] for number in kept], lines)
-    return "\n\n".join([describe(record) + ":", table, "; ".join(tables.summary_lines(record))])
+    summary = f"{describe(record)}: " + "; ".join(tables.summary_lines(record))
+    drawn = [f'<img alt="ratios to rivals" width="400" src="{plot.as_posix()}">'] if plot else []
+    return "\n\n".join(
+        [summary, "<details><summary>Each layer</summary>", table, *drawn, "</details>"]
+    )

@@ -210,6 +210,7 @@ def test_report_writes_page_plots_and_readme_tables(record, tmp_path):
     assert tables.endswith("after\n")
     assert "stale words" not in tables
     assert "| 3x3 64-64 @8 |" in tables
+    assert 'src="plots/a-ratios.png"' in tables
     assert main(["report", *paths, *options]) == 0
     assert readme.read_text() == tables
 
