@@ -15,7 +15,6 @@ Filters are packed as ``[channel block][tap][channel]``, a block's channels roun
 import functools
 from typing import NamedTuple
 
-import numpy as np
 from numba import types
 
 from implicit_conv.kernels.cpu import memory, storage
@@ -36,6 +35,7 @@ from implicit_conv.kernels.cpu.table import (
 )
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
+from implicit_conv.kernels.cpu.work import bounds
 
 ARGUMENTS = (
     "a",  # addresses: activations, filters, tap table, initial sums, output
@@ -284,9 +284,7 @@ def run_item(blob, origin, block, panels, scratch):
     pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
     a_step = schedule.column_step(g) * pixel
-    low, high = -np.inf, np.inf
-    if call.clamps:
-        low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
+    low, high = bounds(call)
     staged = call.staged or channels < call.lanes
     staging, step = scratch + call.staging, width * call.itemsize
     out = (staging, rows * columns * step, columns * step, step)  # address, byte strides

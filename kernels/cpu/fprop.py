@@ -29,6 +29,7 @@ from implicit_conv.kernels.cpu.table import (
     microkernel_slot,
     run_part,
 )
+from implicit_conv.kernels.cpu.work import bounds, tile_and_panels
 
 
 class View(NamedTuple):
@@ -181,11 +182,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 first_sum = group * schedule.panel_count(g) + panel
                 start = call.bias + first_sum * call.bias_panel + q * call.bias_pixel
                 sums = View(start, 0, 0, call.bias_pixel)
-            low, high = -math.inf, math.inf
             last = block == blocks - 1
-            if last and call.clamps:
-                low = memory.read_float(call.activation + 8)
-                high = memory.read_float(call.activation + 16)
+            low, high = bounds(call) if last else (-math.inf, math.inf)
             rounds = call.rounds and not staged
             multiply(
                 call, g, extent, row_range, a, weights, sums, out, runs, vectors, rounds, low, high
@@ -199,14 +197,10 @@ def fprop(blob, thread):
     """The launchable operator: items are (group, load tile, chunk of panels)."""
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
-    panels, tiles = schedule.panel_count(g), schedule.tile_count(g)
-    chunks = schedule.ceil_div(panels, call.chunk)
     item = next_item(blob)
     while item < call.items:
-        first = item % chunks * call.chunk
-        tile, group = item // chunks % tiles, item // (chunks * tiles)
-        origin = schedule.tile_origin(g, tile)
-        run_item(blob, group, origin, first, min(first + call.chunk, panels), scratch)
+        group, origin, first, end = tile_and_panels(call, g, item)
+        run_item(blob, group, origin, first, end, scratch)
         item = next_item(blob)
 
 

@@ -17,7 +17,6 @@ One work item is a load tile and a chunk of filter panels:
 
 import functools
 
-import numpy as np
 from numba import types
 
 from implicit_conv.kernels.cpu import memory
@@ -36,6 +35,7 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
+from implicit_conv.kernels.cpu.work import bounds, tile_and_panels
 
 ARGUMENTS = (
     "w",  # addresses: first filter, buffer, offset of each element's view, initial sums, output
@@ -140,9 +140,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     _, rows, columns = schedule.tile_extent(g, n, p, q)
-    low, high = -np.inf, np.inf
-    if call.clamps:
-        low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
+    low, high = bounds(call)
     staged = is_staged(call)
     elements = g.C * g.R * g.S
     filter_bytes = call.w_k if call.w else elements * call.itemsize
@@ -180,16 +178,12 @@ def pixel_lanes(blob, thread):
     """The launchable operator: items are (group, load tile, chunk of panels)."""
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
-    panels, tiles = schedule.panel_count(g), schedule.tile_count(g)
-    chunks = schedule.ceil_div(panels, call.chunk)
     item = next_item(blob)
     if item < call.items:
         write_views(call, g, scratch + call.runs)
     while item < call.items:
-        first = item % chunks * call.chunk
-        tile, group = item // chunks % tiles, item // (chunks * tiles)
-        origin = schedule.tile_origin(g, tile)
-        run_item(blob, group, origin, first, min(first + call.chunk, panels), scratch)
+        group, origin, first, end = tile_and_panels(call, g, item)
+        run_item(blob, group, origin, first, end, scratch)
         item = next_item(blob)
 
 

@@ -17,7 +17,6 @@ Filters are packed as ``[channel][tap]``, row by row.
 import functools
 from typing import NamedTuple
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 
@@ -37,6 +36,7 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
+from implicit_conv.kernels.cpu.work import bounds
 
 ARGUMENTS = (
     "a",  # addresses: buffer, filter, row table, initial sum, output
@@ -304,9 +304,7 @@ def run_item(blob, origin, first, end, panels, scratch):
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     _, rows, columns = schedule.tile_extent(g, n, p, q)
-    low, high = -np.inf, np.inf
-    if call.clamps:
-        low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
+    low, high = bounds(call)
     staged = is_staged(call)
     phase = phase_bytes(call, g)
     pitch = phase * g.phases_w

@@ -35,6 +35,7 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.winograd_transforms import TAPS
+from implicit_conv.kernels.cpu.work import bounds, tile_and_panels
 
 
 @kernel()
@@ -131,9 +132,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     runs = scratch + call.runs
     memory.write(runs, 0)
     memory.write(runs + 8, g.C)
-    low, high = -np.inf, np.inf
-    if call.clamps:
-        low, high = memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
+    low, high = bounds(call)
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
         filters = min(g.tile_k, g.K - k)
@@ -159,14 +158,10 @@ def winograd(blob, thread):
     """The launchable operator: items are (group, load tile, chunk of panels)."""
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
-    panels, tiles = schedule.panel_count(g), schedule.tile_count(g)
-    chunks = schedule.ceil_div(panels, call.chunk)
     item = next_item(blob)
     while item < call.items:
-        first = item % chunks * call.chunk
-        tile, group = item // chunks % tiles, item // (chunks * tiles)
-        origin = schedule.tile_origin(g, tile)
-        run_item(blob, group, origin, first, min(first + call.chunk, panels), scratch)
+        group, origin, first, end = tile_and_panels(call, g, item)
+        run_item(blob, group, origin, first, end, scratch)
         item = next_item(blob)
 
 

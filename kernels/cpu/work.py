@@ -1,0 +1,30 @@
+"""Work items: what launchable operators have in common when they take one up."""
+
+import numpy as np
+
+from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu.cache import kernel
+from implicit_conv.kernels.cpu.compiled import schedule
+
+
+@kernel()
+def tile_and_panels(call, g, item):
+    """(group, origin of the load tile, first panel, end of its panels) of a work item.
+
+    Items count chunks of panels fastest, then load tiles, then groups.
+    """
+    panels, tiles = schedule.panel_count(g), schedule.tile_count(g)
+    chunks = schedule.ceil_div(panels, call.chunk)
+    first = item % chunks * call.chunk
+    tile, group = item // chunks % tiles, item // (chunks * tiles)
+    return group, schedule.tile_origin(g, tile), first, min(first + call.chunk, panels)
+
+
+@kernel()
+def bounds(call):
+    """(low, high) that a microkernel clamps its sums to; infinite where the staging tile finishes
+    them.
+    """
+    if call.clamps:
+        return memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
+    return -np.inf, np.inf
