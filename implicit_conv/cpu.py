@@ -88,7 +88,7 @@ def bits(array: Array) -> Array:
 @functools.lru_cache(maxsize=512)
 def operator(plan: Plan, recording: bool = False) -> Operator:
     """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
-    from implicit_conv.kernels.cpu.operator import Depthwise, Fprop, PixelLanes, Planes, Winograd
+    from implicit_conv.kernels.cpu.operators import Depthwise, Fprop, PixelLanes, Planes, Winograd
 
     g = plan.geometry
     machine = g, number_format(plan), plan.lanes, plan.arch.fma

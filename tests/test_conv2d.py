@@ -11,7 +11,7 @@ from implicit_conv import conv2d, tiling
 from implicit_conv.api import run_plan
 from implicit_conv.arch import cpu_arch
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.kernels.cpu.operator import panel_widths, register_tiles
+from implicit_conv.kernels.cpu.shapes import panel_widths, register_tiles
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case, error_units, to_nchw

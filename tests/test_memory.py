@@ -95,7 +95,7 @@ class Guard:
 
 def guard_engine(guard):
     """Have the engine take scratch, packed filters and initial sums from `guard`."""
-    from implicit_conv.kernels.cpu import operator, pool, prepared
+    from implicit_conv.kernels.cpu import operator, operators, pool, prepared
 
     class Apart(sizes.ScratchLayout):
         """A thread's scratch with guard pages between the parts."""
@@ -136,7 +136,7 @@ def guard_engine(guard):
     operator.Operator.initial_sums = lambda self, bias: guard.like(initial_sums(self, bias))
     operator.aligned_bytes = lambda size: guard.array((size,), np.uint8, [0], [1])
     operator.Launch, prepared.POOL = Launch, Pool()
-    operator.ScratchLayout = sizes.ScratchLayout = Apart
+    operators.ScratchLayout = sizes.ScratchLayout = Apart
 
 
 def draw(rng, algorithm):

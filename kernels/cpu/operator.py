@@ -4,7 +4,6 @@ An operator holds what does not change between calls: entries, kernel table, scr
 prepares launches for arrays of given strides; a call of one fills in addresses.
 """
 
-import itertools
 import math
 
 import numpy as np
@@ -12,78 +11,20 @@ import numpy as np
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.cpu import amx as amx_kernels
-from implicit_conv.kernels.cpu import (
-    depthwise,
-    fprop,
-    panels,
-    pixel_lanes,
-    planes,
-    table,
-    winograd,
-    winograd_transforms,
-)
+from implicit_conv.kernels.cpu import panels, table
 from implicit_conv.kernels.cpu.call import Call
 from implicit_conv.kernels.cpu.epilogue import compile_store_tile
 from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.pool import aligned_bytes
 from implicit_conv.kernels.cpu.prepared import Launch
-from implicit_conv.kernels.cpu.sizes import (
-    PIXEL_ROWS,
-    PLANE_ROWS,
-    ScratchLayout,
-    depthwise_layout,
-    depthwise_packed_bytes,
-    depthwise_packs,
-    depthwise_panel_bytes,
-    panel_bytes,
-    pixel_lanes_layout,
-    planes_layout,
-    scratch_layout,
-    winograd_layout,
-    winograd_panel_bytes,
-)
+from implicit_conv.kernels.cpu.shapes import panel_widths
+from implicit_conv.kernels.cpu.sizes import panel_bytes
 from implicit_conv.kernels.cpu.storage import SIZES
 from implicit_conv.kernels.cpu.transpose import transposes
 
 PACKED_BYTES_PER_THREAD = 256 << 10  # about 10 us of packing: less does not pay for a wake-up
 NO_ACTIVATION = (float(CLAMP), -math.inf, math.inf)
-
-
-def register_tiles(g):
-    """All (groups, inner) shapes of register tiles that the tiles of `g` are cut into."""
-    shapes = set()
-    for n, p, q in _tile_extents(g):
-        _, group, inner = schedule.by_role(g, n, p, q)
-        step = max(1, g.tile_m // inner)
-        groups = {min(step, group), group % step} - {0}
-        shapes |= {(count, height) for count in groups for height in _heights(g, inner)}
-    return sorted(shapes)
-
-
-def box_tiles(g, m):
-    """Likewise for Winograd, whose register tiles span the boxes of a load tile."""
-    extents = _tile_extents(g)
-    return sorted({(1, h) for n, p, q in extents for h in _heights(g, n * p * q // m**2)})
-
-
-def _heights(g, pixels):
-    """Heights of the register tiles that `pixels` are cut into."""
-    parts = schedule.ceil_div(pixels, g.tile_m)
-    return {(i + 1) * pixels // parts - i * pixels // parts for i in range(parts)}
-
-
-def _tile_extents(g):
-    """All (images, rows, columns) that tiles of `g` have: whole ones and the last."""
-    axes = ((g.N, g.tile_n), (g.P, g.tile_p), (g.Q, g.tile_q))
-    return list(itertools.product(*({min(size, t), size % t} - {0} for size, t in axes)))
-
-
-def panel_widths(g, lanes):
-    """Vectors of the panels of `g`: 2 for a whole one, 1 for a last one that one holds."""
-    rest = g.K % g.tile_k
-    widths = {g.tile_k // lanes} if g.K >= g.tile_k else set()
-    return sorted(widths | ({schedule.ceil_div(rest, lanes)} if rest else set()))
 
 
 class Operator:
@@ -231,185 +172,6 @@ class Operator:
                 compiled = amx_kernels.compile_microkernel if self.amx else compile_microkernel
                 parts[slot] = compiled(tile)
         return parts
-
-
-class Fprop(Operator):
-    """The schedule itself: implicit GEMM."""
-
-    rounds = True
-
-    def _own_parts(self, recording):
-        return self._multiply_parts(register_tiles(self.g), recording)
-
-    def _entry(self):
-        return fprop.compile_fprop().address
-
-    def _packer(self):
-        return panels.compile_pack().address
-
-    def _layout(self, packs):
-        paired = self.form.channels > 1
-        return scratch_layout(
-            self.g, self.itemsize, self.lanes, self.chunk, self.in_place, packs, paired
-        )
-
-    def _packing_layout(self):
-        layout = self._layout(packs=True)
-        return ScratchLayout(0, 0, 0, layout.packing, 0)
-
-
-class Winograd(Operator):
-    """Winograd F(m x m, 3x3); `g` is rounded up to whole boxes, `end` is the true (P, Q)."""
-
-    def __init__(self, m, *arguments, **options):
-        self.winograd = m
-        super().__init__(*arguments, **options)
-
-    def _group_bytes(self):
-        return winograd_panel_bytes(self.g, self.lanes, self.itemsize, self.winograd)
-
-    def _own_parts(self, recording):
-        m = self.winograd
-        transforms = winograd_transforms.compile_transforms(
-            m, self.g.stride_h, self.lanes, self.itemsize, self.fma
-        )
-        return transforms | self._multiply_parts(box_tiles(self.g, m), recording)
-
-    def _entry(self):
-        return winograd.compile_winograd().address
-
-    def _packer(self):
-        return winograd.compile_pack().address
-
-    def _layout(self, packs):
-        return winograd_layout(self.g, self.itemsize, self.lanes, self.winograd, packs)
-
-    def _packing_layout(self):
-        layout = self._layout(packs=True)
-        return ScratchLayout(0, 0, 0, layout.packing, layout.panel)
-
-
-class Depthwise(Operator):
-    """Depthwise: `g` takes all groups as channels of one, a panel is a block of channels."""
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.packs_in_loop = depthwise_packs(self.g, self.itemsize)
-        self.group_bytes = depthwise_panel_bytes(self.g, self.itemsize)  # of a channel block
-        self.packed_bytes = depthwise_packed_bytes(self.g, self.itemsize)
-        self.constant["panel_group"] = self.group_bytes
-        self.constant["row_kernels"] = self._row() is not None
-
-    def _require_for_filters(self, w, axes):
-        if self.transposes:
-            self._require(table.TRANSPOSE_IN)
-
-    def _own_parts(self, recording):
-        extents = {(self.g.tile_m, q) for *_, q in _tile_extents(self.g)}
-        whole = {h for m, q in extents for h in (min(m, q), q % m)} - {0}
-        if self.in_place:  # border pixels are computed one by one, and what is left between them
-            whole = set(range(1, min(self.g.tile_m, self.g.Q) + 1))
-        row = self._row()
-        single = {1} if row and self.in_place else set() if row else whole
-        kinds = [(table.DEPTHWISE, None, single), (table.DEPTHWISE_ROW, row, whole if row else ())]
-        parts = {table.PACK_BLOCK: depthwise.compile_pack_channels(self.lanes, self.form)}
-        return parts | {
-            slot + height: depthwise.compile_microkernel(
-                height, kind, self.lanes, self.itemsize, self.fma
-            )
-            for slot, kind, heights in kinds
-            for height in heights
-        }
-
-    def _row(self):
-        """(taps, stride) of kernels that take a filter row at once; None where taps lie apart."""
-        g = self.g
-        stride = g.stride_w if self.in_place else 1
-        together = g.dilation_w == 1 and (self.in_place or g.phases_w == 1)
-        if not together or stride > 2 or not 2 <= g.S <= depthwise.ROW_TAPS:
-            return None
-        return g.S, stride
-
-    def _entry(self):
-        return depthwise.compile_depthwise().address
-
-    def _packer(self):
-        return depthwise.compile_pack().address
-
-    def _layout(self, packs):
-        return depthwise_layout(self.g, self.itemsize, self.lanes, self.in_place, packs)
-
-    def _packing_layout(self):
-        return ScratchLayout(0, 0, 0, 0, 0)
-
-
-class Planes(Depthwise):
-    """Depthwise over planes, a channel at a time; a chunk is the channels of a work item."""
-
-    transposes = False
-
-    def _own_parts(self, recording):
-        heights = {
-            h for _, p, _ in _tile_extents(self.g) for h in (min(p, PLANE_ROWS), p % PLANE_ROWS)
-        }
-        taps = tuple(self._column_tap(s) for s in range(self.g.S))
-        parts = {
-            table.PLANES + rows: planes.compile_microkernel(
-                rows, taps, self.lanes, self.itemsize, self.fma
-            )
-            for rows in heights - {0}
-        }
-        step = self.g.step_w
-        parts[table.LOAD_ROWS] = planes.compile_load_rows(step, self.lanes, self.itemsize)
-        parts[table.WRITE_LOADS] = planes.compile_write_loads(recording)
-        return parts
-
-    def _column_tap(self, s):
-        """(phase buffer, shift) of filter column s."""
-        b = s % self.g.phases_w
-        return b, schedule.tap_column(self.g, s) - schedule.buffer_column(self.g, b)
-
-    def _entry(self):
-        return planes.compile_planes().address
-
-    def _packer(self):
-        return planes.compile_pack().address
-
-    def _layout(self, packs):
-        return planes_layout(self.g, self.itemsize, self.lanes, packs)
-
-
-class PixelLanes(Operator):
-    """fprop over planes, pixels as vector lanes; filters are read where they lie."""
-
-    transposes = False
-
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        self.packs_in_loop = True
-
-    def _own_parts(self, recording):
-        g = self.g
-        filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
-        heights = {
-            h for _, p, _ in _tile_extents(g) for h in (min(p, PIXEL_ROWS), p % PIXEL_ROWS)
-        } - {0}
-        parts = {
-            table.pixel_lanes_slot(k, rows): pixel_lanes.compile_microkernel(
-                k, rows, self.lanes, self.itemsize, self.fma
-            )
-            for k in filters
-            for rows in heights
-        }
-        parts[table.LOAD_ROWS] = planes.compile_load_rows(g.step_w, self.lanes, self.itemsize)
-        parts[table.WRITE_LOADS] = planes.compile_write_loads(recording)
-        return parts
-
-    def _entry(self):
-        return pixel_lanes.compile_pixel_lanes().address
-
-    def _layout(self, packs):
-        return pixel_lanes_layout(self.g, self.itemsize, self.lanes)
 
 
 def _filter_strides(w, axes):
