@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from implicit_conv import tma as tma
+    from implicit_conv.api import clear_plan_cache as clear_plan_cache
     from implicit_conv.api import conv2d as conv2d
+    from implicit_conv.api import plan_cache_size as plan_cache_size
     from implicit_conv.api import plan_conv2d as plan_conv2d
     from implicit_conv.columns import col2im as col2im
     from implicit_conv.columns import im2col as im2col
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "clear_plan_cache": "api",
     "col2im": "columns",
     "conv2d": "api",
     "im2col": "columns",
+    "plan_cache_size": "api",
     "plan_conv2d": "api",
     "config": "settings",
     "Plan": "plan",
@@ -42,10 +46,12 @@ __all__ = [
     "Plan",
     "PlanError",
     "ShapeError",
+    "clear_plan_cache",
     "col2im",
     "config",
     "conv2d",
     "im2col",
+    "plan_cache_size",
     "plan_conv2d",
     "tma",
 ]

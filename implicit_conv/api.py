@@ -10,22 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv import cpu
+from implicit_conv import cpu, known
 from implicit_conv.activation import Activation, parse_activation
 from implicit_conv.arch import cpu_arch
-from implicit_conv.arrays import (
-    Array,
-    as_array,
-    check_like_output,
-    check_vector,
-    dtype_name,
-    numpy_dtype,
-    writable_directly,
-)
-from implicit_conv.cpu import PackedFilter
-from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.arrays import Array, as_array, dtype_name
+from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.plan import Plan, plan
 from implicit_conv.problem import Padding, Problem, frozen
+from implicit_conv.run import convolve
 from implicit_conv.settings import current
 
 LOG = logging.getLogger("implicit_conv")
@@ -136,6 +128,19 @@ def conv2d(
            [6., 9., 6.],
            [4., 6., 4.]], dtype=float32)
     """
+    given, key = (x, w), None
+    if type(x) is type(w) is np.ndarray and residual is None and out is None:
+        settings = current()
+        key = (
+            x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype, bias is None,
+            frozen("stride", stride), frozen("padding", padding), frozen("dilation", dilation),
+            frozen("groups", groups), layout, weight_layout, activation, out_dtype, precision,
+            algorithm, device, settings.device, settings.algorithm, settings.num_threads,
+            settings.subnormals,
+        )  # fmt: skip
+        call = known.find(key)
+        if call is not None and x.flags.aligned and w.flags.aligned:
+            return call(x, w, bias)
     if isinstance(x, np.ndarray):
         x, w = as_array("x", x), as_array("w", w)
     else:
@@ -150,10 +155,12 @@ def conv2d(
         weight_layout=weight_layout, activation=activation, out_dtype=out_dtype,
         precision=precision, algorithm=algorithm, device=device,
     )  # fmt: skip
-    if isinstance(chosen, Plan):
-        x = x[None] if chosen.unbatched else x
-        return _convolve(chosen, x, w, bias, residual, out)
-    return chosen(x, w, bias, residual=residual, out=out)
+    if not isinstance(chosen, Plan):
+        return chosen(x, w, bias, residual=residual, out=out)
+    y = convolve(chosen, x[None] if chosen.unbatched else x, w, bias, residual, out)
+    if key is not None and x is given[0] and w is given[1]:
+        known.remember(key, chosen, x, w, y, bias is not None)
+    return y
 
 
 def _foreign(x: object, w: object, device: str | None) -> tuple[Any, Any, str | None]:
@@ -300,100 +307,13 @@ def _out_dtype(out_dtype: object, dtype: str) -> str:
     return name
 
 
-def pack_filter(chosen: Plan, w: object) -> PackedFilter:
-    """`w` checked against the plan's problem, and packed."""
-    return cpu.pack(chosen, _check_filter(chosen, w))
+def plan_cache_size() -> int:
+    """How many plans `conv2d` and `plan_conv2d` keep: at most 512, the last used."""
+    return _plan_conv2d.cache_info().currsize
 
 
-def _check_filter(chosen: Plan, w: object) -> Array:
-    problem = chosen.problem
-    array = as_array("w", w)
-    if array.dtype != problem.dtype:
-        raise DTypeError(f"w is {array.dtype} but the plan was made for {problem.dtype}")
-    if array.shape != problem.weight_shape:
-        raise ShapeError(
-            f"w has shape {array.shape} but the plan was made for {problem.weight_shape}"
-        )
-    return array
-
-
-def run_plan(
-    chosen: Plan, x: object, w: object, bias: object, residual: object, out: Array | None
-) -> Array:
-    """The arrays checked against the plan's problem, and convolved."""
-    problem = chosen.problem
-    x = as_array("x", x)
-    if chosen.unbatched and x.ndim == 3:
-        x = x[None]
-    if x.dtype != problem.dtype:
-        raise DTypeError(f"x is {x.dtype} but the plan was made for {problem.dtype}")
-    if x.shape != problem.input_shape:
-        raise ShapeError(f"x has shape {x.shape} but the plan was made for {problem.input_shape}")
-    if not isinstance(w, PackedFilter):
-        w = _check_filter(chosen, w)
-    elif w.key != cpu.filter_key(chosen):
-        raise ShapeError(
-            "w was packed in another order than this plan reads: for another problem, or by a plan "
-            "that chose another algorithm or tile; pack it with this plan"
-        )
-    return _convolve(chosen, x, w, bias, residual, out)
-
-
-def _convolve(
-    chosen: Plan,
-    x: Array,
-    w: PackedFilter | Array,
-    bias: object,
-    residual: object,
-    out: Array | None,
-) -> Array:
-    """Convolve an x and a filter that fit the plan; what is added and written is checked here."""
-    problem = chosen.problem
-    if bias is not None:
-        bias = check_vector("bias", bias, problem.K, problem.sum_dtype)
-    shape = problem.output_shape[1:] if chosen.unbatched else problem.output_shape
-    if residual is not None:
-        residual = as_array("residual", residual)
-        check_like_output("residual", residual, shape, problem.dtype)
-    if out is not None:
-        _check_out(out, shape, chosen.out_dtype or problem.dtype)
-    filters = w.panels if isinstance(w, PackedFilter) else w
-    direct = (
-        out is not None
-        and out.dtype == chosen.y_dtype
-        and writable_directly(out, (x, filters, residual))
-    )
-    y = out if direct else np.empty(shape, numpy_dtype(chosen.y_dtype))
-    _run(chosen, x, w, y, bias, residual)  # type: ignore[arg-type]
-    if out is not None:
-        if not direct:
-            out[...] = y
-        return out
-    assert y is not None
-    return y if chosen.out_dtype in (None, chosen.y_dtype) else y.astype(chosen.out_dtype)
-
-
-def _run(
-    chosen: Plan,
-    x: Array,
-    w: PackedFilter | Array,
-    y: Array,
-    bias: Array | None,
-    residual: Array | None,
-) -> None:
-    """Run the engine on 4-d arrays; without channels the sum is empty, as if of one channel of
-    zeros.
-    """
-    if y.size == 0:
-        return
-    if chosen.unbatched:
-        y, residual = y[None], None if residual is None else residual[None]
-    cpu.run(chosen, x, w, y, bias=bias, residual=residual)
-
-
-def _check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:
-    if not isinstance(out, np.ndarray):
-        raise DTypeError(f"out must be a numpy array, not {type(out).__name__}")
-    if not out.flags.writeable:
-        raise ShapeError("out is read-only; pass a writable array")
-    check_like_output("out", out, shape, dtype)
+def clear_plan_cache() -> None:
+    """Let go of all plans, and of the launches made ready for them."""
+    known.clear()
+    cpu.operator.cache_clear()
+    _plan_conv2d.cache_clear()

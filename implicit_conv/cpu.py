@@ -137,30 +137,48 @@ def run(
         gemm_im2col.run(plan, x, filters, y, bias, residual)
         return
     x, y, w = bits(x), bits(y), _launched(plan, w)
+    prepared = prepare(plan, x, w, y, bias is not None, residual, record)
+    if prepared.swapped and not isinstance(w, PackedFilter):
+        for n in range(x.shape[0]):
+            a, b, to, added = _swapped(plan, x, w, y, residual, n)
+            prepared.run(a, b, to, bias, added)
+    elif isinstance(w, PackedFilter):
+        prepared.run_packed(x, w.address, y, bias, residual)
+    else:
+        prepared.run(x, w, y, bias, residual)
+
+
+def ready(plan: Plan, x: Array, w: Array, y: Array, biased: bool) -> Prepared | None:
+    """The launches of plain 4-d arrays of these strides; None where `run` does more than start
+    them.
+    """
+    converted = bits(x) is not x or bits(y) is not y or _launched(plan, w) is not w
+    if plan.algorithm == "gemm_im2col" or plan.swapped or y.size == 0 or converted:
+        return None
+    return prepare(plan, x, w, y, biased, None, 0)
+
+
+def prepare(
+    plan: Plan,
+    x: Array,
+    w: PackedFilter | Array,
+    y: Array,
+    biased: bool,
+    residual: Array | None,
+    record: int,
+) -> Prepared:
+    """The launches for arrays of these strides, which `plan` keeps."""
     key = (
-        x.strides, y.strides, residual is not None and residual.strides, bias is not None,
+        x.strides, y.strides, residual is not None and residual.strides, biased,
         isinstance(w, PackedFilter) or w.strides, record,
     )  # fmt: skip
     prepared = plan.prepared.get(key)
     if prepared is None:
-        prepared = _prepare(plan, x, w, y, bias, residual, record)
+        prepared = _prepare(plan, x, w, y, biased, residual, record)
         if len(plan.prepared) >= PREPARED_LAUNCHES:
             plan.prepared.clear()
         plan.prepared[key] = prepared
-    sums = None if bias is None else prepared.operator.initial_sums(bias)
-    if prepared.swapped and not isinstance(w, PackedFilter):
-        for n in range(x.shape[0]):
-            a, b, to, added = _swapped(plan, x, w, y, residual, n)
-            if prepared.packing is None:
-                prepared.main(a, b, to, sums=sums, residual=added)
-            else:
-                prepared.pack_and_run(a, b, to, sums, added)
-    elif isinstance(w, PackedFilter):
-        prepared.main(x, None, y, panels=w.address, sums=sums, residual=residual)
-    elif prepared.packing is None:
-        prepared.main(x, w, y, sums=sums, residual=residual)
-    else:
-        prepared.pack_and_run(x, w, y, sums, residual)
+    return prepared
 
 
 def _prepare(
@@ -168,7 +186,7 @@ def _prepare(
     x: Array,
     w: PackedFilter | Array,
     y: Array,
-    bias: Array | None,
+    biased: bool,
     residual: Array | None,
     record: int,
 ) -> Prepared:
@@ -177,7 +195,7 @@ def _prepare(
 
     plan = suited(plan, x, w, y, residual)
     if plan.swapped and not isinstance(w, PackedFilter):
-        return _prepare_swapped(plan, _swapped(plan, x, w, y, residual, 0), bias, record)
+        return _prepare_swapped(plan, _swapped(plan, x, w, y, residual, 0), biased, record)
     if plan.collapsed:
         x, y = _as_row(plan, x), _as_row(plan, y)
         residual = None if residual is None else _as_row(plan, residual)
@@ -187,7 +205,7 @@ def _prepare(
     in_loop = plain if engine.packs_in_loop else None
     main = engine.prepare(
         x, y, LAYOUTS[plan.problem.layout], plan.threads, residual=residual,
-        bias=bias is not None, activation=plan.activation, w=in_loop, weight_axes=axes,
+        biased=biased, activation=plan.activation, w=in_loop, weight_axes=axes,
         record=record,
     )  # fmt: skip
     packing = None
@@ -197,7 +215,7 @@ def _prepare(
 
 
 def _prepare_swapped(
-    plan: Plan, arrays: tuple[Array, Array, Array, Array | None], bias: Array | None, record: int
+    plan: Plan, arrays: tuple[Array, Array, Array, Array | None], biased: bool, record: int
 ) -> Prepared:
     """The launches for one image whose filters and pixels have traded places."""
     from implicit_conv.kernels.cpu.prepared import Prepared
@@ -205,7 +223,7 @@ def _prepare_swapped(
     engine, order = operator(plan, record != 0), (0, 1, 2, 3)
     a, b, y, residual = arrays
     main = engine.prepare(
-        a, y, order, plan.threads, residual=residual, bias=bias is not None,
+        a, y, order, plan.threads, residual=residual, biased=biased,
         activation=plan.activation, w=b if engine.packs_in_loop else None, weight_axes=order,
         record=record,
     )  # fmt: skip

@@ -179,7 +179,7 @@ class Plan:
         ShapeError, DTypeError
             A filter that is not the one the plan was made for.
         """
-        from implicit_conv.api import pack_filter
+        from implicit_conv.run import pack_filter
 
         return pack_filter(self, w)
 
@@ -199,7 +199,7 @@ class Plan:
         ShapeError, DTypeError
             Arrays that are not those the plan was made for.
         """
-        from implicit_conv.api import run_plan
+        from implicit_conv.run import run_plan
 
         return run_plan(self, x, w, bias, residual, out)
 

@@ -15,13 +15,13 @@ from llvmlite import ir
 
 from implicit_conv import arch as arches
 from implicit_conv import cpu, tiling
-from implicit_conv.api import run_plan
 from implicit_conv.arch import cpu_arch
 from implicit_conv.kernels.cpu import amx, cache
 from implicit_conv.kernels.cpu.microkernel import ARGUMENTS, RegisterTile
 from implicit_conv.kernels.cpu.vector import I8, I64, VOID, i64
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
+from implicit_conv.run import run_plan
 from implicit_conv.testing import Case, error_units, to_nchw
 
 UNITS = 16

@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from implicit_conv import conv2d, tiling
-from implicit_conv.api import run_plan
 from implicit_conv.arch import cpu_arch
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels.cpu.shapes import panel_widths, register_tiles
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
+from implicit_conv.run import run_plan
 from implicit_conv.testing import Case, error_units, to_nchw
 
 STRICT_UNITS = 16  # the bound for normal data

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import implicit_conv as ic
 from implicit_conv import cpu, tiling
-from implicit_conv.api import run_plan
 from implicit_conv.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
+from implicit_conv.run import run_plan
 from implicit_conv.testing import Case, error_units, to_nchw
 
 UNITS = 16  # of eps * sum|x||w|, eps = 2^-24, beside the one rounding to 16 bits

@@ -18,12 +18,12 @@ import pytest
 
 import implicit_conv
 from implicit_conv import cpu, tiling, tiling_pixels
-from implicit_conv.api import run_plan
 from implicit_conv.arch import cpu_arch
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels.cpu import sizes
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
+from implicit_conv.run import run_plan
 from implicit_conv.testing import Case
 
 PROBLEMS = 150

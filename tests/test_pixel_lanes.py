@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from implicit_conv import cpu, plan_conv2d
 from implicit_conv import plan as planner
-from implicit_conv.api import run_plan
 from implicit_conv.arch import cpu_arch
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
+from implicit_conv.run import run_plan
 from implicit_conv.testing import Case
 
 thorough = settings(

@@ -1,11 +1,11 @@
 """The pool of scratch memory: what it lends is large enough, whatever interrupts it."""
 
-import contextlib
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from implicit_conv.kernels.cpu.pool import Block, Pool
+from implicit_conv.kernels.cpu.pool import Pool
 
 
 class InterruptError(Exception):
@@ -38,7 +38,6 @@ def interrupted(call, *arguments, at):
 @pytest.mark.parametrize("at", range(1, 12))
 def test_an_interrupt_leaves_blocks_of_their_sizes(at):
     pool = Pool()
-    pool._lock = contextlib.nullcontext()  # which a trace function could leave held
     sizes = (64, 4096, 1 << 20)
     for block in [pool.take(size) for size in sizes]:
         interrupted(pool.give, block, at=at)
@@ -49,14 +48,42 @@ def test_an_interrupt_leaves_blocks_of_their_sizes(at):
         assert lent.memory.nbytes >= lent.size >= size
 
 
-def test_the_smallest_that_will_do_and_no_more_than_may_be_kept():
-    pool = Pool(kept_bytes=1000)
-    small, large = pool.take(100), pool.take(800)
+def test_blocks_are_lent_once_and_again():
+    pool = Pool()
+    first, second = pool.take(100), pool.take(100)
+    assert abs(first.address - second.address) >= 100
+    pool.give(first)
+    assert pool.take(65) is first
+    assert pool.take(65) is not first
+    assert pool.take(2049).size == 4096
+
+
+def test_no_more_is_kept_than_may_be():
+    pool = Pool(kept_bytes=1 << 20)
+    old, block, large = pool.take(400_000), pool.take(900_000), pool.take(2_000_000)
+    pool.give(old)
     pool.give(large)
-    pool.give(small)
-    assert pool.take(90) is small
-    assert pool.take(90) is large
-    pool.give(large)
-    pool.give(Block(900, large.address + 1, None))
-    assert pool.take(801).size == 900
-    assert pool.take(10) is not large
+    assert pool.take(2_000_000) is not large
+    pool.give(block)
+    assert pool.take(900_000) is block, "what was asked for last"
+    assert pool.take(400_000) is not old
+
+
+def test_threads_lend_each_block_to_one():
+    pool = Pool()
+    lent, taken = set(), []
+
+    def work():
+        for size in 100, 5000, 300_000:
+            for _ in range(200):
+                block = pool.take(size)
+                taken.append(block.address in lent)
+                lent.add(block.address)
+                lent.discard(block.address)
+                pool.give(block)
+
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(work) for _ in range(4)]:
+            done.result()
+    assert not any(taken)
+    assert len(taken) == 4 * 3 * 200

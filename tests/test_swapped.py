@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from implicit_conv import cpu, tiling
-from implicit_conv.api import conv2d, run_plan
+from implicit_conv.api import conv2d
 from implicit_conv.arch import cpu_arch
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
+from implicit_conv.run import run_plan
 from implicit_conv.testing import Case
 
 thorough = settings(

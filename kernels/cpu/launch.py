@@ -120,19 +120,21 @@ def _tensor(element, readonly):
 @kernel(
     [
         types.void(
-            types.int64[::1], _tensor(x, True), _tensor(x, True), _tensor(y, True), types.int64,
-            types.int64,
+            types.int64[::1], _tensor(x, True), _tensor(x, True), _tensor(y, True), types.boolean,
+            types.int64, types.int64, types.int64,
         )
         for x, y in TENSORS
     ]
 )  # fmt: skip
-def place(blob, x, w, y, panels, scratch):
+def _place(blob, x, w, y, packed, panels, scratch, entry):
     """Fill in the addresses of three 4-d arrays, six times as fast as asking numpy for them.
 
-    Where `panels` are given, an address too, they take the place of w.
+    The filter is `w`, or `packed`. Where an `entry` is given, run it, in this thread.
     """
     blob[X], blob[Y], blob[SCRATCH] = x.ctypes.data, y.ctypes.data, scratch
-    blob[W], blob[PANELS] = 0 if panels else w.ctypes.data, panels
+    blob[W], blob[PANELS] = 0 if packed else w.ctypes.data, panels
+    if entry:
+        _run_thread(entry, blob.ctypes.data, 0, blob[FLUSHES])
 
 
 def launch(entry, blob, threads):
@@ -144,3 +146,13 @@ def launch(entry, blob, threads):
             _run_parallel()(entry, blob, threads)
     else:
         _run_parallel()(entry, blob, threads)
+
+
+def launch_on(x, w, y, panels, scratch, entry, blob, threads):
+    """`launch` on 4-d arrays x, w, y; `panels` (packed filters, read where w is None) and `scratch`
+    are addresses.
+    """
+    alone = threads == 1 or _forked
+    _place(blob, x, x if w is None else w, y, w is None, panels, scratch, entry if alone else 0)
+    if not alone:
+        launch(entry, blob, threads)

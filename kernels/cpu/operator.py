@@ -64,7 +64,7 @@ class Operator:
     def pack(self, w, axes, threads, record=0):
         """Panels of `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
         packed = aligned_bytes(self.packed_bytes)
-        self.prepare_packing(w, axes, threads, record)(w=w, panels=packed.ctypes.data)
+        self.prepare_packing(w, axes, threads, record)(w, w, w, panels=packed.ctypes.data)
         return packed
 
     def prepare_packing(self, w, axes, threads, record=0):
@@ -81,7 +81,7 @@ class Operator:
         )  # fmt: skip
 
     def prepare(
-        self, x, y, axes, threads, *, residual=None, bias=False, activation=NO_ACTIVATION,
+        self, x, y, axes, threads, *, residual=None, biased=False, activation=NO_ACTIVATION,
         w=None, weight_axes=None, record=0,
     ):  # fmt: skip
         """A launch of y = activation(conv(x, w) + bias + residual) for arrays of these strides.
@@ -113,8 +113,8 @@ class Operator:
                 x_element=x_c * self.form.channels, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
                 residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
                 bias=self.zeros.ctypes.data,
-                bias_panel=sums if bias and not self.swapped else 0,
-                bias_pixel=sums if bias and self.swapped else 0,
+                bias_panel=sums if biased and not self.swapped else 0,
+                bias_pixel=sums if biased and self.swapped else 0,
                 items=self.items, chunk=self.chunk, in_place=self.in_place, clamps=clamps,
                 rounds=narrow,
                 staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
@@ -123,7 +123,7 @@ class Operator:
         )  # fmt: skip
 
     def initial_sums(self, bias):
-        """`bias` by whole panels: what a launch prepared with a bias begins its sums with."""
+        """`bias` by whole panels: what a launch that is biased begins its sums with."""
         g = self.g
         if self.swapped:
             return np.repeat(bias.astype(self.form.sums), g.tile_k)

@@ -1,8 +1,6 @@
 """Memory that outlives a call: fresh memory would cost a page fault every 4 KiB, each time."""
 
-import os
-import threading
-from bisect import bisect_left, insort
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +8,7 @@ import numpy as np
 from implicit_conv.kernels.cpu.sizes import LINE
 
 KEPT_BYTES = 64 << 20  # what the pool may hold while nobody uses it
+SMALL_BYTES = 256 << 10  # blocks of which there is at most one for each thread that ever called
 
 
 class Block(NamedTuple):
@@ -28,31 +27,35 @@ def aligned_bytes(size: int) -> Any:
 
 
 class Pool:
-    """Blocks that are lent out one at a time, from any thread."""
+    """Blocks that are lent out one at a time, from any thread: a list for each power of two.
+
+    It needs no lock: threads, forks and interrupts come between its steps, `pop` and `append`,
+    never within one.
+    """
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes
-        # By size. One list, changed in one step: an interrupt between two would leave a wrong pool.
-        self._free: list[Block] = []
-        self._lock = threading.Lock()
+        self._free: defaultdict[int, list[Block]] = defaultdict(list)
 
     def take(self, size: int) -> Block:
-        """The smallest free block of at least `size` bytes; it begins on a cache line."""
-        with self._lock:
-            index = bisect_left(self._free, (size,))
-            if index < len(self._free):
-                return self._free.pop(index)
-        memory = aligned_bytes(size)
-        return Block(size, memory.ctypes.data, memory)
+        """A block of `size` bytes, rounded up to a power of two; it begins on a cache line."""
+        size = 1 << (size - 1).bit_length()
+        try:
+            return self._free[size].pop()
+        except IndexError:
+            memory = aligned_bytes(size)
+            return Block(size, memory.ctypes.data, memory)
 
     def give(self, block: Block) -> None:
         """Return what `take` lent."""
-        with self._lock:
-            insort(self._free, block)
-            while sum(free.size for free in self._free) > self._kept_bytes:
-                del self._free[0]
+        if block.size > SMALL_BYTES and self._held() + block.size > self._kept_bytes:
+            self._free.clear()  # sizes of long ago among them
+        if block.size <= self._kept_bytes:
+            self._free[block.size].append(block)
+
+    def _held(self) -> int:
+        """Bytes that nobody uses."""
+        return sum(size * len(free) for size, free in self._free.copy().items())
 
 
 POOL = Pool()
-if hasattr(os, "register_at_fork"):  # another thread may hold the lock, or be between two steps
-    os.register_at_fork(after_in_child=POOL.__init__)

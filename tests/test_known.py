@@ -1,0 +1,100 @@
+"""Calls met before: the short way gives what the long way gave, and refuses what it refused."""
+
+import numpy as np
+import pytest
+
+import implicit_conv as ic
+from implicit_conv import known
+from implicit_conv.testing import Case, to_nchw
+
+
+def exact(case):
+    """Arrays whose convolution is exact, in the case's layouts, and the answer (N, K, P, Q)."""
+    x, w = case.inputs(0, integers=True)
+    return *case.arrange(x, w), case.reference(x, w)
+
+
+@pytest.fixture(autouse=True)
+def nothing_known():
+    ic.clear_plan_cache()
+
+
+CASES = {
+    "packed in the launch": Case(C=5, K=20, size=(9, 11), kernel=(3, 3)),
+    "packed before": Case(N=40, C=20, K=70, size=(15, 12), kernel=(3, 3), layout="NHWC"),
+    "lanes are pixels": Case(C=2, K=3, size=(19, 21), kernel=(3, 3)),
+    "depthwise": Case(C=1, K=1, groups=24, size=(9, 11), kernel=(3, 3)),
+    "pointwise": Case(N=2, C=24, K=33, size=(7, 9), kernel=(1, 1), layout="NHWC"),
+    "trading places": Case(C=128, K=128, size=(24, 24), kernel=(1, 1)),
+    "float64": Case(C=5, K=4, size=(6, 7), kernel=(2, 3), dtype="float64"),
+    "float16": Case(C=5, K=4, size=(6, 7), kernel=(2, 3), dtype="float16"),
+}
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_gives_the_same_again(name, biased):
+    case = CASES[name]
+    x, w, expected = exact(case)
+    bias = np.arange(case.K * case.groups, dtype=np.float32) if biased else None
+    added = 0 if bias is None else bias[:, None, None]
+    for again in (x, w), (x, w), (x.copy(), w.copy()):
+        y = ic.conv2d(*again, bias, **case.options)
+        np.testing.assert_array_equal(to_nchw(y, case.layout), expected + added)
+    plan = ic.plan_conv2d(x.shape, w.shape, x.dtype, **case.options)
+    assert plan.swapped == (name == "trading places")
+    assert len(known._known) == (name not in ("trading places", "float16"))
+
+
+def test_arrays_that_lie_otherwise_are_not_taken_for_known():
+    x, w, expected = exact(CASES["lanes are pixels"])
+    unaligned = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    unaligned[...] = x
+    wide = np.zeros((*x.shape[:3], 2 * x.shape[3]), x.dtype)
+    wide[..., ::2] = x
+    for like in x, unaligned, wide[..., ::2], x.astype(">f4"), np.asfortranarray(x), x:
+        np.testing.assert_array_equal(ic.conv2d(like, w), expected)
+        np.testing.assert_array_equal(ic.conv2d(like, w), expected)
+
+
+def test_what_was_refused_stays_refused():
+    x, w, _ = exact(CASES["lanes are pixels"])
+    ic.conv2d(x, w)
+    for stride in 1.0, True, np.float32(1):
+        with pytest.raises(ic.ShapeError, match="stride must be an integer"):
+            ic.conv2d(x, w, stride=stride)
+    with pytest.raises(ic.DTypeError, match="w is float64"):
+        ic.conv2d(x, w.astype("float64"))
+    with pytest.raises(TypeError, match="activation is"):
+        ic.conv2d(x, w, activation=["relu"])
+    ic.conv2d(x, w, np.zeros(3, np.float32))
+    with pytest.raises(ic.ShapeError, match="bias has shape"):
+        ic.conv2d(x, w, np.zeros(4, np.float32))
+
+
+def test_settings_and_options_belong_to_a_call():
+    x, w = np.full((1, 1, 1, 1), -1, np.float32), np.ones((1, 1, 1, 1), np.float32)
+    assert [ic.conv2d(x, w, activation=name).item() for name in (None, "relu", None)] == [-1, 0, -1]
+    tiny, one = np.full_like(x, 1e-39), np.ones_like(w)
+    assert ic.conv2d(tiny, one).item() != 0
+    with ic.config(subnormals="flush"):
+        assert ic.conv2d(tiny, one).item() == 0
+    assert ic.conv2d(tiny, one).item() != 0
+
+
+def test_each_result_is_an_array_of_its_own():
+    x, w, expected = exact(CASES["lanes are pixels"])
+    first, second = ic.conv2d(x, w), ic.conv2d(x, w)
+    second[...] = 0
+    np.testing.assert_array_equal(first, expected)
+
+
+def test_calls_and_plans_are_bounded_counted_and_cleared(monkeypatch):
+    monkeypatch.setattr(known, "CALLS", 3)
+    w = np.ones((1, 1, 1, 1), np.float32)
+    for size in range(1, 9):
+        ic.conv2d(np.ones((1, 1, 1, size), np.float32), w)
+        assert ic.plan_cache_size() == size
+        assert 1 <= len(known._known) <= 3
+    ic.clear_plan_cache()
+    assert ic.plan_cache_size() == len(known._known) == 0
