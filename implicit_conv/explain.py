@@ -5,7 +5,7 @@ from __future__ import annotations
 from implicit_conv.algorithms import ALGORITHMS, WEIGHED, refusal
 from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.sizes import PIXEL_ROWS, PLANE_ROWS, buffer_bytes, pixel_lanes_layout
+from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, buffer_bytes, pixel_lanes_layout
 from implicit_conv.plan import Plan
 
 
@@ -83,8 +83,8 @@ def _tile(plan: Plan) -> str:
         how = "read in place" if together else "copied to KCRS before, unless they come packed"
         return (
             f"{g.tile_p} output rows x {g.tile_q} output columns of one image, cut into register "
-            f"tiles of at most {g.tile_k} filters x {PIXEL_ROWS} rows x {plan.lanes} pixels "
-            f"(1 vector); filters are {how}"
+            f"tiles of at most {g.tile_k} filters x {schedule.pixel_rows(g)} rows x {plan.lanes} "
+            f"pixels (1 vector); filters are {how}"
         )
     row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
     return (

@@ -104,9 +104,11 @@ def plan(
         for name in served
         for made in _plans(problem, arch, precision, name, collapse, in_place)
     ]
-    if served == ["pointwise"] and collapse and in_place:
+    usual = collapse and in_place  # else: the like of a plan, for other strides, by the same panels
+    if served == ["pointwise"] and usual:
         plans += _swapped_plans(problem, arch, precision)
-    if "implicit_gemm" in served and precision != "strict":  # the order of its sums is another
+    pixels = "implicit_gemm" in served or (served == ["pointwise"] and usual)
+    if pixels and precision != "strict":  # the order of its sums is another
         plans += _pixel_lanes_plans(problem, arch, precision)
     if not plans:
         raise PlanError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from implicit_conv.arch import CpuArch
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
-    PIXEL_ROWS,
     pixel_lanes_layout,
 )
 from implicit_conv.kernels.geometry import Geometry
@@ -26,24 +25,27 @@ from implicit_conv.tiling import (
 )
 
 UNALIGNED_LOADS = 4  # aligned loads that take as long as one across two cache lines
+TILE_COLUMNS = (112, 48)  # of a load tile, where whole rows are too long
 PIXEL_LANES_CYCLES = 2  # of a vector of sums: its start, clamp and store
 
 
 def pixel_lanes_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
-    """Tilings of single images into rows whose input, of all channels, stays near the core."""
+    """Tilings of single images whose input, of all channels, stays near the core."""
     p, q = problem.output
     filters = balanced(problem.K // problem.groups, arch.tile_pixels)
-    found = {(1, balanced(p, rows), q) for rows in (2, 4, 8, 16, 32, 64)}
-    tilings = [
-        geometry(
-            problem, tile=tile, tile_m=arch.tile_pixels, tile_c=problem.C // problem.groups,
-            tile_k=filters,
-        )
-        for tile in sorted(found)
-    ]  # fmt: skip
+
+    def tiling(rows: int, columns: int) -> Geometry:
+        return geometry(
+            problem, tile=(1, balanced(p, rows), balanced(q, columns)), tile_m=arch.tile_pixels,
+            tile_c=problem.C // problem.groups, tile_k=filters,
+        )  # fmt: skip
+
+    rows = integers.pixel_rows(tiling(p, q))
+    heights = 1, 2, *(rows * tiles for tiles in (1, 2, 4, 8, 16, 32))
+    tilings = {tiling(height, columns) for height in heights for columns in (q, *TILE_COLUMNS)}
     lanes = arch.lanes(problem.itemsize)
     return [
-        g for g in tilings
+        g for g in sorted(tilings)
         if pixel_lanes_layout(g, problem.itemsize, lanes).total <= arch.l2_bytes * BUFFER_SHARE
     ]  # fmt: skip
 
@@ -51,12 +53,15 @@ def pixel_lanes_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
 def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: an FMA a filter, output row and vector of pixels for each element."""
     lanes, elements = arch.lanes(problem.itemsize), g.C * g.R * g.S
-    pairs = integers.ceil_div(g.tile_p, PIXEL_ROWS)
-    filters = min(g.tile_k, g.K)
-    loads = filters + PIXEL_ROWS * UNALIGNED_LOADS
-    element = max(PIXEL_ROWS * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
-    vectors = pairs * integers.ceil_div(g.tile_q, lanes) * integers.panel_count(g)
-    multiply = vectors * (elements * element + PIXEL_LANES_CYCLES * PIXEL_ROWS * filters)
+    filters, rows = min(g.tile_k, g.K), min(g.tile_p, integers.pixel_rows(g))
+    loads = filters + rows * UNALIGNED_LOADS
+    element = max(rows * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
+    vectors = (
+        integers.ceil_div(g.tile_p, rows)
+        * integers.ceil_div(g.tile_q, lanes)
+        * integers.panel_count(g)
+    )
+    multiply = vectors * (elements * element + PIXEL_LANES_CYCLES * rows * filters)
     buffer = pixel_lanes_layout(g, problem.itemsize, lanes).buffer
     rows = g.C * integers.image_rows(g) * g.phases_w
     load = rows * PLANE_ROW_CYCLES + buffer / problem.itemsize * COPY_CYCLES

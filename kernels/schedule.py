@@ -120,7 +120,9 @@ def row_halo(g: Geometry, a: int) -> int:
 
 def row_needed(g: Geometry, i: int, rows: int, a: int) -> bool:
     """Whether row i of row phase a is read by any of the `rows` output rows of a tile."""
-    for r in range(a, g.R, g.phases_h):
+    if i < rows:  # by the phase's first tap, whose view is not shifted
+        return True
+    for r in range(a + g.phases_h, g.R, g.phases_h):
         if 0 <= i - tap_shift(r, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED) < rows:
             return True
     return False
@@ -265,6 +267,13 @@ def halo_max(g: Geometry) -> int:
 def box_products(g: Geometry, m: int) -> int:
     """Products that m x m outputs of Winograd take: as many as there are inputs in their box."""
     return ((m - 1) * g.stride_h + g.R) ** 2
+
+
+def pixel_rows(g: Geometry) -> int:
+    """Output rows of a register tile whose lanes are pixels: a row takes a register for each
+    filter's sum and one for its view, of as many as `tile_m` pixels by two vectors would take.
+    """
+    return max(1, (2 * g.tile_m + 2) // (g.tile_k + 1))
 
 
 def plane_vectors(g: Geometry, lanes: int) -> int:

@@ -111,11 +111,12 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
     for image in range(images):
         n = n0 + image
         for a in range(g.phases_h):
+            first_h = schedule.first_row(g, p0, a)
+            first_row = image * schedule.image_rows(g) + schedule.buffer_row(g, a, 0)
             for i in range(rows + schedule.row_halo(g, a)):
                 if not schedule.row_needed(g, i, rows, a):
                     continue
-                h = schedule.first_row(g, p0, a) + i * g.stride_h
-                row = image * schedule.image_rows(g) + schedule.buffer_row(g, a, i)
+                h, row = first_h + i * g.stride_h, first_row + i
                 source = call.x + n * call.x_n + h * call.x_h + c * call.x_element
                 for b in range(g.phases_w):
                     offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)

@@ -14,7 +14,6 @@ from implicit_conv.kernels.cpu import (
 from implicit_conv.kernels.cpu.operator import Operator
 from implicit_conv.kernels.cpu.shapes import box_tiles, register_tiles, tile_extents
 from implicit_conv.kernels.cpu.sizes import (
-    PIXEL_ROWS,
     PLANE_ROWS,
     ScratchLayout,
     depthwise_layout,
@@ -185,17 +184,17 @@ class PixelLanes(Operator):
         self.packs_in_loop = True
 
     def _own_parts(self, recording):
-        g = self.g
+        g, rows = self.g, schedule.pixel_rows(self.g)
         filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
-        heights = {
-            h for _, p, _ in tile_extents(g) for h in (min(p, PIXEL_ROWS), p % PIXEL_ROWS)
-        } - {0}
+        heights = {height for _, p, _ in tile_extents(g) for height in (min(p, rows), p % rows)} - {
+            0
+        }
         parts = {
-            table.pixel_lanes_slot(k, rows): pixel_lanes.compile_microkernel(
-                k, rows, self.lanes, self.itemsize, self.fma
+            table.pixel_lanes_slot(k, height): pixel_lanes.compile_microkernel(
+                k, height, self.lanes, self.itemsize, self.fma
             )
             for k in filters
-            for rows in heights
+            for height in heights
         }
         parts[table.LOAD_ROWS] = planes.compile_load_rows(g.step_w, self.lanes, self.itemsize)
         parts[table.WRITE_LOADS] = planes.compile_write_loads(recording)

@@ -10,7 +10,7 @@ One work item is a load tile and a chunk of filter panels:
 
     execute the tile's loads of every channel into this thread's buffer
     for each panel of the chunk:
-        for each pair of output rows:
+        for each register tile of a few output rows:
             microkernel: sums over shifted views of the buffer -> y, or the staging tile
         staging tile -> residual, activation, layout -> y
 """
@@ -25,7 +25,6 @@ from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.microkernel import PIXELS_PER_BASE
 from implicit_conv.kernels.cpu.planes import is_staged, load_plane, phase_bytes
-from implicit_conv.kernels.cpu.sizes import PIXEL_ROWS
 from implicit_conv.kernels.cpu.table import (
     STORE_TILE,
     WRITE_LOADS,
@@ -124,14 +123,17 @@ def write_views(call, g, address):
     """Byte offset in the buffer of the view that each element of the sum multiplies."""
     phase = phase_bytes(call, g)
     pitch = g.phases_w * phase
-    for c in range(g.C):
-        for r in range(g.R):
-            row = (c * schedule.image_rows(g) + schedule.tap_row(g, r)) * pitch
-            for s in range(g.S):
-                b = s % g.phases_w
-                shift = schedule.tap_column(g, s) - schedule.buffer_column(g, b)
-                memory.write(address, row + b * phase + shift * call.itemsize)
-                address += 8
+    to = address
+    for r in range(g.R):
+        row = schedule.tap_row(g, r) * pitch
+        for s in range(g.S):
+            b = s % g.phases_w
+            shift = schedule.tap_column(g, s) - schedule.buffer_column(g, b)
+            memory.write(to, row + b * phase + shift * call.itemsize)
+            to += 8
+    taps, plane = g.R * g.S, schedule.image_rows(g) * pitch
+    for i in range(taps, g.C * taps):  # the next channels' planes
+        memory.write(address + 8 * i, memory.read(address + 8 * (i - taps)) + plane)
 
 
 @kernel()
@@ -142,7 +144,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     _, rows, columns = schedule.tile_extent(g, n, p, q)
     low, high = bounds(call)
     staged = is_staged(call)
-    elements = g.C * g.R * g.S
+    elements, step = g.C * g.R * g.S, schedule.pixel_rows(g)
     filter_bytes = call.w_k if call.w else elements * call.itemsize
     pitch = g.phases_w * phase_bytes(call, g)
     table = scratch + call.loads
@@ -161,8 +163,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         if staged:
             out, out_row = scratch + call.staging, columns * call.itemsize
             out_filter = rows * out_row
-        for row in range(0, rows, PIXEL_ROWS):
-            height = min(PIXEL_ROWS, rows - row)
+        for row in range(0, rows, step):
+            height = min(step, rows - row)
             run_part(
                 call.kernels, pixel_lanes_slot(filters, height), w, scratch + row * pitch,
                 scratch + call.runs, sums, out + row * out_row, elements, filter_bytes, pitch,

@@ -227,11 +227,11 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
         pixels = schedule.column_pixels(g, columns) + halo
         first, end = schedule.valid_pixels(w + offset, g.W, g.step_w, pixels)
         for a in range(g.phases_h):
+            first_h, first_row = schedule.first_row(g, p0, a), schedule.buffer_row(g, a, 0)
             for i in range(rows + schedule.row_halo(g, a)):
                 if not schedule.row_needed(g, i, rows, a):
                     continue
-                h = schedule.first_row(g, p0, a) + i * g.stride_h
-                row = schedule.buffer_row(g, a, i)
+                h, row = first_h + i * g.stride_h, first_row + i
                 entry = address + 8 + count * LOAD_BYTES
                 source = n0 * call.x_n + h * call.x_h + (w + offset) * call.x_w
                 memory.write(entry, source)

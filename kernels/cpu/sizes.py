@@ -8,7 +8,6 @@ from implicit_conv.kernels.geometry import Geometry
 
 LINE = 64  # bytes of a cache line; every part begins on one
 PLANE_ROWS = 8  # output rows of a register tile: enough sums to hide the latency of an FMA
-PIXEL_ROWS = 2  # output rows of a register tile where lanes are pixels
 LOAD_BYTES = 40  # an entry of the table of loads
 DEPTHWISE_PACK_BYTES = 64 << 10  # packed in about 3 us
 

@@ -30,7 +30,7 @@ DEPTHWISE = WINOGRAD_OUTPUT + 1  # depthwise microkernels: [pixels], below HEIGH
 DEPTHWISE_ROW = DEPTHWISE + HEIGHTS  # likewise, those that take a filter row at once
 PLANES = DEPTHWISE_ROW + HEIGHTS  # depthwise microkernels of planes: [rows], below HEIGHTS
 PIXEL_LANES = PLANES + HEIGHTS  # microkernels whose lanes are pixels: [rows - 1][filters]
-LOAD_ROWS = PIXEL_LANES + 2 * HEIGHTS
+LOAD_ROWS = PIXEL_LANES + HEIGHTS**2
 WRITE_LOADS = LOAD_ROWS + 1
 SLOTS = WRITE_LOADS + 1
 
