@@ -29,6 +29,24 @@ def test_scratch_of_a_thread_stays_small(arch, taps):
         assert plan.workspace_bytes <= SCRATCH_BYTES * plan.threads, plan.explain()
 
 
+@pytest.mark.parametrize(
+    ("channels", "size", "taps", "threads"),
+    [
+        (32, 12, 3, 1),  # 1.8 MFLOP, 68 kB
+        (32, 18, 3, 2),  # 4.7 MFLOP, 111 kB: the sums are worth two
+        (1, 170, 1, 1),  # 58 kFLOP, 231 kB
+        (1, 280, 1, 2),  # 157 kFLOP, 627 kB: the copy is
+        (1, 320, 1, 3),  # 819 kB
+        (1, 1000, 1, 4),  # 8 MB: all there are
+    ],
+)
+def test_threads_have_2_mflop_or_move_256_kb_each(channels, size, taps, threads):
+    arch = ARCHS[1]
+    problem = Problem.parse((1, channels, size, size), (channels, channels, taps, taps))
+    assert arch.threads == 4
+    assert make_plan(problem, arch, "strict", "auto", True).threads == threads
+
+
 def test_a_view_with_gaps_between_channels_gets_a_plan_of_its_own():
     """What is read in place needs no buffer, so its tiles may be large; a copy of them would be."""
     shape = (16, 28, 28, 512)

@@ -21,6 +21,15 @@ def test_executed_loads_are_the_planned_ones(case):
     assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
 
 
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1), (1, 2)])
+def test_pointwise_pixels_are_read_in_place_only_where_no_stride_leaves_gaps(stride):
+    case = Case(N=2, C=32, K=32, size=(8, 9), kernel=(1, 1), stride=stride, layout="NHWC")
+    x, w = case.arrange(*case.inputs(0))
+    loads = cpu.executed_loads(plan_conv2d(x.shape, w.shape, **case.options), x, w)
+    copied = {load.buffer >= 0 for load in loads if load.operand == "x"}
+    assert copied == {stride != (1, 1)}
+
+
 def test_a_load_names_where_it_reads_and_what_it_moves():
     """3x3, stride 2, one pixel of padding: two phase buffers, as in the documented Example 1."""
     plan = plan_conv2d((1, 64, 6, 67), (16, 64, 3, 3), stride=2, padding=1)
