@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv import reference
+from implicit_conv.activation import Activation
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
 
@@ -81,6 +83,35 @@ class Case:
             x, w, stride=self.stride, pads=self.padding, dilation=self.dilation,
             groups=self.groups, magnitude=magnitude,
         )  # fmt: skip
+
+    def epilogue(
+        self, sums: Array, parts: Collection[str]
+    ) -> tuple[Activation, dict[str, Array], Array]:
+        """An epilogue that keeps integers exact, and what it makes of `sums`.
+
+        Parameters
+        ----------
+        sums : (N, K, P, Q) array
+        parts : some of "bias", "residual" and "leaky_relu"; others are not looked at
+
+        Returns
+        -------
+        activation : as `conv2d` takes it
+        operands : `bias` (K,) and `residual` in the case's layout, those that there are
+        expected : (N, K, P, Q) array
+        """
+        activation: Activation = None
+        operands = {}
+        if "bias" in parts:
+            bias = np.arange(sums.shape[1]) - sums.shape[1] // 2
+            sums, operands["bias"] = sums + bias[:, None, None], bias
+        if "residual" in parts:
+            residual = np.arange(sums.size).reshape(sums.shape) % 13 - 6
+            sums = sums + residual
+            operands["residual"] = from_nchw(residual.astype(numpy_dtype(self.dtype)), self.layout)
+        if "leaky_relu" in parts:
+            activation, sums = ("leaky_relu", 2.0), np.where(sums < 0, 2 * sums, sums)
+        return activation, operands, sums
 
     def rounded(self, sums: Array) -> Array:
         """Exact `sums` as a result holds them, rounded once to the case's dtype; float64."""
