@@ -42,11 +42,10 @@ class View(NamedTuple):
 
 
 class Runs(NamedTuple):
-    """The run table: its address, runs of a filter row, and the panel bytes they consume."""
+    """The run table: its address, and the runs of a filter row."""
 
     address: int
     per_row: int
-    panel_bytes: int
 
 
 @kernel()
@@ -56,31 +55,32 @@ def at(view, outer, group, inner):
 
 
 @kernel()
-def write_runs(call, g, channels, width, address):
+def write_runs(call, g, channels, address):
     """Write the run table at `address`: (byte offset, elements) of each run, row by filter row.
 
-    Taps whose rows lie one behind the other make one run.
+    Taps whose rows lie one behind the other make one run; filter rows have the same runs.
     """
     pixel = channels * call.itemsize
-    pitch = schedule.row_pitch(g) * pixel
+    row = call.x_h * g.dilation_h if call.in_place else schedule.row_pitch(g) * pixel
     to, end, count = address, 0, 0
-    for r in range(g.R):
-        count = 0
-        for i in range(g.S):
-            s = schedule.column_tap(g, i)
-            if call.in_place:
-                offset = r * g.dilation_h * call.x_h + s * g.dilation_w * call.x_w
-            else:
-                offset = schedule.tap_row(g, r) * pitch + schedule.tap_column(g, s) * pixel
-            if count > 0 and offset == end:
-                memory.write(to - 8, memory.read(to - 8) + channels)
-            else:
-                memory.write(to, offset)
-                memory.write(to + 8, channels)
-                to += 16
-                count += 1
-            end = offset + pixel
-    return Runs(address, count, g.S * channels * width * call.itemsize)
+    for i in range(g.S):
+        s = schedule.column_tap(g, i)
+        offset = s * g.dilation_w * call.x_w if call.in_place else schedule.tap_column(g, s) * pixel
+        if count > 0 and offset == end:
+            memory.write(to - 8, memory.read(to - 8) + channels)
+        else:
+            memory.write(to, offset)
+            memory.write(to + 8, channels)
+            to += 16
+            count += 1
+        end = offset + pixel
+    for r in range(g.R - 1, -1, -1):
+        down = row * (r if call.in_place else schedule.tap_row(g, r))
+        to = address + 16 * r * count
+        for i in range(count):
+            memory.write(to + 16 * i, memory.read(address + 16 * i) + down)
+            memory.write(to + 16 * i + 8, memory.read(address + 16 * i + 8))
+    return Runs(address, count)
 
 
 @kernel()
@@ -105,11 +105,13 @@ def activations(call, g, origin, c, channels, buffer):
 
 
 @kernel()
-def multiply(call, g, extent, rows, a, panel, sums, out, runs, vectors, rounds, low, high):
+def multiply(
+    call, g, extent, rows, a, panel, row_bytes, sums, out, runs, vectors, rounds, low, high
+):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
     `extent` counts the pixels along (outer, group, inner); `rows` is (first output row, rows,
-    whether the group axis runs along them).
+    whether the group axis runs along them); a filter row takes `row_bytes` of the panel.
     """
     outer, group, inner = extent
     step = max(1, g.tile_m // inner)
@@ -128,7 +130,7 @@ def multiply(call, g, extent, rows, a, panel, sums, out, runs, vectors, rounds, 
                     continue
                 run_part(
                     call.kernels, microkernel_slot(vectors, groups, pixels),
-                    at(a, o, first, begin), panel + r * runs.panel_bytes,
+                    at(a, o, first, begin), panel + r * row_bytes,
                     runs.address + 16 * r * runs.per_row,
                     at(sums, o, first, begin), at(out, o, first, begin),
                     (r_end - r) * runs.per_row,
@@ -154,6 +156,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         c += group * g.C
         run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, channels)
         a = activations(call, g, origin, c, channels, scratch)
+        runs = write_runs(call, g, channels, scratch + call.runs)
         for panel in range(first_panel, end_panel):
             k = panel * g.tile_k
             filters = min(g.tile_k, g.K - k)
@@ -165,7 +168,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 weights = scratch + call.panel
                 packing = scratch + call.packing
                 run_part(call.kernels, PACK_BLOCK, blob, weights, group, panel, block, packing)
-            runs = write_runs(call, g, channels, width, scratch + call.runs)
             staged = call.staged or filters < width or (call.rounds and blocks > 1)
             if staged:
                 slot = panel - first_panel if blocks > 1 else 0
@@ -185,9 +187,11 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             last = block == blocks - 1
             low, high = bounds(call) if last else (-math.inf, math.inf)
             rounds = call.rounds and not staged
+            row_bytes = g.S * channels * width * call.itemsize
             multiply(
-                call, g, extent, row_range, a, weights, sums, out, runs, vectors, rounds, low, high
-            )
+                call, g, extent, row_range, a, weights, row_bytes, sums, out, runs, vectors, rounds,
+                low, high,
+            )  # fmt: skip
             if last and staged:
                 first = group * g.K + k
                 run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
