@@ -77,9 +77,7 @@ def make_load_row(lanes, form):
         source += (w + first * g.step_w) * call.x_w
         target += first * pitch
         step = g.step_w * call.x_w
-        if channels < lanes and (call.x_c != size or step != channels * size):
-            gather_pixels(target, source, pitch, step, call.x_c, pixels, channels)
-        elif call.x_c == size:
+        if call.x_c == size:
             copy_pixels(target, source, pitch, step, pixels, channels)
         elif call.x_w == size and g.step_w <= 2:
             transpose_pixels(
