@@ -142,10 +142,10 @@ def swapped(problem: Problem) -> Problem:
 
 def by_pixels(problem: Problem) -> bool:
     """Whether a problem's vectors may hold pixels of an output row, so that filters need not be
-    packed, nor pixels transposed: in NCHW they lie together.
+    packed and a few of them fill vectors.
     """
-    as_stored = problem.layout == "NCHW" and not problem.converted
-    return as_stored and problem.stride[1] in STEPS and problem.C > 0 and problem.K > 0
+    served = not problem.converted and problem.stride[1] in STEPS
+    return served and problem.C > 0 and problem.K > 0
 
 
 def boxed(problem: Problem, m: int) -> Problem:

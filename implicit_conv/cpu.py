@@ -102,7 +102,7 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
         options["swapped"] = True
     options |= {"end": (g.P, g.Q), "in_place": plan.in_place}
     if plan.pixel_lanes:
-        return PixelLanes(*machine, **options)
+        return PixelLanes(*machine, channels_last=plan.problem.layout == "NHWC", **options)
     if plan.planes:
         return Planes(*machine, **options)
     if plan.algorithm == "depthwise":

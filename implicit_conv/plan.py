@@ -107,7 +107,9 @@ def plan(
     usual = collapse and in_place  # else: the like of a plan, for other strides, by the same panels
     if served == ["pointwise"] and usual:
         plans += _swapped_plans(problem, arch, precision)
-    pixels = "implicit_gemm" in served or (served == ["pointwise"] and usual)
+    pixels = "implicit_gemm" in served or (
+        served == ["pointwise"] and usual and problem.output[1] > 1
+    )
     if pixels and precision != "strict":  # the order of its sums is another
         plans += _pixel_lanes_plans(problem, arch, precision)
     if not plans:

@@ -83,7 +83,8 @@ def by_planes(problem: Problem, arch: CpuArch) -> bool:
 
     The answer does not depend on batch or threads: "strict" rests on it.
     """
-    return by_pixels(problem) and problem.output[1] >= arch.lanes(problem.itemsize) // 2
+    together = problem.layout == "NCHW" and by_pixels(problem)
+    return together and problem.output[1] >= arch.lanes(problem.itemsize) // 2
 
 
 def plane_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:

@@ -18,6 +18,7 @@ from implicit_conv.tiling import (
     ITEM_CYCLES,
     LOADS_PER_CYCLE,
     PLANE_ROW_CYCLES,
+    TRANSPOSE_CYCLES,
     Estimate,
     balanced,
     divide,
@@ -61,10 +62,16 @@ def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estima
         * integers.ceil_div(g.tile_q, lanes)
         * integers.panel_count(g)
     )
-    multiply = vectors * (elements * element + PIXEL_LANES_CYCLES * rows * filters)
+    multiply: float = vectors * (elements * element + PIXEL_LANES_CYCLES * rows * filters)
     buffer = pixel_lanes_layout(g, problem.itemsize, lanes).buffer
-    rows = g.C * integers.image_rows(g) * g.phases_w
-    load = rows * PLANE_ROW_CYCLES + buffer / problem.itemsize * COPY_CYCLES
+    load: float = g.C * integers.image_rows(g) * g.phases_w * PLANE_ROW_CYCLES
+    if problem.layout == "NHWC":
+        whole = integers.ceil_div(g.C, lanes) * lanes / g.C
+        load += buffer / problem.itemsize * whole * TRANSPOSE_CYCLES
+        rows_out = g.tile_p * integers.ceil_div(g.tile_q, lanes) * integers.panel_count(g)
+        multiply += rows_out * integers.ceil_div(filters, lanes) * lanes**2 * TRANSPOSE_CYCLES
+    else:
+        load += buffer / problem.itemsize * COPY_CYCLES
     threads = thread_count(problem, arch)
     tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
     return Estimate(integers.tile_count(g) * g.groups * tile, chunk)

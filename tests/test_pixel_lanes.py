@@ -1,4 +1,4 @@
-"""fprop whose vector lanes are pixels of an output row: nothing is packed or transposed."""
+"""fprop whose vector lanes are pixels of an output row: nothing is packed."""
 
 from dataclasses import replace
 
@@ -55,6 +55,7 @@ def cases(draw):
         stride=(draw(st.integers(1, 3)), draw(st.integers(1, 2))),
         dilation=(draw(st.integers(1, 3)), draw(st.integers(1, 3))),
         padding=(draw(pad), draw(pad)),
+        layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=draw(st.sampled_from(["float32", "float64"])),
     )
@@ -79,6 +80,8 @@ def test_integers_are_exact(case, added, seed):
         wide = np.full((*x.shape[:3], 2 * x.shape[3]), np.nan, case.dtype)
         wide[..., ::2] = x
         x = wide[..., ::2]
+    if case.layout == "NHWC":
+        expected = expected.transpose(0, 2, 3, 1)
     out = None
     if "y" in added:
         out = np.empty((*expected.shape[2:], *expected.shape[:2]), case.dtype).transpose(2, 3, 0, 1)
@@ -118,4 +121,6 @@ def test_it_is_chosen_for_few_channels_or_filters_but_not_for_strict(monkeypatch
     assert plan_conv2d((1, 64, 64, 64), (2, 64, 3, 3), padding=1).pixel_lanes
     assert not plan_conv2d(*first, padding=1, precision="strict").pixel_lanes
     assert not plan_conv2d((1, 64, 56, 56), (64, 64, 3, 3), padding=1).pixel_lanes
+    assert plan_conv2d((1, 56, 56, 128), (128, 4, 3, 3), groups=32, layout="NHWC").pixel_lanes
+    assert not plan_conv2d((1, 56, 56, 64), (64, 64, 3, 3), padding=1, layout="NHWC").pixel_lanes
     assert "filters are read in place" in plan_conv2d(*first, padding=1).explain()

@@ -59,6 +59,7 @@ class Call(NamedTuple):
     channels: int  # of x; a Geometry may count pairs of them
     p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes
     q_end: int
+    filters_together: int  # 1: pixel lanes are written filters by filters, as in NHWC
     row_kernels: int  # 1: depthwise kernels exist that take a filter row at once
     winograd: int  # outputs of a Winograd box along an axis, 0 without
     scratch_bytes: int  # of one thread

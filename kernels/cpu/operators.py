@@ -6,8 +6,10 @@ from implicit_conv.kernels.cpu import (
     fprop,
     panels,
     pixel_lanes,
+    plane_loads,
     planes,
     table,
+    transpose,
     winograd,
     winograd_transforms,
 )
@@ -155,8 +157,8 @@ class Planes(Depthwise):
             for rows in heights - {0}
         }
         step = self.g.step_w
-        parts[table.LOAD_ROWS] = planes.compile_load_rows(step, self.lanes, self.itemsize)
-        parts[table.WRITE_LOADS] = planes.compile_write_loads(recording)
+        parts[table.LOAD_ROWS] = plane_loads.compile_load_rows(step, self.lanes, self.itemsize)
+        parts[table.WRITE_LOADS] = plane_loads.compile_write_loads(recording)
         return parts
 
     def _column_tap(self, s):
@@ -179,9 +181,11 @@ class PixelLanes(Operator):
 
     transposes = False
 
-    def __init__(self, *arguments, **options):
+    def __init__(self, *arguments, channels_last, **options):
+        self._channels_last = channels_last
         super().__init__(*arguments, **options)
         self.packs_in_loop = True
+        self.constant["filters_together"] = channels_last
 
     def _own_parts(self, recording):
         g, rows = self.g, schedule.pixel_rows(self.g)
@@ -191,13 +195,16 @@ class PixelLanes(Operator):
         }
         parts = {
             table.pixel_lanes_slot(k, height): pixel_lanes.compile_microkernel(
-                k, height, self.lanes, self.itemsize, self.fma
+                k, height, self._channels_last, self.lanes, self.itemsize, self.fma
             )
             for k in filters
             for height in heights
         }
-        parts[table.LOAD_ROWS] = planes.compile_load_rows(g.step_w, self.lanes, self.itemsize)
-        parts[table.WRITE_LOADS] = planes.compile_write_loads(recording)
+        parts[table.LOAD_ROWS] = plane_loads.compile_load_rows(g.step_w, self.lanes, self.itemsize)
+        parts[table.WRITE_LOADS] = plane_loads.compile_write_loads(recording)
+        if self._channels_last:
+            parts[table.LOAD_PLANES] = plane_loads.compile_load_planes(self.lanes, self.form)
+            parts |= transpose.transposes(table.TRANSPOSE_IN, 1, self.lanes, self.form)
         return parts
 
     def _entry(self):

@@ -1,10 +1,11 @@
-"""fprop on planes (NCHW): the pixels of an output row are the lanes of a vector.
+"""fprop on planes: the pixels of an output row are the lanes of a vector.
 
     y[k, p, q : q + lanes] = sum over e = (c, r, s) of w[k, e] * x[c, p + r, q + s : ...]
 
 The GEMM transposed: filters, read where they lie and broadcast one float at a time, are the rows,
-and shifted views of buffered image rows the columns. Nothing is packed and nothing transposed,
-which pays where there are few channels or filters.
+and shifted views of buffered image rows the columns. Nothing is packed, and in NCHW nothing is
+transposed, which pays where there are few channels or filters. In NHWC pixels are transposed on
+their way in and sums on their way out, which pays where filters would not fill vectors.
 
 One work item is a load tile and a chunk of filter panels:
 
@@ -19,13 +20,15 @@ import functools
 
 from numba import types
 
-from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu import memory, transpose
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.microkernel import PIXELS_PER_BASE
-from implicit_conv.kernels.cpu.planes import is_staged, load_plane, phase_bytes
+from implicit_conv.kernels.cpu.plane_loads import load_plane, phase_bytes
+from implicit_conv.kernels.cpu.planes import is_staged
 from implicit_conv.kernels.cpu.table import (
+    LOAD_PLANES,
     STORE_TILE,
     WRITE_LOADS,
     compile_emitted,
@@ -45,15 +48,18 @@ ARGUMENTS = (
     "elements",
     "w_filter",  # strides in bytes: between filters, views of two output rows, what is written
     "b_row",
-    "out_filter",
+    "out_filter",  # in NHWC between pixels
     "out_row",
     "columns",
 )
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
-def emit(filters, height, e, *values):
-    """`filters` x `height` output rows of `columns` pixels, a vector of them at a time."""
+def emit(filters, height, together, e, *values):
+    """`filters` x `height` output rows of `columns` pixels, a vector of them at a time.
+
+    Sums are written by pixels; or by filters, where these lie together.
+    """
     *integers, low, high = values
     at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
@@ -66,7 +72,7 @@ def emit(filters, height, e, *values):
 
     def vector(column, _):
         offset = builder.mul(column, i64(e.itemsize))
-        source, target = e.at(b, offset), e.at(out, offset)
+        source = e.at(b, offset)
 
         def element(index, carried):
             moving, total = carried[: len(bases)], list(carried[len(bases) :])
@@ -86,16 +92,33 @@ def emit(filters, height, e, *values):
         first = [e.broadcast(e.at(sums, k * e.itemsize)) for k, _ in tile]
         total = e.loop(at["elements"], 1, [*bases, *first], element)[len(bases) :]
         total = [e.clamp(value, low, high) for value in total]
+        left = builder.sub(at["columns"], column)
+        rows = [e.at(out, builder.mul(at["out_row"], i64(p))) for p in range(height)]
+        if together:
+            for p, row in enumerate(rows):
+                first = e.at(row, builder.mul(column, at["out_filter"]))
+                store_pixels(e, total[p::height], first, at["out_filter"], left)
+            return []
         places = [
-            e.at(target, builder.add(
-                builder.mul(at["out_filter"], i64(k)), builder.mul(at["out_row"], i64(p))
-            ))
-            for k, p in tile
-        ]  # fmt: skip
-        e.store_first(total, places, builder.sub(at["columns"], column))
+            e.at(e.at(rows[p], offset), builder.mul(at["out_filter"], i64(k))) for k, p in tile
+        ]
+        e.store_first(total, places, left)
         return []
 
     e.loop(at["columns"], e.lanes, [], vector)
+
+
+def store_pixels(e, sums, first, pixel, count):
+    """Store the sums of `count` pixels, `pixel` bytes apart, at most as many as there are lanes."""
+    builder = e.builder
+    for k in range(0, len(sums), e.lanes):
+        filters = sums[k : k + e.lanes]
+        mask = e.below(i64(len(filters)))
+        nothing = [e.constant(0.0)] * (e.lanes - len(filters))
+        for i, value in enumerate(transpose.butterfly(e, filters + nothing)):
+            with builder.if_then(builder.icmp_signed("<", i64(i), count)):
+                place = e.at(e.at(first, builder.mul(pixel, i64(i))), k * e.itemsize)
+                e.store_masked(value, place, mask)
 
 
 def microkernel(
@@ -108,13 +131,13 @@ def microkernel(
 
 
 @functools.cache
-def compile_microkernel(filters, height, lanes, itemsize, fma):
+def compile_microkernel(filters, height, together, lanes, itemsize, fma):
     """The compiled microkernel of a register tile."""
 
     def emit_part(builder, values):
-        emit(filters, height, Emitter(builder, lanes, itemsize, fma), *values)
+        emit(filters, height, together, Emitter(builder, lanes, itemsize, fma), *values)
 
-    name = f"pixel_lanes_{filters}x{height}_{lanes}x{itemsize}"
+    name = f"pixel_lanes_{filters}x{height}{'_together' * together}_{lanes}x{itemsize}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 
@@ -143,26 +166,35 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     n, p, q = origin
     _, rows, columns = schedule.tile_extent(g, n, p, q)
     low, high = bounds(call)
-    staged = is_staged(call)
+    together = call.filters_together
+    staged = call.staged if together else is_staged(call)
     elements, step = g.C * g.R * g.S, schedule.pixel_rows(g)
     filter_bytes = call.w_k if call.w else elements * call.itemsize
     pitch = g.phases_w * phase_bytes(call, g)
     table = scratch + call.loads
     c = group * g.C
     run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
-    for i in range(g.C):
-        load_plane(call, g, table, c + i, scratch + i * schedule.image_rows(g) * pitch)
+    plane = schedule.image_rows(g) * pitch
+    if call.x_c == call.itemsize and call.x_w != call.itemsize:
+        run_part(call.kernels, LOAD_PLANES, blob, table, c, scratch, plane)
+    else:
+        for i in range(g.C):
+            load_plane(call, g, table, c + i, scratch + i * plane)
     for panel in range(first_panel, end_panel):
         first = panel * g.tile_k
         filters = min(g.tile_k, g.K - first)
         k = group * g.K + first
         w = (call.w if call.w else call.panels) + k * filter_bytes
         sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
-        out, out_filter, out_row = call.y + n * call.y_n + k * call.y_k, call.y_k, call.y_p
+        out, out_row = call.y + n * call.y_n + k * call.y_k, call.y_p
         out += p * call.y_p + q * call.y_q
+        out_filter = call.y_q if together else call.y_k
         if staged:
             out, out_row = scratch + call.staging, columns * call.itemsize
             out_filter = rows * out_row
+            if together:
+                out_filter = filters * call.itemsize
+                out_row = columns * out_filter
         for row in range(0, rows, step):
             height = min(step, rows - row)
             run_part(
@@ -170,7 +202,9 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 scratch + call.runs, sums, out + row * out_row, elements, filter_bytes, pitch,
                 out_filter, out_row, columns, low, high,
             )  # fmt: skip
-        if staged:
+        if staged and together:
+            run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
+        elif staged:
             for i in range(filters):
                 staging = out + i * out_filter
                 run_part(call.kernels, STORE_TILE, blob, staging, 1, n, p, q, k + i, 1)

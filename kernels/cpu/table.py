@@ -31,7 +31,8 @@ DEPTHWISE_ROW = DEPTHWISE + HEIGHTS  # likewise, those that take a filter row at
 PLANES = DEPTHWISE_ROW + HEIGHTS  # depthwise microkernels of planes: [rows], below HEIGHTS
 PIXEL_LANES = PLANES + HEIGHTS  # microkernels whose lanes are pixels: [rows - 1][filters]
 LOAD_ROWS = PIXEL_LANES + HEIGHTS**2
-WRITE_LOADS = LOAD_ROWS + 1
+LOAD_PLANES = LOAD_ROWS + 1
+WRITE_LOADS = LOAD_PLANES + 1
 SLOTS = WRITE_LOADS + 1
 
 

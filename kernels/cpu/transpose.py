@@ -27,7 +27,7 @@ from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
 AHEAD_BYTES = 1024  # how far ahead filters are asked for, into L2: each row is a stream of its own
 
 
-def _butterfly(e, rows):
+def butterfly(e, rows):
     """The transpose of a square of vectors: swap off-diagonal blocks of 1, 2, 4, ... lanes."""
     block = 1
     while block < e.lanes:
@@ -83,14 +83,14 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
         return storage.load_pairs(e, (address(2 * i), address(2 * i + 1)), (mask, second))
 
     if variant.paired:
-        vectors = _butterfly(e, [pair(i) for i in range(e.lanes)])
+        vectors = butterfly(e, [pair(i) for i in range(e.lanes)])
         rows = builder.ashr(builder.add(rows, i64(1)), i64(1))
     else:
         if variant.scattered and full:
             for i in range(e.lanes):
                 e.prefetch(e.at(address(i), AHEAD_BYTES), 2)
         vectors = [storage.load(e, variant.source, address(i), mask) for i in range(e.lanes)]
-        vectors = _butterfly(e, vectors)
+        vectors = butterfly(e, vectors)
     kept = None if full else e.below(rows)
     stored = "float32" if variant.paired else variant.target
 

@@ -1,0 +1,197 @@
+"""Loads of planes: image rows into a buffer for each channel, zeros outside the image.
+
+The loads of a tile stand in a table, the same for every channel. Rows whose pixels lie together are
+copied (every step-th pixel of them), those whose channels do are transposed.
+"""
+
+import functools
+from typing import NamedTuple
+
+from llvmlite import ir
+from numba import types
+
+from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu.cache import kernel
+from implicit_conv.kernels.cpu.compiled import schedule
+from implicit_conv.kernels.cpu.launch import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.record import ACTIVATION, recorder
+from implicit_conv.kernels.cpu.sizes import LOAD_BYTES
+from implicit_conv.kernels.cpu.table import (
+    LOAD_ROWS,
+    TRANSPOSE_IN,
+    compile_emitted,
+    compile_part,
+    run_part,
+)
+from implicit_conv.kernels.cpu.transpose import make_transpose_block
+from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
+
+
+class Row(NamedTuple):
+    """One load: a row of `pixels`, those from `first` to `end` in the image, the others zero."""
+
+    source: int  # byte offsets from the channel's first pixel, and in the buffer
+    target: int
+    pixels: int
+    first: int
+    end: int
+
+
+def emit_loads(step, e, table, count, source, target, ahead):
+    """Execute `count` loads of the table for one channel; pixels of a row lie `step` apart.
+
+    The next channel's rows, `ahead` bytes on, are prefetched.
+    """
+    builder = e.builder
+    table, source, target = (builder.inttoptr(v, BYTES) for v in (table, source, target))
+    every = ir.Constant(ir.VectorType(I32, e.lanes), list(range(0, step * e.lanes, step)))
+
+    def load(index, _):
+        entry = e.at(table, builder.mul(index, i64(LOAD_BYTES)))
+        words = range(len(Row._fields))
+        row = Row(*(builder.load(e.pointer(e.at(entry, 8 * i), I64)) for i in words))
+        begin, end = (builder.mul(v, i64(step)) for v in (row.first, row.end))
+        end = builder.sub(end, i64(step - 1))  # what follows the last pixel may be past the array
+        from_, to = e.at(source, row.source), e.at(target, row.target)
+
+        def vector(pixel, _):
+            at = builder.mul(pixel, i64(step))
+            parts = []
+            for part in range(step):
+                lane = part * e.lanes
+                inside = builder.and_(
+                    e.below(builder.sub(end, at), lane),
+                    builder.not_(e.below(builder.sub(begin, at), lane)),
+                )
+                address = e.at(from_, builder.mul(builder.add(at, i64(lane)), i64(e.itemsize)))
+                e.prefetch(e.at(address, ahead), 3)
+                parts.append(e.load_masked(address, inside))
+            pixels = parts[0] if step == 1 else builder.shuffle_vector(*parts, every)
+            address = e.at(to, builder.mul(pixel, i64(e.itemsize)))
+            e.store_masked(pixels, address, e.below(builder.sub(row.pixels, pixel)))
+            return []
+
+        e.loop(row.pixels, e.lanes, [], vector)
+        return []
+
+    e.loop(count, 1, [], load)
+
+
+def load_rows(table, count, source, target, ahead):
+    """Template of the part that executes loads."""
+    body(table, count, source, target, ahead)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_load_rows(step, lanes, itemsize):
+    """The part that executes the loads of one channel, of pixels `step` apart."""
+
+    def emit_part(builder, values):
+        emit_loads(step, Emitter(builder, lanes, itemsize, fma=True), *values)
+
+    signature = types.void(*[types.int64] * 5)
+    return compile_emitted(signature, load_rows, f"load_rows_{step}_{lanes}x{itemsize}", emit_part)
+
+
+@kernel()
+def phase_bytes(call, g):
+    """Of one phase buffer of a row: whole vectors."""
+    return schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+
+
+@kernel()
+def gather_rows(call, g, table, count, source, target):
+    """`load_rows` for any strides of x, element by element."""
+    for index in range(count):
+        entry = table + index * LOAD_BYTES
+        from_, to = source + memory.read(entry), target + memory.read(entry + 8)
+        first, end = memory.read(entry + 24), memory.read(entry + 32)
+        memory.zero(to, memory.read(entry + 16) * call.itemsize)
+        for i in range(first, end):
+            memory.copy(to + i * call.itemsize, from_ + i * g.step_w * call.x_w, call.itemsize)
+
+
+def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address):
+    """Template of the part that writes how many loads a tile has for a channel, and their table.
+
+    To a schedule whose loads take several channels, `together` of them are one load.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    _, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    phase = phase_bytes(call, g)
+    w, count = q0 * g.stride_w - g.pad_w, 0
+    for b in range(g.phases_w):
+        offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
+        pixels = schedule.column_pixels(g, columns) + halo
+        first, end = schedule.valid_pixels(w + offset, g.W, g.step_w, pixels)
+        for a in range(g.phases_h):
+            first_h, first_row = schedule.first_row(g, p0, a), schedule.buffer_row(g, a, 0)
+            for i in range(rows + schedule.row_halo(g, a)):
+                if not schedule.row_needed(g, i, rows, a):
+                    continue
+                h, row = first_h + i * g.stride_h, first_row + i
+                entry = address + 8 + count * LOAD_BYTES
+                source = n0 * call.x_n + h * call.x_h + (w + offset) * call.x_w
+                memory.write(entry, source)
+                memory.write(entry + 8, (row * g.phases_w + b) * phase)
+                inside = 0 <= h < g.H
+                memory.write(entry + 16, pixels)
+                memory.write(entry + 24, first if inside else 0)
+                memory.write(entry + 32, end if inside else 0)
+                count += 1
+                for c in range(first_channel, end_channel, together):
+                    index, size = row * g.phases_w + b, pixels * together * call.itemsize
+                    where = (n0, h, w, c)
+                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)  # noqa: F821
+    memory.write(address, count)
+
+
+@functools.cache
+def compile_write_loads(recording=False):
+    """The part that writes the table of a tile's loads."""
+    signature = types.void(BLOB_POINTER, *[types.int64] * 7)
+    name = f"write_loads{'_recording' if recording else ''}"
+    return compile_part(signature, write_loads, name, record=recorder(recording))
+
+
+@kernel()
+def load_plane(call, g, table, c, buffer):
+    """Producer: the loads of a tile for channel c."""
+    count, source = memory.read(table), call.x + c * call.x_c
+    if call.x_w == call.itemsize:
+        run_part(call.kernels, LOAD_ROWS, table + 8, count, source, buffer, call.x_c)
+    else:
+        gather_rows(call, g, table + 8, count, source, buffer)
+
+
+def load_planes(blob, table, c, buffer, plane):
+    """Template of the part that executes a tile's loads for the `g.C` channels from c on.
+
+    Channels lie together in x; their planes are `plane` bytes apart in the buffer.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    step, size = g.step_w * call.x_w, call.itemsize
+    for index in range(memory.read(table)):
+        entry = table + 8 + index * LOAD_BYTES
+        source, to = call.x + c * size + memory.read(entry), buffer + memory.read(entry + 8)
+        first, end = memory.read(entry + 24), memory.read(entry + 32)
+        for i in range(g.C):
+            memory.zero(to + i * plane, first * size)
+            memory.zero(to + i * plane + end * size, (memory.read(entry + 16) - end) * size)
+        for w in range(first, end, lanes):  # noqa: F821, bound
+            for i in range(0, g.C, lanes):  # noqa: F821, bound
+                transpose_block(  # noqa: F821, bound
+                    call.kernels, 1, source + w * step + i * size, step,
+                    to + w * size + i * plane, plane,
+                    min(lanes, end - w), min(lanes, g.C - i),  # noqa: F821, bound
+                )  # fmt: skip
+
+
+@functools.cache
+def compile_load_planes(lanes, form):
+    """The part that loads channels-last tiles of numbers of `form`."""
+    return compile_part(
+        types.void(BLOB_POINTER, *[types.int64] * 4), load_planes,
+        f"load_planes_{lanes}x{form.x}", lanes=lanes,
+        transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
+    )  # fmt: skip
