@@ -175,7 +175,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     c = group * g.C
     run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
     plane = schedule.image_rows(g) * pitch
-    if call.x_c == call.itemsize and call.x_w != call.itemsize:
+    if together and call.x_c == call.itemsize:
         run_part(call.kernels, LOAD_PLANES, blob, table, c, scratch, plane)
     else:
         for i in range(g.C):
