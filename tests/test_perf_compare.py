@@ -121,7 +121,7 @@ def test_a_side_that_computes_something_else_is_refused(tmp_path, capsys):
             emitter.read_text().replace(tally.FMA, tally.FMA.replace("acc[k])", "filters[v])"))
         )
         status = main(
-            ["compare", str(head.path), str(wrong.path), "--suite", "small", "--layer", "16-16",
+            ["compare", str(head.path), str(wrong.path), "--suite", "small", "--layer", "6-16",
              "--cache", str(tmp_path / "cache")]
         )  # fmt: skip
     assert status == 2
