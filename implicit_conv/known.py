@@ -61,11 +61,6 @@ def remember(key: object, plan: Plan, x: Array, w: Array, y: Array, biased: bool
     _known[key] = KnownCall(plan.problem, y.shape, y.dtype, prepared)
 
 
-def size() -> int:
-    """Calls that are kept."""
-    return len(_known)
-
-
 def clear() -> None:
     """Forget all calls."""
     _known.clear()
