@@ -39,13 +39,13 @@ def load(e, dtype, address, mask=None):
     """A vector of numbers stored as `dtype`, as floats of `e`; lanes outside `mask` are zero."""
     raw = _load_bits(e, dtype, address, mask)
     if dtype == "bfloat16":
-        high = e.builder.shl(e.builder.zext(raw, _integers(e)), _splat(e, 16))
+        high = e.builder.shl(e.builder.zext(raw, e.words), e.word(16))
         return e.builder.bitcast(high, e.vector)
     if dtype == "float16":
         half = e.builder.bitcast(raw, ir.VectorType(ir.HalfType(), e.lanes))
         return e.builder.fpext(half, e.vector)
     if dtype == SOFT_FLOAT16:
-        return _widen_half(e, e.builder.zext(raw, _integers(e)))
+        return _widen_half(e, e.builder.zext(raw, e.words))
     return raw
 
 
@@ -55,10 +55,10 @@ def load_pairs(e, addresses, masks=(None, None)):
     Lanes outside their mask are zero.
     """
     low, high = (
-        e.builder.zext(_load_bits(e, "bfloat16", address, mask), _integers(e))
+        e.builder.zext(_load_bits(e, "bfloat16", address, mask), e.words)
         for address, mask in zip(addresses, masks, strict=True)
     )
-    return e.builder.bitcast(e.builder.or_(low, e.builder.shl(high, _splat(e, 16))), e.vector)
+    return e.builder.bitcast(e.builder.or_(low, e.builder.shl(high, e.word(16))), e.vector)
 
 
 def store(e, dtype, value, address, mask=None):
@@ -101,59 +101,51 @@ def _masked(e, name, dtype, result, arguments):
     return e.builder.call(cgutils.get_or_insert_function(e.builder.module, kind, full), arguments)
 
 
-def _integers(e):
-    return ir.VectorType(I32, e.lanes)
-
-
-def _splat(e, value):
-    return ir.Constant(_integers(e), [value] * e.lanes)
-
-
 def _to_even(e, bits, dropped):
     """`bits` plus what rounds them to nearest even once `dropped` low bits are cut off."""
-    odd = e.builder.and_(e.builder.lshr(bits, _splat(e, dropped)), _splat(e, 1))
-    return e.builder.add(e.builder.add(bits, odd), _splat(e, (1 << (dropped - 1)) - 1))
+    odd = e.builder.and_(e.builder.lshr(bits, e.word(dropped)), e.word(1))
+    return e.builder.add(e.builder.add(bits, odd), e.word((1 << (dropped - 1)) - 1))
 
 
 def _round_bfloat(e, value):
     """bfloat16 in the low halves; the CPU's own instruction would flush subnormals to zero."""
-    bits = e.builder.bitcast(value, _integers(e))
-    quiet = e.builder.or_(bits, _splat(e, 1 << 22))  # a NaN might else lose its last bit, or carry
+    bits = e.builder.bitcast(value, e.words)
+    quiet = e.builder.or_(bits, e.word(1 << 22))  # a NaN might else lose its last bit, or carry
     chosen = e.builder.select(
         e.builder.fcmp_unordered("uno", value, value), quiet, _to_even(e, bits, 16)
     )
-    return e.builder.lshr(chosen, _splat(e, 16))
+    return e.builder.lshr(chosen, e.word(16))
 
 
 def _widen_half(e, half):
     """float16 in the low halves as float32, by integers and one exact product."""
     builder = e.builder
-    shifted = builder.shl(builder.and_(half, _splat(e, 0x7FFF)), _splat(e, 13))
+    shifted = builder.shl(builder.and_(half, e.word(0x7FFF)), e.word(13))
     scaled = builder.fmul(builder.bitcast(shifted, e.vector), e.constant(2.0**112))  # exponent bias
-    endless = builder.icmp_unsigned(">=", shifted, _splat(e, 0x7C00 << 13))
+    endless = builder.icmp_unsigned(">=", shifted, e.word(0x7C00 << 13))
     bits = builder.select(
-        endless, builder.or_(shifted, _splat(e, 0x7F800000)), builder.bitcast(scaled, _integers(e))
+        endless, builder.or_(shifted, e.word(0x7F800000)), builder.bitcast(scaled, e.words)
     )
-    sign = builder.shl(builder.and_(half, _splat(e, 0x8000)), _splat(e, 16))
+    sign = builder.shl(builder.and_(half, e.word(0x8000)), e.word(16))
     return builder.bitcast(builder.or_(bits, sign), e.vector)
 
 
 def _narrow_half(e, value):
     """float32 rounded to float16 in the low halves, by integers and one rounding sum."""
     builder = e.builder
-    bits = builder.bitcast(value, _integers(e))
-    size = builder.and_(bits, _splat(e, 0x7FFFFFFF))
-    rebiased = builder.sub(_to_even(e, size, 13), _splat(e, 112 << 23))
-    half = builder.lshr(rebiased, _splat(e, 13))
+    bits = builder.bitcast(value, e.words)
+    size = builder.and_(bits, e.word(0x7FFFFFFF))
+    rebiased = builder.sub(_to_even(e, size, 13), e.word(112 << 23))
+    half = builder.lshr(rebiased, e.word(13))
     # Beside 0.5 the last bit of a float32 is the last one of a subnormal float16.
     beside = builder.fadd(builder.bitcast(size, e.vector), e.constant(0.5))
-    small = builder.sub(builder.bitcast(beside, _integers(e)), _splat(e, 0x3F000000))
-    half = builder.select(builder.icmp_unsigned("<", size, _splat(e, 0x38800000)), small, half)
-    large = builder.icmp_unsigned(">=", size, _splat(e, 0x47800000))
-    half = builder.select(large, _splat(e, 0x7C00), half)
-    nan = builder.icmp_unsigned(">", size, _splat(e, 0x7F800000))
-    half = builder.select(nan, _splat(e, 0x7E00), half)
-    sign = builder.lshr(builder.and_(bits, _splat(e, 0x80000000)), _splat(e, 16))
+    small = builder.sub(builder.bitcast(beside, e.words), e.word(0x3F000000))
+    half = builder.select(builder.icmp_unsigned("<", size, e.word(0x38800000)), small, half)
+    large = builder.icmp_unsigned(">=", size, e.word(0x47800000))
+    half = builder.select(large, e.word(0x7C00), half)
+    nan = builder.icmp_unsigned(">", size, e.word(0x7F800000))
+    half = builder.select(nan, e.word(0x7E00), half)
+    sign = builder.lshr(builder.and_(bits, e.word(0x80000000)), e.word(16))
     return builder.or_(half, sign)
 
 

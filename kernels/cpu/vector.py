@@ -55,6 +55,15 @@ class Emitter:
     def vector(self):
         return ir.VectorType(self.scalar, self.lanes)
 
+    @property
+    def words(self):
+        """The type of vectors of 32-bit integers."""
+        return ir.VectorType(I32, self.lanes)
+
+    def word(self, value):
+        """A 32-bit integer in every lane."""
+        return ir.Constant(self.words, [value] * self.lanes)
+
     def pointer(self, address, kind=None):
         """`address` (an integer or a byte pointer) as a pointer to `kind`, a vector by default."""
         kind = (kind or self.vector).as_pointer()
@@ -77,13 +86,12 @@ class Emitter:
 
     def below(self, count, first=0):
         """The mask of lanes that stand for elements first, first + 1, ... below `count` < 2^31."""
-        kind = ir.VectorType(I32, self.lanes)
         limit = self.builder.trunc(count, I32)
         limit = self.builder.insert_element(
-            ir.Constant(kind, ir.Undefined), limit, ir.Constant(I32, 0)
+            ir.Constant(self.words, ir.Undefined), limit, ir.Constant(I32, 0)
         )
-        limit = self.builder.shuffle_vector(limit, limit, ir.Constant(kind, [0] * self.lanes))
-        indices = ir.Constant(kind, list(range(first, first + self.lanes)))
+        limit = self.builder.shuffle_vector(limit, limit, self.word(0))
+        indices = ir.Constant(self.words, list(range(first, first + self.lanes)))
         return self.builder.icmp_signed("<", indices, limit)
 
     def load_masked(self, address, mask):
@@ -119,8 +127,7 @@ class Emitter:
     def splat(self, scalar):
         undefined = ir.Constant(self.vector, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
-        lanes = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
-        return self.builder.shuffle_vector(first, undefined, lanes)
+        return self.builder.shuffle_vector(first, undefined, self.word(0))
 
     def constant(self, value):
         return ir.Constant(self.vector, [float(value)] * self.lanes)
@@ -167,12 +174,17 @@ class Emitter:
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.bitcast(self.builder.call(function, [high, low]), self.vector)
 
+    def at_least(self, value, low):
+        """The larger of the two; a NaN `value` stays a NaN."""
+        return self.builder.select(self.builder.fcmp_ordered("<", value, low), low, value)
+
+    def at_most(self, value, high):
+        """The smaller of the two; a NaN `value` stays a NaN."""
+        return self.builder.select(self.builder.fcmp_ordered(">", value, high), high, value)
+
     def clamp(self, value, low, high):
         """`value` within [low, high]; a NaN stays a NaN."""
-        low_wins = self.builder.fcmp_ordered("<", value, low)
-        value = self.builder.select(low_wins, low, value)
-        high_wins = self.builder.fcmp_ordered(">", value, high)
-        return self.builder.select(high_wins, high, value)
+        return self.at_most(self.at_least(value, low), high)
 
     def prefetch(self, address, locality):
         """Ask for the cache line at `address`: locality 3 into L1, 2 into L2."""
