@@ -45,8 +45,6 @@ def run(
     """y = activation(conv(x, w) + bias + residual), for `filters` as `pack` makes them, or their
     bytes.
     """
-    from implicit_conv.kernels.cpu.epilogue import compile_activate
-
     problem, axes = plan.problem, LAYOUTS[plan.problem.layout]
     filters = filters.view(problem.dtype).reshape(_filter_extents(problem))
     groups, k, taps = filters.shape
@@ -63,8 +61,20 @@ def run(
         pixels += bias
     if residual is not None:
         pixels += residual.transpose(axes)
-    compile_activate()(sums.reshape(-1), *plan.activation)
+    _activate(plan, sums)
     y.transpose(axes)[...] = pixels
+
+
+def _activate(plan: Plan, sums: Array) -> None:
+    """The activation, in place, by the part that other algorithms' sums go through."""
+    from implicit_conv.kernels.cpu.finish import Finish, compile_finish
+    from implicit_conv.kernels.cpu.storage import Format
+
+    kind, low, high = plan.activation
+    form = Format(*[plan.problem.dtype] * 4)
+    part = compile_finish(Finish(int(kind), False, form, plan.lanes, plan.arch.fma))
+    at = sums.ctypes.data
+    part.ctypes(at, 0, 0, 0, at, 0, 1, sums.size, low, high)
 
 
 def _filter_extents(problem: Problem) -> tuple[int, int, int]:

@@ -55,6 +55,9 @@ class Call(NamedTuple):
     flushes: int  # 1: subnormal numbers count as zeros
     rounds: int  # 1: y is narrower than the sums, and the microkernel may round to it
     clamps: int  # 1: the activation is a clamp, and nothing is added before it
+    row_axis: int  # what lies one behind the other in y: see epilogue.py
+    finish: int  # slot of the part that finishes sums
+    adds_first: int  # 1: the residual lies otherwise than y, and is added before that part
     zeros: int  # address of a panel of zeros
     channels: int  # of x; a Geometry may count pairs of them
     p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes

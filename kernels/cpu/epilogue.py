@@ -1,121 +1,130 @@
 """The staging tile's way out: residual, activation, then rows or transposed blocks into y.
 
-A staging tile is ``[image][row][column][filter of the panel]``. A clamp (none, relu, relu6) over
-whole panels of a channels-last output never comes here: the microkernel stores those itself.
+A staging tile is ``[image][row][column][filter of the panel]``. What lies one behind the other in y
+decides how it gets there, and what a row of the part `finish` is:
+
+    filters (channels last)   rows are the filters of a pixel, from the staging tile into y
+    pixels (planes)           blocks of the tile are transposed: rows are the pixels of a filter
+    neither                   rows as for filters, in place; then number by number into y
+
+A clamp (none, relu, relu6) over whole panels of a channels-last output never comes here: the
+microkernel stores those itself. One of planes is finished when it comes, and only transposed.
 """
 
 import functools
-import math
 
 from numba import types
 
-from implicit_conv.kernels.activation import (
-    CLAMP,
-    GELU,
-    HARDSWISH,
-    LEAKY_RELU,
-    SIGMOID,
-    SILU,
-    TANH,
-)
 from implicit_conv.kernels.cpu import memory, storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, fields
-from implicit_conv.kernels.cpu.table import TRANSPOSE_OUT, compile_part
+from implicit_conv.kernels.cpu.table import (
+    TRANSPOSE_OUT,
+    TRANSPOSE_WORDS,
+    compile_part,
+    run_part,
+)
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
-
-@kernel()
-def sigmoid(x):
-    """1 / (1 + exp(-x)) without overflow."""
-    if x >= 0:
-        return 1.0 / (1.0 + math.exp(-x))
-    e = math.exp(x)
-    return e / (1.0 + e)
+FILTER_ROWS, PIXEL_ROWS, SINGLE = range(3)  # what lies one behind the other in y
+BLOCK_VECTORS = 4  # of pixels, in a block that is transposed before it is finished
 
 
-@kernel()
-def activate(x, kind, low, high):  # noqa: PLR0911, one return a kind
-    """The activation of one float64; a NaN stays a NaN."""
-    if kind == CLAMP:
-        x = low if x < low else x
-        return high if x > high else x
-    if kind == LEAKY_RELU:
-        return x * low if x < 0 else x
-    if x == -math.inf and kind in (SILU, GELU, HARDSWISH):
-        return 0.0  # their limit; the products below would be of infinity and zero
-    if kind == SILU:
-        return x * sigmoid(x)
-    if kind == GELU:
-        return 0.5 * x * math.erfc(-x * math.sqrt(0.5))
-    if kind == SIGMOID:
-        return sigmoid(x)
-    if kind == TANH:
-        return math.tanh(x)
-    return x * min(max(x + 3.0, 0.0), 6.0) / 6.0
+def row_axis(y_q, y_k, size):
+    """Which of FILTER_ROWS, PIXEL_ROWS and SINGLE fits a y of numbers of `size` bytes."""
+    if y_k == size:
+        return FILTER_ROWS
+    return PIXEL_ROWS if y_q == size else SINGLE
 
 
 @functools.cache
-def compile_activate():
-    """activate(values, kind, low, high): the activation of every float of an array, in place."""
-    arrays = [types.Array(element, 1, "C") for element in (types.float32, types.float64)]
-
-    @kernel([types.void(array, types.float64, types.float64, types.float64) for array in arrays])
-    def activate_all(values, kind, low, high):
-        for i in range(values.size):
-            values[i] = activate(values[i], kind, low, high)
-
-    return activate_all
-
-
-@functools.cache
-def make_epilogue(lanes, form):
-    """(finish, write) for rows of pixels of numbers of `form`."""
-    transpose_block = make_transpose_block(TRANSPOSE_OUT, lanes)
-    move = storage.make_move(form.sums, form.y, lanes)
-    move_element = storage.make_move_element(form.sums, form.y)
+def make_write(lanes, form):
+    """write() for pixels of numbers of `form`."""
+    transpose_out = make_transpose_block(TRANSPOSE_OUT, lanes)
+    transpose_words = make_transpose_block(TRANSPOSE_WORDS, lanes)
     itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
-    read_element, write_element = storage.make_read(form.sums), storage.make_write(form.sums)
+    residual_size = storage.SIZES[form.x]
+    copy_element = memory.copy_bytes(size)
+    pixels_of_block = BLOCK_VECTORS * lanes
+    block_pitch = pixels_of_block * itemsize
+    block_bytes = lanes * block_pitch
+
+    @kernel()
+    def finish_rows(call, sums, sums_row, residual, residual_row, y, y_row, rows, columns):
+        low = memory.read_float(call.activation + 8)
+        high = memory.read_float(call.activation + 16)
+        run_part(
+            call.kernels, call.finish, sums, sums_row, residual, residual_row, y, y_row, rows,
+            columns, low, high,
+        )  # fmt: skip
+
+    @kernel()
+    def write_planes(call, staging, pitch, filters, count, residual, y):
+        """Blocks of pixels x filters, transposed; a clamp has been applied already."""
+        block = memory.stack(block_bytes)
+        for k in range(0, filters, lanes):
+            columns = min(lanes, filters - k)
+            for first in range(0, count, pixels_of_block):
+                pixels = min(pixels_of_block, count - first)
+                target = y + first * size + k * call.y_k
+                for pixel in range(first, first + pixels, lanes):
+                    rows = min(lanes, count - pixel)
+                    source = staging + pixel * pitch + k * itemsize
+                    if call.clamps:
+                        to = target + (pixel - first) * size
+                        transpose_out(call.kernels, 1, source, pitch, to, call.y_k, rows, columns)
+                    else:
+                        to = block + (pixel - first) * itemsize
+                        transpose_words(
+                            call.kernels, 1, source, pitch, to, block_pitch, rows, columns
+                        )
+                if not call.clamps:
+                    added = residual + first * residual_size + k * call.residual_k
+                    finish_rows(
+                        call, block, block_pitch, added, call.residual_k, target, call.y_k,
+                        columns, pixels,
+                    )  # fmt: skip
+
+    @kernel()
+    def write(call, staging, width, filters, count, residual, y):
+        """`count` pixels, y_q apart, to y."""
+        pitch = width * itemsize
+        if call.row_axis == PIXEL_ROWS and width == 1:
+            finish_rows(call, staging, 0, residual, 0, y, 0, 1, count)
+        elif call.row_axis == PIXEL_ROWS:
+            write_planes(call, staging, pitch, filters, count, residual, y)
+        elif call.row_axis == FILTER_ROWS:
+            finish_rows(
+                call, staging, pitch, residual, call.residual_q, y, call.y_q, count, filters
+            )
+        else:
+            finish_rows(call, staging, pitch, 0, 0, staging, pitch, count, filters)
+            for pixel in range(count):
+                for k in range(filters):
+                    source = staging + pixel * pitch + k * size
+                    copy_element(y + pixel * call.y_q + k * call.y_k, source)
+
+    return write
+
+
+@functools.cache
+def make_add_residual(form):
+    """add_residual() for residuals that do not lie as y does."""
+    itemsize = storage.SIZES[form.sums]
+    read, write = storage.make_read(form.sums), storage.make_write(form.sums)
     read_residual = storage.make_read(form.x)
 
     @kernel()
-    def finish(call, staging, width, filters, count, residual):
-        """Residual and activation of `count` pixels, in place."""
-        kind = int(memory.read_float(call.activation))
-        low, high = (
-            memory.read_float(call.activation + 8),
-            memory.read_float(call.activation + 16),
-        )
+    def add_residual(call, staging, width, filters, count, residual):
+        """Add to `count` pixels in place, number by number."""
         for pixel in range(count):
             for k in range(filters):
                 at = staging + (pixel * width + k) * itemsize
-                value = read_element(at)
-                if call.residual:
-                    value += read_residual(residual + pixel * call.residual_q + k * call.residual_k)
-                write_element(at, activate(value, kind, low, high))
+                added = residual + pixel * call.residual_q + k * call.residual_k
+                write(at, read(at) + read_residual(added))
 
-    @kernel()
-    def write(call, staging, width, filters, count, y):
-        """`count` pixels, y_q apart, to y: transposed where pixels lie together there."""
-        pitch = width * itemsize
-        if call.y_k == size:
-            for pixel in range(count):
-                move(y + pixel * call.y_q, staging + pixel * pitch, filters)
-        elif call.y_q == size:
-            for k in range(0, filters, lanes):
-                for pixel in range(0, count, lanes):
-                    source = staging + pixel * pitch + k * itemsize
-                    target = y + pixel * size + k * call.y_k
-                    rows, columns = min(lanes, count - pixel), min(lanes, filters - k)
-                    transpose_block(call.kernels, 1, source, pitch, target, call.y_k, rows, columns)
-        else:
-            for pixel in range(count):
-                for k in range(filters):
-                    source = staging + pixel * pitch + k * itemsize
-                    move_element(y + pixel * call.y_q + k * call.y_k, source)
-
-    return finish, write
+    return add_residual
 
 
 def store_tile(blob, staging, width, n0, p0, q0, k, filters):
@@ -126,19 +135,20 @@ def store_tile(blob, staging, width, n0, p0, q0, k, filters):
     call, g = fields(blob).call, fields(blob).geometry
     images, staged_rows, pitch = schedule.tile_extent(g, n0, p0, q0)
     rows, columns = min(staged_rows, call.p_end - p0), min(pitch, call.q_end - q0)
-    if call.clamps and columns == pitch == call.q_end and call.y_p == columns * call.y_q:
+    follow = call.y_p == columns * call.y_q and call.residual_p == columns * call.residual_q
+    if columns == pitch == call.q_end and follow:
         columns, rows = rows * columns, 1  # rows lie one behind the other: one long row
     for image in range(images):
         n = n0 + image
         for row in range(rows):
             p = p0 + row
             at = staging + (image * staged_rows + row) * pitch * width * call.itemsize
-            if not call.clamps:
-                residual = call.residual + n * call.residual_n + p * call.residual_p
-                residual += q0 * call.residual_q + k * call.residual_k
-                finish(call, at, width, filters, columns, residual)  # noqa: F821, bound
+            residual = call.residual + n * call.residual_n + p * call.residual_p
+            residual += q0 * call.residual_q + k * call.residual_k
+            if call.adds_first:
+                add_residual(call, at, width, filters, columns, residual)  # noqa: F821, bound
             y = call.y + n * call.y_n + p * call.y_p + q0 * call.y_q + k * call.y_k
-            write(call, at, width, filters, columns, y)  # noqa: F821, bound
+            write(call, at, width, filters, columns, residual, y)  # noqa: F821, bound
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
@@ -147,6 +157,8 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
 @functools.cache
 def compile_store_tile(lanes, form):
     """The part that stores staging tiles of numbers of `form`."""
-    finish, write = make_epilogue(lanes, form)
     name = f"store_tile_{lanes}x{form.x}_{form.sums}_{form.y}"
-    return compile_part(SIGNATURE, store_tile, name, finish=finish, write=write)
+    return compile_part(
+        SIGNATURE, store_tile, name, write=make_write(lanes, form),
+        add_residual=make_add_residual(form),
+    )  # fmt: skip

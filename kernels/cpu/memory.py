@@ -9,6 +9,7 @@ import functools
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu.vector import BYTES, I64
@@ -107,6 +108,20 @@ def zero(typingctx, destination, size):
         cgutils.memset(builder, pointer, size, 0)
 
     return _intrinsic(types.void, [INT, INT], emit)
+
+
+@intrinsic
+def stack(typingctx, size):
+    """Address of `size` bytes, a constant, on the stack until the calling function returns."""
+    if not isinstance(size, types.IntegerLiteral):
+        raise RequireLiteralValue("stack: size must be a constant")
+
+    def emit(builder, _):
+        room = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(8), size.literal_value))
+        room.align = 64
+        return builder.ptrtoint(room, I64)
+
+    return _intrinsic(INT, [size], emit)
 
 
 @functools.cache

@@ -13,7 +13,13 @@ from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.cpu import amx as amx_kernels
 from implicit_conv.kernels.cpu import panels, table
 from implicit_conv.kernels.cpu.call import Call
-from implicit_conv.kernels.cpu.epilogue import compile_store_tile
+from implicit_conv.kernels.cpu.epilogue import (
+    FILTER_ROWS,
+    PIXEL_ROWS,
+    compile_store_tile,
+    row_axis,
+)
+from implicit_conv.kernels.cpu.finish import Finish, compile_finish
 from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.pool import aligned_bytes
@@ -103,12 +109,11 @@ class Operator:
             self._require_for_filters(w, weight_axes)
         if self.transposes and x_c != x.itemsize:
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
-        if y_k != y.itemsize:
-            self._require(table.TRANSPOSE_OUT)
+        way_out = self._way_out((y_q, y_k), residual is not None and z[2:], int(activation[0]))
         return Launch(
             self._entry(), self.g, layout, threads,
             _call(
-                **self.constant, **filters, **_parts(layout), activation=act.ctypes.data,
+                **self.constant, **filters, **_parts(layout), **way_out, activation=act.ctypes.data,
                 record=record, x_n=x_n, x_h=x_h, x_w=x_w, x_c=x_c,
                 x_element=x_c * self.form.channels, y_n=y_n, y_p=y_p, y_q=y_q, y_k=y_k,
                 residual_n=z[0], residual_p=z[1], residual_q=z[2], residual_k=z[3],
@@ -121,6 +126,27 @@ class Operator:
             ),
             keep=(act, self),
         )  # fmt: skip
+
+    def _way_out(self, y_steps, residual_steps, kind):
+        """How staging tiles are finished, as fields of a Call; the parts for it are required.
+
+        Steps are bytes between pixels and between filters; `residual_steps` may be False.
+        """
+        axis = row_axis(*y_steps, SIZES[self.form.y])
+        along = {PIXEL_ROWS: 0, FILTER_ROWS: 1}.get(axis)
+        joins = bool(residual_steps) and along is not None
+        joins = joins and residual_steps[along] == SIZES[self.form.x]
+        clamps = kind == CLAMP and not residual_steps
+        part = Finish(kind, joins, self.form, self.lanes, self.fma)
+        transposed = axis == PIXEL_ROWS and self.transposes
+        if transposed:
+            self._require(table.TRANSPOSE_OUT if clamps else table.TRANSPOSE_WORDS)
+        if not (transposed and clamps):
+            self.table[part.slot] = compile_finish(part).address
+        return {
+            "row_axis": axis, "finish": part.slot,
+            "adds_first": bool(residual_steps) and not joins,
+        }  # fmt: skip
 
     def initial_sums(self, bias):
         """`bias` by whole panels: what a launch that is biased begins its sums with."""

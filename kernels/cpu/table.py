@@ -11,6 +11,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
+from implicit_conv.kernels.activation import ACTIVATIONS
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import entry
 from implicit_conv.kernels.cpu.vector import VOID
@@ -33,7 +34,8 @@ PIXEL_LANES = PLANES + HEIGHTS  # microkernels whose lanes are pixels: [rows - 1
 LOAD_ROWS = PIXEL_LANES + HEIGHTS**2
 LOAD_PLANES = LOAD_ROWS + 1
 WRITE_LOADS = LOAD_PLANES + 1
-SLOTS = WRITE_LOADS + 1
+FINISH = WRITE_LOADS + 1  # [activation][residual]
+SLOTS = FINISH + 2 * ACTIVATIONS
 
 
 @register_jitable

@@ -1,0 +1,131 @@
+"""sigmoid, silu, tanh and gelu of float32 vectors, emitted: one exponential, one division each.
+
+    e^z = 2^n (1 + q(r)),   n = round(z / ln 2),   r = z - n ln 2
+    sigmoid(x) = e^x / (1 + e^x) where x < 0, else 1 / (1 + e^-x);   silu(x) = x sigmoid(x)
+    tanh(x) = -sign(x) m / (m + 2),   m = e^(-2 |x|) - 1
+    gelu(x) = max(x, 0) - |x| e^(-x^2 / 2) M(|x|),   M(a) = e^(a^2 / 2) erfc(a / sqrt 2) / 2
+
+Exponents are never above zero, so nothing overflows; 2^n is multiplied in last, so what ends as a
+subnormal number is rounded there. r is Cody and Waite's: ln 2 in two parts. q(r) = r + r^2 EXPM1(r)
+and M = MILLS_TOP / MILLS_BOTTOM were fitted for this project, to the least largest relative error
+on |r| <= ln 2 / 2 and 0 <= a <= 14.6: weighted least squares against 40 digits at 2000 and 3000
+points, weights multiplied by the errors until these are level. Rounded to float32 (M's after a
+search for a common factor that makes that harmless) q is off by 0.04 and M by 0.15 units of 2^-24.
+"""
+
+import math
+
+LN2 = 355 / 512, -2.1219444e-4  # n times the first is exact, with an FMA or without
+SHIFT = 1.5 * 2**23  # the last bits of a sum with it are an integer
+EXPM1 = 0.5, 0.16666666, 0.04166636, 0.00833339, 0.0013940668, 0.00019845882
+MILLS_TOP = 0.64660203, 0.5670672, 0.23715508, 0.052612748, 0.0053330003
+MILLS_BOTTOM = 1.2932041, 2.1659625, 1.55589, 0.60763526, 0.13188885, 0.013367697
+SIGN = 0x80000000
+SMALLEST = -112.0  # x e^x is below half the smallest float32 from here on
+TANH_ONE = -40.0  # tanh(20) is 1
+GELU_END = 14.5  # a e^(-a^2 / 2) M(a) is below half the smallest float32 from here on
+
+
+def sigmoid(e, x):
+    """At most 2.3 units in the last place off."""
+    return _share(e, x, lambda q, _: e.builder.fadd(q, e.constant(1)), e.constant(1))
+
+
+def silu(e, x):
+    """x sigmoid(x), at most 2.7 units in the last place off."""
+    return _share(e, x, lambda q, z: e.multiply_add(z, q, z), x)
+
+
+def tanh(e, x):
+    """At most 2.2 units in the last place off."""
+    builder = e.builder
+    z = builder.fmul(_minus_size(e, x), e.constant(2))
+    q, n = _expm1(e, e.at_least(z, e.constant(TANH_ONE)))
+    power = _power_of_two(e, n)
+    m = e.multiply_add(q, power, builder.fsub(power, e.constant(1)))
+    size = builder.fdiv(builder.fneg(m), builder.fadd(m, e.constant(2)))
+    sign = builder.and_(_bits(e, x), e.word(SIGN))
+    size = builder.and_(_bits(e, size), e.word(SIGN - 1))
+    return builder.bitcast(builder.or_(size, sign), e.vector)
+
+
+def gelu(e, x):
+    """x erfc(-x / sqrt 2) / 2, at most 3.9 units in the last place off, in its tail too.
+
+    a^2 is taken in two parts, since e^(-a^2 / 2) multiplies its absolute error: the square of the
+    leading 12 bits of a, which is exact, and the rest.
+    """
+    builder = e.builder
+    size = builder.fneg(_minus_size(e, x))
+    a = e.at_most(size, e.constant(GELU_END))
+    head = builder.bitcast(builder.and_(_bits(e, a), e.word(0xFFFFF000)), e.vector)
+    square = builder.fmul(head, head)
+    rest = builder.fmul(builder.fadd(a, head), builder.fsub(a, head))
+    half = e.constant(-0.5)
+    q, n = _expm1(e, builder.fmul(square, half), builder.fmul(rest, half))
+    top = builder.fmul(e.multiply_add(a, q, a), _polynomial(e, MILLS_TOP, a))
+    part = builder.fdiv(top, _polynomial(e, MILLS_BOTTOM, a))
+    first, second = _halves(e, n)
+    part = builder.fmul(builder.fmul(part, first), second)
+    negative = builder.fcmp_ordered("<", x, e.constant(0))
+    return builder.fsub(builder.select(negative, e.constant(-0.0), x), part)
+
+
+def _share(e, x, below, above):
+    """2^n below(q, -|x|) where x < 0, `above` elsewhere; over 1 + e^-|x| = 1 + 2^n (1 + q)."""
+    builder = e.builder
+    z = e.at_least(_minus_size(e, x), e.constant(SMALLEST))
+    q, n = _expm1(e, z)
+    first, second = _halves(e, n)
+    negative = builder.fcmp_ordered("<", x, e.constant(0))
+    top = builder.select(negative, below(q, z), above)
+    whole = builder.fmul(builder.fmul(builder.fadd(q, e.constant(1)), first), second)
+    quotient = builder.fdiv(top, builder.fadd(whole, e.constant(1)))
+    for power in (first, second):
+        kept = builder.select(negative, power, e.constant(1))
+        quotient = builder.fmul(quotient, kept)
+    return quotient
+
+
+def _expm1(e, z, tail=None):
+    """(q, n) of e^(z + tail) = 2^n (1 + q), for -200 < z <= 0; `tail` is far smaller."""
+    builder = e.builder
+    shift = e.constant(SHIFT)
+    whole = z if tail is None else builder.fadd(z, tail)
+    shifted = e.multiply_add(whole, e.constant(1 / math.log(2)), shift)
+    n = builder.fsub(shifted, shift)
+    r = e.multiply_add(n, e.constant(-LN2[0]), z)
+    if tail is not None:
+        r = builder.fadd(r, tail)
+    r = e.multiply_add(n, e.constant(-LN2[1]), r)
+    q = e.multiply_add(builder.fmul(r, r), _polynomial(e, EXPM1, r), r)
+    return q, builder.sub(_bits(e, shifted), _bits(e, shift))
+
+
+def _polynomial(e, coefficients, x):
+    """Coefficients of x^0, x^1, ... by Horner's rule."""
+    *rest, value = (e.constant(coefficient) for coefficient in coefficients)
+    for coefficient in reversed(rest):
+        value = e.multiply_add(value, x, coefficient)
+    return value
+
+
+def _halves(e, n):
+    """Two powers of two whose product is 2^n, which may itself be too small for a float32."""
+    first = e.builder.ashr(n, e.word(1))
+    return _power_of_two(e, first), _power_of_two(e, e.builder.sub(n, first))
+
+
+def _power_of_two(e, n):
+    """2^n as a float32, for -127 < n < 128."""
+    exponent = e.builder.add(n, e.word(127))
+    return e.builder.bitcast(e.builder.shl(exponent, e.word(23)), e.vector)
+
+
+def _minus_size(e, x):
+    """-|x|."""
+    return e.builder.bitcast(e.builder.or_(_bits(e, x), e.word(SIGN)), e.vector)
+
+
+def _bits(e, x):
+    return e.builder.bitcast(x, e.words)
