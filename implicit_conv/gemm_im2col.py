@@ -74,7 +74,7 @@ def _activate(plan: Plan, sums: Array) -> None:
     form = Format(*[plan.problem.dtype] * 4)
     part = compile_finish(Finish(int(kind), False, form, plan.lanes, plan.arch.fma))
     at = sums.ctypes.data
-    part.ctypes(at, 0, 0, 0, at, 0, 1, sums.size, low, high)
+    part.ctypes(at, 0, 0, 0, at, 0, 1, sums.size, 0, low, high)
 
 
 def _filter_extents(problem: Problem) -> tuple[int, int, int]:

@@ -21,6 +21,7 @@ EXPM1 = 0.5, 0.16666666, 0.04166636, 0.00833339, 0.0013940668, 0.00019845882
 MILLS_TOP = 0.64660203, 0.5670672, 0.23715508, 0.052612748, 0.0053330003
 MILLS_BOTTOM = 1.2932041, 2.1659625, 1.55589, 0.60763526, 0.13188885, 0.013367697
 SIGN = 0x80000000
+FAR = 64  # 2^(n + FAR) is a normal float32 for every n, and 2^-FAR rounds what is too small once
 SMALLEST = -112.0  # x e^x is below half the smallest float32 from here on
 TANH_ONE = -40.0  # tanh(20) is 1
 GELU_END = 14.5  # a e^(-a^2 / 2) M(a) is below half the smallest float32 from here on
@@ -65,10 +66,10 @@ def gelu(e, x):
     q, n = _expm1(e, builder.fmul(square, half), builder.fmul(rest, half))
     top = builder.fmul(e.multiply_add(a, q, a), _polynomial(e, MILLS_TOP, a))
     part = builder.fdiv(top, _polynomial(e, MILLS_BOTTOM, a))
-    first, second = _halves(e, n)
-    part = builder.fmul(builder.fmul(part, first), second)
+    part = builder.fmul(part, _power_of_two(e, n, FAR))
     negative = builder.fcmp_ordered("<", x, e.constant(0))
-    return builder.fsub(builder.select(negative, e.constant(-0.0), x), part)
+    above = builder.select(negative, e.constant(-0.0), x)
+    return e.multiply_add(part, e.constant(-(2.0**-FAR)), above)
 
 
 def _share(e, x, below, above):
@@ -76,15 +77,12 @@ def _share(e, x, below, above):
     builder = e.builder
     z = e.at_least(_minus_size(e, x), e.constant(SMALLEST))
     q, n = _expm1(e, z)
-    first, second = _halves(e, n)
+    power, back = _power_of_two(e, n, FAR), e.constant(2.0**-FAR)
+    whole = e.multiply_add(e.multiply_add(q, power, power), back, e.constant(1))
     negative = builder.fcmp_ordered("<", x, e.constant(0))
-    top = builder.select(negative, below(q, z), above)
-    whole = builder.fmul(builder.fmul(builder.fadd(q, e.constant(1)), first), second)
-    quotient = builder.fdiv(top, builder.fadd(whole, e.constant(1)))
-    for power in (first, second):
-        kept = builder.select(negative, power, e.constant(1))
-        quotient = builder.fmul(quotient, kept)
-    return quotient
+    quotient = builder.fdiv(builder.select(negative, below(q, z), above), whole)
+    small = builder.fmul(builder.fmul(quotient, power), back)
+    return builder.select(negative, small, quotient)
 
 
 def _expm1(e, z, tail=None):
@@ -110,15 +108,9 @@ def _polynomial(e, coefficients, x):
     return value
 
 
-def _halves(e, n):
-    """Two powers of two whose product is 2^n, which may itself be too small for a float32."""
-    first = e.builder.ashr(n, e.word(1))
-    return _power_of_two(e, first), _power_of_two(e, e.builder.sub(n, first))
-
-
-def _power_of_two(e, n):
-    """2^n as a float32, for -127 < n < 128."""
-    exponent = e.builder.add(n, e.word(127))
+def _power_of_two(e, n, more=0):
+    """2^(n + more) as a float32, for -127 < n + more < 128."""
+    exponent = e.builder.add(n, e.word(127 + more))
     return e.builder.bitcast(e.builder.shl(exponent, e.word(23)), e.vector)
 
 

@@ -28,6 +28,7 @@ from implicit_conv.kernels.cpu.table import (
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 FILTER_ROWS, PIXEL_ROWS, SINGLE = range(3)  # what lies one behind the other in y
+ROWS_AHEAD = 8  # filters of a residual that are asked for early, in pixels
 BLOCK_VECTORS = 4  # of pixels, in a block that is transposed before it is finished
 
 
@@ -51,12 +52,12 @@ def make_write(lanes, form):
     block_bytes = lanes * block_pitch
 
     @kernel()
-    def finish_rows(call, sums, sums_row, residual, residual_row, y, y_row, rows, columns):
+    def finish_rows(call, sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead):
         low = memory.read_float(call.activation + 8)
         high = memory.read_float(call.activation + 16)
         run_part(
             call.kernels, call.finish, sums, sums_row, residual, residual_row, y, y_row, rows,
-            columns, low, high,
+            columns, ahead, low, high,
         )  # fmt: skip
 
     @kernel()
@@ -83,7 +84,7 @@ def make_write(lanes, form):
                     added = residual + first * residual_size + k * call.residual_k
                     finish_rows(
                         call, block, block_pitch, added, call.residual_k, target, call.y_k,
-                        columns, pixels,
+                        columns, pixels, pixels_of_block * residual_size,
                     )  # fmt: skip
 
     @kernel()
@@ -91,15 +92,16 @@ def make_write(lanes, form):
         """`count` pixels, y_q apart, to y."""
         pitch = width * itemsize
         if call.row_axis == PIXEL_ROWS and width == 1:
-            finish_rows(call, staging, 0, residual, 0, y, 0, 1, count)
+            finish_rows(call, staging, 0, residual, 0, y, 0, 1, count, pixels_of_block * size)
         elif call.row_axis == PIXEL_ROWS:
             write_planes(call, staging, pitch, filters, count, residual, y)
         elif call.row_axis == FILTER_ROWS:
             finish_rows(
-                call, staging, pitch, residual, call.residual_q, y, call.y_q, count, filters
-            )
+                call, staging, pitch, residual, call.residual_q, y, call.y_q, count, filters,
+                ROWS_AHEAD * call.residual_q,
+            )  # fmt: skip
         else:
-            finish_rows(call, staging, pitch, 0, 0, staging, pitch, count, filters)
+            finish_rows(call, staging, pitch, 0, 0, staging, pitch, count, filters, 0)
             for pixel in range(count):
                 for k in range(filters):
                     source = staging + pixel * pitch + k * size

@@ -36,6 +36,7 @@ ARGUMENTS = (
     "y_row",
     "rows",
     "columns",
+    "ahead",  # bytes from a number of the residual to one that is wanted soon
 )
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
@@ -130,7 +131,9 @@ def emit(variant, builder, values):
 
         value = storage.load(e, sums, place(sums_row, sums), mask)
         if variant.added:
-            value = builder.fadd(value, storage.load(e, x, place(residual_row, x), mask))
+            added = place(residual_row, x)
+            e.prefetch(e.at(added, at["ahead"]), 3)
+            value = builder.fadd(value, storage.load(e, x, added, mask))
         storage.store(e, y, activation(value), place(y_row, y), mask)
         return []
 
@@ -149,14 +152,16 @@ def emit(variant, builder, values):
     e.loop(at["rows"], 1, [builder.inttoptr(at[name], BYTES) for name in arrays], row)
 
 
-def finish(sums, sums_row, residual, residual_row, y, y_row, rows, columns, low, high):
+def finish(sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high):
     """Template of the parts that are emitted."""
     body(  # noqa: F821, bound
-        sums, sums_row, residual, residual_row, y, y_row, rows, columns, low, high
+        sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high
     )
 
 
-def finish_numbers(sums, sums_row, residual, residual_row, y, y_row, rows, columns, low, high):
+def finish_numbers(
+    sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high
+):
     """Template of the parts that take one number after another."""
     for row in range(rows):
         for column in range(columns):
