@@ -24,8 +24,8 @@ from implicit_conv.kernels.cpu.table import (
     TRANSPOSE_WORDS,
     compile_part,
     run_part,
+    transpose_slot,
 )
-from implicit_conv.kernels.cpu.transpose import make_transpose_block
 
 FILTER_ROWS, PIXEL_ROWS, SINGLE = range(3)  # what lies one behind the other in y
 ROWS_AHEAD = 8  # filters of a residual that are asked for early, in pixels
@@ -42,14 +42,12 @@ def row_axis(y_q, y_k, size):
 @functools.cache
 def make_write(lanes, form):
     """write() for pixels of numbers of `form`."""
-    transpose_out = make_transpose_block(TRANSPOSE_OUT, lanes)
-    transpose_words = make_transpose_block(TRANSPOSE_WORDS, lanes)
     itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
     residual_size = storage.SIZES[form.x]
     copy_element = memory.copy_bytes(size)
-    pixels_of_block = BLOCK_VECTORS * lanes
-    block_pitch = pixels_of_block * itemsize
-    block_bytes = lanes * block_pitch
+    block_pixels = BLOCK_VECTORS * lanes
+    block_row = block_pixels * itemsize
+    block_bytes = lanes * block_row
 
     @kernel()
     def finish_rows(call, sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead):
@@ -64,44 +62,47 @@ def make_write(lanes, form):
     def write_planes(call, staging, pitch, filters, count, residual, y):
         """Blocks of pixels x filters, transposed; a clamp has been applied already."""
         block = memory.stack(block_bytes)
+        way = TRANSPOSE_OUT if call.clamps else TRANSPOSE_WORDS
         for k in range(0, filters, lanes):
             columns = min(lanes, filters - k)
-            for first in range(0, count, pixels_of_block):
-                pixels = min(pixels_of_block, count - first)
+            for first in range(0, count, block_pixels):
+                pixels = min(block_pixels, count - first)
                 target = y + first * size + k * call.y_k
-                for pixel in range(first, first + pixels, lanes):
-                    rows = min(lanes, count - pixel)
-                    source = staging + pixel * pitch + k * itemsize
-                    if call.clamps:
-                        to = target + (pixel - first) * size
-                        transpose_out(call.kernels, 1, source, pitch, to, call.y_k, rows, columns)
-                    else:
-                        to = block + (pixel - first) * itemsize
-                        transpose_words(
-                            call.kernels, 1, source, pitch, to, block_pitch, rows, columns
-                        )
+                to, to_row, step = block, block_row, itemsize
+                if call.clamps:
+                    to, to_row, step = target, call.y_k, size
+                for pixel in range(0, pixels, lanes):
+                    rows = min(lanes, pixels - pixel)
+                    source = staging + (first + pixel) * pitch + k * itemsize
+                    slot = transpose_slot(way, 1, rows < lanes or columns < lanes)
+                    run_part(
+                        call.kernels, slot, source, pitch, to + pixel * step, to_row, rows, columns
+                    )
                 if not call.clamps:
                     added = residual + first * residual_size + k * call.residual_k
                     finish_rows(
-                        call, block, block_pitch, added, call.residual_k, target, call.y_k,
-                        columns, pixels, pixels_of_block * residual_size,
+                        call, block, block_row, added, call.residual_k, target, call.y_k,
+                        columns, pixels, block_pixels * residual_size,
                     )  # fmt: skip
 
     @kernel()
     def write(call, staging, width, filters, count, residual, y):
         """`count` pixels, y_q apart, to y."""
         pitch = width * itemsize
-        if call.row_axis == PIXEL_ROWS and width == 1:
-            finish_rows(call, staging, 0, residual, 0, y, 0, 1, count, pixels_of_block * size)
-        elif call.row_axis == PIXEL_ROWS:
+        if call.row_axis == PIXEL_ROWS and width > 1:
             write_planes(call, staging, pitch, filters, count, residual, y)
-        elif call.row_axis == FILTER_ROWS:
-            finish_rows(
-                call, staging, pitch, residual, call.residual_q, y, call.y_q, count, filters,
-                ROWS_AHEAD * call.residual_q,
-            )  # fmt: skip
-        else:
-            finish_rows(call, staging, pitch, 0, 0, staging, pitch, count, filters, 0)
+            return
+        target, target_row = y, call.y_q
+        rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual_q
+        if call.row_axis == PIXEL_ROWS:  # the tile is one row already
+            rows, columns, ahead = 1, count, block_pixels * residual_size
+        elif call.row_axis == SINGLE:  # a number of y is no wider than a sum
+            target, target_row = staging, pitch
+        finish_rows(
+            call, staging, pitch, residual, call.residual_q, target, target_row, rows, columns,
+            ahead,
+        )  # fmt: skip
+        if call.row_axis == SINGLE:
             for pixel in range(count):
                 for k in range(filters):
                     source = staging + pixel * pitch + k * size

@@ -117,7 +117,8 @@ def stack(typingctx, size):
         raise RequireLiteralValue("stack: size must be a constant")
 
     def emit(builder, _):
-        room = cgutils.alloca_once(builder, ir.ArrayType(ir.IntType(8), size.literal_value))
+        with builder.goto_entry_block():
+            room = builder.alloca(ir.ArrayType(ir.IntType(8), size.literal_value))
         room.align = 64
         return builder.ptrtoint(room, I64)
 
