@@ -14,8 +14,8 @@ ORACLES = {
     TANH: np.tanh,
     GELU: lambda x: x * special.erfc(-x * np.sqrt(0.5)) / 2,
 }
-BOUNDS = {SIGMOID: 2.5, SILU: 3, TANH: 2.75, GELU: 5.5}  # units in the last place, with an FMA
-GELU_WITHOUT_FMA = 7
+BOUNDS = {SIGMOID: 2.5, SILU: 3, TANH: 2.5, GELU: 6.5}  # units in the last place
+GELU_WITHOUT_FMA = 8
 LIMITS = {SIGMOID: (0, 1), SILU: (0, np.inf), TANH: (-1, 1), GELU: (0, np.inf)}  # at -inf and inf
 NAMES = {SIGMOID: "sigmoid", SILU: "silu", TANH: "tanh", GELU: "gelu"}
 FORMATS = {dtype: Format(*[dtype] * 4) for dtype in ("float32", "float64")}
@@ -43,7 +43,7 @@ def every_exponent(mantissas):
 
 def units(y, expected):
     """Errors in units in the last place of `expected`, rounded to the dtype of `y`."""
-    with np.errstate(under="ignore"):
+    with np.errstate(under="ignore", over="ignore"):  # of the last numbers there are
         unit = np.spacing(np.abs(expected).astype(y.dtype)).astype(np.float64)
     return np.abs(y.astype(np.float64) - expected) / unit
 
@@ -85,5 +85,5 @@ def test_zeros_keep_their_sign(kind, dtype):
 @KINDS
 def test_float64_is_that_of_libm(kind):
     x = np.random.default_rng(0).uniform(-30, 30, 10_001)
-    tail = 200 if kind == GELU else 4  # erfc multiplies the rounding of its argument
-    assert units(activate(kind, x), ORACLES[kind](x)).max() <= tail
+    bound = 8 + x * x if kind == GELU else 4  # erfc multiplies the rounding of its argument
+    assert (units(activate(kind, x), ORACLES[kind](x)) <= bound).all()
