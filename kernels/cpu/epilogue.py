@@ -4,7 +4,8 @@ A staging tile is ``[image][row][column][filter of the panel]``. What lies one b
 decides how it gets there, and what a row of the part `finish` is:
 
     filters (channels last)   rows are the filters of a pixel, from the staging tile into y
-    pixels (planes)           blocks of the tile are transposed: rows are the pixels of a filter
+    pixels (planes)           blocks of the tile are transposed: rows are the pixels of a filter;
+                              a tile of a single filter is such a row already
     neither                   rows as for filters, in place; then number by number into y
 
 A clamp (none, relu, relu6) over whole panels of a channels-last output never comes here: the
@@ -27,16 +28,18 @@ from implicit_conv.kernels.cpu.table import (
     transpose_slot,
 )
 
-FILTER_ROWS, PIXEL_ROWS, SINGLE = range(3)  # what lies one behind the other in y
+FILTER_ROWS, PIXEL_ROWS, PIXEL_ROW, SINGLE = range(4)  # what lies one behind the other in y
 ROWS_AHEAD = 8  # filters of a residual that are asked for early, in pixels
 BLOCK_VECTORS = 4  # of pixels, in a block that is transposed before it is finished
 
 
-def row_axis(y_q, y_k, size):
-    """Which of FILTER_ROWS, PIXEL_ROWS and SINGLE fits a y of numbers of `size` bytes."""
+def row_axis(y_q, y_k, size, single):
+    """Which of these fits a y of numbers of `size` bytes; `single`: tiles are of single filters."""
     if y_k == size:
         return FILTER_ROWS
-    return PIXEL_ROWS if y_q == size else SINGLE
+    if y_q == size:
+        return PIXEL_ROW if single else PIXEL_ROWS
+    return SINGLE
 
 
 @functools.cache
@@ -89,12 +92,12 @@ def make_write(lanes, form):
     def write(call, staging, width, filters, count, residual, y):
         """`count` pixels, y_q apart, to y."""
         pitch = width * itemsize
-        if call.row_axis == PIXEL_ROWS and width > 1:
+        if call.row_axis == PIXEL_ROWS:
             write_planes(call, staging, pitch, filters, count, residual, y)
             return
         target, target_row = y, call.y_q
         rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual_q
-        if call.row_axis == PIXEL_ROWS:  # the tile is one row already
+        if call.row_axis == PIXEL_ROW:
             rows, columns, ahead = 1, count, block_pixels * residual_size
         elif call.row_axis == SINGLE:  # a number of y is no wider than a sum
             target, target_row = staging, pitch

@@ -15,6 +15,7 @@ from implicit_conv.kernels.cpu import panels, table
 from implicit_conv.kernels.cpu.call import Call
 from implicit_conv.kernels.cpu.epilogue import (
     FILTER_ROWS,
+    PIXEL_ROW,
     PIXEL_ROWS,
     compile_store_tile,
     row_axis,
@@ -39,6 +40,7 @@ class Operator:
     winograd = 0
     rounds = False  # whether microkernels round to y
     transposes = True  # whether loads and packing transpose what does not lie channels last
+    stages_planes = False  # whether a staging tile is the pixels of one filter
 
     def __init__(
         self, g, form, lanes, fma, *, channels, chunk, end, in_place=False, recording=False,
@@ -132,16 +134,15 @@ class Operator:
 
         Steps are bytes between pixels and between filters; `residual_steps` may be False.
         """
-        axis = row_axis(*y_steps, SIZES[self.form.y])
-        along = {PIXEL_ROWS: 0, FILTER_ROWS: 1}.get(axis)
+        axis = row_axis(*y_steps, SIZES[self.form.y], self.stages_planes)
+        along = {PIXEL_ROWS: 0, PIXEL_ROW: 0, FILTER_ROWS: 1}.get(axis)
         joins = bool(residual_steps) and along is not None
         joins = joins and residual_steps[along] == SIZES[self.form.x]
         clamps = kind == CLAMP and not residual_steps
         part = Finish(kind, joins, self.form, self.lanes, self.fma)
-        transposed = axis == PIXEL_ROWS and self.transposes
-        if transposed:
+        if axis == PIXEL_ROWS:
             self._require(table.TRANSPOSE_OUT if clamps else table.TRANSPOSE_WORDS)
-        if not (transposed and clamps):
+        if axis != PIXEL_ROWS or not clamps:
             self.table[part.slot] = compile_finish(part).address
         return {
             "row_axis": axis, "finish": part.slot,

@@ -144,6 +144,7 @@ class Planes(Depthwise):
     """Depthwise over planes, a channel at a time; a chunk is the channels of a work item."""
 
     transposes = False
+    stages_planes = True
 
     def _own_parts(self, recording):
         heights = {
@@ -183,6 +184,7 @@ class PixelLanes(Operator):
 
     def __init__(self, *arguments, channels_last, **options):
         self._channels_last = channels_last
+        self.stages_planes = not channels_last
         super().__init__(*arguments, **options)
         self.packs_in_loop = True
         self.constant["filters_together"] = channels_last

@@ -1,0 +1,87 @@
+"""The way out of every operator: residual, activation, and arrays that lie in memory in any way."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from implicit_conv import clear_plan_cache, plan_conv2d
+from implicit_conv import plan as planner
+from implicit_conv.arrays import numpy_dtype
+from implicit_conv.testing import Case, from_nchw, to_nchw
+
+SAME = ((1, 1), (1, 1))
+WIDE = Case(N=2, C=20, K=27, size=(9, 21), padding=SAME)
+PATHS = {
+    "direct": (WIDE, {"algorithm": "implicit_gemm"}),
+    "few filters": (replace(WIDE, K=3), {"algorithm": "implicit_gemm"}),
+    "pixel lanes": (replace(WIDE, C=2), {"algorithm": "implicit_gemm"}),
+    "grouped": (replace(WIDE, C=3, K=5, groups=3), {"algorithm": "implicit_gemm"}),
+    "pointwise": (replace(WIDE, kernel=(1, 1), padding=((0, 0), (0, 0))), {}),
+    "F2": (WIDE, {"algorithm": "winograd_f2", "precision": "fast"}),
+    "F4": (WIDE, {"algorithm": "winograd_f4", "precision": "fast"}),
+    "depthwise": (Case(N=2, groups=37, size=(9, 21), padding=SAME), {}),
+    "gemm_im2col": (WIDE, {"algorithm": "gemm_im2col"}),
+    "float64": (replace(WIDE, dtype="float64"), {}),
+    "bfloat16": (replace(WIDE, dtype="bfloat16"), {}),
+}
+F4_ERROR = 2e-3  # beside sums up to 300
+ORDERS = ("nkpq", "npqk", "pqnk", "lone")  # of memory; every other number of a wider array
+
+
+def in_memory(array, order):
+    """The numbers of `array` (N, K, P, Q), lying in memory in another order; a view."""
+    if order == "lone":
+        wide = np.empty((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
+        view = wide[..., ::2]
+    else:
+        axes = ["nkpq".index(axis) for axis in order]
+        view = np.empty([array.shape[axis] for axis in axes], array.dtype)
+        view = view.transpose(np.argsort(axes))
+    view[...] = array
+    return view
+
+
+@pytest.fixture(params=[False, True], ids=["as weighed", "pixel lanes"])
+def free_of_cost(request, monkeypatch):
+    """Lanes are pixels where the cost model says so; or wherever they may be."""
+    weighed = planner._pixel_lanes_plans
+    if request.param:
+        monkeypatch.setattr(
+            planner, "_pixel_lanes_plans",
+            lambda *arguments: [replace(plan, cycles=0.0) for plan in weighed(*arguments)],
+        )  # fmt: skip
+    clear_plan_cache()
+    yield
+    clear_plan_cache()
+
+
+@pytest.mark.usefixtures("free_of_cost")
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_arrays_may_lie_in_any_way(path, layout):
+    """Integers stay exact but in F4; each order of memory of the output, each of the residual."""
+    case, choice = PATHS[path]
+    case = replace(case, layout=layout)
+    x, w = case.inputs(0, integers=True)
+    sums = case.reference(x, w)
+    arrays = case.arrange(x, w)
+    for added in ((), ("bias", "leaky_relu"), ("residual",), ("bias", "residual", "leaky_relu")):
+        activation, operands, expected = case.epilogue(sums, added)
+        plan = plan_conv2d(
+            *(a.shape for a in arrays), dtype=case.dtype, activation=activation, **choice,
+            **case.options,
+        )  # fmt: skip
+        expected = case.rounded(expected)
+        residual = operands.pop("residual", None)
+        for order, residual_order in product(ORDERS, ORDERS if residual is not None else [None]):
+            if residual is not None:
+                lying = in_memory(to_nchw(residual, layout), residual_order)
+                operands["residual"] = from_nchw(lying, layout)
+            nothing = np.full(expected.shape, np.nan, numpy_dtype(case.dtype))
+            out = from_nchw(in_memory(nothing, order), layout)
+            plan(*arrays, **operands, out=out)
+            got = to_nchw(out, layout).astype(np.float64)
+            error = np.abs(got - expected).max()
+            assert error <= (F4_ERROR if path == "F4" else 0), (added, order, residual_order)
