@@ -280,7 +280,10 @@ def suited(plan: Plan, x: Array, w: PackedFilter | Array, y: Array, residual: Ar
 
 @functools.lru_cache(maxsize=256)
 def _variant(plan: Plan, collapse: bool, in_place: bool) -> Plan:
-    other = make_plan(plan.problem, plan.arch, plan.precision, plan.algorithm, collapse, in_place)
+    block = plan.geometry.tile_c if plan.algorithm == "depthwise" else 0
+    other = make_plan(
+        plan.problem, plan.arch, plan.precision, plan.algorithm, collapse, in_place, block
+    )
     return replace(
         other, activation=plan.activation, subnormals=plan.subnormals, out_dtype=plan.out_dtype
     )

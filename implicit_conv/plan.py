@@ -65,6 +65,7 @@ def plan(
     algorithm: str,
     collapse: bool,
     in_place: bool = True,
+    block: int = 0,
 ) -> Plan:
     """The best algorithm and tiling of `problem` on `arch`, by the estimate of cycles.
 
@@ -77,6 +78,8 @@ def plan(
     in_place : bool
         Whether the channels of x lie one behind the other where its layout has them last, so that
         it may be read where it lies; those of w, where filters and pixels trade places.
+    block : int
+        Channels of a depthwise block, where a filter has been packed by such; 0 for any.
 
     Raises
     ------
@@ -102,7 +105,7 @@ def plan(
     plans = [
         made
         for name in served
-        for made in _plans(problem, arch, precision, name, collapse, in_place)
+        for made in _plans(problem, arch, precision, name, collapse, in_place, block)
     ]
     usual = collapse and in_place  # else: the like of a plan, for other strides, by the same panels
     if served == ["pointwise"] and usual:
@@ -127,6 +130,7 @@ def _plans(
     algorithm: str,
     collapse: bool,
     in_place: bool,
+    block: int,
 ) -> list[Plan]:
     """The best plan of one algorithm, or none where its scratch would be too large."""
     m = winograd_size(algorithm)
@@ -144,7 +148,7 @@ def _plans(
         tilings = plane_candidates(view, arch)
         costs = [plane_estimate(view, arch, g) for g in tilings]
     elif algorithm == "depthwise":
-        tilings = depthwise_candidates(view, arch, in_place)
+        tilings = depthwise_candidates(view, arch, in_place, block)
         costs = [depthwise_estimate(view, arch, g, in_place) for g in tilings]
     else:
         tilings = candidates(view, machine, in_place)

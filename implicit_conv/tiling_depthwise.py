@@ -38,12 +38,22 @@ PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 
 
-def depthwise_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
-    """Tilings of images, rows, columns and blocks of channels; all loads of a block are its own."""
+def depthwise_candidates(
+    problem: Problem, arch: CpuArch, in_place: bool, block: int = 0
+) -> list[Geometry]:
+    """Tilings of images, rows, columns and blocks of channels; all loads of a block are its own.
+
+    The blocks are of `block` channels, where filters packed for another plan ask for them.
+    """
     lanes = arch.lanes(problem.itemsize)
+    whole = rounded_up(problem.C, lanes)
     blocks = {
         rounded_up(balanced(problem.C, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS
     }
+    if in_place:  # the last block too fills a vector: more channels would be read than there are
+        blocks = {size for size in blocks if not 0 < problem.C % size < lanes} or {whole}
+    if block:
+        blocks = {block}
     tilings = [
         geometry(
             problem, tile=tile, tile_m=min(arch.tile_pixels, DEPTHWISE_PIXELS), tile_c=block,

@@ -1,12 +1,18 @@
 """Depthwise convolution: every size of filter and stride, channels below, at and past the lanes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from implicit_conv import PlanError, conv2d, cpu, plan_conv2d
+from implicit_conv.algorithms import by_channels
+from implicit_conv.arch import cpu_arch
+from implicit_conv.problem import Problem
 from implicit_conv.testing import Case, to_nchw
+from implicit_conv.tiling_depthwise import depthwise_candidates
 
 thorough = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
@@ -59,6 +65,29 @@ def test_epilogue_strides_and_bits(layout, channels):
     np.testing.assert_allclose(y, np.maximum(plain + 1, 0), rtol=0, atol=1e-5)
     single = conv2d(x[1:2], w, bias, residual=residual[1:2], activation="relu", **options)
     np.testing.assert_array_equal(single, y[1:2])
+
+
+@pytest.mark.parametrize("bits", [128, 256, 512])
+def test_blocks_that_are_read_in_place_fill_vectors(bits):
+    """The last one too: a vector of fewer channels would be read beyond the last pixel's."""
+    arch = replace(cpu_arch(), vector_bits=bits)
+    lanes = bits // 32
+    for channels in range(lanes, 700):
+        shapes = (1, 5, 5, channels), (channels, 1, 3, 3)
+        problem = Problem.parse(*shapes, padding=1, groups=channels, layout="NHWC")
+        for g in depthwise_candidates(by_channels(problem), arch, in_place=True):
+            assert (channels - 1) % g.tile_c + 1 >= lanes
+
+
+@pytest.mark.parametrize("channels", [96, 320])
+def test_packed_filters_serve_images_that_cannot_be_read_in_place(channels):
+    """Whose channels lie apart: by a plan of its own, with the blocks of the packed filter."""
+    case = Case(groups=channels, size=(7, 56), padding=((1, 1), (1, 1)), layout="NHWC")
+    x, w = case.arrange(*case.inputs(0, integers=True))
+    plan = plan_conv2d(x.shape, w.shape, **case.options)
+    assert plan.in_place
+    apart = np.repeat(x, 2, axis=3)[..., ::2]
+    np.testing.assert_array_equal(plan(apart, plan.pack(w)), plan(x, w))
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
