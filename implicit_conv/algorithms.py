@@ -140,6 +140,36 @@ def swapped(problem: Problem) -> Problem:
     return replace(problem, N=1, size=(1, problem.K), K=h * w, layout="NHWC")
 
 
+def whole_window(problem: Problem) -> bool:
+    """Whether a filter covers all of x, and a single output pixel is left."""
+    pads = (*problem.pad_lo, *problem.pad_hi)
+    return problem.kernel == problem.size and problem.output == (1, 1) and not any(pads)
+
+
+def rows_of_channels(problem: Problem) -> Problem | None:
+    """A problem as a row of pixels against filters, both with their elements one behind the other;
+    None where they do not lie so.
+
+    The elements are channels; or all that a window holds, where there is but one window an image.
+    """
+    orders = {("NCHW", "KCRS"), ("NHWC", "KRSC")}
+    r, s = problem.kernel
+    if problem.groups > 1 or min(problem.C, problem.K, problem.N) < 1:
+        return None
+    if (r, s) == (1, 1) and problem.weight_layout != "RSCK":
+        orders |= {("NCHW", "KRSC"), ("NHWC", "KCRS")}
+    if (problem.layout, problem.weight_layout) not in orders:
+        return None
+    if whole_window(problem):
+        return replace(
+            problem, N=1, C=problem.C * r * s, size=(1, problem.N), kernel=(1, 1), stride=(1, 1),
+            dilation=(1, 1), layout="NHWC",
+        )  # fmt: skip
+    if problem.layout == "NCHW" or _pointwise(problem, "standard") is not None:
+        return None
+    return collapsed(problem)
+
+
 def by_pixels(problem: Problem) -> bool:
     """Whether a problem's vectors may hold pixels of an output row, so that filters need not be
     packed and a few of them fill vectors.

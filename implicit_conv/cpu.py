@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from implicit_conv import gemm_im2col
+from implicit_conv.algorithms import whole_window
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.kernels import schedule
 from implicit_conv.plan import Plan
@@ -65,7 +66,8 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     phases = g.phases_w if g.step_w > 1 else 1  # where rows lie as they are, taps keep their order
     return (
         plan.winograd and schedule.box_products(g, plan.winograd), OWN_ORDER.get(plan.algorithm, 0),
-        plan.swapped, plan.pixel_lanes, plan.problem.dtype, plan.pairs, plan.arch.vector_bits,
+        plan.swapped, plan.pixel_lanes, plan.channel_lanes and plan.problem.weight_layout,
+        plan.problem.dtype, plan.pairs, plan.arch.vector_bits,
         g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
 
@@ -88,7 +90,14 @@ def bits(array: Array) -> Array:
 @functools.lru_cache(maxsize=512)
 def operator(plan: Plan, recording: bool = False) -> Operator:
     """The compiled operator of `plan`; the first of its kind in a process compiles or loads it."""
-    from implicit_conv.kernels.cpu.operators import Depthwise, Fprop, PixelLanes, Planes, Winograd
+    from implicit_conv.kernels.cpu.operators import (
+        ChannelLanes,
+        Depthwise,
+        Fprop,
+        PixelLanes,
+        Planes,
+        Winograd,
+    )
 
     g = plan.geometry
     machine = g, number_format(plan), plan.lanes, plan.arch.fma
@@ -103,6 +112,8 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
     options |= {"end": (g.P, g.Q), "in_place": plan.in_place}
     if plan.pixel_lanes:
         return PixelLanes(*machine, channels_last=plan.problem.layout == "NHWC", **options)
+    if plan.channel_lanes:
+        return ChannelLanes(*machine, **options)
     if plan.planes:
         return Planes(*machine, **options)
     if plan.algorithm == "depthwise":
@@ -114,6 +125,8 @@ def pack(plan: Plan, w: Array, record: int = 0) -> PackedFilter:
     """`w`, in the problem's weight layout, as panels."""
     if plan.algorithm == "gemm_im2col":
         return _copy_packed(gemm_im2col.pack(plan.problem, w).tobytes(), filter_key(plan))
+    if plan.channel_lanes:
+        return _copy_packed(w.tobytes(), filter_key(plan))
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
     if plan.swapped or plan.pixel_lanes:
         return _copy_packed(w.transpose(axes).tobytes(), filter_key(plan))
@@ -196,6 +209,9 @@ def _prepare(
     plan = suited(plan, x, w, y, residual)
     if plan.swapped and not isinstance(w, PackedFilter):
         return _prepare_swapped(plan, _swapped(plan, x, w, y, residual, 0), biased, record)
+    if plan.channel_lanes:
+        assert not isinstance(w, PackedFilter)  # `_launched` has unpacked it
+        return _prepare_channel_lanes(plan, x, w, y, biased, residual, record)
     if plan.collapsed:
         x, y = _as_row(plan, x), _as_row(plan, y)
         residual = None if residual is None else _as_row(plan, residual)
@@ -212,6 +228,24 @@ def _prepare(
     if plain is not None and not engine.packs_in_loop:
         packing = engine.prepare_packing(plain, axes, plan.threads, record)
     return Prepared(engine, main, packing)
+
+
+def _prepare_channel_lanes(
+    plan: Plan, x: Array, w: Array, y: Array, biased: bool, residual: Array | None, record: int
+) -> Prepared:
+    """The launch for arrays that are rows of pixels whose elements lie together."""
+    from implicit_conv.kernels.cpu.prepared import Prepared
+
+    engine = operator(plan, record != 0)
+    row = 1, 1, plan.geometry.Q, -1
+    x, y = x.reshape(row), y.reshape(row)
+    residual = None if residual is None else residual.reshape(row)
+    main = engine.prepare(
+        x, y, LAYOUTS["NHWC"], plan.threads, residual=residual, biased=biased,
+        activation=plan.activation, w=w, weight_axes=WEIGHT_LAYOUTS[plan.problem.weight_layout],
+        record=record,
+    )  # fmt: skip
+    return Prepared(engine, main, None)
 
 
 def _prepare_swapped(
@@ -250,7 +284,9 @@ def _swapped(
 def _launched(plan: Plan, w: PackedFilter | Array) -> PackedFilter | Array:
     """The filter as a launch of `plan` takes it."""
     if isinstance(w, PackedFilter):
-        return bits(_unpacked(plan, w)) if plan.swapped else w
+        return bits(_unpacked(plan, w)) if plan.swapped or plan.channel_lanes else w
+    if plan.channel_lanes:
+        return bits(w if w[:1].flags.c_contiguous else np.ascontiguousarray(w))
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
     if plan.pixel_lanes and not w.transpose(axes)[:1].flags.c_contiguous:
         return np.ascontiguousarray(w.transpose(axes)).transpose(np.argsort(axes))
@@ -258,14 +294,19 @@ def _launched(plan: Plan, w: PackedFilter | Array) -> PackedFilter | Array:
 
 
 def _unpacked(plan: Plan, w: PackedFilter) -> Array:
-    """The plain filter, in the problem's layout, that a swapped plan's PackedFilter holds."""
-    k, c = plan.problem.K, plan.problem.C
-    filters: Array = w.panels.view(numpy_dtype(plan.problem.dtype)).reshape(k, c, 1, 1)
+    """The plain filter, in the problem's layout, that was copied as it is."""
+    filters: Array = w.panels.view(numpy_dtype(plan.problem.dtype))
+    if plan.channel_lanes:
+        return filters.reshape(plan.problem.weight_shape)
+    filters = filters.reshape(plan.problem.K, plan.problem.C, 1, 1)
     return filters.transpose(np.argsort(WEIGHT_LAYOUTS[plan.problem.weight_layout]))
 
 
 def suited(plan: Plan, x: Array, w: PackedFilter | Array, y: Array, residual: Array | None) -> Plan:
     """`plan`, or the like of it for arrays whose strides it cannot take."""
+    if plan.channel_lanes and whole_window(plan.problem):
+        together = bool(x[:1].flags.c_contiguous)
+        return plan if together else _variant(plan, together, together)
     collapsed = plan.collapsed and all(
         _is_row(plan, array) for array in (x, y, residual) if array is not None
     )

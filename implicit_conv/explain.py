@@ -5,7 +5,12 @@ from __future__ import annotations
 from implicit_conv.algorithms import ALGORITHMS, WEIGHED, refusal
 from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, buffer_bytes, pixel_lanes_layout
+from implicit_conv.kernels.cpu.sizes import (
+    PLANE_ROWS,
+    buffer_bytes,
+    pixel_lanes_layout,
+    register_filters,
+)
 from implicit_conv.plan import Plan
 
 
@@ -14,8 +19,7 @@ def explain(plan: Plan) -> str:
     lines = [
         f"problem     {plan.problem}",
         f"            {plan.flops / 1e9:.3f} GFLOP, {plan.bytes / 2**20:.2f} MiB of x, w and y",
-        f"algorithm   {plan.algorithm}{', lanes are pixels' if plan.pixel_lanes else ''}, "
-        f"precision {plan.precision!r}",
+        f"algorithm   {plan.algorithm}{_lanes(plan)}, precision {plan.precision!r}",
         *(_columns(plan) if plan.algorithm == "gemm_im2col" else _schedule(plan)),
         f"estimate    {plan.cycles / 1e6:.3f} M cycles of one core, "
         f"{_peak_share(plan):.0%} of its FMA peak",
@@ -27,6 +31,11 @@ def explain(plan: Plan) -> str:
         if reason:
             lines.append(f"refused     {name}: {reason}")
     return "\n".join(lines)
+
+
+def _lanes(plan: Plan) -> str:
+    what = {"pixels": plan.pixel_lanes, "channels": plan.channel_lanes}
+    return "".join(f", lanes are {name}" for name, so in what.items() if so)
 
 
 def _schedule(plan: Plan) -> list[str]:
@@ -77,6 +86,12 @@ def _tile(plan: Plan) -> str:
         return (
             f"{g.tile_p} output rows x {g.tile_q} output columns of one channel, cut into register "
             f"tiles of at most {PLANE_ROWS} rows x {plan.lanes} pixels (1 vector)"
+        )
+    if plan.channel_lanes:
+        return (
+            f"{g.tile_q} pixels of all taken as one row, cut into register tiles of {g.tile_m} "
+            f"pixels x {register_filters(g, plan.lanes)} filters, {plan.lanes} channels at a time; "
+            "filters are read in place"
         )
     if plan.pixel_lanes:
         together = plan.problem.weight_layout == "KCRS"

@@ -16,6 +16,7 @@ from implicit_conv.algorithms import (
     multiplies_pairs,
     paired,
     refusal,
+    rows_of_channels,
     swappable,
     swapped,
     widened,
@@ -42,6 +43,10 @@ from implicit_conv.tiling_boxes import (
     BOXED_SCRATCH_BYTES,
     boxed_candidates,
     boxed_estimate,
+)
+from implicit_conv.tiling_channels import (
+    channel_lanes_candidates,
+    channel_lanes_estimate,
 )
 from implicit_conv.tiling_depthwise import (
     by_planes,
@@ -107,20 +112,25 @@ def plan(
         for name in served
         for made in _plans(problem, arch, precision, name, collapse, in_place, block)
     ]
-    usual = collapse and in_place  # else: the like of a plan, for other strides, by the same panels
-    if served == ["pointwise"] and usual:
-        plans += _swapped_plans(problem, arch, precision)
-    pixels = "implicit_gemm" in served or (
-        served == ["pointwise"] and usual and problem.output[1] > 1
-    )
-    if pixels and precision != "strict":  # the order of its sums is another
-        plans += _pixel_lanes_plans(problem, arch, precision)
+    if collapse and in_place:  # else: the like of a plan, for other strides, by the same panels
+        plans += _other_lanes(problem, arch, precision, served)
     if not plans:
         raise PlanError(
             f"algorithm {algorithm!r} needs more than {BOXED_SCRATCH_BYTES >> 20} MiB of scratch a "
             "thread for this problem; use 'auto'"
         )
     return min(plans, key=lambda made: made.cycles)
+
+
+def _other_lanes(problem: Problem, arch: CpuArch, precision: str, served: list[str]) -> list[Plan]:
+    """Plans of implicit GEMM whose vectors hold pixels or channels, of the algorithms `served`."""
+    pointwise, general = served == ["pointwise"], "implicit_gemm" in served
+    plans = _swapped_plans(problem, arch, precision) if pointwise else []
+    if precision == "strict" or not (pointwise or general):  # the order of their sums is another
+        return plans
+    if general or problem.output[1] > 1:
+        plans += _pixel_lanes_plans(problem, arch, precision)
+    return plans + _channel_lanes_plans(problem, arch, precision, served[0])
 
 
 def _plans(
@@ -207,6 +217,26 @@ def _pixel_lanes_plans(problem: Problem, arch: CpuArch, precision: str) -> list[
             pixel_lanes=True, cycles=cycles,
         )
         for (cycles, chunk), g in sorted(zip(costs, tilings, strict=True))[:1]
+    ]  # fmt: skip
+
+
+def _channel_lanes_plans(
+    problem: Problem, arch: CpuArch, precision: str, algorithm: str
+) -> list[Plan]:
+    """The best plan whose vectors hold channels, if they may."""
+    view = rows_of_channels(widened(problem))
+    if view is None:
+        return []
+    tilings = channel_lanes_candidates(view, arch)
+    costs = [channel_lanes_estimate(view, arch, g) for g in tilings]
+    (cycles, chunk), g = min(zip(costs, tilings, strict=True))
+    return [
+        Plan(
+            problem=problem, arch=arch, algorithm=algorithm, precision=precision,
+            tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
+            in_place=True, pairs=False, amx=False, collapsed=True, channel_lanes=True,
+            cycles=cycles,
+        )
     ]  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from implicit_conv.algorithms import winograd_size
 from implicit_conv.arch import CpuArch
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
+    ScratchLayout,
+    channel_lanes_layout,
     depthwise_layout,
     depthwise_packed_bytes,
     depthwise_packs,
@@ -41,7 +43,8 @@ class Plan:
     read where it lies. `collapsed` geometries take the pixels of an image (or of all images) as one
     row; with `pairs` the geometry's channels are pairs of channels, with `amx` multiplied by tiles.
     In `swapped` geometries filters and pixels have traded places: A is the filter, and its rows are
-    read where they lie.
+    read where they lie. The lanes of vectors are filters; or pixels (`pixel_lanes`), or channels
+    (`channel_lanes`).
     """
 
     problem: Problem
@@ -61,6 +64,7 @@ class Plan:
     unbatched: bool = False
     swapped: bool = False
     pixel_lanes: bool = False
+    channel_lanes: bool = False
     out_dtype: str | None = None
     subnormals: str = "keep"
 
@@ -93,21 +97,26 @@ class Plan:
     @property
     def workspace_bytes(self) -> int:
         """Scratch of all threads, beside the packed filter."""
-        lanes, itemsize = self.lanes, self.itemsize
-        g, packs = self.geometry, self.packs_in_loop
-        if self.planes:
-            return self.threads * planes_layout(g, itemsize, lanes, packs).total
-        if self.pixel_lanes:
-            return self.threads * pixel_lanes_layout(g, itemsize, lanes).total
         if self.algorithm == "gemm_im2col":
             return gemm_im2col.workspace_bytes(self.problem)
+        g, packs = self.geometry, self.packs_in_loop
+        panels = panel_bytes(g, self.lanes, self.itemsize, 1) if self.swapped and not packs else 0
+        return self.threads * self._scratch().total + panels
+
+    def _scratch(self) -> ScratchLayout:
+        """Of one thread."""
+        g, packs, itemsize, lanes = self.geometry, self.packs_in_loop, self.itemsize, self.lanes
+        if self.planes:
+            return planes_layout(g, itemsize, lanes, packs)
+        if self.pixel_lanes:
+            return pixel_lanes_layout(g, itemsize, lanes)
+        if self.channel_lanes:
+            return channel_lanes_layout(g, itemsize)
         if self.algorithm == "depthwise":
-            return self.threads * depthwise_layout(g, itemsize, lanes, self.in_place, packs).total
+            return depthwise_layout(g, itemsize, lanes, self.in_place, packs)
         if self.winograd:
-            return self.threads * winograd_layout(g, itemsize, lanes, self.winograd, packs).total
-        layout = scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs, self.pairs)
-        panels = panel_bytes(g, lanes, itemsize, 1) if self.swapped and not packs else 0
-        return self.threads * layout.total + panels
+            return winograd_layout(g, itemsize, lanes, self.winograd, packs)
+        return scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs, self.pairs)
 
     @property
     def winograd(self) -> int:
@@ -128,7 +137,9 @@ class Plan:
         """
         if self.algorithm == "depthwise":
             return depthwise_packs(self.geometry, self.problem.itemsize)
-        return self.pixel_lanes or integers.tile_count(self.geometry) == 1
+        if self.pixel_lanes or self.channel_lanes:
+            return True
+        return integers.tile_count(self.geometry) == 1
 
     @property
     def packed_bytes(self) -> int:
@@ -137,7 +148,7 @@ class Plan:
         g = self.geometry
         if self.algorithm == "gemm_im2col":
             return gemm_im2col.packed_bytes(self.problem)
-        if self.swapped or self.pixel_lanes:
+        if self.swapped or self.pixel_lanes or self.channel_lanes:
             return math.prod(self.problem.weight_shape) * self.problem.itemsize
         if self.algorithm == "depthwise":
             return depthwise_packed_bytes(g, itemsize)
@@ -212,8 +223,8 @@ class Plan:
             return []
         if self.algorithm == "depthwise":
             return depthwise_trace(self.geometry, self.itemsize, self.in_place)
-        if self.pixel_lanes:
-            return tiles_trace(self.geometry, self.itemsize, False, self.chunk)
+        if self.pixel_lanes or self.channel_lanes:
+            return tiles_trace(self.geometry, self.itemsize, self.in_place, self.chunk)
         counted = trace(self.geometry, self.itemsize, self.in_place, self.chunk)
         loads = [self.in_channels(load) for load in counted]
         if self.swapped:

@@ -16,8 +16,18 @@ import numpy as np
 
 from implicit_conv import cpu
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.kernels.cpu import depthwise, microkernel, pixel_lanes, planes, prepared, table
+from implicit_conv.kernels.cpu import (
+    channel_lanes,
+    depthwise,
+    microkernel,
+    pixel_lanes,
+    planes,
+    prepared,
+    table,
+)
 from implicit_conv.kernels.cpu.pool import Block, aligned_bytes
+from implicit_conv.kernels.cpu.sizes import register_filters
+from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.plan import Plan
 from implicit_conv.testing import Array
@@ -103,7 +113,7 @@ def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
     replaced = {}  # callbacks must outlive the run
     before = compiled.table.copy()
     for slot in np.flatnonzero(before).tolist():
-        kernel = microkernel_at(slot, lanes, plan.geometry.S)
+        kernel = microkernel_at(slot, lanes, plan.geometry)
         if kernel:
             replaced[slot] = callback = _noting(kernel, int(before[slot]), tally)
             compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
@@ -123,7 +133,7 @@ class Microkernel:
     flops: Callable[[dict[str, int]], int]
 
 
-def microkernel_at(slot: int, lanes: int, row_taps: int) -> Microkernel | None:
+def microkernel_at(slot: int, lanes: int, g: Geometry) -> Microkernel | None:
     """The microkernel at a slot of the kernel table; None for other parts."""
     if slot < table.TRANSPOSE_IN:
         vectors, shape = divmod(slot, table.HEIGHTS**2)
@@ -139,15 +149,24 @@ def microkernel_at(slot: int, lanes: int, row_taps: int) -> Microkernel | None:
             pixel_lanes.ARGUMENTS,
             lambda call: 2 * fmas * call["elements"] * ceil_div(call["columns"], lanes),
         )
+    if slot == table.CHANNEL_LANES:
+        sums = g.tile_m * register_filters(g, lanes)
+        return Microkernel(
+            channel_lanes.ARGUMENTS,
+            lambda call: (
+                2 * sums * ceil_div(call["pixels"], g.tile_m)
+                * ceil_div(call["elements"], lanes) * lanes
+            ),
+        )  # fmt: skip
     if table.PLANES <= slot < table.PIXEL_LANES:
-        fmas = (slot - table.PLANES) * lanes * row_taps
+        fmas = (slot - table.PLANES) * lanes * g.S
         return Microkernel(
             planes.ARGUMENTS,
             lambda call: 2 * fmas * call["row_count"] * ceil_div(call["columns"], lanes),
         )
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
-        fmas = pixels * lanes * (row_taps if by_row else 1)
+        fmas = pixels * lanes * (g.S if by_row else 1)
         return Microkernel(
             depthwise.ARGUMENTS,
             lambda call: 2 * fmas * call["tiles"] * call["vectors"] * call["tap_count"],

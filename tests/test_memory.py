@@ -11,13 +11,14 @@ import mmap
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import implicit_conv
-from implicit_conv import cpu, tiling, tiling_pixels
+from implicit_conv import cpu, tiling, tiling_channels, tiling_pixels
 from implicit_conv.arch import cpu_arch
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels.cpu import sizes
@@ -158,12 +159,15 @@ def draw(rng, algorithm):
     channels = pick(1, 2, 3, 7, 15, 16, 17, 33)
     if algorithm == "depthwise":
         channels, groups = 1, channels + 1
-    return Case(
+    case = Case(
         N=pick(1, 1, 3), C=channels, K=1 if algorithm == "depthwise" else pick(1, 17, 40),
         groups=groups, size=(pick(5, 9), pick(11, 16, 33)), kernel=kernel,
         stride=stride, dilation=dilation, padding=padding, layout=pick("NCHW", "NHWC"),
         weight_layout=pick("KCRS", "KRSC", "RSCK"), dtype=pick(*DTYPES),
     )  # fmt: skip
+    if algorithm == "implicit_gemm" and pick(0, 0, 0, 1):  # one window an image
+        case = replace(case, kernel=case.size, dilation=(1, 1), groups=1, padding=((0, 0), (0, 0)))
+    return case
 
 
 def compute(guard, rng, algorithm, case):
@@ -183,7 +187,12 @@ def compute(guard, rng, algorithm, case):
     arch = cpu_arch(int(rng.integers(1, 3)))
     winograd = algorithm.startswith("winograd")
     precision = "fast" if winograd or rng.integers(2) else "strict"
-    tiling_pixels.PIXEL_LANES_CYCLES = -1e9 if rng.integers(2) else 2  # chosen wherever they may be
+    # Other lanes than filters, wherever they may be, or as they are weighed.
+    tiling_pixels.PIXEL_LANES_CYCLES = -1e9 if rng.integers(2) else 2
+    # The more tiles the better makes register tiles of one pixel, else of one filter.
+    tiling_channels.PIXEL_CYCLES, tiling_channels.TILE_CYCLES = [(3, 4), (-1e12, 4), (3, -1e12)][
+        rng.integers(3)
+    ]
     plan = make_plan(problem, arch, precision, algorithm, collapse=True)
     x, w, y = array(x), array(w), array(problem.output_shape)
     bias = np.ones(problem.K) if rng.integers(2) else None

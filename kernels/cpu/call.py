@@ -63,6 +63,7 @@ class Call(NamedTuple):
     p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes
     q_end: int
     filters_together: int  # 1: pixel lanes are written filters by filters, as in NHWC
+    tile_filters: int  # of a register tile whose lanes are channels
     row_kernels: int  # 1: depthwise kernels exist that take a filter row at once
     winograd: int  # outputs of a Winograd box along an axis, 0 without
     scratch_bytes: int  # of one thread

@@ -2,6 +2,7 @@
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu import (
+    channel_lanes,
     depthwise,
     fprop,
     panels,
@@ -18,12 +19,14 @@ from implicit_conv.kernels.cpu.shapes import box_tiles, register_tiles, tile_ext
 from implicit_conv.kernels.cpu.sizes import (
     PLANE_ROWS,
     ScratchLayout,
+    channel_lanes_layout,
     depthwise_layout,
     depthwise_packed_bytes,
     depthwise_packs,
     depthwise_panel_bytes,
     pixel_lanes_layout,
     planes_layout,
+    register_filters,
     scratch_layout,
     winograd_layout,
     winograd_panel_bytes,
@@ -214,3 +217,28 @@ class PixelLanes(Operator):
 
     def _layout(self, packs):
         return pixel_lanes_layout(self.g, self.itemsize, self.lanes)
+
+
+class ChannelLanes(Operator):
+    """fprop by dot products, channels as vector lanes; x and filters are read where they lie."""
+
+    transposes = False
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.packs_in_loop = True
+        self.constant["tile_filters"] = register_filters(self.g, self.lanes)
+
+    def _own_parts(self, recording):
+        filters = register_filters(self.g, self.lanes)
+        return {
+            table.CHANNEL_LANES: channel_lanes.compile_microkernel(
+                self.g.tile_m, filters, self.form.x, self.lanes, self.itemsize, self.fma
+            )
+        }
+
+    def _entry(self):
+        return channel_lanes.compile_channel_lanes().address
+
+    def _layout(self, packs):
+        return channel_lanes_layout(self.g, self.itemsize)

@@ -113,6 +113,20 @@ def pixel_lanes_layout(g: Geometry, itemsize: int, lanes: int) -> ScratchLayout:
     )  # fmt: skip
 
 
+def channel_lanes_layout(g: Geometry, itemsize: int) -> ScratchLayout:
+    """What fprop needs where lanes are channels: x and filters are read where they lie."""
+    return ScratchLayout(
+        buffer=0, staging=g.tile_q * g.tile_k * itemsize, runs=0, packing=0, panel=0
+    )
+
+
+def register_filters(g: Geometry, lanes: int) -> int:
+    """Filters of a register tile whose lanes are channels: a power of two that makes, with tile_m
+    pixels, at most a vector of sums.
+    """
+    return min(lanes // g.tile_m, 1 << (g.K.bit_length() - 1))
+
+
 def depthwise_panel_bytes(g: Geometry, itemsize: int) -> int:
     """Packed filters of one block of channels, a multiple of vectors."""
     return g.R * g.S * g.tile_c * itemsize

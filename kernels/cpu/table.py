@@ -34,7 +34,8 @@ PIXEL_LANES = PLANES + HEIGHTS  # microkernels whose lanes are pixels: [rows - 1
 LOAD_ROWS = PIXEL_LANES + HEIGHTS**2
 LOAD_PLANES = LOAD_ROWS + 1
 WRITE_LOADS = LOAD_PLANES + 1
-FINISH = WRITE_LOADS + 1  # [activation][residual]
+CHANNEL_LANES = WRITE_LOADS + 1  # the microkernel whose lanes are channels
+FINISH = CHANNEL_LANES + 1  # [activation][residual]
 SLOTS = FINISH + 2 * ACTIVATIONS
 
 

@@ -22,7 +22,7 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
     transpose_slot,
 )
-from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
 
 AHEAD_BYTES = 1024  # how far ahead filters are asked for, into L2: each row is a stream of its own
 
@@ -33,20 +33,26 @@ def butterfly(e, rows):
     while block < e.lanes:
         swapped = list(rows)
         for i in range(e.lanes):
-            if i & block:
-                continue
-            low, high = rows[i], rows[i + block]
-            take_low, take_high = [], []
-            for lane in range(e.lanes):
-                other = lane & block
-                take_low.append(lane + e.lanes - block if other else lane)
-                take_high.append(lane + e.lanes if other else lane + block)
-            kind = ir.VectorType(I32, e.lanes)
-            swapped[i] = e.builder.shuffle_vector(low, high, ir.Constant(kind, take_low))
-            swapped[i + block] = e.builder.shuffle_vector(low, high, ir.Constant(kind, take_high))
+            if not i & block:
+                swapped[i], swapped[i + block] = exchange(e, rows[i], rows[i + block], block)
         rows = swapped
         block *= 2
     return rows
+
+
+def exchange(e, low, high, block):
+    """`low` and `high` with the lanes of the one that have bit `block` in their number in the place
+    of the lanes of the other that have not.
+    """
+    take_low, take_high = [], []
+    for lane in range(e.lanes):
+        other = lane & block
+        take_low.append(lane + e.lanes - block if other else lane)
+        take_high.append(lane + e.lanes if other else lane + block)
+    return tuple(
+        e.builder.shuffle_vector(low, high, ir.Constant(e.words, taken))
+        for taken in (take_low, take_high)
+    )
 
 
 class Variant(NamedTuple):

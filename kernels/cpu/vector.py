@@ -86,13 +86,8 @@ class Emitter:
 
     def below(self, count, first=0):
         """The mask of lanes that stand for elements first, first + 1, ... below `count` < 2^31."""
-        limit = self.builder.trunc(count, I32)
-        limit = self.builder.insert_element(
-            ir.Constant(self.words, ir.Undefined), limit, ir.Constant(I32, 0)
-        )
-        limit = self.builder.shuffle_vector(limit, limit, self.word(0))
         indices = ir.Constant(self.words, list(range(first, first + self.lanes)))
-        return self.builder.icmp_signed("<", indices, limit)
+        return self.builder.icmp_signed("<", indices, self.splat_word(count))
 
     def load_masked(self, address, mask):
         """The lanes in `mask`, zero elsewhere; only they are read."""
@@ -123,6 +118,13 @@ class Emitter:
                 mask = self.below(count)
                 for value, address in zip(values, addresses, strict=True):
                     self.store_masked(value, address, mask)
+
+    def splat_word(self, value):
+        """An int64 below 2^31 as a 32-bit integer in every lane."""
+        undefined = ir.Constant(self.words, ir.Undefined)
+        first = self.builder.trunc(value, I32)
+        first = self.builder.insert_element(undefined, first, ir.Constant(I32, 0))
+        return self.builder.shuffle_vector(first, undefined, self.word(0))
 
     def splat(self, scalar):
         undefined = ir.Constant(self.vector, ir.Undefined)

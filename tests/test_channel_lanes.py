@@ -1,0 +1,169 @@
+"""fprop by dot products: the lanes of vectors are channels, nothing is packed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from implicit_conv import ShapeError, conv2d, cpu, plan_conv2d
+from implicit_conv import plan as planner
+from implicit_conv.activation import parse_activation
+from implicit_conv.arch import cpu_arch
+from implicit_conv.plan import plan as make_plan
+from implicit_conv.problem import Problem
+from implicit_conv.run import run_plan
+from implicit_conv.testing import Case, to_nchw
+
+thorough = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+LITTLE_L2 = 8 << 10  # bytes: rows of a few pixels
+
+
+def channel_lanes_plan(case, threads=2, pixels=None, **machine):
+    """The plan of `case` whose lanes are channels, register tiles of `pixels` where there are."""
+    x, w = (array.shape for array in case.arrange(*case.inputs(0)))
+    problem = Problem.parse(x, w, case.dtype, **case.options)
+    arch = replace(cpu_arch(threads), **machine)
+    with pytest.MonkeyPatch.context() as patch:
+        free_of_cost(patch)
+        candidates = planner.channel_lanes_candidates
+
+        def of_pixels(view, arch):
+            found = candidates(view, arch)
+            most = max(g.tile_m for g in found if g.tile_m <= (pixels or 64))
+            return [g for g in found if pixels is None or g.tile_m == most]
+
+        patch.setattr(planner, "channel_lanes_candidates", of_pixels)
+        plan = make_plan(problem, arch, "standard", "auto", True)
+    assert plan.channel_lanes
+    return plan
+
+
+def free_of_cost(patch):
+    """Lanes are channels wherever they may be."""
+    weighed = planner._channel_lanes_plans
+    patch.setattr(
+        planner, "_channel_lanes_plans",
+        lambda *arguments: [replace(plan, cycles=0.0) for plan in weighed(*arguments)],
+    )  # fmt: skip
+
+
+@st.composite
+def cases(draw):
+    """Pointwise problems of channels-last arrays, and windows over all of x."""
+    dtype = st.sampled_from(["float32", "float64", "float16", "bfloat16"])
+    case = Case(
+        N=draw(st.integers(1, 5)),
+        C=draw(st.sampled_from([1, 2, 3, 15, 16, 17, 70])),
+        K=draw(st.sampled_from([1, 2, 3, 4, 15, 16, 17, 33, 65, 140, 193])),
+        size=draw(st.sampled_from([(1, 1), (3, 2), (4, 7), (7, 7)])),
+        kernel=(1, 1), layout="NHWC", weight_layout=draw(st.sampled_from(["KCRS", "KRSC"])),
+        dtype=draw(dtype),
+    )  # fmt: skip
+    if draw(st.booleans()):
+        return case
+    layout, weight_layout = draw(st.sampled_from([("NCHW", "KCRS"), ("NHWC", "KRSC")]))
+    return replace(
+        case, kernel=case.size, layout=layout, weight_layout=weight_layout,
+        stride=(draw(st.integers(1, 3)), 1),
+    )  # fmt: skip
+
+
+def apart(array):
+    """`array` with a gap behind every number; a view."""
+    wide = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)
+    wide[..., ::2] = array
+    return wide[..., ::2]
+
+
+@settings(thorough, max_examples=600)
+@given(
+    case=cases(),
+    pixels=st.sampled_from([1, 2, 4, 8, 16]),
+    machine=st.sampled_from(
+        [{}, {"l2_bytes": LITTLE_L2}, {"vector_bits": 256}, {"vector_bits": 128, "fma": False}]
+    ),
+    added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "x", "w", "y"])),
+    seed=st.integers(0, 2**31),
+)
+def test_integers_are_exact(case, pixels, machine, added, seed):
+    """Every register tile and tail, over every epilogue, for arrays that lie as they do or not."""
+    plan = channel_lanes_plan(case, pixels=pixels, **machine)
+    x, w = case.inputs(seed, integers=True)
+    activation, operands, expected = case.epilogue(case.reference(x, w), added)
+    plan = replace(plan, activation=parse_activation(activation))
+    x, w = case.arrange(x, w)
+    x, w = apart(x) if "x" in added else x, apart(w) if "w" in added else w
+    out = None
+    if "y" in added:
+        out = np.full(plan.problem.output_shape, np.nan, x.dtype, order="F")
+    y = plan(x, plan.pack(w) if "packed" in added else w, **operands, out=out)
+    np.testing.assert_array_equal(to_nchw(y, case.layout).astype(float), case.rounded(expected))
+
+
+@settings(thorough, max_examples=60)
+@given(case=cases(), seed=st.integers(0, 2**31))
+def test_neither_threads_nor_the_batch_change_a_bit(case, seed):
+    assume(case.N > 1)
+    x, w = case.arrange(*case.inputs(seed))
+    plan = channel_lanes_plan(case, threads=1, pixels=1)
+    other = replace(channel_lanes_plan(case, pixels=1, l2_bytes=LITTLE_L2), threads=2, chunk=1)
+    y = run_plan(plan, x, w, None, None, None)
+    np.testing.assert_array_equal(run_plan(other, x, w, None, None, None), y)
+    single = channel_lanes_plan(replace(case, N=1), pixels=1)
+    np.testing.assert_array_equal(run_plan(single, x[-1:], w, None, None, None), y[-1:])
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_executed_loads_are_the_planned_ones(layout):
+    """Rows of pixels, read where they lie."""
+    case = Case(N=40, C=30, K=70, size=(1, 1), kernel=(1, 1), layout=layout)
+    x, w = case.arrange(*case.inputs(0))
+    plan = channel_lanes_plan(case, l2_bytes=LITTLE_L2)
+    loads = plan.trace()
+    assert cpu.executed_loads(plan, x, w) == sorted(loads)
+    assert {load.buffer for load in loads} == {-1}
+    assert len(loads) > 1
+    assert sum(load.rows for load in loads) % 40 == 0
+
+
+def test_a_nan_stays_in_its_pixel_and_its_filter():
+    case = Case(N=3, C=40, K=19, size=(5, 7), kernel=(1, 1), layout="NHWC")
+    plan = channel_lanes_plan(case)
+    x, w = case.arrange(*case.inputs(0))
+    x[1, 2, 3, 39], w[7, 3] = np.nan, np.inf
+    y = plan(x, w)
+    wrong = ~np.isfinite(y)
+    assert wrong[1, 2, 3].all()
+    assert wrong[..., 7].all()
+    assert wrong.sum() == 3 * 35 + 18
+
+
+def test_it_is_chosen_for_few_pixels_or_filters_but_not_for_strict():
+    classifier = (1, 512, 1, 1), (1000, 512, 1, 1)
+    assert plan_conv2d(*classifier).channel_lanes
+    assert not plan_conv2d(*classifier, precision="strict").channel_lanes
+    assert "lanes are channels" in plan_conv2d(*classifier).explain()
+    assert plan_conv2d((1, 56, 56, 64), (2, 64, 1, 1), layout="NHWC").channel_lanes
+    assert not plan_conv2d((1, 56, 56, 64), (256, 64, 1, 1), layout="NHWC").channel_lanes
+    assert plan_conv2d((1, 512, 7, 7), (4096, 512, 7, 7)).channel_lanes
+    assert not plan_conv2d((1, 512, 7, 7), (4096, 512, 7, 7), padding=1).channel_lanes
+
+
+def test_a_filter_packed_in_another_layout_is_refused():
+    """The windows of NCHW and of NHWC hold their numbers in different orders."""
+    case = Case(N=2, C=5, K=4, size=(3, 3))
+    x, w = case.arrange(*case.inputs(0))
+    packed = channel_lanes_plan(case).pack(w)
+    other = channel_lanes_plan(replace(case, layout="NHWC", weight_layout="KRSC"))
+    with pytest.raises(ShapeError, match="packed in another order"):
+        other(x.transpose(0, 2, 3, 1), packed)
+
+
+def test_nothing_to_sum_and_nothing_to_write():
+    y = conv2d(np.ones((2, 0, 1, 1), "f"), np.ones((3, 0, 1, 1), "f"))
+    np.testing.assert_array_equal(y, np.zeros((2, 3, 1, 1)))
+    assert conv2d(np.ones((2, 3, 1, 1), "f"), np.ones((0, 3, 1, 1), "f")).shape == (2, 0, 1, 1)
