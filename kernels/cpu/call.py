@@ -17,7 +17,7 @@ class Call(NamedTuple):
     """Addresses, byte strides and the division of the work of one launch."""
 
     x: int
-    w: int  # the caller's filter, where panels are packed; 0 where `panels` holds them
+    w: int  # the caller's filter, where panels are packed (1 before a call); 0 where they come so
     panels: int
     bias: int  # whole panels of initial sums
     residual: int
@@ -81,6 +81,7 @@ def _record(fields):
     return np.dtype([(name, np.int64) for name in fields])
 
 
+WORD = 8  # bytes
 # Words of the blob that the host fills in for a call, or reads; the first word counts items.
 X, W, PANELS, BIAS, RESIDUAL, Y, SCRATCH, FLUSHES = (
     1 + Call._fields.index(name)

@@ -87,7 +87,7 @@ class Fmas:
         self.flops = 2 * lanes * CHAINS * STEPS * TURNS * threads * (2 if pairs else 1)
 
     def __call__(self):
-        launch(self._entry, self._blob, self._threads)
+        launch(self._entry, self._blob.ctypes.data, self._threads)
 
 
 class Copy:
@@ -106,4 +106,4 @@ class Copy:
         self.bytes = 2 * share * threads
 
     def __call__(self):
-        launch(self._entry, self._blob, self._threads)
+        launch(self._entry, self._blob.ctypes.data, self._threads)

@@ -19,10 +19,25 @@ from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
-from implicit_conv.kernels.cpu.call import BLOB, FLUSHES, PANELS, SCRATCH, W, X, Y
+from implicit_conv.kernels.cpu.call import (
+    BIAS,
+    BLOB,
+    FLUSHES,
+    PANELS,
+    RESIDUAL,
+    SCRATCH,
+    WORD,
+    W,
+    X,
+    Y,
+    blob_of,
+)
+from implicit_conv.kernels.cpu.pool import POOL
+from implicit_conv.kernels.cpu.sizes import round_up
 from implicit_conv.kernels.cpu.subnormals import FLUSH, control_word, set_control_word
 from implicit_conv.kernels.cpu.vector import I64, VOID
 
+BLOB_BYTES = round_up(BLOB.itemsize)
 BLOB_POINTER = types.CPointer(from_dtype(BLOB))
 ENTRY = types.void(BLOB_POINTER, types.int64)
 
@@ -70,8 +85,9 @@ def _call_entry(typingctx, entry, blob, thread):
 
 
 @kernel()
-def _run_thread(entry, blob, thread, flushes):
+def _run_thread(entry, blob, thread):
     """Run the entry in this thread; where the launch asks for it, subnormal numbers are zeros."""
+    flushes = memory.read(blob + WORD * FLUSHES)
     before = control_word()
     if flushes:
         set_control_word(before | FLUSH)
@@ -80,18 +96,17 @@ def _run_thread(entry, blob, thread, flushes):
         set_control_word(before)
 
 
-@kernel([types.void(types.int64, types.int64[::1], types.int64)])
-def _run_serial(entry, blob, threads):
-    _run_thread(entry, blob.ctypes.data, 0, blob[FLUSHES])
+@kernel([types.void(types.int64, types.int64)])
+def _run_serial(entry, blob):
+    _run_thread(entry, blob, 0)
 
 
 @functools.cache
 def _run_parallel():
-    @kernel([types.void(types.int64, types.int64[::1], types.int64)], parallel=True)
+    @kernel([types.void(types.int64, types.int64, types.int64)], parallel=True)
     def run(entry, blob, threads):
-        address, flushes = blob.ctypes.data, blob[FLUSHES]
         for thread in prange(threads):
-            _run_thread(entry, address, thread, flushes)
+            _run_thread(entry, blob, thread)
 
     return run
 
@@ -113,34 +128,41 @@ TENSORS = (
 )  # fmt: skip
 
 
-def _tensor(element, readonly):
-    return types.Array(element, 4, "A", readonly=readonly)
+def _signature(x, y):
+    x, y = (types.Array(element, 4, "A", readonly=True) for element in (x, y))
+    words = types.int64[::1]
+    return types.void(words, types.int64, x, x, y, types.int64, types.int64)
 
 
-@kernel(
-    [
-        types.void(
-            types.int64[::1], _tensor(x, True), _tensor(x, True), _tensor(y, True), types.boolean,
-            types.int64, types.int64, types.int64,
-        )
-        for x, y in TENSORS
-    ]
-)  # fmt: skip
-def _place(blob, x, w, y, packed, panels, scratch, entry):
-    """Fill in the addresses of three 4-d arrays, six times as fast as asking numpy for them.
+@kernel([_signature(*elements) for elements in TENSORS])
+def _start(blob, to, x, w, y, panels, entry):
+    """Copy a blob to address `to`, with scratch behind it, and the addresses of three 4-d arrays.
 
-    The filter is `w`, or `packed`. Where an `entry` is given, run it, in this thread.
+    Six times as fast as asking numpy for them. Where an `entry` is given, run it, in this thread.
     """
-    blob[X], blob[Y], blob[SCRATCH] = x.ctypes.data, y.ctypes.data, scratch
-    blob[W], blob[PANELS] = 0 if packed else w.ctypes.data, panels
+    memory.copy(to, blob.ctypes.data, blob.nbytes)
+    memory.write(to + WORD * X, x.ctypes.data)
+    if blob[W]:
+        memory.write(to + WORD * W, w.ctypes.data)
+    memory.write(to + WORD * PANELS, panels)
+    memory.write(to + WORD * Y, y.ctypes.data)
+    memory.write(to + WORD * SCRATCH, to + BLOB_BYTES)
     if entry:
-        _run_thread(entry, blob.ctypes.data, 0, blob[FLUSHES])
+        _run_thread(entry, to, 0)
+
+
+@functools.cache
+def _starter(x_dtype, y_dtype):
+    """`_start` for arrays of these dtypes: Numba would look at each argument to find it."""
+    return _start.get_overload(_signature(from_dtype(x_dtype), from_dtype(y_dtype)))
 
 
 def launch(entry, blob, threads):
-    """Run the entry at address `entry` on up to `threads` threads and wait for all of them."""
+    """Run the entry at address `entry` on up to `threads` threads and wait for all of them; `blob`
+    is the address of its params.
+    """
     if threads == 1 or _forked:
-        _run_serial(entry, blob, 1)
+        _run_serial(entry, blob)
     elif threading_layer() == "workqueue":
         with _launching:
             _run_parallel()(entry, blob, threads)
@@ -148,11 +170,34 @@ def launch(entry, blob, threads):
         _run_parallel()(entry, blob, threads)
 
 
-def launch_on(x, w, y, panels, scratch, entry, blob, threads):
-    """`launch` on 4-d arrays x, w, y; `panels` (packed filters, read where w is None) and `scratch`
-    are addresses.
-    """
-    alone = threads == 1 or _forked
-    _place(blob, x, x if w is None else w, y, w is None, panels, scratch, entry if alone else 0)
-    if not alone:
-        launch(entry, blob, threads)
+class Launch:
+    """One entry, ready to run on arrays of fixed dtypes and strides: a call fills in addresses."""
+
+    def __init__(self, entry, g, layout, threads, call, dtypes, keep=None):
+        self._entry, self._threads = entry, threads
+        self._bytes = BLOB_BYTES + layout.total * threads
+        self._blob = blob_of(call, g)
+        self._start = _starter(*dtypes)
+        self._keep = keep  # what the blob's constant addresses point into
+
+    def run(self, x, w, y, panels=0, sums=None, residual=None):
+        """Run on 4-d arrays x, y and the filter w, or on x, x, y and packed `panels`, an address.
+
+        A launch that packs a filter w writes `panels`.
+        """
+        blob = self._blob
+        if sums is not None or residual is not None:
+            blob = blob.copy()
+            if sums is not None:
+                blob[BIAS] = sums.ctypes.data
+            if residual is not None:
+                blob[RESIDUAL] = residual.ctypes.data
+        block = POOL.take(self._bytes)
+        try:
+            if self._threads == 1 or _forked:
+                self._start(blob, block.address, x, w, y, panels, self._entry)
+            else:
+                self._start(blob, block.address, x, w, y, panels, 0)
+                launch(self._entry, block.address, self._threads)
+        finally:
+            POOL.give(block)

@@ -21,10 +21,10 @@ from implicit_conv.kernels.cpu.epilogue import (
     row_axis,
 )
 from implicit_conv.kernels.cpu.finish import Finish, compile_finish
+from implicit_conv.kernels.cpu.launch import Launch
 from implicit_conv.kernels.cpu.load import compile_load_tile
 from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.pool import aligned_bytes
-from implicit_conv.kernels.cpu.prepared import Launch
 from implicit_conv.kernels.cpu.shapes import panel_widths
 from implicit_conv.kernels.cpu.sizes import panel_bytes
 from implicit_conv.kernels.cpu.storage import SIZES
@@ -72,7 +72,7 @@ class Operator:
     def pack(self, w, axes, threads, record=0):
         """Panels of `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
         packed = aligned_bytes(self.packed_bytes)
-        self.prepare_packing(w, axes, threads, record)(w, w, w, panels=packed.ctypes.data)
+        self.prepare_packing(w, axes, threads, record).run(w, w, w, packed.ctypes.data)
         return packed
 
     def prepare_packing(self, w, axes, threads, record=0):
@@ -83,9 +83,10 @@ class Operator:
             self._packer(), self.g, layout,
             min(threads, 1 + self.packed_bytes // PACKED_BYTES_PER_THREAD),
             _call(
-                **self.constant, **_filter_strides(w, axes), **_parts(layout), record=record,
+                **self.constant, **_filter(w, axes), **_parts(layout), record=record,
                 items=self.g.groups * schedule.panel_count(self.g),
             ),
+            (w.dtype, w.dtype),
         )  # fmt: skip
 
     def prepare(
@@ -106,7 +107,7 @@ class Operator:
         narrow = self.form.y != self.form.sums
         sums = self.g.tile_k * self.itemsize
         layout = self._layout(w is not None)
-        filters = {} if w is None else _filter_strides(w, weight_axes)
+        filters = {} if w is None else _filter(w, weight_axes)
         if w is not None:
             self._require_for_filters(w, weight_axes)
         if self.transposes and x_c != x.itemsize:
@@ -126,6 +127,7 @@ class Operator:
                 rounds=narrow,
                 staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
             ),
+            (x.dtype, y.dtype),
             keep=(act, self),
         )  # fmt: skip
 
@@ -201,9 +203,10 @@ class Operator:
         return parts
 
 
-def _filter_strides(w, axes):
-    """Strides of a plain filter, as fields of a Call."""
-    return dict(zip(("w_k", "w_c", "w_r", "w_s"), (w.strides[axis] for axis in axes), strict=True))
+def _filter(w, axes):
+    """A plain filter and its strides, as fields of a Call."""
+    strides = zip(("w_k", "w_c", "w_r", "w_s"), (w.strides[axis] for axis in axes), strict=True)
+    return {"w": 1, **dict(strides)}
 
 
 def _parts(layout):
