@@ -136,14 +136,16 @@ def conv2d(
         settings = current()
         key = (
             x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype, bias is None,
-            frozen("stride", stride), frozen("padding", padding), frozen("dilation", dilation),
-            frozen("groups", groups), layout, weight_layout, activation, out_dtype, precision,
-            algorithm, device, settings.device, settings.algorithm, settings.num_threads,
-            settings.subnormals,
+            stride if type(stride) is int else frozen("stride", stride),
+            padding if type(padding) is int else frozen("padding", padding),
+            dilation if type(dilation) is int else frozen("dilation", dilation),
+            groups if type(groups) is int else frozen("groups", groups),
+            layout, weight_layout, activation, out_dtype, precision, algorithm, device,
+            settings.device, settings.algorithm, settings.num_threads, settings.subnormals,
         )  # fmt: skip
         call = known.find(key)
         if call is not None and x.flags.aligned and w.flags.aligned:
-            return call(x, w, bias)
+            return call.run(x, w, bias)
     if isinstance(x, np.ndarray):
         x, w = as_array("x", x), as_array("w", w)
     else:

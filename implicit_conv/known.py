@@ -32,7 +32,7 @@ class KnownCall(NamedTuple):
     dtype: np.dtype[Any]
     prepared: Prepared
 
-    def __call__(self, x: Array, w: Array, bias: object) -> Array:
+    def run(self, x: Array, w: Array, bias: object) -> Array:
         """Convolve plain arrays like those that the call was first met with."""
         if bias is not None:
             bias = check_vector("bias", bias, self.problem.K, self.problem.sum_dtype)

@@ -59,6 +59,7 @@ class Call(NamedTuple):
     finish: int  # slot of the part that finishes sums
     adds_first: int  # 1: the residual lies otherwise than y, and is added before that part
     zeros: int  # address of a panel of zeros
+    views: int  # address of pixel lanes' table of views
     channels: int  # of x; a Geometry may count pairs of them
     p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes
     q_end: int

@@ -1,5 +1,7 @@
 """The operators, one for each algorithm: their parts, entries and scratch."""
 
+import numpy as np
+
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu import (
     channel_lanes,
@@ -143,6 +145,12 @@ class Depthwise(Operator):
         return ScratchLayout(0, 0, 0, 0, 0)
 
 
+def column_tap(g, s):
+    """(phase buffer, shift) of filter column s."""
+    b = s % g.phases_w
+    return b, schedule.tap_column(g, s) - schedule.buffer_column(g, b)
+
+
 class Planes(Depthwise):
     """Depthwise over planes, a channel at a time; a chunk is the channels of a work item."""
 
@@ -153,7 +161,7 @@ class Planes(Depthwise):
         heights = {
             h for _, p, _ in tile_extents(self.g) for h in (min(p, PLANE_ROWS), p % PLANE_ROWS)
         }
-        taps = tuple(self._column_tap(s) for s in range(self.g.S))
+        taps = tuple(column_tap(self.g, s) for s in range(self.g.S))
         parts = {
             table.PLANES + rows: planes.compile_microkernel(
                 rows, taps, self.lanes, self.itemsize, self.fma
@@ -164,11 +172,6 @@ class Planes(Depthwise):
         parts[table.LOAD_ROWS] = plane_loads.compile_load_rows(step, self.lanes, self.itemsize)
         parts[table.WRITE_LOADS] = plane_loads.compile_write_loads(recording)
         return parts
-
-    def _column_tap(self, s):
-        """(phase buffer, shift) of filter column s."""
-        b = s % self.g.phases_w
-        return b, schedule.tap_column(self.g, s) - schedule.buffer_column(self.g, b)
 
     def _entry(self):
         return planes.compile_planes().address
@@ -190,7 +193,9 @@ class PixelLanes(Operator):
         self.stages_planes = not channels_last
         super().__init__(*arguments, **options)
         self.packs_in_loop = True
+        self.views = self._views()
         self.constant["filters_together"] = channels_last
+        self.constant["views"] = self.views.ctypes.data
 
     def _own_parts(self, recording):
         g, rows = self.g, schedule.pixel_rows(self.g)
@@ -211,6 +216,17 @@ class PixelLanes(Operator):
             parts[table.LOAD_PLANES] = plane_loads.compile_load_planes(self.lanes, self.form)
             parts |= transpose.transposes(table.TRANSPOSE_IN, 1, self.lanes, self.form)
         return parts
+
+    def _views(self):
+        """Byte offset in the buffer of the view that each element (c, r, s) of a sum multiplies."""
+        g = self.g
+        phase = schedule.plane_vectors(g, self.lanes) * self.lanes * self.itemsize
+        taps = (column_tap(g, s) for s in range(g.S))
+        columns = [b * phase + shift * self.itemsize for b, shift in taps]
+        pitch = g.phases_w * phase
+        rows = [schedule.tap_row(g, r) * pitch for r in range(g.R)]
+        planes = [c * schedule.image_rows(g) * pitch for c in range(g.C)]
+        return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
 
     def _entry(self):
         return pixel_lanes.compile_pixel_lanes().address

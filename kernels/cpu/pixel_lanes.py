@@ -20,7 +20,7 @@ import functools
 
 from numba import types
 
-from implicit_conv.kernels.cpu import memory, transpose
+from implicit_conv.kernels.cpu import transpose
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
@@ -142,24 +142,6 @@ def compile_microkernel(filters, height, together, lanes, itemsize, fma):
 
 
 @kernel()
-def write_views(call, g, address):
-    """Byte offset in the buffer of the view that each element of the sum multiplies."""
-    phase = phase_bytes(call, g)
-    pitch = g.phases_w * phase
-    to = address
-    for r in range(g.R):
-        row = schedule.tap_row(g, r) * pitch
-        for s in range(g.S):
-            b = s % g.phases_w
-            shift = schedule.tap_column(g, s) - schedule.buffer_column(g, b)
-            memory.write(to, row + b * phase + shift * call.itemsize)
-            to += 8
-    taps, plane = g.R * g.S, schedule.image_rows(g) * pitch
-    for i in range(taps, g.C * taps):  # the next channels' planes
-        memory.write(address + 8 * i, memory.read(address + 8 * (i - taps)) + plane)
-
-
-@kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One load tile of one image and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -199,7 +181,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             height = min(step, rows - row)
             run_part(
                 call.kernels, pixel_lanes_slot(filters, height), w, scratch + row * pitch,
-                scratch + call.runs, sums, out + row * out_row, elements, filter_bytes, pitch,
+                call.views, sums, out + row * out_row, elements, filter_bytes, pitch,
                 out_filter, out_row, columns, low, high,
             )  # fmt: skip
         if staged and together:
@@ -215,8 +197,6 @@ def pixel_lanes(blob, thread):
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
     item = next_item(blob)
-    if item < call.items:
-        write_views(call, g, scratch + call.runs)
     while item < call.items:
         group, origin, first, end = tile_and_panels(call, g, item)
         run_item(blob, group, origin, first, end, scratch)

@@ -8,7 +8,7 @@ import numpy as np
 from implicit_conv.kernels.cpu.sizes import LINE
 
 KEPT_BYTES = 64 << 20  # what the pool may hold while nobody uses it
-SMALL_BYTES = 256 << 10  # blocks of which there is at most one for each thread that ever called
+SMALL_BYTES = 512 << 10  # blocks of which there is at most one for each thread that ever called
 
 
 class Block(NamedTuple):
@@ -48,10 +48,11 @@ class Pool:
 
     def give(self, block: Block) -> None:
         """Return what `take` lent."""
-        if block.size > SMALL_BYTES and self._held() + block.size > self._kept_bytes:
+        size = block.size
+        if size > SMALL_BYTES and self._held() + size > self._kept_bytes:
             self._free.clear()  # sizes of long ago among them
-        if block.size <= self._kept_bytes:
-            self._free[block.size].append(block)
+        if size <= self._kept_bytes:
+            self._free[size].append(block)
 
     def _held(self) -> int:
         """Bytes that nobody uses."""

@@ -108,8 +108,8 @@ def pixel_lanes_layout(g: Geometry, itemsize: int, lanes: int) -> ScratchLayout:
     rows = schedule.image_rows(g) * g.phases_w
     return ScratchLayout(
         buffer=g.C * rows * schedule.plane_vectors(g, lanes) * lanes * itemsize,
-        staging=g.tile_k * g.tile_p * g.tile_q * itemsize, runs=8 * g.C * g.R * g.S, packing=0,
-        panel=0, loads=8 + LOAD_BYTES * rows,
+        staging=g.tile_k * g.tile_p * g.tile_q * itemsize, runs=0, packing=0, panel=0,
+        loads=8 + LOAD_BYTES * rows,
     )  # fmt: skip
 
 
