@@ -67,8 +67,7 @@ def emit_loads(step, e, table, count, source, target, ahead):
                 e.prefetch(e.at(address, ahead), 3)
                 parts.append(e.load_masked(address, inside))
             pixels = parts[0] if step == 1 else builder.shuffle_vector(*parts, every)
-            address = e.at(to, builder.mul(pixel, i64(e.itemsize)))
-            e.store_masked(pixels, address, e.below(builder.sub(row.pixels, pixel)))
+            e.store(pixels, e.at(to, builder.mul(pixel, i64(e.itemsize))))  # rows: whole vectors
             return []
 
         e.loop(row.pixels, e.lanes, [], vector)
