@@ -14,7 +14,6 @@ One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the larges
 
 import functools
 import itertools
-import math
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -170,10 +169,6 @@ def emit_stores(tile, e, at, bounds, pixels, sums):
     """
     builder = e.builder
     low, high = bounds
-    unbounded = builder.and_(
-        builder.fcmp_ordered("==", low, ir.Constant(low.type, -math.inf)),
-        builder.fcmp_ordered("==", high, ir.Constant(high.type, math.inf)),
-    )
 
     def bounded():
         limits = [e.splat(e.narrow(bound)) for bound in bounds]
@@ -196,11 +191,11 @@ def emit_stores(tile, e, at, bounds, pixels, sums):
             storage.store(e, tile.y, value, place)
 
     def store(how):
-        with builder.if_else(unbounded) as (plain, limited):
-            with plain:
-                how(sums())
+        with builder.if_else(e.bounded(low, high)) as (limited, plain):
             with limited:
                 how(bounded())
+            with plain:
+                how(sums())
 
     if not tile.y:
         store(store_sums)

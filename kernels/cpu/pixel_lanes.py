@@ -64,7 +64,8 @@ def emit(filters, height, together, e, *values):
     at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
     w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
-    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    limits = [e.splat(e.narrow(bound)) for bound in (low, high)]
+    bounded = builder.zext(e.bounded(low, high), I64)
     tile = [(k, p) for k in range(filters) for p in range(height)]
     bases = [
         e.at(w, builder.mul(at["w_filter"], i64(k))) for k in range(0, filters, PIXELS_PER_BASE)
@@ -91,7 +92,7 @@ def emit(filters, height, together, e, *values):
 
         first = [e.broadcast(e.at(sums, k * e.itemsize)) for k, _ in tile]
         total = e.loop(at["elements"], 1, [*bases, *first], element)[len(bases) :]
-        total = [e.clamp(value, low, high) for value in total]
+        total = e.loop(bounded, 1, total, lambda _, sums: [e.clamp(v, *limits) for v in sums])
         left = builder.sub(at["columns"], column)
         rows = [e.at(out, builder.mul(at["out_row"], i64(p))) for p in range(height)]
         if together:

@@ -4,6 +4,7 @@ Numba vectorises plain loops as it sees fit (and not beyond 256 bits), so kernel
 the FMA peak are emitted as explicit ``<lanes x T>`` operations.
 """
 
+import math
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -187,6 +188,13 @@ class Emitter:
     def clamp(self, value, low, high):
         """`value` within [low, high]; a NaN stays a NaN."""
         return self.at_most(self.at_least(value, low), high)
+
+    def bounded(self, low, high):
+        """Whether the bounds of a clamp, scalars, are any."""
+        return self.builder.or_(
+            self.builder.fcmp_ordered(">", low, ir.Constant(low.type, -math.inf)),
+            self.builder.fcmp_ordered("<", high, ir.Constant(high.type, math.inf)),
+        )
 
     def prefetch(self, address, locality):
         """Ask for the cache line at `address`: locality 3 into L1, 2 into L2."""
