@@ -96,7 +96,7 @@ class Guard:
 
 def guard_engine(guard):
     """Have the engine take scratch, packed filters and initial sums from `guard`."""
-    from implicit_conv.kernels.cpu import operator, operators, pool, prepared
+    from implicit_conv.kernels.cpu import launch, operator, operators, pool, prepared
 
     class Apart(sizes.ScratchLayout):
         """A thread's scratch with guard pages between the parts."""
@@ -108,16 +108,16 @@ def guard_engine(guard):
             places = [at + guard.gap(size) for at, size in zip(starts, self, strict=False)]
             return dict(zip(self._fields, places, strict=True))
 
-    class Launch(operator.Launch):
+    class Launch(launch.Launch):
         """A launch that says how its scratch is divided."""
 
         def __init__(self, entry, g, layout, threads, *rest, **options):
             super().__init__(entry, g, layout, threads, *rest, **options)
-            self._parts = [*layout] * threads
+            self._parts = [*layout] * threads + [PAGE + launch.BLOB.itemsize]
 
-        def __call__(self, *arguments, **options):
+        def run(self, *arguments, **options):
             Pool.parts = self._parts
-            super().__call__(*arguments, **options)
+            super().run(*arguments, **options)
 
     class Pool:
         """Lends fresh memory: the scratch of the launch at hand, or else one block."""
@@ -136,7 +136,8 @@ def guard_engine(guard):
     initial_sums = operator.Operator.initial_sums
     operator.Operator.initial_sums = lambda self, bias: guard.like(initial_sums(self, bias))
     operator.aligned_bytes = lambda size: guard.array((size,), np.uint8, [0], [1])
-    operator.Launch, prepared.POOL = Launch, Pool()
+    operator.Launch = Launch
+    launch.POOL = prepared.POOL = Pool()
     operators.ScratchLayout = sizes.ScratchLayout = Apart
 
 

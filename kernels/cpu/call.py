@@ -22,7 +22,7 @@ class Call(NamedTuple):
     bias: int  # whole panels of initial sums
     residual: int
     y: int
-    scratch: int
+    scratch: int  # its bytes, all threads', before a call
     kernels: int  # table of microkernel addresses
     activation: int  # address of (kind, low, high) as float64
     record: int  # debug build: [count, capacity, then RECORD_FIELDS words a load]
