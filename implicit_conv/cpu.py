@@ -67,7 +67,7 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     return (
         plan.winograd and schedule.box_products(g, plan.winograd), OWN_ORDER.get(plan.algorithm, 0),
         plan.swapped, plan.pixel_lanes, plan.channel_lanes and plan.problem.weight_layout,
-        plan.problem.dtype, plan.pairs, plan.arch.vector_bits,
+        plan.problem.K, plan.problem.dtype, plan.pairs, plan.arch.vector_bits,
         g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
 
@@ -161,7 +161,7 @@ def run(
         prepared.run(x, w, y, bias, residual)
 
 
-def ready(plan: Plan, x: Array, w: Array, y: Array, biased: bool) -> Prepared | None:
+def ready(plan: Plan, x: Array, w: PackedFilter | Array, y: Array, biased: bool) -> Prepared | None:
     """The launches of plain 4-d arrays of these strides; None where `run` does more than start
     them.
     """
