@@ -1,12 +1,12 @@
 """Calls met before: one look-up leads from arrays and options to launches that are ready for them.
 
 It stands beside the cache of plans, which does without strides: what a call asks for is parsed and
-checked once.
+checked once. A plan keeps the calls of its own.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,13 +15,16 @@ from implicit_conv.arrays import check_vector
 
 if TYPE_CHECKING:
     from implicit_conv.arrays import Array
+    from implicit_conv.cpu import PackedFilter
     from implicit_conv.kernels.cpu.prepared import Prepared
     from implicit_conv.plan import Plan
     from implicit_conv.problem import Problem
 
-CALLS = 512  # that are kept
+CALLS = 512  # that are kept, at most
 
-_known: dict[object, KnownCall] = {}
+Calls: TypeAlias = "dict[object, KnownCall]"
+
+_known: Calls = {}
 
 
 class KnownCall(NamedTuple):
@@ -34,31 +37,48 @@ class KnownCall(NamedTuple):
 
     def run(self, x: Array, w: Array, bias: object) -> Array:
         """Convolve plain arrays like those that the call was first met with."""
-        if bias is not None:
-            bias = check_vector("bias", bias, self.problem.K, self.problem.sum_dtype)
-        y = np.empty(self.shape, self.dtype)
-        self.prepared.run(x, w, y, bias)
+        sums, y = self._checked(bias), np.empty(self.shape, self.dtype)
+        self.prepared.run(x, w, y, sums)
         return y
 
+    def run_packed(self, x: Array, w: PackedFilter, bias: object) -> Array:
+        """Convolve with a filter packed like that of the first call."""
+        sums, y = self._checked(bias), np.empty(self.shape, self.dtype)
+        self.prepared.run_packed(x, w.address, y, sums)
+        return y
 
-def find(key: object) -> KnownCall | None:
+    def _checked(self, bias: object) -> Array | None:
+        if bias is None:
+            return None
+        return check_vector("bias", bias, self.problem.K, self.problem.sum_dtype)
+
+
+def find(key: object, calls: Calls = _known) -> KnownCall | None:
     """The call of this key."""
     try:
-        return _known.get(key)
+        return calls.get(key)
     except TypeError:  # an option that is no name, number or tuple
         return None
 
 
-def remember(key: object, plan: Plan, x: Array, w: Array, y: Array, biased: bool) -> None:
+def remember(
+    key: object,
+    plan: Plan,
+    x: Array,
+    w: PackedFilter | Array,
+    y: Array,
+    biased: bool,
+    calls: Calls = _known,
+) -> None:
     """Keep the launches of ``y = plan(x, w)``, if they are all that it takes."""
     if plan.unbatched or y.dtype != plan.y_dtype:
         return
     prepared = cpu.ready(plan, x, w, y, biased)
     if prepared is None:
         return
-    if len(_known) >= CALLS:
-        _known.clear()
-    _known[key] = KnownCall(plan.problem, y.shape, y.dtype, prepared)
+    if len(calls) >= CALLS:
+        calls.clear()
+    calls[key] = KnownCall(plan.problem, y.shape, y.dtype, prepared)
 
 
 def clear() -> None:

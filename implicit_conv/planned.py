@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from implicit_conv.arrays import Array
     from implicit_conv.cpu import PackedFilter
     from implicit_conv.kernels.cpu.prepared import Prepared
+    from implicit_conv.known import Calls
 
 
 @dataclass(frozen=True)
@@ -70,11 +72,17 @@ class Plan:
 
     def __getstate__(self) -> dict[str, object]:
         """What pickles and copies take: all but launches, which hold addresses of this process."""
-        return {name: value for name, value in self.__dict__.items() if name != "prepared"}
+        launches = ("prepared", "known")
+        return {name: value for name, value in self.__dict__.items() if name not in launches}
 
     @functools.cached_property
     def prepared(self) -> dict[object, Prepared]:
         """Launches made ready, by the strides of the arrays they are for."""
+        return {}
+
+    @functools.cached_property
+    def known(self) -> Calls:
+        """Calls met before, which these launches are all it takes to answer."""
         return {}
 
     @property
@@ -210,9 +218,7 @@ class Plan:
         ShapeError, DTypeError
             Arrays that are not those the plan was made for.
         """
-        from implicit_conv.run import run_plan
-
-        return run_plan(self, x, w, bias, residual, out)
+        return _runner()(self, x, w, bias, residual, out)
 
     def trace(self) -> list[Load]:
         """The loads the engine executes for packed arrays of the problem's layout.
@@ -235,3 +241,11 @@ class Plan:
         """`load`, which counts the geometry's channels, with its first channel counted singly."""
         *coords, c = load.coords
         return load._replace(coords=(*coords, 2 * c)) if self.pairs else load
+
+
+@functools.cache
+def _runner() -> Callable[..., Array]:
+    """`run_plan`: an import statement would take a tenth of a small call, each time."""
+    from implicit_conv.run import run_plan
+
+    return run_plan

@@ -176,10 +176,13 @@ def test_out_may_overlap_the_filter():
 def test_a_used_plan_travels_without_addresses_of_its_process(clone):
     x, w, expected = exact()
     plan = ic.plan_conv2d(x.shape, w.shape, **CASE.options)
-    plan(x, w)
+    plan(x, plan.pack(w))
     other = clone(plan)
     assert other == plan
+    assert plan.prepared
+    assert plan.known
     assert not other.prepared
+    assert not other.known
     np.testing.assert_array_equal(other(x, w), expected)
 
 

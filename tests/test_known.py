@@ -46,6 +46,30 @@ def test_a_call_gives_the_same_again(name, biased):
     assert len(known._known) == (name not in ("trading places", "float16"))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_knows_its_calls_with_packed_filters(name):
+    case = CASES[name]
+    x, w, expected = exact(case)
+    plan = ic.plan_conv2d(x.shape, w.shape, x.dtype, **case.options)
+    packed, bias = plan.pack(w), np.arange(case.K * case.groups, dtype=np.float32)
+    for again in x, x, x.copy():
+        np.testing.assert_array_equal(to_nchw(plan(again, packed), case.layout), expected)
+        y = to_nchw(plan(again, packed, bias), case.layout)
+        np.testing.assert_array_equal(y, expected + bias[:, None, None])
+    assert len(plan.known) == (0 if name in ("trading places", "float16") else 2)
+    for like in (x[:, :, ::-1], x.astype(x.dtype.newbyteorder()), np.asfortranarray(x)) * 2:
+        np.testing.assert_array_equal(plan(like, packed), ic.conv2d(like, w, **case.options))
+    with pytest.raises(ic.ShapeError, match="x has shape"):
+        plan(x[:, :, :-1], packed)
+    with pytest.raises(ic.DTypeError, match="x is int32"):
+        plan(x.astype(np.int32), packed)
+    with pytest.raises(ic.ShapeError, match="bias has shape"):
+        plan(x, packed, bias[:-1])
+    other = ic.plan_conv2d(x.shape, np.concatenate([w, w]).shape, x.dtype, **case.options)
+    with pytest.raises(ic.ShapeError, match="packed in another order"):
+        plan(x, other.pack(np.concatenate([w, w])))
+
+
 def test_arrays_that_lie_otherwise_are_not_taken_for_known():
     x, w, expected = exact(CASES["lanes are pixels"])
     unaligned = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)

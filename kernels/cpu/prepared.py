@@ -32,7 +32,7 @@ class Prepared(NamedTuple):
         finally:
             POOL.give(panels)
 
-    def run_packed(self, x, panels, y, bias, residual):
+    def run_packed(self, x, panels, y, bias=None, residual=None):
         """Run on packed `panels`, an address."""
         sums = None if bias is None else self.operator.initial_sums(bias)
         self.main.run(x, x, y, panels, sums, residual)
