@@ -103,7 +103,7 @@ def check_vector(name: str, value: object, count: int, dtype: str) -> Array:
         raise ShapeError(
             f"{name} has shape {array.shape}; it must have one value for each of K={count} filters"
         )
-    if not np.can_cast(array.dtype, dtype, "same_kind"):
+    if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise DTypeError(f"{name} is {array.dtype}, which does not convert to {dtype} of x and w")
     return np.ascontiguousarray(array, dtype)
 

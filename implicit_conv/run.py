@@ -87,7 +87,7 @@ def convolve(
     direct = (
         out is not None
         and out.dtype == chosen.y_dtype
-        and writable_directly(out, (x, filters, residual))
+        and writable_directly(out, (x, filters, bias, residual))
     )
     y = out if direct else np.empty(shape, numpy_dtype(chosen.y_dtype))
     _run(chosen, x, w, y, bias, residual)  # type: ignore[arg-type]

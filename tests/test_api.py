@@ -170,6 +170,15 @@ def test_out_may_overlap_the_filter():
     np.testing.assert_array_equal(ic.conv2d(x, w, layout="NHWC", out=out), expected)
 
 
+def test_out_may_overlap_the_bias():
+    x, w = np.ones((9, 2, 28, 32), np.float32), np.ones((8, 2, 1, 1), np.float32)
+    out = np.empty((9, 8, 28, 32), np.float32)
+    bias = out.reshape(-1)[:8]
+    bias[...] = added = np.arange(8)
+    ic.conv2d(x, w, bias, out=out)
+    np.testing.assert_array_equal(out, np.full_like(out, 2) + added[:, None, None])
+
+
 @pytest.mark.parametrize(
     "clone", [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))]
 )

@@ -151,6 +151,13 @@ def _start(blob, scratch, x, w, y, panels, entry):
         _run_thread(entry, to, 0)
 
 
+@kernel(
+    [types.int64(types.Array(t, 1, "C", readonly=True)) for t in (types.float32, types.float64)]
+)
+def _address_of(sums):
+    return sums.ctypes.data
+
+
 @functools.cache
 def _starter(x_dtype, y_dtype):
     """`_start` for arrays of these dtypes: Numba would look at each argument to find it."""
@@ -190,7 +197,7 @@ class Launch:
         if sums is not None or residual is not None:
             blob = blob.copy()
             if sums is not None:
-                blob[BIAS] = sums.ctypes.data
+                blob[BIAS] = _address_of(sums)
             if residual is not None:
                 blob[RESIDUAL] = residual.ctypes.data
         block = POOL.take(self._bytes)

@@ -156,8 +156,11 @@ class Operator:
         g = self.g
         if self.swapped:
             return np.repeat(bias.astype(self.form.sums), g.tile_k)
-        sums = np.zeros((g.groups, schedule.panel_count(g) * g.tile_k), self.form.sums)
-        sums[:, : g.K] = bias.reshape(g.groups, g.K)
+        width = schedule.panel_count(g) * g.tile_k
+        if width == g.K:
+            return bias
+        sums = np.zeros(g.groups * width, self.form.sums)
+        sums.reshape(g.groups, width)[:, : g.K] = bias.reshape(g.groups, g.K)
         return sums
 
     def _kernel_table(self, recording):
