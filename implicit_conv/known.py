@@ -6,7 +6,8 @@ checked once. A plan keeps the calls of its own.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -27,7 +28,8 @@ Calls: TypeAlias = "dict[object, KnownCall]"
 _known: Calls = {}
 
 
-class KnownCall(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KnownCall:
     """What to compute for arrays of known shapes, strides and dtypes."""
 
     problem: Problem
@@ -37,19 +39,21 @@ class KnownCall(NamedTuple):
 
     def run(self, x: Array, w: Array, bias: object) -> Array:
         """Convolve plain arrays like those that the call was first met with."""
-        sums, y = self._checked(bias), np.empty(self.shape, self.dtype)
-        self.prepared.run(x, w, y, sums)
+        if bias is not None:
+            bias = self._checked(bias)
+        y = np.empty(self.shape, self.dtype)
+        self.prepared.run(x, w, y, bias)
         return y
 
     def run_packed(self, x: Array, w: PackedFilter, bias: object) -> Array:
         """Convolve with a filter packed like that of the first call."""
-        sums, y = self._checked(bias), np.empty(self.shape, self.dtype)
-        self.prepared.run_packed(x, w.address, y, sums)
+        if bias is not None:
+            bias = self._checked(bias)
+        y = np.empty(self.shape, self.dtype)
+        self.prepared.run_packed(x, w.address, y, bias)
         return y
 
-    def _checked(self, bias: object) -> Array | None:
-        if bias is None:
-            return None
+    def _checked(self, bias: object) -> Array:
         return check_vector("bias", bias, self.problem.K, self.problem.sum_dtype)
 
 

@@ -1,7 +1,8 @@
 """Memory that outlives a call: fresh memory would cost a page fault every 4 KiB, each time."""
 
 from collections import defaultdict
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,8 @@ KEPT_BYTES = 64 << 20  # what the pool may hold while nobody uses it
 SMALL_BYTES = 512 << 10  # blocks of which there is at most one for each thread that ever called
 
 
-class Block(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Block:
     """Memory and where it lies."""
 
     size: int

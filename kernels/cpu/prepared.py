@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from implicit_conv.kernels.cpu.pool import POOL
 
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Operator
 
 
-class Prepared(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Prepared:
     """An operator and its launches for arrays of fixed strides."""
 
     operator: Operator
