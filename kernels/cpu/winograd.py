@@ -66,13 +66,14 @@ def transform_boxes(call, g, extent, buffer, target, pitch, xi_stride):
     m = call.winograd
     pixel = g.C * call.itemsize
     row = schedule.row_pitch(g) * pixel
+    rows = schedule.image_rows(g)  # it divides: not again for each box
     row_phase = (schedule.tap_row(g, 1) - schedule.tap_row(g, 0)) * row
     column_phase = (schedule.tap_column(g, 1) - schedule.tap_column(g, 0)) * pixel
     count = schedule.ceil_div(g.C, call.lanes)
     for image in range(extent[0]):
         for i in range(0, extent[1], m):
             for j in range(0, extent[2], m):
-                at = buffer + (image * schedule.image_rows(g) + i) * row + j * pixel
+                at = buffer + (image * rows + i) * row + j * pixel
                 run_part(
                     call.kernels, WINOGRAD_INPUT, at, row, row_phase, pixel, column_phase,
                     target, xi_stride, count,
