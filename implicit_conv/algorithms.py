@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -168,6 +169,15 @@ def rows_of_channels(problem: Problem) -> Problem | None:
     if problem.layout == "NCHW" or _pointwise(problem, "standard") is not None:
         return None
     return collapsed(problem)
+
+
+def rows_of_vectors(problem: Problem, lanes: int) -> Problem | None:
+    """A pointwise problem whose planes are rows of `lanes` pixels; None where they are not."""
+    pixels = math.prod(problem.size)
+    planes = problem.layout == "NCHW" and not problem.converted
+    if not planes or pixels % lanes or _pointwise(problem, "standard") is not None:
+        return None
+    return replace(problem, size=(pixels // lanes, lanes))
 
 
 def by_pixels(problem: Problem) -> bool:

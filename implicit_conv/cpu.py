@@ -149,7 +149,7 @@ def run(
         filters = w.panels if isinstance(w, PackedFilter) else gemm_im2col.pack(plan.problem, w)
         gemm_im2col.run(plan, x, filters, y, bias, residual)
         return
-    x, y, w = bits(x), bits(y), _launched(plan, w)
+    x, y, w = bits(x), bits(y), _launched(plan, x, w, y, residual)
     prepared = prepare(plan, x, w, y, bias is not None, residual, record)
     if prepared.swapped and not isinstance(w, PackedFilter):
         for n in range(x.shape[0]):
@@ -165,7 +165,7 @@ def ready(plan: Plan, x: Array, w: PackedFilter | Array, y: Array, biased: bool)
     """The launches of plain 4-d arrays of these strides; None where `run` does more than start
     them.
     """
-    converted = bits(x) is not x or bits(y) is not y or _launched(plan, w) is not w
+    converted = bits(x) is not x or bits(y) is not y or _launched(plan, x, w, y, None) is not w
     if plan.algorithm == "gemm_im2col" or plan.swapped or y.size == 0 or converted:
         return None
     return prepare(plan, x, w, y, biased, None, 0)
@@ -281,10 +281,15 @@ def _swapped(
     return filters, pixels, out, added
 
 
-def _launched(plan: Plan, w: PackedFilter | Array) -> PackedFilter | Array:
-    """The filter as a launch of `plan` takes it."""
+def _launched(
+    plan: Plan, x: Array, w: PackedFilter | Array, y: Array, residual: Array | None
+) -> PackedFilter | Array:
+    """The filter as a launch of `plan`, or of the like of it for these arrays, takes it."""
     if isinstance(w, PackedFilter):
-        return bits(_unpacked(plan, w)) if plan.swapped or plan.channel_lanes else w
+        plain = plan.swapped or plan.channel_lanes
+        if plan.pixel_lanes:
+            plain = suited(plan, x, w, y, residual) is not plan
+        return bits(_unpacked(plan, w)) if plain else w
     if plan.channel_lanes:
         return bits(w if w[:1].flags.c_contiguous else np.ascontiguousarray(w))
     axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
@@ -298,18 +303,18 @@ def _unpacked(plan: Plan, w: PackedFilter) -> Array:
     filters: Array = w.panels.view(numpy_dtype(plan.problem.dtype))
     if plan.channel_lanes:
         return filters.reshape(plan.problem.weight_shape)
-    filters = filters.reshape(plan.problem.K, plan.problem.C, 1, 1)
-    return filters.transpose(np.argsort(WEIGHT_LAYOUTS[plan.problem.weight_layout]))
+    axes = WEIGHT_LAYOUTS[plan.problem.weight_layout]
+    filters = filters.reshape([plan.problem.weight_shape[axis] for axis in axes])
+    return filters.transpose(np.argsort(axes))
 
 
 def suited(plan: Plan, x: Array, w: PackedFilter | Array, y: Array, residual: Array | None) -> Plan:
     """`plan`, or the like of it for arrays whose strides it cannot take."""
-    if plan.channel_lanes and whole_window(plan.problem):
-        together = bool(x[:1].flags.c_contiguous)
+    rows = all(_is_row(plan, array) for array in (x, y, residual) if array is not None)
+    if plan.pixel_lanes or (plan.channel_lanes and whole_window(plan.problem)):
+        together = not plan.in_place or (rows and bool(x[:1].flags.c_contiguous))
         return plan if together else _variant(plan, together, together)
-    collapsed = plan.collapsed and all(
-        _is_row(plan, array) for array in (x, y, residual) if array is not None
-    )
+    collapsed = plan.collapsed and rows
     a, c = x, LAYOUTS[plan.problem.layout][3]
     if plan.swapped and not isinstance(w, PackedFilter):
         a, c = w, WEIGHT_LAYOUTS[plan.problem.weight_layout][1]
@@ -339,11 +344,12 @@ def _is_row(plan: Plan, array: Array) -> bool:
 
 
 def _as_row(plan: Plan, array: Array) -> Array:
-    """The pixels of an image (NCHW) or of all images (NHWC) as one row: a view."""
-    n, h, w, c = (array.shape[axis] for axis in LAYOUTS[plan.problem.layout])
-    return array.reshape(
-        (1, 1, n * h * w, c) if plan.problem.layout == "NHWC" else (n, c, 1, h * w)
-    )
+    """The pixels of an image (NCHW) or of all images (NHWC) as one row, or rows of a vector each: a
+    view.
+    """
+    n, _, _, c = (array.shape[axis] for axis in LAYOUTS[plan.problem.layout])
+    rows = plan.geometry.P, plan.geometry.Q
+    return array.reshape((1, *rows, c) if plan.problem.layout == "NHWC" else (n, c, *rows))
 
 
 def executed_loads(plan: Plan, x: Array, w: Array) -> list[Load]:

@@ -17,6 +17,7 @@ from implicit_conv.algorithms import (
     paired,
     refusal,
     rows_of_channels,
+    rows_of_vectors,
     swappable,
     swapped,
     widened,
@@ -128,7 +129,7 @@ def _other_lanes(problem: Problem, arch: CpuArch, precision: str, served: list[s
     plans = _swapped_plans(problem, arch, precision) if pointwise else []
     if precision == "strict" or not (pointwise or general):  # the order of their sums is another
         return plans
-    if general or problem.output[1] > 1:
+    if general or problem.output != (1, 1):
         plans += _pixel_lanes_plans(problem, arch, precision)
     return plans + _channel_lanes_plans(problem, arch, precision, served[0])
 
@@ -207,13 +208,15 @@ def _pixel_lanes_plans(problem: Problem, arch: CpuArch, precision: str) -> list[
     """The best plan whose vectors hold pixels of an output row, if they may."""
     if not by_pixels(widened(problem)):
         return []
-    tilings = pixel_lanes_candidates(problem, arch)
-    costs = [pixel_lanes_estimate(problem, arch, g) for g in tilings]
+    rows = rows_of_vectors(problem, arch.lanes(problem.itemsize))
+    view, in_place = rows or problem, rows is not None
+    tilings = pixel_lanes_candidates(view, arch, in_place)
+    costs = [pixel_lanes_estimate(view, arch, g, in_place) for g in tilings]
     return [
         Plan(
             problem=problem, arch=arch, algorithm="implicit_gemm", precision=precision,
             tile=tile_of(g, arch, problem), geometry=g, threads=thread_count(problem, arch),
-            chunk=chunk, in_place=False, pairs=False, amx=False, collapsed=False,
+            chunk=chunk, in_place=in_place, pairs=False, amx=False, collapsed=in_place,
             pixel_lanes=True, cycles=cycles,
         )
         for (cycles, chunk), g in sorted(zip(costs, tilings, strict=True))[:1]

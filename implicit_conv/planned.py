@@ -117,7 +117,7 @@ class Plan:
         if self.planes:
             return planes_layout(g, itemsize, lanes, packs)
         if self.pixel_lanes:
-            return pixel_lanes_layout(g, itemsize, lanes)
+            return pixel_lanes_layout(g, itemsize, lanes, self.in_place)
         if self.channel_lanes:
             return channel_lanes_layout(g, itemsize)
         if self.algorithm == "depthwise":

@@ -13,6 +13,7 @@ from implicit_conv.schedule import geometry
 from implicit_conv.tiling import (
     BUFFER_SHARE,
     COPY_CYCLES,
+    FAR_SHARE,
     FMA_LATENCY,
     FMAS_PER_CYCLE,
     ITEM_CYCLES,
@@ -22,15 +23,17 @@ from implicit_conv.tiling import (
     Estimate,
     balanced,
     divide,
+    stream_cycles,
     thread_count,
 )
 
 UNALIGNED_LOADS = 4  # aligned loads that take as long as one across two cache lines
+STREAMED_LOADS = 4  # likewise as one of a plane that is read where it lies
 TILE_COLUMNS = (112, 48)  # of a load tile, where whole rows are too long
 PIXEL_LANES_CYCLES = 2  # of a vector of sums: its start, clamp and store
 
 
-def pixel_lanes_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+def pixel_lanes_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
     """Tilings of single images whose input, of all channels, stays near the core."""
     p, q = problem.output
     filters = balanced(problem.K // problem.groups, arch.tile_pixels)
@@ -51,11 +54,11 @@ def pixel_lanes_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
     ]  # fmt: skip
 
 
-def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
+def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
     """Cycles of one core: an FMA a filter, output row and vector of pixels for each element."""
     lanes, elements = arch.lanes(problem.itemsize), g.C * g.R * g.S
     filters, rows = min(g.tile_k, g.K), min(g.tile_p, integers.pixel_rows(g))
-    loads = filters + rows * UNALIGNED_LOADS
+    loads = filters + rows * (STREAMED_LOADS if in_place else UNALIGNED_LOADS)
     element = max(rows * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
     vectors = (
         integers.ceil_div(g.tile_p, rows)
@@ -65,13 +68,19 @@ def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estima
     multiply: float = vectors * (elements * element + PIXEL_LANES_CYCLES * rows * filters)
     buffer = pixel_lanes_layout(g, problem.itemsize, lanes).buffer
     load: float = g.C * integers.image_rows(g) * g.phases_w * PLANE_ROW_CYCLES
-    if problem.layout == "NHWC":
+    if in_place:
+        load = 0.0
+    elif problem.layout == "NHWC":
         whole = integers.ceil_div(g.C, lanes) * lanes / g.C
         load += buffer / problem.itemsize * whole * TRANSPOSE_CYCLES
         rows_out = g.tile_p * integers.ceil_div(g.tile_q, lanes) * integers.panel_count(g)
         multiply += rows_out * integers.ceil_div(filters, lanes) * lanes**2 * TRANSPOSE_CYCLES
     else:
         load += buffer / problem.itemsize * COPY_CYCLES
+    filter_bytes = g.K * elements * problem.itemsize
+    if filter_bytes + buffer > arch.l2_bytes:
+        far = stream_cycles(filter_bytes)
+        multiply = max(multiply, far) + FAR_SHARE * min(multiply, far)
     threads = thread_count(problem, arch)
     tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
     return Estimate(integers.tile_count(g) * g.groups * tile, chunk)

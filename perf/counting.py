@@ -19,6 +19,7 @@ from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels.cpu import (
     channel_lanes,
     depthwise,
+    launch,
     microkernel,
     pixel_lanes,
     planes,
@@ -64,7 +65,7 @@ def memory_of_call(plan: Plan, x: Array, w: Array) -> Memory:
     """Memory of ``plan(x, w)``, its output and packed filter included in the peak."""
     plan(x, w)  # what is compiled or cached is not counted
     pool = CountingPool()
-    with mock.patch.object(prepared, "POOL", pool):
+    with mock.patch.object(prepared, "POOL", pool), mock.patch.object(launch, "POOL", pool):
         tracemalloc.start()
         try:
             plan(x, w)
@@ -113,7 +114,7 @@ def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
     replaced = {}  # callbacks must outlive the run
     before = compiled.table.copy()
     for slot in np.flatnonzero(before).tolist():
-        kernel = microkernel_at(slot, lanes, plan.geometry)
+        kernel = microkernel_at(slot, lanes, plan.geometry, plan.in_place)
         if kernel:
             replaced[slot] = callback = _noting(kernel, int(before[slot]), tally)
             compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
@@ -133,7 +134,7 @@ class Microkernel:
     flops: Callable[[dict[str, int]], int]
 
 
-def microkernel_at(slot: int, lanes: int, g: Geometry) -> Microkernel | None:
+def microkernel_at(slot: int, lanes: int, g: Geometry, in_place: bool) -> Microkernel | None:
     """The microkernel at a slot of the kernel table; None for other parts."""
     if slot < table.TRANSPOSE_IN:
         vectors, shape = divmod(slot, table.HEIGHTS**2)
@@ -144,10 +145,12 @@ def microkernel_at(slot: int, lanes: int, g: Geometry) -> Microkernel | None:
         )
     if table.PIXEL_LANES <= slot < table.LOAD_ROWS:
         height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
-        fmas = (height + 1) * filters * lanes
+        rows = 1 if in_place else height + 1  # that the columns of a call do not count
         return Microkernel(
             pixel_lanes.ARGUMENTS,
-            lambda call: 2 * fmas * call["elements"] * ceil_div(call["columns"], lanes),
+            lambda call: (
+                2 * rows * filters * lanes * call["elements"] * ceil_div(call["columns"], lanes)
+            ),
         )
     if slot == table.CHANNEL_LANES:
         sums = g.tile_m * register_filters(g, lanes)

@@ -46,7 +46,9 @@ def test_flops_are_counted_in_the_microkernels():
     from perf.counting import count
 
     def counted(filters):
-        case = Case(C=64, K=filters, size=(8, 7), kernel=(1, 1), layout="NHWC")
+        case = Case(
+            C=64, K=filters, size=(8, 7), kernel=(1, 1), layout="NHWC", weight_layout="RSCK"
+        )
         plan = gates.plan_for(case, gates.ARCHES["avx2"])
         return count(plan, *case.arrange(*case.inputs(0)))
 

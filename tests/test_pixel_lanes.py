@@ -50,7 +50,7 @@ def cases(draw):
         C=draw(st.sampled_from([1, 2, 3, 8, 17])),
         K=draw(st.sampled_from([1, 2, 13, 14, 15, 29, 64])),
         groups=draw(st.sampled_from([1, 1, 2, 3])),
-        size=draw(st.tuples(st.integers(1, 20), st.sampled_from([1, 7, 15, 16, 17, 40]))),
+        size=draw(st.tuples(st.integers(1, 20), st.sampled_from([1, 7, 8, 15, 16, 17, 40]))),
         kernel=(draw(taps), draw(taps)),
         stride=(draw(st.integers(1, 3)), draw(st.integers(1, 2))),
         dilation=(draw(st.integers(1, 3)), draw(st.integers(1, 3))),
@@ -59,6 +59,10 @@ def cases(draw):
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=draw(st.sampled_from(["float32", "float64"])),
     )
+    if draw(st.sampled_from([False, False, True])):  # pointwise: x may be read in place
+        case = replace(
+            case, kernel=(1, 1), stride=(1, 1), padding=((0, 0), (0, 0)), layout="NCHW",
+        )  # fmt: skip
     assume(min(case.output) >= 1)
     return case
 
@@ -102,6 +106,19 @@ def test_executed_loads_are_the_planned_ones(stride):
     assert cpu.executed_loads(plan, x, w) == sorted(loads)
     assert {load.w_offset for load in loads} == set(range(stride))
     assert all(load.bytes == 4 * case.C * load.rows for load in loads)
+
+
+def test_rows_of_vectors_are_read_in_place():
+    """Pixels of a plane, whatever its shape, where they fill vectors."""
+    case = Case(N=2, C=30, K=40, groups=2, size=(20, 28), kernel=(1, 1))
+    plan = pixel_lanes_plan(case)
+    assert plan.in_place
+    assert (plan.geometry.P, plan.geometry.Q) == (560 // plan.lanes, plan.lanes)
+    x, w = case.arrange(*case.inputs(0))
+    loads = plan.trace()
+    assert cpu.executed_loads(plan, x, w) == sorted(loads)
+    assert {load.buffer for load in loads} == {-1}
+    assert not pixel_lanes_plan(replace(case, size=(5, 7))).in_place
 
 
 def test_threads_and_tiles_leave_the_bits_alone():

@@ -205,7 +205,7 @@ class PixelLanes(Operator):
         }
         parts = {
             table.pixel_lanes_slot(k, height): pixel_lanes.compile_microkernel(
-                k, height, self._channels_last, self.lanes, self.itemsize, self.fma
+                k, height, self._channels_last, self.in_place, self.lanes, self.itemsize, self.fma
             )
             for k in filters
             for height in heights
@@ -218,8 +218,10 @@ class PixelLanes(Operator):
         return parts
 
     def _views(self):
-        """Byte offset in the buffer of the view that each element (c, r, s) of a sum multiplies."""
+        """Byte offset of the view, of the buffer or x, that each element (c, r, s) multiplies."""
         g = self.g
+        if self.in_place:
+            return np.arange(g.C) * (g.H * g.W * self.itemsize)
         phase = schedule.plane_vectors(g, self.lanes) * self.lanes * self.itemsize
         taps = (column_tap(g, s) for s in range(g.S))
         columns = [b * phase + shift * self.itemsize for b, shift in taps]
@@ -232,7 +234,7 @@ class PixelLanes(Operator):
         return pixel_lanes.compile_pixel_lanes().address
 
     def _layout(self, packs):
-        return pixel_lanes_layout(self.g, self.itemsize, self.lanes)
+        return pixel_lanes_layout(self.g, self.itemsize, self.lanes, self.in_place)
 
 
 class ChannelLanes(Operator):

@@ -4,12 +4,13 @@
 
 The GEMM transposed: filters, read where they lie and broadcast one float at a time, are the rows,
 and shifted views of buffered image rows the columns. Nothing is packed, and in NCHW nothing is
-transposed, which pays where there are few channels or filters. In NHWC pixels are transposed on
-their way in and sums on their way out, which pays where filters would not fill vectors.
+transposed, which pays where there are few channels or filters; planes that a 1x1 filter meets are
+read where they lie, as rows of one vector each. In NHWC pixels are transposed on their way in and
+sums on their way out, which pays where filters would not fill vectors.
 
 One work item is a load tile and a chunk of filter panels:
 
-    execute the tile's loads of every channel into this thread's buffer
+    execute the tile's loads of every channel into this thread's buffer  (or read x where it lies)
     for each panel of the chunk:
         for each register tile of a few output rows:
             microkernel: sums over shifted views of the buffer -> y, or the staging tile
@@ -29,6 +30,7 @@ from implicit_conv.kernels.cpu.plane_loads import load_plane, phase_bytes
 from implicit_conv.kernels.cpu.planes import is_staged
 from implicit_conv.kernels.cpu.table import (
     LOAD_PLANES,
+    LOAD_TILE,
     STORE_TILE,
     WRITE_LOADS,
     compile_emitted,
@@ -55,10 +57,11 @@ ARGUMENTS = (
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
-def emit(filters, height, together, e, *values):
+def emit(filters, height, together, in_place, e, *values):
     """`filters` x `height` output rows of `columns` pixels, a vector of them at a time.
 
-    Sums are written by pixels; or by filters, where these lie together.
+    Sums are written by pixels; or by filters, where these lie together. Rows that are read in place
+    are a vector each and follow each other: `columns` counts the pixels of all of them.
     """
     *integers, low, high = values
     at = dict(zip(ARGUMENTS, integers, strict=True))
@@ -67,6 +70,7 @@ def emit(filters, height, together, e, *values):
     limits = [e.splat(e.narrow(bound)) for bound in (low, high)]
     bounded = builder.zext(e.bounded(low, high), I64)
     tile = [(k, p) for k in range(filters) for p in range(height)]
+    tile_bytes = height * e.lanes * e.itemsize
     bases = [
         e.at(w, builder.mul(at["w_filter"], i64(k))) for k in range(0, filters, PIXELS_PER_BASE)
     ]
@@ -81,7 +85,11 @@ def emit(filters, height, together, e, *values):
             view = e.at(
                 source, builder.load(e.pointer(e.at(views, builder.mul(index, i64(8))), I64))
             )
-            pixels = [e.load(e.at(view, builder.mul(at["b_row"], i64(p)))) for p in range(height)]
+            rows = [e.at(view, builder.mul(at["b_row"], i64(p))) for p in range(height)]
+            pixels = [e.load(row) for row in rows]
+            if in_place:  # the next register tile's: there are more planes than prefetchers follow
+                for row in rows:
+                    e.prefetch(e.at(row, tile_bytes), 3)
             for i, (k, p) in enumerate(tile):
                 if p == 0:
                     base, further = divmod(k, PIXELS_PER_BASE)
@@ -106,7 +114,7 @@ def emit(filters, height, together, e, *values):
         e.store_first(total, places, left)
         return []
 
-    e.loop(at["columns"], e.lanes, [], vector)
+    e.loop(at["columns"], e.lanes * (height if in_place else 1), [], vector)
 
 
 def store_pixels(e, sums, first, pixel, count):
@@ -132,14 +140,38 @@ def microkernel(
 
 
 @functools.cache
-def compile_microkernel(filters, height, together, lanes, itemsize, fma):
+def compile_microkernel(filters, height, together, in_place, lanes, itemsize, fma):
     """The compiled microkernel of a register tile."""
 
     def emit_part(builder, values):
-        emit(filters, height, together, Emitter(builder, lanes, itemsize, fma), *values)
+        e = Emitter(builder, lanes, itemsize, fma)
+        emit(filters, height, together, in_place, e, *values)
 
-    name = f"pixel_lanes_{filters}x{height}{'_together' * together}_{lanes}x{itemsize}"
+    name = f"pixel_lanes_{filters}x{height}{'_together' * together}{'_in_place' * in_place}"
+    name += f"_{lanes}x{itemsize}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+
+
+@kernel()
+def load(blob, group, origin, buffer):
+    """(address, bytes between rows) of the tile's input rows, loaded into the buffer unless they
+    are read where they lie.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    c, table = group * g.C, buffer + call.loads
+    if call.in_place:
+        run_part(call.kernels, LOAD_TILE, blob, buffer, n, p, q, c, g.C)
+        return call.x + n * call.x_n + p * call.x_h + q * call.x_w + c * call.x_c, call.x_h
+    pitch = g.phases_w * phase_bytes(call, g)
+    plane = schedule.image_rows(g) * pitch
+    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
+    if call.filters_together and call.x_c == call.itemsize:
+        run_part(call.kernels, LOAD_PLANES, blob, table, c, buffer, plane)
+    else:
+        for i in range(g.C):
+            load_plane(call, g, table, c + i, buffer + i * plane)
+    return buffer, pitch
 
 
 @kernel()
@@ -153,16 +185,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     staged = call.staged if together else is_staged(call)
     elements, step = g.C * g.R * g.S, schedule.pixel_rows(g)
     filter_bytes = call.w_k if call.w else elements * call.itemsize
-    pitch = g.phases_w * phase_bytes(call, g)
-    table = scratch + call.loads
-    c = group * g.C
-    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
-    plane = schedule.image_rows(g) * pitch
-    if together and call.x_c == call.itemsize:
-        run_part(call.kernels, LOAD_PLANES, blob, table, c, scratch, plane)
-    else:
-        for i in range(g.C):
-            load_plane(call, g, table, c + i, scratch + i * plane)
+    a, pitch = load(blob, group, origin, scratch)
     for panel in range(first_panel, end_panel):
         first = panel * g.tile_k
         filters = min(g.tile_k, g.K - first)
@@ -178,13 +201,16 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             if together:
                 out_filter = filters * call.itemsize
                 out_row = columns * out_filter
-        for row in range(0, rows, step):
+        row = 0
+        while row < rows:
             height = min(step, rows - row)
+            following = (rows - row) // height * height if call.in_place else 1
             run_part(
-                call.kernels, pixel_lanes_slot(filters, height), w, scratch + row * pitch,
+                call.kernels, pixel_lanes_slot(filters, height), w, a + row * pitch,
                 call.views, sums, out + row * out_row, elements, filter_bytes, pitch,
-                out_filter, out_row, columns, low, high,
+                out_filter, out_row, columns * following, low, high,
             )  # fmt: skip
+            row += max(height, following)
         if staged and together:
             run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
         elif staged:

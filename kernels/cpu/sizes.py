@@ -103,9 +103,11 @@ def planes_layout(g: Geometry, itemsize: int, lanes: int, packs: bool) -> Scratc
     )  # fmt: skip
 
 
-def pixel_lanes_layout(g: Geometry, itemsize: int, lanes: int) -> ScratchLayout:
+def pixel_lanes_layout(
+    g: Geometry, itemsize: int, lanes: int, in_place: bool = False
+) -> ScratchLayout:
     """What fprop needs where lanes are pixels: rows of all channels, in whole vectors."""
-    rows = schedule.image_rows(g) * g.phases_w
+    rows = 0 if in_place else schedule.image_rows(g) * g.phases_w
     return ScratchLayout(
         buffer=g.C * rows * schedule.plane_vectors(g, lanes) * lanes * itemsize,
         staging=g.tile_k * g.tile_p * g.tile_q * itemsize, runs=0, packing=0, panel=0,
