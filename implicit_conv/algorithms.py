@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -171,13 +170,10 @@ def rows_of_channels(problem: Problem) -> Problem | None:
     return collapsed(problem)
 
 
-def rows_of_vectors(problem: Problem, lanes: int) -> Problem | None:
-    """A pointwise problem whose planes are rows of `lanes` pixels; None where they are not."""
-    pixels = math.prod(problem.size)
+def rows_of_pixels(problem: Problem) -> Problem | None:
+    """A pointwise problem with each of its planes as one row; None where there are no planes."""
     planes = problem.layout == "NCHW" and not problem.converted
-    if not planes or pixels % lanes or _pointwise(problem, "standard") is not None:
-        return None
-    return replace(problem, size=(pixels // lanes, lanes))
+    return collapsed(problem) if planes and _pointwise(problem, "standard") is None else None
 
 
 def by_pixels(problem: Problem) -> bool:

@@ -17,7 +17,7 @@ from implicit_conv.algorithms import (
     paired,
     refusal,
     rows_of_channels,
-    rows_of_vectors,
+    rows_of_pixels,
     swappable,
     swapped,
     widened,
@@ -208,8 +208,8 @@ def _pixel_lanes_plans(problem: Problem, arch: CpuArch, precision: str) -> list[
     """The best plan whose vectors hold pixels of an output row, if they may."""
     if not by_pixels(widened(problem)):
         return []
-    rows = rows_of_vectors(problem, arch.lanes(problem.itemsize))
-    view, in_place = rows or problem, rows is not None
+    row = rows_of_pixels(problem)
+    view, in_place = row or problem, row is not None
     tilings = pixel_lanes_candidates(view, arch, in_place)
     costs = [pixel_lanes_estimate(view, arch, g, in_place) for g in tilings]
     return [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from implicit_conv.arch import CpuArch
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
@@ -40,14 +42,19 @@ def pixel_lanes_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> l
 
     def tiling(rows: int, columns: int) -> Geometry:
         return geometry(
-            problem, tile=(1, balanced(p, rows), balanced(q, columns)), tile_m=arch.tile_pixels,
+            problem, tile=(1, rows, columns), tile_m=arch.tile_pixels,
             tile_c=problem.C // problem.groups, tile_k=filters,
         )  # fmt: skip
 
     rows = integers.pixel_rows(tiling(p, q))
-    heights = 1, 2, *(rows * tiles for tiles in (1, 2, 4, 8, 16, 32))
-    tilings = {tiling(height, columns) for height in heights for columns in (q, *TILE_COLUMNS)}
     lanes = arch.lanes(problem.itemsize)
+    steps = [1, 2, *(rows * tiles for tiles in (1, 2, 4, 8, 16, 32))]
+    if in_place:  # one row, of whole vectors but for its last one
+        vectors = integers.ceil_div(q, lanes)
+        tilings = {tiling(1, balanced(vectors, step) * lanes) for step in steps}
+    else:
+        extents = itertools.product(steps, (q, *TILE_COLUMNS))
+        tilings = {tiling(balanced(p, step), balanced(q, columns)) for step, columns in extents}
     return [
         g for g in sorted(tilings)
         if pixel_lanes_layout(g, problem.itemsize, lanes).total <= arch.l2_bytes * BUFFER_SHARE
@@ -57,22 +64,30 @@ def pixel_lanes_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> l
 def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
     """Cycles of one core: an FMA a filter, output row and vector of pixels for each element."""
     lanes, elements = arch.lanes(problem.itemsize), g.C * g.R * g.S
-    filters, rows = min(g.tile_k, g.K), min(g.tile_p, integers.pixel_rows(g))
-    loads = filters + rows * (STREAMED_LOADS if in_place else UNALIGNED_LOADS)
-    element = max(rows * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
-    vectors = (
-        integers.ceil_div(g.tile_p, rows)
-        * integers.ceil_div(g.tile_q, lanes)
-        * integers.panel_count(g)
-    )
-    multiply: float = vectors * (elements * element + PIXEL_LANES_CYCLES * rows * filters)
+    filters, rows = min(g.tile_k, g.K), integers.pixel_rows(g)
+
+    def sums(vectors: int) -> float:
+        """Of this many vectors, as register tiles of at most `rows`."""
+        if vectors > rows:
+            return vectors // rows * sums(rows) + sums(vectors % rows)
+        loads = filters + vectors * (STREAMED_LOADS if in_place else UNALIGNED_LOADS)
+        element = max(vectors * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
+        return (elements * element + PIXEL_LANES_CYCLES * vectors * filters) * (vectors > 0)
+
+    if in_place:
+        whole, rest = divmod(g.Q, g.tile_q)
+        multiply: float = whole * sums(g.tile_q // lanes) + sums(rest // lanes)
+        multiply = (multiply + (sums(1) if g.Q % lanes else 0)) / (whole + (rest > 0))
+    else:
+        multiply = integers.ceil_div(g.tile_q, lanes) * sums(g.tile_p)
+    multiply *= integers.panel_count(g)
     buffer = pixel_lanes_layout(g, problem.itemsize, lanes).buffer
     load: float = g.C * integers.image_rows(g) * g.phases_w * PLANE_ROW_CYCLES
     if in_place:
         load = 0.0
     elif problem.layout == "NHWC":
-        whole = integers.ceil_div(g.C, lanes) * lanes / g.C
-        load += buffer / problem.itemsize * whole * TRANSPOSE_CYCLES
+        filled = integers.ceil_div(g.C, lanes) * lanes / g.C
+        load += buffer / problem.itemsize * filled * TRANSPOSE_CYCLES
         rows_out = g.tile_p * integers.ceil_div(g.tile_q, lanes) * integers.panel_count(g)
         multiply += rows_out * integers.ceil_div(filters, lanes) * lanes**2 * TRANSPOSE_CYCLES
     else:

@@ -145,7 +145,7 @@ def microkernel_at(slot: int, lanes: int, g: Geometry, in_place: bool) -> Microk
         )
     if table.PIXEL_LANES <= slot < table.LOAD_ROWS:
         height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
-        rows = 1 if in_place else height + 1  # that the columns of a call do not count
+        rows = 1 if in_place else height  # that the columns of a call do not count
         return Microkernel(
             pixel_lanes.ARGUMENTS,
             lambda call: (

@@ -108,17 +108,18 @@ def test_executed_loads_are_the_planned_ones(stride):
     assert all(load.bytes == 4 * case.C * load.rows for load in loads)
 
 
-def test_rows_of_vectors_are_read_in_place():
-    """Pixels of a plane, whatever its shape, where they fill vectors."""
-    case = Case(N=2, C=30, K=40, groups=2, size=(20, 28), kernel=(1, 1))
+@pytest.mark.parametrize("size", [(20, 28), (9, 11), (1, 3)])
+def test_planes_are_read_in_place_as_rows(size):
+    """Whatever their shape, where filters are 1x1."""
+    case = Case(N=2, C=30, K=40, groups=2, size=size, kernel=(1, 1))
     plan = pixel_lanes_plan(case)
     assert plan.in_place
-    assert (plan.geometry.P, plan.geometry.Q) == (560 // plan.lanes, plan.lanes)
+    assert (plan.geometry.P, plan.geometry.Q) == (1, size[0] * size[1])
     x, w = case.arrange(*case.inputs(0))
     loads = plan.trace()
     assert cpu.executed_loads(plan, x, w) == sorted(loads)
     assert {load.buffer for load in loads} == {-1}
-    assert not pixel_lanes_plan(replace(case, size=(5, 7))).in_place
+    assert not pixel_lanes_plan(replace(case, padding=((0, 0), (0, 1)))).in_place
 
 
 def test_threads_and_tiles_leave_the_bits_alone():

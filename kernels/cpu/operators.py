@@ -200,16 +200,19 @@ class PixelLanes(Operator):
     def _own_parts(self, recording):
         g, rows = self.g, schedule.pixel_rows(self.g)
         filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
-        heights = {height for _, p, _ in tile_extents(g) for height in (min(p, rows), p % rows)} - {
-            0
-        }
+        extents = {q // self.lanes if self.in_place else p for _, p, q in tile_extents(g)}
+        heights = {height for extent in extents for height in (min(extent, rows), extent % rows)}
+        heights -= {0}
+        if self.in_place and g.Q % self.lanes:
+            heights |= {0}
         parts = {
             table.pixel_lanes_slot(k, height): pixel_lanes.compile_microkernel(
-                k, height, self._channels_last, self.in_place, self.lanes, self.itemsize, self.fma
+                pixel_lanes.Register(k, height, self._channels_last, self.in_place),
+                self.lanes, self.itemsize, self.fma,
             )
             for k in filters
             for height in heights
-        }
+        }  # fmt: skip
         parts[table.LOAD_ROWS] = plane_loads.compile_load_rows(g.step_w, self.lanes, self.itemsize)
         parts[table.WRITE_LOADS] = plane_loads.compile_write_loads(recording)
         if self._channels_last:

@@ -5,7 +5,7 @@
 The GEMM transposed: filters, read where they lie and broadcast one float at a time, are the rows,
 and shifted views of buffered image rows the columns. Nothing is packed, and in NCHW nothing is
 transposed, which pays where there are few channels or filters; planes that a 1x1 filter meets are
-read where they lie, as rows of one vector each. In NHWC pixels are transposed on their way in and
+read where they lie, as one long row. In NHWC pixels are transposed on their way in and
 sums on their way out, which pays where filters would not fill vectors.
 
 One work item is a load tile and a chunk of filter panels:
@@ -18,6 +18,7 @@ One work item is a load tile and a chunk of filter panels:
 """
 
 import functools
+from typing import NamedTuple
 
 from numba import types
 
@@ -57,20 +58,35 @@ ARGUMENTS = (
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
-def emit(filters, height, together, in_place, e, *values):
-    """`filters` x `height` output rows of `columns` pixels, a vector of them at a time.
+class Register(NamedTuple):
+    """A register tile: `filters` x `height` vectors of pixels, one of each of as many output rows.
 
-    Sums are written by pixels; or by filters, where these lie together. Rows that are read in place
-    are a vector each and follow each other: `columns` counts the pixels of all of them.
+    In place they lie one behind the other in a plane that is one long row; `height` 0 is the tail
+    of such a row, fewer pixels than fill a vector. `together`: filters are, in the output.
     """
+
+    filters: int
+    height: int
+    together: bool
+    in_place: bool
+
+    @property
+    def rows(self):
+        """Vectors of pixels."""
+        return max(1, self.height)
+
+
+def emit(tile, e, *values):
+    """The sums of `columns` pixels, by one register tile after another."""
     *integers, low, high = values
     at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
     w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
     limits = [e.splat(e.narrow(bound)) for bound in (low, high)]
     bounded = builder.zext(e.bounded(low, high), I64)
-    tile = [(k, p) for k in range(filters) for p in range(height)]
-    tile_bytes = height * e.lanes * e.itemsize
+    filters, height, whole = tile.filters, tile.rows, tile.height > 0
+    step = e.lanes * (height if tile.in_place else 1)
+    places = [(k, p) for k in range(filters) for p in range(height)]
     bases = [
         e.at(w, builder.mul(at["w_filter"], i64(k))) for k in range(0, filters, PIXELS_PER_BASE)
     ]
@@ -78,6 +94,8 @@ def emit(filters, height, together, in_place, e, *values):
     def vector(column, _):
         offset = builder.mul(column, i64(e.itemsize))
         source = e.at(b, offset)
+        left = builder.sub(at["columns"], column)
+        inside = None if whole else e.below(left)
 
         def element(index, carried):
             moving, total = carried[: len(bases)], list(carried[len(bases) :])
@@ -86,11 +104,11 @@ def emit(filters, height, together, in_place, e, *values):
                 source, builder.load(e.pointer(e.at(views, builder.mul(index, i64(8))), I64))
             )
             rows = [e.at(view, builder.mul(at["b_row"], i64(p))) for p in range(height)]
-            pixels = [e.load(row) for row in rows]
-            if in_place:  # the next register tile's: there are more planes than prefetchers follow
+            pixels = [e.load(row) if whole else e.load_masked(row, inside) for row in rows]
+            if tile.in_place and whole:  # the next tile's: of more planes than prefetchers follow
                 for row in rows:
-                    e.prefetch(e.at(row, tile_bytes), 3)
-            for i, (k, p) in enumerate(tile):
+                    e.prefetch(e.at(row, step * e.itemsize), 3)
+            for i, (k, p) in enumerate(places):
                 if p == 0:
                     base, further = divmod(k, PIXELS_PER_BASE)
                     moved = builder.mul(at["w_filter"], i64(further))
@@ -98,23 +116,22 @@ def emit(filters, height, together, in_place, e, *values):
                 total[i] = e.multiply_add(weight, pixels[p], total[i])
             return [*(e.at(base, e.itemsize) for base in moving), *total]
 
-        first = [e.broadcast(e.at(sums, k * e.itemsize)) for k, _ in tile]
+        first = [e.broadcast(e.at(sums, k * e.itemsize)) for k, _ in places]
         total = e.loop(at["elements"], 1, [*bases, *first], element)[len(bases) :]
         total = e.loop(bounded, 1, total, lambda _, sums: [e.clamp(v, *limits) for v in sums])
-        left = builder.sub(at["columns"], column)
         rows = [e.at(out, builder.mul(at["out_row"], i64(p))) for p in range(height)]
-        if together:
+        if tile.together:
             for p, row in enumerate(rows):
                 first = e.at(row, builder.mul(column, at["out_filter"]))
                 store_pixels(e, total[p::height], first, at["out_filter"], left)
             return []
-        places = [
-            e.at(e.at(rows[p], offset), builder.mul(at["out_filter"], i64(k))) for k, p in tile
+        outputs = [
+            e.at(e.at(rows[p], offset), builder.mul(at["out_filter"], i64(k))) for k, p in places
         ]
-        e.store_first(total, places, left)
+        e.store_first(total, outputs, left)
         return []
 
-    e.loop(at["columns"], e.lanes * (height if in_place else 1), [], vector)
+    e.loop(at["columns"], step, [], vector)
 
 
 def store_pixels(e, sums, first, pixel, count):
@@ -140,29 +157,28 @@ def microkernel(
 
 
 @functools.cache
-def compile_microkernel(filters, height, together, in_place, lanes, itemsize, fma):
+def compile_microkernel(tile, lanes, itemsize, fma):
     """The compiled microkernel of a register tile."""
 
     def emit_part(builder, values):
-        e = Emitter(builder, lanes, itemsize, fma)
-        emit(filters, height, together, in_place, e, *values)
+        emit(tile, Emitter(builder, lanes, itemsize, fma), *values)
 
-    name = f"pixel_lanes_{filters}x{height}{'_together' * together}{'_in_place' * in_place}"
-    name += f"_{lanes}x{itemsize}"
+    name = f"pixel_lanes_{tile.filters}x{tile.height}_{lanes}x{itemsize}"
+    name += "_together" * tile.together + "_in_place" * tile.in_place
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 
 @kernel()
 def load(blob, group, origin, buffer):
-    """(address, bytes between rows) of the tile's input rows, loaded into the buffer unless they
-    are read where they lie.
+    """(address, bytes between rows) of the tile's input rows, loaded into the buffer; or of its
+    vectors of pixels, which are read where they lie.
     """
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     c, table = group * g.C, buffer + call.loads
     if call.in_place:
         run_part(call.kernels, LOAD_TILE, blob, buffer, n, p, q, c, g.C)
-        return call.x + n * call.x_n + p * call.x_h + q * call.x_w + c * call.x_c, call.x_h
+        return call.x + n * call.x_n + q * call.x_w + c * call.x_c, call.lanes * call.itemsize
     pitch = g.phases_w * phase_bytes(call, g)
     plane = schedule.image_rows(g) * pitch
     run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
@@ -201,16 +217,25 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             if together:
                 out_filter = filters * call.itemsize
                 out_row = columns * out_filter
-        row = 0
-        while row < rows:
-            height = min(step, rows - row)
-            following = (rows - row) // height * height if call.in_place else 1
+        if call.in_place:
+            out_row = call.lanes * call.itemsize
+        done, end = 0, columns // call.lanes if call.in_place else rows  # vectors, or rows
+        while done < end:
+            height = min(step, end - done)
+            following = (end - done) // height * height
+            pixels = following * call.lanes if call.in_place else columns
             run_part(
-                call.kernels, pixel_lanes_slot(filters, height), w, a + row * pitch,
-                call.views, sums, out + row * out_row, elements, filter_bytes, pitch,
-                out_filter, out_row, columns * following, low, high,
+                call.kernels, pixel_lanes_slot(filters, height), w, a + done * pitch, call.views,
+                sums, out + done * out_row, elements, filter_bytes, pitch, out_filter, out_row,
+                pixels, low, high,
             )  # fmt: skip
-            row += max(height, following)
+            done += following if call.in_place else height
+        if call.in_place and columns % call.lanes:
+            run_part(
+                call.kernels, pixel_lanes_slot(filters, 0), w, a + done * pitch, call.views, sums,
+                out + done * out_row, elements, filter_bytes, pitch, out_filter, out_row,
+                columns % call.lanes, low, high,
+            )  # fmt: skip
         if staged and together:
             run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
         elif staged:

@@ -30,7 +30,7 @@ WINOGRAD_OUTPUT = WINOGRAD_FILTER + 1
 DEPTHWISE = WINOGRAD_OUTPUT + 1  # depthwise microkernels: [pixels], below HEIGHTS
 DEPTHWISE_ROW = DEPTHWISE + HEIGHTS  # likewise, those that take a filter row at once
 PLANES = DEPTHWISE_ROW + HEIGHTS  # depthwise microkernels of planes: [rows], below HEIGHTS
-PIXEL_LANES = PLANES + HEIGHTS  # microkernels whose lanes are pixels: [rows - 1][filters]
+PIXEL_LANES = PLANES + HEIGHTS  # microkernels whose lanes are pixels: [rows][filters]
 LOAD_ROWS = PIXEL_LANES + HEIGHTS**2
 LOAD_PLANES = LOAD_ROWS + 1
 WRITE_LOADS = LOAD_PLANES + 1
@@ -47,8 +47,8 @@ def microkernel_slot(vectors, groups, inner):
 
 @register_jitable
 def pixel_lanes_slot(filters, rows):
-    """Place of the microkernel of filters x output rows whose lanes are pixels."""
-    return PIXEL_LANES + (rows - 1) * HEIGHTS + filters
+    """Place of the microkernel of filters x output rows whose lanes are pixels; 0 for a tail."""
+    return PIXEL_LANES + rows * HEIGHTS + filters
 
 
 @register_jitable
