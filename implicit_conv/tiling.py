@@ -36,7 +36,7 @@ AMX_CYCLES = 2.0  # a tile of pixels against two of filters, an element: 16 a pr
 LOADS_PER_CYCLE = 2
 FMA_LATENCY = 4
 COPY_CYCLES = 1 / 8  # an element of a channels-last row
-TILE_CYCLES = 100  # of a register tile, beside its sums
+TILE_PIXEL_CYCLES = 100 / 14  # of a pixel of a register tile, beside its sums
 RUN_CYCLES = 25  # of a run of its taps
 LOAD_ROW_CYCLES = 100  # of a buffered row, beside its elements
 TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
@@ -146,7 +146,7 @@ def estimate(
     multiply = tile_cycles(g, group, inner) * elements * vectors / 2
     pixels = g.tile_n * g.tile_p * g.tile_q
     register_tiles = integers.ceil_div(pixels, g.tile_m) * integers.panel_count(g)
-    multiply += register_tiles * (TILE_CYCLES + g.R * RUN_CYCLES)
+    multiply += register_tiles * (g.tile_m * TILE_PIXEL_CYCLES + g.R * RUN_CYCLES)
     filter_bytes = elements * vectors * lanes * problem.itemsize
     near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
     far = 0.0 if near else stream_cycles(filter_bytes)

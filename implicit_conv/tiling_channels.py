@@ -23,7 +23,7 @@ from implicit_conv.tiling import (
 
 PANEL_FILTERS = 64  # whose sums leave a staging tile together
 LOAD_CYCLES = 0.9  # of a row's vector: rows a power of two apart share few sets of a cache
-L2_LOAD_CYCLES = 1.5  # likewise, more, where it comes from L2
+L2_BYTES_PER_CYCLE = 43  # likewise, more, where it comes from L2
 WIDENED_LOADS = 2  # loads that take as long as one that widens 16-bit floats
 PIXEL_CYCLES = 3  # of a pixel of a register tile: its share in adding up lanes, and its store
 TILE_CYCLES = 4  # of a register tile, beside its pixels and products
@@ -57,7 +57,7 @@ def channel_lanes_estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimat
     loads = (pixels + filters) * LOAD_CYCLES * (WIDENED_LOADS if view.converted else 1)
     element = max(pixels * filters / FMAS_PER_CYCLE, loads, FMA_LATENCY)
     if g.tile_q * g.C * view.itemsize > arch.l1_bytes / 2:
-        element += pixels * L2_LOAD_CYCLES
+        element += pixels * lanes * view.itemsize / L2_BYTES_PER_CYCLE
     tile = integers.ceil_div(g.C, lanes) * element + pixels * PIXEL_CYCLES + TILE_CYCLES
     tiles = integers.ceil_div(g.tile_q, pixels) * integers.ceil_div(g.K, filters)
     filter_bytes = g.K * g.C * (2 if view.converted else view.itemsize)

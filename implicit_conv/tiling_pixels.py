@@ -29,10 +29,15 @@ from implicit_conv.tiling import (
     thread_count,
 )
 
-UNALIGNED_LOADS = 4  # aligned loads that take as long as one across two cache lines
-STREAMED_LOADS = 4  # likewise as one of a plane that is read where it lies
 TILE_COLUMNS = (112, 48)  # of a load tile, where whole rows are too long
 PIXEL_LANES_CYCLES = 2  # of a vector of sums: its start, clamp and store
+
+
+def unaligned_loads(arch: CpuArch) -> float:
+    """Aligned loads that take as long as one at any address: longer vectors more often lie across
+    two cache lines.
+    """
+    return 2 + arch.vector_bits / 256
 
 
 def pixel_lanes_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
@@ -70,7 +75,7 @@ def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place:
         """Of this many vectors, as register tiles of at most `rows`."""
         if vectors > rows:
             return vectors // rows * sums(rows) + sums(vectors % rows)
-        loads = filters + vectors * (STREAMED_LOADS if in_place else UNALIGNED_LOADS)
+        loads = filters + vectors * unaligned_loads(arch)
         element = max(vectors * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
         return (elements * element + PIXEL_LANES_CYCLES * vectors * filters) * (vectors > 0)
 
