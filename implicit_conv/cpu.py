@@ -210,7 +210,6 @@ def _prepare(
     if plan.swapped and not isinstance(w, PackedFilter):
         return _prepare_swapped(plan, _swapped(plan, x, w, y, residual, 0), biased, record)
     if plan.channel_lanes:
-        assert not isinstance(w, PackedFilter)  # `_launched` has unpacked it
         return _prepare_channel_lanes(plan, x, w, y, biased, residual, record)
     if plan.collapsed:
         x, y = _as_row(plan, x), _as_row(plan, y)
@@ -231,7 +230,13 @@ def _prepare(
 
 
 def _prepare_channel_lanes(
-    plan: Plan, x: Array, w: Array, y: Array, biased: bool, residual: Array | None, record: int
+    plan: Plan,
+    x: Array,
+    w: PackedFilter | Array,
+    y: Array,
+    biased: bool,
+    residual: Array | None,
+    record: int,
 ) -> Prepared:
     """The launch for arrays that are rows of pixels whose elements lie together."""
     from implicit_conv.kernels.cpu.prepared import Prepared
@@ -242,8 +247,8 @@ def _prepare_channel_lanes(
     residual = None if residual is None else residual.reshape(row)
     main = engine.prepare(
         x, y, LAYOUTS["NHWC"], plan.threads, residual=residual, biased=biased,
-        activation=plan.activation, w=w, weight_axes=WEIGHT_LAYOUTS[plan.problem.weight_layout],
-        record=record,
+        activation=plan.activation, w=None if isinstance(w, PackedFilter) else w,
+        weight_axes=WEIGHT_LAYOUTS[plan.problem.weight_layout], record=record,
     )  # fmt: skip
     return Prepared(engine, main, None)
 
@@ -286,8 +291,8 @@ def _launched(
 ) -> PackedFilter | Array:
     """The filter as a launch of `plan`, or of the like of it for these arrays, takes it."""
     if isinstance(w, PackedFilter):
-        plain = plan.swapped or plan.channel_lanes
-        if plan.pixel_lanes:
+        plain = plan.swapped
+        if plan.pixel_lanes or plan.channel_lanes:
             plain = suited(plan, x, w, y, residual) is not plan
         return bits(_unpacked(plan, w)) if plain else w
     if plan.channel_lanes:

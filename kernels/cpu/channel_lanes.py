@@ -176,6 +176,9 @@ def run_item(blob, origin, first_panel, end_panel, scratch):
     _, _, pixels = schedule.tile_extent(g, n, p, q)
     low, high = bounds(call)
     run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, 0, g.C)
+    w, filter_bytes = call.panels, call.panel_group // g.K
+    if call.w:
+        w, filter_bytes = call.w, call.w_k
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
         filters = min(g.tile_k, g.K - k)
@@ -187,9 +190,9 @@ def run_item(blob, origin, first_panel, end_panel, scratch):
             first = min(i, g.K - k - call.tile_filters)
             run_part(
                 call.kernels, CHANNEL_LANES, call.x + q * call.x_w,
-                call.w + (k + first) * call.w_k, sums + first * call.itemsize,
+                w + (k + first) * filter_bytes, sums + first * call.itemsize,
                 out + first * call.itemsize, g.C, pixels, g.Q - q - g.tile_m, i - first,
-                filters - first, call.x_w, call.w_k, out_pixel, low, high,
+                filters - first, call.x_w, filter_bytes, out_pixel, low, high,
             )  # fmt: skip
         if call.staged:
             run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)

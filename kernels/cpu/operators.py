@@ -33,6 +33,7 @@ from implicit_conv.kernels.cpu.sizes import (
     winograd_layout,
     winograd_panel_bytes,
 )
+from implicit_conv.kernels.cpu.storage import SIZES
 
 
 class Fprop(Operator):
@@ -249,6 +250,9 @@ class ChannelLanes(Operator):
         super().__init__(*arguments, **options)
         self.packs_in_loop = True
         self.constant["tile_filters"] = register_filters(self.g, self.lanes)
+
+    def _group_bytes(self):
+        return self.g.K * self.g.C * SIZES[self.form.x]
 
     def _own_parts(self, recording):
         filters = register_filters(self.g, self.lanes)
