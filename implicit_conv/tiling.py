@@ -38,6 +38,7 @@ FMA_LATENCY = 4
 COPY_CYCLES = 1 / 8  # an element of a channels-last row
 TILE_PIXEL_CYCLES = 100 / 14  # of a pixel of a register tile, beside its sums
 RUN_CYCLES = 25  # of a run of its taps
+PIXEL_COPY_CYCLES = 4  # a pixel of one group, at least
 LOAD_ROW_CYCLES = 100  # of a buffered row, beside its elements
 TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
 PACK_CYCLES = (0.65, 0.5)  # an element of the filter, packed as a whole, or just before its use
@@ -154,7 +155,10 @@ def estimate(
     if not in_place:
         cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
         rows = g.tile_n * integers.image_rows(g) * g.phases_w
-        load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost + rows * LOAD_ROW_CYCLES
+        pixel = cost * min(g.C, g.tile_c)
+        if problem.layout == "NHWC" and g.groups > 1:  # a cache line for each, of a few channels
+            pixel = max(pixel, PIXEL_COPY_CYCLES)
+        load = rows * (integers.row_pitch(g) / g.phases_w * pixel + LOAD_ROW_CYCLES)
     stream = max(multiply, far) + FAR_SHARE * far + store_cycles(problem, g)
     threads = thread_count(problem, arch)
     tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)

@@ -87,7 +87,8 @@ def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place:
         multiply = integers.ceil_div(g.tile_q, lanes) * sums(g.tile_p)
     multiply *= integers.panel_count(g)
     buffer = pixel_lanes_layout(g, problem.itemsize, lanes).buffer
-    load: float = g.C * integers.image_rows(g) * g.phases_w * PLANE_ROW_CYCLES
+    planes = 1 if problem.layout == "NHWC" else g.C  # that are loaded one by one
+    load: float = planes * integers.image_rows(g) * g.phases_w * PLANE_ROW_CYCLES
     if in_place:
         load = 0.0
     elif problem.layout == "NHWC":
