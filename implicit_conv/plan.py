@@ -125,13 +125,13 @@ def plan(
 
 def _other_lanes(problem: Problem, arch: CpuArch, precision: str, served: list[str]) -> list[Plan]:
     """Plans of implicit GEMM whose vectors hold pixels or channels, of the algorithms `served`."""
-    pointwise, general = served == ["pointwise"], "implicit_gemm" in served
-    plans = _swapped_plans(problem, arch, precision) if pointwise else []
-    if precision == "strict" or not (pointwise or general):  # the order of their sums is another
-        return plans
-    if general or problem.output != (1, 1):
-        plans += _pixel_lanes_plans(problem, arch, precision)
-    return plans + _channel_lanes_plans(problem, arch, precision, served[0])
+    name = served[0] if served else ""
+    plans = _swapped_plans(problem, arch, precision) if name == "pointwise" else []
+    if precision == "strict" or name not in ("implicit_gemm", "pointwise"):
+        return plans  # the order of the others' sums is another
+    if name == "implicit_gemm" or problem.output != (1, 1):
+        plans += _pixel_lanes_plans(problem, arch, precision, name)
+    return plans + _channel_lanes_plans(problem, arch, precision, name)
 
 
 def _plans(
@@ -204,7 +204,9 @@ def _swapped_plans(problem: Problem, arch: CpuArch, precision: str) -> list[Plan
     ]  # fmt: skip
 
 
-def _pixel_lanes_plans(problem: Problem, arch: CpuArch, precision: str) -> list[Plan]:
+def _pixel_lanes_plans(
+    problem: Problem, arch: CpuArch, precision: str, algorithm: str
+) -> list[Plan]:
     """The best plan whose vectors hold pixels of an output row, if they may."""
     if not by_pixels(widened(problem)):
         return []
@@ -214,7 +216,7 @@ def _pixel_lanes_plans(problem: Problem, arch: CpuArch, precision: str) -> list[
     costs = [pixel_lanes_estimate(view, arch, g, in_place) for g in tilings]
     return [
         Plan(
-            problem=problem, arch=arch, algorithm="implicit_gemm", precision=precision,
+            problem=problem, arch=arch, algorithm=algorithm, precision=precision,
             tile=tile_of(g, arch, problem), geometry=g, threads=thread_count(problem, arch),
             chunk=chunk, in_place=in_place, pairs=False, amx=False, collapsed=in_place,
             pixel_lanes=True, cycles=cycles,
