@@ -119,7 +119,8 @@ def collapsed(problem: Problem) -> Problem:
     """A pointwise problem with all pixels that lie one behind the other as a single row."""
     h, w = problem.size
     if problem.layout == "NHWC":
-        return replace(problem, N=1, size=(1, problem.N * h * w))
+        images = max(1, problem.N)  # without any the row is never computed, but it is planned
+        return replace(problem, N=min(1, problem.N), size=(1, images * h * w))
     return replace(problem, size=(1, h * w))
 
 

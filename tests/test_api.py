@@ -70,12 +70,17 @@ def test_unbatched_input():
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_empty_batch(layout):
-    case = Case(N=0, C=3, K=5, size=(9, 11), layout=layout)
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+def test_empty_batch(layout, kernel):
+    case = Case(N=0, C=3, K=5, size=(9, 11), kernel=kernel, layout=layout)
     x, w, _ = exact(case)
-    assert ic.conv2d(x, w, **case.options).shape == (
-        (0, 5, 7, 9) if layout == "NCHW" else (0, 7, 9, 5)
-    )
+    (p, q), options = case.output, case.options
+    shape = (0, 5, p, q) if layout == "NCHW" else (0, p, q, 5)
+    assert ic.conv2d(x, w, **options).shape == shape
+    plan = ic.plan_conv2d(x.shape, w.shape, **options)
+    assert plan(x, plan.pack(w), residual=np.empty(shape, x.dtype)).shape == shape
+    assert plan.trace() == []
+    assert f"-> {p}x{q} x 5" in plan.explain()
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
