@@ -62,13 +62,13 @@ def _copy_packed(content: bytes, key: tuple[object, ...]) -> PackedFilter:
 
 def filter_key(plan: Plan) -> tuple[object, ...]:
     """What the order of a packed filter depends on."""
-    g = plan.geometry
+    g, problem = plan.geometry, plan.problem
     phases = g.phases_w if g.step_w > 1 else 1  # where rows lie as they are, taps keep their order
     return (
         plan.winograd and schedule.box_products(g, plan.winograd), OWN_ORDER.get(plan.algorithm, 0),
-        plan.swapped, plan.pixel_lanes, plan.channel_lanes and plan.problem.weight_layout,
-        plan.problem.K, plan.problem.dtype, plan.pairs, plan.arch.vector_bits,
-        g.C, g.K, g.groups, g.R, g.S, g.tile_c, g.tile_k, phases,
+        plan.swapped, plan.pixel_lanes, plan.channel_lanes and problem.weight_layout,
+        problem.K, problem.C, problem.kernel, problem.dtype,  # a geometry may count others
+        plan.pairs, plan.arch.vector_bits, g.K, g.groups, g.tile_c, g.tile_k, phases,
     )  # fmt: skip
 
 

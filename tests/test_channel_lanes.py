@@ -163,6 +163,16 @@ def test_a_filter_packed_in_another_layout_is_refused():
         other(x.transpose(0, 2, 3, 1), packed)
 
 
+def test_a_filter_packed_for_another_window_is_refused():
+    """Of as many numbers, but other ones."""
+    case = Case(N=2, C=5, K=4, size=(2, 6), kernel=(2, 6))
+    packed = channel_lanes_plan(case).pack(np.ones((4, 5, 2, 6), np.float32))
+    for c, size in (5, (3, 4)), (10, (2, 3)):
+        other = channel_lanes_plan(replace(case, C=c, size=size, kernel=size))
+        with pytest.raises(ShapeError, match="packed in another order"):
+            other(np.ones((2, c, *size), np.float32), packed)
+
+
 def test_nothing_to_sum_and_nothing_to_write():
     y = conv2d(np.ones((2, 0, 1, 1), "f"), np.ones((3, 0, 1, 1), "f"))
     np.testing.assert_array_equal(y, np.zeros((2, 3, 1, 1)))

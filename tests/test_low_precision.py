@@ -235,6 +235,15 @@ def test_dot_products_are_two_fmas_the_second_channel_first(
 
 
 @needs_pairs
+def test_a_filter_packed_with_a_channel_less_is_refused():
+    """Of as many pairs, the last one filled up with zeros."""
+    plans = [ic.plan_conv2d((1, c, 9, 9), (40, c, 3, 3), "bfloat16") for c in (5, 6)]
+    packed = plans[0].pack(np.ones((40, 5, 3, 3), ml_dtypes.bfloat16))
+    with pytest.raises(ic.ShapeError, match="packed in another order"):
+        plans[1](np.ones((1, 6, 9, 9), ml_dtypes.bfloat16), packed)
+
+
+@needs_pairs
 def test_subnormals_count_as_zeros_in_dot_products():
     x = np.full((1, 2, 4, 20), 2.0**-130, ml_dtypes.bfloat16)
     w = np.full((1, 2, 1, 1), 2.0**20, ml_dtypes.bfloat16)
