@@ -27,7 +27,7 @@ OWN_ORDER = {"depthwise": 1, "gemm_im2col": 2}  # of packed filters
 PREPARED_LAUNCHES = 64  # of a plan: one for each combination of strides it has met
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PackedFilter:
     """A filter in the engine's own order, for plans that cut filters alike.
 

@@ -209,6 +209,15 @@ def test_a_copied_filter_is_aligned_anew(clone):
     np.testing.assert_array_equal(plan(x, copied), expected)
 
 
+def test_a_packed_filter_is_found_in_collections():
+    """It equals itself alone; its bytes are not compared."""
+    _, w, _ = exact()
+    plan = ic.plan_conv2d((2, 6, 9, 11), w.shape, **CASE.options)
+    first, second = plan.pack(w), plan.pack(w)
+    assert first != second
+    assert {first: 1, second: 2}[second] == 2
+
+
 def test_out_dtype_rounds_the_sum_once():
     x, w, expected = exact()
     y = ic.conv2d(x, w, out_dtype=np.float64, **CASE.options)
