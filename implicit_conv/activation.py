@@ -40,7 +40,9 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
         A name that is not served, or parameters that do not fit it.
     """
     name, parameters = (
-        (activation[0], activation[1:]) if isinstance(activation, tuple) else (activation, ())
+        (activation[0], activation[1:])
+        if isinstance(activation, tuple) and activation
+        else (activation, ())
     )
     if name in PLAIN and not parameters:
         kind, low, high = PLAIN[name]

@@ -308,6 +308,7 @@ def refused():
     yield {**ok, "algorithm": "fft"}, ic.PlanError, "implicit_gemm"
     yield {**ok, "algorithm": "pointwise"}, ic.PlanError, "1x1 filter"
     yield {**ok, "activation": "swish"}, ic.PlanError, "silu"
+    yield {**ok, "activation": ()}, ic.PlanError, "silu"
     yield {**ok, "activation": ("clamp", 3, 1)}, ic.PlanError, "low must not exceed high"
     yield {**ok, "activation": ("clamp", "a", 1)}, ic.PlanError, "parameters must be numbers"
     yield {**ok, "activation": ["leaky_relu", 1]}, TypeError, "activation is .* a tuple of these"
