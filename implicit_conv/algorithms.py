@@ -127,7 +127,7 @@ def collapsed(problem: Problem) -> Problem:
 def swappable(problem: Problem) -> bool:
     """Whether filters and pixels of a pointwise problem may trade places: see `swapped`."""
     as_stored = problem.layout == "NCHW" and not problem.converted
-    return as_stored and problem.groups == 1 and problem.K > 0
+    return as_stored and problem.groups == 1 and min(problem.C, problem.K) > 0
 
 
 def swapped(problem: Problem) -> Problem:

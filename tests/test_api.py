@@ -100,6 +100,12 @@ def test_no_channels_leaves_bias_and_activation():
     )
 
 
+def test_no_channels_where_filters_and_pixels_would_trade_places():
+    x, w = np.zeros((2, 0, 64, 64), np.float32), np.zeros((16, 0, 1, 1), np.float32)
+    y = ic.conv2d(x, w, np.arange(16))
+    np.testing.assert_array_equal(y, np.broadcast_to(np.arange(16)[:, None, None], y.shape))
+
+
 def test_an_image_of_padding_alone():
     x, w = np.zeros((1, 2, 0, 4), np.float32), np.ones((3, 2, 2, 2), np.float32)
     np.testing.assert_array_equal(ic.conv2d(x, w, padding=1), np.zeros((1, 3, 1, 5), np.float32))
