@@ -101,9 +101,11 @@ def test_no_channels_leaves_bias_and_activation():
 
 
 def test_no_channels_where_filters_and_pixels_would_trade_places():
-    x, w = np.zeros((2, 0, 64, 64), np.float32), np.zeros((16, 0, 1, 1), np.float32)
-    y = ic.conv2d(x, w, np.arange(16))
-    np.testing.assert_array_equal(y, np.broadcast_to(np.arange(16)[:, None, None], y.shape))
+    x, w = (np.zeros(shape, np.float32)[:, :0] for shape in ((2, 4, 64, 64), (16, 4, 1, 1)))
+    plan, bias = ic.plan_conv2d(x.shape, w.shape), np.arange(16)
+    expected = np.broadcast_to(bias[:, None, None], plan.problem.output_shape)
+    np.testing.assert_array_equal(plan(x, w, bias), expected)
+    np.testing.assert_array_equal(plan(x, plan.pack(w), bias), expected)
 
 
 def test_an_image_of_padding_alone():
