@@ -44,6 +44,7 @@ TRANSPOSE_CYCLES = 1 / 3  # an element of a row that is transposed on the way
 PACK_CYCLES = (0.65, 0.5)  # an element of the filter, packed as a whole, or just before its use
 PACK_ROW_CYCLES = (0.4, 0.2)  # likewise where a row of a panel lies together
 FILLED_LANES = 0.9  # of vectors whose lanes are pixels, at least
+SHARED_PANELS = 0.15  # of the time, what it costs that each thread reads what another has packed
 LAUNCH_CYCLES = 16000  # of one more image, on the way through Python
 FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
 FAR_BYTES = 16 << 20  # of a filter that the last-level cache keeps; a larger one is streamed
@@ -181,6 +182,8 @@ def fills_vectors(problem: Problem, arch: CpuArch) -> bool:
 def swapped_estimate(problem: Problem, view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core for all images of `problem`, whose `view` has traded places."""
     cycles, chunk = estimate(view, arch, g, in_place=True, pack=PACK_ROW_CYCLES)
+    if thread_count(view, arch) > 1:
+        cycles *= 1 + SHARED_PANELS
     return Estimate(problem.N * (cycles + LAUNCH_CYCLES), chunk)
 
 

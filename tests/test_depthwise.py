@@ -90,6 +90,16 @@ def test_packed_filters_serve_images_that_cannot_be_read_in_place(channels):
     np.testing.assert_array_equal(plan(apart, plan.pack(w)), plan(x, w))
 
 
+def test_filters_are_packed_to_the_same_bytes():
+    """What no panel fills too."""
+    case = Case(groups=600, size=(7, 7), padding=((1, 1), (1, 1)), layout="NHWC")
+    x, w = case.arrange(*case.inputs(0))
+    plan = plan_conv2d(x.shape, w.shape, **case.options)
+    first = plan.pack(w).panels
+    np.testing.assert_array_equal(plan.pack(w).panels, first)
+    assert plan.packed_bytes > w.nbytes
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_executed_loads_are_the_planned_ones(layout):
     case = Case(N=2, groups=40, size=(9, 20), padding=((1, 1), (1, 1)), layout=layout)

@@ -72,6 +72,7 @@ class Operator:
     def pack(self, w, axes, threads, record=0):
         """Panels of `w`, whose axes k, c, r, s stand at `axes`; an aligned byte array."""
         packed = aligned_bytes(self.packed_bytes)
+        packed[:] = 0  # what no panel fills would be pickled
         self.prepare_packing(w, axes, threads, record).run(w, w, w, packed.ctypes.data)
         return packed
 
