@@ -25,33 +25,39 @@ CASES = {
     "lanes are pixels": Case(C=2, K=3, size=(19, 21), kernel=(3, 3)),
     "depthwise": Case(C=1, K=1, groups=24, size=(9, 11), kernel=(3, 3)),
     "pointwise": Case(N=2, C=24, K=33, size=(7, 9), kernel=(1, 1), layout="NHWC"),
-    "trading places": Case(C=512, K=256, size=(15, 17), kernel=(1, 1)),
+    "trading places": Case(C=512, K=13, size=(15, 15), kernel=(1, 1)),
     "planes in place": Case(N=2, C=64, K=70, size=(24, 24), kernel=(1, 1)),
     "float64": Case(C=5, K=4, size=(6, 7), kernel=(2, 3), dtype="float64"),
     "float16": Case(C=5, K=4, size=(6, 7), kernel=(2, 3), dtype="float16"),
 }
 
 
+def options_of(name):
+    """Of `conv2d`; other plans than those of "strict" would not trade places any more."""
+    strict = {"precision": "strict"} if name == "trading places" else {}
+    return {**CASES[name].options, **strict}
+
+
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_gives_the_same_again(name, biased):
-    case = CASES[name]
+    case, options = CASES[name], options_of(name)
     x, w, expected = exact(case)
     bias = np.arange(case.K * case.groups, dtype=np.float32) if biased else None
     added = 0 if bias is None else bias[:, None, None]
     for again in (x, w), (x, w), (x.copy(), w.copy()):
-        y = ic.conv2d(*again, bias, **case.options)
+        y = ic.conv2d(*again, bias, **options)
         np.testing.assert_array_equal(to_nchw(y, case.layout), expected + added)
-    plan = ic.plan_conv2d(x.shape, w.shape, x.dtype, **case.options)
+    plan = ic.plan_conv2d(x.shape, w.shape, x.dtype, **options)
     assert plan.swapped == (name == "trading places")
     assert len(known._known) == (name not in ("trading places", "float16"))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_plan_knows_its_calls_with_packed_filters(name):
-    case = CASES[name]
+    case, options = CASES[name], options_of(name)
     x, w, expected = exact(case)
-    plan = ic.plan_conv2d(x.shape, w.shape, x.dtype, **case.options)
+    plan = ic.plan_conv2d(x.shape, w.shape, x.dtype, **options)
     packed, bias = plan.pack(w), np.arange(case.K * case.groups, dtype=np.float32)
     for again in x, x, x.copy():
         np.testing.assert_array_equal(to_nchw(plan(again, packed), case.layout), expected)
@@ -59,14 +65,14 @@ def test_a_plan_knows_its_calls_with_packed_filters(name):
         np.testing.assert_array_equal(y, expected + bias[:, None, None])
     assert len(plan.known) == (0 if name in ("trading places", "float16") else 2)
     for like in (x[:, :, ::-1], x.astype(x.dtype.newbyteorder()), np.asfortranarray(x)) * 2:
-        np.testing.assert_array_equal(plan(like, packed), ic.conv2d(like, w, **case.options))
+        np.testing.assert_array_equal(plan(like, packed), ic.conv2d(like, w, **options))
     with pytest.raises(ic.ShapeError, match="x has shape"):
         plan(x[:, :, :-1], packed)
     with pytest.raises(ic.DTypeError, match="x is int32"):
         plan(x.astype(np.int32), packed)
     with pytest.raises(ic.ShapeError, match="bias has shape"):
         plan(x, packed, bias[:-1])
-    other = ic.plan_conv2d(x.shape, np.concatenate([w, w]).shape, x.dtype, **case.options)
+    other = ic.plan_conv2d(x.shape, np.concatenate([w, w]).shape, x.dtype, **options)
     with pytest.raises(ic.ShapeError, match="packed in another order"):
         plan(x, other.pack(np.concatenate([w, w])))
 
