@@ -96,10 +96,13 @@ def _tile(plan: Plan) -> str:
     if plan.pixel_lanes:
         together = plan.problem.weight_layout == "KCRS"
         how = "read in place" if together else "copied to KCRS before, unless they come packed"
+        rows = schedule.pixel_rows(g)
+        pixels, tile = f"{g.tile_p} output rows x {g.tile_q} output columns of one image", "rows"
+        if plan.in_place:
+            pixels, tile = f"{g.tile_q} pixels of an image, each plane taken as one row", "vectors"
         return (
-            f"{g.tile_p} output rows x {g.tile_q} output columns of one image, cut into register "
-            f"tiles of at most {g.tile_k} filters x {schedule.pixel_rows(g)} rows x {plan.lanes} "
-            f"pixels (1 vector); filters are {how}"
+            f"{pixels}, cut into register tiles of at most {g.tile_k} filters x {rows} {tile} x "
+            f"{plan.lanes} pixels; filters are {how}"
         )
     row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
     return (
@@ -115,7 +118,8 @@ def _loads(plan: Plan) -> str:
         when = "just before its use" if plan.packs_in_loop else "before all others"
         return f"w is read in place; pixels of x are packed, a panel {when}, without a transpose"
     if plan.in_place:
-        return "none: x is read in place (no tile touches padding, channels lie together)"
+        together = "pixels" if plan.pixel_lanes else "channels"
+        return f"none: x is read in place (no tile touches padding, {together} lie together)"
     buffers = [
         f"w_offset {schedule.column_offset(g, b)} halo {schedule.column_halo(g, b)}"
         for b in range(g.phases_w)
@@ -153,7 +157,8 @@ def _items(plan: Plan) -> str:
 def _memory(plan: Plan) -> str:
     buffer = 0 if plan.in_place else buffer_bytes(plan.geometry, plan.itemsize)
     if plan.pixel_lanes:
-        buffer = pixel_lanes_layout(plan.geometry, plan.itemsize, plan.lanes).buffer
+        layout = pixel_lanes_layout(plan.geometry, plan.itemsize, plan.lanes, plan.in_place)
+        buffer = layout.buffer
     return (
         f"scratch {plan.workspace_bytes / plan.threads / 1024:.0f} KiB a thread (input buffer "
         f"{buffer / 1024:.0f} KiB), packed filter {plan.packed_bytes / 1024:.0f} KiB"

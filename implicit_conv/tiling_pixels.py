@@ -67,8 +67,26 @@ def pixel_lanes_candidates(problem: Problem, arch: CpuArch, in_place: bool) -> l
 
 
 def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
-    """Cycles of one core: an FMA a filter, output row and vector of pixels for each element."""
-    lanes, elements = arch.lanes(problem.itemsize), g.C * g.R * g.S
+    """Cycles of one core: sums, loads of the tile unless x is read in place, far filters."""
+    lanes = arch.lanes(problem.itemsize)
+    multiply = _sum_cycles(arch, g, lanes, in_place)
+    load = 0.0 if in_place else _load_cycles(problem, g, lanes)
+    if problem.layout == "NHWC":
+        rows = g.tile_p * integers.ceil_div(g.tile_q, lanes) * integers.panel_count(g)
+        blocks = integers.ceil_div(min(g.tile_k, g.K), lanes)
+        multiply += rows * blocks * lanes**2 * TRANSPOSE_CYCLES
+    filter_bytes = g.K * g.C * g.R * g.S * problem.itemsize
+    buffer = pixel_lanes_layout(g, problem.itemsize, lanes).buffer
+    if filter_bytes + buffer > arch.l2_bytes:
+        far = stream_cycles(filter_bytes)
+        multiply = max(multiply, far) + FAR_SHARE * min(multiply, far)
+    threads = thread_count(problem, arch)
+    tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
+    return Estimate(integers.tile_count(g) * g.groups * tile, chunk)
+
+
+def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int, in_place: bool) -> float:
+    """Of a load tile: an FMA a filter, output row and vector of pixels for each element."""
     filters, rows = min(g.tile_k, g.K), integers.pixel_rows(g)
 
     def sums(vectors: int) -> float:
@@ -77,31 +95,21 @@ def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place:
             return vectors // rows * sums(rows) + sums(vectors % rows)
         loads = filters + vectors * unaligned_loads(arch)
         element = max(vectors * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
-        return (elements * element + PIXEL_LANES_CYCLES * vectors * filters) * (vectors > 0)
+        cycles = g.C * g.R * g.S * element + PIXEL_LANES_CYCLES * vectors * filters
+        return cycles if vectors else 0.0
 
-    if in_place:
-        whole, rest = divmod(g.Q, g.tile_q)
-        multiply: float = whole * sums(g.tile_q // lanes) + sums(rest // lanes)
-        multiply = (multiply + (sums(1) if g.Q % lanes else 0)) / (whole + (rest > 0))
-    else:
-        multiply = integers.ceil_div(g.tile_q, lanes) * sums(g.tile_p)
-    multiply *= integers.panel_count(g)
-    buffer = pixel_lanes_layout(g, problem.itemsize, lanes).buffer
-    planes = 1 if problem.layout == "NHWC" else g.C  # that are loaded one by one
-    load: float = planes * integers.image_rows(g) * g.phases_w * PLANE_ROW_CYCLES
-    if in_place:
-        load = 0.0
-    elif problem.layout == "NHWC":
+    if not in_place:
+        return integers.ceil_div(g.tile_q, lanes) * sums(g.tile_p) * integers.panel_count(g)
+    whole, rest = divmod(g.Q, g.tile_q)
+    row = whole * sums(g.tile_q // lanes) + sums(rest // lanes) + sums(g.Q % lanes > 0)
+    return row / (whole + (rest > 0)) * integers.panel_count(g)
+
+
+def _load_cycles(problem: Problem, g: Geometry, lanes: int) -> float:
+    """Of a load tile: rows, plane by plane or of all channels together, and their elements."""
+    numbers = pixel_lanes_layout(g, problem.itemsize, lanes).buffer / problem.itemsize
+    rows = integers.image_rows(g) * g.phases_w
+    if problem.layout == "NHWC":
         filled = integers.ceil_div(g.C, lanes) * lanes / g.C
-        load += buffer / problem.itemsize * filled * TRANSPOSE_CYCLES
-        rows_out = g.tile_p * integers.ceil_div(g.tile_q, lanes) * integers.panel_count(g)
-        multiply += rows_out * integers.ceil_div(filters, lanes) * lanes**2 * TRANSPOSE_CYCLES
-    else:
-        load += buffer / problem.itemsize * COPY_CYCLES
-    filter_bytes = g.K * elements * problem.itemsize
-    if filter_bytes + buffer > arch.l2_bytes:
-        far = stream_cycles(filter_bytes)
-        multiply = max(multiply, far) + FAR_SHARE * min(multiply, far)
-    threads = thread_count(problem, arch)
-    tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
-    return Estimate(integers.tile_count(g) * g.groups * tile, chunk)
+        return rows * PLANE_ROW_CYCLES + numbers * filled * TRANSPOSE_CYCLES
+    return g.C * rows * PLANE_ROW_CYCLES + numbers * COPY_CYCLES

@@ -21,7 +21,7 @@ from implicit_conv.kernels.cpu import (
     depthwise,
     launch,
     microkernel,
-    pixel_lanes,
+    pixel_microkernel,
     planes,
     prepared,
     table,
@@ -147,7 +147,7 @@ def microkernel_at(slot: int, lanes: int, g: Geometry, in_place: bool) -> Microk
         height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
         rows = 1 if in_place else height  # that the columns of a call do not count
         return Microkernel(
-            pixel_lanes.ARGUMENTS,
+            pixel_microkernel.ARGUMENTS,
             lambda call: (
                 2 * rows * filters * lanes * call["elements"] * ceil_div(call["columns"], lanes)
             ),

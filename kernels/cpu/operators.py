@@ -9,6 +9,7 @@ from implicit_conv.kernels.cpu import (
     fprop,
     panels,
     pixel_lanes,
+    pixel_microkernel,
     plane_loads,
     planes,
     table,
@@ -207,8 +208,8 @@ class PixelLanes(Operator):
         if self.in_place and g.Q % self.lanes:
             heights |= {0}
         parts = {
-            table.pixel_lanes_slot(k, height): pixel_lanes.compile_microkernel(
-                pixel_lanes.Register(k, height, self._channels_last, self.in_place),
+            table.pixel_lanes_slot(k, height): pixel_microkernel.compile_microkernel(
+                pixel_microkernel.RegisterTile(k, height, self._channels_last, self.in_place),
                 self.lanes, self.itemsize, self.fma,
             )
             for k in filters
