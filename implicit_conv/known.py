@@ -16,8 +16,8 @@ from implicit_conv.arrays import check_vector
 
 if TYPE_CHECKING:
     from implicit_conv.arrays import Array
-    from implicit_conv.cpu import PackedFilter
     from implicit_conv.kernels.cpu.prepared import Prepared
+    from implicit_conv.packed import PackedFilter
     from implicit_conv.plan import Plan
     from implicit_conv.problem import Problem
 

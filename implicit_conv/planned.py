@@ -32,9 +32,9 @@ from implicit_conv.schedule import Load, depthwise_trace, swap, tiles_trace, tra
 
 if TYPE_CHECKING:
     from implicit_conv.arrays import Array
-    from implicit_conv.cpu import PackedFilter
     from implicit_conv.kernels.cpu.prepared import Prepared
     from implicit_conv.known import Calls
+    from implicit_conv.packed import PackedFilter
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from implicit_conv.arrays import (
     numpy_dtype,
     writable_directly,
 )
-from implicit_conv.cpu import PackedFilter
 from implicit_conv.errors import DTypeError, ShapeError
+from implicit_conv.packed import PackedFilter, filter_key
 from implicit_conv.plan import Plan
 
 
@@ -54,7 +54,7 @@ def run_plan(
         raise ShapeError(f"x has shape {x.shape} but the plan was made for {problem.input_shape}")
     if not isinstance(w, PackedFilter):
         w = _check_filter(chosen, w)
-    elif w.key != cpu.filter_key(chosen):
+    elif w.key != filter_key(chosen):
         raise ShapeError(
             "w was packed in another order than this plan reads: for another problem, or by a plan "
             "that chose another algorithm or tile; pack it with this plan"

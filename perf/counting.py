@@ -31,6 +31,7 @@ from implicit_conv.kernels.cpu.sizes import register_filters
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.plan import Plan
+from implicit_conv.strides import suited
 from implicit_conv.testing import Array
 
 
@@ -108,7 +109,7 @@ def count(plan: Plan, x: Array, w: Array) -> Counts:
 def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
     """(microkernels called, floating-point operations they were asked for)."""
     y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
-    compiled = cpu.operator(cpu.suited(plan, x, w, y, None), False)  # cached: the one that runs
+    compiled = cpu.operator(suited(plan, x, w, y, None), False)  # cached: the one that runs
     lanes = plan.lanes
     tally: list[int] = []
     replaced = {}  # callbacks must outlive the run

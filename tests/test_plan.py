@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from implicit_conv import conv2d, cpu, plan_conv2d
+from implicit_conv import conv2d, plan_conv2d, strides
 from implicit_conv.arch import CpuArch
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
@@ -53,7 +53,7 @@ def test_a_view_with_gaps_between_channels_gets_a_plan_of_its_own():
     plan = plan_conv2d(shape, (512, 512, 1, 1), layout="NHWC")
     x, y = np.empty((*shape[:3], 2 * shape[3]), np.float32)[..., ::2], np.empty(shape, np.float32)
     w = np.empty((512, 512, 1, 1), np.float32)
-    suited = cpu.suited(plan, x, w, y, None)
+    suited = strides.suited(plan, x, w, y, None)
     assert (plan.in_place, suited.in_place) == (True, False)
     assert suited.workspace_bytes <= plan.arch.l2_bytes * suited.threads
 
