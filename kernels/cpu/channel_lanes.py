@@ -52,9 +52,7 @@ ARGUMENTS = (
     "out_pixel",
 )
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
-AHEAD_BYTES = (
-    512  # how far ahead rows are asked for: there are more of them than prefetchers follow
-)
+AHEAD_BYTES = 512  # how far ahead rows are asked for: prefetchers follow fewer of them
 
 
 def emit(pixels, filters, dtype, e, *values):

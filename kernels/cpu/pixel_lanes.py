@@ -5,8 +5,8 @@
 The GEMM transposed: filters, read where they lie and broadcast one float at a time, are the rows,
 and shifted views of buffered image rows the columns. Nothing is packed, and in NCHW nothing is
 transposed, which pays where there are few channels or filters; planes that a 1x1 filter meets are
-read where they lie, as one long row. In NHWC pixels are transposed on their way in and
-sums on their way out, which pays where filters would not fill vectors.
+read where they lie, as one long row. In NHWC pixels are transposed on their way in and sums on
+their way out, which pays where filters would not fill vectors.
 
 One work item is a load tile and a chunk of filter panels:
 
