@@ -125,7 +125,7 @@ def plan(
 
 def _other_lanes(problem: Problem, arch: CpuArch, precision: str, served: list[str]) -> list[Plan]:
     """Plans of implicit GEMM whose vectors hold pixels or channels, of the algorithms `served`."""
-    name = served[0] if served else ""
+    name = served[0]
     plans = _swapped_plans(problem, arch, precision) if name == "pointwise" else []
     if precision == "strict" or name not in ("implicit_gemm", "pointwise"):
         return plans  # the order of the others' sums is another

@@ -153,6 +153,13 @@ def test_it_is_chosen_for_few_pixels_or_filters_but_not_for_strict():
     assert not plan_conv2d((1, 512, 7, 7), (4096, 512, 7, 7), padding=1).channel_lanes
 
 
+def test_planes_are_no_rows_of_channels(monkeypatch):
+    """In NCHW channels lie together only where an image has a single pixel."""
+    free_of_cost(monkeypatch)
+    problem = Problem.parse((2, 8, 3, 5), (4, 8, 1, 1))
+    assert not make_plan(problem, cpu_arch(1), "standard", "auto", True).channel_lanes
+
+
 def test_a_filter_packed_in_another_layout_is_refused():
     """The windows of NCHW and of NHWC hold their numbers in different orders."""
     case = Case(N=2, C=5, K=4, size=(3, 3))
