@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -24,7 +25,7 @@ from implicit_conv.tma.rules import map_findings, start_findings
 WIDE_MODES = ("w", "w128")
 
 
-class TensorMap:
+class TensorMap(ABC):
     """What the two kinds of map share: bytes of a row, axes of the walk, checks."""
 
     shape: tuple[int, ...]
@@ -58,13 +59,13 @@ class TensorMap:
         return max(self.row_bytes, SPANS.get(self.swizzle, 0))
 
     @property
+    @abstractmethod
     def description(self) -> Description:
         """The map as the rules see it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
         """Depth, height and width as the walk sees them; absent dimensions have size 1."""
-        raise NotImplementedError
 
     def rows(self, w_halo: int = 0) -> int:
         """Shared-memory rows that one load fills, halo included."""
