@@ -4,13 +4,11 @@ import copy
 import logging
 import math
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv.settings import Config
 from implicit_conv.testing import Case, to_nchw
 
 CASE = Case(N=2, C=3, K=5, groups=2, size=(9, 11), padding=((1, 2), (0, 1)))
@@ -390,44 +388,3 @@ def test_the_plan_explains_itself(caplog):
     for words in ("implicit_gemm", "w_offset 0 halo 1; w_offset 1 halo 0", "pointwise", "KiB"):
         assert words in text
     assert "implicit_gemm" in caplog.text
-
-
-def test_config_sets_threads_and_algorithm():
-    shapes = (1, 64, 56, 56), (64, 64, 1, 1)
-    assert ic.plan_conv2d(*shapes).algorithm == "pointwise"
-    with ic.config(num_threads=1, algorithm="implicit_gemm"):
-        plan = ic.plan_conv2d(*shapes)
-    assert (plan.threads, plan.algorithm) == (1, "implicit_gemm")
-
-
-def test_config_sets_a_default_back_for_the_calls_inside():
-    with ic.config(num_threads=1, algorithm="implicit_gemm", device="cpu") as outer:
-        with ic.config(num_threads=None, algorithm=None, device=None) as inner:
-            assert inner == Config()
-        with ic.config(num_threads=np.int64(3)) as inner:
-            assert inner == replace(outer, num_threads=3)
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
-def test_config_refuses_thread_counts_that_are_none(value):
-    with (
-        pytest.raises((ValueError, TypeError), match=f"num_threads={value!r} must be"),
-        ic.config(num_threads=value),
-    ):
-        pass
-
-
-@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize(
-    ("activation", "limits"),
-    [
-        ("silu", (0, np.inf)), ("gelu", (0, np.inf)), ("hardswish", (0, np.inf)),
-        ("sigmoid", (0, 1)), ("tanh", (-1, 1)), ("relu6", (0, 6)),
-        (("leaky_relu", 0.5), (-np.inf, np.inf)),
-    ],
-)  # fmt: skip
-def test_activations_of_infinity_are_their_limits(activation, limits, layout):
-    x = np.array([-np.inf, np.inf, np.nan, -np.inf], np.float32).reshape(1, 1, 1, 4)
-    x, w = x.reshape(1, 1, 4, 1) if layout == "NHWC" else x, np.ones((1, 1, 1, 1), np.float32)
-    y = ic.conv2d(x, w, activation=activation, layout=layout).ravel()
-    np.testing.assert_array_equal(y, [*limits, np.nan, limits[0]])

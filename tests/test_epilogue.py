@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from implicit_conv import clear_plan_cache, plan_conv2d
+from implicit_conv import clear_plan_cache, conv2d, plan_conv2d
 from implicit_conv import plan as planner
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.testing import Case, from_nchw, to_nchw
@@ -85,3 +85,19 @@ def test_arrays_may_lie_in_any_way(path, layout):
             got = to_nchw(out, layout).astype(np.float64)
             error = np.abs(got - expected).max()
             assert error <= (F4_ERROR if path == "F4" else 0), (added, order, residual_order)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("activation", "limits"),
+    [
+        ("silu", (0, np.inf)), ("gelu", (0, np.inf)), ("hardswish", (0, np.inf)),
+        ("sigmoid", (0, 1)), ("tanh", (-1, 1)), ("relu6", (0, 6)),
+        (("leaky_relu", 0.5), (-np.inf, np.inf)),
+    ],
+)  # fmt: skip
+def test_activations_of_infinity_are_their_limits(activation, limits, layout):
+    x = np.array([-np.inf, np.inf, np.nan, -np.inf], np.float32).reshape(1, 1, 1, 4)
+    x, w = x.reshape(1, 1, 4, 1) if layout == "NHWC" else x, np.ones((1, 1, 1, 1), np.float32)
+    y = conv2d(x, w, activation=activation, layout=layout).ravel()
+    np.testing.assert_array_equal(y, [*limits, np.nan, limits[0]])
