@@ -59,6 +59,7 @@ class RegisterTile:
     pairs: bool = False  # elements are pairs of bfloat16, multiplied by dot products
     y: str = ""  # the 16-bit type that last sums may be rounded to
     far: bool = False  # activations are read where the caller has them, not from a buffer
+    fresh: bool = False  # sums begin at zero, and not with those at `c_in`
 
     @property
     def pixels(self):
@@ -141,7 +142,11 @@ def _emit_tile(tile, e, at, bounds):
         return [*moving, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
 
     bases = [pixel_address(e, at, a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
-    acc = [e.load(address) for address in _places(tile, e, at, "c_in", pixels, tile.vector_bytes)]
+    if tile.fresh:
+        acc = [e.constant(0)] * (tile.pixels * tile.vectors)
+    else:
+        places = _places(tile, e, at, "c_in", pixels, tile.vector_bytes)
+        acc = [e.load(place) for place in places]
     results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
     acc = results[base_count + 2 :]
     emit_stores(tile, e, at, bounds, pixels, lambda: acc)
@@ -225,5 +230,5 @@ def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
     name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.lanes}x{tile.itemsize}"
     name += f"{'_pairs' if tile.pairs else ''}{tile.y and f'_{tile.y}'}"
-    name += "_far" if tile.far else ""
+    name += ("_far" if tile.far else "") + ("_fresh" if tile.fresh else "")
     return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile))

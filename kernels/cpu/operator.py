@@ -199,7 +199,7 @@ class Operator:
                     groups, inner, vectors, self.lanes, self.itemsize, self.fma,
                     pairs=self.form.channels > 1,
                     y=self.form.y if self.rounds and self.form.y != self.form.sums else "",
-                    far=self.in_place,
+                    far=self.in_place, fresh=self.winograd > 0,
                 )  # fmt: skip
                 slot = table.microkernel_slot(vectors, groups, inner)
                 compiled = amx_kernels.compile_microkernel if self.amx else compile_microkernel

@@ -7,7 +7,7 @@ At stride 2 four outputs take a 5x5 box of the input and 25 products instead of 
 One work item is a load tile whose rows and columns come in boxes of m x m outputs:
 
     execute the tile's loads into this thread's buffer            (the loads of fprop)
-    input part: every box, transformed             -> U[xi][box][channel]
+    input part: every row of boxes, transformed    -> U[xi][box][channel]
     for each panel of the chunk:
         pack the panel and transform it            -> V[xi][channel][filter] (unless it came so)
         for each xi: microkernel, boxes x filters over channels  -> M[xi][box][filter]
@@ -69,33 +69,30 @@ def transform_boxes(call, g, extent, buffer, target, pitch, xi_stride):
     rows = schedule.image_rows(g)  # it divides: not again for each box
     row_phase = (schedule.tap_row(g, 1) - schedule.tap_row(g, 0)) * row
     column_phase = (schedule.tap_column(g, 1) - schedule.tap_column(g, 0)) * pixel
-    count = schedule.ceil_div(g.C, call.lanes)
+    boxes, count = extent[2] // m, schedule.ceil_div(g.C, call.lanes)
     for image in range(extent[0]):
         for i in range(0, extent[1], m):
-            for j in range(0, extent[2], m):
-                at = buffer + (image * rows + i) * row + j * pixel
-                run_part(
-                    call.kernels, WINOGRAD_INPUT, at, row, row_phase, pixel, column_phase,
-                    target, xi_stride, count,
-                )  # fmt: skip
-                target += pitch
+            run_part(
+                call.kernels, WINOGRAD_INPUT, buffer + (image * rows + i) * row, row, row_phase,
+                pixel, column_phase, target, xi_stride, pitch, boxes, count,
+            )  # fmt: skip
+            target += boxes * pitch
 
 
 @kernel()
-def untransform_boxes(call, extent, products, xi_stride, staging, bias, vectors, low, high):
-    """The staging tile of a load tile: every box of its images, rows and columns."""
+def untransform_boxes(call, extent, products, xi_stride, out, bias, vectors, low, high):
+    """Every box of a load tile, to `out`: its address, byte strides of images, rows, columns."""
     m = call.winograd
-    _, rows, columns = extent
-    pixel = vectors * call.lanes * call.itemsize
-    for image in range(extent[0]):
+    images, rows, columns = extent
+    address, out_n, out_p, out_q = out
+    boxes = columns // m
+    for image in range(images):
         for i in range(0, rows, m):
-            for j in range(0, columns, m):
-                at = staging + ((image * rows + i) * columns + j) * pixel
-                run_part(
-                    call.kernels, WINOGRAD_OUTPUT, products, xi_stride, at, columns * pixel,
-                    pixel, bias, vectors, low, high,
-                )  # fmt: skip
-                products += pixel
+            run_part(
+                call.kernels, WINOGRAD_OUTPUT, products, xi_stride,
+                address + image * out_n + i * out_p, out_p, out_q, bias, boxes, vectors, low, high,
+            )  # fmt: skip
+            products += boxes * vectors * call.lanes * call.itemsize
 
 
 @kernel()
@@ -134,6 +131,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     memory.write(runs, 0)
     memory.write(runs + 8, g.C)
     low, high = bounds(call)
+    overhangs = p + extent[1] > call.p_end or q + extent[2] > call.q_end
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
         filters = min(g.tile_k, g.K - k)
@@ -148,11 +146,19 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         multiply_boxes(
             call, g, boxes, u, u_pitch, u_xi, v, g.C * pixel + LINE, products, size, vectors, runs
         )
-        staging = scratch + call.staging
-        bias = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
-        untransform_boxes(call, extent, products, boxes * pixel, staging, bias, vectors, low, high)
         first = group * g.K + k
-        run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
+        staging = scratch + call.staging
+        staged = call.staged or overhangs or filters < width
+        if staged:
+            row = extent[2] * pixel
+            out = staging, extent[1] * row, row, pixel
+        else:
+            y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + first * call.y_k
+            out = y, call.y_n, call.y_p, call.y_q
+        bias = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
+        untransform_boxes(call, extent, products, boxes * pixel, out, bias, vectors, low, high)
+        if staged:
+            run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
 
 
 def winograd(blob, thread):

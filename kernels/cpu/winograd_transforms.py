@@ -76,18 +76,14 @@ def _transform(e, matrix, square):
     return [[_combine(e, row, line) for row in matrix] for line in half]
 
 
-def _square(e, size, base, row_stride, column_stride):
-    """Vectors at base + i * row_stride + j * column_stride."""
-    rows, columns = (
-        [e.builder.mul(stride, i64(i)) for i in range(size)]
-        for stride in (row_stride, column_stride)
-    )
-    return _vectors(e, base, rows, columns)
-
-
 def _vectors(e, base, rows, columns):
     """Vectors at base + row + column, for all byte offsets of rows and columns."""
     return [[e.load(e.at(base, e.builder.add(row, column))) for column in columns] for row in rows]
+
+
+def _multiples(e, step, count):
+    """0, step, 2 * step, ..."""
+    return [e.builder.mul(step, i64(i)) for i in range(count)]
 
 
 class Axis(NamedTuple):
@@ -105,17 +101,6 @@ class Axis(NamedTuple):
         ]
 
 
-def _emit_blockwise(e, count, source, target, block):
-    """Run `block(source, target)` for `count` vectors, one behind the other in both."""
-    step = e.lanes * e.itemsize
-
-    def body(_, carried):
-        block(*carried)
-        return [e.at(pointer, step) for pointer in carried]
-
-    e.loop(count, 1, [source, target], body)
-
-
 def _emit_scatter(e, vectors, target, xi_stride):
     flat = [vector for row in vectors for vector in row]
     for xi, vector in enumerate(flat):
@@ -123,62 +108,79 @@ def _emit_scatter(e, vectors, target, xi_stride):
 
 
 def emit_input(m, stride, e, source, *values):
-    """B^T d B of one box, for `count` vectors of channels."""
-    row, row_phase, column, column_phase, target, xi_stride, count = values
+    """B^T d B of a row of boxes, for `count` vectors of channels each."""
+    row, row_phase, column, column_phase, target, xi_stride, box, boxes, count = values
     inputs = matrices(m, stride)[2]
     rows = Axis(row, row_phase).offsets(e, len(inputs), stride)
     columns = Axis(column, column_phase).offsets(e, len(inputs), stride)
+    step = e.builder.mul(column, i64(m))
 
-    def block(source, target):
+    def one_vector(_, carried):
+        source, target = carried
         square = _vectors(e, source, rows, columns)
         _emit_scatter(e, _transform(e, inputs, square), target, xi_stride)
+        return [e.at(pointer, e.lanes * e.itemsize) for pointer in carried]
 
-    _emit_blockwise(e, count, source, target, block)
+    def one_box(_, carried):
+        source, target = carried
+        e.loop(count, 1, carried, one_vector)
+        return [e.at(source, step), e.at(target, box)]
+
+    e.loop(boxes, 1, [source, target], one_box)
 
 
 def emit_filter(m, stride, e, source, row_stride, column_stride, target, xi_stride, count):
     """G g G^T for `count` vectors of filters, whose columns stand phase by phase."""
     filters = matrices(m, stride)[1]
     phase = e.builder.mul(column_stride, i64(-(-TAPS // stride)))
-    rows = [e.builder.mul(row_stride, i64(i)) for i in range(TAPS)]
+    rows = _multiples(e, row_stride, TAPS)
     columns = Axis(column_stride, phase).offsets(e, TAPS, stride)
 
-    def block(source, target):
+    def one_vector(_, carried):
+        source, target = carried
         square = _vectors(e, source, rows, columns)
         _emit_scatter(e, _transform(e, filters, square), target, xi_stride)
+        return [e.at(pointer, e.lanes * e.itemsize) for pointer in carried]
 
-    _emit_blockwise(e, count, source, target, block)
+    e.loop(count, 1, [source, target], one_vector)
 
 
-def emit_output(
-    m, stride, e, source, xi_stride, target, row_stride, column_stride, bias, count, low, high
-):
-    """clamp(A^T M A + bias) of one box, for `count` vectors of filters."""
+def emit_output(m, stride, e, source, *values):
+    """clamp(A^T M A + bias) of a row of boxes, for `count` vectors of filters each."""
+    xi_stride, target, row_stride, column_stride, bias, boxes, count, low, high = values
     outputs = matrices(m, stride)[0]
     size = outputs.shape[1]
-    row_of_source = e.builder.mul(xi_stride, i64(size))
+    columns = _multiples(e, xi_stride, size)
+    rows = _multiples(e, e.builder.mul(xi_stride, i64(size)), size)
+    rows_out, columns_out = _multiples(e, row_stride, m), _multiples(e, column_stride, m)
+    box = e.builder.mul(column_stride, i64(m))
     low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
-    step = e.lanes * e.itemsize
+    vector_bytes = e.lanes * e.itemsize
 
-    def body(_, carried):
+    def one_vector(_, carried):
         source, target, bias = carried
-        square = _square(e, size, source, row_of_source, xi_stride)
+        square = _vectors(e, source, rows, columns)
         start = e.load(bias)
-        for i, row in enumerate(_transform(e, outputs, square)):
-            for j, vector in enumerate(row):
-                offset = e.builder.add(
-                    e.builder.mul(row_stride, i64(i)), e.builder.mul(column_stride, i64(j))
-                )
-                e.store(e.clamp(e.builder.fadd(vector, start), low, high), e.at(target, offset))
-        return [e.at(pointer, step) for pointer in carried]
+        for down, line in zip(rows_out, _transform(e, outputs, square), strict=True):
+            for across, vector in zip(columns_out, line, strict=True):
+                place = e.at(target, e.builder.add(down, across))
+                e.store(e.clamp(e.builder.fadd(vector, start), low, high), place)
+        return [e.at(pointer, vector_bytes) for pointer in carried]
 
-    e.loop(count, 1, [source, target, bias], body)
+    def one_box(_, carried):
+        source, target = carried
+        source, *_ = e.loop(count, 1, [source, target, bias], one_vector)
+        return [source, e.at(target, box)]
+
+    e.loop(boxes, 1, [source, target], one_box)
 
 
-def transform_input(source, rows, row_phase, columns, column_phase, target, xi_stride, count):
+def transform_input(
+    source, rows, row_phase, columns, column_phase, target, xi_stride, box, boxes, count
+):  # fmt: skip
     """Template of the input part."""
     body(  # noqa: F821, bound
-        source, rows, row_phase, columns, column_phase, target, xi_stride, count
+        source, rows, row_phase, columns, column_phase, target, xi_stride, box, boxes, count
     )
 
 
@@ -188,17 +190,17 @@ def transform_filter(source, row_stride, column_stride, target, xi_stride, count
 
 
 def untransform(
-    source, xi_stride, target, row_stride, column_stride, bias, count, low, high
+    source, xi_stride, target, row_stride, column_stride, bias, boxes, count, low, high
 ):  # fmt: skip
     """Template of the output part."""
     body(  # noqa: F821, bound
-        source, xi_stride, target, row_stride, column_stride, bias, count, low, high
+        source, xi_stride, target, row_stride, column_stride, bias, boxes, count, low, high
     )
 
 
-TRANSFORM_INPUT = types.void(*[types.int64] * 8)
+TRANSFORM_INPUT = types.void(*[types.int64] * 10)
 TRANSFORM_FILTER = types.void(*[types.int64] * 6)
-UNTRANSFORM = types.void(*[types.int64] * 7, types.float64, types.float64)
+UNTRANSFORM = types.void(*[types.int64] * 8, types.float64, types.float64)
 
 
 def _pointers(builder, values, names):
