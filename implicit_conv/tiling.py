@@ -48,7 +48,7 @@ SHARED_PANELS = 0.15  # of the time, what it costs that each thread reads what a
 LAUNCH_CYCLES = 16000  # of one more image, on the way through Python
 FAR_BYTES_PER_CYCLE = 12  # a core's stream from the last-level cache
 FAR_BYTES = 16 << 20  # of a filter that the last-level cache keeps; a larger one is streamed
-MEMORY_BYTES_PER_CYCLE = 4  # from memory
+MEMORY_BYTES_PER_CYCLE = 8  # from memory
 FAR_SHARE = 0.2  # of that stream, what does not hide behind the multiplications
 ITEM_CYCLES = 500  # decoding a work item, calls, loop ends
 PLANE_ROW_CYCLES = 25  # copying a row, beside its elements
@@ -202,13 +202,18 @@ def tile_cycles(g: Geometry, group: int, inner: int) -> float:
     if g.tile_m == AMX_PIXELS:
         rows = g.tile_n * g.tile_p * g.tile_q / inner
         return rows * integers.ceil_div(inner, AMX_ROWS) * AMX_CYCLES
-    step = max(1, g.tile_m // inner)
+    step = min(max(1, g.tile_m // inner), group)
     parts = integers.ceil_div(inner, g.tile_m)
-    pixels = min(step, group) * inner / parts
-    tiles = float(integers.ceil_div(group, step) * parts)
-    tiles *= g.tile_n * g.tile_p * g.tile_q / (group * inner)
-    fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
-    return tiles * max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
+
+    def cycles(groups: int) -> float:
+        """Of the register tiles of so many rows of pixels."""
+        pixels = groups * inner / parts
+        fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
+        return parts * max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
+
+    whole, rest = divmod(group, step)
+    outer = g.tile_n * g.tile_p * g.tile_q / (group * inner)
+    return outer * (whole * cycles(step) + (cycles(rest) if rest else 0.0))
 
 
 def thread_count(problem: Problem, arch: CpuArch) -> int:

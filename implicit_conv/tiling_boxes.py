@@ -31,7 +31,8 @@ from implicit_conv.tiling import (
 BOXED_SCRATCH_BYTES = 4 << 20  # of a thread, for Winograd; the other algorithms stay below 2 MiB
 BOXES = (14, 28, 42, 56)  # Winograd boxes of a load tile of several images, to choose from
 SUMS_CYCLES = 60  # start and end of a register tile's sums
-BOX_CYCLES = 40  # of a box, to find and to transform it, beside its vectors
+BOX_CYCLES = 10  # of a box, to find and to transform it, beside its vectors
+BOX_ROW_CYCLES = 40  # likewise of a row of boxes
 STAGED_CYCLES = 0.3  # an element of y that is copied from the staging tile
 FAR_TRANSFORM = 2.5  # how many times as long transforms take that leave L2
 TRANSFORM_FILTER_CYCLES = 0.12  # an element of a transformed filter
@@ -69,22 +70,26 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> Esti
     boxes = g.tile_n * g.tile_p * g.tile_q // m**2
     tiles = integers.tile_count(g)
     channels, filters = (integers.ceil_div(size, lanes) for size in (g.C, g.K))
-    parts = integers.ceil_div(boxes, g.tile_m)
-    part = max(2 * boxes / parts / FMAS_PER_CYCLE, FMA_LATENCY)
-    part = max(part, (boxes / parts + 2) / LOADS_PER_CYCLE) * g.C + SUMS_CYCLES
+    heights = integers.ceil_div(boxes, g.tile_m)
+    part = max(2 * boxes / heights / FMAS_PER_CYCLE, FMA_LATENCY)
+    part = max(part, (boxes / heights + 2) / LOADS_PER_CYCLE) * g.C + SUMS_CYCLES
     panels = integers.panel_count(g)
-    multiply = parts * part * xis * filters / 2
+    multiply = heights * part * xis * filters / 2
     panel_bytes = xis * g.C * filters * lanes * problem.itemsize
     layout = winograd_layout(g, problem.itemsize, lanes, m, packs=False)
     near = panel_bytes + layout.total <= arch.l2_bytes
-    far = 0.0 if near else stream_cycles(panel_bytes)
+    parts = panels if tiles == 1 else 1  # each is read as soon as it is packed
+    far = 0.0 if near else parts * stream_cycles(panel_bytes / parts)
     vector = TRANSFORM_CYCLES[m]
     if layout.total > arch.l2_bytes:  # every panel reads the boxes again
         far += layout.boxes * panels / FAR_BYTES_PER_CYCLE
         vector *= FAR_TRANSFORM
-    transform_in = boxes * (xis * channels * vector + BOX_CYCLES)
-    transform_out = boxes * (xis * filters * vector + BOX_CYCLES * panels)
-    transform_out += boxes * m**2 * g.K * STAGED_CYCLES
+    rows = g.tile_n * g.tile_p / m
+    each = boxes * BOX_CYCLES + rows * BOX_ROW_CYCLES
+    transform_in = boxes * xis * channels * vector + each
+    transform_out = boxes * xis * filters * vector + each * panels
+    if problem.layout == "NCHW" or any(extent % m for extent in problem.output):
+        transform_out += boxes * m**2 * g.K * STAGED_CYCLES
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
     load = layout.buffer / problem.itemsize * cost
     stream = max(multiply, far) + FAR_SHARE * far + transform_out + store_cycles(problem, g)
@@ -93,5 +98,5 @@ def boxed_estimate(problem: Problem, arch: CpuArch, g: Geometry, m: int) -> Esti
     tile, chunk = divide(g, threads, problem.itemsize, stream, again)
     pack = (g.R * g.S * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES) * g.C * g.K
     if tiles > 1 and panel_bytes > FAR_BYTES:  # packed as a whole: written, and read once more
-        pack += 2 * stream_cycles(panel_bytes)
+        pack += stream_cycles(panel_bytes)
     return Estimate(tiles * tile + pack, chunk)
