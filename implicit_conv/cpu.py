@@ -40,6 +40,7 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
         ChannelLanes,
         Depthwise,
         Fprop,
+        LongRows,
         PixelLanes,
         Planes,
         Winograd,
@@ -57,7 +58,8 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
         options["swapped"] = True
     options |= {"end": (g.P, g.Q), "in_place": plan.in_place}
     if plan.pixel_lanes:
-        return PixelLanes(*machine, channels_last=plan.problem.layout == "NHWC", **options)
+        options["channels_last"] = plan.problem.layout == "NHWC"
+        return LongRows(*machine, **options) if plan.long_rows else PixelLanes(*machine, **options)
     if plan.channel_lanes:
         return ChannelLanes(*machine, **options)
     if plan.planes:

@@ -7,8 +7,6 @@ from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.sizes import (
     PLANE_ROWS,
-    buffer_bytes,
-    pixel_lanes_layout,
     register_filters,
 )
 from implicit_conv.plan import Plan
@@ -98,8 +96,8 @@ def _tile(plan: Plan) -> str:
         how = "read in place" if together else "copied to KCRS before, unless they come packed"
         rows = schedule.pixel_rows(g)
         pixels, tile = f"{g.tile_p} output rows x {g.tile_q} output columns of one image", "rows"
-        if plan.in_place:
-            pixels, tile = f"{g.tile_q} pixels of an image, each plane taken as one row", "vectors"
+        if plan.long_rows:
+            pixels, tile = f"{g.tile_p * g.tile_q} pixels of an image, taken as one row", "vectors"
         return (
             f"{pixels}, cut into register tiles of at most {g.tile_k} filters x {rows} {tile} x "
             f"{plan.lanes} pixels; filters are {how}"
@@ -155,13 +153,9 @@ def _items(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> str:
-    buffer = 0 if plan.in_place else buffer_bytes(plan.geometry, plan.itemsize)
-    if plan.pixel_lanes:
-        layout = pixel_lanes_layout(plan.geometry, plan.itemsize, plan.lanes, plan.in_place)
-        buffer = layout.buffer
     return (
         f"scratch {plan.workspace_bytes / plan.threads / 1024:.0f} KiB a thread (input buffer "
-        f"{buffer / 1024:.0f} KiB), packed filter {plan.packed_bytes / 1024:.0f} KiB"
+        f"{plan.scratch.buffer / 1024:.0f} KiB), packed filter {plan.packed_bytes / 1024:.0f} KiB"
     )
 
 

@@ -109,15 +109,17 @@ class Plan:
             return gemm_im2col.workspace_bytes(self.problem)
         g, packs = self.geometry, self.packs_in_loop
         panels = panel_bytes(g, self.lanes, self.itemsize, 1) if self.swapped and not packs else 0
-        return self.threads * self._scratch().total + panels
+        return self.threads * self.scratch.total + panels
 
-    def _scratch(self) -> ScratchLayout:
-        """Of one thread."""
+    @property
+    def scratch(self) -> ScratchLayout:
+        """Parts of one thread's scratch."""
         g, packs, itemsize, lanes = self.geometry, self.packs_in_loop, self.itemsize, self.lanes
         if self.planes:
             return planes_layout(g, itemsize, lanes, packs)
         if self.pixel_lanes:
-            return pixel_lanes_layout(g, itemsize, lanes, self.in_place)
+            channels_last = self.problem.layout == "NHWC"
+            return pixel_lanes_layout(g, itemsize, lanes, self.in_place, channels_last)
         if self.channel_lanes:
             return channel_lanes_layout(g, itemsize)
         if self.algorithm == "depthwise":
@@ -135,6 +137,11 @@ class Plan:
     def planes(self) -> bool:
         """Whether a depthwise problem is computed a channel at a time, pixels as vector lanes."""
         return self.algorithm == "depthwise" and self.geometry.tile_c == 1
+
+    @property
+    def long_rows(self) -> bool:
+        """Whether all pixels of a load tile are one row of lanes."""
+        return self.pixel_lanes and integers.is_single_tap(self.geometry)
 
     @property
     def packs_in_loop(self) -> bool:

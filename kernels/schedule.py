@@ -276,6 +276,11 @@ def pixel_rows(g: Geometry) -> int:
     return max(1, (2 * g.tile_m + 2) // (g.tile_k + 1))
 
 
+def is_single_tap(g: Geometry) -> bool:
+    """Whether filters are 1x1: no view of the input is shifted against another."""
+    return g.R * g.S == 1
+
+
 def plane_vectors(g: Geometry, lanes: int) -> int:
     """Whole vectors that one phase buffer of a row takes, read at any shift of a tap."""
     return ceil_div(column_pixels(g, g.tile_q), lanes) + ceil_div(halo_max(g), lanes)

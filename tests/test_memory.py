@@ -31,7 +31,7 @@ PROBLEMS = 300
 ALGORITHMS = (
     "implicit_gemm", "pointwise", "depthwise", "winograd_f2", "winograd_f4", "winograd_f2_stride2",
 )  # fmt: skip
-DTYPES = ("float32", "float64", "float16", "bfloat16")
+DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")
 PAGE = mmap.PAGESIZE
 
 
@@ -155,14 +155,16 @@ def draw(rng, algorithm):
     if algorithm in ("implicit_gemm", "depthwise"):
         kernel, dilation = (pick(1, 2, 3), pick(1, 3, 5)), (pick(1, 2), pick(1, 2))
         stride, groups = (pick(1, 2), pick(1, 2, 3)), pick(1, 1, 2)
+    if algorithm == "implicit_gemm" and pick(0, 1):  # all pixels of a tile may be one row
+        kernel, stride = (1, 1), (pick(1, 2), pick(1, 2))
     if algorithm == "winograd_f2_stride2":
         stride = (2, 2)
     channels = pick(1, 2, 3, 7, 15, 16, 17, 33)
     if algorithm == "depthwise":
         channels, groups = 1, channels + 1
     case = Case(
-        N=pick(1, 1, 3), C=channels, K=1 if algorithm == "depthwise" else pick(1, 17, 40),
-        groups=groups, size=(pick(5, 9), pick(11, 16, 33)), kernel=kernel,
+        N=pick(1, 1, 3), C=channels, K=1 if algorithm == "depthwise" else pick(1, 17, 19, 40),
+        groups=groups, size=(pick(5, 7, 9), pick(7, 11, 14, 16, 33)), kernel=kernel,
         stride=stride, dilation=dilation, padding=padding, layout=pick("NCHW", "NHWC"),
         weight_layout=pick("KCRS", "KRSC", "RSCK"), dtype=pick(*DTYPES),
     )  # fmt: skip
@@ -187,9 +189,9 @@ def compute(guard, rng, algorithm, case):
     tiling.BLOCK_ELEMENTS = int(rng.choice([20, 5120]))
     arch = cpu_arch(int(rng.integers(1, 3)))
     winograd = algorithm.startswith("winograd")
-    precision = "fast" if winograd or rng.integers(2) else "strict"
+    precision = "fast" if winograd or rng.integers(3) else "strict"
     # Other lanes than filters, wherever they may be, or as they are weighed.
-    tiling_pixels.PIXEL_LANES_CYCLES = -1e9 if rng.integers(2) else 2
+    tiling_pixels.PIXEL_LANES_CYCLES = -1e9 if rng.integers(3) else 2
     # The more tiles the better makes register tiles of one pixel, else of one filter.
     tiling_channels.PIXEL_CYCLES, tiling_channels.TILE_CYCLES = [(3, 4), (-1e12, 4), (3, -1e12)][
         rng.integers(3)

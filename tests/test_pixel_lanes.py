@@ -32,12 +32,13 @@ def free_of_cost(monkeypatch):
     monkeypatch.setattr(planner, "_pixel_lanes_plans", free)
 
 
-def pixel_lanes_plan(case, threads=2):
-    """The plan of `case`, whose lanes are pixels."""
+def pixel_lanes_plan(case, threads=2, **machine):
+    """The plan of `case`, whose lanes are pixels where its tiles fit into L2."""
     x, w = (array.shape for array in case.arrange(*case.inputs(0)))
     problem = Problem.parse(x, w, case.dtype, **case.options)
-    plan = make_plan(problem, cpu_arch(threads), "standard", "implicit_gemm", True)
-    assert plan.pixel_lanes
+    arch = replace(cpu_arch(threads), **machine)
+    plan = make_plan(problem, arch, "standard", "implicit_gemm", True)
+    assert plan.pixel_lanes or machine
     return plan
 
 
@@ -48,9 +49,9 @@ def cases(draw):
     case = Case(
         N=draw(st.integers(1, 3)),
         C=draw(st.sampled_from([1, 2, 3, 8, 17])),
-        K=draw(st.sampled_from([1, 2, 13, 14, 15, 29, 64])),
+        K=draw(st.sampled_from([1, 2, 9, 13, 14, 15, 29, 64, 141])),
         groups=draw(st.sampled_from([1, 1, 2, 3])),
-        size=draw(st.tuples(st.integers(1, 20), st.sampled_from([1, 7, 8, 15, 16, 17, 40]))),
+        size=draw(st.tuples(st.integers(1, 20), st.sampled_from([1, 3, 7, 8, 15, 16, 17, 40]))),
         kernel=(draw(taps), draw(taps)),
         stride=(draw(st.integers(1, 3)), draw(st.integers(1, 2))),
         dilation=(draw(st.integers(1, 3)), draw(st.integers(1, 3))),
@@ -59,10 +60,10 @@ def cases(draw):
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=draw(st.sampled_from(["float32", "float64"])),
     )
-    if draw(st.sampled_from([False, False, True])):  # pointwise: x may be read in place
-        case = replace(
-            case, kernel=(1, 1), stride=(1, 1), padding=((0, 0), (0, 0)), layout="NCHW",
-        )  # fmt: skip
+    if draw(st.booleans()):  # all pixels of a tile are one row
+        case = replace(case, kernel=(1, 1), C=draw(st.sampled_from([1, 3, 17, 40])))
+        if draw(st.booleans()):  # and may be read in place
+            case = replace(case, stride=(1, 1), padding=((0, 0), (0, 0)))
     assume(min(case.output) >= 1)
     return case
 
@@ -70,12 +71,14 @@ def cases(draw):
 @settings(thorough, max_examples=400)
 @given(
     case=cases(),
-    added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "x", "y"])),
+    added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "x", "y", "rows"])),
+    l2_bytes=st.sampled_from([16 << 10, 1 << 20]),
     seed=st.integers(0, 2**31),
 )
-def test_integers_are_exact(case, added, seed):
-    """Over every epilogue, packed and plain filters, arrays whose pixels lie apart."""
-    plan = pixel_lanes_plan(case)
+def test_integers_are_exact(case, added, l2_bytes, seed):
+    """Over every epilogue, packed and plain filters, arrays whose pixels lie apart, small tiles."""
+    plan = pixel_lanes_plan(case, l2_bytes=l2_bytes)
+    assume(plan.pixel_lanes)
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
     plan = replace(plan, activation=parse_activation(activation))
@@ -89,6 +92,11 @@ def test_integers_are_exact(case, added, seed):
     out = None
     if "y" in added:
         out = np.empty((*expected.shape[2:], *expected.shape[:2]), case.dtype).transpose(2, 3, 0, 1)
+    elif "rows" in added:  # a gap behind each
+        wide = (*expected.shape[:2], 2 * expected.shape[2], expected.shape[3])
+        if case.layout == "NCHW":
+            wide = (*expected.shape[:3], 2 * expected.shape[3])
+        out = np.empty(wide, case.dtype)[tuple(map(slice, expected.shape))]
     y = plan(x, plan.pack(w) if "packed" in added else w, **operands, out=out)
     np.testing.assert_array_equal(y, expected)
 
@@ -122,6 +130,21 @@ def test_planes_are_read_in_place_as_rows(size):
     assert not pixel_lanes_plan(replace(case, padding=((0, 0), (0, 1)))).in_place
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_long_rows_are_loaded_row_by_row(layout, stride):
+    """As planned, though rows that follow one another are copied together."""
+    case = Case(
+        N=2, C=20, K=40, size=(14, 14), kernel=(1, 1), stride=(stride, stride), layout=layout,
+        padding=((0, 0), (0, stride - 1)),
+    )  # fmt: skip
+    x, w = case.arrange(*case.inputs(0))
+    plan = pixel_lanes_plan(case)
+    assert plan.long_rows
+    assert plan.in_place == (layout == "NCHW" and stride == 1)
+    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+
+
 def test_threads_and_tiles_leave_the_bits_alone():
     case = Case(N=2, C=3, K=40, size=(64, 50), padding=((1, 1), (1, 1)))
     x, w = case.arrange(*case.inputs(3))
@@ -142,3 +165,19 @@ def test_it_is_chosen_for_few_channels_or_filters_but_not_for_strict(monkeypatch
     assert plan_conv2d((1, 56, 56, 128), (128, 4, 3, 3), groups=32, layout="NHWC").pixel_lanes
     assert not plan_conv2d((1, 56, 56, 64), (64, 64, 3, 3), padding=1, layout="NHWC").pixel_lanes
     assert "filters are read in place" in plan_conv2d(*first, padding=1).explain()
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_long_rows_are_chosen_for_few_pixels(monkeypatch, layout):
+    """Where a packed filter would hardly be used."""
+    monkeypatch.undo()
+
+    def plan(c, k, size, stride=1, **options):
+        x = (1, c, size, size) if layout == "NCHW" else (1, size, size, c)
+        return plan_conv2d(x, (k, c, 1, 1), stride=stride, layout=layout, **options)
+
+    assert plan(512, 2048, 7).long_rows
+    assert plan(1024, 2048, 14, stride=2).long_rows
+    assert not plan(512, 2048, 7, precision="strict").long_rows
+    assert not plan(512, 2048, 7, dtype="bfloat16").long_rows
+    assert "taken as one row" in plan(512, 2048, 7).explain()

@@ -64,6 +64,10 @@ class Call(NamedTuple):
     p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes
     q_end: int
     filters_together: int  # 1: pixel lanes are written filters by filters, as in NHWC
+    long_rows: int  # 1: all pixels of a tile are one row of pixel lanes
+    plane: int  # bytes of that row
+    tail_pixels: int  # of it, beyond whole vectors, that dot products take at most
+    waiting_filters: int  # of its staging tile
     tile_filters: int  # of a register tile whose lanes are channels
     row_kernels: int  # 1: depthwise kernels exist that take a filter row at once
     winograd: int  # outputs of a Winograd box along an axis, 0 without
@@ -76,6 +80,7 @@ class Call(NamedTuple):
     products: int  # offset of their products with the filters of a panel
     transformed: int  # offset of a panel that is transformed just before it is used
     loads: int  # offset of a table of loads
+    tail: int  # offset of the last pixels of a long row
 
 
 def _record(fields):

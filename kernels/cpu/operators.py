@@ -7,6 +7,7 @@ from implicit_conv.kernels.cpu import (
     channel_lanes,
     depthwise,
     fprop,
+    long_rows,
     panels,
     pixel_lanes,
     pixel_microkernel,
@@ -22,15 +23,20 @@ from implicit_conv.kernels.cpu.shapes import box_tiles, register_tiles, tile_ext
 from implicit_conv.kernels.cpu.sizes import (
     PLANE_ROWS,
     ScratchLayout,
+    asks_ahead,
     channel_lanes_layout,
     depthwise_layout,
     depthwise_packed_bytes,
     depthwise_packs,
     depthwise_panel_bytes,
+    long_row_bytes,
     pixel_lanes_layout,
     planes_layout,
     register_filters,
     scratch_layout,
+    tail_filters,
+    tail_pixels,
+    waiting_filters,
     winograd_layout,
     winograd_panel_bytes,
 )
@@ -196,37 +202,45 @@ class PixelLanes(Operator):
         super().__init__(*arguments, **options)
         self.packs_in_loop = True
         self.views = self._views()
-        self.constant["filters_together"] = channels_last
-        self.constant["views"] = self.views.ctypes.data
+        self.constant |= {"filters_together": channels_last, "views": self.views.ctypes.data}
 
     def _own_parts(self, recording):
-        g, rows = self.g, schedule.pixel_rows(self.g)
+        heights = self._heights({p for _, p, _ in tile_extents(self.g)})
+        return self._sums(heights, together=self._channels_last) | self._loads(recording)
+
+    def _heights(self, extents):
+        """Heights of the register tiles that so many rows, or vectors, are cut into."""
+        rows = schedule.pixel_rows(self.g)
+        return {part for extent in extents for part in (min(extent, rows), extent % rows)} - {0}
+
+    def _sums(self, heights, *, together=False, long_row=False, ahead=False):
+        """Microkernels of these heights, for whole panels and the last one."""
+        g = self.g
         filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
-        extents = {q // self.lanes if self.in_place else p for _, p, q in tile_extents(g)}
-        heights = {height for extent in extents for height in (min(extent, rows), extent % rows)}
-        heights -= {0}
-        if self.in_place and g.Q % self.lanes:
-            heights |= {0}
-        parts = {
+        return {
             table.pixel_lanes_slot(k, height): pixel_microkernel.compile_microkernel(
-                pixel_microkernel.RegisterTile(k, height, self._channels_last, self.in_place),
+                pixel_microkernel.RegisterTile(k, height, together, long_row, ahead),
                 self.lanes, self.itemsize, self.fma,
             )
             for k in filters
             for height in heights
         }  # fmt: skip
-        parts[table.LOAD_ROWS] = plane_loads.compile_load_rows(g.step_w, self.lanes, self.itemsize)
-        parts[table.WRITE_LOADS] = plane_loads.compile_write_loads(recording)
+
+    def _loads(self, recording):
+        """What loads rows of pixels, where channels lie apart and where they lie together."""
+        step = self.g.step_w
+        parts = {
+            table.LOAD_ROWS: plane_loads.compile_load_rows(step, self.lanes, self.itemsize),
+            table.WRITE_LOADS: plane_loads.compile_write_loads(recording),
+        }
         if self._channels_last:
             parts[table.LOAD_PLANES] = plane_loads.compile_load_planes(self.lanes, self.form)
             parts |= transpose.transposes(table.TRANSPOSE_IN, 1, self.lanes, self.form)
         return parts
 
     def _views(self):
-        """Byte offset of the view, of the buffer or x, that each element (c, r, s) multiplies."""
+        """Byte offset of the view of the buffer that each element (c, r, s) multiplies."""
         g = self.g
-        if self.in_place:
-            return np.arange(g.C) * (g.H * g.W * self.itemsize)
         phase = schedule.plane_vectors(g, self.lanes) * self.lanes * self.itemsize
         taps = (column_tap(g, s) for s in range(g.S))
         columns = [b * phase + shift * self.itemsize for b, shift in taps]
@@ -239,7 +253,51 @@ class PixelLanes(Operator):
         return pixel_lanes.compile_pixel_lanes().address
 
     def _layout(self, packs):
-        return pixel_lanes_layout(self.g, self.itemsize, self.lanes, self.in_place)
+        return pixel_lanes_layout(
+            self.g, self.itemsize, self.lanes, self.in_place, self._channels_last
+        )
+
+
+class LongRows(PixelLanes):
+    """Likewise for 1x1 filters: a tile's pixels are one row, which may be read where it lies."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        if self._channels_last:
+            self._require(table.TRANSPOSE_WORDS)
+        self.constant |= {
+            "long_rows": 1, "plane": long_row_bytes(self.g, self.itemsize, self.lanes),
+            "tail_pixels": tail_pixels(self.lanes),
+            "tile_filters": tail_filters(self.g, self.lanes),
+            "waiting_filters": waiting_filters(
+                self.g, self.itemsize, self.lanes, self._channels_last
+            ),
+        }  # fmt: skip
+
+    def _own_parts(self, recording):
+        pixels = {p * q for _, p, q in tile_extents(self.g)}
+        tails = {count % self.lanes for count in pixels} - {0}
+        heights = self._heights({count // self.lanes for count in pixels})
+        few = tail_pixels(self.lanes)
+        if any(tail > few for tail in tails):
+            heights |= {0}
+        ahead = self.in_place and asks_ahead(self.g, self.itemsize, self.lanes)
+        parts = self._sums(heights, long_row=True, ahead=ahead) | self._loads(recording)
+        if any(tail <= few for tail in tails):
+            parts[table.CHANNEL_LANES] = channel_lanes.compile_microkernel(
+                1, tail_filters(self.g, self.lanes), self.form.x, self.lanes, self.itemsize,
+                self.fma,
+            )  # fmt: skip
+        return parts
+
+    def _views(self):
+        """Byte offset of each channel's row, in the buffer or x."""
+        g = self.g
+        row = long_row_bytes(g, self.itemsize, self.lanes)
+        return np.arange(g.C) * (g.H * g.W * self.itemsize if self.in_place else row)
+
+    def _entry(self):
+        return long_rows.compile_long_rows().address
 
 
 class ChannelLanes(Operator):

@@ -4,13 +4,13 @@
 
 The GEMM transposed: filters, read where they lie and broadcast one float at a time, are the rows,
 and shifted views of buffered image rows the columns. Nothing is packed, and in NCHW nothing is
-transposed, which pays where there are few channels or filters; planes that a 1x1 filter meets are
-read where they lie, as one long row. In NHWC pixels are transposed on their way in and sums on
-their way out, which pays where filters would not fill vectors.
+transposed, which pays where there are few channels or filters. In NHWC pixels are transposed on
+their way in and sums on their way out, which pays where filters would not fill vectors. Without
+taps to shift, rows need not begin anew: see `long_rows`.
 
 One work item is a load tile and a chunk of filter panels:
 
-    execute the tile's loads of every channel into this thread's buffer  (or read x where it lies)
+    execute the tile's loads of every channel into this thread's buffer
     for each panel of the chunk:
         for each register tile of a few output rows:
             microkernel: sums over shifted views of the buffer -> y, or the staging tile
@@ -27,7 +27,6 @@ from implicit_conv.kernels.cpu.plane_loads import load_plane, phase_bytes
 from implicit_conv.kernels.cpu.planes import is_staged
 from implicit_conv.kernels.cpu.table import (
     LOAD_PLANES,
-    LOAD_TILE,
     STORE_TILE,
     WRITE_LOADS,
     compile_part,
@@ -38,25 +37,17 @@ from implicit_conv.kernels.cpu.work import bounds, tile_and_panels
 
 
 @kernel()
-def load(blob, group, origin, buffer):
-    """(address, bytes between rows) of the tile's input rows, loaded into the buffer; or of its
-    vectors of pixels, which are read where they lie.
-    """
+def load(blob, origin, c, buffer, plane):
+    """The tile's input rows of the channels from c on, into planes of the buffer."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
-    c, table = group * g.C, buffer + call.loads
-    if call.in_place:
-        run_part(call.kernels, LOAD_TILE, blob, buffer, n, p, q, c, g.C)
-        return call.x + n * call.x_n + q * call.x_w + c * call.x_c, call.lanes * call.itemsize
-    pitch = g.phases_w * phase_bytes(call, g)
-    plane = schedule.image_rows(g) * pitch
+    table = buffer + call.loads
     run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
     if call.filters_together and call.x_c == call.itemsize:
         run_part(call.kernels, LOAD_PLANES, blob, table, c, buffer, plane)
     else:
         for i in range(g.C):
             load_plane(call, g, table, c + i, buffer + i * plane)
-    return buffer, pitch
 
 
 class Panel(NamedTuple):
@@ -95,19 +86,6 @@ def sum_rows(call, g, panel, rows, columns):
 
 
 @kernel()
-def sum_plane(call, g, panel, columns):
-    """A row that is read where it lies: whole register tiles of vectors, one of fewer, the tail."""
-    vectors, step = columns // call.lanes, schedule.pixel_rows(g)
-    left = vectors % step
-    if vectors > left:
-        sum_tile(call, g, panel, 0, step, (vectors - left) * call.lanes)
-    if left > 0:
-        sum_tile(call, g, panel, vectors - left, left, left * call.lanes)
-    if columns % call.lanes > 0:
-        sum_tile(call, g, panel, vectors, 0, columns % call.lanes)
-
-
-@kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One load tile of one image and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -117,7 +95,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     together = call.filters_together
     staged = call.staged if together else is_staged(call)
     w_filter = call.w_k if call.w else g.C * g.R * g.S * call.itemsize
-    a, a_row = load(blob, group, origin, scratch)
+    a_row = g.phases_w * phase_bytes(call, g)
+    load(blob, origin, group * g.C, scratch, schedule.image_rows(g) * a_row)
     for panel in range(first_panel, end_panel):
         first = panel * g.tile_k
         filters = min(g.tile_k, g.K - first)
@@ -133,13 +112,10 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             if together:
                 out_filter = filters * call.itemsize
                 out_row = columns * out_filter
-        if call.in_place:
-            out_row = call.lanes * call.itemsize
-        shared = Panel(a, a_row, w, w_filter, filters, sums, out, out_row, out_filter, low, high)
-        if call.in_place:
-            sum_plane(call, g, shared, columns)
-        else:
-            sum_rows(call, g, shared, rows, columns)
+        shared = Panel(
+            scratch, a_row, w, w_filter, filters, sums, out, out_row, out_filter, low, high
+        )
+        sum_rows(call, g, shared, rows, columns)
         if staged and together:
             run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
         elif staged:

@@ -33,14 +33,16 @@ SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.flo
 class RegisterTile(NamedTuple):
     """A register tile: `filters` x `height` vectors of pixels, one of each of as many output rows.
 
-    In place they lie one behind the other in a plane that is one long row; `height` 0 is the tail
-    of such a row, fewer pixels than fill a vector. `together`: filters are, in the output.
+    `long_row`: they lie one behind the other, all pixels of a plane as one row; `height` 0 is the
+    tail of such a row, fewer pixels than fill a vector. `together`: filters are, in the output.
+    `ahead`: the next tile's pixels are asked for, from more planes than prefetchers follow.
     """
 
     filters: int
     height: int
     together: bool
-    in_place: bool
+    long_row: bool
+    ahead: bool
 
     @property
     def rows(self):
@@ -57,7 +59,7 @@ def emit(tile, e, *values):
     limits = [e.splat(e.narrow(bound)) for bound in (low, high)]
     bounded = builder.zext(e.bounded(low, high), I64)
     filters, height, whole = tile.filters, tile.rows, tile.height > 0
-    step = e.lanes * (height if tile.in_place else 1)
+    step = e.lanes * (height if tile.long_row else 1)
     places = [(k, p) for k in range(filters) for p in range(height)]
     bases = [
         e.at(w, builder.mul(at["w_filter"], i64(k))) for k in range(0, filters, PIXELS_PER_BASE)
@@ -77,9 +79,8 @@ def emit(tile, e, *values):
             )
             rows = [e.at(view, builder.mul(at["b_row"], i64(p))) for p in range(height)]
             pixels = [e.load(row) if whole else e.load_masked(row, inside) for row in rows]
-            if tile.in_place and whole:  # the next tile's: of more planes than prefetchers follow
-                for row in rows:
-                    e.prefetch(e.at(row, step * e.itemsize), 3)
+            for row in rows if tile.ahead and whole else ():
+                e.prefetch(e.at(row, step * e.itemsize), 3)
             for i, (k, p) in enumerate(places):
                 if p == 0:
                     base, further = divmod(k, PIXELS_PER_BASE)
@@ -136,5 +137,5 @@ def compile_microkernel(tile, lanes, itemsize, fma):
         emit(tile, Emitter(builder, lanes, itemsize, fma), *values)
 
     name = f"pixel_lanes_{tile.filters}x{tile.height}_{lanes}x{itemsize}"
-    name += "_together" * tile.together + "_in_place" * tile.in_place
+    name += "_together" * tile.together + "_long_row" * tile.long_row + "_ahead" * tile.ahead
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)

@@ -110,6 +110,24 @@ def gather_rows(call, g, table, count, source, target):
             memory.copy(to + i * call.itemsize, from_ + i * g.step_w * call.x_w, call.itemsize)
 
 
+@kernel()
+def follows(call, g, entry):
+    """Whether the pixels of this load lie behind those of the one before, in x and in the buffer,
+    all of them in the image; that one then takes them over.
+    """
+    before = entry - LOAD_BYTES
+    pixels, more = memory.read(before + 16), memory.read(entry + 16)
+    step = pixels * g.step_w * call.x_w
+    lies = memory.read(before) + step == memory.read(entry)
+    lies = lies and memory.read(before + 8) + pixels * call.itemsize == memory.read(entry + 8)
+    for at, count in ((before, pixels), (entry, more)):
+        lies = lies and memory.read(at + 24) == 0 and memory.read(at + 32) == count
+    if lies:
+        memory.write(before + 16, pixels + more)
+        memory.write(before + 32, pixels + more)
+    return lies
+
+
 def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address):
     """Template of the part that writes how many loads a tile has for a channel, and their table.
 
@@ -117,7 +135,7 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
     """
     call, g = fields(blob).call, fields(blob).geometry
     _, rows, columns = schedule.tile_extent(g, n0, p0, q0)
-    phase = phase_bytes(call, g)
+    phase = columns * call.itemsize if call.long_rows else phase_bytes(call, g)
     w, count = q0 * g.stride_w - g.pad_w, 0
     for b in range(g.phases_w):
         offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
@@ -137,7 +155,8 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
                 memory.write(entry + 16, pixels)
                 memory.write(entry + 24, first if inside else 0)
                 memory.write(entry + 32, end if inside else 0)
-                count += 1
+                if not (call.long_rows and count > 0 and follows(call, g, entry)):
+                    count += 1
                 for c in range(first_channel, end_channel, together):
                     index, size = row * g.phases_w + b, pixels * together * call.itemsize
                     where = (n0, h, w, c)

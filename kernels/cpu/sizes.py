@@ -9,6 +9,11 @@ from implicit_conv.kernels.geometry import Geometry
 LINE = 64  # bytes of a cache line; every part begins on one
 PLANE_ROWS = 8  # output rows of a register tile: enough sums to hide the latency of an FMA
 LOAD_BYTES = 40  # an entry of the table of loads
+FAR_INPUT_BYTES = 1 << 20  # of planes that come from beyond L2, where they are long enough
+FAR_PLANE_BYTES = 1 << 10  # for prefetchers to lose them from one to the next
+AHEAD_BYTES = 12 << 10  # of the next register tile's pixels: a quarter of L1
+WAITING_FILTERS = 64  # of long rows: whole cache lines of y, in NHWC,
+WAITING_BYTES = 128 << 10  # but no more than stay near
 DEPTHWISE_PACK_BYTES = 64 << 10  # packed in about 3 us
 
 
@@ -24,6 +29,7 @@ class ScratchLayout(NamedTuple):
     products: int = 0
     transformed: int = 0
     loads: int = 0  # planes: the table of a tile's loads
+    tail: int = 0  # long rows: channels of a tile's last pixels, and their sums
 
     @property
     def total(self) -> int:
@@ -104,15 +110,74 @@ def planes_layout(g: Geometry, itemsize: int, lanes: int, packs: bool) -> Scratc
 
 
 def pixel_lanes_layout(
-    g: Geometry, itemsize: int, lanes: int, in_place: bool = False
+    g: Geometry, itemsize: int, lanes: int, in_place: bool, channels_last: bool
 ) -> ScratchLayout:
     """What fprop needs where lanes are pixels: rows of all channels, in whole vectors."""
-    rows = 0 if in_place else schedule.image_rows(g) * g.phases_w
+    if schedule.is_single_tap(g):
+        return _long_rows_layout(g, itemsize, lanes, in_place, channels_last)
+    rows = schedule.image_rows(g) * g.phases_w
     return ScratchLayout(
         buffer=g.C * rows * schedule.plane_vectors(g, lanes) * lanes * itemsize,
         staging=g.tile_k * g.tile_p * g.tile_q * itemsize, runs=0, packing=0, panel=0,
         loads=8 + LOAD_BYTES * rows,
     )  # fmt: skip
+
+
+def _long_rows_layout(
+    g: Geometry, itemsize: int, lanes: int, in_place: bool, channels_last: bool
+) -> ScratchLayout:
+    """Likewise where all pixels of a tile are one row, for each channel, unless x is read in place.
+
+    The vector that an image row is loaded by may run over the end of the last one.
+    """
+    row = long_row_bytes(g, itemsize, lanes)
+    waiting = waiting_filters(g, itemsize, lanes, channels_last)
+    transposed = waiting * g.tile_p * g.tile_q * itemsize if channels_last else 0
+    return ScratchLayout(
+        buffer=0 if in_place else g.C * row + lanes * itemsize,
+        staging=waiting * row + transposed, runs=0, packing=0, panel=0,
+        loads=0 if in_place else 8 + LOAD_BYTES * schedule.image_rows(g),
+        tail=tail_pixels(lanes) * (g.C + g.tile_k) * itemsize,
+    )  # fmt: skip
+
+
+def is_far(g: Geometry, itemsize: int) -> bool:
+    """Whether planes that are read in place come from far, too late without being asked for."""
+    plane = g.H * g.W * itemsize
+    return plane >= FAR_PLANE_BYTES and g.N * g.groups * g.C * plane > FAR_INPUT_BYTES
+
+
+def asks_ahead(g: Geometry, itemsize: int, lanes: int) -> bool:
+    """Whether the next register tile's pixels are worth asking for: they come from far, or L1 keeps
+    them beside this one's. Else they would come from L2 twice.
+    """
+    tile = g.C * schedule.pixel_rows(g) * lanes * itemsize
+    return is_far(g, itemsize) or tile <= AHEAD_BYTES
+
+
+def long_row_bytes(g: Geometry, itemsize: int, lanes: int) -> int:
+    """The pixels of a load tile as one row, in whole vectors."""
+    return schedule.ceil_div(g.tile_p * g.tile_q, lanes) * lanes * itemsize
+
+
+def waiting_filters(g: Geometry, itemsize: int, lanes: int, channels_last: bool) -> int:
+    """Filters of a staging tile of long rows: one panel, or several to be transposed together."""
+    if not channels_last:
+        return g.tile_k
+    near = WAITING_BYTES // long_row_bytes(g, itemsize, lanes)
+    return max(1, min(WAITING_FILTERS, near) // g.tile_k) * g.tile_k
+
+
+def tail_pixels(lanes: int) -> int:
+    """Pixels of a long row beyond whole vectors that dot products take, at most; more are a vector
+    of their own.
+    """
+    return lanes // 4
+
+
+def tail_filters(g: Geometry, lanes: int) -> int:
+    """Filters of a register tile of those dot products: a power of two."""
+    return min(lanes, 1 << (min(g.K, g.tile_k).bit_length() - 1))
 
 
 def channel_lanes_layout(g: Geometry, itemsize: int) -> ScratchLayout:
