@@ -27,8 +27,7 @@ from implicit_conv.kernels.cpu import (
     table,
 )
 from implicit_conv.kernels.cpu.pool import Block, aligned_bytes
-from implicit_conv.kernels.cpu.sizes import register_filters
-from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.cpu.sizes import register_filters, tail_filters
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.plan import Plan
 from implicit_conv.strides import suited
@@ -110,12 +109,11 @@ def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
     """(microkernels called, floating-point operations they were asked for)."""
     y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
     compiled = cpu.operator(suited(plan, x, w, y, None), False)  # cached: the one that runs
-    lanes = plan.lanes
     tally: list[int] = []
     replaced = {}  # callbacks must outlive the run
     before = compiled.table.copy()
     for slot in np.flatnonzero(before).tolist():
-        kernel = microkernel_at(slot, lanes, plan.geometry, plan.in_place)
+        kernel = microkernel_at(slot, plan)
         if kernel:
             replaced[slot] = callback = _noting(kernel, int(before[slot]), tally)
             compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
@@ -135,8 +133,9 @@ class Microkernel:
     flops: Callable[[dict[str, int]], int]
 
 
-def microkernel_at(slot: int, lanes: int, g: Geometry, in_place: bool) -> Microkernel | None:
-    """The microkernel at a slot of the kernel table; None for other parts."""
+def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
+    """The microkernel at a slot of the kernel table of `plan`; None for other parts."""
+    g, lanes = plan.geometry, plan.lanes
     if slot < table.TRANSPOSE_IN:
         vectors, shape = divmod(slot, table.HEIGHTS**2)
         groups, inner = divmod(shape, table.HEIGHTS)
@@ -146,7 +145,7 @@ def microkernel_at(slot: int, lanes: int, g: Geometry, in_place: bool) -> Microk
         )
     if table.PIXEL_LANES <= slot < table.LOAD_ROWS:
         height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
-        rows = 1 if in_place else height  # that the columns of a call do not count
+        rows = 1 if plan.long_rows else height  # that the columns of a call do not count
         return Microkernel(
             pixel_microkernel.ARGUMENTS,
             lambda call: (
@@ -154,11 +153,13 @@ def microkernel_at(slot: int, lanes: int, g: Geometry, in_place: bool) -> Microk
             ),
         )
     if slot == table.CHANNEL_LANES:
-        sums = g.tile_m * register_filters(g, lanes)
+        pixels, filters = g.tile_m, register_filters(g, lanes)
+        if plan.long_rows:  # the last pixels'
+            pixels, filters = 1, tail_filters(g, lanes)
         return Microkernel(
             channel_lanes.ARGUMENTS,
             lambda call: (
-                2 * sums * ceil_div(call["pixels"], g.tile_m)
+                2 * pixels * filters * ceil_div(call["pixels"], pixels)
                 * ceil_div(call["elements"], lanes) * lanes
             ),
         )  # fmt: skip
