@@ -5,10 +5,7 @@ from __future__ import annotations
 from implicit_conv.algorithms import ALGORITHMS, WEIGHED, refusal
 from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.sizes import (
-    PLANE_ROWS,
-    register_filters,
-)
+from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, register_filters, tail_pixels
 from implicit_conv.plan import Plan
 
 
@@ -98,9 +95,11 @@ def _tile(plan: Plan) -> str:
         pixels, tile = f"{g.tile_p} output rows x {g.tile_q} output columns of one image", "rows"
         if plan.long_rows:
             pixels, tile = f"{g.tile_p * g.tile_q} pixels of an image, taken as one row", "vectors"
+        tail = g.tile_p * g.tile_q % plan.lanes if plan.long_rows else 0
+        rest = f", the last {tail} by dot products" if 0 < tail <= tail_pixels(plan.lanes) else ""
         return (
             f"{pixels}, cut into register tiles of at most {g.tile_k} filters x {rows} {tile} x "
-            f"{plan.lanes} pixels; filters are {how}"
+            f"{plan.lanes} pixels{rest}; filters are {how}"
         )
     row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
     return (

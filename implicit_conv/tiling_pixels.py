@@ -36,6 +36,7 @@ PLANES_SHARE = 0.6  # of L2: a load tile's planes at most, which all panels pass
 FEW_FILTERS = 8  # of a register tile, so that three vectors of pixels have room: 7x7 and a rest
 PIXEL_LANES_CYCLES = 2  # of a vector of sums: its start, clamp and store
 STAGED_CYCLES = 0.5  # of a number of x or y in NHWC on its way to or from long rows
+GATHER_CYCLES = 4  # of a number of a pixel that is left to dot products
 DOT_CYCLES = 30  # of a register tile of dot products, beside these: adding up lanes
 
 
@@ -91,6 +92,7 @@ def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place:
     multiply = panels * _sum_cycles(arch, g, lanes)
     buffer = _layout(problem, g, lanes, in_place).buffer
     load = 0.0 if in_place else _load_cycles(problem, g, lanes, buffer)
+    load += _tail(g, lanes) * g.C * GATHER_CYCLES
     if problem.layout == "NHWC":
         vectors = g.tile_p * integers.ceil_div(g.tile_q, lanes)
         blocks = panels * integers.ceil_div(min(g.tile_k, g.K), lanes)
@@ -107,6 +109,12 @@ def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place:
     threads = thread_count(problem, arch)
     tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
     return Estimate(integers.tile_count(g) * g.groups * tile, chunk)
+
+
+def _tail(g: Geometry, lanes: int) -> int:
+    """Pixels of a load tile that are left to dot products."""
+    tail = g.tile_p * g.tile_q % lanes
+    return tail if integers.is_single_tap(g) and tail <= tail_pixels(lanes) else 0
 
 
 def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
