@@ -51,7 +51,7 @@ class Call(NamedTuple):
     items: int  # work items of the launch
     chunk: int  # filter panels of one item
     in_place: int  # 1: read x where it lies
-    staged: int  # 1: every panel goes through the staging tile; 0: only a partial last panel does
+    staged: int  # 1: every panel goes through the staging tile; 0: only what does not fit y does
     flushes: int  # 1: subnormal numbers count as zeros
     rounds: int  # 1: y is narrower than the sums, and the microkernel may round to it
     clamps: int  # 1: the activation is a clamp, and nothing is added before it

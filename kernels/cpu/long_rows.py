@@ -87,7 +87,11 @@ def gather_tail(call, g, a, first, pixels, rows):
 
 @kernel()
 def sum_tail(call, g, panel, first_filter, pixels, rows, out, out_pixel):
-    """Those pixels' dot products with a panel, filters together: pixels `out_pixel` bytes apart."""
+    """Those pixels' dot products with a panel, filters together: pixels `out_pixel` bytes apart.
+
+    A register tile that would reach beyond the last filter begins earlier, if need be in the panel
+    before, and writes what is new alone.
+    """
     for i in range(0, panel.filters if pixels > 0 else 0, call.tile_filters):
         k = min(i, g.K - first_filter - call.tile_filters)
         run_part(

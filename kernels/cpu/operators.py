@@ -294,7 +294,8 @@ class LongRows(PixelLanes):
         """Byte offset of each channel's row, in the buffer or x."""
         g = self.g
         row = long_row_bytes(g, self.itemsize, self.lanes)
-        return np.arange(g.C) * (g.H * g.W * self.itemsize if self.in_place else row)
+        plane = g.H * g.W * self.itemsize
+        return np.arange(g.C, dtype=np.int64) * (plane if self.in_place else row)
 
     def _entry(self):
         return long_rows.compile_long_rows().address

@@ -128,7 +128,8 @@ def _long_rows_layout(
 ) -> ScratchLayout:
     """Likewise where all pixels of a tile are one row, for each channel, unless x is read in place.
 
-    The vector that an image row is loaded by may run over the end of the last one.
+    The vector that an image row is loaded by may run over its end: into rows that are loaded later,
+    and over the end of the last one.
     """
     row = long_row_bytes(g, itemsize, lanes)
     waiting = waiting_filters(g, itemsize, lanes, channels_last)
