@@ -11,7 +11,8 @@ One work item is a load tile whose rows and columns come in boxes of m x m outpu
     for each panel of the chunk:
         pack the panel and transform it            -> V[xi][channel][filter] (unless it came so)
         for each xi: microkernel, boxes x filters over channels  -> M[xi][box][filter]
-        output part: every box, transformed        -> staging tile -> residual, activation -> y
+        output part: every row of boxes, transformed -> y, or the staging tile
+        staging tile -> residual, activation, layout -> y
 """
 
 import functools
