@@ -113,16 +113,28 @@ def move_tail(call, panel, first, pixels, sums):
 
 
 @kernel()
-def transpose_sums(call, sums, pixels, filters, target, target_pixel):
-    """Rows of pixels, one for each of `filters`, to rows of filters, `target_pixel` bytes apart."""
+def store_planes(blob, origin, staging, first, filters):
+    """The staging tile of filters first, first + 1, ...: one long row after another."""
+    call, (n, p, q) = fields(blob).call, origin
+    for i in range(filters):
+        run_part(call.kernels, STORE_TILE, blob, staging + i * call.plane, 1, n, p, q, first + i, 1)
+
+
+@kernel()
+def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
+    """Likewise in NHWC, where the tail's pixels stand in the transposed tile already."""
+    call, (n, p, q) = fields(blob).call, origin
+    width = call.waiting_filters
+    pixel = width * call.itemsize
     for i in range(0, pixels, call.lanes):
         for k in range(0, filters, call.lanes):
             rows, columns = min(call.lanes, filters - k), min(call.lanes, pixels - i)
             slot = transpose_slot(TRANSPOSE_WORDS, 1, min(rows, columns) < call.lanes)
             run_part(
-                call.kernels, slot, sums + k * call.plane + i * call.itemsize, call.plane,
-                target + i * target_pixel + k * call.itemsize, target_pixel, rows, columns,
+                call.kernels, slot, staging + k * call.plane + i * call.itemsize, call.plane,
+                transposed + i * pixel + k * call.itemsize, pixel, rows, columns,
             )  # fmt: skip
+    run_part(call.kernels, STORE_TILE, blob, transposed, width, n, p, q, first, filters)
 
 
 @kernel()
@@ -137,17 +149,18 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     if tail > call.tail_pixels:
         tail = 0  # a vector of its own
     whole, tail_rows = pixels - tail, scratch + call.tail
-    gather_tail(call, g, a, whole, tail, tail_rows)
     tail_sums = tail_rows + tail * g.C * call.itemsize
+    gather_tail(call, g, a, whole, tail, tail_rows)
     low, high = bounds(call)
-    vector = call.lanes * call.itemsize
     channels_last = call.filters_together
     staged = channels_last or is_staged(call) or (rows > 1 and call.y_p != columns * call.y_q)
     staging = scratch + call.staging
-    transposed, pixel = staging + call.waiting_filters * call.plane, 0
+    transposed = staging + call.waiting_filters * call.plane
+    pixel = call.waiting_filters * call.itemsize
     y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + group * g.K * call.y_k
     w_filter = call.w_k if call.w else g.C * call.itemsize
     w = (call.w if call.w else call.panels) + group * g.K * w_filter
+    vector = call.lanes * call.itemsize
     waiting = 0  # filters in the staging tile
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
@@ -161,26 +174,18 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         )
         sum_vectors(call, g, shared, pixels)
         if channels_last:
-            pixel = call.waiting_filters * call.itemsize
             to = transposed + whole * pixel + waiting * call.itemsize
             sum_tail(call, g, shared, k, tail, tail_rows, to, pixel)
             waiting += filters
-            if waiting + g.tile_k <= call.waiting_filters and panel < end_panel - 1:
-                continue
-            transpose_sums(call, staging, whole, waiting, transposed, pixel)
-            first = group * g.K + k + filters - waiting
-            run_part(
-                call.kernels, STORE_TILE, blob, transposed, call.waiting_filters, n, p, q, first,
-                waiting,
-            )  # fmt: skip
-            waiting = 0
-            continue
-        sum_tail(call, g, shared, k, tail, tail_rows, tail_sums, filters * call.itemsize)
-        move_tail(call, shared, whole, tail, tail_sums)
-        if staged:
-            for i in range(filters):
-                at, first = staging + i * call.plane, group * g.K + k + i
-                run_part(call.kernels, STORE_TILE, blob, at, 1, n, p, q, first, 1)
+            if panel == end_panel - 1 or waiting + g.tile_k > call.waiting_filters:
+                first = group * g.K + k + filters - waiting
+                store_transposed(blob, origin, staging, transposed, whole, first, waiting)
+                waiting = 0
+        else:
+            sum_tail(call, g, shared, k, tail, tail_rows, tail_sums, filters * call.itemsize)
+            move_tail(call, shared, whole, tail, tail_sums)
+            if staged:
+                store_planes(blob, origin, staging, group * g.K + k, filters)
 
 
 def long_rows(blob, thread):
