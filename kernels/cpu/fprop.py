@@ -153,9 +153,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     for block in range(blocks):
         c = block * g.tile_c
         channels = min(g.tile_c, g.C - c)
-        c += group * g.C
-        run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, channels)
-        a = activations(call, g, origin, c, channels, scratch)
+        run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, group * g.C + c, channels)
+        a = activations(call, g, origin, group * g.C + c, channels, scratch)
         runs = write_runs(call, g, channels, scratch + call.runs)
         for panel in range(first_panel, end_panel):
             k = panel * g.tile_k
@@ -167,7 +166,9 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             if call.w:
                 weights = scratch + call.panel
                 packing = scratch + call.packing
-                run_part(call.kernels, PACK_BLOCK, blob, weights, group, panel, block, packing)
+                run_part(
+                    call.kernels, PACK_BLOCK, blob, weights, group, panel, c, channels, packing
+                )
             staged = call.staged or filters < width or (call.rounds and blocks > 1)
             if staged:
                 slot = panel - first_panel if blocks > 1 else 0

@@ -97,14 +97,16 @@ def make_pack_taps(lanes, form):
     return pack_taps
 
 
-def pack_block(blob, target, group, panel, block, scratch):
-    """Template of the part that packs one channel block of one panel to `target`."""
+def pack_block(blob, target, group, panel, c, channels, scratch):
+    """Template of the part that packs the channels c, c + 1, ... of one panel to `target`.
+
+    They are of one channel block, whose load its first channel stands for.
+    """
     call, g = fields(blob).call, fields(blob).geometry
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     width = schedule.ceil_div(filters, call.lanes) * call.lanes
     pitch = width * call.itemsize
-    c, k = block * g.tile_c, group * g.K + panel * g.tile_k
-    channels = min(g.tile_c, g.C - c)
+    k = group * g.K + panel * g.tile_k
     if filters < width:
         memory.zero(target, channels * g.R * g.S * pitch)
     numbers = min(channels * together, call.channels // g.groups - c * together)  # noqa: F821
@@ -114,13 +116,14 @@ def pack_block(blob, target, group, panel, block, scratch):
         for i in range(g.S):
             s = schedule.column_tap(g, i)
             memory.write(places + 8 * (r * g.S + s), (r * g.S + i) * channels * pitch)
-            where = (k, r, s, c)
-            size = filters * channels * call.itemsize
-            record(call.record, FILTER, where, 0, 0, panel, channels, size)  # noqa: F821, bound
+            if c % g.tile_c == 0:
+                block, where = min(g.tile_c, g.C - c), (k, r, s, c)
+                size = filters * block * call.itemsize
+                record(call.record, FILTER, where, 0, 0, panel, block, size)  # noqa: F821, bound
     pack_taps(call, g, target, source, filters, numbers, pitch, places)  # noqa: F821
 
 
-SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 5)
+SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
 
 
 @functools.cache
@@ -145,7 +148,9 @@ def pack(blob, thread):
         for block in range(schedule.block_count(g)):
             offset = schedule.panel_offset(g, panel, block, call.lanes) * call.itemsize
             target = call.panels + group * call.panel_group + offset
-            run_part(call.kernels, PACK_BLOCK, blob, target, group, panel, block, scratch)
+            c = block * g.tile_c
+            channels = min(g.tile_c, g.C - c)
+            run_part(call.kernels, PACK_BLOCK, blob, target, group, panel, c, channels, scratch)
         item = next_item(blob)
 
 

@@ -73,12 +73,13 @@ def winograd_layout(g: Geometry, itemsize: int, lanes: int, m: int, packs: bool)
     xis = schedule.box_products(g, m)
     channels = schedule.ceil_div(g.C, lanes) * lanes
     panel = g.C * g.tile_k * itemsize
+    few = g.R * g.S * min(g.C, lanes) * g.tile_k * itemsize
     return ScratchLayout(
         buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last pixel's vector may run over
         staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
         runs=16,
         packing=packing_bytes(g, lanes, itemsize) if packs else 0,
-        panel=g.R * g.S * panel if packs else 0,
+        panel=few if packs else 0,
         boxes=xis * (boxes * channels * itemsize + LINE),
         products=xis * boxes * g.tile_k * itemsize,
         transformed=xis * (panel + LINE) if packs else 0,

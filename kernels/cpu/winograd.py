@@ -49,16 +49,20 @@ def panel_offset(call, g, panel, size):
 
 @kernel()
 def pack_filters(blob, target, group, panel, scratch):
-    """V of one panel: packed as for fprop, then transformed."""
+    """V of one panel: a few channels packed as for fprop, then transformed while L1 holds them."""
     call, g = fields(blob).call, fields(blob).geometry
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     vectors = schedule.ceil_div(filters, call.lanes)
-    tap = g.C * vectors * call.lanes * call.itemsize
-    plain = scratch + call.panel
-    run_part(call.kernels, PACK_BLOCK, blob, plain, group, panel, 0, scratch + call.packing)
-    run_part(
-        call.kernels, WINOGRAD_FILTER, plain, TAPS * tap, tap, target, tap + LINE, g.C * vectors
-    )
+    channel = vectors * call.lanes * call.itemsize
+    plain, packing = scratch + call.panel, scratch + call.packing
+    for c in range(0, g.C, call.lanes):
+        channels = min(call.lanes, g.C - c)
+        tap = channels * channel
+        run_part(call.kernels, PACK_BLOCK, blob, plain, group, panel, c, channels, packing)
+        run_part(
+            call.kernels, WINOGRAD_FILTER, plain, TAPS * tap, tap, target + c * channel,
+            g.C * channel + LINE, channels * vectors,
+        )  # fmt: skip
 
 
 @kernel()
