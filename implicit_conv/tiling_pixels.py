@@ -103,7 +103,8 @@ def pixel_lanes_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place:
             load += g.tile_p * g.tile_q * g.C * STAGED_CYCLES
         multiply += vectors * blocks * lanes**2 * TRANSPOSE_CYCLES
     filter_bytes = g.K * g.C * g.R * g.S * problem.itemsize
-    if filter_bytes + buffer > arch.l2_bytes:
+    planes = g.C * g.tile_q * problem.itemsize if in_place else buffer
+    if filter_bytes + planes > arch.l2_bytes:
         far = stream_cycles(filter_bytes)
         multiply = max(multiply, far) + FAR_SHARE * min(multiply, far)
     threads = thread_count(problem, arch)
