@@ -23,19 +23,18 @@ from numba import types
 from implicit_conv.kernels.cpu import storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.launch import fields
 from implicit_conv.kernels.cpu.microkernel import PIXELS_PER_BASE
 from implicit_conv.kernels.cpu.table import (
     CHANNEL_LANES,
     LOAD_TILE,
     STORE_TILE,
     compile_emitted,
-    compile_part,
     run_part,
 )
 from implicit_conv.kernels.cpu.transpose import exchange
 from implicit_conv.kernels.cpu.vector import BYTES, Emitter, i64
-from implicit_conv.kernels.cpu.work import bounds, tile_and_panels
+from implicit_conv.kernels.cpu.work import bounds, compile_operator
 
 ARGUMENTS = (
     "x",  # addresses: first pixel, first filter, initial sums, output of both
@@ -167,8 +166,8 @@ def compile_microkernel(pixels, filters, dtype, lanes, itemsize, fma):
 
 
 @kernel()
-def run_item(blob, origin, first_panel, end_panel, scratch):
-    """Pixels of the row, and the panels first_panel .. end_panel - 1."""
+def run_item(blob, group, origin, first_panel, end_panel, scratch):
+    """Pixels of the row, and the panels first_panel .. end_panel - 1 of its one group."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     _, _, pixels = schedule.tile_extent(g, n, p, q)
@@ -196,18 +195,7 @@ def run_item(blob, origin, first_panel, end_panel, scratch):
             run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
 
 
-def channel_lanes(blob, thread):
-    """The launchable operator: items are (load tile, chunk of panels)."""
-    call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch + thread * call.scratch_bytes
-    item = next_item(blob)
-    while item < call.items:
-        _, origin, first, end = tile_and_panels(call, g, item)
-        run_item(blob, origin, first, end, scratch)
-        item = next_item(blob)
-
-
 @functools.cache
 def compile_channel_lanes():
     """The compiled operator."""
-    return compile_part(ENTRY, channel_lanes, "channel_lanes")
+    return compile_operator("channel_lanes", run_item)

@@ -20,16 +20,15 @@ from typing import NamedTuple
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.launch import fields
 from implicit_conv.kernels.cpu.table import (
     LOAD_TILE,
     PACK_BLOCK,
     STORE_TILE,
-    compile_part,
     microkernel_slot,
     run_part,
 )
-from implicit_conv.kernels.cpu.work import bounds, tile_and_panels
+from implicit_conv.kernels.cpu.work import bounds, compile_operator
 
 
 class View(NamedTuple):
@@ -198,18 +197,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
 
 
-def fprop(blob, thread):
-    """The launchable operator: items are (group, load tile, chunk of panels)."""
-    call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch + thread * call.scratch_bytes
-    item = next_item(blob)
-    while item < call.items:
-        group, origin, first, end = tile_and_panels(call, g, item)
-        run_item(blob, group, origin, first, end, scratch)
-        item = next_item(blob)
-
-
 @functools.cache
 def compile_fprop():
     """The compiled operator; what depends on the element type it calls through the kernel table."""
-    return compile_part(ENTRY, fprop, "fprop")
+    return compile_operator("fprop", run_item)

@@ -24,7 +24,7 @@ import functools
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.launch import fields
 from implicit_conv.kernels.cpu.pixel_lanes import Panel, load, sum_tile
 from implicit_conv.kernels.cpu.planes import is_staged
 from implicit_conv.kernels.cpu.table import (
@@ -32,11 +32,10 @@ from implicit_conv.kernels.cpu.table import (
     LOAD_TILE,
     STORE_TILE,
     TRANSPOSE_WORDS,
-    compile_part,
     run_part,
     transpose_slot,
 )
-from implicit_conv.kernels.cpu.work import bounds, tile_and_panels
+from implicit_conv.kernels.cpu.work import bounds, compile_operator
 
 copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
 
@@ -188,18 +187,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 store_planes(blob, origin, staging, group * g.K + k, filters)
 
 
-def long_rows(blob, thread):
-    """The launchable operator: items are (group, load tile, chunk of panels)."""
-    call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch + thread * call.scratch_bytes
-    item = next_item(blob)
-    while item < call.items:
-        group, origin, first, end = tile_and_panels(call, g, item)
-        run_item(blob, group, origin, first, end, scratch)
-        item = next_item(blob)
-
-
 @functools.cache
 def compile_long_rows():
     """The compiled operator."""
-    return compile_part(ENTRY, long_rows, "long_rows")
+    return compile_operator("long_rows", run_item)

@@ -22,18 +22,17 @@ from typing import NamedTuple
 
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.launch import fields
 from implicit_conv.kernels.cpu.plane_loads import load_plane, phase_bytes
 from implicit_conv.kernels.cpu.planes import is_staged
 from implicit_conv.kernels.cpu.table import (
     LOAD_PLANES,
     STORE_TILE,
     WRITE_LOADS,
-    compile_part,
     pixel_lanes_slot,
     run_part,
 )
-from implicit_conv.kernels.cpu.work import bounds, tile_and_panels
+from implicit_conv.kernels.cpu.work import bounds, compile_operator
 
 
 @kernel()
@@ -124,18 +123,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 run_part(call.kernels, STORE_TILE, blob, staging, 1, n, p, q, k + i, 1)
 
 
-def pixel_lanes(blob, thread):
-    """The launchable operator: items are (group, load tile, chunk of panels)."""
-    call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch + thread * call.scratch_bytes
-    item = next_item(blob)
-    while item < call.items:
-        group, origin, first, end = tile_and_panels(call, g, item)
-        run_item(blob, group, origin, first, end, scratch)
-        item = next_item(blob)
-
-
 @functools.cache
 def compile_pixel_lanes():
     """The compiled operator."""
-    return compile_part(ENTRY, pixel_lanes, "pixel_lanes")
+    return compile_operator("pixel_lanes", run_item)

@@ -36,7 +36,7 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.winograd_transforms import TAPS
-from implicit_conv.kernels.cpu.work import bounds, tile_and_panels
+from implicit_conv.kernels.cpu.work import bounds, compile_operator
 
 
 @kernel()
@@ -166,17 +166,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
 
 
-def winograd(blob, thread):
-    """The launchable operator: items are (group, load tile, chunk of panels)."""
-    call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch + thread * call.scratch_bytes
-    item = next_item(blob)
-    while item < call.items:
-        group, origin, first, end = tile_and_panels(call, g, item)
-        run_item(blob, group, origin, first, end, scratch)
-        item = next_item(blob)
-
-
 def pack(blob, thread):
     """The launchable packer: items are the panels of all groups."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -194,7 +183,7 @@ def pack(blob, thread):
 @functools.cache
 def compile_winograd():
     """The compiled operator."""
-    return compile_part(ENTRY, winograd, "winograd")
+    return compile_operator("winograd", run_item)
 
 
 @functools.cache

@@ -5,6 +5,8 @@ import numpy as np
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
+from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.table import compile_part
 
 
 @kernel()
@@ -28,3 +30,19 @@ def bounds(call):
     if call.clamps:
         return memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
     return -np.inf, np.inf
+
+
+def every_item(blob, thread):
+    """Template of the launchable operators: items are (group, load tile, chunk of panels)."""
+    call, g = fields(blob).call, fields(blob).geometry
+    scratch = call.scratch + thread * call.scratch_bytes
+    item = next_item(blob)
+    while item < call.items:
+        group, origin, first, end = tile_and_panels(call, g, item)
+        run_item(blob, group, origin, first, end, scratch)  # noqa: F821, bound
+        item = next_item(blob)
+
+
+def compile_operator(name, run_item):
+    """The compiled operator whose work items are executed by `run_item`."""
+    return compile_part(ENTRY, every_item, name, run_item=run_item)
