@@ -62,8 +62,8 @@ def run(options: argparse.Namespace) -> int:
     console = terminal.console()
     status = 0
     try:
-        make_row = row_maker(options, record)
         with terminal.progress(console) as show:
+            make_row = row_maker(options, record)
             measure_rows(record, suite, make_row, options.output, show)
     except KeyboardInterrupt:
         console.print("interrupted: the rows until here are whole")

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from perf.interrupts import interrupts
+
 Rows = list[list[str]]
 Show = Callable[[str, int, int], None]  # (layer, done, of)
 RICH = find_spec("rich") is not None
@@ -69,7 +71,18 @@ def stack(*parts: Any) -> Any:
 
 @contextmanager
 def progress(console: Any) -> Iterator[Show]:
-    """A progress bar with the time left; without rich, a line when a layer begins."""
+    """A progress bar with the time left, or a line for each layer; Ctrl-C ends it at any step."""
+    with interrupts() as check, _bar(console) as show:
+
+        def step(layer: str, done: int, total: int) -> None:
+            check()
+            show(layer, done, total)
+
+        yield step
+
+
+@contextmanager
+def _bar(console: Any) -> Iterator[Show]:
     if not RICH:
         yield lambda layer, done, total: print(f"{done}/{total} {layer}", file=sys.stderr)
         return

@@ -132,6 +132,34 @@ def test_an_interrupt_inside_a_row_keeps_the_rows_before(tmp_path, monkeypatch, 
     assert partial["rows"] == record["rows"][:1]
 
 
+def test_an_interrupt_that_a_destructor_drops_ends_the_run_at_the_next_row(
+    tmp_path, monkeypatch, record, capsys
+):
+    class Interrupted:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    def row_maker(options, record):
+        def make_row(name, case):
+            Interrupted()
+            return done[0]
+
+        return make_row
+
+    done = record["rows"]
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(run, "cpu_row_maker", row_maker)
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: print(dropped.exc_type.__name__))
+    path = tmp_path / "partial.json"
+    try:
+        assert main(["run", "--suite", "small", "--against", "nothing", "-o", str(path)]) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert "KeyboardInterrupt" in capsys.readouterr().out
+    assert len(read(path)["rows"]) == 1
+
+
 # Background jobs of a shell start with SIGINT ignored, and so would what they start.
 INTERRUPTIBLE = """
 import signal, sys
