@@ -4,10 +4,14 @@ import os
 import platform
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from numba.core import config
 
 from implicit_conv.arch import cpu_features
+from implicit_conv.kernels.cpu.cache import kernel
 
 COMPUTE = """
 import sys
@@ -44,3 +48,25 @@ def test_processes_of_other_dtypes_and_vectors_share_a_cache(tmp_path):
             compute(tmp_path, features, dtypes)
     compute(tmp_path, "", BOTH)
     compute(tmp_path, NARROW, reversed(BOTH))
+
+
+def test_threads_that_compile_at_once_keep_code_in_one_folder(tmp_path, monkeypatch):
+    """Numba has one setting for all threads: ours while we compile, the user's before and after."""
+
+    def slow(path):
+        time.sleep(0.01)
+        return exists(path)
+
+    def compile_one(number):
+        def add(value):
+            return value + number
+
+        return kernel("int64(int64)")(add)(1)
+
+    exists, before = os.path.exists, config.CACHE_DIR
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os.path, "exists", slow)  # between Numba's two looks at its folder
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(compile_one, range(12))) == list(range(1, 13))
+    assert config.CACHE_DIR == before
+    assert list(tmp_path.iterdir()) == []

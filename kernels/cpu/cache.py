@@ -55,12 +55,14 @@ def writable():
 @contextmanager
 def _numba_cache():
     from numba.core import config
+    from numba.core.compiler_lock import global_compiler_lock
 
-    before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder())
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
+    with global_compiler_lock:  # or a thread would read the folder that another one sets back
+        before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder())
+        try:
+            yield
+        finally:
+            config.CACHE_DIR = before
 
 
 def _variant(value):
