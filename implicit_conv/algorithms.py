@@ -194,6 +194,12 @@ def boxed(problem: Problem, m: int) -> Problem:
     return replace(problem, pad_hi=(problem.pad_hi[0] + more[0], problem.pad_hi[1] + more[1]))
 
 
+def fills_by_groups(problem: Problem, lanes: int) -> bool:
+    """Whether a vector holds the filters of whole groups, and their channels too."""
+    channels = problem.C // problem.groups
+    return problem.C == problem.K and 1 < channels <= lanes and lanes % channels == 0
+
+
 def by_channels(problem: Problem) -> Problem:
-    """A depthwise problem with its groups as the channels, and the filters, of a single one."""
+    """A problem of groups with their channels, and filters, as those of a single one."""
     return replace(problem, groups=1)

@@ -64,8 +64,8 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
         return ChannelLanes(*machine, **options)
     if plan.planes:
         return Planes(*machine, **options)
-    if plan.algorithm == "depthwise":
-        return Depthwise(*machine, **options)
+    if plan.by_channels:
+        return Depthwise(*machine, group_channels=plan.group_channels, **options)
     return Fprop(*machine, **options)
 
 

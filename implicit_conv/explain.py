@@ -29,7 +29,10 @@ def explain(plan: Plan) -> str:
 
 
 def _lanes(plan: Plan) -> str:
-    what = {"pixels": plan.pixel_lanes, "channels": plan.channel_lanes}
+    what = {
+        "pixels": plan.pixel_lanes, "channels": plan.channel_lanes,
+        "filters of several groups": plan.group_lanes,
+    }  # fmt: skip
     return "".join(f", lanes are {name}" for name, so in what.items() if so)
 
 

@@ -57,6 +57,7 @@ def filter_key(plan: Plan) -> tuple[object, ...]:
     return (
         plan.winograd and schedule.box_products(g, plan.winograd), OWN_ORDER.get(plan.algorithm, 0),
         plan.swapped, plan.pixel_lanes, plan.channel_lanes and problem.weight_layout,
+        plan.group_lanes and plan.group_channels,
         problem.K, problem.C, problem.kernel, problem.dtype,  # a geometry may count others
         plan.pairs, plan.arch.vector_bits, g.K, g.groups, g.tile_c, g.tile_k, phases,
     )  # fmt: skip

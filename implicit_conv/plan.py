@@ -13,6 +13,7 @@ from implicit_conv.algorithms import (
     by_channels,
     by_pixels,
     collapsed,
+    fills_by_groups,
     multiplies_pairs,
     paired,
     refusal,
@@ -53,6 +54,8 @@ from implicit_conv.tiling_depthwise import (
     by_planes,
     depthwise_candidates,
     depthwise_estimate,
+    group_lanes_candidates,
+    group_lanes_estimate,
     plane_candidates,
     plane_estimate,
 )
@@ -131,6 +134,7 @@ def _other_lanes(problem: Problem, arch: CpuArch, precision: str, served: list[s
         return plans  # the order of the others' sums is another
     if name == "implicit_gemm" or problem.output != (1, 1):
         plans += _pixel_lanes_plans(problem, arch, precision, name)
+    plans += _group_lanes_plans(problem, arch, precision, name)
     return plans + _channel_lanes_plans(problem, arch, precision, name)
 
 
@@ -241,6 +245,28 @@ def _channel_lanes_plans(
             tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
             in_place=True, pairs=False, amx=False, collapsed=True, channel_lanes=True,
             cycles=cycles,
+        )
+    ]  # fmt: skip
+
+
+def _group_lanes_plans(
+    problem: Problem, arch: CpuArch, precision: str, algorithm: str
+) -> list[Plan]:
+    """The best plan whose vectors hold filters of several groups, if they may."""
+    view = widened(problem)
+    if not fills_by_groups(view, arch.lanes(view.itemsize)):
+        return []
+    view = by_channels(view)
+    tilings = group_lanes_candidates(view, arch)
+    channels = problem.C // problem.groups
+    costs = [group_lanes_estimate(view, arch, g, channels) for g in tilings]
+    (cycles, chunk), g = min(zip(costs, tilings, strict=True))
+    return [
+        Plan(
+            problem=problem, arch=arch, algorithm=algorithm, precision=precision,
+            tile=tile_of(g, arch, view), geometry=g, threads=thread_count(problem, arch),
+            chunk=chunk, in_place=False, pairs=False, amx=False, collapsed=False,
+            group_lanes=True, cycles=cycles,
         )
     ]  # fmt: skip
 

@@ -46,7 +46,7 @@ class Plan:
     row; with `pairs` the geometry's channels are pairs of channels, with `amx` multiplied by tiles.
     In `swapped` geometries filters and pixels have traded places: A is the filter, and its rows are
     read where they lie. The lanes of vectors are filters; or pixels (`pixel_lanes`), or channels
-    (`channel_lanes`).
+    (`channel_lanes`), or filters of several groups (`group_lanes`).
     """
 
     problem: Problem
@@ -67,6 +67,7 @@ class Plan:
     swapped: bool = False
     pixel_lanes: bool = False
     channel_lanes: bool = False
+    group_lanes: bool = False
     out_dtype: str | None = None
     subnormals: str = "keep"
 
@@ -122,8 +123,8 @@ class Plan:
             return pixel_lanes_layout(g, itemsize, lanes, self.in_place, channels_last)
         if self.channel_lanes:
             return channel_lanes_layout(g, itemsize)
-        if self.algorithm == "depthwise":
-            return depthwise_layout(g, itemsize, lanes, self.in_place, packs)
+        if self.by_channels:
+            return depthwise_layout(g, itemsize, lanes, self.in_place, packs, self.group_channels)
         if self.winograd:
             return winograd_layout(g, itemsize, lanes, self.winograd, packs)
         return scratch_layout(g, itemsize, lanes, self.chunk, self.in_place, packs, self.pairs)
@@ -139,6 +140,16 @@ class Plan:
         return self.algorithm == "depthwise" and self.geometry.tile_c == 1
 
     @property
+    def by_channels(self) -> bool:
+        """Whether the geometry takes all groups as channels of one, each lane summing its own."""
+        return self.algorithm == "depthwise" or self.group_lanes
+
+    @property
+    def group_channels(self) -> int:
+        """Channels of a group."""
+        return self.problem.C // self.problem.groups
+
+    @property
     def long_rows(self) -> bool:
         """Whether all pixels of a load tile are one row of lanes."""
         return self.pixel_lanes and integers.is_single_tap(self.geometry)
@@ -150,8 +161,8 @@ class Plan:
         A panel is then still in L2 when it is used, and no packed filter is kept. A small depthwise
         filter is packed by each thread as it starts.
         """
-        if self.algorithm == "depthwise":
-            return depthwise_packs(self.geometry, self.problem.itemsize)
+        if self.by_channels:
+            return depthwise_packs(self.geometry, self.itemsize, self.group_channels)
         if self.pixel_lanes or self.channel_lanes:
             return True
         return integers.tile_count(self.geometry) == 1
@@ -165,8 +176,8 @@ class Plan:
             return gemm_im2col.packed_bytes(self.problem)
         if self.swapped or self.pixel_lanes or self.channel_lanes:
             return math.prod(self.problem.weight_shape) * self.problem.itemsize
-        if self.algorithm == "depthwise":
-            return depthwise_packed_bytes(g, itemsize)
+        if self.by_channels:
+            return depthwise_packed_bytes(g, itemsize, self.group_channels)
         if self.winograd:
             return winograd_panel_bytes(g, lanes, itemsize, self.winograd)
         return g.groups * panel_bytes(g, lanes, itemsize, g.R * g.S)
@@ -234,7 +245,7 @@ class Plan:
         """
         if self.algorithm == "gemm_im2col":
             return []
-        if self.algorithm == "depthwise":
+        if self.by_channels:
             return depthwise_trace(self.geometry, self.itemsize, self.in_place)
         if self.pixel_lanes or self.channel_lanes:
             return tiles_trace(self.geometry, self.itemsize, self.in_place, self.chunk)

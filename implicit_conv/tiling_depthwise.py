@@ -16,9 +16,11 @@ from implicit_conv.schedule import geometry
 from implicit_conv.tiling import (
     BUFFER_SHARE,
     COPY_CYCLES,
+    FMAS_PER_CYCLE,
     ITEM_CYCLES,
     ITEMS_PER_THREAD,
     LOADS_PER_CYCLE,
+    PACK_CYCLES,
     PLANE_ROW_CYCLES,
     TRANSPOSE_CYCLES,
     Estimate,
@@ -34,6 +36,8 @@ PLANE_BYTES = 36 << 10  # of two planes' input rows: they stay in L1
 PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
 ROW_CYCLES = 200  # depthwise in place: tap tables and border pixels of a row
 CALL_CYCLES = 30  # a microkernel of few sums
+GROUP_FMAS = 1.15  # time of an FMA of group lanes, with its share in what is between
+SPREAD_CYCLES = 1  # loading a vector and repeating a channel of each group in it
 PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 
@@ -52,12 +56,18 @@ def depthwise_candidates(
     }
     if in_place:  # the last block too fills a vector: more channels would be read than there are
         blocks = {size for size in blocks if not 0 < problem.C % size < lanes} or {whole}
-    if block:
-        blocks = {block}
+    return _tilings(problem, arch, {block} if block else blocks, in_place)
+
+
+def _tilings(
+    problem: Problem, arch: CpuArch, blocks: set[int], in_place: bool, step_w: int | None = None
+) -> list[Geometry]:
+    """Tilings by these blocks of channels, whose input buffer fits its share of L2."""
+    lanes = arch.lanes(problem.itemsize)
     tilings = [
         geometry(
             problem, tile=tile, tile_m=min(arch.tile_pixels, DEPTHWISE_PIXELS), tile_c=block,
-            tile_k=block,
+            tile_k=block, step_w=step_w,
         )
         for tile in tiles(problem)
         for block in sorted(blocks)
@@ -70,6 +80,14 @@ def depthwise_candidates(
 
 def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
     """Cycles of one core: an FMA and a load a tap, loads of the tile, a copy on the way out."""
+    pixel = g.R * g.S / LOADS_PER_CYCLE
+    return _estimate(problem, arch, g, in_place, pixel)
+
+
+def _estimate(
+    problem: Problem, arch: CpuArch, g: Geometry, in_place: bool, pixel: float
+) -> Estimate:
+    """Likewise, where a vector of sums of a pixel takes `pixel` cycles."""
     lanes = arch.lanes(problem.itemsize)
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
     pixels = g.tile_n * g.tile_p * g.tile_q
@@ -77,7 +95,7 @@ def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: b
     parts = integers.ceil_div(g.tile_q, g.tile_m)
     rows = pixels / g.tile_q
     calls = rows * parts * (CALL_CYCLES + vectors * DEPTHWISE_VECTOR_CYCLES)
-    multiply = pixels * vectors * g.R * g.S / LOADS_PER_CYCLE + calls
+    multiply = pixels * vectors * pixel + calls
     load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
     store = pixels * min(g.tile_c, g.C) * cost
     if in_place:  # written in place too
@@ -86,6 +104,32 @@ def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: b
     threads = thread_count(problem, arch)
     idle = integers.ceil_div(items, threads) * threads / items
     return Estimate(items * (multiply + load + store + ITEM_CYCLES) * idle, 1)
+
+
+def group_lanes_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
+    """Likewise for groups of a few channels, which are always copied: a buffer needs no rows of
+    its own for padding, and its pixels lie less far apart, in more of a cache's sets.
+    """
+    lanes = arch.lanes(problem.itemsize)
+    blocks = {
+        rounded_up(balanced(problem.C, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS
+    }
+    # Rows as they lie, so that taps of a filter row share what they read.
+    by_row = problem.stride[1] == 2 <= problem.kernel[1] and problem.dilation[1] == 1
+    return _tilings(problem, arch, blocks, in_place=False, step_w=1 if by_row else None)
+
+
+def group_lanes_estimate(
+    problem: Problem, arch: CpuArch, g: Geometry, group_channels: int
+) -> Estimate:
+    """Cycles of one core, likewise: of each channel of a group FMAs, or vectors that repeat it."""
+    taps = g.R * g.S
+    by_row = g.phases_w == g.dilation_w == 1  # then the taps of a filter row share these vectors
+    shared = integers.column_pixels(g, g.tile_m) + g.S - 1
+    spread = g.R * shared / g.tile_m if by_row else taps
+    pixel = group_channels * max(taps / FMAS_PER_CYCLE * GROUP_FMAS, spread * SPREAD_CYCLES)
+    cycles, chunk = _estimate(problem, arch, g, False, pixel)
+    return Estimate(cycles + g.K * group_channels * taps * PACK_CYCLES[0], chunk)
 
 
 def by_planes(problem: Problem, arch: CpuArch) -> bool:

@@ -171,7 +171,7 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
         )
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
-        fmas = pixels * lanes * (g.S if by_row else 1)
+        fmas = pixels * lanes * (g.S if by_row else 1) * plan.group_channels
         return Microkernel(
             depthwise.ARGUMENTS,
             lambda call: 2 * fmas * call["tiles"] * call["vectors"] * call["tap_count"],

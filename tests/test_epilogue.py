@@ -18,6 +18,7 @@ PATHS = {
     "few filters": (replace(WIDE, K=3), {"algorithm": "implicit_gemm"}),
     "pixel lanes": (replace(WIDE, C=2), {"algorithm": "implicit_gemm"}),
     "grouped": (replace(WIDE, C=3, K=5, groups=3), {"algorithm": "implicit_gemm"}),
+    "group lanes": (replace(WIDE, C=4, K=4, groups=9), {"algorithm": "implicit_gemm"}),
     "pointwise": (replace(WIDE, kernel=(1, 1), padding=((0, 0), (0, 0))), {}),
     "F2": (WIDE, {"algorithm": "winograd_f2", "precision": "fast"}),
     "F4": (WIDE, {"algorithm": "winograd_f4", "precision": "fast"}),

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import implicit_conv
-from implicit_conv import cpu, tiling, tiling_channels, tiling_pixels
+from implicit_conv import cpu, tiling, tiling_channels, tiling_depthwise, tiling_pixels
 from implicit_conv.arch import cpu_arch
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels.cpu import sizes
@@ -159,13 +159,16 @@ def draw(rng, algorithm):
         kernel, stride = (1, 1), (pick(1, 2), pick(1, 2))
     if algorithm == "winograd_f2_stride2":
         stride = (2, 2)
-    channels = pick(1, 2, 3, 7, 15, 16, 17, 33)
+    channels, filters = pick(1, 2, 3, 7, 15, 16, 17, 33), pick(1, 17, 19, 40)
     if algorithm == "depthwise":
-        channels, groups = 1, channels + 1
+        channels, filters, groups = 1, 1, channels + 1
+    elif algorithm in ("implicit_gemm", "pointwise") and pick(0, 0, 1):  # may share vectors
+        channels = filters = pick(2, 4, 8)
+        groups = pick(2, 3, 5, 9)
     case = Case(
-        N=pick(1, 1, 3), C=channels, K=1 if algorithm == "depthwise" else pick(1, 17, 19, 40),
-        groups=groups, size=(pick(5, 7, 9), pick(7, 11, 14, 16, 33)), kernel=kernel,
-        stride=stride, dilation=dilation, padding=padding, layout=pick("NCHW", "NHWC"),
+        N=pick(1, 1, 3), C=channels, K=filters, groups=groups,
+        size=(pick(5, 7, 9), pick(7, 11, 14, 16, 33)), kernel=kernel, stride=stride,
+        dilation=dilation, padding=padding, layout=pick("NCHW", "NHWC"),
         weight_layout=pick("KCRS", "KRSC", "RSCK"), dtype=pick(*DTYPES),
     )  # fmt: skip
     if algorithm == "implicit_gemm" and pick(0, 0, 0, 1):  # one window an image
@@ -192,6 +195,7 @@ def compute(guard, rng, algorithm, case):
     precision = "fast" if winograd or rng.integers(3) else "strict"
     # Other lanes than filters, wherever they may be, or as they are weighed.
     tiling_pixels.PIXEL_LANES_CYCLES = -1e9 if rng.integers(3) else 2
+    tiling_depthwise.GROUP_FMAS = tiling_depthwise.SPREAD_CYCLES = -1e9 if rng.integers(3) else 1
     # The more tiles the better makes register tiles of one pixel, else of one filter.
     tiling_channels.PIXEL_CYCLES, tiling_channels.TILE_CYCLES = [(3, 4), (-1e12, 4), (3, -1e12)][
         rng.integers(3)

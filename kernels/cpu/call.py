@@ -69,6 +69,7 @@ class Call(NamedTuple):
     tail_pixels: int  # of it, beyond whole vectors, that dot products take at most
     waiting_filters: int  # of its staging tile
     tile_filters: int  # of a register tile whose lanes are channels
+    group_channels: int  # of a group whose lanes are in one vector: 1 for depthwise
     row_kernels: int  # 1: depthwise kernels exist that take a filter row at once
     winograd: int  # outputs of a Winograd box along an axis, 0 without
     scratch_bytes: int  # of one thread

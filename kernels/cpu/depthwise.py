@@ -1,6 +1,11 @@
 """Depthwise convolution: a filter sees one channel, so channels are the lanes of every vector.
 
-    y[pixel, c] = sum over taps of x[pixel + tap, c] * w[tap, c]
+    y[pixel, k] = sum over taps of x[pixel + tap, k] * w[tap, k]
+
+Likewise for groups of a few channels and as many filters, several of them in a vector: lane k then
+takes each channel of its own group in turn, out of the vector of channels that holds lane k.
+
+    y[pixel, k] = sum over c, taps of x[pixel + tap, group(k) + c] * w[c, tap, k]
 
 Each thread packs a small filter for itself. One work item is a load tile and a block of channels:
 
@@ -9,7 +14,7 @@ Each thread packs a small filter for itself. One work item is a load tile and a 
         microkernel: sums over shifted views of the buffer -> y, or the staging tile
     staging tile -> residual, activation, layout -> y
 
-Filters are packed as ``[channel block][tap][channel]``, a block's channels rounded up to vectors.
+Filters are packed as ``[block][c][tap][filter]``, a block's filters rounded up to vectors.
 """
 
 import functools
@@ -46,18 +51,21 @@ ARGUMENTS = (
     "tap_count",
     "a_pixel",  # strides in bytes: between pixels read, filters of two taps, pixels written
     "w_tap",
+    "w_channel",  # likewise of two channels of a group
     "out_pixel",
     "vectors",
     "last",  # byte offset of the last vector, which may overlap the one before
     "tiles",  # register tiles, one behind the other
     "ahead",  # bytes from `a` to the row that the next output row reads first
 )
+CHAINS = 8  # of FMAs that hide their latency
 ROW_TAPS = 7  # of a filter row whose weights are kept in registers, at most
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
-def emit(pixels, row, e, *values):
-    """Sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of channels.
+def emit(pixels, row, group, e, *values):
+    """Sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of channels, which
+    are those of whole groups, `group` channels each.
 
     The tap table holds (byte offset from `a`, byte offset from `w`) of each tap; or, where `row` is
     (taps, stride), of the first tap of each filter row: its taps then share what they read.
@@ -71,23 +79,27 @@ def emit(pixels, row, e, *values):
     a_tile = builder.mul(at["a_pixel"], i64(pixels * (row[1] if row else 1)))
     out_tile = builder.mul(at["out_pixel"], i64(pixels))
 
-    def neighbours(source, count):
-        """`count` vectors, a_pixel apart."""
+    chains = min(group, max(1, CHAINS // pixels))  # few pixels: partial sums, to be added up
+    chains = 1 << (chains.bit_length() - 1)
+
+    def neighbours(source, count, c):
+        """`count` vectors, a_pixel apart; channel c of each group in all of the group's lanes."""
         for p in range(count):
             if p and p % PIXELS_PER_BASE == 0:
                 source = e.opaque(e.at(source, base_step))
-            yield e.load(e.at(source, builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))))
+            value = e.load(e.at(source, builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))))
+            yield e.lane_of_each(value, group, c)
 
-    def add_tap(source, filters, total):
+    def add_tap(source, filters, total, c):
         weight = e.load(filters)
-        values = neighbours(source, pixels)
+        values = neighbours(source, pixels, c)
         return [e.multiply_add(v, weight, t) for v, t in zip(values, total, strict=True)]
 
-    def add_row(source, filters, total):
+    def add_row(source, filters, total, c):
         taps, stride = row
         total = list(total)
         weights = [e.load(e.at(filters, builder.mul(at["w_tap"], i64(s)))) for s in range(taps)]
-        for i, value in enumerate(neighbours(source, (pixels - 1) * stride + taps)):
+        for i, value in enumerate(neighbours(source, (pixels - 1) * stride + taps, c)):
             for s in range(taps):
                 p, between = divmod(i - s, stride)
                 if between == 0 and 0 <= p < pixels:
@@ -102,15 +114,25 @@ def emit(pixels, row, e, *values):
 
         def tap(index, total):
             entry = e.at(taps, builder.mul(index, i64(16)))
-            source = e.opaque(e.at(activations, builder.load(e.pointer(entry, I64))))
+            source = e.at(activations, builder.load(e.pointer(entry, I64)))
             place = e.at(filters, builder.load(e.pointer(e.at(entry, 8), I64)))
-            return (add_row if row else add_tap)(source, place, total)
+            for c in range(group):  # read anew for each: there are too few registers to keep them
+                source = e.opaque(source)
+                own = slice(c % chains * pixels, (c % chains + 1) * pixels)
+                total[own] = (add_row if row else add_tap)(source, place, total[own], c)
+                place = e.at(place, at["w_channel"])
+            return total
 
         reads = pixels * (row[1] if row else 1)
         for p in range(reads):
             moved = builder.mul(at["a_pixel"], i64(p))
             e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
-        total = e.loop(at["tap_count"], 1, [e.load(e.at(sums, offset))] * pixels, tap)
+        zeros = [e.constant(0.0)] * (pixels * (chains - 1))
+        total = [e.load(e.at(sums, offset))] * pixels + zeros
+        total = e.loop(at["tap_count"], 1, total, tap)
+        while len(total) > pixels:
+            half = len(total) // 2
+            total = [builder.fadd(*pair) for pair in zip(total[:half], total[half:], strict=True)]
         target = e.at(out, offset)
         for p in range(pixels):
             address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
@@ -125,30 +147,31 @@ def emit(pixels, row, e, *values):
 
 
 def microkernel(
-    a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, last, tiles, ahead,
-    low, high,
+    a, w, taps, sums, out, tap_count, a_pixel, w_tap, w_channel, out_pixel, vectors, last, tiles,
+    ahead, low, high,
 ):  # fmt: skip
     """Template of the depthwise microkernels."""
     body(  # noqa: F821, bound
-        a, w, taps, sums, out, tap_count, a_pixel, w_tap, out_pixel, vectors, last, tiles,
-        ahead, low, high,
+        a, w, taps, sums, out, tap_count, a_pixel, w_tap, w_channel, out_pixel, vectors, last,
+        tiles, ahead, low, high,
     )  # fmt: skip
 
 
 @functools.cache
-def compile_microkernel(pixels, row, lanes, itemsize, fma):
+def compile_microkernel(pixels, row, group, lanes, itemsize, fma):
     """The compiled microkernel of `pixels` pixels, tap by tap or, with `row`, row by row."""
 
     def emit_part(builder, values):
-        emit(pixels, row, Emitter(builder, lanes, itemsize, fma), *values)
+        emit(pixels, row, group, Emitter(builder, lanes, itemsize, fma), *values)
 
     by_row = f"_row{row[0]}s{row[1]}" if row else ""
-    name = f"depthwise_{pixels}{by_row}_{lanes}x{itemsize}"
+    together = f"_groups_of_{group}" if group > 1 else ""
+    name = f"depthwise_{pixels}{by_row}{together}_{lanes}x{itemsize}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 
 def pack_channels(blob, block, panels):
-    """Template of the part that packs one channel block; lanes past the last channel are zero."""
+    """Template of the part that packs one block of filters; lanes past the last one are zero."""
     call, g = fields(blob).call, fields(blob).geometry
     size = element_bytes  # noqa: F821, bound
     channels = min(g.tile_c, g.C - block * g.tile_c)
@@ -156,22 +179,25 @@ def pack_channels(blob, block, panels):
     target = panels + block * call.panel_group
     source = call.w + block * g.tile_c * call.w_k
     taps = g.R * g.S
-    memory.zero(target, taps * pitch)
+    elements = call.group_channels * taps
+    memory.zero(target, elements * pitch)
     rows_follow = g.R == 1 or call.w_r == g.S * size
-    if rows_follow and (g.S == 1 or call.w_s == size):
-        for c in range(0, channels, call.lanes):
-            for tap in range(0, taps, call.lanes):
-                rows, columns = min(call.lanes, channels - c), min(call.lanes, taps - tap)
-                at, to = c * call.w_k + tap * size, tap * pitch + c * call.itemsize
+    channels_follow = call.group_channels == 1 or call.w_c == taps * size
+    if channels_follow and rows_follow and (g.S == 1 or call.w_s == size):
+        for k in range(0, channels, call.lanes):
+            for element in range(0, elements, call.lanes):
+                rows, columns = min(call.lanes, channels - k), min(call.lanes, elements - element)
+                at, to = k * call.w_k + element * size, element * pitch + k * call.itemsize
                 transpose_block(  # noqa: F821, bound
                     call.kernels, 1, source + at, call.w_k, target + to, pitch, rows, columns
                 )
         return
-    for tap in range(taps):
-        at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
-        for c in range(channels):
-            to = target + tap * pitch + c * call.itemsize
-            move_element(to, at + c * call.w_k)  # noqa: F821, bound
+    for element in range(elements):
+        c, tap = divmod(element, taps)
+        at = source + c * call.w_c + tap // g.S * call.w_r + tap % g.S * call.w_s
+        for k in range(channels):
+            to = target + element * pitch + k * call.itemsize
+            move_element(to, at + k * call.w_k)  # noqa: F821, bound
 
 
 @functools.cache
@@ -220,6 +246,7 @@ class Span(NamedTuple):
     last: int
     ahead: int
     w_tap: int
+    w_channel: int
     out_pixel: int
     low: float
     high: float
@@ -234,8 +261,8 @@ def sum_pixels(call, g, span, slot, taps, tap_count, a, step, a_pixel, out, coun
         tiles = (count - done) // pixels
         run_part(
             call.kernels, slot + pixels, a + done * step, span.weights, taps, span.sums,
-            out + done * span.out_pixel, tap_count, a_pixel, span.w_tap, span.out_pixel,
-            span.vectors, span.last, tiles, span.ahead, span.low, span.high,
+            out + done * span.out_pixel, tap_count, a_pixel, span.w_tap, span.w_channel,
+            span.out_pixel, span.vectors, span.last, tiles, span.ahead, span.low, span.high,
         )  # fmt: skip
         done += tiles * pixels
 
@@ -295,7 +322,8 @@ def run_item(blob, origin, block, panels, scratch):
     sums, taps = call.bias + block * call.bias_panel, scratch + call.runs
     vectors, last = width // call.lanes, max(0, channels - call.lanes) * call.itemsize
     ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x_h if call.in_place else 0
-    span = Span(weights, sums, taps, vectors, last, ahead, step, out[3], low, high)
+    w_channel = g.R * g.S * step
+    span = Span(weights, sums, taps, vectors, last, ahead, step, w_channel, out[3], low, high)
     by_row = call.row_kernels and g.phases_w == 1  # else neighbours lie in several buffers
     slot, a_pixel = (DEPTHWISE_ROW, pixel) if by_row else (DEPTHWISE, a_step)
     count = g.R if by_row else g.R * g.S

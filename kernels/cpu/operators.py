@@ -100,15 +100,21 @@ class Winograd(Operator):
 
 
 class Depthwise(Operator):
-    """Depthwise: `g` takes all groups as channels of one, a panel is a block of channels."""
+    """Depthwise, or groups of `group_channels` channels and filters: `g` takes all groups as
+    channels of one, a panel is a block of channels.
+    """
 
-    def __init__(self, *arguments, **options):
+    def __init__(self, *arguments, group_channels=1, **options):
+        self.group_channels = group_channels
         super().__init__(*arguments, **options)
-        self.packs_in_loop = depthwise_packs(self.g, self.itemsize)
-        self.group_bytes = depthwise_panel_bytes(self.g, self.itemsize)  # of a channel block
-        self.packed_bytes = depthwise_packed_bytes(self.g, self.itemsize)
-        self.constant["panel_group"] = self.group_bytes
-        self.constant["row_kernels"] = self._row() is not None
+        packed = self.g, self.itemsize, group_channels
+        self.packs_in_loop = depthwise_packs(*packed)
+        self.group_bytes = depthwise_panel_bytes(*packed)  # of a channel block
+        self.packed_bytes = depthwise_packed_bytes(*packed)
+        self.constant |= {
+            "panel_group": self.group_bytes, "row_kernels": self._row() is not None,
+            "group_channels": group_channels,
+        }  # fmt: skip
 
     def _require_for_filters(self, w, axes):
         if self.transposes:
@@ -125,7 +131,7 @@ class Depthwise(Operator):
         parts = {table.PACK_BLOCK: depthwise.compile_pack_channels(self.lanes, self.form)}
         return parts | {
             slot + height: depthwise.compile_microkernel(
-                height, kind, self.lanes, self.itemsize, self.fma
+                height, kind, self.group_channels, self.lanes, self.itemsize, self.fma
             )
             for slot, kind, heights in kinds
             for height in heights
@@ -134,7 +140,7 @@ class Depthwise(Operator):
     def _row(self):
         """(taps, stride) of kernels that take a filter row at once; None where taps lie apart."""
         g = self.g
-        stride = g.stride_w if self.in_place else 1
+        stride = g.stride_w if self.in_place else schedule.column_step(g)
         together = g.dilation_w == 1 and (self.in_place or g.phases_w == 1)
         if not together or stride > 2 or not 2 <= g.S <= depthwise.ROW_TAPS:
             return None
@@ -147,7 +153,9 @@ class Depthwise(Operator):
         return depthwise.compile_pack().address
 
     def _layout(self, packs):
-        return depthwise_layout(self.g, self.itemsize, self.lanes, self.in_place, packs)
+        return depthwise_layout(
+            self.g, self.itemsize, self.lanes, self.in_place, packs, self.group_channels
+        )
 
     def _packing_layout(self):
         return ScratchLayout(0, 0, 0, 0, 0)

@@ -87,16 +87,18 @@ def winograd_layout(g: Geometry, itemsize: int, lanes: int, m: int, packs: bool)
 
 
 def depthwise_layout(
-    g: Geometry, itemsize: int, lanes: int, in_place: bool, packs: bool
+    g: Geometry, itemsize: int, lanes: int, in_place: bool, packs: bool, group_channels: int = 1
 ) -> ScratchLayout:
-    """What depthwise needs; fewer channels than lanes may run over the buffer's end."""
+    """What depthwise, or groups of a few channels, need; fewer channels than lanes may run over the
+    buffer's end.
+    """
     pixels = g.tile_n * g.tile_p * g.tile_q
     return ScratchLayout(
         buffer=0 if in_place else buffer_bytes(g, itemsize) + lanes * itemsize,
         staging=pixels * g.tile_c * itemsize,
         runs=16 * g.R * (g.S + 1),
         packing=0,
-        panel=depthwise_packed_bytes(g, itemsize) if packs else 0,
+        panel=depthwise_packed_bytes(g, itemsize, group_channels) if packs else 0,
     )
 
 
@@ -196,19 +198,19 @@ def register_filters(g: Geometry, lanes: int) -> int:
     return min(lanes // g.tile_m, 1 << (g.K.bit_length() - 1))
 
 
-def depthwise_panel_bytes(g: Geometry, itemsize: int) -> int:
+def depthwise_panel_bytes(g: Geometry, itemsize: int, group_channels: int = 1) -> int:
     """Packed filters of one block of channels, a multiple of vectors."""
-    return g.R * g.S * g.tile_c * itemsize
+    return group_channels * g.R * g.S * g.tile_c * itemsize
 
 
-def depthwise_packed_bytes(g: Geometry, itemsize: int) -> int:
+def depthwise_packed_bytes(g: Geometry, itemsize: int, group_channels: int = 1) -> int:
     """Packed filters of all blocks of channels."""
-    return depthwise_panel_bytes(g, itemsize) * schedule.block_count(g)
+    return depthwise_panel_bytes(g, itemsize, group_channels) * schedule.block_count(g)
 
 
-def depthwise_packs(g: Geometry, itemsize: int) -> bool:
+def depthwise_packs(g: Geometry, itemsize: int, group_channels: int = 1) -> bool:
     """Whether each thread packs a plain filter for itself: sooner done than another launch."""
-    return depthwise_packed_bytes(g, itemsize) <= DEPTHWISE_PACK_BYTES
+    return depthwise_packed_bytes(g, itemsize, group_channels) <= DEPTHWISE_PACK_BYTES
 
 
 def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:

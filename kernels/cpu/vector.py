@@ -135,6 +135,13 @@ class Emitter:
     def constant(self, value):
         return ir.Constant(self.vector, [float(value)] * self.lanes)
 
+    def lane_of_each(self, value, count, lane):
+        """A vector that repeats lane `lane` of each `count` lanes of `value` in all of them."""
+        if count == 1:
+            return value
+        lanes = [first + lane for first in range(0, self.lanes, count) for _ in range(count)]
+        return self.builder.shuffle_vector(value, value, ir.Constant(self.words, lanes))
+
     def narrow(self, double):
         """A float64 as a scalar of the vector's element type."""
         if self.itemsize == 8:

@@ -1,0 +1,148 @@
+"""fprop of groups of a few channels and as many filters: several groups share a vector."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from implicit_conv import cpu, plan_conv2d
+from implicit_conv import plan as planner
+from implicit_conv.activation import parse_activation
+from implicit_conv.arch import cpu_arch
+from implicit_conv.plan import plan as make_plan
+from implicit_conv.problem import Problem
+from implicit_conv.testing import Case
+
+SAME = ((1, 1), (1, 1))
+
+
+@pytest.fixture(autouse=True)
+def free_of_cost(monkeypatch):
+    """Groups share vectors wherever they may."""
+    weighed = planner._group_lanes_plans
+
+    def free(*arguments):
+        return [replace(plan, cycles=0.0) for plan in weighed(*arguments)]
+
+    monkeypatch.setattr(planner, "_group_lanes_plans", free)
+
+
+def group_lanes_plan(case, threads=2, precision="standard", **machine):
+    x, w = (array.shape for array in case.arrange(*case.inputs(0)))
+    problem = Problem.parse(x, w, case.dtype, **case.options)
+    return make_plan(problem, replace(cpu_arch(threads), **machine), precision, "auto", True)
+
+
+@st.composite
+def cases(draw):
+    pad = st.tuples(st.integers(-1, 3), st.integers(-1, 3))
+    taps = st.sampled_from([1, 2, 3, 5, 7, 9])
+    channels = draw(st.sampled_from([2, 4, 8, 16]))
+    case = Case(
+        N=draw(st.integers(1, 3)),
+        C=channels,
+        K=channels,
+        groups=draw(st.sampled_from([2, 3, 7, 8, 17])),
+        size=draw(st.tuples(st.integers(1, 14), st.integers(1, 40))),
+        kernel=(draw(taps), draw(taps)),
+        stride=draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
+        dilation=draw(st.tuples(st.integers(1, 2), st.integers(1, 2))),
+        padding=(draw(pad), draw(pad)),
+        layout=draw(st.sampled_from(["NCHW", "NHWC"])),
+        weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
+        dtype=draw(st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16"])),
+    )  # fmt: skip
+    assume(min(case.output) >= 1)
+    return case
+
+
+@settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck),
+    max_examples=400,
+)  # fmt: skip
+@given(
+    case=cases(),
+    added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "apart"])),
+    l2_bytes=st.sampled_from([16 << 10, 1 << 20]),
+    seed=st.integers(0, 2**31),
+)
+def test_integers_are_exact(case, added, l2_bytes, seed):
+    """Over every epilogue, packed and plain filters, numbers that lie apart, small tiles."""
+    plan = group_lanes_plan(case, l2_bytes=l2_bytes)
+    assume(plan.group_lanes)
+    x, w = case.inputs(seed, integers=True)
+    activation, operands, expected = case.epilogue(case.reference(x, w), added)
+    expected = case.rounded(expected)
+    plan = replace(plan, activation=parse_activation(activation))
+    x, w = case.arrange(x, w)
+    if case.layout == "NHWC":
+        expected = expected.transpose(0, 2, 3, 1)
+    out = None
+    if "apart" in added:
+        wide = np.full((*x.shape[:3], 2 * x.shape[3]), np.nan, x.dtype)
+        wide[..., ::2] = x
+        x = wide[..., ::2]
+        out = np.empty((*expected.shape[2:], *expected.shape[:2]), x.dtype).transpose(2, 3, 0, 1)
+    y = plan(x, plan.pack(w) if "packed" in added else w, **operands, out=out)
+    np.testing.assert_array_equal(y.astype(float), expected)
+
+
+@pytest.mark.parametrize("bits", [128, 256, 512])
+def test_vectors_hold_whole_groups(bits):
+    """Of 2 channels and more, as many filters, and no more than there are lanes."""
+
+    def lanes_are_groups(channels, filters=None, groups=6, **options):
+        case = Case(C=channels, K=filters or channels, groups=groups, padding=SAME, **options)
+        return group_lanes_plan(case, vector_bits=bits).group_lanes
+
+    for dtype, size in ("float32", 4), ("float64", 8), ("bfloat16", 4):
+        lanes = bits // 8 // size
+        fitting = {m for m in range(1, 40) if lanes_are_groups(m, dtype=dtype)}
+        assert fitting == {m for m in (2, 4, 8, 16) if m <= lanes}
+    assert not lanes_are_groups(4, filters=8)
+    assert lanes_are_groups(4, groups=2)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_executed_loads_are_the_planned_ones(layout, stride):
+    case = Case(
+        N=2, C=4, K=4, groups=10, size=(9, 20), padding=SAME, stride=(stride, stride), layout=layout
+    )
+    x, w = case.arrange(*case.inputs(0))
+    plan = group_lanes_plan(case)
+    assert plan.group_lanes
+    assert not plan.in_place
+    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+
+
+def test_threads_and_tiles_leave_the_bits_alone():
+    case = Case(N=2, C=4, K=4, groups=40, size=(64, 51), padding=SAME, layout="NHWC")
+    x, w = case.arrange(*case.inputs(3))
+    plan = group_lanes_plan(case, threads=1)
+    other = group_lanes_plan(case, threads=3, l2_bytes=64 << 10)
+    assert plan.geometry != other.geometry
+    np.testing.assert_array_equal(plan(x, w), other(x, w))
+
+
+def test_filters_packed_for_other_groups_are_refused():
+    """Though both have as many channels and numbers."""
+    packed = group_lanes_plan(Case(C=4, K=4, groups=8)).pack(np.ones((32, 4, 3, 3), np.float32))
+    other = group_lanes_plan(Case(C=2, K=2, groups=16))
+    with pytest.raises(ValueError, match="packed"):
+        other(np.ones((1, 32, 5, 7), np.float32), packed)
+
+
+def test_it_is_chosen_for_groups_of_few_channels_but_not_for_strict(monkeypatch):
+    monkeypatch.undo()
+    shapes = (1, 56, 56, 128), (128, 4, 3, 3)
+    for options in {}, {"stride": 2}, {"dtype": "bfloat16"}:
+        plan = plan_conv2d(*shapes, padding=1, groups=32, layout="NHWC", **options)
+        assert plan.group_lanes
+        assert plan.algorithm == "implicit_gemm"
+        assert "lanes are filters of several groups" in plan.explain()
+    strict = plan_conv2d(*shapes, padding=1, groups=32, layout="NHWC", precision="strict")
+    assert not strict.group_lanes
+    assert not plan_conv2d((1, 128, 56, 56), shapes[1], padding=1, groups=32).group_lanes
