@@ -116,6 +116,8 @@ def plan(
         for name in served
         for made in _plans(problem, arch, precision, name, collapse, in_place, block)
     ]
+    if precision != "strict" and in_place and "depthwise" in served:  # copied, it has no border
+        plans += _plans(problem, arch, precision, "depthwise", collapse, False, block)
     if collapse and in_place:  # else: the like of a plan, for other strides, by the same panels
         plans += _other_lanes(problem, arch, precision, served)
     if not plans:

@@ -34,7 +34,10 @@ DEPTHWISE_PIXELS = 14
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # of a depthwise block, to choose from
 PLANE_BYTES = 36 << 10  # of two planes' input rows: they stay in L1
 PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
-ROW_CYCLES = 200  # depthwise in place: tap tables and border pixels of a row
+ROW_CYCLES = 200  # depthwise in place: tap tables of a row
+BORDER_CYCLES = 5  # likewise of a vector and tap at the border, whose pixels are summed one by one
+BORDER_TAPS = 0.75  # of a filter that these meet
+BUFFER_CYCLES = 0.45  # of an element of a channels-last buffer, and of its way there
 CALL_CYCLES = 30  # a microkernel of few sums
 GROUP_FMAS = 1.15  # time of an FMA of group lanes, with its share in what is between
 SPREAD_CYCLES = 1  # loading a vector and repeating a channel of each group in it
@@ -64,10 +67,11 @@ def _tilings(
 ) -> list[Geometry]:
     """Tilings by these blocks of channels, whose input buffer fits its share of L2."""
     lanes = arch.lanes(problem.itemsize)
+    pixels = min(arch.tile_pixels, DEPTHWISE_PIXELS)
     tilings = [
         geometry(
-            problem, tile=tile, tile_m=min(arch.tile_pixels, DEPTHWISE_PIXELS), tile_c=block,
-            tile_k=block, step_w=step_w,
+            problem, tile=tile, tile_m=pixels if in_place else balanced(tile[2], pixels),
+            tile_c=block, tile_k=block, step_w=step_w,
         )
         for tile in tiles(problem)
         for block in sorted(blocks)
@@ -79,31 +83,41 @@ def _tilings(
 
 
 def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
-    """Cycles of one core: an FMA and a load a tap, loads of the tile, a copy on the way out."""
+    """Cycles of one core: an FMA and a load a tap, and either loads of the tile and a copy on the
+    way out, or pixels at the border one by one.
+    """
     pixel = g.R * g.S / LOADS_PER_CYCLE
-    return _estimate(problem, arch, g, in_place, pixel)
+    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
+    beside = elements * BUFFER_CYCLES
+    if problem.layout == "NCHW":
+        beside = (elements + g.tile_n * g.tile_p * g.tile_q * g.tile_c) * TRANSPOSE_CYCLES
+    if in_place:
+        rows, vectors = g.tile_n * g.tile_p, g.tile_c / arch.lanes(problem.itemsize)
+        taps = border_columns(g) * g.tile_q / g.Q * BORDER_TAPS * g.R * g.S
+        beside = rows * (ROW_CYCLES + taps * vectors * BORDER_CYCLES)
+    return _estimate(problem, arch, g, pixel, beside)
+
+
+def border_columns(g: Geometry) -> int:
+    """Output columns that meet padding."""
+    last = g.W - 1 - (g.S - 1) * g.dilation_w + g.pad_w  # input column of tap 0, unpadded
+    inner = min(g.Q, last // g.stride_w + 1) - integers.ceil_div(max(0, g.pad_w), g.stride_w)
+    return g.Q - max(0, inner)
 
 
 def _estimate(
-    problem: Problem, arch: CpuArch, g: Geometry, in_place: bool, pixel: float
+    problem: Problem, arch: CpuArch, g: Geometry, pixel: float, beside: float
 ) -> Estimate:
-    """Likewise, where a vector of sums of a pixel takes `pixel` cycles."""
-    lanes = arch.lanes(problem.itemsize)
-    cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+    """Likewise: a vector of sums of a pixel takes `pixel` cycles, a tile `beside` more."""
     pixels = g.tile_n * g.tile_p * g.tile_q
-    vectors = integers.ceil_div(min(g.tile_c, g.C), lanes)
-    parts = integers.ceil_div(g.tile_q, g.tile_m)
-    rows = pixels / g.tile_q
-    calls = rows * parts * (CALL_CYCLES + vectors * DEPTHWISE_VECTOR_CYCLES)
-    multiply = pixels * vectors * pixel + calls
-    load = buffer_bytes(g, problem.itemsize) / problem.itemsize * cost
-    store = pixels * min(g.tile_c, g.C) * cost
-    if in_place:  # written in place too
-        load = store = rows * ROW_CYCLES
+    vectors = integers.ceil_div(min(g.tile_c, g.C), arch.lanes(problem.itemsize))
+    calls = pixels / g.tile_q * integers.ceil_div(g.tile_q, g.tile_m)
+    multiply = calls * (CALL_CYCLES + vectors * DEPTHWISE_VECTOR_CYCLES)
+    multiply += pixels * vectors * pixel
     items = max(1, integers.tile_count(g) * integers.block_count(g))
     threads = thread_count(problem, arch)
     idle = integers.ceil_div(items, threads) * threads / items
-    return Estimate(items * (multiply + load + store + ITEM_CYCLES) * idle, 1)
+    return Estimate(items * (multiply + beside + ITEM_CYCLES) * idle, 1)
 
 
 def group_lanes_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
@@ -128,7 +142,10 @@ def group_lanes_estimate(
     shared = integers.column_pixels(g, g.tile_m) + g.S - 1
     spread = g.R * shared / g.tile_m if by_row else taps
     pixel = group_channels * max(taps / FMAS_PER_CYCLE * GROUP_FMAS, spread * SPREAD_CYCLES)
-    cycles, chunk = _estimate(problem, arch, g, False, pixel)
+    cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
+    copied = elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_c, g.C)
+    cycles, chunk = _estimate(problem, arch, g, pixel, copied * cost)
     return Estimate(cycles + g.K * group_channels * taps * PACK_CYCLES[0], chunk)
 
 

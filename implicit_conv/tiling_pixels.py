@@ -37,7 +37,7 @@ FEW_FILTERS = 8  # of a register tile, so that three vectors of pixels have room
 PIXEL_LANES_CYCLES = 2  # of a vector of sums: its start, clamp and store
 STAGED_CYCLES = 0.5  # of a number of x or y in NHWC on its way to or from long rows
 GATHER_CYCLES = 4  # of a number of a pixel that is left to dot products
-ROW_CYCLES = 8  # copying a row of a plane, beside its elements
+PIXEL_ROW_CYCLES = 25  # transposing a row of pixels, beside its elements
 DOT_CYCLES = 30  # of a register tile of dot products, beside these: adding up lanes
 
 
@@ -155,5 +155,5 @@ def _load_cycles(problem: Problem, g: Geometry, lanes: int, buffer: int) -> floa
     rows = integers.image_rows(g) * g.phases_w
     if problem.layout == "NHWC":
         filled = integers.ceil_div(g.C, lanes) * lanes / g.C
-        return rows * PLANE_ROW_CYCLES + numbers * filled * TRANSPOSE_CYCLES
-    return g.C * rows * ROW_CYCLES + numbers * COPY_CYCLES
+        return rows * PIXEL_ROW_CYCLES + numbers * filled * TRANSPOSE_CYCLES
+    return g.C * rows * PLANE_ROW_CYCLES + numbers * COPY_CYCLES

@@ -164,10 +164,9 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
             ),
         )  # fmt: skip
     if table.PLANES <= slot < table.PIXEL_LANES:
-        fmas = (slot - table.PLANES) * lanes * g.S
+        fmas = (slot - table.PLANES) * lanes * g.R * g.S
         return Microkernel(
-            planes.ARGUMENTS,
-            lambda call: 2 * fmas * call["row_count"] * ceil_div(call["columns"], lanes),
+            planes.ARGUMENTS, lambda call: 2 * fmas * ceil_div(call["columns"], lanes)
         )
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)

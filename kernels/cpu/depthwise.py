@@ -58,7 +58,6 @@ ARGUMENTS = (
     "tiles",  # register tiles, one behind the other
     "ahead",  # bytes from `a` to the row that the next output row reads first
 )
-CHAINS = 8  # of FMAs that hide their latency
 ROW_TAPS = 7  # of a filter row whose weights are kept in registers, at most
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
@@ -78,9 +77,6 @@ def emit(pixels, row, group, e, *values):
     base_step = builder.mul(at["a_pixel"], i64(PIXELS_PER_BASE))
     a_tile = builder.mul(at["a_pixel"], i64(pixels * (row[1] if row else 1)))
     out_tile = builder.mul(at["out_pixel"], i64(pixels))
-
-    chains = min(group, max(1, CHAINS // pixels))  # few pixels: partial sums, to be added up
-    chains = 1 << (chains.bit_length() - 1)
 
     def neighbours(source, count, c):
         """`count` vectors, a_pixel apart; channel c of each group in all of the group's lanes."""
@@ -118,8 +114,7 @@ def emit(pixels, row, group, e, *values):
             place = e.at(filters, builder.load(e.pointer(e.at(entry, 8), I64)))
             for c in range(group):  # read anew for each: there are too few registers to keep them
                 source = e.opaque(source)
-                own = slice(c % chains * pixels, (c % chains + 1) * pixels)
-                total[own] = (add_row if row else add_tap)(source, place, total[own], c)
+                total = (add_row if row else add_tap)(source, place, total, c)
                 place = e.at(place, at["w_channel"])
             return total
 
@@ -127,12 +122,7 @@ def emit(pixels, row, group, e, *values):
         for p in range(reads):
             moved = builder.mul(at["a_pixel"], i64(p))
             e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
-        zeros = [e.constant(0.0)] * (pixels * (chains - 1))
-        total = [e.load(e.at(sums, offset))] * pixels + zeros
-        total = e.loop(at["tap_count"], 1, total, tap)
-        while len(total) > pixels:
-            half = len(total) // 2
-            total = [builder.fadd(*pair) for pair in zip(total[:half], total[half:], strict=True)]
+        total = e.loop(at["tap_count"], 1, [e.load(e.at(sums, offset))] * pixels, tap)
         target = e.at(out, offset)
         for p in range(pixels):
             address = e.at(target, builder.mul(at["out_pixel"], i64(p)))

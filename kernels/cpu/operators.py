@@ -167,6 +167,12 @@ def column_tap(g, s):
     return b, schedule.tap_column(g, s) - schedule.buffer_column(g, b)
 
 
+def row_tap(g, r):
+    """(row phase, shift) of filter row r."""
+    a = r % g.phases_h
+    return a, schedule.tap_row(g, r) - schedule.buffer_row(g, a, 0)
+
+
 class Planes(Depthwise):
     """Depthwise over planes, a channel at a time; a chunk is the channels of a work item."""
 
@@ -178,11 +184,14 @@ class Planes(Depthwise):
             h for _, p, _ in tile_extents(self.g) for h in (min(p, PLANE_ROWS), p % PLANE_ROWS)
         }
         taps = tuple(column_tap(self.g, s) for s in range(self.g.S))
+        rows = tuple(row_tap(self.g, r) for r in range(self.g.R))
+        if planes.pass_count(self.g) > 1:
+            rows = ((0, 0),)
         parts = {
-            table.PLANES + rows: planes.compile_microkernel(
-                rows, taps, self.lanes, self.itemsize, self.fma
+            table.PLANES + height: planes.compile_microkernel(
+                height, rows, taps, self.lanes, self.itemsize, self.fma
             )
-            for rows in heights - {0}
+            for height in heights - {0}
         }
         step = self.g.step_w
         parts[table.LOAD_ROWS] = plane_loads.compile_load_rows(step, self.lanes, self.itemsize)

@@ -18,6 +18,7 @@ import functools
 
 from llvmlite import ir
 from numba import types
+from numba.extending import register_jitable
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
@@ -33,7 +34,7 @@ from implicit_conv.kernels.cpu.table import (
     compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.work import bounds
 
 ARGUMENTS = (
@@ -42,66 +43,75 @@ ARGUMENTS = (
     "rows",
     "sum",
     "out",
-    "row_count",  # filter rows
+    "passes",  # over the filter's rows
     "a_row",  # strides in bytes: between buffered rows, their phase buffers, and rows written
     "a_phase",
     "out_row",
     "columns",
 )
+ROWS_TOGETHER = 7  # filter rows of a pass, whose weights of a column are kept in registers
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
-def emit(height, taps, e, *values):
+def emit(height, rows, taps, e, *values):
     """`height` output rows of `columns` pixels.
 
-    The row table holds the byte offset from `a` of each filter row's first buffered row; `taps`
-    says of each filter column (phase buffer, shift). Buffers are read by whole vectors, each in one
-    cache line, and shifted in registers: a load across two lines takes four times as long.
+    `rows` says of each filter row of a pass (row phase, shift), and `taps` of each filter column
+    (phase buffer, shift); the row table holds, pass by pass, the byte offset from `a` of each row
+    phase. A buffered row is shifted once for a filter column and serves all filter rows. Buffers
+    are read by whole vectors, each in one cache line, and shifted in registers: a load across two
+    lines takes four times as long.
     """
     *integers, low, high = values
     at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
-    a, w, rows, first, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
+    a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
     low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
     start = e.broadcast(first)
     vector_bytes = e.lanes * e.itemsize
 
-    def shifted(row):
-        """The pixels that each tap reads of a buffered row."""
-        loaded = {}
+    row_phases = 1 + max(phase for phase, _ in rows)
+    # (row phase, buffered row in it) -> the sums it adds to, each with the filter row it meets
+    met = {}
+    for r, (phase, shift) in enumerate(rows):
+        for p in range(height):
+            met.setdefault((phase, shift + p), []).append((p, r))
 
-        def load(phase, index):
-            if (phase, index) not in loaded:
-                offset = builder.mul(at["a_phase"], i64(phase))
-                address = e.at(e.at(row, offset), index * vector_bytes)
-                loaded[phase, index] = e.load(address, vector_bytes)
-            return loaded[phase, index]
-
-        for phase, shift in taps:
-            index, lane = divmod(shift, e.lanes)
-            pixels = load(phase, index)
-            if lane:
-                lanes = ir.Constant(ir.VectorType(I32, e.lanes), list(range(lane, lane + e.lanes)))
-                pixels = builder.shuffle_vector(pixels, load(phase, index + 1), lanes)
-            yield pixels
+    def shifted(row, shift):
+        """A vector of the pixels from `shift` on."""
+        index, lane = divmod(shift, e.lanes)
+        row = e.at(row, index * vector_bytes)
+        pixels = e.load(row, vector_bytes)
+        if not lane:
+            return pixels
+        following = e.load(e.at(row, vector_bytes), vector_bytes)
+        lanes = ir.Constant(e.words, list(range(lane, lane + e.lanes)))
+        return builder.shuffle_vector(pixels, following, lanes)
 
     def vector(column, _):
         offset = builder.mul(column, i64(e.itemsize))
         source, target = e.at(a, offset), e.at(out, offset)
 
-        def filter_row(index, total):
-            entry = e.at(rows, builder.mul(index, i64(8)))
-            row = e.at(source, builder.load(e.pointer(entry, I64)))
-            filters = e.at(w, builder.mul(index, i64(len(taps) * e.itemsize)))
-            weights = [e.broadcast(e.at(filters, s * e.itemsize)) for s in range(len(taps))]
+        def filter_rows(index, total):
             total = list(total)
-            for p in range(height):
-                pixels = shifted(e.at(row, builder.mul(at["a_row"], i64(p))))
-                for value, weight in zip(pixels, weights, strict=True):
-                    total[p] = e.multiply_add(value, weight, total[p])
+            entries = e.at(table, builder.mul(index, i64(8 * row_phases)))
+            offsets = [e.pointer(e.at(entries, 8 * phase), I64) for phase in range(row_phases)]
+            bases = [e.at(source, builder.load(offset)) for offset in offsets]
+            filters = e.at(w, builder.mul(index, i64(len(rows) * len(taps) * e.itemsize)))
+            for s, (column_phase, shift) in enumerate(taps):
+                places = [(r * len(taps) + s) * e.itemsize for r in range(len(rows))]
+                weights = [e.broadcast(e.at(filters, place)) for place in places]
+                column = builder.mul(at["a_phase"], i64(column_phase))
+                # Opaque: vectors of all columns kept in registers would be too many.
+                starts = [e.opaque(e.at(base, column)) for base in bases]
+                for (row_phase, row), sums in sorted(met.items()):
+                    place = e.at(starts[row_phase], builder.mul(at["a_row"], i64(row)))
+                    value = shifted(place, shift)
+                    for p, r in sums:
+                        total[p] = e.multiply_add(value, weights[r], total[p])
             return total
 
-        total = e.loop(at["row_count"], 1, [start] * height, filter_row)
+        total = e.loop(at["passes"], 1, [start] * height, filter_rows)
         total = [e.clamp(value, low, high) for value in total]
         addresses = [e.at(target, builder.mul(at["out_row"], i64(p))) for p in range(height)]
         e.store_first(total, addresses, builder.sub(at["columns"], column))
@@ -110,20 +120,20 @@ def emit(height, taps, e, *values):
     e.loop(at["columns"], e.lanes, [], vector)
 
 
-def microkernel(a, w, rows, sum, out, row_count, a_row, a_phase, out_row, columns, low, high):
+def microkernel(a, w, rows, sum, out, passes, a_row, a_phase, out_row, columns, low, high):
     """Template of the microkernels."""
-    body(a, w, rows, sum, out, row_count, a_row, a_phase, out_row, columns, low, high)  # noqa: F821
+    body(a, w, rows, sum, out, passes, a_row, a_phase, out_row, columns, low, high)  # noqa: F821
 
 
 @functools.cache
-def compile_microkernel(height, taps, lanes, itemsize, fma):
+def compile_microkernel(height, rows, taps, lanes, itemsize, fma):
     """The compiled microkernel of `height` output rows."""
 
     def emit_part(builder, values):
-        emit(height, taps, Emitter(builder, lanes, itemsize, fma), *values)
+        emit(height, rows, taps, Emitter(builder, lanes, itemsize, fma), *values)
 
-    shifts = "_".join(f"{phase}p{shift}" for phase, shift in taps)
-    name = f"planes_{height}_{shifts}_{lanes}x{itemsize}"
+    shifts = "_".join(f"{phase}p{shift}" for phase, shift in (*rows, *taps))
+    name = f"planes_{height}_{len(rows)}x{len(taps)}_{shifts}_{lanes}x{itemsize}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 
@@ -143,9 +153,19 @@ def pack_planes(call, g, first, end, panels):
             memory.copy(to + tap * call.itemsize, at, call.itemsize)
 
 
+@register_jitable
+def pass_count(g):
+    """Passes over a filter: one for all of its rows, or one for each where they are many."""
+    return 1 if g.R <= ROWS_TOGETHER else g.R
+
+
 @kernel()
 def write_rows(call, g, pitch, address):
-    """The row table: byte offset of the first buffered row that each filter row reads."""
+    """The row table: byte offset of the first row of each phase, or of each filter row's."""
+    if pass_count(g) == 1:
+        for a in range(g.phases_h):
+            memory.write(address + 8 * a, schedule.buffer_row(g, a, 0) * pitch)
+        return
     for r in range(g.R):
         memory.write(address + 8 * r, schedule.tap_row(g, r) * pitch)
 
@@ -186,7 +206,7 @@ def run_item(blob, origin, first, end, panels, scratch):
                 call.kernels, PLANES + min(PLANE_ROWS, rows - row), buffer + row * pitch,
                 panels + c * call.panel_group, scratch + call.runs,
                 call.bias + c * call.bias_panel, out + row * out_row,
-                g.R, pitch, phase, out_row, columns, low, high,
+                pass_count(g), pitch, phase, out_row, columns, low, high,
             )  # fmt: skip
         if staged:
             run_part(call.kernels, STORE_TILE, blob, scratch + call.staging, 1, n, p, q, c, 1)
