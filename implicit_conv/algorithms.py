@@ -196,8 +196,9 @@ def boxed(problem: Problem, m: int) -> Problem:
 
 def fills_by_groups(problem: Problem, lanes: int) -> bool:
     """Whether a vector holds the filters of whole groups, and their channels too."""
-    channels = problem.C // problem.groups
-    return problem.C == problem.K and 1 < channels <= lanes and lanes % channels == 0
+    channels, filters = problem.C // problem.groups, problem.K // problem.groups
+    fills = 1 < filters <= lanes and lanes % filters == 0
+    return problem.groups > 1 and fills and 1 <= channels <= filters
 
 
 def by_channels(problem: Problem) -> Problem:

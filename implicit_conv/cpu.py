@@ -65,7 +65,7 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
     if plan.planes:
         return Planes(*machine, **options)
     if plan.by_channels:
-        return Depthwise(*machine, group_channels=plan.group_channels, **options)
+        return Depthwise(*machine, group=(plan.group_channels, plan.group_filters), **options)
     return Fprop(*machine, **options)
 
 

@@ -259,9 +259,9 @@ def _group_lanes_plans(
     if not fills_by_groups(view, arch.lanes(view.itemsize)):
         return []
     view = by_channels(view)
-    tilings = group_lanes_candidates(view, arch)
-    channels = problem.C // problem.groups
-    costs = [group_lanes_estimate(view, arch, g, channels) for g in tilings]
+    group = problem.C // problem.groups, problem.K // problem.groups
+    tilings = group_lanes_candidates(view, arch, group)
+    costs = [group_lanes_estimate(view, arch, g, group[0]) for g in tilings]
     (cycles, chunk), g = min(zip(costs, tilings, strict=True))
     return [
         Plan(

@@ -150,6 +150,11 @@ class Plan:
         return self.problem.C // self.problem.groups
 
     @property
+    def group_filters(self) -> int:
+        """Filters of a group."""
+        return self.problem.K // self.problem.groups
+
+    @property
     def long_rows(self) -> bool:
         """Whether all pixels of a load tile are one row of lanes."""
         return self.pixel_lanes and integers.is_single_tap(self.geometry)

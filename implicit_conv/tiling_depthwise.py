@@ -59,22 +59,28 @@ def depthwise_candidates(
     }
     if in_place:  # the last block too fills a vector: more channels would be read than there are
         blocks = {size for size in blocks if not 0 < problem.C % size < lanes} or {whole}
-    return _tilings(problem, arch, {block} if block else blocks, in_place)
+    if block:
+        blocks = {block}
+    return _tilings(problem, arch, {(size, size) for size in blocks}, in_place)
 
 
 def _tilings(
-    problem: Problem, arch: CpuArch, blocks: set[int], in_place: bool, step_w: int | None = None
+    problem: Problem,
+    arch: CpuArch,
+    blocks: set[tuple[int, int]],
+    in_place: bool,
+    step_w: int | None = None,
 ) -> list[Geometry]:
-    """Tilings by these blocks of channels, whose input buffer fits its share of L2."""
+    """Tilings by blocks of (channels, filters), whose input buffer fits its share of L2."""
     lanes = arch.lanes(problem.itemsize)
     pixels = min(arch.tile_pixels, DEPTHWISE_PIXELS)
     tilings = [
         geometry(
             problem, tile=tile, tile_m=pixels if in_place else balanced(tile[2], pixels),
-            tile_c=block, tile_k=block, step_w=step_w,
+            tile_c=channels, tile_k=filters, step_w=step_w,
         )
         for tile in tiles(problem)
-        for block in sorted(blocks)
+        for channels, filters in sorted(blocks)
     ]  # fmt: skip
     limit = arch.l2_bytes * BUFFER_SHARE
     sizes = [depthwise_layout(g, problem.itemsize, lanes, in_place, False).total for g in tilings]
@@ -110,7 +116,7 @@ def _estimate(
 ) -> Estimate:
     """Likewise: a vector of sums of a pixel takes `pixel` cycles, a tile `beside` more."""
     pixels = g.tile_n * g.tile_p * g.tile_q
-    vectors = integers.ceil_div(min(g.tile_c, g.C), arch.lanes(problem.itemsize))
+    vectors = integers.ceil_div(min(g.tile_k, g.K), arch.lanes(problem.itemsize))
     calls = pixels / g.tile_q * integers.ceil_div(g.tile_q, g.tile_m)
     multiply = calls * (CALL_CYCLES + vectors * DEPTHWISE_VECTOR_CYCLES)
     multiply += pixels * vectors * pixel
@@ -120,17 +126,20 @@ def _estimate(
     return Estimate(items * (multiply + beside + ITEM_CYCLES) * idle, 1)
 
 
-def group_lanes_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
-    """Likewise for groups of a few channels, which are always copied: a buffer needs no rows of
-    its own for padding, and its pixels lie less far apart, in more of a cache's sets.
+def group_lanes_candidates(
+    problem: Problem, arch: CpuArch, group: tuple[int, int]
+) -> list[Geometry]:
+    """Likewise for groups of a few (channels, filters), which are always copied: a buffer needs no
+    rows of its own for padding, and its pixels lie less far apart, in more of a cache's sets.
     """
-    lanes = arch.lanes(problem.itemsize)
+    lanes, (channels, filters) = arch.lanes(problem.itemsize), group
     blocks = {
-        rounded_up(balanced(problem.C, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS
+        rounded_up(balanced(problem.K, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS
     }
     # Rows as they lie, so that taps of a filter row share what they read.
     by_row = problem.stride[1] == 2 <= problem.kernel[1] and problem.dilation[1] == 1
-    return _tilings(problem, arch, blocks, in_place=False, step_w=1 if by_row else None)
+    sizes = {(block // filters * channels, block) for block in blocks}
+    return _tilings(problem, arch, sizes, in_place=False, step_w=1 if by_row else None)
 
 
 def group_lanes_estimate(
@@ -144,7 +153,7 @@ def group_lanes_estimate(
     pixel = group_channels * max(taps / FMAS_PER_CYCLE * GROUP_FMAS, spread * SPREAD_CYCLES)
     cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
-    copied = elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_c, g.C)
+    copied = elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)
     cycles, chunk = _estimate(problem, arch, g, pixel, copied * cost)
     return Estimate(cycles + g.K * group_channels * taps * PACK_CYCLES[0], chunk)
 

@@ -39,11 +39,11 @@ def group_lanes_plan(case, threads=2, precision="standard", **machine):
 def cases(draw):
     pad = st.tuples(st.integers(-1, 3), st.integers(-1, 3))
     taps = st.sampled_from([1, 2, 3, 5, 7, 9])
-    channels = draw(st.sampled_from([2, 4, 8, 16]))
+    filters = draw(st.sampled_from([2, 4, 8, 16]))
     case = Case(
         N=draw(st.integers(1, 3)),
-        C=channels,
-        K=channels,
+        C=draw(st.sampled_from([filters, filters, *range(1, filters)])),
+        K=filters,
         groups=draw(st.sampled_from([2, 3, 7, 8, 17])),
         size=draw(st.tuples(st.integers(1, 14), st.integers(1, 40))),
         kernel=(draw(taps), draw(taps)),
@@ -91,26 +91,30 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
 
 @pytest.mark.parametrize("bits", [128, 256, 512])
 def test_vectors_hold_whole_groups(bits):
-    """Of 2 channels and more, as many filters, and no more than there are lanes."""
+    """Of 2 filters and more, and no more channels: these would not fit into a vector."""
 
-    def lanes_are_groups(channels, filters=None, groups=6, **options):
-        case = Case(C=channels, K=filters or channels, groups=groups, padding=SAME, **options)
+    def lanes_are_groups(channels, filters, groups=6, **options):
+        case = Case(C=channels, K=filters, groups=groups, padding=SAME, **options)
         return group_lanes_plan(case, vector_bits=bits).group_lanes
 
     for dtype, size in ("float32", 4), ("float64", 8), ("bfloat16", 4):
         lanes = bits // 8 // size
-        fitting = {m for m in range(1, 40) if lanes_are_groups(m, dtype=dtype)}
-        assert fitting == {m for m in (2, 4, 8, 16) if m <= lanes}
-    assert not lanes_are_groups(4, filters=8)
-    assert lanes_are_groups(4, groups=2)
+        fitting = {k for k in range(1, 40) if lanes_are_groups(k, k, dtype=dtype)}
+        assert fitting == {k for k in (2, 4, 8, 16) if k <= lanes}
+    fitting = {c for c in range(1, 8) if lanes_are_groups(c, 4)}
+    assert fitting == {1, 2, 3, 4}
+    assert lanes_are_groups(4, 4, groups=2)
+    assert not lanes_are_groups(4, 4, groups=1)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_executed_loads_are_the_planned_ones(layout, stride):
+@pytest.mark.parametrize("channels", [1, 4])
+def test_executed_loads_are_the_planned_ones(layout, stride, channels):
     case = Case(
-        N=2, C=4, K=4, groups=10, size=(9, 20), padding=SAME, stride=(stride, stride), layout=layout
-    )
+        N=2, C=channels, K=4, groups=10, size=(9, 20), padding=SAME, stride=(stride, stride),
+        layout=layout,
+    )  # fmt: skip
     x, w = case.arrange(*case.inputs(0))
     plan = group_lanes_plan(case)
     assert plan.group_lanes
@@ -128,7 +132,7 @@ def test_threads_and_tiles_leave_the_bits_alone():
 
 
 def test_filters_packed_for_other_groups_are_refused():
-    """Though both have as many channels and numbers."""
+    """Though both have as many channels and filters."""
     packed = group_lanes_plan(Case(C=4, K=4, groups=8)).pack(np.ones((32, 4, 3, 3), np.float32))
     other = group_lanes_plan(Case(C=2, K=2, groups=16))
     with pytest.raises(ValueError, match="packed"):
@@ -137,6 +141,8 @@ def test_filters_packed_for_other_groups_are_refused():
 
 def test_it_is_chosen_for_groups_of_few_channels_but_not_for_strict(monkeypatch):
     monkeypatch.undo()
+    multiplied = plan_conv2d((1, 28, 28, 48), (96, 1, 3, 3), padding=1, groups=48, layout="NHWC")
+    assert multiplied.group_lanes
     shapes = (1, 56, 56, 128), (128, 4, 3, 3)
     for options in {}, {"stride": 2}, {"dtype": "bfloat16"}:
         plan = plan_conv2d(*shapes, padding=1, groups=32, layout="NHWC", **options)

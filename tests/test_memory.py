@@ -163,7 +163,8 @@ def draw(rng, algorithm):
     if algorithm == "depthwise":
         channels, filters, groups = 1, 1, channels + 1
     elif algorithm in ("implicit_gemm", "pointwise") and pick(0, 0, 1):  # may share vectors
-        channels = filters = pick(2, 4, 8)
+        filters = pick(2, 4, 8)
+        channels = pick(filters, filters, *range(1, filters))
         groups = pick(2, 3, 5, 9)
     case = Case(
         N=pick(1, 1, 3), C=channels, K=filters, groups=groups,

@@ -2,8 +2,8 @@
 
     y[pixel, k] = sum over taps of x[pixel + tap, k] * w[tap, k]
 
-Likewise for groups of a few channels and as many filters, several of them in a vector: lane k then
-takes each channel of its own group in turn, out of the vector of channels that holds lane k.
+Likewise for groups of a few channels and filters, several of them in a vector: lane k then takes
+each channel of its own group in turn, out of a vector that begins with the first group's.
 
     y[pixel, k] = sum over c, taps of x[pixel + tap, group(k) + c] * w[c, tap, k]
 
@@ -63,8 +63,8 @@ SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.flo
 
 
 def emit(pixels, row, group, e, *values):
-    """Sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of channels, which
-    are those of whole groups, `group` channels each.
+    """Sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of filters: those
+    of whole groups, each of `group` = (channels, filters).
 
     The tap table holds (byte offset from `a`, byte offset from `w`) of each tap; or, where `row` is
     (taps, stride), of the first tap of each filter row: its taps then share what they read.
@@ -77,6 +77,7 @@ def emit(pixels, row, group, e, *values):
     base_step = builder.mul(at["a_pixel"], i64(PIXELS_PER_BASE))
     a_tile = builder.mul(at["a_pixel"], i64(pixels * (row[1] if row else 1)))
     out_tile = builder.mul(at["out_pixel"], i64(pixels))
+    group_channels, group_filters = group
 
     def neighbours(source, count, c):
         """`count` vectors, a_pixel apart; channel c of each group in all of the group's lanes."""
@@ -84,7 +85,7 @@ def emit(pixels, row, group, e, *values):
             if p and p % PIXELS_PER_BASE == 0:
                 source = e.opaque(e.at(source, base_step))
             value = e.load(e.at(source, builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))))
-            yield e.lane_of_each(value, group, c)
+            yield value if group == (1, 1) else e.repeat_lanes(value, *group, c)
 
     def add_tap(source, filters, total, c):
         weight = e.load(filters)
@@ -106,13 +107,15 @@ def emit(pixels, row, group, e, *values):
         offset = builder.mul(index, i64(e.lanes * e.itemsize))
         over = builder.icmp_signed(">", offset, at["last"])
         offset = builder.select(over, at["last"], offset)
-        activations, filters = e.at(a, offset), e.at(w, offset)
+        groups = builder.udiv(offset, i64(group_filters))
+        activations = e.at(a, builder.mul(groups, i64(group_channels)))
+        filters = e.at(w, offset)
 
         def tap(index, total):
             entry = e.at(taps, builder.mul(index, i64(16)))
             source = e.at(activations, builder.load(e.pointer(entry, I64)))
             place = e.at(filters, builder.load(e.pointer(e.at(entry, 8), I64)))
-            for c in range(group):  # read anew for each: there are too few registers to keep them
+            for c in range(group_channels):  # pixels are read anew for each: they fill no registers
                 source = e.opaque(source)
                 total = (add_row if row else add_tap)(source, place, total, c)
                 place = e.at(place, at["w_channel"])
@@ -155,7 +158,7 @@ def compile_microkernel(pixels, row, group, lanes, itemsize, fma):
         emit(pixels, row, group, Emitter(builder, lanes, itemsize, fma), *values)
 
     by_row = f"_row{row[0]}s{row[1]}" if row else ""
-    together = f"_groups_of_{group}" if group > 1 else ""
+    together = "" if group == (1, 1) else "_groups_of_{}_{}".format(*group)
     name = f"depthwise_{pixels}{by_row}{together}_{lanes}x{itemsize}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
@@ -164,19 +167,19 @@ def pack_channels(blob, block, panels):
     """Template of the part that packs one block of filters; lanes past the last one are zero."""
     call, g = fields(blob).call, fields(blob).geometry
     size = element_bytes  # noqa: F821, bound
-    channels = min(g.tile_c, g.C - block * g.tile_c)
-    pitch = schedule.ceil_div(channels, call.lanes) * call.lanes * call.itemsize
+    filters = min(g.tile_k, g.K - block * g.tile_k)
+    pitch = schedule.ceil_div(filters, call.lanes) * call.lanes * call.itemsize
     target = panels + block * call.panel_group
-    source = call.w + block * g.tile_c * call.w_k
+    source = call.w + block * g.tile_k * call.w_k
     taps = g.R * g.S
     elements = call.group_channels * taps
     memory.zero(target, elements * pitch)
     rows_follow = g.R == 1 or call.w_r == g.S * size
     channels_follow = call.group_channels == 1 or call.w_c == taps * size
     if channels_follow and rows_follow and (g.S == 1 or call.w_s == size):
-        for k in range(0, channels, call.lanes):
+        for k in range(0, filters, call.lanes):
             for element in range(0, elements, call.lanes):
-                rows, columns = min(call.lanes, channels - k), min(call.lanes, elements - element)
+                rows, columns = min(call.lanes, filters - k), min(call.lanes, elements - element)
                 at, to = k * call.w_k + element * size, element * pitch + k * call.itemsize
                 transpose_block(  # noqa: F821, bound
                     call.kernels, 1, source + at, call.w_k, target + to, pitch, rows, columns
@@ -185,7 +188,7 @@ def pack_channels(blob, block, panels):
     for element in range(elements):
         c, tap = divmod(element, taps)
         at = source + c * call.w_c + tap // g.S * call.w_r + tap % g.S * call.w_s
-        for k in range(channels):
+        for k in range(filters):
             to = target + element * pitch + k * call.itemsize
             move_element(to, at + k * call.w_k)  # noqa: F821, bound
 
@@ -202,13 +205,13 @@ def compile_pack_channels(lanes, form):
 
 
 @kernel()
-def write_taps(call, g, channels, r, r_end, address):
+def write_taps(call, g, pixel, w_tap, r, r_end, address):
     """Tap tables of the filter rows r .. r_end - 1: of all taps, column by column (so that those of
     neighbouring columns stand together), then of the first tap of each row.
+
+    A buffered pixel has `pixel` bytes, the filters of a tap `w_tap`.
     """
-    pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
-    w_tap = schedule.ceil_div(channels, call.lanes) * call.lanes * call.itemsize
     rows = address + 16 * g.R * g.S
     for j in range(g.S):
         for i in range(r, r_end):
@@ -290,27 +293,27 @@ def sum_row_in_place(call, g, span, rows, a, q, inner, end, out):
 
 @kernel()
 def run_item(blob, origin, block, panels, scratch):
-    """One load tile and one block of channels."""
+    """One load tile and one block of channels, and of the filters that see them."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     images, rows, columns = schedule.tile_extent(g, n, p, q)
-    c = block * g.tile_c
-    channels = min(g.tile_c, g.C - c)
-    width = schedule.ceil_div(channels, call.lanes) * call.lanes
+    c, k = block * g.tile_c, block * g.tile_k
+    channels, filters = min(g.tile_c, g.C - c), min(g.tile_k, g.K - k)
+    width = schedule.ceil_div(filters, call.lanes) * call.lanes
     run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, channels)
     pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
     a_step = schedule.column_step(g) * pixel
     low, high = bounds(call)
-    staged = call.staged or channels < call.lanes
+    staged = call.staged or filters < call.lanes
     staging, step = scratch + call.staging, width * call.itemsize
     out = (staging, rows * columns * step, columns * step, step)  # address, byte strides
     if not staged:
-        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + c * call.y_k
+        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + k * call.y_k
         out = (y, call.y_n, call.y_p, call.y_q)
     weights = panels + block * call.panel_group
     sums, taps = call.bias + block * call.bias_panel, scratch + call.runs
-    vectors, last = width // call.lanes, max(0, channels - call.lanes) * call.itemsize
+    vectors, last = width // call.lanes, max(0, filters - call.lanes) * call.itemsize
     ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x_h if call.in_place else 0
     w_channel = g.R * g.S * step
     span = Span(weights, sums, taps, vectors, last, ahead, step, w_channel, out[3], low, high)
@@ -320,7 +323,7 @@ def run_item(blob, origin, block, panels, scratch):
     table = taps + 16 * g.R * g.S if by_row else taps
     inner = inner_columns(g, q, q + columns)
     known = (0, g.R)
-    write_taps(call, g, channels, known[0], known[1], taps)
+    write_taps(call, g, pixel, step, known[0], known[1], taps)
     for image in range(images):
         for row in range(rows):
             to = out[0] + image * out[1] + row * out[2]
@@ -328,7 +331,7 @@ def run_item(blob, origin, block, panels, scratch):
                 needed = schedule.valid_rows(g, p + row, 1)
                 if needed != known:
                     known = needed
-                    write_taps(call, g, channels, known[0], known[1], taps)
+                    write_taps(call, g, pixel, step, known[0], known[1], taps)
                 a = call.x + (n + image) * call.x_n + c * call.x_c - g.pad_w * call.x_w
                 a += ((p + row) * g.stride_h - g.pad_h) * call.x_h
                 to -= q * span.out_pixel
@@ -338,7 +341,7 @@ def run_item(blob, origin, block, panels, scratch):
                 a = scratch + (image * schedule.image_rows(g) + row) * pitch
                 sum_pixels(call, g, span, slot, table, count, a, a_step, a_pixel, to, columns)
     if staged:
-        run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, c, channels)
+        run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, k, filters)
 
 
 def depthwise(blob, thread):

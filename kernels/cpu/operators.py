@@ -100,20 +100,20 @@ class Winograd(Operator):
 
 
 class Depthwise(Operator):
-    """Depthwise, or groups of `group_channels` channels and filters: `g` takes all groups as
-    channels of one, a panel is a block of channels.
+    """Depthwise, or groups of `group` = (channels, filters): `g` takes all groups as channels of
+    one, a panel is the filters of a block of channels.
     """
 
-    def __init__(self, *arguments, group_channels=1, **options):
-        self.group_channels = group_channels
+    def __init__(self, *arguments, group=(1, 1), **options):
+        self.group = group
         super().__init__(*arguments, **options)
-        packed = self.g, self.itemsize, group_channels
+        packed = self.g, self.itemsize, group[0]
         self.packs_in_loop = depthwise_packs(*packed)
         self.group_bytes = depthwise_panel_bytes(*packed)  # of a channel block
         self.packed_bytes = depthwise_packed_bytes(*packed)
         self.constant |= {
             "panel_group": self.group_bytes, "row_kernels": self._row() is not None,
-            "group_channels": group_channels,
+            "group_channels": group[0],
         }  # fmt: skip
 
     def _require_for_filters(self, w, axes):
@@ -131,7 +131,7 @@ class Depthwise(Operator):
         parts = {table.PACK_BLOCK: depthwise.compile_pack_channels(self.lanes, self.form)}
         return parts | {
             slot + height: depthwise.compile_microkernel(
-                height, kind, self.group_channels, self.lanes, self.itemsize, self.fma
+                height, kind, self.group, self.lanes, self.itemsize, self.fma
             )
             for slot, kind, heights in kinds
             for height in heights
@@ -154,7 +154,7 @@ class Depthwise(Operator):
 
     def _layout(self, packs):
         return depthwise_layout(
-            self.g, self.itemsize, self.lanes, self.in_place, packs, self.group_channels
+            self.g, self.itemsize, self.lanes, self.in_place, packs, self.group[0]
         )
 
     def _packing_layout(self):

@@ -95,7 +95,7 @@ def depthwise_layout(
     pixels = g.tile_n * g.tile_p * g.tile_q
     return ScratchLayout(
         buffer=0 if in_place else buffer_bytes(g, itemsize) + lanes * itemsize,
-        staging=pixels * g.tile_c * itemsize,
+        staging=pixels * g.tile_k * itemsize,
         runs=16 * g.R * (g.S + 1),
         packing=0,
         panel=depthwise_packed_bytes(g, itemsize, group_channels) if packs else 0,
@@ -200,7 +200,7 @@ def register_filters(g: Geometry, lanes: int) -> int:
 
 def depthwise_panel_bytes(g: Geometry, itemsize: int, group_channels: int = 1) -> int:
     """Packed filters of one block of channels, a multiple of vectors."""
-    return group_channels * g.R * g.S * g.tile_c * itemsize
+    return group_channels * g.R * g.S * g.tile_k * itemsize
 
 
 def depthwise_packed_bytes(g: Geometry, itemsize: int, group_channels: int = 1) -> int:

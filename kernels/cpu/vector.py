@@ -135,11 +135,9 @@ class Emitter:
     def constant(self, value):
         return ir.Constant(self.vector, [float(value)] * self.lanes)
 
-    def lane_of_each(self, value, count, lane):
-        """A vector that repeats lane `lane` of each `count` lanes of `value` in all of them."""
-        if count == 1:
-            return value
-        lanes = [first + lane for first in range(0, self.lanes, count) for _ in range(count)]
+    def repeat_lanes(self, value, step, times, first):
+        """Lanes first, first + step, ... of `value`, each of them `times` in a row."""
+        lanes = [lane // times * step + first for lane in range(self.lanes)]
         return self.builder.shuffle_vector(value, value, ir.Constant(self.words, lanes))
 
     def narrow(self, double):
