@@ -116,7 +116,7 @@ def plan(
         for name in served
         for made in _plans(problem, arch, precision, name, collapse, in_place, block)
     ]
-    if precision != "strict" and in_place and "depthwise" in served:  # copied, it has no border
+    if precision != "strict" and in_place and "depthwise" in served:  # or copied, channels together
         plans += _plans(problem, arch, precision, "depthwise", collapse, False, block)
     if collapse and in_place:  # else: the like of a plan, for other strides, by the same panels
         plans += _other_lanes(problem, arch, precision, served)
@@ -154,14 +154,14 @@ def _plans(
     summed, pairs, amx = _summed(problem, arch, algorithm)
     view = _view(summed, algorithm, collapse)
     machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
-    in_place = in_place and _in_place(view, algorithm, arch)
+    lies_as_is, in_place = in_place, in_place and _in_place(view, algorithm, arch)
     if m:
         tilings = boxed_candidates(view, arch, m)
         costs = [boxed_estimate(view, arch, g, m) for g in tilings]
     elif algorithm == "gemm_im2col":
         tilings = [whole(view, arch)]
         costs = [columns_estimate(view, arch, gemm_im2col.workspace_bytes(view))]
-    elif algorithm == "depthwise" and by_planes(view, arch):
+    elif algorithm == "depthwise" and lies_as_is and by_planes(view, arch):
         tilings = plane_candidates(view, arch)
         costs = [plane_estimate(view, arch, g) for g in tilings]
     elif algorithm == "depthwise":

@@ -8,6 +8,7 @@ from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
     buffer_bytes,
     depthwise_layout,
+    pass_count,
     planes_layout,
 )
 from implicit_conv.kernels.geometry import Geometry
@@ -41,6 +42,8 @@ BUFFER_CYCLES = 0.45  # of an element of a channels-last buffer, and of its way 
 CALL_CYCLES = 30  # a microkernel of few sums
 GROUP_FMAS = 1.15  # time of an FMA of group lanes, with its share in what is between
 SPREAD_CYCLES = 1  # loading a vector and repeating a channel of each group in it
+SWAP_CYCLES = 0.6  # of an element that is transposed on the way to a buffer, or from it
+PLANE_TAP_CYCLES = (0.6, 1.6)  # of a vector of pixels: in one pass over the filter, in several
 PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 
@@ -96,7 +99,7 @@ def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: b
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     beside = elements * BUFFER_CYCLES
     if problem.layout == "NCHW":
-        beside = (elements + g.tile_n * g.tile_p * g.tile_q * g.tile_c) * TRANSPOSE_CYCLES
+        beside = (elements + g.tile_n * g.tile_p * g.tile_q * g.tile_c) * SWAP_CYCLES
     if in_place:
         rows, vectors = g.tile_n * g.tile_p, g.tile_c / arch.lanes(problem.itemsize)
         taps = border_columns(g) * g.tile_q / g.Q * BORDER_TAPS * g.R * g.S
@@ -182,9 +185,10 @@ def plane_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
 
 
 def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
-    """Cycles of one core: rows copied, an FMA a tap and vector, loads of the taps."""
+    """Cycles of one core: rows copied, an FMA a tap and vector, vectors shifted for the taps."""
     vectors = g.tile_p * integers.ceil_div(g.tile_q, arch.lanes(problem.itemsize))
-    multiply = vectors * (g.R * g.S / LOADS_PER_CYCLE + PLANE_VECTOR_CYCLES) + CALL_CYCLES
+    tap = PLANE_TAP_CYCLES[pass_count(g.R, g.S) > 1]
+    multiply = vectors * (g.R * g.S * tap + PLANE_VECTOR_CYCLES) + CALL_CYCLES
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     load = integers.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
     items = integers.tile_count(g) * g.C

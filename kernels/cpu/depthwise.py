@@ -58,7 +58,7 @@ ARGUMENTS = (
     "tiles",  # register tiles, one behind the other
     "ahead",  # bytes from `a` to the row that the next output row reads first
 )
-ROW_TAPS = 7  # of a filter row whose weights are kept in registers, at most
+ROW_TAPS = 128  # of a filter row, times channels, that is unrolled, at most
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
@@ -93,14 +93,21 @@ def emit(pixels, row, group, e, *values):
         return [e.multiply_add(v, weight, t) for v, t in zip(values, total, strict=True)]
 
     def add_row(source, filters, total, c):
+        """By as many taps at a time as have their weights in registers, beside the sums."""
         taps, stride = row
         total = list(total)
-        weights = [e.load(e.at(filters, builder.mul(at["w_tap"], i64(s)))) for s in range(taps)]
-        for i, value in enumerate(neighbours(source, (pixels - 1) * stride + taps, c)):
-            for s in range(taps):
-                p, between = divmod(i - s, stride)
-                if between == 0 and 0 <= p < pixels:
-                    total[p] = e.multiply_add(value, weights[s], total[p])
+        parts = -(-taps // (e.registers - pixels - 2))
+        for part in range(parts):
+            first, end = taps * part // parts, taps * (part + 1) // parts
+            places = [builder.mul(at["w_tap"], i64(s)) for s in range(first, end)]
+            weights = [e.load(e.at(filters, place)) for place in places]
+            start = e.at(source, builder.mul(at["a_pixel"], i64(first)))
+            read = (pixels - 1) * stride + end - first
+            for i, value in enumerate(neighbours(e.opaque(start), read, c)):
+                for s, weight in enumerate(weights):
+                    p, between = divmod(i - s, stride)
+                    if between == 0 and 0 <= p < pixels:
+                        total[p] = e.multiply_add(value, weight, total[p])
         return total
 
     def vector(index, a, out):

@@ -30,6 +30,7 @@ from implicit_conv.kernels.cpu.sizes import (
     depthwise_packs,
     depthwise_panel_bytes,
     long_row_bytes,
+    pass_count,
     pixel_lanes_layout,
     planes_layout,
     register_filters,
@@ -142,7 +143,8 @@ class Depthwise(Operator):
         g = self.g
         stride = g.stride_w if self.in_place else schedule.column_step(g)
         together = g.dilation_w == 1 and (self.in_place or g.phases_w == 1)
-        if not together or stride > 2 or not 2 <= g.S <= depthwise.ROW_TAPS:
+        unrolled = g.S * self.group[0] <= depthwise.ROW_TAPS
+        if not together or stride > 2 or g.S < 2 or not unrolled:
             return None
         return g.S, stride
 
@@ -185,7 +187,7 @@ class Planes(Depthwise):
         }
         taps = tuple(column_tap(self.g, s) for s in range(self.g.S))
         rows = tuple(row_tap(self.g, r) for r in range(self.g.R))
-        if planes.pass_count(self.g) > 1:
+        if pass_count(self.g.R, self.g.S) > 1:
             rows = ((0, 0),)
         parts = {
             table.PLANES + height: planes.compile_microkernel(

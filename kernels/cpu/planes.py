@@ -18,14 +18,13 @@ import functools
 
 from llvmlite import ir
 from numba import types
-from numba.extending import register_jitable
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.plane_loads import load_plane, phase_bytes
-from implicit_conv.kernels.cpu.sizes import PLANE_ROWS
+from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, pass_count
 from implicit_conv.kernels.cpu.table import (
     PLANES,
     STORE_TILE,
@@ -49,7 +48,7 @@ ARGUMENTS = (
     "out_row",
     "columns",
 )
-ROWS_TOGETHER = 7  # filter rows of a pass, whose weights of a column are kept in registers
+passes = kernel()(pass_count)
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
@@ -153,16 +152,10 @@ def pack_planes(call, g, first, end, panels):
             memory.copy(to + tap * call.itemsize, at, call.itemsize)
 
 
-@register_jitable
-def pass_count(g):
-    """Passes over a filter: one for all of its rows, or one for each where they are many."""
-    return 1 if g.R <= ROWS_TOGETHER else g.R
-
-
 @kernel()
 def write_rows(call, g, pitch, address):
     """The row table: byte offset of the first row of each phase, or of each filter row's."""
-    if pass_count(g) == 1:
+    if passes(g.R, g.S) == 1:
         for a in range(g.phases_h):
             memory.write(address + 8 * a, schedule.buffer_row(g, a, 0) * pitch)
         return
@@ -206,7 +199,7 @@ def run_item(blob, origin, first, end, panels, scratch):
                 call.kernels, PLANES + min(PLANE_ROWS, rows - row), buffer + row * pitch,
                 panels + c * call.panel_group, scratch + call.runs,
                 call.bias + c * call.bias_panel, out + row * out_row,
-                pass_count(g), pitch, phase, out_row, columns, low, high,
+                passes(g.R, g.S), pitch, phase, out_row, columns, low, high,
             )  # fmt: skip
         if staged:
             run_part(call.kernels, STORE_TILE, blob, scratch + call.staging, 1, n, p, q, c, 1)

@@ -8,6 +8,8 @@ from implicit_conv.kernels.geometry import Geometry
 
 LINE = 64  # bytes of a cache line; every part begins on one
 PLANE_ROWS = 8  # output rows of a register tile: enough sums to hide the latency of an FMA
+ROWS_TOGETHER = 16  # filter rows of a pass over planes, at most
+TAPS_TOGETHER = 128  # likewise taps, which are unrolled
 LOAD_BYTES = 40  # an entry of the table of loads
 FAR_INPUT_BYTES = 1 << 20  # of planes that come from beyond L2, where they are long enough
 FAR_PLANE_BYTES = 1 << 10  # for prefetchers to lose them from one to the next
@@ -110,6 +112,14 @@ def planes_layout(g: Geometry, itemsize: int, lanes: int, packs: bool) -> Scratc
         buffer=2 * rows * schedule.plane_vectors(g, lanes) * lanes * itemsize,
         runs=8 * g.R, loads=8 + LOAD_BYTES * rows,
     )  # fmt: skip
+
+
+def pass_count(filter_rows: int, filter_columns: int) -> int:
+    """Passes of a microkernel of planes over a filter: one for all of its rows, whose weights of a
+    column are kept in registers, or one for each of them.
+    """
+    taps = filter_rows * filter_columns
+    return 1 if filter_rows <= ROWS_TOGETHER and taps <= TAPS_TOGETHER else filter_rows
 
 
 def pixel_lanes_layout(

@@ -57,6 +57,11 @@ class Emitter:
         return ir.VectorType(self.scalar, self.lanes)
 
     @property
+    def registers(self):
+        """How many vectors the CPU holds, at least."""
+        return 32 if self.lanes * self.itemsize == 64 else 16
+
+    @property
     def words(self):
         """The type of vectors of 32-bit integers."""
         return ir.VectorType(I32, self.lanes)
