@@ -49,6 +49,22 @@ def test_integers_are_exact(case, seed, precision):
     np.testing.assert_array_equal(to_nchw(y, case.layout).astype(float), expected)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_large_filters_are_exact(layout, stride, dilation):
+    """Of more rows than planes take at once, and more columns than there are registers."""
+    case = Case(
+        N=1, groups=17, size=(45, 70), kernel=(18, 35), stride=(stride, stride), layout=layout,
+        dilation=(dilation, dilation), padding=((9, 9), (17, 17)),
+    )  # fmt: skip
+    x, w = case.inputs(0, integers=True)
+    arrays = case.arrange(x, w)
+    for precision in "strict", "standard":
+        y = conv2d(*arrays, **case.options, algorithm="depthwise", precision=precision)
+        np.testing.assert_array_equal(to_nchw(y, layout), case.reference(x, w))
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("channels", [5, 16, 37])
 def test_epilogue_strides_and_bits(layout, channels):
