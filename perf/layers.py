@@ -23,6 +23,14 @@ MOBILENET_V2 = (
     (6, 320, 1, 1),
 )  # fmt: skip
 
+# Xie et al., "Aggregated Residual Transformations for Deep Neural Networks" (2017), table 1,
+# ResNeXt-50 (32 x 4d), strides as in ResNet-50 above: (width of the 3x3, input size, stride).
+RESNEXT50_GROUPS = 32
+RESNEXT50_STAGES = ((128, 56, 1), (256, 56, 2), (512, 28, 2), (1024, 14, 2))
+
+# Liu et al., "A ConvNet for the 2020s" (2022), section 3, ConvNeXt-T: (channels, size) of a stage.
+CONVNEXT_STAGES = ((96, 56), (192, 28), (384, 14), (768, 7))
+
 # Simonyan and Zisserman, "Very Deep Convolutional Networks" (2014), table 1, column D:
 # (filters, convolutions) between poolings.
 VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
@@ -36,30 +44,32 @@ GPU_BATCH = 64
 
 
 def layer(
-    c: int, k: int, size: int, taps: int = 1, stride: int = 1, pad: int | None = None
-) -> Suite:
-    """One square layer under its name; padded by half the filter unless told otherwise."""
+    c: int, k: int, size: int, taps: int = 1, stride: int = 1, pad: int | None = None,
+    groups: int = 1,
+) -> Suite:  # fmt: skip
+    """One square layer under its name, `c` channels and `k` filters in all; padded by half the
+    filter unless told otherwise.
+    """
     low = taps // 2 if pad is None else pad
     case = Case(
-        C=c, K=k, size=(size, size), kernel=(taps, taps), stride=(stride, stride),
-        padding=((low, low), (low, low)),
+        C=c // groups, K=k // groups, groups=groups, size=(size, size), kernel=(taps, taps),
+        stride=(stride, stride), padding=((low, low), (low, low)),
     )  # fmt: skip
     return {name_of(case): case}
 
 
-def depthwise(channels: int, size: int, stride: int) -> Suite:
-    """A depthwise 3x3 layer: one filter for each channel."""
-    case = Case(
-        C=1, K=1, groups=channels, size=(size, size), kernel=(3, 3), stride=(stride, stride),
-        padding=((1, 1), (1, 1)),
-    )  # fmt: skip
-    return {name_of(case): case}
+def depthwise(channels: int, size: int, stride: int = 1, taps: int = 3) -> Suite:
+    """A depthwise layer: one filter for each channel."""
+    return layer(channels, channels, size, taps, stride, groups=channels)
 
 
 def name_of(case: Case) -> str:
     """Such as "3x3/2 128-256 @56": taps, stride, channels, filters, input size."""
     stride = f"/{case.stride[0]}" if case.stride[0] > 1 else ""
-    channels = f"dw {case.groups}" if case.groups > 1 else f"{case.C}-{case.K}"
+    channels = f"{case.C * case.groups}-{case.K * case.groups}"
+    if case.groups > 1:
+        single = case.C == case.K == 1
+        channels = f"dw {case.groups}" if single else f"{channels} g{case.groups}"
     return f"{case.kernel[0]}x{case.kernel[1]}{stride} {channels} @{case.size[0]}"
 
 
@@ -94,6 +104,26 @@ def mobilenet() -> Suite:
             suite |= layer(wide, filters, size)
             channels = filters
     return suite | layer(channels, 1280, size)
+
+
+def resnext50() -> Suite:
+    """The grouped 3x3 layers of ResNeXt-50; its others are of ResNet-50's kind."""
+    suite: Suite = {}
+    for width, size, stride in RESNEXT50_STAGES:
+        for place, step in ((size, stride), (size // stride, 1)):
+            suite |= layer(width, width, place, 3, step, groups=RESNEXT50_GROUPS)
+    return suite
+
+
+def convnext() -> Suite:
+    """The layers of ConvNeXt-T: stem, depthwise 7x7, pointwise pairs, 2x2 between stages."""
+    suite = layer(3, CONVNEXT_STAGES[0][0], 224, 4, 4, pad=0)
+    for stage, (channels, size) in enumerate(CONVNEXT_STAGES):
+        if stage:
+            suite |= layer(channels // 2, channels, 2 * size, 2, 2, pad=0)
+        suite |= depthwise(channels, size, taps=7)
+        suite |= layer(channels, 4 * channels, size) | layer(4 * channels, channels, size)
+    return suite
 
 
 def vgg() -> Suite:
@@ -139,8 +169,8 @@ def gpu() -> Suite:
 
 
 SUITES = {
-    "resnet50": resnet50, "mobilenet": mobilenet, "vgg": vgg, "unet": unet, "small": small,
-    "gpu": gpu,
+    "resnet50": resnet50, "resnext50": resnext50, "mobilenet": mobilenet, "convnext": convnext,
+    "vgg": vgg, "unet": unet, "small": small, "gpu": gpu,
 }  # fmt: skip
 
 
