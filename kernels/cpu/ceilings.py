@@ -14,7 +14,7 @@ from implicit_conv.kernels.cpu.call import Call, blob_of
 from implicit_conv.kernels.cpu.launch import ENTRY, launch
 from implicit_conv.kernels.cpu.pool import aligned_bytes
 from implicit_conv.kernels.cpu.table import compile_emitted, compile_part
-from implicit_conv.kernels.cpu.vector import BYTES, Emitter
+from implicit_conv.kernels.cpu.vector import BYTES, Emitter, vectors_name
 from implicit_conv.kernels.geometry import Geometry
 
 CHAINS = 12  # independent sums: latency 4 x 2 FMAs a cycle needs 8; 16 registers hold 12
@@ -60,7 +60,7 @@ def copy_share(blob, thread):
 
 @functools.cache
 def _compile_fmas(lanes, itemsize, fma, pairs):
-    name = f"fmas_{lanes}x{itemsize}{'' if fma else '_no_fma'}{'_pairs' if pairs else ''}"
+    name = f"fmas_{vectors_name(lanes, itemsize, fma)}{'_pairs' if pairs else ''}"
     emit = functools.partial(emit_fmas, lanes, itemsize, fma, pairs)
     return compile_emitted(ENTRY, fmas, name, emit)
 

@@ -33,7 +33,7 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.transpose import exchange
-from implicit_conv.kernels.cpu.vector import BYTES, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.work import bounds, compile_operator
 
 ARGUMENTS = (
@@ -161,7 +161,7 @@ def compile_microkernel(pixels, filters, dtype, lanes, itemsize, fma):
     def emit_part(builder, values):
         emit(pixels, filters, dtype, Emitter(builder, lanes, itemsize, fma), *values)
 
-    name = f"channel_lanes_{pixels}x{filters}_{dtype}_{lanes}x{itemsize}"
+    name = f"channel_lanes_{pixels}x{filters}_{dtype}_{vectors_name(lanes, itemsize, fma)}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 

@@ -39,7 +39,7 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
-from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.work import bounds
 
 ARGUMENTS = (
@@ -166,7 +166,7 @@ def compile_microkernel(pixels, row, group, lanes, itemsize, fma):
 
     by_row = f"_row{row[0]}s{row[1]}" if row else ""
     together = "" if group == (1, 1) else "_groups_of_{}_{}".format(*group)
-    name = f"depthwise_{pixels}{by_row}{together}_{lanes}x{itemsize}"
+    name = f"depthwise_{pixels}{by_row}{together}_{vectors_name(lanes, itemsize, fma)}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 

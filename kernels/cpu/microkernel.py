@@ -21,7 +21,7 @@ from numba import types
 
 from implicit_conv.kernels.cpu import storage
 from implicit_conv.kernels.cpu.table import compile_emitted
-from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64, vectors_name
 
 UNROLL = 4
 PREFETCH_BYTES = 2048  # how far ahead of the FMAs the panel is asked for
@@ -228,7 +228,8 @@ def microkernel(
 @functools.cache
 def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
-    name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.lanes}x{tile.itemsize}"
+    name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_"
+    name += vectors_name(tile.lanes, tile.itemsize, tile.fma)
     name += f"{'_pairs' if tile.pairs else ''}{tile.y and f'_{tile.y}'}"
     name += ("_far" if tile.far else "") + ("_fresh" if tile.fresh else "")
     return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile))

@@ -12,7 +12,7 @@ from numba import types
 from implicit_conv.kernels.cpu import transpose
 from implicit_conv.kernels.cpu.microkernel import PIXELS_PER_BASE
 from implicit_conv.kernels.cpu.table import compile_emitted
-from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64, vectors_name
 
 ARGUMENTS = (
     "w",  # addresses: first filter, buffer, offset of each element's view, initial sums, output
@@ -136,6 +136,6 @@ def compile_microkernel(tile, lanes, itemsize, fma):
     def emit_part(builder, values):
         emit(tile, Emitter(builder, lanes, itemsize, fma), *values)
 
-    name = f"pixel_lanes_{tile.filters}x{tile.height}_{lanes}x{itemsize}"
+    name = f"pixel_lanes_{tile.filters}x{tile.height}_{vectors_name(lanes, itemsize, fma)}"
     name += "_together" * tile.together + "_long_row" * tile.long_row + "_ahead" * tile.ahead
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)

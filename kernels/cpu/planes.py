@@ -33,7 +33,7 @@ from implicit_conv.kernels.cpu.table import (
     compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.work import bounds
 
 ARGUMENTS = (
@@ -132,7 +132,7 @@ def compile_microkernel(height, rows, taps, lanes, itemsize, fma):
         emit(height, rows, taps, Emitter(builder, lanes, itemsize, fma), *values)
 
     shifts = "_".join(f"{phase}p{shift}" for phase, shift in (*rows, *taps))
-    name = f"planes_{height}_{len(rows)}x{len(taps)}_{shifts}_{lanes}x{itemsize}"
+    name = f"planes_{height}_{len(rows)}x{len(taps)}_{shifts}_{vectors_name(lanes, itemsize, fma)}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 

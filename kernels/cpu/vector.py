@@ -37,6 +37,11 @@ def i64(value):
     return ir.Constant(I64, value)
 
 
+def vectors_name(lanes, itemsize, fma):
+    """What the names of kernels say of an Emitter's vectors: caches tell kernels by their names."""
+    return f"{lanes}x{itemsize}" + ("" if fma else "_no_fma")
+
+
 @dataclass(frozen=True)
 class Emitter:
     """Builds operations on vectors of `lanes` floats of `itemsize` bytes; `fma` where the CPU has

@@ -17,7 +17,7 @@ from implicit_conv.kernels.cpu.table import (
     WINOGRAD_OUTPUT,
     compile_emitted,
 )
-from implicit_conv.kernels.cpu.vector import BYTES, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, Emitter, i64, vectors_name
 
 TAPS = 3
 # Points whose matrices have small entries of like size: least error among those tried.
@@ -221,7 +221,7 @@ def compile_transforms(m, stride, lanes, itemsize, fma):
 
         return emit_part
 
-    suffix = f"f{m}_stride{stride}_{lanes}x{itemsize}"
+    suffix = f"f{m}_stride{stride}_{vectors_name(lanes, itemsize, fma)}"
     return {
         WINOGRAD_INPUT: compile_emitted(
             TRANSFORM_INPUT, transform_input, f"winograd_input_{suffix}",
