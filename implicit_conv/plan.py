@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from implicit_conv import gemm_im2col
 from implicit_conv.algorithms import (
@@ -31,6 +32,7 @@ from implicit_conv.kernels.tile import Tile
 from implicit_conv.planned import Plan
 from implicit_conv.problem import Problem
 from implicit_conv.tiling import (
+    Estimate,
     candidates,
     columns_estimate,
     estimate,
@@ -56,6 +58,7 @@ from implicit_conv.tiling_depthwise import (
     depthwise_estimate,
     group_lanes_candidates,
     group_lanes_estimate,
+    leaves_out_padding,
     plane_candidates,
     plane_estimate,
 )
@@ -114,10 +117,11 @@ def plan(
     plans = [
         made
         for name in served
-        for made in _plans(problem, arch, precision, name, collapse, in_place, block)
+        if name != "depthwise"
+        for made in _plans(problem, arch, precision, name, collapse, in_place)
     ]
-    if precision != "strict" and in_place and "depthwise" in served:  # or copied, channels together
-        plans += _plans(problem, arch, precision, "depthwise", collapse, False, block)
+    if "depthwise" in served:
+        plans += _depthwise_plans(problem, arch, precision, in_place, block)
     if collapse and in_place:  # else: the like of a plan, for other strides, by the same panels
         plans += _other_lanes(problem, arch, precision, served)
     if not plans:
@@ -140,6 +144,28 @@ def _other_lanes(problem: Problem, arch: CpuArch, precision: str, served: list[s
     return plans + _channel_lanes_plans(problem, arch, precision, name)
 
 
+def _best(
+    problem: Problem,
+    arch: CpuArch,
+    precision: str,
+    algorithm: str,
+    view: Problem,
+    costs: list[tuple[Estimate, Geometry]],
+    **choices: Any,
+) -> list[Plan]:
+    """The plan of the tiling of `view` that costs least; none if there are none."""
+    least = sorted(costs)[:1]
+    defaults = {"in_place": False, "collapsed": False, "pairs": False, "amx": False}
+    choices = defaults | {"threads": thread_count(problem, arch)} | choices
+    return [
+        Plan(
+            problem=problem, arch=arch, algorithm=algorithm, precision=precision,
+            tile=tile_of(g, arch, view), geometry=g, chunk=chunk, cycles=cycles, **choices,
+        )
+        for (cycles, chunk), g in least
+    ]  # fmt: skip
+
+
 def _plans(
     problem: Problem,
     arch: CpuArch,
@@ -147,40 +173,47 @@ def _plans(
     algorithm: str,
     collapse: bool,
     in_place: bool,
-    block: int,
 ) -> list[Plan]:
     """The best plan of one algorithm, or none where its scratch would be too large."""
     m = winograd_size(algorithm)
     summed, pairs, amx = _summed(problem, arch, algorithm)
     view = _view(summed, algorithm, collapse)
     machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
-    lies_as_is, in_place = in_place, in_place and _in_place(view, algorithm, arch)
+    in_place = in_place and algorithm in ("implicit_gemm", "pointwise") and reads_in_place(view)
     if m:
-        tilings = boxed_candidates(view, arch, m)
-        costs = [boxed_estimate(view, arch, g, m) for g in tilings]
+        costs = [(boxed_estimate(view, arch, g, m), g) for g in boxed_candidates(view, arch, m)]
     elif algorithm == "gemm_im2col":
-        tilings = [whole(view, arch)]
-        costs = [columns_estimate(view, arch, gemm_im2col.workspace_bytes(view))]
-    elif algorithm == "depthwise" and lies_as_is and by_planes(view, arch):
-        tilings = plane_candidates(view, arch)
-        costs = [plane_estimate(view, arch, g) for g in tilings]
-    elif algorithm == "depthwise":
-        tilings = depthwise_candidates(view, arch, in_place, block)
-        costs = [depthwise_estimate(view, arch, g, in_place) for g in tilings]
+        cost = columns_estimate(view, arch, gemm_im2col.workspace_bytes(view))
+        costs = [(cost, whole(view, arch))]
     else:
         tilings = candidates(view, machine, in_place)
-        costs = [estimate(view, machine, g, in_place) for g in tilings]
-    if not tilings:
-        return []
-    (cycles, chunk), g = min(zip(costs, tilings, strict=True))
-    return [
-        Plan(
-            problem=problem, arch=arch, algorithm=algorithm, precision=precision,
-            tile=tile_of(g, arch, view), geometry=g, threads=thread_count(problem, arch),
-            chunk=chunk, in_place=in_place, pairs=pairs, amx=amx,
-            collapsed=algorithm == "pointwise" and collapse, cycles=cycles,
-        )
-    ]  # fmt: skip
+        costs = [(estimate(view, machine, g, in_place), g) for g in tilings]
+    return _best(
+        problem, arch, precision, algorithm, view, costs, in_place=in_place, pairs=pairs, amx=amx,
+        collapsed=algorithm == "pointwise" and collapse,
+    )  # fmt: skip
+
+
+def _depthwise_plans(
+    problem: Problem, arch: CpuArch, precision: str, in_place: bool, block: int
+) -> list[Plan]:
+    """The best plans of depthwise: over planes or in place, and with channels copied together.
+
+    Sums of "strict" have one order, so where x may stay as it lies they are not copied.
+    """
+    view, plans = by_channels(widened(problem)), []
+    if by_planes(view, arch):
+        costs = [(plane_estimate(view, arch, g), g) for g in plane_candidates(view, arch)]
+        plans = _best(problem, arch, precision, "depthwise", view, costs)
+    elif in_place and leaves_out_padding(view, arch):
+        tilings = depthwise_candidates(view, arch, in_place=True, block=block)
+        costs = [(depthwise_estimate(view, arch, g, in_place=True), g) for g in tilings]
+        plans = _best(problem, arch, precision, "depthwise", view, costs, in_place=True)
+    if precision == "strict" and plans:
+        return plans
+    tilings = depthwise_candidates(view, arch, in_place=False, block=block)
+    costs = [(depthwise_estimate(view, arch, g, in_place=False), g) for g in tilings]
+    return plans + _best(problem, arch, precision, "depthwise", view, costs)
 
 
 def _summed(problem: Problem, arch: CpuArch, algorithm: str) -> tuple[Problem, bool, bool]:
@@ -199,15 +232,11 @@ def _swapped_plans(problem: Problem, arch: CpuArch, precision: str) -> list[Plan
     view = swapped(summed)
     machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
     tilings = candidates(view, machine, in_place=True)
-    costs = [swapped_estimate(summed, view, machine, g) for g in tilings]
-    (cycles, chunk), g = min(zip(costs, tilings, strict=True))
-    return [
-        Plan(
-            problem=problem, arch=arch, algorithm="pointwise", precision=precision,
-            tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
-            in_place=True, pairs=pairs, amx=amx, collapsed=True, swapped=True, cycles=cycles,
-        )
-    ]  # fmt: skip
+    costs = [(swapped_estimate(summed, view, machine, g), g) for g in tilings]
+    return _best(
+        problem, arch, precision, "pointwise", view, costs, threads=thread_count(view, arch),
+        in_place=True, collapsed=True, pairs=pairs, amx=amx, swapped=True,
+    )  # fmt: skip
 
 
 def _pixel_lanes_plans(
@@ -219,16 +248,11 @@ def _pixel_lanes_plans(
     row = rows_of_pixels(problem)
     view, in_place = row or problem, row is not None
     tilings = pixel_lanes_candidates(view, arch, in_place)
-    costs = [pixel_lanes_estimate(view, arch, g, in_place) for g in tilings]
-    return [
-        Plan(
-            problem=problem, arch=arch, algorithm=algorithm, precision=precision,
-            tile=tile_of(g, arch, problem), geometry=g, threads=thread_count(problem, arch),
-            chunk=chunk, in_place=in_place, pairs=False, amx=False, collapsed=in_place,
-            pixel_lanes=True, cycles=cycles,
-        )
-        for (cycles, chunk), g in sorted(zip(costs, tilings, strict=True))[:1]
-    ]  # fmt: skip
+    costs = [(pixel_lanes_estimate(view, arch, g, in_place), g) for g in tilings]
+    return _best(
+        problem, arch, precision, algorithm, view, costs, in_place=in_place, collapsed=in_place,
+        pixel_lanes=True,
+    )  # fmt: skip
 
 
 def _channel_lanes_plans(
@@ -239,16 +263,11 @@ def _channel_lanes_plans(
     if view is None:
         return []
     tilings = channel_lanes_candidates(view, arch)
-    costs = [channel_lanes_estimate(view, arch, g) for g in tilings]
-    (cycles, chunk), g = min(zip(costs, tilings, strict=True))
-    return [
-        Plan(
-            problem=problem, arch=arch, algorithm=algorithm, precision=precision,
-            tile=tile_of(g, arch, view), geometry=g, threads=thread_count(view, arch), chunk=chunk,
-            in_place=True, pairs=False, amx=False, collapsed=True, channel_lanes=True,
-            cycles=cycles,
-        )
-    ]  # fmt: skip
+    costs = [(channel_lanes_estimate(view, arch, g), g) for g in tilings]
+    return _best(
+        problem, arch, precision, algorithm, view, costs, threads=thread_count(view, arch),
+        in_place=True, collapsed=True, channel_lanes=True,
+    )  # fmt: skip
 
 
 def _group_lanes_plans(
@@ -261,33 +280,15 @@ def _group_lanes_plans(
     view = by_channels(view)
     group = problem.C // problem.groups, problem.K // problem.groups
     tilings = group_lanes_candidates(view, arch, group)
-    costs = [group_lanes_estimate(view, arch, g, group[0]) for g in tilings]
-    (cycles, chunk), g = min(zip(costs, tilings, strict=True))
-    return [
-        Plan(
-            problem=problem, arch=arch, algorithm=algorithm, precision=precision,
-            tile=tile_of(g, arch, view), geometry=g, threads=thread_count(problem, arch),
-            chunk=chunk, in_place=False, pairs=False, amx=False, collapsed=False,
-            group_lanes=True, cycles=cycles,
-        )
-    ]  # fmt: skip
+    costs = [(group_lanes_estimate(view, arch, g, group[0]), g) for g in tilings]
+    return _best(problem, arch, precision, algorithm, view, costs, group_lanes=True)
 
 
 def _view(problem: Problem, algorithm: str, collapse: bool) -> Problem:
     """`problem` as `algorithm` sees it."""
     if winograd_size(algorithm):
         return boxed(problem, winograd_size(algorithm))
-    if algorithm == "depthwise":
-        return by_channels(problem)
     return collapsed(problem) if algorithm == "pointwise" and collapse else problem
-
-
-def _in_place(view: Problem, algorithm: str, arch: CpuArch) -> bool:
-    """Whether x may be read where it lies: depthwise can leave out the taps that meet padding."""
-    if algorithm == "depthwise":
-        together = view.layout == "NHWC" and not view.converted
-        return together and view.C >= arch.lanes(view.itemsize)
-    return algorithm in ("implicit_gemm", "pointwise") and reads_in_place(view)
 
 
 def tile_of(g: Geometry, arch: CpuArch, problem: Problem) -> Tile:

@@ -48,6 +48,12 @@ PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 
 
+def leaves_out_padding(problem: Problem, arch: CpuArch) -> bool:
+    """Whether x can be read where it lies: pixels at its border leave out what meets padding."""
+    together = problem.layout == "NHWC" and not problem.converted
+    return together and problem.C >= arch.lanes(problem.itemsize)
+
+
 def depthwise_candidates(
     problem: Problem, arch: CpuArch, in_place: bool, block: int = 0
 ) -> list[Geometry]:
