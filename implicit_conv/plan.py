@@ -199,13 +199,14 @@ def _depthwise_plans(
 ) -> list[Plan]:
     """The best plans of depthwise: over planes or in place, and with channels copied together.
 
-    Sums of "strict" have one order, so where x may stay as it lies they are not copied.
+    Sums of "strict" have one order however x lies: over planes, else copied, since in place pixels
+    at the border have another than the rest.
     """
     view, plans = by_channels(widened(problem)), []
     if by_planes(view, arch):
         costs = [(plane_estimate(view, arch, g), g) for g in plane_candidates(view, arch)]
         plans = _best(problem, arch, precision, "depthwise", view, costs)
-    elif in_place and leaves_out_padding(view, arch):
+    elif in_place and precision != "strict" and leaves_out_padding(view, arch):
         tilings = depthwise_candidates(view, arch, in_place=True, block=block)
         costs = [(depthwise_estimate(view, arch, g, in_place=True), g) for g in tilings]
         plans = _best(problem, arch, precision, "depthwise", view, costs, in_place=True)
