@@ -154,7 +154,7 @@ def _best(
     **choices: Any,
 ) -> list[Plan]:
     """The plan of the tiling of `view` that costs least; none if there are none."""
-    least = sorted(costs)[:1]
+    least = [min(costs)] if costs else []
     defaults = {"in_place": False, "collapsed": False, "pairs": False, "amx": False}
     choices = defaults | {"threads": thread_count(problem, arch)} | choices
     return [

@@ -39,7 +39,7 @@ def suited(plan: Plan, x: Array, w: PackedFilter | Array, y: Array, residual: Ar
 
 @functools.lru_cache(maxsize=256)
 def _variant(plan: Plan, collapse: bool, in_place: bool) -> Plan:
-    block = plan.geometry.tile_c if plan.by_channels else 0
+    block = plan.geometry.tile_c if plan.algorithm == "depthwise" else 0
     other = make_plan(
         plan.problem, plan.arch, plan.precision, plan.algorithm, collapse, in_place, block
     )

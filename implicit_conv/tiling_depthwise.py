@@ -8,7 +8,6 @@ from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.sizes import (
     buffer_bytes,
     depthwise_layout,
-    pass_count,
     planes_layout,
 )
 from implicit_conv.kernels.geometry import Geometry
@@ -23,7 +22,6 @@ from implicit_conv.tiling import (
     LOADS_PER_CYCLE,
     PACK_CYCLES,
     PLANE_ROW_CYCLES,
-    TRANSPOSE_CYCLES,
     Estimate,
     balanced,
     rounded_up,
@@ -43,7 +41,7 @@ CALL_CYCLES = 30  # a microkernel of few sums
 GROUP_FMAS = 1.15  # time of an FMA of group lanes, with its share in what is between
 SPREAD_CYCLES = 1  # loading a vector and repeating a channel of each group in it
 SWAP_CYCLES = 0.6  # of an element that is transposed on the way to a buffer, or from it
-PLANE_TAP_CYCLES = (0.6, 1.6)  # of a vector of pixels: in one pass over the filter, in several
+PLANE_TAP_CYCLES = 0.6  # of a vector of pixels
 PLANE_VECTOR_CYCLES = 3  # loop ends and clamp of one vector of pixels
 DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 
@@ -102,15 +100,20 @@ def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: b
     way out, or pixels at the border one by one.
     """
     pixel = g.R * g.S / LOADS_PER_CYCLE
-    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
-    beside = elements * BUFFER_CYCLES
-    if problem.layout == "NCHW":
-        beside = (elements + g.tile_n * g.tile_p * g.tile_q * g.tile_c) * SWAP_CYCLES
+    beside = _copy_cycles(problem, g)
     if in_place:
         rows, vectors = g.tile_n * g.tile_p, g.tile_c / arch.lanes(problem.itemsize)
         taps = border_columns(g) * g.tile_q / g.Q * BORDER_TAPS * g.R * g.S
         beside = rows * (ROW_CYCLES + taps * vectors * BORDER_CYCLES)
     return _estimate(problem, arch, g, pixel, beside)
+
+
+def _copy_cycles(problem: Problem, g: Geometry) -> float:
+    """Of a tile that is copied, channels together; in NCHW both ways."""
+    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
+    if problem.layout == "NHWC":
+        return elements * BUFFER_CYCLES
+    return (elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)) * SWAP_CYCLES
 
 
 def border_columns(g: Geometry) -> int:
@@ -138,8 +141,8 @@ def _estimate(
 def group_lanes_candidates(
     problem: Problem, arch: CpuArch, group: tuple[int, int]
 ) -> list[Geometry]:
-    """Likewise for groups of a few (channels, filters), which are always copied: a buffer needs no
-    rows of its own for padding, and its pixels lie less far apart, in more of a cache's sets.
+    """Likewise for groups of a few (channels, filters), which are always copied: in a buffer no
+    pixel is at a border, and all lie less far apart, in more of a cache's sets.
     """
     lanes, (channels, filters) = arch.lanes(problem.itemsize), group
     blocks = {
@@ -160,10 +163,7 @@ def group_lanes_estimate(
     shared = integers.column_pixels(g, g.tile_m) + g.S - 1
     spread = g.R * shared / g.tile_m if by_row else taps
     pixel = group_channels * max(taps / FMAS_PER_CYCLE * GROUP_FMAS, spread * SPREAD_CYCLES)
-    cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
-    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
-    copied = elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)
-    cycles, chunk = _estimate(problem, arch, g, pixel, copied * cost)
+    cycles, chunk = _estimate(problem, arch, g, pixel, _copy_cycles(problem, g))
     return Estimate(cycles + g.K * group_channels * taps * PACK_CYCLES[0], chunk)
 
 
@@ -193,8 +193,7 @@ def plane_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
 def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: rows copied, an FMA a tap and vector, vectors shifted for the taps."""
     vectors = g.tile_p * integers.ceil_div(g.tile_q, arch.lanes(problem.itemsize))
-    tap = PLANE_TAP_CYCLES[pass_count(g.R, g.S) > 1]
-    multiply = vectors * (g.R * g.S * tap + PLANE_VECTOR_CYCLES) + CALL_CYCLES
+    multiply = vectors * (g.R * g.S * PLANE_TAP_CYCLES + PLANE_VECTOR_CYCLES) + CALL_CYCLES
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     load = integers.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
     items = integers.tile_count(g) * g.C

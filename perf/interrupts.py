@@ -1,6 +1,7 @@
 """Ctrl-C that stops a measurement even where Python drops it: inside a destructor."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -10,7 +11,8 @@ from types import FrameType
 def interrupts() -> Iterator[Callable[[], None]]:
     """While open, Ctrl-C raises KeyboardInterrupt, and the function given here raises it again.
 
-    A process that ignores Ctrl-C, or has a handler of its own, is left as it is.
+    A process that ignores Ctrl-C, or has a handler of its own, is left as it is; so are threads
+    other than the main one, the only one that signals reach.
     """
     came = False
 
@@ -24,7 +26,8 @@ def interrupts() -> Iterator[Callable[[], None]]:
             raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:
+    main = threading.current_thread() is threading.main_thread()
+    if not main or before is not signal.default_int_handler:
         yield check
         return
     signal.signal(signal.SIGINT, interrupt)

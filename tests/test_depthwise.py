@@ -52,11 +52,12 @@ def test_integers_are_exact(case, seed, precision):
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_large_filters_are_exact(layout, stride, dilation):
+@pytest.mark.parametrize("kernel", [(19, 35), (9, 3), (1, 90)])
+def test_large_filters_are_exact(kernel, layout, stride, dilation):
     """Of more rows than planes take at once, and more columns than there are registers."""
     case = Case(
-        N=1, groups=17, size=(45, 70), kernel=(18, 35), stride=(stride, stride), layout=layout,
-        dilation=(dilation, dilation), padding=((9, 9), (17, 17)),
+        N=1, groups=17, size=(45, 110), kernel=kernel, stride=(stride, stride), layout=layout,
+        dilation=(dilation, dilation), padding=((9, 9), (45, 45)),
     )  # fmt: skip
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)

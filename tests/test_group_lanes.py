@@ -1,4 +1,4 @@
-"""fprop of groups of a few channels and as many filters: several groups share a vector."""
+"""fprop of groups of a few filters, and no more channels: several groups share a vector."""
 
 from dataclasses import replace
 

@@ -5,7 +5,7 @@
 Likewise for groups of a few channels and filters, several of them in a vector: lane k then takes
 each channel of its own group in turn, out of a vector that begins with the first group's.
 
-    y[pixel, k] = sum over c, taps of x[pixel + tap, group(k) + c] * w[c, tap, k]
+    y[pixel, k] = sum over c, taps of x[pixel + tap, first channel of k's group + c] * w[c, tap, k]
 
 Each thread packs a small filter for itself. One work item is a load tile and a block of channels:
 
@@ -96,7 +96,7 @@ def emit(pixels, row, group, e, *values):
         """By as many taps at a time as have their weights in registers, beside the sums."""
         taps, stride = row
         total = list(total)
-        parts = -(-taps // (e.registers - pixels - 2))
+        parts = -(-taps // max(1, e.registers - pixels - 2))
         for part in range(parts):
             first, end = taps * part // parts, taps * (part + 1) // parts
             places = [builder.mul(at["w_tap"], i64(s)) for s in range(first, end)]

@@ -30,8 +30,8 @@ from implicit_conv.kernels.cpu.sizes import (
     depthwise_packs,
     depthwise_panel_bytes,
     long_row_bytes,
-    pass_count,
     pixel_lanes_layout,
+    plane_pass_rows,
     planes_layout,
     register_filters,
     scratch_layout,
@@ -169,10 +169,20 @@ def column_tap(g, s):
     return b, schedule.tap_column(g, s) - schedule.buffer_column(g, b)
 
 
-def row_tap(g, r):
-    """(row phase, shift) of filter row r."""
-    a = r % g.phases_h
-    return a, schedule.tap_row(g, r) - schedule.buffer_row(g, a, 0)
+def plane_filter(g):
+    """Where the taps of the filter of `g` lie."""
+    together = plane_pass_rows(g.R, g.S, g.stride_h, g.dilation_h)
+
+    def row(r):
+        a = r % g.phases_h
+        return a, schedule.tap_row(g, r) - schedule.tap_row(g, a), r * g.dilation_h
+
+    passes = schedule.ceil_div(g.R, together)
+    return planes.Filter(
+        passes, rows=tuple(map(row, range(together))),
+        last=tuple(map(row, range(g.R - (passes - 1) * together))),
+        columns=tuple(column_tap(g, s) for s in range(g.S)), stride=g.stride_h,
+    )  # fmt: skip
 
 
 class Planes(Depthwise):
@@ -185,13 +195,10 @@ class Planes(Depthwise):
         heights = {
             h for _, p, _ in tile_extents(self.g) for h in (min(p, PLANE_ROWS), p % PLANE_ROWS)
         }
-        taps = tuple(column_tap(self.g, s) for s in range(self.g.S))
-        rows = tuple(row_tap(self.g, r) for r in range(self.g.R))
-        if pass_count(self.g.R, self.g.S) > 1:
-            rows = ((0, 0),)
+        taps = plane_filter(self.g)
         parts = {
             table.PLANES + height: planes.compile_microkernel(
-                height, rows, taps, self.lanes, self.itemsize, self.fma
+                height, taps, self.lanes, self.itemsize, self.fma
             )
             for height in heights - {0}
         }

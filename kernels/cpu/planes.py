@@ -15,6 +15,8 @@ Filters are packed as ``[channel][tap]``, row by row.
 """
 
 import functools
+import hashlib
+from typing import NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -24,7 +26,7 @@ from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.plane_loads import load_plane, phase_bytes
-from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, pass_count
+from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.table import (
     PLANES,
     STORE_TILE,
@@ -42,24 +44,39 @@ ARGUMENTS = (
     "rows",
     "sum",
     "out",
-    "passes",  # over the filter's rows
     "a_row",  # strides in bytes: between buffered rows, their phase buffers, and rows written
     "a_phase",
     "out_row",
     "columns",
 )
-passes = kernel()(pass_count)
+rows_together = kernel()(plane_pass_rows)
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
-def emit(height, rows, taps, e, *values):
+class Filter(NamedTuple):
+    """Where the taps of a filter lie in the buffers of a tile.
+
+    `rows` says of each filter row of a pass (row phase, shift, image row), of which the table
+    begins where the pass does; `last` likewise of the last pass, which may have fewer. `columns`
+    says of each filter column (phase buffer, shift), `stride` how many image rows output rows are
+    apart.
+    """
+
+    passes: int
+    rows: tuple[tuple[int, int, int], ...]
+    last: tuple[tuple[int, int, int], ...]
+    columns: tuple[tuple[int, int], ...]
+    stride: int
+
+
+def emit(height, taps, e, *values):
     """`height` output rows of `columns` pixels.
 
-    `rows` says of each filter row of a pass (row phase, shift), and `taps` of each filter column
-    (phase buffer, shift); the row table holds, pass by pass, the byte offset from `a` of each row
-    phase. A buffered row is shifted once for a filter column and serves all filter rows. Buffers
-    are read by whole vectors, each in one cache line, and shifted in registers: a load across two
-    lines takes four times as long.
+    The row table holds, pass by pass, the byte offset from `a` of the first row of each row phase.
+    In a pass a buffered row is shifted once for a filter column and serves all filter rows, in the
+    order of the image, so that a sum's order does not depend on the tile. Buffers are read by whole
+    vectors, each in one cache line, and shifted in registers: a load across two lines takes four
+    times as long.
     """
     *integers, low, high = values
     at = dict(zip(ARGUMENTS, integers, strict=True))
@@ -69,12 +86,7 @@ def emit(height, rows, taps, e, *values):
     start = e.broadcast(first)
     vector_bytes = e.lanes * e.itemsize
 
-    row_phases = 1 + max(phase for phase, _ in rows)
-    # (row phase, buffered row in it) -> the sums it adds to, each with the filter row it meets
-    met = {}
-    for r, (phase, shift) in enumerate(rows):
-        for p in range(height):
-            met.setdefault((phase, shift + p), []).append((p, r))
+    row_bytes = len(taps.columns) * e.itemsize
 
     def shifted(row, shift):
         """A vector of the pixels from `shift` on."""
@@ -91,26 +103,31 @@ def emit(height, rows, taps, e, *values):
         offset = builder.mul(column, i64(e.itemsize))
         source, target = e.at(a, offset), e.at(out, offset)
 
-        def filter_rows(index, total):
+        def one_pass(index, total, rows):
             total = list(total)
-            entries = e.at(table, builder.mul(index, i64(8 * row_phases)))
+            row_phases = 1 + max(phase for phase, *_ in rows)
+            entries = e.at(table, builder.mul(index, i64(8 * row_phases_of(taps))))
             offsets = [e.pointer(e.at(entries, 8 * phase), I64) for phase in range(row_phases)]
             bases = [e.at(source, builder.load(offset)) for offset in offsets]
-            filters = e.at(w, builder.mul(index, i64(len(rows) * len(taps) * e.itemsize)))
-            for s, (column_phase, shift) in enumerate(taps):
-                places = [(r * len(taps) + s) * e.itemsize for r in range(len(rows))]
+            filters = e.at(w, builder.mul(index, i64(len(taps.rows) * row_bytes)))
+            met = buffered_rows(rows, height, taps.stride)
+            for s, (column_phase, shift) in enumerate(taps.columns):
+                places = [r * row_bytes + s * e.itemsize for r in range(len(rows))]
                 weights = [e.broadcast(e.at(filters, place)) for place in places]
                 column = builder.mul(at["a_phase"], i64(column_phase))
                 # Opaque: vectors of all columns kept in registers would be too many.
                 starts = [e.opaque(e.at(base, column)) for base in bases]
-                for (row_phase, row), sums in sorted(met.items()):
+                for (_, row_phase, row), sums in met:
                     place = e.at(starts[row_phase], builder.mul(at["a_row"], i64(row)))
                     value = shifted(place, shift)
                     for p, r in sums:
                         total[p] = e.multiply_add(value, weights[r], total[p])
             return total
 
-        total = e.loop(at["passes"], 1, [start] * height, filter_rows)
+        total = e.loop(
+            i64(taps.passes - 1), 1, [start] * height, lambda i, t: one_pass(i, t, taps.rows)
+        )
+        total = one_pass(i64(taps.passes - 1), total, taps.last)
         total = [e.clamp(value, low, high) for value in total]
         addresses = [e.at(target, builder.mul(at["out_row"], i64(p))) for p in range(height)]
         e.store_first(total, addresses, builder.sub(at["columns"], column))
@@ -119,20 +136,36 @@ def emit(height, rows, taps, e, *values):
     e.loop(at["columns"], e.lanes, [], vector)
 
 
-def microkernel(a, w, rows, sum, out, passes, a_row, a_phase, out_row, columns, low, high):
+def row_phases_of(taps):
+    """Entries of a pass in the row table."""
+    return 1 + max(phase for phase, *_ in taps.rows)
+
+
+def buffered_rows(rows, height, stride):
+    """((image row, row phase, buffered row), [(output row, filter row)]) of all that `height`
+    output rows read, in the order of the image.
+    """
+    met = {}
+    for r, (phase, shift, image_row) in enumerate(rows):
+        for p in range(height):
+            met.setdefault((image_row + p * stride, phase, shift + p), []).append((p, r))
+    return sorted(met.items())
+
+
+def microkernel(a, w, rows, sum, out, a_row, a_phase, out_row, columns, low, high):
     """Template of the microkernels."""
-    body(a, w, rows, sum, out, passes, a_row, a_phase, out_row, columns, low, high)  # noqa: F821
+    body(a, w, rows, sum, out, a_row, a_phase, out_row, columns, low, high)  # noqa: F821
 
 
 @functools.cache
-def compile_microkernel(height, rows, taps, lanes, itemsize, fma):
+def compile_microkernel(height, taps, lanes, itemsize, fma):
     """The compiled microkernel of `height` output rows."""
 
     def emit_part(builder, values):
-        emit(height, rows, taps, Emitter(builder, lanes, itemsize, fma), *values)
+        emit(height, taps, Emitter(builder, lanes, itemsize, fma), *values)
 
-    shifts = "_".join(f"{phase}p{shift}" for phase, shift in (*rows, *taps))
-    name = f"planes_{height}_{len(rows)}x{len(taps)}_{shifts}_{vectors_name(lanes, itemsize, fma)}"
+    digest = hashlib.sha256(repr(taps).encode()).hexdigest()[:8]
+    name = f"planes_{height}_{digest}_{vectors_name(lanes, itemsize, fma)}"
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 
@@ -154,13 +187,13 @@ def pack_planes(call, g, first, end, panels):
 
 @kernel()
 def write_rows(call, g, pitch, address):
-    """The row table: byte offset of the first row of each phase, or of each filter row's."""
-    if passes(g.R, g.S) == 1:
-        for a in range(g.phases_h):
-            memory.write(address + 8 * a, schedule.buffer_row(g, a, 0) * pitch)
-        return
-    for r in range(g.R):
-        memory.write(address + 8 * r, schedule.tap_row(g, r) * pitch)
+    """The row table: of each pass the byte offset of the first filter row of each row phase."""
+    together = rows_together(g.R, g.S, g.stride_h, g.dilation_h)
+    for first in range(0, g.R, together):
+        for a in range(min(together, g.phases_h)):
+            if first + a < g.R:
+                memory.write(address, schedule.tap_row(g, first + a) * pitch)
+            address += 8
 
 
 @kernel()
@@ -199,7 +232,7 @@ def run_item(blob, origin, first, end, panels, scratch):
                 call.kernels, PLANES + min(PLANE_ROWS, rows - row), buffer + row * pitch,
                 panels + c * call.panel_group, scratch + call.runs,
                 call.bias + c * call.bias_panel, out + row * out_row,
-                passes(g.R, g.S), pitch, phase, out_row, columns, low, high,
+                pitch, phase, out_row, columns, low, high,
             )  # fmt: skip
         if staged:
             run_part(call.kernels, STORE_TILE, blob, scratch + call.staging, 1, n, p, q, c, 1)

@@ -1,6 +1,7 @@
 """Bytes of what a launch needs besides its arrays: packed panels and a thread's scratch."""
 
 import itertools
+from math import gcd
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
@@ -8,8 +9,8 @@ from implicit_conv.kernels.geometry import Geometry
 
 LINE = 64  # bytes of a cache line; every part begins on one
 PLANE_ROWS = 8  # output rows of a register tile: enough sums to hide the latency of an FMA
-ROWS_TOGETHER = 16  # filter rows of a pass over planes, at most
-TAPS_TOGETHER = 128  # likewise taps, which are unrolled
+ROWS_TOGETHER = 8  # filter rows of a pass over planes, at most: each has a weight in a register
+TAPS_TOGETHER = 128  # of a pass, which are unrolled
 LOAD_BYTES = 40  # an entry of the table of loads
 FAR_INPUT_BYTES = 1 << 20  # of planes that come from beyond L2, where they are long enough
 FAR_PLANE_BYTES = 1 << 10  # for prefetchers to lose them from one to the next
@@ -110,16 +111,21 @@ def planes_layout(g: Geometry, itemsize: int, lanes: int, packs: bool) -> Scratc
     rows = schedule.image_rows(g) * g.phases_w
     return plain._replace(
         buffer=2 * rows * schedule.plane_vectors(g, lanes) * lanes * itemsize,
-        runs=8 * g.R, loads=8 + LOAD_BYTES * rows,
+        runs=16 * g.R, loads=8 + LOAD_BYTES * rows,
     )  # fmt: skip
 
 
-def pass_count(filter_rows: int, filter_columns: int) -> int:
-    """Passes of a microkernel of planes over a filter: one for all of its rows, whose weights of a
-    column are kept in registers, or one for each of them.
+def plane_pass_rows(filter_rows: int, filter_columns: int, stride: int, dilation: int) -> int:
+    """Filter rows of a pass of planes' microkernels, whose taps are unrolled.
+
+    All passes but the last have as many rows of each row phase, so that one looks like another.
     """
-    taps = filter_rows * filter_columns
-    return 1 if filter_rows <= ROWS_TOGETHER and taps <= TAPS_TOGETHER else filter_rows
+    phases = min(filter_rows, stride // gcd(stride, dilation))
+    most = min(ROWS_TOGETHER, max(1, TAPS_TOGETHER // filter_columns))
+    balanced = -(-filter_rows // -(-filter_rows // most))
+    if balanced == filter_rows:
+        return filter_rows
+    return max(1, min(most, balanced + phases - 1) // phases * phases)
 
 
 def pixel_lanes_layout(
