@@ -171,7 +171,7 @@ def column_tap(g, s):
 
 def plane_filter(g):
     """Where the taps of the filter of `g` lie."""
-    together = plane_pass_rows(g.R, g.S, g.stride_h, g.dilation_h)
+    together = plane_pass_rows(g.R, g.S)
 
     def row(r):
         a = r % g.phases_h

@@ -188,7 +188,7 @@ def pack_planes(call, g, first, end, panels):
 @kernel()
 def write_rows(call, g, pitch, address):
     """The row table: of each pass the byte offset of the first filter row of each row phase."""
-    together = rows_together(g.R, g.S, g.stride_h, g.dilation_h)
+    together = rows_together(g.R, g.S)
     for first in range(0, g.R, together):
         for a in range(min(together, g.phases_h)):
             if first + a < g.R:

@@ -1,7 +1,6 @@
 """Bytes of what a launch needs besides its arrays: packed panels and a thread's scratch."""
 
 import itertools
-from math import gcd
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
@@ -115,17 +114,10 @@ def planes_layout(g: Geometry, itemsize: int, lanes: int, packs: bool) -> Scratc
     )  # fmt: skip
 
 
-def plane_pass_rows(filter_rows: int, filter_columns: int, stride: int, dilation: int) -> int:
-    """Filter rows of a pass of planes' microkernels, whose taps are unrolled.
-
-    All passes but the last have as many rows of each row phase, so that one looks like another.
-    """
-    phases = min(filter_rows, stride // gcd(stride, dilation))
+def plane_pass_rows(filter_rows: int, filter_columns: int) -> int:
+    """Filter rows of a pass of planes' microkernels, whose taps are unrolled."""
     most = min(ROWS_TOGETHER, max(1, TAPS_TOGETHER // filter_columns))
-    balanced = -(-filter_rows // -(-filter_rows // most))
-    if balanced == filter_rows:
-        return filter_rows
-    return max(1, min(most, balanced + phases - 1) // phases * phases)
+    return -(-filter_rows // -(-filter_rows // most))
 
 
 def pixel_lanes_layout(
