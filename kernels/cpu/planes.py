@@ -54,19 +54,18 @@ SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.flo
 
 
 class Filter(NamedTuple):
-    """Where the taps of a filter lie in the buffers of a tile.
-
-    `rows` says of each filter row of a pass (row phase, shift, image row), of which the table
-    begins where the pass does; `last` likewise of the last pass, which may have fewer. `columns`
-    says of each filter column (phase buffer, shift), `stride` how many image rows output rows are
-    apart.
-    """
+    """Where the taps of a filter lie in the buffers of a tile, from where a pass begins."""
 
     passes: int
-    rows: tuple[tuple[int, int, int], ...]
-    last: tuple[tuple[int, int, int], ...]
-    columns: tuple[tuple[int, int], ...]
-    stride: int
+    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of each filter row
+    last: tuple[tuple[int, int, int], ...]  # likewise of the last pass, which may have fewer
+    columns: tuple[tuple[int, int], ...]  # (phase buffer, shift) of each filter column
+    stride: int  # image rows between output rows
+
+    @property
+    def row_phases(self):
+        """Entries of a pass in the row table."""
+        return 1 + max(phase for phase, *_ in self.rows)
 
 
 def emit(height, taps, e, *values):
@@ -84,9 +83,7 @@ def emit(height, taps, e, *values):
     a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
     low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
     start = e.broadcast(first)
-    vector_bytes = e.lanes * e.itemsize
-
-    row_bytes = len(taps.columns) * e.itemsize
+    vector_bytes, row_bytes = e.lanes * e.itemsize, len(taps.columns) * e.itemsize
 
     def shifted(row, shift):
         """A vector of the pixels from `shift` on."""
@@ -105,10 +102,9 @@ def emit(height, taps, e, *values):
 
         def one_pass(index, total, rows):
             total = list(total)
-            row_phases = 1 + max(phase for phase, *_ in rows)
-            entries = e.at(table, builder.mul(index, i64(8 * row_phases_of(taps))))
-            offsets = [e.pointer(e.at(entries, 8 * phase), I64) for phase in range(row_phases)]
-            bases = [e.at(source, builder.load(offset)) for offset in offsets]
+            entries = e.at(table, builder.mul(index, i64(8 * taps.row_phases)))
+            offsets = [e.pointer(e.at(entries, 8 * a), I64) for a in range(taps.row_phases)]
+            bases = [e.at(source, builder.load(offset)) for offset in offsets[: len(rows)]]
             filters = e.at(w, builder.mul(index, i64(len(taps.rows) * row_bytes)))
             met = buffered_rows(rows, height, taps.stride)
             for s, (column_phase, shift) in enumerate(taps.columns):
@@ -124,21 +120,16 @@ def emit(height, taps, e, *values):
                         total[p] = e.multiply_add(value, weights[r], total[p])
             return total
 
-        total = e.loop(
-            i64(taps.passes - 1), 1, [start] * height, lambda i, t: one_pass(i, t, taps.rows)
-        )
-        total = one_pass(i64(taps.passes - 1), total, taps.last)
+        total, whole = [start] * height, i64(taps.passes - 1)
+        if taps.passes > 1:
+            total = e.loop(whole, 1, total, lambda i, total: one_pass(i, total, taps.rows))
+        total = one_pass(whole, total, taps.last)
         total = [e.clamp(value, low, high) for value in total]
         addresses = [e.at(target, builder.mul(at["out_row"], i64(p))) for p in range(height)]
         e.store_first(total, addresses, builder.sub(at["columns"], column))
         return []
 
     e.loop(at["columns"], e.lanes, [], vector)
-
-
-def row_phases_of(taps):
-    """Entries of a pass in the row table."""
-    return 1 + max(phase for phase, *_ in taps.rows)
 
 
 def buffered_rows(rows, height, stride):
