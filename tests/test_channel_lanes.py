@@ -79,7 +79,7 @@ def apart(array):
     return wide[..., ::2]
 
 
-@settings(thorough, max_examples=600)
+@settings(thorough, max_examples=300)
 @given(
     case=cases(),
     pixels=st.sampled_from([1, 2, 4, 8, 16]),
