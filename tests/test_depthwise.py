@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from implicit_conv import PlanError, conv2d, cpu, plan_conv2d
 from implicit_conv.algorithms import by_channels
 from implicit_conv.arch import cpu_arch
+from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 from implicit_conv.testing import Case, to_nchw
@@ -115,6 +116,17 @@ def test_blocks_that_are_read_in_place_fill_vectors(bits):
         problem = Problem.parse(*shapes, padding=1, groups=channels, layout="NHWC")
         for g in depthwise_candidates(by_channels(problem), arch, in_place=True):
             assert (channels - 1) % g.tile_c + 1 >= lanes
+
+
+def test_sums_that_leave_no_register_for_weights_are_exact():
+    """14 pixels of 16 registers: weights then go one by one."""
+    case = Case(groups=64, size=(5, 40), kernel=(1, 3), layout="NHWC")
+    x, w = case.inputs(0, integers=True)
+    arrays = case.arrange(x, w)
+    problem = Problem.parse(*(a.shape for a in arrays), **case.options)
+    arch = replace(cpu_arch(1), vector_bits=256, tile_pixels=14)
+    plan = make_plan(problem, arch, "standard", "depthwise", True)
+    np.testing.assert_array_equal(to_nchw(plan(*arrays), "NHWC"), case.reference(x, w))
 
 
 @pytest.mark.parametrize("channels", [96, 320])

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from implicit_conv import clear_plan_cache, conv2d, plan_conv2d
-from implicit_conv import plan as planner
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.testing import Case, from_nchw, to_nchw
 
@@ -45,20 +44,16 @@ def in_memory(array, order):
 
 
 @pytest.fixture(params=[False, True], ids=["as weighed", "pixel lanes"])
-def free_of_cost(request, monkeypatch):
+def pixel_lanes(request, free_of_cost):
     """Lanes are pixels where the cost model says so; or wherever they may be."""
-    weighed = planner._pixel_lanes_plans
     if request.param:
-        monkeypatch.setattr(
-            planner, "_pixel_lanes_plans",
-            lambda *arguments: [replace(plan, cycles=0.0) for plan in weighed(*arguments)],
-        )  # fmt: skip
+        free_of_cost("pixel_lanes")
     clear_plan_cache()
     yield
     clear_plan_cache()
 
 
-@pytest.mark.usefixtures("free_of_cost")
+@pytest.mark.usefixtures("pixel_lanes")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_arrays_may_lie_in_any_way(path, layout):

@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from implicit_conv import cpu, plan_conv2d
-from implicit_conv import plan as planner
 from implicit_conv.activation import parse_activation
 from implicit_conv.arch import cpu_arch
 from implicit_conv.plan import plan as make_plan
@@ -19,14 +18,9 @@ SAME = ((1, 1), (1, 1))
 
 
 @pytest.fixture(autouse=True)
-def free_of_cost(monkeypatch):
+def chosen(free_of_cost):
     """Groups share vectors wherever they may."""
-    weighed = planner._group_lanes_plans
-
-    def free(*arguments):
-        return [replace(plan, cycles=0.0) for plan in weighed(*arguments)]
-
-    monkeypatch.setattr(planner, "_group_lanes_plans", free)
+    free_of_cost("group_lanes")
 
 
 def group_lanes_plan(case, threads=2, precision="standard", **machine):

@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from perf import report, run
 from perf.__main__ import main
+from perf.interrupts import interrupts
 from perf.record import ROOT, read, save, validate
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -158,6 +160,18 @@ def test_an_interrupt_that_a_destructor_drops_ends_the_run_at_the_next_row(
         signal.signal(signal.SIGINT, handler)
     assert "KeyboardInterrupt" in capsys.readouterr().out
     assert len(read(path)["rows"]) == 1
+
+
+def test_threads_are_not_interrupted():
+    """Python hands signals to the main thread, which alone may have a handler set."""
+
+    def work():
+        with interrupts() as check:
+            check()
+        return True
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(work).result()
 
 
 # Background jobs of a shell start with SIGINT ignored, and so would what they start.
