@@ -64,7 +64,7 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
         return ChannelLanes(*machine, **options)
     if plan.planes:
         return Planes(*machine, **options)
-    if plan.by_channels:
+    if plan.joins_groups:
         return Depthwise(*machine, group=(plan.group_channels, plan.group_filters), **options)
     return Fprop(*machine, **options)
 

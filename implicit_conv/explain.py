@@ -105,7 +105,7 @@ def _tile(plan: Plan) -> str:
             f"{plan.lanes} pixels{rest}; filters are {how}"
         )
     row = "pixels of the image taken as one row" if plan.collapsed else "output columns"
-    vectors = 1 if plan.by_channels else g.tile_k // plan.lanes
+    vectors = 1 if plan.joins_groups else g.tile_k // plan.lanes
     return (
         f"{g.tile_n} images x {g.tile_p} output rows x {g.tile_q} {row}, cut into register "
         f"tiles of at most {g.tile_m} pixels x {vectors * plan.lanes} filters "
@@ -120,7 +120,7 @@ def _loads(plan: Plan) -> str:
         return f"w is read in place; pixels of x are packed, a panel {when}, without a transpose"
     if plan.in_place:
         together = "pixels" if plan.pixel_lanes else "channels"
-        inside = "taps that meet it are left out" if plan.by_channels else "no tile touches it"
+        inside = "taps that meet it are left out" if plan.joins_groups else "no tile touches it"
         return f"none: x is read in place ({together} lie together; as to padding, {inside})"
     buffers = [
         f"w_offset {schedule.column_offset(g, b)} halo {schedule.column_halo(g, b)}"
@@ -138,7 +138,7 @@ def _blocks(plan: Plan) -> str:
     g = plan.geometry
     if plan.planes:
         return f"1 of {g.R * g.S} taps: a channel is a sum of its own"
-    if plan.by_channels:
+    if plan.joins_groups:
         return f"1 of {plan.group_channels} channels x {g.R * g.S} taps, those of a filter's group"
     panels = "an image has {} pixel panels" if plan.swapped else "a group has {} filter panels"
     return (
@@ -153,7 +153,7 @@ def _items(plan: Plan) -> str:
     tiles = schedule.tile_count(g)
     if plan.planes:
         return f"{tiles} tiles x {chunks} chunks of {plan.chunk} channels"
-    if plan.by_channels:
+    if plan.joins_groups:
         return f"{tiles} tiles x {schedule.block_count(g)} blocks of {g.tile_k} filters"
     if plan.swapped:
         return f"{plan.problem.N} images x {tiles} tiles x {chunks} chunks of {plan.chunk} panels"

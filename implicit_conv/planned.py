@@ -123,7 +123,7 @@ class Plan:
             return pixel_lanes_layout(g, itemsize, lanes, self.in_place, channels_last)
         if self.channel_lanes:
             return channel_lanes_layout(g, itemsize)
-        if self.by_channels:
+        if self.joins_groups:
             return depthwise_layout(g, itemsize, lanes, self.in_place, packs, self.group_channels)
         if self.winograd:
             return winograd_layout(g, itemsize, lanes, self.winograd, packs)
@@ -140,7 +140,7 @@ class Plan:
         return self.algorithm == "depthwise" and self.geometry.tile_c == 1
 
     @property
-    def by_channels(self) -> bool:
+    def joins_groups(self) -> bool:
         """Whether the geometry takes all groups as channels of one, each lane summing its own."""
         return self.algorithm == "depthwise" or self.group_lanes
 
@@ -166,7 +166,7 @@ class Plan:
         A panel is then still in L2 when it is used, and no packed filter is kept. A small depthwise
         filter is packed by each thread as it starts.
         """
-        if self.by_channels:
+        if self.joins_groups:
             return depthwise_packs(self.geometry, self.itemsize, self.group_channels)
         if self.pixel_lanes or self.channel_lanes:
             return True
@@ -181,7 +181,7 @@ class Plan:
             return gemm_im2col.packed_bytes(self.problem)
         if self.swapped or self.pixel_lanes or self.channel_lanes:
             return math.prod(self.problem.weight_shape) * self.problem.itemsize
-        if self.by_channels:
+        if self.joins_groups:
             return depthwise_packed_bytes(g, itemsize, self.group_channels)
         if self.winograd:
             return winograd_panel_bytes(g, lanes, itemsize, self.winograd)
@@ -250,7 +250,7 @@ class Plan:
         """
         if self.algorithm == "gemm_im2col":
             return []
-        if self.by_channels:
+        if self.joins_groups:
             return depthwise_trace(self.geometry, self.itemsize, self.in_place)
         if self.pixel_lanes or self.channel_lanes:
             return tiles_trace(self.geometry, self.itemsize, self.in_place, self.chunk)

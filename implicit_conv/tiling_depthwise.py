@@ -1,4 +1,6 @@
-"""Tilings for depthwise convolution, over channels or over planes, and what each would cost."""
+"""Tilings for depthwise convolution, over channels or over planes, and for groups of a few channels
+that share vectors; and what each would cost.
+"""
 
 from __future__ import annotations
 
@@ -61,14 +63,17 @@ def depthwise_candidates(
     """
     lanes = arch.lanes(problem.itemsize)
     whole = rounded_up(problem.C, lanes)
-    blocks = {
-        rounded_up(balanced(problem.C, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS
-    }
+    blocks = _blocks(problem.C, lanes)
     if in_place:  # the last block too fills a vector: more channels would be read than there are
         blocks = {size for size in blocks if not 0 < problem.C % size < lanes} or {whole}
     if block:
         blocks = {block}
     return _tilings(problem, arch, {(size, size) for size in blocks}, in_place)
+
+
+def _blocks(extent: int, lanes: int) -> set[int]:
+    """Whole vectors that cut `extent` channels, or filters, into blocks of like size."""
+    return {rounded_up(balanced(extent, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS}
 
 
 def _tilings(
@@ -144,10 +149,8 @@ def group_lanes_candidates(
     """Likewise for groups of a few (channels, filters), which are always copied: in a buffer no
     pixel is at a border, and all lie less far apart, in more of a cache's sets.
     """
-    lanes, (channels, filters) = arch.lanes(problem.itemsize), group
-    blocks = {
-        rounded_up(balanced(problem.K, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS
-    }
+    channels, filters = group
+    blocks = _blocks(problem.K, arch.lanes(problem.itemsize))
     # Rows as they lie, so that taps of a filter row share what they read.
     by_row = problem.stride[1] == 2 <= problem.kernel[1] and problem.dilation[1] == 1
     sizes = {(block // filters * channels, block) for block in blocks}
