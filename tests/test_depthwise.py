@@ -120,7 +120,7 @@ def test_blocks_that_are_read_in_place_fill_vectors(bits):
 
 def test_sums_that_leave_no_register_for_weights_are_exact():
     """14 pixels of 16 registers: weights then go one by one."""
-    case = Case(groups=64, size=(5, 40), kernel=(1, 3), layout="NHWC")
+    case = Case(groups=64, size=(5, 44), kernel=(1, 3), layout="NHWC")
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)
     problem = Problem.parse(*(a.shape for a in arrays), **case.options)
