@@ -202,18 +202,18 @@ def tile_cycles(g: Geometry, group: int, inner: int) -> float:
     if g.tile_m == AMX_PIXELS:
         rows = g.tile_n * g.tile_p * g.tile_q / inner
         return rows * integers.ceil_div(inner, AMX_ROWS) * AMX_CYCLES
-    step = min(max(1, g.tile_m // inner), group)
-    parts = integers.ceil_div(inner, g.tile_m)
 
-    def cycles(groups: int) -> float:
-        """Of the register tiles of so many rows of pixels."""
-        pixels = groups * inner / parts
+    def cycles(pixels: int) -> float:
+        """Of a register tile."""
         fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
-        return parts * max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
+        return max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
 
-    whole, rest = divmod(group, step)
-    outer = g.tile_n * g.tile_p * g.tile_q / (group * inner)
-    return outer * (whole * cycles(step) + (cycles(rest) if rest else 0.0))
+    total = 0.0
+    for height, tiles in integers.cuts(inner, g.tile_m):
+        step = integers.rows_together(height, g.tile_m) if height else 1
+        whole, rest = divmod(group, step)
+        total += tiles * (whole * cycles(step * height) + (cycles(rest * height) if rest else 0.0))
+    return total * g.tile_n * g.tile_p * g.tile_q / (group * inner)
 
 
 def thread_count(problem: Problem, arch: CpuArch) -> int:

@@ -193,6 +193,20 @@ def by_role(g: Geometry, n: int, p: int, q: int) -> tuple[int, int, int]:
     return (q, n, p) if g.P > 1 else (q, p, n)
 
 
+def cuts(pixels: int, tile_m: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(height, count) of the register tiles that so many pixels of a row are cut into: as few as
+    tiles of `tile_m` pixels would be, the higher ones first; of these there may be none.
+    """
+    parts = ceil_div(pixels, tile_m)
+    height, higher = pixels // parts, pixels % parts
+    return (height + 1, higher), (height, parts - higher)
+
+
+def rows_together(height: int, tile_m: int) -> int:
+    """Rows that a register tile spans, `height` pixels of each."""
+    return max(1, tile_m // height)
+
+
 def panel_offset(g: Geometry, panel: int, block: int, lanes: int) -> int:
     """Element at which channel block `block` of a packed panel begins, counted in its group."""
     k = panel * g.tile_k

@@ -86,6 +86,18 @@ def what_it_reaches(plan):
     ]
 
 
+def test_a_row_a_pixel_too_long_is_halved_and_its_lower_halves_stacked():
+    """Of 7 columns and register tiles of 6 pixels: 4 pixels of one row, 3 of two rows."""
+    pixels = cpu_arch().tile_pixels
+    case = Case(C=5, K=33, size=(5, pixels + 1), kernel=(3, 3), padding=((1, 1), (1, 1)))
+    plan = small_plan(case, 5 * (pixels + 1), 5120)
+    half = pixels // 2
+    assert register_tiles(plan.geometry) == [(1, half), (1, half + 1), (2, half)]
+    x, w = case.inputs(0, integers=True)
+    y = run_plan(plan, *case.arrange(x, w), None, None, None)
+    np.testing.assert_array_equal(y, case.reference(x, w))
+
+
 def test_integers_are_exact_on_every_kernel(capsys):
     """Small integers sum exactly in any order: equal to the last bit, every element written.
 

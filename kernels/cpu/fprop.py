@@ -113,29 +113,29 @@ def multiply(
     whether the group axis runs along them); a filter row takes `row_bytes` of the panel.
     """
     outer, group, inner = extent
-    step = max(1, g.tile_m // inner)
-    parts = schedule.ceil_div(inner, g.tile_m)
-    height, higher = inner // parts, inner % parts  # register tiles, and how many have one more
-    for first in range(0, group, step):
-        groups = min(step, group - first)
-        p, count, by_group = rows
-        if by_group:
-            p, count = p + first, groups
-        r, r_end = schedule.valid_rows(g, p, count)
+    cuts = schedule.cuts(inner, g.tile_m)
+    band = schedule.rows_together(cuts[1][0], g.tile_m)
+    for first_row in range(0, group, band):
+        end_row = min(group, first_row + band)
         for o in range(outer):
             begin = 0
-            for pixels, tiles in (height + 1, higher), (height, parts - higher):
-                if tiles == 0:
-                    continue
-                run_part(
-                    call.kernels, microkernel_slot(vectors, groups, pixels),
-                    at(a, o, first, begin), panel + r * row_bytes,
-                    runs.address + 16 * r * runs.per_row,
-                    at(sums, o, first, begin), at(out, o, first, begin),
-                    (r_end - r) * runs.per_row,
-                    a.inner, a.group, sums.inner, sums.group, out.inner, out.group,
-                    tiles, rounds, low, high,
-                )  # fmt: skip
+            for pixels, tiles in cuts:
+                step = schedule.rows_together(pixels, g.tile_m)
+                for first in range(first_row, end_row if tiles > 0 else first_row, step):
+                    groups = min(step, end_row - first)
+                    p, count, by_group = rows
+                    if by_group:
+                        p, count = p + first, groups
+                    r, r_end = schedule.valid_rows(g, p, count)
+                    run_part(
+                        call.kernels, microkernel_slot(vectors, groups, pixels),
+                        at(a, o, first, begin), panel + r * row_bytes,
+                        runs.address + 16 * r * runs.per_row,
+                        at(sums, o, first, begin), at(out, o, first, begin),
+                        (r_end - r) * runs.per_row,
+                        a.inner, a.group, sums.inner, sums.group, out.inner, out.group,
+                        tiles, rounds, low, high,
+                    )  # fmt: skip
                 begin += tiles * pixels
 
 

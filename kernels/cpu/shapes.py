@@ -10,9 +10,12 @@ def register_tiles(g):
     shapes = set()
     for n, p, q in tile_extents(g):
         _, group, inner = schedule.by_role(g, n, p, q)
-        step = max(1, g.tile_m // inner)
-        groups = {min(step, group), group % step} - {0}
-        shapes |= {(count, height) for count in groups for height in _heights(g, inner)}
+        heights = _heights(g, inner)
+        band = schedule.rows_together(min(heights), g.tile_m)
+        for height in heights:
+            step = schedule.rows_together(height, g.tile_m)
+            for rows in {min(band, group), group % band}:
+                shapes |= {(count, height) for count in {min(step, rows), rows % step} - {0}}
     return sorted(shapes)
 
 
@@ -24,8 +27,7 @@ def box_tiles(g, m):
 
 def _heights(g, pixels):
     """Heights of the register tiles that `pixels` are cut into."""
-    parts = schedule.ceil_div(pixels, g.tile_m)
-    return {(i + 1) * pixels // parts - i * pixels // parts for i in range(parts)}
+    return {height for height, count in schedule.cuts(pixels, g.tile_m) if count}
 
 
 def tile_extents(g):

@@ -104,11 +104,9 @@ def untransform_boxes(call, extent, products, xi_stride, out, bias, vectors, low
 def multiply_boxes(call, g, boxes, u, u_pitch, u_xi, v, v_xi, products, xi_count, vectors, runs):
     """M: for every xi, boxes x filters, summed over channels; a run table of one run serves all."""
     width = vectors * call.lanes * call.itemsize
-    parts = schedule.ceil_div(boxes, g.tile_m)
-    height, higher = boxes // parts, boxes % parts  # register tiles, and how many have one more
     for xi in range(xi_count):
         begin = 0
-        for count, tiles in (height + 1, higher), (height, parts - higher):
+        for count, tiles in schedule.cuts(boxes, g.tile_m):
             if tiles == 0:
                 continue
             run_part(
