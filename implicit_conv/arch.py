@@ -32,6 +32,7 @@ class CpuArch:
     threads: int
     tile_pixels: int  # output pixels of the largest register tile; two vectors of filters wide
     f16c: bool = True  # float16 is converted by an instruction
+    rounds_bfloat16: bool = False  # to bfloat16 there is an instruction that rounds
     bfloat16: str = "widen"  # how bfloat16 is multiplied, see BFLOAT16
 
     def lanes(self, itemsize: int) -> int:
@@ -134,4 +135,5 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
         tile_pixels=REGISTER_PIXELS[bits, registers],
         f16c=bits == 512 or features.get("f16c", False) or arm,
         bfloat16=_bfloat16(features) if bits == 512 else "widen",
+        rounds_bfloat16=bits == 512 and features.get("avx512bf16", False),
     )

@@ -25,10 +25,12 @@ PREPARED_LAUNCHES = 64  # of a plan: one for each combination of strides it has 
 
 def number_format(plan: Plan) -> Format:
     """What numbers are stored as, from x to y."""
-    from implicit_conv.kernels.cpu.storage import SOFT_FLOAT16, Format
+    from implicit_conv.kernels.cpu.storage import HARD_BFLOAT16, SOFT_FLOAT16, Format
 
-    soft = {} if plan.arch.f16c else {"float16": SOFT_FLOAT16}
-    x, y = (soft.get(dtype, dtype) for dtype in (plan.problem.dtype, plan.y_dtype))
+    ways = {} if plan.arch.f16c else {"float16": SOFT_FLOAT16}
+    if plan.arch.rounds_bfloat16:
+        ways["bfloat16"] = HARD_BFLOAT16
+    x, y = (ways.get(dtype, dtype) for dtype in (plan.problem.dtype, plan.y_dtype))
     sums = plan.problem.sum_dtype
     return Format(x, x if plan.pairs else sums, sums, y)
 

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from numba import njit
 
-from implicit_conv.kernels.cpu.storage import SIZES, SOFT_FLOAT16, make_move
+from implicit_conv.arch import cpu_arch
+from implicit_conv.kernels.cpu.storage import HARD_BFLOAT16, SIZES, SOFT_FLOAT16, make_move
 
 NUMPY = {
     "float16": np.float16, SOFT_FLOAT16: np.float16, "bfloat16": ml_dtypes.bfloat16,
-    "float32": np.float32,
+    HARD_BFLOAT16: ml_dtypes.bfloat16, "float32": np.float32,
 }  # fmt: skip
-KINDS = ["float16", SOFT_FLOAT16, "bfloat16"]
+KINDS = ["float16", SOFT_FLOAT16, "bfloat16"] + [HARD_BFLOAT16] * cpu_arch().rounds_bfloat16
 ALL_BITS = np.arange(1 << 16, dtype=np.uint16)
 
 
@@ -74,13 +75,14 @@ def test_rounding_is_to_nearest_even(kind, lanes):
     assert_same(converted(values, "float32", kind, lanes), expected)
 
 
+@pytest.mark.parametrize("lanes", [4, 16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_nan_stays_a_nan(kind):
+def test_a_nan_stays_a_nan(kind, lanes):
     """Those whose payload lies in the bits that are cut off, and those that a carry would wrap."""
     payloads = np.array([1, 0x1FFF, 0x8000, 0xFFFF, 0x7FFFFF, 0x400000], np.uint32)
     for sign in (0, 1 << 31):
-        nans = (payloads | 0x7F800000 | sign).view(np.float32)
-        assert np.isnan(converted(nans, "float32", kind, 4).astype(np.float32)).all()
+        nans = np.repeat((payloads | 0x7F800000 | sign).view(np.float32), 4)
+        assert np.isnan(converted(nans, "float32", kind, lanes).astype(np.float32)).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,11 +13,12 @@ from numba.core import cgutils
 
 from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
-from implicit_conv.kernels.cpu.vector import I32, SCALAR, SUFFIX, VOID, Emitter
+from implicit_conv.kernels.cpu.vector import I32, SCALAR, SUFFIX, VOID, BFloat, Emitter
 
 I16 = ir.IntType(16)
 SOFT_FLOAT16 = "soft_float16"  # float16 on a CPU that has no conversion for it
-SIZES = {"float16": 2, SOFT_FLOAT16: 2, "bfloat16": 2, "float32": 4, "float64": 8}
+HARD_BFLOAT16 = "hard_bfloat16"  # bfloat16 on a CPU that has an instruction to round to it
+SIZES = {"float16": 2, SOFT_FLOAT16: 2, "bfloat16": 2, HARD_BFLOAT16: 2, "float32": 4, "float64": 8}
 BITS = {2: I16, **SCALAR}
 
 
@@ -38,7 +39,7 @@ class Format(NamedTuple):
 def load(e, dtype, address, mask=None):
     """A vector of numbers stored as `dtype`, as floats of `e`; lanes outside `mask` are zero."""
     raw = _load_bits(e, dtype, address, mask)
-    if dtype == "bfloat16":
+    if dtype in ("bfloat16", HARD_BFLOAT16):
         high = e.builder.shl(e.builder.zext(raw, e.words), e.word(16))
         return e.builder.bitcast(high, e.vector)
     if dtype == "float16":
@@ -63,8 +64,10 @@ def load_pairs(e, addresses, masks=(None, None)):
 
 def store(e, dtype, value, address, mask=None):
     """Store floats as `dtype`, rounded to nearest even; lanes outside `mask` are left alone."""
-    if dtype == "bfloat16":
-        value = e.builder.trunc(_round_bfloat(e, value), ir.VectorType(I16, e.lanes))
+    if dtype == HARD_BFLOAT16 and e.lanes in (8, 16):
+        value = _round_bfloat_at_once(e, value)
+    elif dtype in ("bfloat16", HARD_BFLOAT16):
+        value = _round_bfloat(e, value)
     elif dtype == "float16":
         half = e.builder.fptrunc(value, ir.VectorType(ir.HalfType(), e.lanes))
         value = e.builder.bitcast(half, ir.VectorType(I16, e.lanes))
@@ -107,14 +110,39 @@ def _to_even(e, bits, dropped):
     return e.builder.add(e.builder.add(bits, odd), e.word((1 << (dropped - 1)) - 1))
 
 
+def _round_bfloat_at_once(e, value):
+    """`_round_bfloat` by an instruction, but where it would flush a subnormal number to zero."""
+    builder, bits = e.builder, 32 * e.lanes
+    kind = ir.FunctionType(ir.VectorType(ir.IntType(1), e.lanes), [e.vector, I32])
+    classify = cgutils.get_or_insert_function(
+        builder.module, kind, f"llvm.x86.avx512.fpclass.ps.{bits}"
+    )
+    subnormal = builder.call(classify, [value, ir.Constant(I32, 0x20)])
+    lanes = ir.IntType(e.lanes)
+    some = builder.icmp_unsigned("!=", builder.bitcast(subnormal, lanes), ir.Constant(lanes, 0))
+    with builder.if_else(some, likely=False) as (rare, usual):
+        with rare:
+            exact, exact_end = _round_bfloat(e, value), builder.block
+        with usual:
+            kind = ir.FunctionType(ir.VectorType(BFloat(), e.lanes), [e.vector])
+            name = f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}"
+            convert = cgutils.get_or_insert_function(builder.module, kind, name)
+            rounded = builder.bitcast(builder.call(convert, [value]), exact.type)
+            rounded_end = builder.block
+    result = builder.phi(exact.type)
+    result.add_incoming(exact, exact_end)
+    result.add_incoming(rounded, rounded_end)
+    return result
+
+
 def _round_bfloat(e, value):
-    """bfloat16 in the low halves; the CPU's own instruction would flush subnormals to zero."""
+    """Floats as bfloat16, to nearest even, by integers."""
     bits = e.builder.bitcast(value, e.words)
     quiet = e.builder.or_(bits, e.word(1 << 22))  # a NaN might else lose its last bit, or carry
     chosen = e.builder.select(
         e.builder.fcmp_unordered("uno", value, value), quiet, _to_even(e, bits, 16)
     )
-    return e.builder.lshr(chosen, e.word(16))
+    return e.builder.trunc(e.builder.lshr(chosen, e.word(16)), ir.VectorType(I16, e.lanes))
 
 
 def _widen_half(e, half):
