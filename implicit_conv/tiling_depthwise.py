@@ -4,9 +4,12 @@ that share vectors; and what each would cost.
 
 from __future__ import annotations
 
+import math
+
 from implicit_conv.algorithms import by_pixels
 from implicit_conv.arch import CpuArch
 from implicit_conv.kernels import schedule as integers
+from implicit_conv.kernels.cpu.shapes import depthwise_row
 from implicit_conv.kernels.cpu.sizes import (
     buffer_bytes,
     depthwise_layout,
@@ -38,6 +41,11 @@ PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
 ROW_CYCLES = 200  # depthwise in place: tap tables of a row
 BORDER_CYCLES = 5  # likewise of a vector and tap at the border, whose pixels are summed one by one
 BORDER_TAPS = 0.75  # of a filter that these meet
+STREAMED_BYTES = 17  # a cycle, of x read in place and of y
+WAY_BYTES, LINE = 4096, 64  # of L1: addresses a multiple of the first apart share a set
+NEAR_CROWD = 2  # how many times the lines that fit may be wanted where they come from L2
+CROWDED_CYCLES = 4.5  # of a vector that comes from L2, or from farther, once more
+FAR_TAPS = 1.35  # times as long each tap of x read in place takes, where none shares its load
 BUFFER_CYCLES = 0.45  # of an element of a channels-last buffer, and of its way there
 CALL_CYCLES = 30  # a microkernel of few sums
 GROUP_FMAS = 1.15  # time of an FMA of group lanes, with its share in what is between
@@ -50,8 +58,7 @@ DEPTHWISE_VECTOR_CYCLES = 10  # loop ends of one vector of channels
 
 def leaves_out_padding(problem: Problem, arch: CpuArch) -> bool:
     """Whether x can be read where it lies: pixels at its border leave out what meets padding."""
-    together = problem.layout == "NHWC" and not problem.converted
-    return together and problem.C >= arch.lanes(problem.itemsize)
+    return problem.layout == "NHWC" and problem.C >= arch.lanes(problem.itemsize)
 
 
 def depthwise_candidates(
@@ -101,16 +108,45 @@ def _tilings(
 
 
 def depthwise_estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
-    """Cycles of one core: an FMA and a load a tap, and either loads of the tile and a copy on the
-    way out, or pixels at the border one by one.
+    """Cycles of one core: an FMA and a load a tap, what lies far is streamed, and either the tile
+    is copied, or pixels whose taps lie apart go one by one at the border.
     """
     pixel = g.R * g.S / LOADS_PER_CYCLE
-    beside = _copy_cycles(problem, g)
-    if in_place:
-        rows, vectors = g.tile_n * g.tile_p, g.tile_c / arch.lanes(problem.itemsize)
+    rows = g.tile_n * g.tile_p
+    y_bytes = rows * g.tile_q * g.tile_c * (2 if problem.converted else problem.itemsize)
+    if not in_place:
+        beside = _copy_cycles(problem, g)
+        beside += y_bytes / STREAMED_BYTES if problem.layout == "NHWC" else 0.0
+        return _estimate(problem, arch, g, pixel, beside)
+    beside = rows * ROW_CYCLES + y_bytes * (1 + g.stride_h * g.stride_w) / STREAMED_BYTES
+    vectors = rows * g.tile_c / arch.lanes(problem.itemsize)
+    if depthwise_row(g, in_place) is None:
         taps = border_columns(g) * g.tile_q / g.Q * BORDER_TAPS * g.R * g.S
-        beside = rows * (ROW_CYCLES + taps * vectors * BORDER_CYCLES)
+        beside += vectors * taps * BORDER_CYCLES
+        pixel *= FAR_TAPS
+    else:
+        loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and filter row
+        wait = max(0.0, CROWDED_CYCLES - g.S / loads / FMAS_PER_CYCLE)  # beyond its FMAs
+        beside += vectors * g.tile_q * loads * wait * crowded_rows(problem, arch, g)
     return _estimate(problem, arch, g, pixel, beside)
+
+
+def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> int:
+    """Filter rows whose pixels, read in place, leave L1 before they are needed: they lie such
+    powers of two apart that they share few of its sets.
+
+    Those that an output row before has read; where all pixels share a set, every row.
+    """
+    size = 2 if problem.converted else problem.itemsize
+    sets = min(WAY_BYTES // LINE, WAY_BYTES // math.gcd(problem.C * size, WAY_BYTES))
+    p, q = problem.output
+    numbers = problem.N * problem.C * (math.prod(problem.size) + p * q)
+    fitting = sets * (arch.l1_bytes // WAY_BYTES)
+    if numbers * size <= arch.l2_bytes:
+        fitting *= NEAR_CROWD
+    if g.R * ((g.tile_m - 1) * g.stride_w + g.S) + g.tile_m <= fitting:
+        return 0
+    return g.R if sets == 1 else max(0, g.R - g.stride_h)
 
 
 def _copy_cycles(problem: Problem, g: Geometry) -> float:

@@ -8,12 +8,14 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from implicit_conv import PlanError, conv2d, cpu, plan_conv2d
-from implicit_conv.algorithms import by_channels
+from implicit_conv.algorithms import by_channels, widened
 from implicit_conv.arch import cpu_arch
+from implicit_conv.kernels.cpu.shapes import depthwise_row
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 from implicit_conv.testing import Case, to_nchw
+from implicit_conv.tiling import rounded_up
 from implicit_conv.tiling_depthwise import depthwise_candidates
 
 thorough = settings(
@@ -49,6 +51,39 @@ def test_integers_are_exact(case, seed, precision):
     y = conv2d(*arrays, **case.options, algorithm="depthwise", precision=precision)
     expected = case.rounded(case.reference(x, w))
     np.testing.assert_array_equal(to_nchw(y, case.layout).astype(float), expected)
+
+
+@st.composite
+def cut_rows(draw):
+    """A case whose x is read in place, filter rows at once, and the tile its rows are cut into."""
+    pad = st.integers(-1, 20)
+    stride = draw(st.sampled_from([1, 2]))
+    case = Case(
+        groups=draw(st.sampled_from([16, 37, 96])),
+        size=(2, draw(st.integers(1, 40))), kernel=(1, draw(st.sampled_from([2, 3, 7, 19]))),
+        stride=(1, stride), padding=((0, 0), (draw(pad), draw(pad))), layout="NHWC",
+        dtype=draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"])),
+    )  # fmt: skip
+    assume(min(case.output) >= 1)
+    return case, draw(st.integers(1, 40)), draw(st.integers(1, 14))
+
+
+@settings(thorough, max_examples=300)
+@given(cut=cut_rows())
+def test_rows_in_place_are_exact_however_they_are_cut(cut):
+    """Into load tiles and register tiles that see padding before them, behind them, or nothing
+    else.
+    """
+    case, columns, tile_m = cut
+    x, w = case.inputs(0, integers=True)
+    arrays = case.arrange(x, w)
+    plan = plan_conv2d(*(a.shape for a in arrays), case.dtype, **case.options)
+    view = by_channels(widened(plan.problem))
+    channels = rounded_up(case.groups, plan.lanes)
+    g = geometry(view, tile=(1, 2, columns), tile_m=tile_m, tile_c=channels, tile_k=channels)
+    assume(depthwise_row(g, in_place=True) is not None)
+    y = replace(plan, algorithm="depthwise", geometry=g, in_place=True)(*arrays)
+    np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.rounded(case.reference(x, w)))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -159,20 +194,24 @@ def test_executed_loads_are_the_planned_ones(layout):
     assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
 
 
-def test_small_images_are_copied_where_most_pixels_meet_padding():
-    """For "strict" always: in place, sums of pixels at the border have another order."""
+def test_small_images_are_copied_where_most_pixels_meet_padding_one_by_one():
+    """Taps of a dilated filter lie apart. For "strict" always: in place, sums of pixels at the
+    border have another order.
+    """
 
-    def in_place(size, taps, precision="standard"):
+    def in_place(size, taps, dilation=1, precision="standard"):
+        pad = taps // 2 * dilation
         case = Case(
             groups=96, size=(size, size), kernel=(taps, taps), layout="NHWC",
-            padding=((taps // 2, taps // 2),) * 2,
+            dilation=(dilation, dilation), padding=((pad, pad), (pad, pad)),
         )  # fmt: skip
         shapes = (array.shape for array in case.arrange(*case.inputs(0)))
         return plan_conv2d(*shapes, **case.options, precision=precision).in_place
 
-    assert not in_place(7, 7)
-    assert in_place(56, 3)
-    assert not in_place(56, 3, "strict")
+    assert in_place(7, 7)
+    assert not in_place(14, 7, dilation=2)
+    assert in_place(56, 3, dilation=2)
+    assert not in_place(56, 3, precision="strict")
 
 
 def test_it_is_chosen_for_many_groups_and_refused_for_others():

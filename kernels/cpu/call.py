@@ -71,6 +71,7 @@ class Call(NamedTuple):
     tile_filters: int  # of a register tile whose lanes are channels
     group_channels: int  # of a group whose lanes are in one vector: 1 for depthwise
     row_kernels: int  # 1: depthwise kernels exist that take a filter row at once
+    pieces: int  # address of the table of pieces of a row that these take where x lies
     winograd: int  # outputs of a Winograd box along an axis, 0 without
     scratch_bytes: int  # of one thread
     staging: int  # offset of the staging tile in a thread's scratch; the buffers come first

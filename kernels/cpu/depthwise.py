@@ -20,6 +20,7 @@ Filters are packed as ``[block][c][tap][filter]``, a block's filters rounded up 
 import functools
 from typing import NamedTuple
 
+from llvmlite import ir
 from numba import types
 
 from implicit_conv.kernels.cpu import memory, storage
@@ -57,17 +58,28 @@ ARGUMENTS = (
     "last",  # byte offset of the last vector, which may overlap the one before
     "tiles",  # register tiles, one behind the other
     "ahead",  # bytes from `a` to the row that the next output row reads first
+    "rounds",  # 1: results are stored as y's type
 )
-ROW_TAPS = 128  # of a filter row, times channels, that is unrolled, at most
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
-def emit(pixels, row, group, e, *values):
+class Row(NamedTuple):
+    """A filter row that is taken at once, by pixels whose windows may reach into padding."""
+
+    taps: int
+    stride: int
+    before: int = 0  # pixels of all windows' span that are padding, at its beginning
+    after: int = 0  # and at its end
+
+
+def emit(pixels, row, group, types_stored, e, *values):
     """Sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of filters: those
     of whole groups, each of `group` = (channels, filters).
 
-    The tap table holds (byte offset from `a`, byte offset from `w`) of each tap; or, where `row` is
-    (taps, stride), of the first tap of each filter row: its taps then share what they read.
+    `types_stored` are those of what is read, of sums and of y, by the keys of storage.SIZES.
+
+    The tap table holds (byte offset from `a`, byte offset from `w`) of each tap; or, with a `row`,
+    of the first tap of each filter row: its taps then share what they read.
     """
     *integers, low, high = values
     at = dict(zip(ARGUMENTS, integers, strict=True))
@@ -75,16 +87,22 @@ def emit(pixels, row, group, e, *values):
     low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
     a, w, taps, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
     base_step = builder.mul(at["a_pixel"], i64(PIXELS_PER_BASE))
-    a_tile = builder.mul(at["a_pixel"], i64(pixels * (row[1] if row else 1)))
+    a_tile = builder.mul(at["a_pixel"], i64(pixels * (row.stride if row else 1)))
     out_tile = builder.mul(at["out_pixel"], i64(pixels))
     group_channels, group_filters = group
+    read_as, sum_type, y_type = types_stored
+
+    def stored(offset, dtype):
+        """A byte offset among sums, as one among numbers stored as `dtype`."""
+        return builder.udiv(offset, i64(e.itemsize // storage.SIZES[dtype]))
 
     def neighbours(source, count, c):
         """`count` vectors, a_pixel apart; channel c of each group in all of the group's lanes."""
         for p in range(count):
             if p and p % PIXELS_PER_BASE == 0:
                 source = e.opaque(e.at(source, base_step))
-            value = e.load(e.at(source, builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))))
+            place = builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))
+            value = storage.load(e, read_as, e.at(source, place))
             yield value if group == (1, 1) else e.repeat_lanes(value, *group, c)
 
     def add_tap(source, filters, total, c):
@@ -94,18 +112,19 @@ def emit(pixels, row, group, e, *values):
 
     def add_row(source, filters, total, c):
         """By as many taps at a time as have their weights in registers, beside the sums."""
-        taps, stride = row
         total = list(total)
-        parts = -(-taps // max(1, e.registers - pixels - 2))
+        parts = -(-row.taps // max(1, e.registers - pixels - 2))
+        span = (pixels - 1) * row.stride
         for part in range(parts):
-            first, end = taps * part // parts, taps * (part + 1) // parts
+            first, end = row.taps * part // parts, row.taps * (part + 1) // parts
             places = [builder.mul(at["w_tap"], i64(s)) for s in range(first, end)]
             weights = [e.load(e.at(filters, place)) for place in places]
-            start = e.at(source, builder.mul(at["a_pixel"], i64(first)))
-            read = (pixels - 1) * stride + end - first
-            for i, value in enumerate(neighbours(e.opaque(start), read, c)):
-                for s, weight in enumerate(weights):
-                    p, between = divmod(i - s, stride)
+            begin = max(first, row.before)
+            count = min(span + end, span + row.taps - row.after) - begin
+            start = e.at(source, builder.mul(at["a_pixel"], i64(begin)))
+            for i, value in enumerate(neighbours(e.opaque(start), count, c), begin):
+                for s, weight in enumerate(weights, first):
+                    p, between = divmod(i - s, row.stride)
                     if between == 0 and 0 <= p < pixels:
                         total[p] = e.multiply_add(value, weight, total[p])
         return total
@@ -115,7 +134,7 @@ def emit(pixels, row, group, e, *values):
         over = builder.icmp_signed(">", offset, at["last"])
         offset = builder.select(over, at["last"], offset)
         groups = builder.udiv(offset, i64(group_filters))
-        activations = e.at(a, builder.mul(groups, i64(group_channels)))
+        activations = e.at(a, stored(builder.mul(groups, i64(group_channels)), read_as))
         filters = e.at(w, offset)
 
         def tap(index, total):
@@ -128,15 +147,26 @@ def emit(pixels, row, group, e, *values):
                 place = e.at(place, at["w_channel"])
             return total
 
-        reads = pixels * (row[1] if row else 1)
+        reads = pixels * (row.stride if row else 1)
         for p in range(reads):
             moved = builder.mul(at["a_pixel"], i64(p))
             e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
         total = e.loop(at["tap_count"], 1, [e.load(e.at(sums, offset))] * pixels, tap)
-        target = e.at(out, offset)
-        for p in range(pixels):
-            address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
-            e.store(e.clamp(total[p], low, high), address)
+
+        def store(dtype):
+            target = e.at(out, stored(offset, dtype))
+            for p in range(pixels):
+                address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
+                storage.store(e, dtype, e.clamp(total[p], low, high), address)
+
+        if y_type == sum_type:
+            store(sum_type)
+            return []
+        with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
+            with rounded:
+                store(y_type)
+            with kept:
+                store(sum_type)
         return []
 
     def tile(_, carried):
@@ -148,25 +178,28 @@ def emit(pixels, row, group, e, *values):
 
 def microkernel(
     a, w, taps, sums, out, tap_count, a_pixel, w_tap, w_channel, out_pixel, vectors, last, tiles,
-    ahead, low, high,
+    ahead, rounds, low, high,
 ):  # fmt: skip
     """Template of the depthwise microkernels."""
     body(  # noqa: F821, bound
         a, w, taps, sums, out, tap_count, a_pixel, w_tap, w_channel, out_pixel, vectors, last,
-        tiles, ahead, low, high,
+        tiles, ahead, rounds, low, high,
     )  # fmt: skip
 
 
 @functools.cache
-def compile_microkernel(pixels, row, group, lanes, itemsize, fma):
+def compile_microkernel(pixels, row, group, types_stored, lanes, fma):
     """The compiled microkernel of `pixels` pixels, tap by tap or, with `row`, row by row."""
+    read_as, sum_type, y_type = types_stored
+    itemsize = storage.SIZES[sum_type]
 
     def emit_part(builder, values):
-        emit(pixels, row, group, Emitter(builder, lanes, itemsize, fma), *values)
+        emit(pixels, row, group, types_stored, Emitter(builder, lanes, itemsize, fma), *values)
 
-    by_row = f"_row{row[0]}s{row[1]}" if row else ""
+    by_row = "_row_{}_{}_{}_{}".format(*row) if row else ""
     together = "" if group == (1, 1) else "_groups_of_{}_{}".format(*group)
-    name = f"depthwise_{pixels}{by_row}{together}_{vectors_name(lanes, itemsize, fma)}"
+    name = f"depthwise_{pixels}{by_row}{together}_{read_as}_{y_type}_"
+    name += vectors_name(lanes, itemsize, fma)
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 
@@ -245,11 +278,22 @@ class Span(NamedTuple):
     vectors: int
     last: int
     ahead: int
+    rounds: int
     w_tap: int
     w_channel: int
     out_pixel: int
     low: float
     high: float
+
+
+@kernel()
+def sum_tiles(call, span, slot, taps, tap_count, a, a_pixel, out, tiles):
+    """Register tiles, one behind the other."""
+    run_part(
+        call.kernels, slot, a, span.weights, taps, span.sums, out, tap_count, a_pixel, span.w_tap,
+        span.w_channel, span.out_pixel, span.vectors, span.last, tiles, span.ahead, span.rounds,
+        span.low, span.high,
+    )  # fmt: skip
 
 
 @kernel()
@@ -259,11 +303,8 @@ def sum_pixels(call, g, span, slot, taps, tap_count, a, step, a_pixel, out, coun
     while done < count:
         pixels = min(g.tile_m, count - done)
         tiles = (count - done) // pixels
-        run_part(
-            call.kernels, slot + pixels, a + done * step, span.weights, taps, span.sums,
-            out + done * span.out_pixel, tap_count, a_pixel, span.w_tap, span.w_channel,
-            span.out_pixel, span.vectors, span.last, tiles, span.ahead, span.low, span.high,
-        )  # fmt: skip
+        at, to = a + done * step, out + done * span.out_pixel
+        sum_tiles(call, span, slot + pixels, taps, tap_count, at, a_pixel, to, tiles)
         done += tiles * pixels
 
 
@@ -276,11 +317,27 @@ def inner_columns(g, q, end):
 
 
 @kernel()
+def sum_row_in_pieces(call, g, span, rows, a, q, out):
+    """Likewise, filter rows at once."""
+    tile, tiles = q // g.tile_q, schedule.ceil_div(g.Q, g.tile_q)
+    first, end = memory.read(call.pieces + 8 * tile), memory.read(call.pieces + 8 * tile + 8)
+    taps = span.taps + 16 * g.R * g.S
+    for index in range(first, end):
+        piece = call.pieces + 8 * (tiles + 1) + 32 * index
+        column, count, slot = memory.read(piece), memory.read(piece + 16), memory.read(piece + 24)
+        at, to = a + column * g.stride_w * call.x_w, out + column * span.out_pixel
+        sum_tiles(call, span, slot, taps, rows, at, call.x_w, to, count)
+
+
+@kernel()
 def sum_row_in_place(call, g, span, rows, a, q, inner, end, out):
     """Output columns q .. end - 1 of a row, read where x lies: taps that meet padding are left out.
 
     `rows` counts the filter rows in the tables; `a` and `out` belong to column 0.
     """
+    if call.row_kernels:
+        sum_row_in_pieces(call, g, span, rows, a, q, out)
+        return
     step = g.stride_w * call.x_w
     for border in (q, inner[0]), (inner[1], end):
         for column in range(border[0], border[1]):
@@ -291,11 +348,7 @@ def sum_row_in_place(call, g, span, rows, a, q, inner, end, out):
             sum_pixels(call, g, span, DEPTHWISE, taps, count, at, step, step, to, 1)
     at, to = a + inner[0] * step, out + inner[0] * span.out_pixel
     count = inner[1] - inner[0]
-    if call.row_kernels:
-        taps = span.taps + 16 * g.R * g.S
-        sum_pixels(call, g, span, DEPTHWISE_ROW, taps, rows, at, step, call.x_w, to, count)
-    else:
-        sum_pixels(call, g, span, DEPTHWISE, span.taps, rows * g.S, at, step, step, to, count)
+    sum_pixels(call, g, span, DEPTHWISE, span.taps, rows * g.S, at, step, step, to, count)
 
 
 @kernel()
@@ -322,8 +375,11 @@ def run_item(blob, origin, block, panels, scratch):
     sums, taps = call.bias + block * call.bias_panel, scratch + call.runs
     vectors, last = width // call.lanes, max(0, filters - call.lanes) * call.itemsize
     ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x_h if call.in_place else 0
+    rounds = 1 if call.rounds and not staged else 0
     w_channel = g.R * g.S * step
-    span = Span(weights, sums, taps, vectors, last, ahead, step, w_channel, out[3], low, high)
+    span = Span(
+        weights, sums, taps, vectors, last, ahead, rounds, step, w_channel, out[3], low, high
+    )
     by_row = call.row_kernels and g.phases_w == 1  # else neighbours lie in several buffers
     slot, a_pixel = (DEPTHWISE_ROW, pixel) if by_row else (DEPTHWISE, a_step)
     count = g.R if by_row else g.R * g.S

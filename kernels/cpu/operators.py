@@ -19,7 +19,14 @@ from implicit_conv.kernels.cpu import (
     winograd_transforms,
 )
 from implicit_conv.kernels.cpu.operator import Operator
-from implicit_conv.kernels.cpu.shapes import box_tiles, register_tiles, tile_extents
+from implicit_conv.kernels.cpu.shapes import (
+    box_tiles,
+    depthwise_row,
+    register_tiles,
+    row_pieces,
+    row_shapes,
+    tile_extents,
+)
 from implicit_conv.kernels.cpu.sizes import (
     PLANE_ROWS,
     ScratchLayout,
@@ -105,6 +112,8 @@ class Depthwise(Operator):
     one, a panel is the filters of a block of channels.
     """
 
+    rounds = True
+
     def __init__(self, *arguments, group=(1, 1), **options):
         self.group = group
         super().__init__(*arguments, **options)
@@ -116,6 +125,9 @@ class Depthwise(Operator):
             "panel_group": self.group_bytes, "row_kernels": self._row() is not None,
             "group_channels": group[0],
         }  # fmt: skip
+        if self.in_place and self._row():
+            self.pieces = self._pieces()
+            self.constant["pieces"] = self.pieces.ctypes.data
 
     def _require_for_filters(self, w, axes):
         if self.transposes:
@@ -124,29 +136,46 @@ class Depthwise(Operator):
     def _own_parts(self, recording):
         extents = {(self.g.tile_m, q) for *_, q in tile_extents(self.g)}
         whole = {h for m, q in extents for h in (min(m, q), q % m)} - {0}
-        if self.in_place:  # border pixels are computed one by one, and what is left between them
-            whole = set(range(1, min(self.g.tile_m, self.g.Q) + 1))
         row = self._row()
-        single = {1} if row and self.in_place else set() if row else whole
-        kinds = [(table.DEPTHWISE, None, single), (table.DEPTHWISE_ROW, row, whole if row else ())]
+        if row and self.in_place:
+            kernels = {
+                table.DEPTHWISE_ROW + i: (pixels, depthwise.Row(*row, *missing))
+                for i, (pixels, *missing) in enumerate(row_shapes(self.g))
+            }
+        elif row:
+            kernels = {table.DEPTHWISE_ROW + h: (h, depthwise.Row(*row)) for h in whole}
+        else:
+            if self.in_place:  # pixels at the border go one by one, and what is left between them
+                whole = set(range(1, min(self.g.tile_m, self.g.Q) + 1))
+            kernels = {table.DEPTHWISE + h: (h, None) for h in whole}
+        read_as = self.form.x if self.in_place else self.form.buffer
+        types_stored = read_as, self.form.sums, self.form.y
         parts = {table.PACK_BLOCK: depthwise.compile_pack_channels(self.lanes, self.form)}
         return parts | {
-            slot + height: depthwise.compile_microkernel(
-                height, kind, self.group, self.lanes, self.itemsize, self.fma
+            slot: depthwise.compile_microkernel(
+                *kernel, self.group, types_stored, self.lanes, self.fma
             )
-            for slot, kind, heights in kinds
-            for height in heights
+            for slot, kernel in kernels.items()
         }
 
     def _row(self):
-        """(taps, stride) of kernels that take a filter row at once; None where taps lie apart."""
-        g = self.g
-        stride = g.stride_w if self.in_place else schedule.column_step(g)
-        together = g.dilation_w == 1 and (self.in_place or g.phases_w == 1)
-        unrolled = g.S * self.group[0] <= depthwise.ROW_TAPS
-        if not together or stride > 2 or g.S < 2 or not unrolled:
-            return None
-        return g.S, stride
+        """(taps, stride) of kernels that take a filter row at once, if they do."""
+        return depthwise_row(self.g, self.in_place, self.group[0])
+
+    def _pieces(self):
+        """Where the pieces of each load tile's rows begin and end, then (first column, pixels,
+        register tiles, kernel slot) of each.
+        """
+        shapes = row_shapes(self.g)
+        tiles = row_pieces(self.g)
+        ends = np.cumsum([0, *map(len, tiles)])
+        words = [
+            (piece.column, piece.pixels, piece.tiles,
+             table.DEPTHWISE_ROW + shapes.index(piece.shape))
+            for pieces in tiles
+            for piece in pieces
+        ]  # fmt: skip
+        return np.concatenate([ends, np.ravel(words)]).astype(np.int64)
 
     def _entry(self):
         return depthwise.compile_depthwise().address
@@ -188,7 +217,7 @@ def plane_filter(g):
 class Planes(Depthwise):
     """Depthwise over planes, a channel at a time; a chunk is the channels of a work item."""
 
-    transposes = False
+    rounds = transposes = False
     stages_planes = True
 
     def _own_parts(self, recording):

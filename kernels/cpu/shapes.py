@@ -1,8 +1,12 @@
 """Shapes of the register tiles and panels that a Geometry is cut into; each needs a microkernel."""
 
 import itertools
+from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
+
+ROW_TAPS = 128  # of a filter row, times channels, that depthwise kernels unroll, at most
+ROW_SHAPES = 32  # of register tiles of depthwise rows, at most
 
 
 def register_tiles(g):
@@ -28,6 +32,61 @@ def box_tiles(g, m):
 def _heights(g, pixels):
     """Heights of the register tiles that `pixels` are cut into."""
     return {height for height, count in schedule.cuts(pixels, g.tile_m) if count}
+
+
+class Piece(NamedTuple):
+    """Register tiles of an output row, one behind the other, whose windows lie alike in x: of the
+    pixels that such a window spans, the first `before` and the last `after` are padding.
+    """
+
+    column: int
+    pixels: int
+    tiles: int
+    before: int
+    after: int
+
+    @property
+    def shape(self):
+        """What a kernel is made for."""
+        return self.pixels, self.before, self.after
+
+
+def row_pieces(g):
+    """The pieces of an output row of depthwise, load tile by load tile, as lists."""
+    return [_pieces(g, q, min(g.tile_q, g.Q - q)) for q in range(0, g.Q, g.tile_q)]
+
+
+def _pieces(g, column, columns):
+    pieces = []
+    for pixels, count in schedule.cuts(columns, g.tile_m):
+        span = (pixels - 1) * g.stride_w + g.S
+        for _ in range(count):
+            first = column * g.stride_w - g.pad_w
+            before, after = (min(span, max(0, n)) for n in (-first, first + span - g.W))
+            piece = Piece(column, pixels, 1, before, after)
+            if pieces and pieces[-1].shape == piece.shape == (pixels, 0, 0):
+                pieces[-1] = pieces[-1]._replace(tiles=pieces[-1].tiles + 1)
+            else:
+                pieces.append(piece)
+            column += pixels
+    return pieces
+
+
+def row_shapes(g):
+    """The shapes of all pieces."""
+    return sorted({piece.shape for pieces in row_pieces(g) for piece in pieces})
+
+
+def depthwise_row(g, in_place, group_channels=1):
+    """(taps, stride) of depthwise kernels that take a filter row at once; None where taps lie
+    apart.
+    """
+    stride = g.stride_w if in_place else schedule.column_step(g)
+    together = g.dilation_w == 1 and (in_place or g.phases_w == 1)
+    unrolled = 2 <= g.S and g.S * group_channels <= ROW_TAPS
+    if not together or stride > 2 or not unrolled or (in_place and len(row_shapes(g)) > ROW_SHAPES):
+        return None
+    return g.S, stride
 
 
 def tile_extents(g):
