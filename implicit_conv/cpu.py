@@ -65,7 +65,8 @@ def operator(plan: Plan, recording: bool = False) -> Operator:
     if plan.channel_lanes:
         return ChannelLanes(*machine, **options)
     if plan.planes:
-        return Planes(*machine, **options)
+        apart = plan.problem.C if plan.problem.layout == "NHWC" else 1
+        return Planes(*machine, apart=apart, **options)
     if plan.joins_groups:
         return Depthwise(*machine, group=(plan.group_channels, plan.group_filters), **options)
     return Fprop(*machine, **options)

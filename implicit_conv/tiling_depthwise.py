@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 
-from implicit_conv.algorithms import by_pixels
+from implicit_conv.algorithms import STEPS
 from implicit_conv.arch import CpuArch
 from implicit_conv.kernels import schedule as integers
 from implicit_conv.kernels.cpu.shapes import depthwise_row
@@ -37,6 +37,9 @@ from implicit_conv.tiling import (
 DEPTHWISE_PIXELS = 14
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # of a depthwise block, to choose from
 PLANE_BYTES = 36 << 10  # of two planes' input rows: they stay in L1
+PLANES_APART = 4  # numbers from a pixel of a plane to the next, at most
+STAGED_PLANE_CYCLES = 80  # of a plane that goes through the staging tile
+APART_CYCLES = 0.35  # of a number among these, on its way to a plane and back
 PLANE_CHANNELS = 64  # of a work item, where there are enough for all threads
 ROW_CYCLES = 200  # depthwise in place: tap tables of a row
 BORDER_CYCLES = 5  # likewise of a vector and tap at the border, whose pixels are summed one by one
@@ -211,8 +214,13 @@ def by_planes(problem: Problem, arch: CpuArch) -> bool:
 
     The answer does not depend on batch or threads: "strict" rests on it.
     """
-    together = problem.layout == "NCHW" and by_pixels(problem)
-    return together and problem.output[1] >= arch.lanes(problem.itemsize) // 2
+    served = problem.stride[1] in STEPS and 1 <= _apart(problem) <= PLANES_APART
+    return served and problem.output[1] >= arch.lanes(problem.itemsize) // 2
+
+
+def _apart(problem: Problem) -> int:
+    """Numbers from a pixel of a plane to the next."""
+    return problem.C if problem.layout == "NHWC" else 1
 
 
 def plane_candidates(problem: Problem, arch: CpuArch) -> list[Geometry]:
@@ -235,6 +243,10 @@ def plane_estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     multiply = vectors * (g.R * g.S * PLANE_TAP_CYCLES + PLANE_VECTOR_CYCLES) + CALL_CYCLES
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     load = integers.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
+    if _apart(problem) > 1:
+        load += elements * _apart(problem) * APART_CYCLES
+    if _apart(problem) > 1 or problem.converted:
+        load += STAGED_PLANE_CYCLES
     items = integers.tile_count(g) * g.C
     threads = thread_count(problem, arch)
     cycles = items * (multiply + load) + threads * ITEM_CYCLES

@@ -29,7 +29,7 @@ def cases(draw):
     rows, columns = st.sampled_from([1, 2, 3, 5, 17]), st.sampled_from([1, 3, 5, 7, 19])
     case = Case(
         N=draw(st.integers(1, 3)),
-        groups=draw(st.sampled_from([2, 3, 7, 8, 15, 16, 17, 33, 70, 300])),
+        groups=draw(st.sampled_from([1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 70, 300])),
         size=draw(st.tuples(st.integers(1, 20), st.integers(1, 40))),
         kernel=draw(st.tuples(rows, columns)),
         stride=draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
@@ -104,7 +104,7 @@ def test_large_filters_are_exact(kernel, layout, stride, dilation):
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("channels", [5, 16, 37])
+@pytest.mark.parametrize("channels", [1, 3, 5, 16, 37])
 def test_epilogue_strides_and_bits(layout, channels):
     """Residual, activation; the same bits for any batch and any strides."""
     case = Case(N=3, groups=channels, size=(9, 20), padding=((1, 1), (1, 1)), layout=layout)
@@ -212,6 +212,15 @@ def test_small_images_are_copied_where_most_pixels_meet_padding_one_by_one():
     assert not in_place(14, 7, dilation=2)
     assert in_place(56, 3, dilation=2)
     assert not in_place(56, 3, precision="strict")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_planes_of_few_channels_are_taken_apart_in_nhwc(dtype):
+    """Pixels as lanes, where channels would leave most of a vector empty."""
+    for channels, layout in (1, "NHWC"), (3, "NHWC"), (4, "NHWC"), (3, "NCHW"):
+        shape = (1, 40, 40, channels) if layout == "NHWC" else (1, channels, 40, 40)
+        options = {"padding": 2, "groups": channels, "layout": layout, "algorithm": "depthwise"}
+        assert plan_conv2d(shape, (channels, 1, 5, 5), dtype, **options).planes
 
 
 def test_it_is_chosen_for_many_groups_and_refused_for_others():

@@ -30,6 +30,7 @@ class Call(NamedTuple):
     x_h: int
     x_w: int
     x_c: int
+    x_apart: int  # between pixels of a row, where vector loads of planes take them
     x_element: int  # between elements of x: channels, or pairs of them
     w_k: int
     w_c: int

@@ -6,7 +6,8 @@ decides how it gets there, and what a row of the part `finish` is:
     filters (channels last)   rows are the filters of a pixel, from the staging tile into y
     pixels (planes)           blocks of the tile are transposed: rows are the pixels of a filter;
                               a tile of a single filter is such a row already
-    neither                   rows as for filters, in place; then number by number into y
+    neither                   rows as for filters, in place; then number by number into y, or, where
+                              a tile is of a single filter among a few, vector by vector
 
 A clamp (none, relu, relu6) over whole panels of a channels-last output never comes here: the
 microkernel stores those itself. One of planes is finished when it comes, and only transposed.
@@ -21,25 +22,61 @@ from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.table import (
+    SPREAD_ROW,
     TRANSPOSE_OUT,
     TRANSPOSE_WORDS,
+    compile_emitted,
     compile_part,
     run_part,
     transpose_slot,
 )
+from implicit_conv.kernels.cpu.vector import BYTES, Emitter, i64
 
-FILTER_ROWS, PIXEL_ROWS, PIXEL_ROW, SINGLE = range(4)  # what lies one behind the other in y
+# What lies one behind the other in y.
+FILTER_ROWS, PIXEL_ROWS, PIXEL_ROW, SINGLE, SPREAD = range(5)
 ROWS_AHEAD = 8  # filters of a residual that are asked for early, in pixels
 BLOCK_VECTORS = 4  # of pixels, in a block that is transposed before it is finished
 
 
-def row_axis(y_q, y_k, size, single):
-    """Which of these fits a y of numbers of `size` bytes; `single`: tiles are of single filters."""
+def row_axis(y_q, y_k, size, single, apart):
+    """Which of these fits a y of numbers of `size` bytes; `single`: tiles are of single filters,
+    whose pixels are spread if they lie `apart` numbers apart.
+    """
+    if single and y_q == size:
+        return PIXEL_ROW
+    if single and 1 < apart and y_q == apart * size:
+        return SPREAD
     if y_k == size:
         return FILTER_ROWS
-    if y_q == size:
-        return PIXEL_ROW if single else PIXEL_ROWS
-    return SINGLE
+    return PIXEL_ROWS if y_q == size else SINGLE
+
+
+def spread_row(to, at, count):
+    """Template of the part that writes a row of pixels apart."""
+    body(to, at, count)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_spread_row(apart, lanes, form):
+    """The part that writes rows of numbers of y, `apart` numbers apart."""
+    itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
+
+    def emit(builder, values):
+        e = Emitter(builder, lanes, itemsize, fma=True)
+        to, at = (builder.inttoptr(address, BYTES) for address in values[:2])
+
+        def vector(first, _):
+            source = e.at(at, builder.mul(first, i64(size)))
+            target = e.at(to, builder.mul(first, i64(apart * size)))
+            rest = builder.sub(values[2], first)
+            storage.spread(e, form.y, apart, target, source, rest)
+            return []
+
+        e.loop(values[2], lanes, [], vector)
+
+    signature = types.void(*[types.int64] * 3)
+    name = f"spread_row_{apart}_{lanes}x{form.sums}_{form.y}"
+    return compile_emitted(signature, spread_row, name, emit)
 
 
 @functools.cache
@@ -99,12 +136,16 @@ def make_write(lanes, form):
         rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual_q
         if call.row_axis == PIXEL_ROW:
             rows, columns, ahead = 1, count, block_pixels * residual_size
+        elif call.row_axis == SPREAD:
+            target, target_row, rows, columns = staging, pitch, 1, count
         elif call.row_axis == SINGLE:  # a number of y is no wider than a sum
             target, target_row = staging, pitch
         finish_rows(
             call, staging, pitch, residual, call.residual_q, target, target_row, rows, columns,
             ahead,
         )  # fmt: skip
+        if call.row_axis == SPREAD:
+            run_part(call.kernels, SPREAD_ROW, y, staging, count)
         if call.row_axis == SINGLE:
             for pixel in range(count):
                 for k in range(filters):

@@ -17,6 +17,8 @@ from implicit_conv.kernels.cpu.epilogue import (
     FILTER_ROWS,
     PIXEL_ROW,
     PIXEL_ROWS,
+    SPREAD,
+    compile_spread_row,
     compile_store_tile,
     row_axis,
 )
@@ -41,6 +43,7 @@ class Operator:
     rounds = False  # whether microkernels round to y
     transposes = True  # whether loads and packing transpose what does not lie channels last
     stages_planes = False  # whether a staging tile is the pixels of one filter
+    apart = 1  # numbers of x and y from one pixel to the next, where planes are few
 
     def __init__(
         self, g, form, lanes, fma, *, channels, chunk, end, in_place=False, recording=False,
@@ -137,12 +140,16 @@ class Operator:
 
         Steps are bytes between pixels and between filters; `residual_steps` may be False.
         """
-        axis = row_axis(*y_steps, SIZES[self.form.y], self.stages_planes)
+        axis = row_axis(*y_steps, SIZES[self.form.y], self.stages_planes, self.apart)
         along = {PIXEL_ROWS: 0, PIXEL_ROW: 0, FILTER_ROWS: 1}.get(axis)
         joins = bool(residual_steps) and along is not None
         joins = joins and residual_steps[along] == SIZES[self.form.x]
         clamps = kind == CLAMP and not residual_steps
         part = Finish(kind, joins, self.form, self.lanes, self.fma)
+        if axis == SPREAD:
+            self.table[table.SPREAD_ROW] = compile_spread_row(
+                self.apart, self.lanes, self.form
+            ).address
         if axis == PIXEL_ROWS:
             self._require(table.TRANSPOSE_OUT if clamps else table.TRANSPOSE_WORDS)
         if axis != PIXEL_ROWS or not clamps:

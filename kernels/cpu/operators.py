@@ -214,11 +214,25 @@ def plane_filter(g):
     )  # fmt: skip
 
 
+def _row_loads(step, lanes, form, recording):
+    """What loads rows of pixels that lie `step` numbers apart, or anyhow."""
+    return {
+        table.LOAD_ROWS: plane_loads.compile_load_rows(step, lanes, form),
+        table.GATHER_ROWS: plane_loads.compile_gather_rows(form),
+        table.WRITE_LOADS: plane_loads.compile_write_loads(recording),
+    }
+
+
 class Planes(Depthwise):
     """Depthwise over planes, a channel at a time; a chunk is the channels of a work item."""
 
     rounds = transposes = False
     stages_planes = True
+
+    def __init__(self, *arguments, apart, **options):
+        self.apart = apart
+        super().__init__(*arguments, **options)
+        self.constant["x_apart"] = apart * SIZES[self.form.x]
 
     def _own_parts(self, recording):
         heights = {
@@ -231,10 +245,8 @@ class Planes(Depthwise):
             )
             for height in heights - {0}
         }
-        step = self.g.step_w
-        parts[table.LOAD_ROWS] = plane_loads.compile_load_rows(step, self.lanes, self.itemsize)
-        parts[table.WRITE_LOADS] = plane_loads.compile_write_loads(recording)
-        return parts
+        parts[table.PACK_BLOCK] = planes.compile_pack_planes(self.lanes, self.form)
+        return parts | _row_loads(self.apart * self.g.step_w, self.lanes, self.form, recording)
 
     def _entry(self):
         return planes.compile_planes().address
@@ -257,7 +269,10 @@ class PixelLanes(Operator):
         super().__init__(*arguments, **options)
         self.packs_in_loop = True
         self.views = self._views()
-        self.constant |= {"filters_together": channels_last, "views": self.views.ctypes.data}
+        self.constant |= {
+            "filters_together": channels_last, "views": self.views.ctypes.data,
+            "x_apart": SIZES[self.form.x],
+        }  # fmt: skip
 
     def _own_parts(self, recording):
         heights = self._heights({p for _, p, _ in tile_extents(self.g)})
@@ -283,11 +298,7 @@ class PixelLanes(Operator):
 
     def _loads(self, recording):
         """What loads rows of pixels, where channels lie apart and where they lie together."""
-        step = self.g.step_w
-        parts = {
-            table.LOAD_ROWS: plane_loads.compile_load_rows(step, self.lanes, self.itemsize),
-            table.WRITE_LOADS: plane_loads.compile_write_loads(recording),
-        }
+        parts = _row_loads(self.g.step_w, self.lanes, self.form, recording)
         if self._channels_last:
             parts[table.LOAD_PLANES] = plane_loads.compile_load_planes(self.lanes, self.form)
             parts |= transpose.transposes(table.TRANSPOSE_IN, 1, self.lanes, self.form)

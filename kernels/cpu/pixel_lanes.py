@@ -46,7 +46,7 @@ def load(blob, origin, c, buffer, plane):
         run_part(call.kernels, LOAD_PLANES, blob, table, c, buffer, plane)
     else:
         for i in range(g.C):
-            load_plane(call, g, table, c + i, buffer + i * plane)
+            load_plane(blob, table, c + i, buffer + i * plane)
 
 
 class Panel(NamedTuple):

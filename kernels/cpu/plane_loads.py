@@ -1,7 +1,8 @@
 """Loads of planes: image rows into a buffer for each channel, zeros outside the image.
 
-The loads of a tile stand in a table, the same for every channel. Rows whose pixels lie together are
-copied (every step-th pixel of them), those whose channels do are transposed.
+The loads of a tile stand in a table, the same for every channel. Rows whose pixels lie together, or
+a few numbers apart, are copied (every step-th number of them), widened on the way; of many channels
+that lie together rows are transposed.
 """
 
 import functools
@@ -10,13 +11,14 @@ from typing import NamedTuple
 from llvmlite import ir
 from numba import types
 
-from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu import memory, storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.record import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.sizes import LOAD_BYTES
 from implicit_conv.kernels.cpu.table import (
+    GATHER_ROWS,
     LOAD_ROWS,
     TRANSPOSE_IN,
     compile_emitted,
@@ -24,7 +26,7 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.transpose import make_transpose_block
-from implicit_conv.kernels.cpu.vector import BYTES, I32, I64, Emitter, i64
+from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64
 
 
 class Row(NamedTuple):
@@ -37,14 +39,27 @@ class Row(NamedTuple):
     end: int
 
 
-def emit_loads(step, e, table, count, source, target, ahead):
-    """Execute `count` loads of the table for one channel; pixels of a row lie `step` apart.
+def emit_loads(step, dtype, e, table, count, source, target, ahead):
+    """Execute `count` loads of the table for one channel; pixels of a row lie `step` numbers apart,
+    which are stored as `dtype`.
 
     The next channel's rows, `ahead` bytes on, are prefetched.
     """
-    builder = e.builder
+    builder, size = e.builder, storage.SIZES[dtype]
     table, source, target = (builder.inttoptr(v, BYTES) for v in (table, source, target))
-    every = ir.Constant(ir.VectorType(I32, e.lanes), list(range(0, step * e.lanes, step)))
+
+    def every_step(parts):
+        """Numbers 0, step, 2 * step, ... of vectors that follow one another."""
+        numbers = range(0, step * e.lanes, step)
+        chosen = parts[0]
+        for i, part in enumerate(parts[1:], 1):
+            first = i * e.lanes
+            lanes = [n if i == 1 and n < first else lane for lane, n in enumerate(numbers)]
+            for lane, n in enumerate(numbers):
+                if first <= n < first + e.lanes:
+                    lanes[lane] = e.lanes + n - first
+            chosen = builder.shuffle_vector(chosen, part, ir.Constant(e.words, lanes))
+        return chosen
 
     def load(index, _):
         entry = e.at(table, builder.mul(index, i64(LOAD_BYTES)))
@@ -54,19 +69,19 @@ def emit_loads(step, e, table, count, source, target, ahead):
         end = builder.sub(end, i64(step - 1))  # what follows the last pixel may be past the array
         from_, to = e.at(source, row.source), e.at(target, row.target)
 
+        def part(at, number):
+            """The numbers from at + number on; those outside the image are zero."""
+            address = e.at(from_, builder.mul(builder.add(at, i64(number)), i64(size)))
+            e.prefetch(e.at(address, ahead), 3)
+            inside = builder.and_(
+                e.below(builder.sub(end, at), number),
+                builder.not_(e.below(builder.sub(begin, at), number)),
+            )
+            return storage.load(e, dtype, address, inside)
+
         def vector(pixel, _):
             at = builder.mul(pixel, i64(step))
-            parts = []
-            for part in range(step):
-                lane = part * e.lanes
-                inside = builder.and_(
-                    e.below(builder.sub(end, at), lane),
-                    builder.not_(e.below(builder.sub(begin, at), lane)),
-                )
-                address = e.at(from_, builder.mul(builder.add(at, i64(lane)), i64(e.itemsize)))
-                e.prefetch(e.at(address, ahead), 3)
-                parts.append(e.load_masked(address, inside))
-            pixels = parts[0] if step == 1 else builder.shuffle_vector(*parts, every)
+            pixels = every_step([part(at, i * e.lanes) for i in range(step)])
             e.store(pixels, e.at(to, builder.mul(pixel, i64(e.itemsize))))  # rows: whole vectors
             return []
 
@@ -82,14 +97,15 @@ def load_rows(table, count, source, target, ahead):
 
 
 @functools.cache
-def compile_load_rows(step, lanes, itemsize):
-    """The part that executes the loads of one channel, of pixels `step` apart."""
+def compile_load_rows(step, lanes, form):
+    """The part that executes the loads of one channel, of pixels `step` numbers apart."""
+    itemsize = storage.SIZES[form.buffer]
 
     def emit_part(builder, values):
-        emit_loads(step, Emitter(builder, lanes, itemsize, fma=True), *values)
+        emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), *values)
 
     signature = types.void(*[types.int64] * 5)
-    return compile_emitted(signature, load_rows, f"load_rows_{step}_{lanes}x{itemsize}", emit_part)
+    return compile_emitted(signature, load_rows, f"load_rows_{step}_{lanes}x{form.x}", emit_part)
 
 
 @kernel()
@@ -98,16 +114,26 @@ def phase_bytes(call, g):
     return schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
 
 
-@kernel()
-def gather_rows(call, g, table, count, source, target):
-    """`load_rows` for any strides of x, element by element."""
+def gather_rows(blob, table, count, source, target):
+    """Template of the part that does the same for any strides of x, number by number."""
+    call, g = fields(blob).call, fields(blob).geometry
     for index in range(count):
         entry = table + index * LOAD_BYTES
         from_, to = source + memory.read(entry), target + memory.read(entry + 8)
         first, end = memory.read(entry + 24), memory.read(entry + 32)
         memory.zero(to, memory.read(entry + 16) * call.itemsize)
         for i in range(first, end):
-            memory.copy(to + i * call.itemsize, from_ + i * g.step_w * call.x_w, call.itemsize)
+            at = from_ + i * g.step_w * call.x_w
+            move_element(to + i * call.itemsize, at)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_gather_rows(form):
+    """The part that gathers rows of numbers of `form`."""
+    signature = types.void(BLOB_POINTER, *[types.int64] * 4)
+    move_element = storage.make_move_element(form.x, form.buffer)
+    name = f"gather_rows_{form.x}_{form.buffer}"
+    return compile_part(signature, gather_rows, name, move_element=move_element)
 
 
 @kernel()
@@ -173,13 +199,14 @@ def compile_write_loads(recording=False):
 
 
 @kernel()
-def load_plane(call, g, table, c, buffer):
+def load_plane(blob, table, c, buffer):
     """Producer: the loads of a tile for channel c."""
+    call = fields(blob).call
     count, source = memory.read(table), call.x + c * call.x_c
-    if call.x_w == call.itemsize:
+    if call.x_w == call.x_apart:
         run_part(call.kernels, LOAD_ROWS, table + 8, count, source, buffer, call.x_c)
     else:
-        gather_rows(call, g, table + 8, count, source, buffer)
+        run_part(call.kernels, GATHER_ROWS, blob, table + 8, count, source, buffer)
 
 
 def load_planes(blob, table, c, buffer, plane):

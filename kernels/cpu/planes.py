@@ -1,4 +1,4 @@
-"""Depthwise convolution of planes (NCHW): the pixels of an output row are the lanes of a vector.
+"""Depthwise convolution of planes: the pixels of an output row are the lanes of a vector.
 
     y[c, p, q : q + lanes] = sum over taps of x[c, p + r, q + s : ...] * w[c, r, s]
 
@@ -21,13 +21,14 @@ from typing import NamedTuple
 from llvmlite import ir
 from numba import types
 
-from implicit_conv.kernels.cpu import memory
+from implicit_conv.kernels.cpu import memory, storage
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
-from implicit_conv.kernels.cpu.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.plane_loads import load_plane, phase_bytes
 from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.table import (
+    PACK_BLOCK,
     PLANES,
     STORE_TILE,
     WRITE_LOADS,
@@ -160,20 +161,32 @@ def compile_microkernel(height, taps, lanes, itemsize, fma):
     return compile_emitted(SIGNATURE, microkernel, name, emit_part)
 
 
-@kernel()
-def pack_planes(call, g, first, end, panels):
-    """Filters of the channels first .. end - 1."""
-    rows_follow = g.R == 1 or call.w_r == g.S * call.itemsize
-    taps_follow = rows_follow and (g.S == 1 or call.w_s == call.itemsize)
-    if taps_follow and call.w_k == call.panel_group:
+def pack_planes(blob, first, end, panels):
+    """Template of the part that packs the filters of the channels first .. end - 1."""
+    call, g = fields(blob).call, fields(blob).geometry
+    taps, size = g.R * g.S, element_bytes  # noqa: F821, bound
+    rows_follow = g.R == 1 or call.w_r == g.S * size
+    taps_follow = rows_follow and (g.S == 1 or call.w_s == size)
+    if taps_follow and call.w_k == taps * size:
         to, at = panels + first * call.panel_group, call.w + first * call.w_k
-        memory.copy(to, at, (end - first) * call.panel_group)
+        move(to, at, (end - first) * taps)  # noqa: F821, bound
         return
     for c in range(first, end):
         to = panels + c * call.panel_group
-        for tap in range(g.R * g.S):
+        for tap in range(taps):
             at = call.w + c * call.w_k + tap // g.S * call.w_r + tap % g.S * call.w_s
-            memory.copy(to + tap * call.itemsize, at, call.itemsize)
+            move_element(to + tap * call.itemsize, at)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_pack_planes(lanes, form):
+    """The part that packs filters of numbers of `form`."""
+    return compile_part(
+        types.void(BLOB_POINTER, *[types.int64] * 3), pack_planes,
+        f"pack_planes_{lanes}x{form.x}_{form.buffer}", element_bytes=storage.SIZES[form.x],
+        move=storage.make_move(form.x, form.buffer, lanes),
+        move_element=storage.make_move_element(form.x, form.buffer),
+    )  # fmt: skip
 
 
 @kernel()
@@ -209,11 +222,11 @@ def run_item(blob, origin, first, end, panels, scratch):
     size = schedule.image_rows(g) * pitch
     table = scratch + call.loads
     run_part(call.kernels, WRITE_LOADS, blob, n, p, q, first, end, 1, table)
-    load_plane(call, g, table, first, scratch)
+    load_plane(blob, table, first, scratch)
     for c in range(first, end):
         buffer = scratch + (c - first) % 2 * size
         if c + 1 < end:
-            load_plane(call, g, table, c + 1, scratch + (c + 1 - first) % 2 * size)
+            load_plane(blob, table, c + 1, scratch + (c + 1 - first) % 2 * size)
         out, out_row = scratch + call.staging, columns * call.itemsize
         if not staged:
             out = call.y + n * call.y_n + p * call.y_p + q * call.y_q + c * call.y_k
@@ -240,7 +253,7 @@ def planes(blob, thread):
         write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.runs)
         if call.w:
             panels = scratch + call.panel
-            pack_planes(call, g, 0, g.C, panels)
+            run_part(call.kernels, PACK_BLOCK, blob, 0, g.C, panels)
     while item < call.items:
         first = item % chunks * call.chunk
         origin = schedule.tile_origin(g, item // chunks)
@@ -250,10 +263,10 @@ def planes(blob, thread):
 
 def pack(blob, thread):
     """The launchable packer: items are channels."""
-    call, g = fields(blob).call, fields(blob).geometry
+    call = fields(blob).call
     item = next_item(blob)
     while item < call.items:
-        pack_planes(call, g, item, item + 1, call.panels)
+        run_part(call.kernels, PACK_BLOCK, blob, item, item + 1, call.panels)
         item = next_item(blob)
 
 

@@ -73,12 +73,22 @@ def store(e, dtype, value, address, mask=None):
         value = e.builder.bitcast(half, ir.VectorType(I16, e.lanes))
     elif dtype == SOFT_FLOAT16:
         value = e.builder.trunc(_narrow_half(e, value), ir.VectorType(I16, e.lanes))
-    pointer = e.pointer(address, value.type)
-    if mask is None:
-        e.builder.store(value, pointer).align = SIZES[dtype]
-    else:
-        align = ir.Constant(I32, SIZES[dtype])
-        _masked(e, "store", dtype, VOID, [value, pointer, align, mask])
+    _store_bits(e, dtype, value, address, mask)
+
+
+def spread(e, dtype, step, to, at, count):
+    """Write `count` numbers that lie one behind the other `step` numbers apart, and none between.
+
+    `count` is at most the lanes, each of which holds a number stored as `dtype`.
+    """
+    numbers = _load_bits(e, dtype, at, e.below(count))
+    for first in range(0, step * e.lanes, e.lanes):
+        places = range(first, first + e.lanes)
+        taken = ir.Constant(e.words, [place // step for place in places])
+        kept = ir.Constant(ir.VectorType(ir.IntType(1), e.lanes), [p % step == 0 for p in places])
+        kept = e.builder.and_(kept, e.builder.icmp_signed("<", taken, e.splat_word(count)))
+        value = e.builder.shuffle_vector(numbers, numbers, taken)
+        _store_bits(e, dtype, value, e.at(to, first * SIZES[dtype]), kept)
 
 
 def _float_size(dtype):
@@ -95,6 +105,15 @@ def _load_bits(e, dtype, address, mask):
     value = e.builder.load(pointer)
     value.align = SIZES[dtype]
     return value
+
+
+def _store_bits(e, dtype, value, address, mask):
+    pointer = e.pointer(address, value.type)
+    if mask is None:
+        e.builder.store(value, pointer).align = SIZES[dtype]
+    else:
+        align = ir.Constant(I32, SIZES[dtype])
+        _masked(e, "store", dtype, VOID, [value, pointer, align, mask])
 
 
 def _masked(e, name, dtype, result, arguments):
