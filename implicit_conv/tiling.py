@@ -145,7 +145,7 @@ def estimate(
     tiles = integers.tile_count(g) * g.groups
     _, group, inner = integers.by_role(g, g.tile_n, g.tile_p, g.tile_q)
     vectors = integers.ceil_div(g.K, lanes)
-    multiply = tile_cycles(g, group, inner) * elements * vectors / 2
+    multiply = tile_cycles(g, group, inner) * elements * vectors / 2 * column_share(g)
     pixels = g.tile_n * g.tile_p * g.tile_q
     register_tiles = integers.ceil_div(pixels, g.tile_m) * integers.panel_count(g)
     multiply += register_tiles * (g.tile_m * TILE_PIXEL_CYCLES + g.R * RUN_CYCLES)
@@ -165,6 +165,15 @@ def estimate(
     tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)
     packing = pack[tiles == g.groups] * g.groups * elements * g.K
     return Estimate(tiles * tile + packing, chunk)
+
+
+def column_share(g: Geometry) -> float:
+    """Of the filter columns of all output columns, those that are multiplied."""
+    used = q = 0
+    while q < g.Q:
+        stop, first, last = integers.column_segment(g, q, g.Q)
+        used, q = used + (stop - q) * (last - first), stop
+    return used / (g.Q * g.S)
 
 
 def stream_cycles(filter_bytes: float) -> float:

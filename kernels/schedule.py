@@ -175,6 +175,35 @@ def valid_columns(g: Geometry, q: int) -> tuple[int, int]:
     return first, max(first, min(g.S, ceil_div(g.W - w, g.dilation_w)))
 
 
+def skips_columns(g: Geometry) -> bool:
+    """Whether output columns are told apart by the filter columns that meet the image: where these
+    lie so far apart that register tiles stay wide.
+    """
+    return g.S <= 7 and g.Q > 1 and g.dilation_w >= 5 * g.stride_w
+
+
+def column_segment(g: Geometry, q: int, end: int) -> tuple[int, int, int]:
+    """(stop, first, last): output columns q .. stop - 1 of those before `end` need the filter
+    columns first .. last - 1, and no others.
+    """
+    if not skips_columns(g):
+        return end, 0, g.S
+    first, last = valid_columns(g, q)
+    stop = end
+    if first > 0:  # until the tap before is inside
+        inside = g.pad_w - (first - 1) * g.dilation_w
+        stop = min(stop, ceil_div(inside, g.stride_w))
+    if last > first:  # until the last tap is outside
+        outside = g.W + g.pad_w - (last - 1) * g.dilation_w
+        stop = min(stop, ceil_div(outside, g.stride_w))
+    return stop, first, last
+
+
+def segment_count(g: Geometry) -> int:
+    """Segments of a row's columns, at most."""
+    return 2 * g.S + 1 if skips_columns(g) else 1
+
+
 def valid_pixels(start: int, size: int, step: int, count: int) -> tuple[int, int]:
     """(first, end) of the pixels k < count whose position start + k * step is in [0, size)."""
     first = min(count, max(0, ceil_div(-start, step)))

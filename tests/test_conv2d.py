@@ -4,12 +4,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from implicit_conv import conv2d, tiling
 from implicit_conv.arch import cpu_arch
 from implicit_conv.arrays import numpy_dtype
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.shapes import panel_widths, register_tiles
 from implicit_conv.plan import plan as make_plan
 from implicit_conv.problem import Problem
@@ -96,6 +97,46 @@ def test_a_row_a_pixel_too_long_is_halved_and_its_lower_halves_stacked():
     x, w = case.inputs(0, integers=True)
     y = run_plan(plan, *case.arrange(x, w), None, None, None)
     np.testing.assert_array_equal(y, case.reference(x, w))
+
+
+@st.composite
+def dilated(draw):
+    """A case whose output columns need different filter columns, far apart, and its tile."""
+    spread = draw(st.integers(5, 12))
+    case = Case(
+        C=draw(st.integers(1, 20)), K=draw(st.sampled_from([1, 33])),
+        size=(draw(st.integers(1, 4)), draw(st.integers(1, 50))),
+        kernel=(draw(st.sampled_from([1, 3])), draw(st.integers(2, 7))),
+        dilation=(draw(st.sampled_from([1, 9])), spread),
+        padding=((draw(st.integers(0, 9)), 9), draw(st.tuples(*[st.integers(0, 60)] * 2))),
+        layout=draw(st.sampled_from(["NCHW", "NHWC"])),
+        dtype=draw(st.sampled_from(["float32", "bfloat16"])),
+    )  # fmt: skip
+    assume(min(case.output) >= 1)
+    return case, draw(st.integers(1, 60))
+
+
+@settings(thorough, max_examples=300)
+@given(drawn=dilated())
+def test_filter_columns_that_meet_padding_are_left_out(drawn):
+    """Where taps lie far apart: each output column is multiplied by those that meet the image."""
+    case, tile_pixels = drawn
+    plan = small_plan(case, tile_pixels, 50)
+    g = plan.geometry
+    if g.Q > 1:
+        assert schedule.skips_columns(g)
+    column, segments = 0, []
+    while schedule.skips_columns(g) and column < g.Q:
+        stop, *taps = schedule.column_segment(g, column, g.Q)
+        for q in range(column, stop):
+            needed = [s for s in range(g.S) if 0 <= q - g.pad_w + s * g.dilation_w < g.W]
+            assert list(range(*taps)) == needed
+        segments.append(tuple(taps))
+        column = stop
+    assert len(segments) <= schedule.segment_count(g)
+    x, w = case.inputs(0, integers=True)
+    y = run_plan(plan, *case.arrange(x, w), None, None, None)
+    np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(x, w)))
 
 
 def test_integers_are_exact_on_every_kernel(capsys):

@@ -123,6 +123,16 @@ def test_epilogue_strides_and_bits(layout, channels):
     np.testing.assert_array_equal(single, y[1:2])
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_filters_that_lie_apart_are_packed_one_by_one(layout):
+    case = Case(groups=16, size=(9, 40), padding=((1, 1), (1, 1)), layout=layout)
+    x, w = case.inputs(0, integers=True)
+    x, packed = case.arrange(x, w)
+    apart = np.repeat(packed, 2, axis=0)[::2]
+    y = conv2d(x, apart, **case.options)
+    np.testing.assert_array_equal(to_nchw(y, layout), case.reference(*case.inputs(0, True)))
+
+
 @pytest.mark.parametrize("dilation", [1, 9])
 def test_tiles_of_planes_leave_the_bits_alone(dilation):
     """Also where rows of a low tile lie so far apart that each filter row has its own buffers."""

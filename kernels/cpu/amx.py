@@ -29,6 +29,7 @@ from implicit_conv.kernels.cpu.microkernel import (
     microkernel,
     pixel_address,
 )
+from implicit_conv.kernels.cpu.sizes import RUN_BYTES
 from implicit_conv.kernels.cpu.table import compile_emitted
 from implicit_conv.kernels.cpu.vector import BYTES, I8, I64, VOID, Emitter, i64
 
@@ -125,9 +126,10 @@ def emit(tile, instructions, builder, args):
         rows = [pixel_address(e, at, a, "a", g, p) for g, p, _ in pair]
 
         def run(index, carried):
-            entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(16)))
-            offset = builder.load(e.pointer(entry, I64))
-            length = builder.load(e.pointer(e.at(entry, 8), I64))
+            entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(RUN_BYTES)))
+            offset, length, before = (
+                builder.load(e.pointer(e.at(entry, 8 * word), I64)) for word in range(3)
+            )
 
             def step(i, carried):
                 (panel,) = carried
@@ -140,9 +142,10 @@ def emit(tile, instructions, builder, args):
                     tiles.tdpbf16ps(sums, A_TILE + j, B_TILE + v)
                 return [e.at(panel, ROWS * panel_row)]
 
-            return e.loop(length, ROWS, carried, step)
+            e.loop(length, ROWS, [e.at(b, builder.mul(before, i64(panel_row)))], step)
+            return []
 
-        e.loop(at["run_count"], 1, [b], run)
+        e.loop(at["run_count"], 1, [], run)
 
     def finish(at, pair):
         for sums, j, v in accumulators(pair):

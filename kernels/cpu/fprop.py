@@ -21,6 +21,7 @@ from implicit_conv.kernels.cpu import memory
 from implicit_conv.kernels.cpu.cache import kernel
 from implicit_conv.kernels.cpu.compiled import schedule
 from implicit_conv.kernels.cpu.launch import fields
+from implicit_conv.kernels.cpu.sizes import RUN_BYTES, run_table_bytes
 from implicit_conv.kernels.cpu.table import (
     LOAD_TILE,
     PACK_BLOCK,
@@ -29,6 +30,8 @@ from implicit_conv.kernels.cpu.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.work import bounds, compile_operator
+
+run_table = kernel()(run_table_bytes)
 
 
 class View(NamedTuple):
@@ -40,13 +43,6 @@ class View(NamedTuple):
     inner: int
 
 
-class Runs(NamedTuple):
-    """The run table: its address, and the runs of a filter row."""
-
-    address: int
-    per_row: int
-
-
 @kernel()
 def at(view, outer, group, inner):
     """Address of a pixel of `view`."""
@@ -54,32 +50,49 @@ def at(view, outer, group, inner):
 
 
 @kernel()
-def write_runs(call, g, channels, address):
-    """Write the run table at `address`: (byte offset, elements) of each run, row by filter row.
+def write_runs(call, g, channels, first, last, table):
+    """Write a run table for the filter columns first .. last - 1: the runs of a filter row, then
+    (byte offset in A, elements, elements before it in the panel) of each run, row by filter row.
 
     Taps whose rows lie one behind the other make one run; filter rows have the same runs.
     """
     pixel = channels * call.itemsize
     row = call.x_h * g.dilation_h if call.in_place else schedule.row_pitch(g) * pixel
+    address = table + 8
     to, end, count = address, 0, 0
     for i in range(g.S):
         s = schedule.column_tap(g, i)
+        if not first <= s < last:
+            end = -1  # the next tap does not follow in the panel
+            continue
         offset = s * g.dilation_w * call.x_w if call.in_place else schedule.tap_column(g, s) * pixel
         if count > 0 and offset == end:
-            memory.write(to - 8, memory.read(to - 8) + channels)
+            memory.write(to - RUN_BYTES + 8, memory.read(to - RUN_BYTES + 8) + channels)
         else:
             memory.write(to, offset)
             memory.write(to + 8, channels)
-            to += 16
+            memory.write(to + 16, i * channels)
+            to += RUN_BYTES
             count += 1
         end = offset + pixel
+    memory.write(table, count)
     for r in range(g.R - 1, -1, -1):
         down = row * (r if call.in_place else schedule.tap_row(g, r))
-        to = address + 16 * r * count
         for i in range(count):
-            memory.write(to + 16 * i, memory.read(address + 16 * i) + down)
-            memory.write(to + 16 * i + 8, memory.read(address + 16 * i + 8))
-    return Runs(address, count)
+            at, to = address + RUN_BYTES * i, address + RUN_BYTES * (r * count + i)
+            memory.write(to, memory.read(at) + down)
+            memory.write(to + 8, memory.read(at + 8))
+            memory.write(to + 16, memory.read(at + 16) + r * g.S * channels)
+
+
+@kernel()
+def write_segments(call, g, channels, q, columns, table):
+    """A run table for each segment of the output columns q, q + 1, ... of a tile."""
+    column = q
+    while column < q + columns:
+        column, first, last = schedule.column_segment(g, column, q + columns)
+        write_runs(call, g, channels, first, last, table)
+        table += run_table(g)
 
 
 @kernel()
@@ -105,20 +118,42 @@ def activations(call, g, origin, c, channels, buffer):
 
 @kernel()
 def multiply(
-    call, g, extent, rows, a, panel, row_bytes, sums, out, runs, vectors, rounds, low, high
+    call, g, extent, rows, columns, a, panel, sums, out, table, vectors, rounds, low, high
 ):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
     `extent` counts the pixels along (outer, group, inner); `rows` is (first output row, rows,
-    whether the group axis runs along them); a filter row takes `row_bytes` of the panel.
+    whether the group axis runs along them), `columns` (first output column, columns). Of several
+    columns, which are the inner axis then, each segment has its own run table.
     """
     outer, group, inner = extent
+    q, count = columns
+    column = q
+    while column < q + count:
+        start = column - q
+        column, _, _ = schedule.column_segment(g, column, q + count)
+        if g.Q > 1:
+            inner = column - q - start
+        multiply_segment(
+            call, g, (outer, group, inner), start, rows, a, panel, sums, out, table, vectors,
+            rounds, low, high,
+        )  # fmt: skip
+        table += run_table(g)
+
+
+@kernel()
+def multiply_segment(
+    call, g, extent, start, rows, a, panel, sums, out, table, vectors, rounds, low, high
+):
+    """Likewise, of pixels from `start` on along the inner axis, with the same run table."""
+    outer, group, inner = extent
+    runs, per_row = table + 8, memory.read(table)
     cuts = schedule.cuts(inner, g.tile_m)
     band = schedule.rows_together(cuts[1][0], g.tile_m)
     for first_row in range(0, group, band):
         end_row = min(group, first_row + band)
         for o in range(outer):
-            begin = 0
+            begin = start
             for pixels, tiles in cuts:
                 step = schedule.rows_together(pixels, g.tile_m)
                 for first in range(first_row, end_row if tiles > 0 else first_row, step):
@@ -129,10 +164,9 @@ def multiply(
                     r, r_end = schedule.valid_rows(g, p, count)
                     run_part(
                         call.kernels, microkernel_slot(vectors, groups, pixels),
-                        at(a, o, first, begin), panel + r * row_bytes,
-                        runs.address + 16 * r * runs.per_row,
+                        at(a, o, first, begin), panel, runs + RUN_BYTES * r * per_row,
                         at(sums, o, first, begin), at(out, o, first, begin),
-                        (r_end - r) * runs.per_row,
+                        (r_end - r) * per_row,
                         a.inner, a.group, sums.inner, sums.group, out.inner, out.group,
                         tiles, rounds, low, high,
                     )  # fmt: skip
@@ -154,7 +188,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         channels = min(g.tile_c, g.C - c)
         run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, group * g.C + c, channels)
         a = activations(call, g, origin, group * g.C + c, channels, scratch)
-        runs = write_runs(call, g, channels, scratch + call.runs)
+        write_segments(call, g, channels, q, columns, scratch + call.runs)
         for panel in range(first_panel, end_panel):
             k = panel * g.tile_k
             filters = min(g.tile_k, g.K - k)
@@ -187,10 +221,9 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             last = block == blocks - 1
             low, high = bounds(call) if last else (-math.inf, math.inf)
             rounds = call.rounds and not staged
-            row_bytes = g.S * channels * width * call.itemsize
             multiply(
-                call, g, extent, row_range, a, weights, row_bytes, sums, out, runs, vectors, rounds,
-                low, high,
+                call, g, extent, row_range, (q, columns), a, weights, sums, out,
+                scratch + call.runs, vectors, rounds, low, high,
             )  # fmt: skip
             if last and staged:
                 first = group * g.K + k

@@ -4,9 +4,10 @@ GEMM mapping (fprop): A = activation rows, broadcast one float at a time; B = a 
 `vectors` vectors wide; accumulator = `groups` x `inner` pixels x `vectors` vectors, kept in
 registers.
 
-    for (offset, length) in runs:                 a run: taps whose rows lie one behind the other
+    for (offset, length, before) in runs:         a run: taps whose rows lie one behind the other
         for i in range(length):
-            for pixel (g, p):  acc[g, p] += A[offset + g*group_stride + p*inner_stride + i] * B[i]
+            for pixel (g, p):
+                acc[g, p] += A[offset + g*group_stride + p*inner_stride + i] * B[before + i]
 
 Each pixel sums in the same order whatever the tile's shape, which is what "strict" rests on.
 One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the largest tile of each.
@@ -20,6 +21,7 @@ from llvmlite import ir
 from numba import types
 
 from implicit_conv.kernels.cpu import storage
+from implicit_conv.kernels.cpu.sizes import RUN_BYTES
 from implicit_conv.kernels.cpu.table import compile_emitted
 from implicit_conv.kernels.cpu.vector import BYTES, I64, Emitter, i64, vectors_name
 
@@ -100,11 +102,14 @@ def _emit_tile(tile, e, at, bounds):
     def run(index, carried):
         """One run: move every base from where the last one ended, then go through its elements."""
         cursor, *carried = carried
-        entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(16)))
-        offset = builder.load(e.pointer(entry, I64))
-        length = builder.load(e.pointer(e.at(entry, 8), I64))
+        entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(RUN_BYTES)))
+        offset, length, before = (
+            builder.load(e.pointer(e.at(entry, 8 * word), I64)) for word in range(3)
+        )
         move = builder.sub(offset, cursor)
-        carried = [e.at(base, move) for base in carried[:base_count]] + carried[base_count:]
+        bases = [e.at(base, move) for base in carried[:base_count]]
+        panel = e.at(b, builder.mul(before, i64(tile.vectors * tile.vector_bytes)))
+        carried = [*bases, panel, *carried[base_count + 1 :]]
         unrolled = builder.and_(length, i64(-UNROLL))
         carried = e.loop(unrolled, UNROLL, carried, lambda _, c: step(UNROLL, c))
         carried = e.loop(builder.sub(length, unrolled), 1, carried, lambda _, c: step(1, c))

@@ -14,13 +14,33 @@ def register_tiles(g):
     shapes = set()
     for n, p, q in tile_extents(g):
         _, group, inner = schedule.by_role(g, n, p, q)
-        heights = _heights(g, inner)
-        band = schedule.rows_together(min(heights), g.tile_m)
-        for height in heights:
-            step = schedule.rows_together(height, g.tile_m)
-            for rows in {min(band, group), group % band}:
-                shapes |= {(count, height) for count in {min(step, rows), rows % step} - {0}}
+        for width in _segment_widths(g) if schedule.skips_columns(g) else {inner}:
+            shapes |= _stacked(g, group, width)
     return sorted(shapes)
+
+
+def _stacked(g, group, inner):
+    """Shapes that `group` rows of `inner` pixels are cut into."""
+    heights = _heights(g, inner)
+    band = schedule.rows_together(min(heights), g.tile_m)
+    steps = {height: schedule.rows_together(height, g.tile_m) for height in heights}
+    return {
+        (count, height)
+        for height, step in steps.items()
+        for rows in {min(band, group), group % band}
+        for count in {min(step, rows), rows % step} - {0}
+    }
+
+
+def _segment_widths(g):
+    """Columns of the segments that rows of load tiles are cut into."""
+    widths, column = set(), 0
+    while column < g.Q:
+        end = min(g.Q, (column // g.tile_q + 1) * g.tile_q)
+        stop, _, _ = schedule.column_segment(g, column, end)
+        widths.add(stop - column)
+        column = stop
+    return widths
 
 
 def box_tiles(g, m):

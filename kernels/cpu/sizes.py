@@ -11,6 +11,7 @@ PLANE_ROWS = 8  # output rows of a register tile: enough sums to hide the latenc
 ROWS_TOGETHER = 8  # filter rows of a pass over planes, at most: each has a weight in a register
 TAPS_TOGETHER = 128  # of a pass, which are unrolled
 LOAD_BYTES = 40  # an entry of the table of loads
+RUN_BYTES = 24  # and of a run table
 FAR_INPUT_BYTES = 1 << 20  # of planes that come from beyond L2, where they are long enough
 FAR_PLANE_BYTES = 1 << 10  # for prefetchers to lose them from one to the next
 AHEAD_BYTES = 12 << 10  # of the next register tile's pixels: a quarter of L1
@@ -63,7 +64,7 @@ def scratch_layout(
     return ScratchLayout(
         buffer=0 if in_place else buffer_bytes(g, itemsize),
         staging=slots * g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
-        runs=16 * g.R * g.S,
+        runs=run_table_bytes(g) * schedule.segment_count(g),
         packing=packing_bytes(g, lanes, itemsize, paired),
         panel=g.R * g.S * min(g.C, g.tile_c) * g.tile_k * itemsize if packs else 0,
     )
@@ -79,13 +80,18 @@ def winograd_layout(g: Geometry, itemsize: int, lanes: int, m: int, packs: bool)
     return ScratchLayout(
         buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last pixel's vector may run over
         staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
-        runs=16,
+        runs=RUN_BYTES,
         packing=packing_bytes(g, lanes, itemsize) if packs else 0,
         panel=few if packs else 0,
         boxes=xis * (boxes * channels * itemsize + LINE),
         products=xis * boxes * g.tile_k * itemsize,
         transformed=xis * (panel + LINE) if packs else 0,
     )
+
+
+def run_table_bytes(g: Geometry) -> int:
+    """How many runs a filter row has, and the runs of all of them."""
+    return 8 + RUN_BYTES * g.R * g.S
 
 
 def depthwise_layout(

@@ -133,6 +133,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     runs = scratch + call.runs
     memory.write(runs, 0)
     memory.write(runs + 8, g.C)
+    memory.write(runs + 16, 0)
     low, high = bounds(call)
     overhangs = p + extent[1] > call.p_end or q + extent[2] > call.q_end
     for panel in range(first_panel, end_panel):
