@@ -116,7 +116,9 @@ def ready(plan: Plan, x: Array, w: PackedFilter | Array, y: Array, biased: bool)
     """The launches of plain 4-d arrays of these strides; None where `run` does more than start
     them.
     """
-    converted = bits(x) is not x or bits(y) is not y or launched(plan, x, w, y, None) is not w
+    x, y = bits(x), bits(y)
+    w = w if isinstance(w, PackedFilter) else bits(w)
+    converted = launched(plan, x, w, y, None) is not w
     if plan.algorithm == "gemm_im2col" or plan.swapped or y.size == 0 or converted:
         return None
     return prepare(plan, x, w, y, biased, None, 0)

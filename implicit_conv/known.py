@@ -13,6 +13,7 @@ import numpy as np
 
 from implicit_conv import cpu
 from implicit_conv.arrays import check_vector
+from implicit_conv.strides import bits
 
 if TYPE_CHECKING:
     from implicit_conv.arrays import Array
@@ -35,6 +36,7 @@ class KnownCall:
     problem: Problem
     shape: tuple[int, ...]  # of y
     dtype: np.dtype[Any]
+    narrow: bool  # 16-bit floats, which compiled code takes as integers
     prepared: Prepared
 
     def run(self, x: Array, w: Array, bias: object) -> Array:
@@ -42,7 +44,10 @@ class KnownCall:
         if bias is not None:
             bias = self._checked(bias)
         y = np.empty(self.shape, self.dtype)
-        self.prepared.run(x, w, y, bias)
+        if self.narrow:
+            self.prepared.run(bits(x), bits(w), bits(y), bias)
+        else:
+            self.prepared.run(x, w, y, bias)
         return y
 
     def run_packed(self, x: Array, w: PackedFilter, bias: object) -> Array:
@@ -50,7 +55,10 @@ class KnownCall:
         if bias is not None:
             bias = self._checked(bias)
         y = np.empty(self.shape, self.dtype)
-        self.prepared.run_packed(x, w.address, y, bias)
+        if self.narrow:
+            self.prepared.run_packed(bits(x), w.address, bits(y), bias)
+        else:
+            self.prepared.run_packed(x, w.address, y, bias)
         return y
 
     def _checked(self, bias: object) -> Array:
@@ -82,7 +90,7 @@ def remember(
         return
     if len(calls) >= CALLS:
         calls.clear()
-    calls[key] = KnownCall(plan.problem, y.shape, y.dtype, prepared)
+    calls[key] = KnownCall(plan.problem, y.shape, y.dtype, x.itemsize == 2, prepared)
 
 
 def clear() -> None:

@@ -18,7 +18,7 @@ from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
 
 def bits(array: Array) -> Array:
     """`array` as compiled code takes it: 16-bit floats as integers; a view."""
-    return array.view(np.uint16) if array.itemsize == 2 else array
+    return array if array.itemsize != 2 or array.dtype == np.uint16 else array.view(np.uint16)
 
 
 def suited(plan: Plan, x: Array, w: PackedFilter | Array, y: Array, residual: Array | None) -> Plan:
