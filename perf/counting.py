@@ -27,7 +27,8 @@ from implicit_conv.kernels.cpu import (
     table,
 )
 from implicit_conv.kernels.cpu.pool import Block, aligned_bytes
-from implicit_conv.kernels.cpu.sizes import register_filters, tail_filters
+from implicit_conv.kernels.cpu.shapes import row_shapes
+from implicit_conv.kernels.cpu.sizes import RUN_BYTES, register_filters, tail_filters
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.plan import Plan
 from implicit_conv.strides import suited
@@ -170,7 +171,10 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
         )
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
-        fmas = pixels * lanes * (g.S if by_row else 1) * plan.group_channels
+        taps = pixels * (g.S if by_row else 1)  # of all pixels
+        if by_row and plan.in_place:
+            taps = _row_taps(plan, *row_shapes(g)[pixels])
+        fmas = taps * lanes * plan.group_channels
         return Microkernel(
             depthwise.ARGUMENTS,
             lambda call: 2 * fmas * call["tiles"] * call["vectors"] * call["tap_count"],
@@ -178,10 +182,18 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
     return None
 
 
+def _row_taps(plan: Plan, pixels: int, before: int, after: int) -> int:
+    """Taps of a filter row, of all pixels of a register tile, that are no padding."""
+    g = plan.geometry
+    end = (pixels - 1) * g.stride_w + g.S - after
+    return sum(before <= p * g.stride_w + s < end for p in range(pixels) for s in range(g.S))
+
+
 def _elements(call: dict[str, int]) -> int:
     """Elements that one sum runs over: the lengths of the run table."""
-    runs = (ctypes.c_int64 * (2 * call["run_count"])).from_address(call["runs"])
-    return sum(runs[1::2])
+    words = RUN_BYTES // 8
+    runs = (ctypes.c_int64 * (words * call["run_count"])).from_address(call["runs"])
+    return sum(runs[1::words])
 
 
 def _noting(kernel: Microkernel, address: int, tally: list[int]) -> ctypes._FuncPointer:
