@@ -114,7 +114,8 @@ def describe_settings(record: Record) -> str:
     """What was asked for, in words."""
     chosen = record["settings"]
     batch = "" if chosen.get("batch") is None else f", batch {chosen['batch']}"
-    return f"{chosen['suite']}, {chosen['layout']}{batch}, {chosen['threads']} thread(s)"
+    arrays = f"{chosen['dtype']}, {chosen['layout']}{batch}"
+    return f"{chosen['suite']}, {arrays}, {chosen['threads']} thread(s)"
 
 
 def comparable(records: Sequence[Record]) -> list[list[Record]]:

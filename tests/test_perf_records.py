@@ -266,6 +266,14 @@ def test_a_readme_without_marks_is_left_alone(record, tmp_path):
     assert readme.read_text() == "mine\n"
 
 
+def test_runs_of_another_dtype_are_told_apart(record):
+    narrow = {**record, "settings": {**record["settings"], "dtype": "bfloat16"}}
+    assert "float32, NCHW" in report.describe(record)
+    assert "bfloat16, NCHW" in report.describe(narrow)
+    assert report.comparable([record, record]) == [[record, record]]
+    assert report.comparable([record, narrow]) == []
+
+
 def test_text_of_a_record_is_escaped(record):
     machine = {**record["machine"], "cpu": "<script>alert(1)</script>"}
     assert "<script>" not in report.page([("a", {**record, "machine": machine})])
