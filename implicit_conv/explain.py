@@ -7,6 +7,7 @@ from implicit_conv.arch import BFLOAT16
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, register_filters, tail_pixels
 from implicit_conv.plan import Plan
+from implicit_conv.tiling import column_share
 
 
 def explain(plan: Plan) -> str:
@@ -141,9 +142,11 @@ def _blocks(plan: Plan) -> str:
     if plan.joins_groups:
         return f"1 of {plan.group_channels} channels x {g.R * g.S} taps, those of a filter's group"
     panels = "an image has {} pixel panels" if plan.swapped else "a group has {} filter panels"
+    share = 1 if plan.pixel_lanes else column_share(g)
+    left_out = f", of which {1 - share:.0%} meet padding alone and are left out"
     return (
-        f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps; "
-        f"{panels.format(schedule.panel_count(g))}"
+        f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps"
+        f"{left_out if share < 1 else ''}; {panels.format(schedule.panel_count(g))}"
     )
 
 

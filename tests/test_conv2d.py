@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from implicit_conv import conv2d, tiling
+from implicit_conv import conv2d, plan_conv2d, tiling
 from implicit_conv.arch import cpu_arch
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels import schedule
@@ -137,6 +137,14 @@ def test_filter_columns_that_meet_padding_are_left_out(drawn):
     x, w = case.inputs(0, integers=True)
     y = run_plan(plan, *case.arrange(x, w), None, None, None)
     np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(x, w)))
+
+
+def test_a_plan_tells_what_it_leaves_out():
+    """Of 33 columns 12 see no left, 12 no right filter column: 24 of 99."""
+    options = {"padding": 12, "algorithm": "implicit_gemm", "layout": "NHWC"}
+    shapes = (1, 33, 33, 64), (64, 64, 3, 3)
+    assert "24% meet padding alone" in plan_conv2d(*shapes, dilation=12, **options).explain()
+    assert "meet padding alone" not in plan_conv2d(*shapes, **options).explain()
 
 
 def test_integers_are_exact_on_every_kernel(capsys):
