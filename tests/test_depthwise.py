@@ -60,15 +60,15 @@ def cut_rows(draw):
     stride = draw(st.sampled_from([1, 2]))
     case = Case(
         groups=draw(st.sampled_from([16, 37, 96])),
-        size=(2, draw(st.integers(1, 40))), kernel=(1, draw(st.sampled_from([2, 3, 7, 19]))),
+        size=(2, draw(st.integers(1, 40))), kernel=(1, draw(st.sampled_from([2, 5]))),
         stride=(1, stride), padding=((0, 0), (draw(pad), draw(pad))), layout="NHWC",
         dtype=draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"])),
     )  # fmt: skip
     assume(min(case.output) >= 1)
-    return case, draw(st.integers(1, 40)), draw(st.integers(1, 14))
+    return case, draw(st.integers(1, 40)), draw(st.sampled_from([1, 2, 5, 14]))
 
 
-@settings(thorough, max_examples=300)
+@settings(thorough, max_examples=200)
 @given(cut=cut_rows())
 def test_rows_in_place_are_exact_however_they_are_cut(cut):
     """Into load tiles and register tiles that see padding before them, behind them, or nothing
