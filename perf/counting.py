@@ -18,7 +18,7 @@ from implicit_conv import cpu
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels.cpu import (
     channel_lanes,
-    depthwise,
+    depthwise_microkernel,
     launch,
     microkernel,
     pixel_microkernel,
@@ -176,7 +176,7 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
             taps = _row_taps(plan, *row_shapes(g)[pixels])
         fmas = taps * lanes * plan.group_channels
         return Microkernel(
-            depthwise.ARGUMENTS,
+            depthwise_microkernel.ARGUMENTS,
             lambda call: 2 * fmas * call["tiles"] * call["vectors"] * call["tap_count"],
         )
     return None

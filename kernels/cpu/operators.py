@@ -6,6 +6,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu import (
     channel_lanes,
     depthwise,
+    depthwise_microkernel,
     fprop,
     long_rows,
     panels,
@@ -139,11 +140,11 @@ class Depthwise(Operator):
         row = self._row()
         if row and self.in_place:
             kernels = {
-                table.DEPTHWISE_ROW + i: (pixels, depthwise.Row(*row, *missing))
+                table.DEPTHWISE_ROW + i: (pixels, depthwise_microkernel.Row(*row, *missing))
                 for i, (pixels, *missing) in enumerate(row_shapes(self.g))
             }
         elif row:
-            kernels = {table.DEPTHWISE_ROW + h: (h, depthwise.Row(*row)) for h in whole}
+            kernels = {table.DEPTHWISE_ROW + h: (h, depthwise_microkernel.Row(*row)) for h in whole}
         else:
             if self.in_place:  # pixels at the border go one by one, and what is left between them
                 whole = set(range(1, min(self.g.tile_m, self.g.Q) + 1))
@@ -152,7 +153,7 @@ class Depthwise(Operator):
         types_stored = read_as, self.form.sums, self.form.y
         parts = {table.PACK_BLOCK: depthwise.compile_pack_channels(self.lanes, self.form)}
         return parts | {
-            slot: depthwise.compile_microkernel(
+            slot: depthwise_microkernel.compile_microkernel(
                 *kernel, self.group, types_stored, self.lanes, self.fma
             )
             for slot, kernel in kernels.items()
@@ -163,15 +164,14 @@ class Depthwise(Operator):
         return depthwise_row(self.g, self.in_place, self.group[0])
 
     def _pieces(self):
-        """Where the pieces of each load tile's rows begin and end, then (first column, pixels,
-        register tiles, kernel slot) of each.
+        """Where the pieces of each load tile's rows begin and end, then (first column, register
+        tiles, kernel slot) of each.
         """
         shapes = row_shapes(self.g)
         tiles = row_pieces(self.g)
         ends = np.cumsum([0, *map(len, tiles)])
         words = [
-            (piece.column, piece.pixels, piece.tiles,
-             table.DEPTHWISE_ROW + shapes.index(piece.shape))
+            (piece.column, piece.tiles, table.DEPTHWISE_ROW + shapes.index(piece.shape))
             for pieces in tiles
             for piece in pieces
         ]  # fmt: skip

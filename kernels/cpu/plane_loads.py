@@ -71,13 +71,28 @@ def emit_loads(step, dtype, e, table, count, source, target, ahead):
 
         def part(at, number):
             """The numbers from at + number on; those outside the image are zero."""
-            address = e.at(from_, builder.mul(builder.add(at, i64(number)), i64(size)))
+            first = builder.add(at, i64(number))
+            address = e.at(from_, builder.mul(first, i64(size)))
             e.prefetch(e.at(address, ahead), 3)
             inside = builder.and_(
                 e.below(builder.sub(end, at), number),
                 builder.not_(e.below(builder.sub(begin, at), number)),
             )
-            return storage.load(e, dtype, address, inside)
+            if size >= 4:
+                return storage.load(e, dtype, address, inside)
+            whole = builder.and_(
+                builder.icmp_signed("<=", begin, first),
+                builder.icmp_signed("<=", builder.add(first, i64(e.lanes)), end),
+            )
+            with builder.if_else(whole) as (plain, edge):  # not every CPU has masks of 16 bits
+                with plain:
+                    loaded = storage.load(e, dtype, address), builder.block
+                with edge:
+                    masked = storage.load(e, dtype, address, inside), builder.block
+            value = builder.phi(e.vector)
+            value.add_incoming(*loaded)
+            value.add_incoming(*masked)
+            return value
 
         def vector(pixel, _):
             at = builder.mul(pixel, i64(step))
