@@ -2,6 +2,6 @@
 
 import sys
 
-from implicit_conv.cli import main
+from implicit_conv.tools.cli import main
 
 sys.exit(main())

@@ -17,15 +17,15 @@ from implicit_conv.strides import as_row, bits, launched, suited, swapped
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Operator
-    from implicit_conv.kernels.cpu.prepared import Prepared
-    from implicit_conv.kernels.cpu.storage import Format
+    from implicit_conv.kernels.cpu.runtime.prepared import Prepared
+    from implicit_conv.kernels.cpu.tile.storage import Format
 
 PREPARED_LAUNCHES = 64  # of a plan: one for each combination of strides it has met
 
 
 def number_format(plan: Plan) -> Format:
     """What numbers are stored as, from x to y."""
-    from implicit_conv.kernels.cpu.storage import HARD_BFLOAT16, SOFT_FLOAT16, Format
+    from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SOFT_FLOAT16, Format
 
     ways = {} if plan.arch.f16c else {"float16": SOFT_FLOAT16}
     if plan.arch.rounds_bfloat16:
@@ -157,7 +157,7 @@ def _prepare(
     record: int,
 ) -> Prepared:
     """The launches for arrays of these strides."""
-    from implicit_conv.kernels.cpu.prepared import Prepared
+    from implicit_conv.kernels.cpu.runtime.prepared import Prepared
 
     plan = suited(plan, x, w, y, residual)
     if plan.swapped and not isinstance(w, PackedFilter):
@@ -184,7 +184,7 @@ def _prepare_swapped(
     plan: Plan, arrays: tuple[Array, Array, Array, Array | None], biased: bool, record: int
 ) -> Prepared:
     """The launches for one image whose filters and pixels have traded places."""
-    from implicit_conv.kernels.cpu.prepared import Prepared
+    from implicit_conv.kernels.cpu.runtime.prepared import Prepared
 
     engine, order = operator(plan, record != 0), (0, 1, 2, 3)
     a, b, y, residual = arrays
@@ -201,7 +201,7 @@ def _prepare_swapped(
 
 def executed_loads(plan: Plan, x: Array, w: Array) -> list[Load]:
     """The loads that a debug build executes for (x, w), sorted; compare with `trace`."""
-    from implicit_conv.kernels.cpu.record import Recording
+    from implicit_conv.kernels.cpu.runtime.record import Recording
 
     recording = Recording(capacity=2 * len(plan.trace()) + 64)
     y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))

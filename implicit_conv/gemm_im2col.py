@@ -67,8 +67,8 @@ def run(
 
 def _activate(plan: Plan, sums: Array) -> None:
     """The activation, in place, by the part that other algorithms' sums go through."""
-    from implicit_conv.kernels.cpu.finish import Finish, compile_finish
-    from implicit_conv.kernels.cpu.storage import Format
+    from implicit_conv.kernels.cpu.tile.finish import Finish, compile_finish
+    from implicit_conv.kernels.cpu.tile.storage import Format
 
     kind, low, high = plan.activation
     form = Format(*[plan.problem.dtype] * 4)

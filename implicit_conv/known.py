@@ -17,7 +17,7 @@ from implicit_conv.strides import bits
 
 if TYPE_CHECKING:
     from implicit_conv.arrays import Array
-    from implicit_conv.kernels.cpu.prepared import Prepared
+    from implicit_conv.kernels.cpu.runtime.prepared import Prepared
     from implicit_conv.packed import PackedFilter
     from implicit_conv.plan import Plan
     from implicit_conv.problem import Problem

@@ -43,7 +43,7 @@ class PackedFilter:
 
 def copy_packed(content: bytes, key: tuple[object, ...]) -> PackedFilter:
     """A packed filter of these bytes."""
-    from implicit_conv.kernels.cpu.pool import aligned_bytes
+    from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 
     panels = aligned_bytes(len(content))
     panels[:] = np.frombuffer(content, np.uint8)

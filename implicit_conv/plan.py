@@ -28,7 +28,6 @@ from implicit_conv.algorithms import (
 from implicit_conv.arch import AMX_PIXELS, CpuArch
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.tile import Tile
 from implicit_conv.planned import Plan
 from implicit_conv.problem import Problem
 from implicit_conv.tiling import (
@@ -160,7 +159,7 @@ def _best(
     return [
         Plan(
             problem=problem, arch=arch, algorithm=algorithm, precision=precision,
-            tile=tile_of(g, arch, view), geometry=g, chunk=chunk, cycles=cycles, **choices,
+            geometry=g, chunk=chunk, cycles=cycles, **choices,
         )
         for (cycles, chunk), g in least
     ]  # fmt: skip
@@ -290,12 +289,3 @@ def _view(problem: Problem, algorithm: str, collapse: bool) -> Problem:
     if winograd_size(algorithm):
         return boxed(problem, winograd_size(algorithm))
     return collapsed(problem) if algorithm == "pointwise" and collapse else problem
-
-
-def tile_of(g: Geometry, arch: CpuArch, problem: Problem) -> Tile:
-    """The choices of `g` in the words that all engines share."""
-    return Tile(
-        mode="rows", tile_m=g.tile_n * g.tile_p * g.tile_q, tile_n=g.tile_k,
-        tile_k=g.tile_c * g.R * g.S, stages=1, slots_per_row=g.slots, reg_m=g.tile_m,
-        reg_n=2 * arch.lanes(problem.itemsize),
-    )  # fmt: skip

@@ -26,13 +26,12 @@ from implicit_conv.kernels.cpu.sizes import (
     winograd_panel_bytes,
 )
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.tile import Tile
 from implicit_conv.problem import ITEMSIZES, Problem
 from implicit_conv.schedule import Load, depthwise_trace, swap, tiles_trace, trace
 
 if TYPE_CHECKING:
     from implicit_conv.arrays import Array
-    from implicit_conv.kernels.cpu.prepared import Prepared
+    from implicit_conv.kernels.cpu.runtime.prepared import Prepared
     from implicit_conv.known import Calls
     from implicit_conv.packed import PackedFilter
 
@@ -53,7 +52,6 @@ class Plan:
     arch: CpuArch
     algorithm: str
     precision: str
-    tile: Tile
     geometry: Geometry
     threads: int
     chunk: int

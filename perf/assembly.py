@@ -14,7 +14,7 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from implicit_conv.arch import REGISTER_PIXELS
-from implicit_conv.kernels.cpu.microkernel import ARGUMENTS, RegisterTile, emit
+from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile, emit
 
 
 @dataclass(frozen=True)

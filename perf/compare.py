@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.contenders import oracle
 from implicit_conv.testing import Case
+from implicit_conv.tools.contenders import oracle
 from perf import tables, terminal
 from perf.layers import SUITES, Suite
 from perf.record import ROOT, Record, load, new_record, save

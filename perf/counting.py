@@ -16,17 +16,13 @@ import numpy as np
 
 from implicit_conv import cpu
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.kernels.cpu import (
-    channel_lanes,
-    depthwise_microkernel,
-    launch,
-    microkernel,
-    pixel_microkernel,
-    planes,
-    prepared,
-    table,
-)
-from implicit_conv.kernels.cpu.pool import Block, aligned_bytes
+from implicit_conv.kernels.cpu.channel_lanes import fprop as channel_lanes
+from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise_microkernel
+from implicit_conv.kernels.cpu.gemm import microkernel
+from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_microkernel
+from implicit_conv.kernels.cpu.planes import fprop as planes
+from implicit_conv.kernels.cpu.runtime import launch, prepared, table
+from implicit_conv.kernels.cpu.runtime.pool import Block, aligned_bytes
 from implicit_conv.kernels.cpu.shapes import row_shapes
 from implicit_conv.kernels.cpu.sizes import RUN_BYTES, register_filters, tail_filters
 from implicit_conv.kernels.schedule import ceil_div

@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.bench import Seconds
-from implicit_conv.contenders import CONTROL, WrongResultError
 from implicit_conv.errors import DriverError, PlanError
-from implicit_conv.gpu.testing import ROUNDING, SUM_UNITS
+from implicit_conv.gpu.verify.testing import ROUNDING, SUM_UNITS
 from implicit_conv.problem import ITEMSIZES
 from implicit_conv.testing import EPS, Case
+from implicit_conv.tools.contenders import CONTROL, WrongResultError
+from implicit_conv.tools.timing import Seconds
 from perf.layers import Suite
 from perf.record import Record, ratios, timings
 
@@ -63,7 +63,7 @@ def row_maker(
     PlanError
         The engine cannot use the GPU or its driver.
     """
-    from implicit_conv.gpu.driver import current_arch
+    from implicit_conv.gpu.cuda.driver import current_arch
 
     torch = _torch_with_cuda()
     arch = current_arch()

@@ -111,7 +111,7 @@ def engine_counts(arch: str) -> Numbers:
     Run it in a process with an empty kernel cache of its own: the kernels compiled are the files
     that it leaves there.
     """
-    from implicit_conv.kernels.cpu.cache import cache_folder
+    from implicit_conv.kernels.cpu.runtime.cache import cache_folder
     from perf.counting import count
 
     found: Numbers = {}

@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from typing import Any
 
 from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.assembly import sass, tool
 from implicit_conv.gpu.candidates import variants
-from implicit_conv.gpu.evidence import KERNELS, kernel_name, targets
+from implicit_conv.gpu.verify.assembly import sass, tool
+from implicit_conv.gpu.verify.evidence import KERNELS, kernel_name, targets
 from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.kernels.variant import Variant
+from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 
 COMPILERS = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm")
@@ -59,9 +59,9 @@ def _problem(dtype: str) -> Problem:
 
 def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:
     """The linked kernel."""
-    from implicit_conv.kernels.blob import signature
-    from implicit_conv.kernels.compile import compile_kernel
-    from implicit_conv.kernels.fprop import make_fprop
+    from implicit_conv.kernels.gpu.blob import signature
+    from implicit_conv.kernels.gpu.compile import compile_kernel
+    from implicit_conv.kernels.gpu.fprop import make_fprop
 
     return compile_kernel(make_fprop(v), signature(), cc, v.threads)
 

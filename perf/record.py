@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from implicit_conv.arch import cpu_arch, cpu_features
-from implicit_conv.bench import Seconds, paired_ratio, summarise
-from implicit_conv.info import cpu_name
+from implicit_conv.tools.info import cpu_name
+from implicit_conv.tools.timing import Seconds, paired_ratio, summarise
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = json.loads(Path(__file__).with_name("record.schema.json").read_text())

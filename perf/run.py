@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from implicit_conv.arch import cpu_arch
-from implicit_conv.bench import measure_ceilings
-from implicit_conv.contenders import CONTROL, RIVALS, Measurement, measure
 from implicit_conv.problem import DTYPES
 from implicit_conv.testing import Case
+from implicit_conv.tools.ceilings import measure_ceilings
+from implicit_conv.tools.contenders import CONTROL, RIVALS, Measurement, measure
 from perf import tables, terminal
 from perf.layers import SUITES, Suite, layers
 from perf.record import Record, load, new_record, ratios, save, timings

@@ -22,8 +22,8 @@ OPTIONS = ("stride", "padding", "dilation", "groups", "layout")
 
 
 def timing_core() -> Any:
-    """implicit_conv/bench.py of the running tree; it imports numpy alone."""
-    path = HERE.parent / "implicit_conv" / "bench.py"
+    """implicit_conv/tools/timing.py of the running tree; it imports numpy alone."""
+    path = HERE.parent / "implicit_conv" / "tools" / "timing.py"
     spec = importlib.util.spec_from_file_location("perf_timing_core", path)
     assert spec is not None
     assert spec.loader is not None
@@ -79,8 +79,8 @@ class Side:
         return lambda: implicit_conv.conv2d(x, w, **options)
 
     def _torch(self, case: dict[str, Any], x: Any, w: Any) -> Callable[[], Any]:
-        from implicit_conv.contenders import rival
         from implicit_conv.testing import Case
+        from implicit_conv.tools.contenders import rival
 
         return rival("torch", Case(**case), x, w, self.threads)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from implicit_conv.contenders import RIVALS
+from implicit_conv.tools.contenders import RIVALS
 from perf.record import Record
 from perf.terminal import Rows, stack, table_of
 from perf.verdicts import geometric_mean, threshold

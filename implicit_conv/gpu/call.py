@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from implicit_conv.gpu.plan import GpuPlan
-from implicit_conv.kernels.call import Call
+from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
 
 

@@ -16,8 +16,8 @@ from implicit_conv.gpu.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.maps import activation_map
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.ptx import TARGETS, supports
-from implicit_conv.kernels.variant import Variant
+from implicit_conv.kernels.gpu.ptx import TARGETS, supports
+from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from implicit_conv.arrays import as_array
 from implicit_conv.errors import PlanError, ShapeError
-from implicit_conv.gpu import driver
 from implicit_conv.gpu.arrays import Operand, is_device_array, library, operand
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.transfer import sent
 from implicit_conv.gpu.plan import GpuPlan
-from implicit_conv.gpu.transfer import sent
 
 
 @dataclass(frozen=True)

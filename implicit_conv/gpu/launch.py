@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from implicit_conv.gpu import driver, load
 from implicit_conv.gpu.arch import GpuArch
 from implicit_conv.gpu.arrays import Operand
 from implicit_conv.gpu.call import NOWHERE, DeviceArray, call_of
-from implicit_conv.gpu.encode import encode
+from implicit_conv.gpu.cuda import cubin as load
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.plan import GpuPlan
 from implicit_conv.gpu.plan import plan as make_plan
-from implicit_conv.kernels.call import MAP_BYTES, Call
-from implicit_conv.kernels.variant import Variant
+from implicit_conv.kernels.gpu.call import MAP_BYTES, Call
+from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import Problem
 
 LOG = logging.getLogger("implicit_conv")
@@ -158,7 +159,7 @@ def launch(plan: GpuPlan, arrays: Arrays, stream: int) -> None:
 
 def _blob(plan: GpuPlan, arrays: Arrays) -> bytes:
     """The params blob without tensor maps."""
-    from implicit_conv.kernels import blob
+    from implicit_conv.kernels.gpu import blob
 
     call = call_of(
         plan, _place(arrays.x), _place(arrays.w), _place(arrays.y),

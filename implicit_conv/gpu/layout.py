@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.variant import CHUNK_ROWS, STAGING_PITCH, WARP, Variant
+from implicit_conv.kernels.gpu.variant import CHUNK_ROWS, STAGING_PITCH, WARP, Variant
 
 ATOM = 1024  # bytes after which every swizzle pattern repeats
 ROW_ENTRY_BYTES = 16

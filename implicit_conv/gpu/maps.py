@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from implicit_conv.kernels.variant import Variant
+from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import Problem
 from implicit_conv.tma.lower import maps_for
 from implicit_conv.tma.lowering_wide import WideLowering

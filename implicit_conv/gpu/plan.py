@@ -16,8 +16,7 @@ from implicit_conv.gpu.layout import SharedLayout, buffer_rows, buffers
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.tile import Tile
-from implicit_conv.kernels.variant import Variant
+from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS, Problem
 from implicit_conv.schedule import KBlock, Load, Tap
 
@@ -71,15 +70,6 @@ class GpuPlan:
             return 0, 1, 2, 3
         k, c, r, s = WEIGHT_LAYOUTS[self.given.weight_layout]
         return k, r, s, c
-
-    @property
-    def tile(self) -> Tile:
-        """The choices in the words that all engines share."""
-        v, slots = self.variant, self.geometry.slots if self.variant.wide else 0
-        return Tile(
-            v.mode, v.tile_m, v.tile_n, v.tile_c, self.layout.a_stages, slots,
-            16 * v.tiles_m, 8 * v.tiles_n,
-        )  # fmt: skip
 
     @property
     def tiles(self) -> tuple[int, int, int]:

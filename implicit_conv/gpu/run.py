@@ -17,12 +17,12 @@ import numpy as np
 
 from implicit_conv.arrays import as_array
 from implicit_conv.errors import PlanError, ShapeError
-from implicit_conv.gpu import driver
 from implicit_conv.gpu.arrays import Operand, current_stream, empty_like, is_device_array, operand
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched, sent
 from implicit_conv.gpu.filter import GpuFilter, device_filter, host_filter, packed_filter
 from implicit_conv.gpu.launch import Arrays, Launcher, launch
 from implicit_conv.gpu.plan import GpuPlan
-from implicit_conv.gpu.transfer import STREAM, Buffer, fetched, sent
 from implicit_conv.problem import Problem
 
 PREPARED_KEPT = 64  # of a plan

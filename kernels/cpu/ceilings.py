@@ -9,12 +9,12 @@ import functools
 import numpy as np
 from numba import carray
 
-from implicit_conv.kernels.cpu import memory
-from implicit_conv.kernels.cpu.call import Call, blob_of
-from implicit_conv.kernels.cpu.launch import ENTRY, launch
-from implicit_conv.kernels.cpu.pool import aligned_bytes
-from implicit_conv.kernels.cpu.table import compile_emitted, compile_part
-from implicit_conv.kernels.cpu.vector import BYTES, Emitter, vectors_name
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, vectors_name
+from implicit_conv.kernels.cpu.runtime.call import Call, blob_of
+from implicit_conv.kernels.cpu.runtime.launch import ENTRY, launch
+from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
+from implicit_conv.kernels.cpu.runtime.table import compile_emitted, compile_part
 from implicit_conv.kernels.geometry import Geometry
 
 CHAINS = 12  # independent sums: latency 4 x 2 FMAs a cycle needs 8; 16 registers hold 12

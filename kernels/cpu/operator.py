@@ -10,10 +10,16 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.kernels.cpu import amx as amx_kernels
-from implicit_conv.kernels.cpu import panels, table
-from implicit_conv.kernels.cpu.call import Call
-from implicit_conv.kernels.cpu.epilogue import (
+from implicit_conv.kernels.cpu.gemm import amx as amx_kernels
+from implicit_conv.kernels.cpu.gemm import panels
+from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, compile_microkernel
+from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.launch import Launch
+from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
+from implicit_conv.kernels.cpu.shapes import panel_widths
+from implicit_conv.kernels.cpu.sizes import panel_bytes
+from implicit_conv.kernels.cpu.tile.epilogue import (
     FILTER_ROWS,
     PIXEL_ROW,
     PIXEL_ROWS,
@@ -22,15 +28,10 @@ from implicit_conv.kernels.cpu.epilogue import (
     compile_store_tile,
     row_axis,
 )
-from implicit_conv.kernels.cpu.finish import Finish, compile_finish
-from implicit_conv.kernels.cpu.launch import Launch
-from implicit_conv.kernels.cpu.load import compile_load_tile
-from implicit_conv.kernels.cpu.microkernel import RegisterTile, compile_microkernel
-from implicit_conv.kernels.cpu.pool import aligned_bytes
-from implicit_conv.kernels.cpu.shapes import panel_widths
-from implicit_conv.kernels.cpu.sizes import panel_bytes
-from implicit_conv.kernels.cpu.storage import SIZES
-from implicit_conv.kernels.cpu.transpose import transposes
+from implicit_conv.kernels.cpu.tile.finish import Finish, compile_finish
+from implicit_conv.kernels.cpu.tile.load import compile_load_tile
+from implicit_conv.kernels.cpu.tile.storage import SIZES
+from implicit_conv.kernels.cpu.tile.transpose import transposes
 
 PACKED_BYTES_PER_THREAD = 256 << 10  # about 10 us of packing: less does not pay for a wake-up
 NO_ACTIVATION = (float(CLAMP), -math.inf, math.inf)

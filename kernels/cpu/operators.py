@@ -3,23 +3,16 @@
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu import (
-    channel_lanes,
-    depthwise,
-    depthwise_microkernel,
-    fprop,
-    long_rows,
-    panels,
-    pixel_lanes,
-    pixel_microkernel,
-    plane_loads,
-    planes,
-    table,
-    transpose,
-    winograd,
-    winograd_transforms,
-)
+from implicit_conv.kernels.cpu.channel_lanes import fprop as channel_lanes
+from implicit_conv.kernels.cpu.depthwise import fprop as depthwise
+from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise_microkernel
+from implicit_conv.kernels.cpu.gemm import fprop, panels
 from implicit_conv.kernels.cpu.operator import Operator
+from implicit_conv.kernels.cpu.pixel_lanes import flat as long_rows
+from implicit_conv.kernels.cpu.pixel_lanes import fprop as pixel_lanes
+from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_microkernel
+from implicit_conv.kernels.cpu.planes import fprop as planes
+from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.shapes import (
     box_tiles,
     depthwise_row,
@@ -49,7 +42,10 @@ from implicit_conv.kernels.cpu.sizes import (
     winograd_layout,
     winograd_panel_bytes,
 )
-from implicit_conv.kernels.cpu.storage import SIZES
+from implicit_conv.kernels.cpu.tile import plane_loads, transpose
+from implicit_conv.kernels.cpu.tile.storage import SIZES
+from implicit_conv.kernels.cpu.winograd import fprop as winograd
+from implicit_conv.kernels.cpu.winograd import transforms as winograd_transforms
 
 
 class Fprop(Operator):

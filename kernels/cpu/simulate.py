@@ -5,8 +5,8 @@ are rows x channels. `c` is the first channel; what lies outside the tensor is f
 """
 
 from implicit_conv.kernels import walk
-from implicit_conv.kernels.cpu.cache import kernel, writable
-from implicit_conv.kernels.cpu.compiled import compile_module, schedule
+from implicit_conv.kernels.cpu.runtime.cache import kernel, writable
+from implicit_conv.kernels.cpu.runtime.compiled import compile_module, schedule
 
 steps = compile_module(walk)
 

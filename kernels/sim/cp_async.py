@@ -1,4 +1,4 @@
-"""Twins of kernels/cp_async.py: copies stay under way until the warp ties them to a barrier."""
+"""Twins of kernels/gpu/cp_async.py: copies stay under way until the warp ties them to a barrier."""
 
 import functools
 

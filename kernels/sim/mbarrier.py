@@ -1,4 +1,4 @@
-"""Twins of kernels/mbarrier.py. A scalar predicate stands for all active lanes."""
+"""Twins of kernels/gpu/mbarrier.py. A scalar predicate stands for all active lanes."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Twins of kernels/mma.py: exact products, summed in float64, rounded once an instruction."""
+"""Twins of kernels/gpu/mma.py: exact products, summed in float64, rounded once an instruction."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Twins of kernels/smem.py."""
+"""Twins of kernels/gpu/smem.py."""
 
 import numpy as np
 

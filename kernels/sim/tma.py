@@ -1,4 +1,4 @@
-"""Twins of kernels/tma.py: the walks of kernels/walk.py over global memory into shared memory.
+"""Twins of kernels/gpu/tma.py: the walks of kernels/walk.py over global memory into shared memory.
 
 A map is an object with shape, byte strides, dtype, boxes (`axes`), `swizzle` and `rows`; see
 implicit_conv.tma and implicit_conv.gpu.maps. A copy is announced when it is issued and arrives

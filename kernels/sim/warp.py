@@ -1,4 +1,4 @@
-"""Twins of kernels/warp.py."""
+"""Twins of kernels/gpu/warp.py."""
 
 from implicit_conv.kernels.sim.machine import LANES, current
 

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from implicit_conv import reference
-from implicit_conv.gpu import driver, load
-from implicit_conv.kernels import ptx
-from implicit_conv.kernels.call import MAP_BYTES, Call, Limits
+from implicit_conv.gpu.cuda import cubin as load
+from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.gpu import ptx
+from implicit_conv.kernels.gpu.call import MAP_BYTES, Call, Limits
 
 STREAM = 77
 PARTS = ((Call, np.int64), (Geometry, np.int32), (Limits, np.float32))

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from implicit_conv.gpu import evidence
 from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.assembly import assemble, sass, tool
 from implicit_conv.gpu.candidates import Options, gpu_geometry, refusal, variants
-from implicit_conv.kernels import ptx
+from implicit_conv.gpu.verify import evidence
+from implicit_conv.gpu.verify.assembly import assemble, sass, tool
 from implicit_conv.kernels.activation import CLAMP, HARDSWISH
-from implicit_conv.kernels.variant import Variant
+from implicit_conv.kernels.gpu import ptx
+from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 from perf import gates, gpu_gates
 
@@ -135,7 +135,7 @@ def test_gates_are_for_these_compilers():
 
 @pytest.mark.parametrize(("number", "v"), kernels())
 def test_kernel_links_without_spills(number, v):
-    from implicit_conv.kernels.fprop import LAUNCH_REGISTERS
+    from implicit_conv.kernels.gpu.fprop import LAUNCH_REGISTERS
 
     kernel = gpu_gates.compiled(v, KNOWN[number].cc)
     assert kernel.complaints == []
@@ -175,7 +175,7 @@ CHOICES = {
 
 def hooks():
     """(name, choices) of every declared hook."""
-    importlib.import_module("implicit_conv.kernels.fprop")  # which declares them
+    importlib.import_module("implicit_conv.kernels.gpu.fprop")  # which declares them
     return [(name, choice) for name in ptx.HOOKS for choice in CHOICES.get(name, [()])]
 
 
@@ -202,9 +202,9 @@ def to_ptx(kernel, operands, cc):
 @pytest.mark.parametrize("kind", range(HARDSWISH + 1))
 def test_every_activation_links(kind):
     v = Variant("im2col", "cp_async", "mma", "bfloat16", 64, 64, 128, 2, 2, activation=kind)
-    from implicit_conv.kernels.blob import signature
-    from implicit_conv.kernels.compile import compile_kernel
-    from implicit_conv.kernels.fprop import make_fprop
+    from implicit_conv.kernels.gpu.blob import signature
+    from implicit_conv.kernels.gpu.compile import compile_kernel
+    from implicit_conv.kernels.gpu.fprop import make_fprop
 
     number = (80, 100)[kind % 2]
     kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
@@ -214,9 +214,9 @@ def test_every_activation_links(kind):
 
 def test_targets_in_any_order():
     """A device function is not kept from one target to the next: waits are each target's own."""
-    from implicit_conv.kernels.blob import signature
-    from implicit_conv.kernels.compile import compile_kernel
-    from implicit_conv.kernels.fprop import make_fprop
+    from implicit_conv.kernels.gpu.blob import signature
+    from implicit_conv.kernels.gpu.compile import compile_kernel
+    from implicit_conv.kernels.gpu.fprop import make_fprop
 
     v = next(v for v in variants(problem("bfloat16"), 0, plain=True) if v.producer == "cp_async")
     for number in (90, 80, 90):
@@ -228,10 +228,10 @@ def test_targets_in_any_order():
 @pytest.mark.parametrize("number", TARGETS)
 def test_blob_is_the_kernels_one_argument(number):
     """By value, 64-byte aligned for the tensor maps, as long as what the host packs."""
-    from implicit_conv.kernels import blob
-    from implicit_conv.kernels.call import Call, Limits
-    from implicit_conv.kernels.compile import offline
-    from implicit_conv.kernels.fprop import make_fprop
+    from implicit_conv.kernels.gpu import blob
+    from implicit_conv.kernels.gpu.call import Call, Limits
+    from implicit_conv.kernels.gpu.compile import offline
+    from implicit_conv.kernels.gpu.fprop import make_fprop
 
     v = next(variants(problem("bfloat16"), 0, plain=True))
     v = replace(v, mode="im2col") if number < 100 else v

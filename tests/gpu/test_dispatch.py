@@ -181,7 +181,7 @@ print(sorted(n for n in sys.modules if n.startswith(("cuda", "numba.cuda", "numb
 
 
 def test_explain_for_a_gpu_on_the_command_line(capsys):
-    from implicit_conv.cli import main
+    from implicit_conv.tools.cli import main
 
     shapes = "256,64,56,56", "64,64,3,3"
     assert main(["explain", *shapes, "--padding=1", "--dtype=bfloat16", "--device=sm_90a"]) == 0

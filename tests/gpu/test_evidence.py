@@ -2,10 +2,17 @@
 
 from pathlib import Path
 
-from implicit_conv.cli import main
-from implicit_conv.gpu.evidence import KERNELS, NOT_RUN, kernel_name, ladder, markdown, summary
-from implicit_conv.gpu.testing import FAMILIES
-from implicit_conv.kernels.ptx import TARGETS
+from implicit_conv.gpu.verify.evidence import (
+    KERNELS,
+    NOT_RUN,
+    kernel_name,
+    ladder,
+    markdown,
+    summary,
+)
+from implicit_conv.gpu.verify.testing import FAMILIES
+from implicit_conv.kernels.gpu.ptx import TARGETS
+from implicit_conv.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show; each check is a process of its own (implicit_conv.gpu.check)."""
+"""What only a GPU can show; each check is a process of its own (implicit_conv.gpu.verify.check)."""
 
 import functools
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from implicit_conv.gpu.testing import FAMILIES
+from implicit_conv.gpu.verify.testing import FAMILIES
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ REDUCED = ("cp_async-mma", "elements-mma", "tma-mma", "tma-w-mma", "tma-wgmma")
 
 def run(*arguments, prefix=()):
     """The finished process of a check."""
-    command = [*prefix, sys.executable, "-m", "implicit_conv.gpu.check", *arguments]
+    command = [*prefix, sys.executable, "-m", "implicit_conv.gpu.verify.check", *arguments]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
     )

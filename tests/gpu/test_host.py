@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from implicit_conv.errors import DriverError, PlanError
-from implicit_conv.gpu import check, check_arrays, device_memory, driver
 from implicit_conv.gpu.arch import gpu_arch
 from implicit_conv.gpu.candidates import Options
-from implicit_conv.gpu.encode import encode
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.plan import plan
-from implicit_conv.kernels.variant import Variant
+from implicit_conv.gpu.verify import check, check_arrays, device_memory
+from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 
 

@@ -10,7 +10,7 @@ from implicit_conv.gpu.arch import KNOWN, gpu_arch
 from implicit_conv.gpu.candidates import Options, consider, gpu_geometry
 from implicit_conv.gpu.layout import shared_layout
 from implicit_conv.gpu.plan import plan
-from implicit_conv.kernels.variant import Variant
+from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 
 LAYER = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}

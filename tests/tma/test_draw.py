@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.cli import main
 from implicit_conv.tma.examples import EXAMPLES
 from implicit_conv.tma.figure import digest
 from implicit_conv.tma.gallery import page, refusal
+from implicit_conv.tools.cli import main
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
 ROW = re.compile(r"(\d+) <- \(([-\d, ]+)\)( fill)?( halo)?")

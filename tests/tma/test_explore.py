@@ -285,7 +285,7 @@ def test_the_page_stands_alone():
 
 
 def test_the_command_writes_it(tmp_path, capsys):
-    from implicit_conv.cli import main
+    from implicit_conv.tools.cli import main
 
     out = tmp_path / "x.html"
     assert main(["explore", "--out", str(out)]) == 0

@@ -2,7 +2,7 @@
 NUMBA_ENABLE_CUDASIM=1: tests/gpu/test_simulator.py starts it.
 """
 
-from implicit_conv.kernels import ptx
+from implicit_conv.kernels.gpu import ptx
 
 if not ptx.SIMULATED:
     collect_ignore_glob = ["test_*.py"]

@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from implicit_conv.gpu.simulate import simulate
-from implicit_conv.gpu.testing import FAMILIES, family_problems, loaded, plan_small, stored
+from implicit_conv.gpu.verify.simulate import simulate
+from implicit_conv.gpu.verify.testing import FAMILIES, family_problems, loaded, plan_small, stored
 from implicit_conv.kernels import schedule
 from implicit_conv.testing import Case, to_nchw
 

@@ -5,16 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from implicit_conv.kernels import (
-    cp_async,
-    gmem,
-    mbarrier,
-    mma,
-    ptx,
-    smem,
-    tma,
-    warp,
-)
+from implicit_conv.kernels.gpu import cp_async, gmem, mbarrier, mma, ptx, smem, tma, warp
 from implicit_conv.kernels.sim.errors import SimulationError
 from implicit_conv.kernels.sim.machine import BASE, launch
 from implicit_conv.kernels.sim.memory import GlobalMemory

@@ -5,10 +5,10 @@ import pytest
 
 from implicit_conv.gpu.arch import gpu_arch
 from implicit_conv.gpu.candidates import variants
-from implicit_conv.gpu.evidence import kernel_name
 from implicit_conv.gpu.plan import plan
-from implicit_conv.gpu.simulate import simulate
-from implicit_conv.gpu.testing import EVERYTHING, loaded, problem_of, stored
+from implicit_conv.gpu.verify.evidence import kernel_name
+from implicit_conv.gpu.verify.simulate import simulate
+from implicit_conv.gpu.verify.testing import EVERYTHING, loaded, problem_of, stored
 from implicit_conv.testing import Case, to_nchw
 
 CASE = Case(

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv.gpu.simulate import simulate
-from implicit_conv.gpu.testing import FAMILIES, Family, loaded, plan_small, stored
-from implicit_conv.kernels import consumer, fprop, mma, producer, ring, schedule, warp
+from implicit_conv.gpu.verify.simulate import simulate
+from implicit_conv.gpu.verify.testing import FAMILIES, Family, loaded, plan_small, stored
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.gpu import consumer, fprop, mma, producer, ring, warp
 from implicit_conv.kernels.sim.errors import SimulationError
 from implicit_conv.testing import Case, to_nchw
 

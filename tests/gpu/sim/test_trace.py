@@ -5,8 +5,8 @@ import pytest
 
 from implicit_conv.gpu.candidates import gpu_geometry
 from implicit_conv.gpu.plan import k_blocks
-from implicit_conv.gpu.simulate import simulate
-from implicit_conv.gpu.testing import FAMILIES, plan_small, random_case, stored
+from implicit_conv.gpu.verify.simulate import simulate
+from implicit_conv.gpu.verify.testing import FAMILIES, plan_small, random_case, stored
 from implicit_conv.tma.lower import maps_for
 
 WALKS = [name for name in FAMILIES if name.startswith("tma")]

@@ -1,0 +1,57 @@
+"""Device memory of our own, and numpy arrays in it. For ``device="cuda"``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from implicit_conv.errors import DTypeError
+from implicit_conv.gpu.arrays import Operand, packed_strides
+from implicit_conv.gpu.cuda import driver
+
+Array = npt.NDArray[Any]
+STREAM = 0  # the legacy default stream, which a synchronous copy orders
+
+
+class Buffer:
+    """Memory of the current device that lives as long as this object."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.device = max(1, size), driver.current_device()
+        self.pointer = driver.call("cuMemAlloc", self.size)
+
+    def __del__(self) -> None:
+        if hasattr(self, "pointer"):
+            with driver.on(self.device):
+                driver.bindings().cuMemFree(self.pointer)
+
+    def operand(self, shape: tuple[int, ...], dtype: str, itemsize: int) -> Operand:
+        """The memory as a packed array."""
+        strides = packed_strides(shape, itemsize)
+        return Operand(int(self.pointer), shape, strides, dtype, self, self.device)
+
+
+def sent(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Operand:
+    """A packed copy of `array` on the current device.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        It is not what the plan was made for.
+    """
+    here = np.ascontiguousarray(array)
+    if here.dtype.name != dtype:
+        raise DTypeError(f"{name} is {here.dtype.name}, but the plan is for {dtype}; convert it")
+    buffer = Buffer(here.nbytes)
+    there = buffer.operand(here.shape, dtype, here.itemsize).expect(name, shape, dtype)
+    driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
+    return there
+
+
+def fetched(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> Array:
+    """A numpy array of what `buffer` holds once the default stream is done."""
+    array = np.empty(shape, dtype)
+    driver.call("cuMemcpyDtoH", array.ctypes.data, buffer.pointer, array.nbytes)
+    return array

@@ -1,0 +1,1 @@
+"""Checks of the GPU engine: on a GPU, in the simulator, and by the assembler."""

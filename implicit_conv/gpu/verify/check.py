@@ -1,0 +1,153 @@
+"""Checks that need a GPU, each in a process of its own.
+
+Usage: ``python -m implicit_conv.gpu.verify.check CHECK``.
+
+    here                  whether there is a GPU that kernels can be run on, and which
+    family NAME [COUNT]   random problems of one kernel family against the float64 oracle
+    layers                layers of a ResNet as the planner runs them, on normal data
+    copies                tensor copies, byte by byte against implicit_conv.tma
+    maps                  what the driver says of tensor maps, beside our linter
+    arrays                torch, CuPy and Numba arrays in and out, where those libraries are
+
+Exit status 0: all right; 1: something is wrong; 2: it cannot run here, and why. A kernel that never
+ends, or an illegal instruction, takes its process along and no other check.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.errors import DriverError, PlanError
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.transfer import STREAM
+from implicit_conv.gpu.launch import Arrays, launch
+from implicit_conv.gpu.plan import GpuPlan, plan
+from implicit_conv.gpu.verify.check_arrays import check_arrays
+from implicit_conv.gpu.verify.check_copies import check_copies, check_maps
+from implicit_conv.gpu.verify.device_memory import StuckError, fetch, poisoned, send
+from implicit_conv.gpu.verify.testing import (
+    FAMILIES,
+    ROUNDING,
+    SUM_UNITS,
+    family_problems,
+    loaded,
+    problem_of,
+    stored,
+)
+from implicit_conv.kernels.gpu.ptx import TARGETS, need_numba_cuda, supports
+from implicit_conv.testing import Case, error_units, to_nchw
+
+Array = NDArray[Any]
+
+
+class CannotRunError(Exception):
+    """What is missing for a check."""
+
+
+def convolve(made: GpuPlan, x: Array, w: Array) -> Array:
+    """y of a plan for stored arrays; every element of the output is poisoned before."""
+    problem, itemsize = made.problem, made.variant.itemsize
+    buffers = send(x), send(w), poisoned(int(np.prod(problem.output_shape)) * itemsize)
+    shapes = x.shape, w.shape, problem.output_shape
+    operands = (
+        buffer.operand(shape, problem.dtype, itemsize)
+        for buffer, shape in zip(buffers, shapes, strict=True)
+    )
+    launch(made, Arrays(*operands), STREAM)
+    kind = np.float32 if itemsize == 4 else np.uint16
+    return loaded(fetch(buffers[2], problem.output_shape, kind), problem.dtype)
+
+
+def check_here() -> Iterator[str]:
+    """No lines: that it was reached says enough."""
+    arch = driver.current_arch()
+    print(f"{arch.device}, {arch.target}, {arch.sms} multiprocessors")
+    return iter(())
+
+
+def check_family(name: str, count: str = "100") -> Iterator[str]:
+    """Lines that report failures of a family."""
+    arch, family = driver.current_arch(), FAMILIES[name]
+    target = family.variants[0].target
+    if not supports(target, arch.cc):
+        raise CannotRunError(f"{name} needs {TARGETS[target][1]}, this is {arch.target}")
+    for number, (case, made) in enumerate(family_problems(family, int(count), 1, arch)):
+        dtype = made.problem.dtype
+        x, w = case.inputs(number, integers=True)
+        given = (stored(array, dtype) for array in case.arrange(x, w))
+        y = to_nchw(convolve(made, *given), case.layout)
+        expected = loaded(stored(case.reference(x, w), dtype), dtype)
+        wrong = int(np.sum(y != expected))
+        if wrong:
+            yield f"{made.variant.name}: {wrong} of {y.size} wrong, {case}"
+
+
+LAYERS = (
+    Case(8, 64, 64, size=(56, 56), padding=((1, 1), (1, 1))),
+    Case(8, 64, 256, size=(56, 56), kernel=(1, 1)),
+    Case(8, 128, 128, size=(56, 56), stride=(2, 2), padding=((1, 1), (1, 1))),
+    Case(8, 512, 512, size=(7, 7), padding=((1, 1), (1, 1))),
+)
+
+
+def check_layers() -> Iterator[str]:
+    """Lines that report errors beyond rounding, on normal data."""
+    arch = driver.current_arch()
+    for case in (Case(**{**c.__dict__, "layout": "NHWC", "weight_layout": "KRSC"}) for c in LAYERS):
+        for dtype, rounding in ROUNDING.items():
+            x, w = (loaded(stored(a, dtype), dtype) for a in case.inputs(0))
+            made = plan(problem_of(case, dtype), arch)
+            y = to_nchw(convolve(made, *(stored(a, dtype) for a in case.arrange(x, w))), "NHWC")
+            expected, scale = case.reference(x, w), case.reference(x, w, magnitude=True)
+            allowed = scale + np.abs(expected) * rounding / (SUM_UNITS * 2.0**-24)
+            units = error_units(y, expected, allowed, "float32")
+            print(f"{made.variant.name}: {units:.2f} of {SUM_UNITS} units, {made.problem}")
+            if not units <= SUM_UNITS:
+                yield f"{made.variant.name}: {units:.3g} units"
+
+
+COMMANDS: dict[str, Callable[..., Iterator[str]]] = {
+    "here": check_here, "family": check_family, "layers": check_layers, "arrays": check_arrays,
+    "copies": check_copies, "maps": check_maps,
+}  # fmt: skip
+
+
+def need_gpu() -> None:
+    """Return where kernels can be compiled and run; CannotRunError else."""
+    try:
+        driver.current_arch()
+        need_numba_cuda()
+    except (PlanError, DriverError, ImportError) as error:
+        raise CannotRunError(str(error)) from error
+
+
+def main(arguments: list[str]) -> int:
+    """Run one check; its exit status."""
+    name, *rest = arguments or ["help"]
+    if name not in COMMANDS:
+        print(__doc__)
+        return 2
+    failures = []
+    try:
+        need_gpu()
+        for failure in COMMANDS[name](*rest):
+            print(f"WRONG: {failure}", flush=True)
+            failures.append(failure)
+    except CannotRunError as error:
+        print(f"cannot run: {error}")
+        return 2
+    except StuckError as error:
+        print(f"WRONG: {error}", flush=True)
+        os._exit(1)  # freeing memory would wait for the kernel
+    print(f"{len(failures)} wrong" if failures else "all right")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

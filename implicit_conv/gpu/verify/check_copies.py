@@ -1,0 +1,82 @@
+"""Checks of single tensor copies on a GPU: what they deliver, and which maps the driver takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from implicit_conv import tma
+from implicit_conv.errors import DriverError
+from implicit_conv.gpu.cuda import cubin as load
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.encode import encode, encode_arguments
+from implicit_conv.gpu.verify.device_memory import fetch, poisoned, send
+from implicit_conv.gpu.verify.testing import Copy, dump_call, example_copies
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.gpu.call import Limits
+from implicit_conv.kernels.gpu.ptx import supports
+from implicit_conv.tma.driver import driver_arguments
+
+TARGETS = {"im2col": "sm_90", "w": "sm_100", "w128": "sm_100a"}  # of a copy's mode
+SPOILED: tuple[tuple[str, Any], ...] = (
+    ("channelsPerPixel", 257), ("channelsPerPixel", 4), ("pixelsPerColumn", 0), ("pixelsPerColumn",
+    1025), ("elementStrides", (1, 9, 1, 1)), ("pixelBoxLowerCorner", (-129, 0)),
+    ("pixelBoxUpperCorner", (-8, -8)), ("globalStrides", (130, 910, 4550)),
+)  # fmt: skip
+
+
+def copies_here() -> Iterator[Copy]:
+    """The example copies that the current GPU has an instruction for."""
+    cc = driver.current_arch().cc
+    return (copy for copy in example_copies() if supports(TARGETS[copy.mode], cc))
+
+
+def check_copies() -> Iterator[str]:
+    """Lines that report copies whose bytes differ from implicit_conv.tma's."""
+    from implicit_conv.kernels.gpu import blob
+
+    arch = driver.current_arch()
+    for copy in copies_here():
+        memory, x = copy.tensor(np.random.default_rng(0))
+        operands = copy.coords, 0, copy.offsets, copy.halo, copy.offset
+        expected = tma.smem_image(copy.map, x, *operands).bytes
+        source, y = send(memory), poisoned(expected.size)
+        try:
+            encoded = encode(copy.at(int(source.pointer)))
+        except DriverError as error:
+            yield f"{copy.name}: {error}"
+            continue
+        call = dump_call(copy, int(y.pointer), expected.size)
+        nothing = Geometry(*[0] * len(Geometry._fields))
+        packed = blob.pack(encoded, None, call, nothing, Limits(0.0, 0.0))
+        load.run_dump(copy.mode, arch, packed, expected.size)
+        wrong = np.flatnonzero(fetch(y, expected.shape, np.uint8) != expected)
+        print(f"{copy.name}: {'right' if wrong.size == 0 else 'WRONG'}")
+        if wrong.size:
+            yield f"{copy.name}: {wrong.size} bytes wrong, the first at {wrong[0]}"
+
+
+def check_maps() -> Iterator[str]:
+    """Lines that report maps of ours that the driver refuses; all verdicts are printed."""
+    memory = send(np.zeros(1 << 16, np.uint8))
+    for copy in copies_here():
+        given = driver_arguments(copy.at(int(memory.pointer)))
+        for change in (None, *SPOILED):
+            if change is not None and change[0] not in given:
+                continue
+            arguments = given if change is None else {**given, change[0]: change[1]}
+            ours = not any(f.severity == "error" for f in tma.lint(arguments))
+            theirs = _accepted(arguments)
+            print(f"{copy.name}, {change or 'as it is'}: driver {theirs}, linter {ours}")
+            if change is None and not theirs:
+                yield f"{copy.name}: refused by the driver"
+
+
+def _accepted(arguments: dict[str, Any]) -> bool:
+    try:
+        encode_arguments(arguments)
+    except DriverError:
+        return False
+    return True

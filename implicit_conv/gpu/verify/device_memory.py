@@ -1,0 +1,52 @@
+"""Arrays there and back for checks: poisoned outputs, and no wait without an end."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.errors import DriverError
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched
+
+Array = NDArray[Any]
+PATIENCE = 20.0  # seconds until a kernel is taken to be stuck
+POISON = 0xFF  # bytes of a NaN in every type
+
+
+class StuckError(Exception):
+    """A kernel that does not end."""
+
+
+def wait() -> None:
+    """Until the default stream is done; a kernel that does not end is an error, not a hang."""
+    cuda, deadline = driver.bindings(), time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        (status,) = cuda.cuStreamQuery(STREAM)
+        if status == cuda.CUresult.CUDA_SUCCESS:
+            return
+        if status != cuda.CUresult.CUDA_ERROR_NOT_READY:
+            raise DriverError(f"the kernel failed with {status.name}")
+    raise StuckError(f"the kernel did not end within {PATIENCE:.0f} s")
+
+
+def send(array: Array) -> Buffer:
+    """Device memory with the array's bytes."""
+    here = np.ascontiguousarray(array)
+    buffer = Buffer(here.nbytes)
+    driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
+    return buffer
+
+
+def poisoned(size: int) -> Buffer:
+    """Device memory in which every element is a NaN."""
+    return send(np.full(size, POISON, np.uint8))
+
+
+def fetch(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> Array:
+    """The array in device memory, once all work is done."""
+    wait()
+    return fetched(buffer, shape, dtype)

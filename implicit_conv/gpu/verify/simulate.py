@@ -1,0 +1,89 @@
+"""Run a GPU plan in the simulator: the kernel's own source, on numpy arrays.
+
+The process must have been started with NUMBA_ENABLE_CUDASIM=1, the switch between hooks and twins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from implicit_conv.errors import PlanError
+from implicit_conv.gpu.arrays import packed_strides
+from implicit_conv.gpu.call import NOWHERE, DeviceArray, call_of
+from implicit_conv.gpu.layout import buffers, region_names
+from implicit_conv.gpu.maps import activation_map, filter_map
+from implicit_conv.gpu.plan import GpuPlan
+from implicit_conv.kernels.gpu import ptx
+from implicit_conv.kernels.gpu.call import Call, Limits, Params
+
+Array = npt.NDArray[Any]
+MISALIGNMENT = 2  # bytes past a 16-byte boundary at which the element producer's arrays are put
+
+
+def simulate(
+    plan: GpuPlan,
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    *,
+    blocks: int | None = None,
+    seed: int = 0,
+    record: list[Any] | None = None,
+) -> Array:
+    """y of `plan` for arrays in the problem's layouts, C-contiguous, element bits as stored.
+
+    Parameters
+    ----------
+    x, w, bias, residual : arrays
+        float32, or uint16 bits of float16 and bfloat16.
+    blocks : int, optional
+        Blocks of the grid; fewer than tiles make blocks visit several tiles.
+    seed : int
+        Draws the order of warps and copies.
+    record : list, optional
+        Takes each tensor copy that is issued; see `kernels.sim.machine.launch`.
+
+    Raises
+    ------
+    SimulationError
+        A deadlock, a race, an access out of bounds.
+    """
+    if not ptx.SIMULATED:
+        raise PlanError("the simulator needs NUMBA_ENABLE_CUDASIM=1 before Python starts")
+    from implicit_conv.kernels.gpu.fprop import make_fprop
+    from implicit_conv.kernels.sim.machine import launch
+    from implicit_conv.kernels.sim.memory import GlobalMemory
+
+    memory, v = GlobalMemory(), plan.variant
+    offset = MISALIGNMENT * v.itemsize // 2 if v.producer == "elements" else 0
+    y = np.full(plan.problem.output_shape, 0xFF, np.uint8).repeat(v.itemsize, axis=-1)
+    places = [_put(memory, array, offset) for array in (x, w, residual)]
+    out = DeviceArray(memory.put(y), packed_strides(plan.problem.output_shape, v.itemsize))
+    bias_at = 0 if bias is None else memory.put(bias)
+    call = call_of(plan, places[0], places[1], out, bias_at, places[2])
+    launch(
+        make_fprop(v), _params(plan, call), blocks=blocks or plan.blocks, threads=v.threads,
+        smem_bytes=plan.layout.total, memory=memory, seed=seed, record=record,
+        names=region_names(plan.layout, buffers(v, plan.geometry)),
+    )  # fmt: skip
+    kind = np.float32 if v.itemsize == 4 else np.uint16
+    result: Array = memory.get(out.address, plan.problem.output_shape, kind)
+    return result
+
+
+def _put(memory: Any, array: Array | None, offset: int) -> DeviceArray:
+    if array is None:
+        return NOWHERE
+    return DeviceArray(memory.put(array, offset), packed_strides(array.shape, array.itemsize))
+
+
+def _params(plan: GpuPlan, call: Call) -> Params:
+    maps: tuple[Any, Any] = (None, None)
+    if plan.variant.producer == "tma":
+        x = activation_map(plan.problem, plan.variant, call.x)
+        maps = x, filter_map(plan.problem, plan.variant, call.w)
+    return Params(*maps, call, plan.geometry, Limits(*plan.limits))

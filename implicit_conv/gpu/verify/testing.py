@@ -1,0 +1,262 @@
+"""Families of GPU kernels, random problems for each, and runs: what tests and scripts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.gpu.arch import GpuArch, gpu_arch
+from implicit_conv.gpu.candidates import Options
+from implicit_conv.gpu.plan import GpuPlan, plan
+from implicit_conv.kernels.gpu.call import Call
+from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.kernels.sim.number import from_bits, to_bits
+from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.testing import Case
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+
+Array = NDArray[Any]
+EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # of the stored result
+SUM_UNITS = 64.0  # of eps * sum|x||w|: float32 sums in the hardware's own order
+SMALL_SHARED = (20 << 10, 28 << 10, 40 << 10, 56 << 10, 80 << 10, 227 << 10)
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way to load and to multiply, on tiles small enough for the simulator."""
+
+    name: str
+    device: str
+    variants: tuple[Variant, ...]
+    layouts: tuple[tuple[str, str], ...] = (("NHWC", "KRSC"),)
+    groups: tuple[int, ...] = (1,)
+
+
+def _family(name: str, device: str, *variants: Variant, **options: Any) -> Family:
+    return Family(name, device, variants, **options)
+
+
+_BF, _HALF, _FLOAT = "bfloat16", "float16", "float32"
+ANY_LAYOUT = (("NHWC", "KRSC"), ("NCHW", "KCRS"), ("NHWC", "RSCK"), ("NCHW", "KRSC"))
+FAMILIES = {
+    family.name: family
+    for family in (
+        _family(
+            "cp_async-mma", "sm_80",
+            Variant("im2col", "cp_async", "mma", _BF, 32, 32, 64, 2, 1),
+            Variant("im2col", "cp_async", "mma", _HALF, 32, 64, 128, 1, 2, packed=True),
+            groups=(1, 2),
+        ),
+        _family(
+            "elements-mma", "sm_80",
+            Variant("im2col", "elements", "mma", _BF, 32, 32, 64, 2, 1),
+            Variant("im2col", "elements", "mma", _HALF, 32, 32, 128, 1, 1),
+            layouts=ANY_LAYOUT, groups=(1, 2),
+        ),
+        _family(
+            "fma", "sm_80",
+            Variant("im2col", "cp_async", "fma", _FLOAT, 32, 32, 64, 2, 1, packed=True),
+            Variant("im2col", "elements", "fma", _FLOAT, 32, 32, 64, 1, 1),
+            groups=(1, 2),
+        ),
+        _family(
+            "tma-mma", "sm_120",
+            Variant("im2col", "tma", "mma", _BF, 32, 32, 64, 2, 1, packed=True),
+            Variant("im2col", "tma", "mma", _HALF, 32, 32, 128, 1, 1),
+        ),
+        _family(
+            "tma-w-mma", "sm_120",
+            Variant("w", "tma", "mma", _BF, 32, 32, 64, 2, 1),
+            Variant("w", "tma", "mma", _HALF, 32, 32, 128, 1, 1, packed=True),
+        ),
+        _family(
+            "tma-wgmma", "sm_90",
+            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, descriptors=True),
+            Variant("im2col", "tma", "wgmma", _HALF, 64, 32, 128, 4, 1, descriptors=True),
+        ),
+        _family(
+            "tma-wgmma-registers", "sm_90",
+            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, packed=True),
+            Variant("im2col", "tma", "wgmma", _HALF, 64, 64, 128, 4, 1),
+        ),
+        _family(
+            "tma-w-wgmma-registers", "sm_90",
+            Variant("w", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, permuted=True),
+            Variant("w", "tma", "wgmma", _HALF, 64, 32, 128, 4, 1, permuted=True),
+        ),
+        _family(
+            "tma-w-wgmma", "sm_90",
+            Variant("w", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, permuted=True, descriptors=True),
+        ),
+    )
+}  # fmt: skip
+
+
+def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
+    """A problem that spans two tiles along gemm_m and gemm_n and two channel blocks."""
+    while True:
+        layout, weight_layout = family.layouts[rng.integers(len(family.layouts))]
+        pads = rng.integers(0, 4, 4)
+        k_unit = 16 // v.itemsize if v.packed else 1
+        unit = 1 if v.producer == "elements" else 16 // v.itemsize
+        case = Case(
+            N=int(rng.integers(1, 5)),
+            C=_round(v.tile_c + int(rng.integers(1, v.tile_c)), unit),
+            K=_round(v.tile_n + int(rng.integers(1, v.tile_n)), k_unit),
+            groups=int(rng.choice(family.groups)),
+            size=(int(rng.integers(3, 10)), int(rng.integers(3, 14))),
+            kernel=(int(rng.integers(1, 4)), int(rng.integers(1, 5))),
+            stride=(int(rng.integers(1, 4)), int(rng.integers(1, 4))),
+            dilation=(int(rng.integers(1, 3)), int(rng.integers(1, 4))),
+            padding=((int(pads[0]), int(pads[1])), (int(pads[2]), int(pads[3]))),
+            layout=layout, weight_layout=weight_layout,
+        )  # fmt: skip
+        p, q = case.output
+        if min(p, q) >= 1 and case.N * p * q > v.tile_m and (p > 1 or not v.wide):
+            return case
+
+
+def _round(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+def problem_of(case: Case, dtype: str) -> Problem:
+    """The case as a problem of `dtype`."""
+    x = np.empty((case.N, case.C * case.groups, *case.size), np.uint8)
+    w = np.empty((case.K * case.groups, case.C, *case.kernel), np.uint8)
+    x, w = case.arrange(x, w)
+    return Problem.parse(x.shape, w.shape, dtype, dtypes=GPU_DTYPES, **case.options)
+
+
+def plan_small(
+    case: Case,
+    family: Family,
+    v: Variant,
+    extra: int = 0,
+    arch: GpuArch | None = None,
+    **options: Any,
+) -> GpuPlan:
+    """The plan of a case on as little shared memory as it runs with, or one size above."""
+    problem = problem_of(case, v.dtype)
+    arch, able = arch or gpu_arch(family.device), 0
+    for size in SMALL_SHARED:
+        try:
+            made = plan(
+                problem, replace(arch, smem_bytes=size), variant=v, options=EVERYTHING, **options
+            )
+        except ValueError:
+            continue
+        able += 1
+        if able > extra or size == SMALL_SHARED[-1]:
+            return made
+    raise ValueError(f"{v.name} cannot run {case}")
+
+
+def stored(values: Array, dtype: str) -> Array:
+    """float32 values as arrays of `dtype` are stored: bits for the 16-bit types."""
+    bits = to_bits(values.astype(np.float32), dtype)
+    result: Array = bits.view(np.float32) if dtype == "float32" else bits.astype(np.uint16)
+    return result
+
+
+def loaded(array: Array, dtype: str) -> Array:
+    """The values of a stored array, float32."""
+    result: Array = array if dtype == "float32" else from_bits(array, dtype)
+    return result
+
+
+def family_problems(
+    family: Family, count: int, seed: int, arch: GpuArch | None = None
+) -> Iterator[tuple[Case, GpuPlan]]:
+    """`count` random problems of a family; variants and stage counts take turns."""
+    rng, made = np.random.default_rng(seed), 0
+    while made < count:
+        v = family.variants[made % len(family.variants)]
+        case = random_case(rng, family, v)
+        try:
+            chosen = plan_small(case, family, v, extra=made // 2 % 2, arch=arch)
+        except ValueError:
+            continue  # a walk that no map can hold
+        made += 1
+        yield case, chosen
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One tensor copy: its map, operands, and the order of axes in which its tensor lies."""
+
+    name: str
+    map: TensorMap
+    coords: tuple[int, ...]
+    offsets: tuple[int, ...] | None = None
+    halo: int = 0
+    offset: int = 0
+    order: tuple[int, ...] = (0, 1, 2, 3)  # of the stored tensor's axes in the map; its own inverse
+
+    @property
+    def mode(self) -> str:
+        """The instruction's mode."""
+        return self.map.mode
+
+    def tensor(self, rng: np.random.Generator) -> tuple[Array, Array]:
+        """(random bits as they are stored, the same memory with the map's axes)."""
+        shape = [self.map.shape[axis] for axis in self.order]
+        stored = rng.integers(0, 1 << 16, shape).astype(np.uint16)
+        return stored, stored.transpose(self.order)
+
+    def at(self, address: int) -> TensorMap:
+        """The map for a tensor at `address`."""
+        moved: TensorMap = replace(self.map, address=address)  # type: ignore[type-var]
+        return moved
+
+
+def example_copies() -> list[Copy]:
+    """Copies that differ in mode, stride, wrap, fill, halo, offset, swizzle and axes."""
+    shape = (3, 5, 7, 64)
+    common: dict[str, Any] = {"shape": shape, "dtype": "uint16", "channels_per_pixel": 64}
+    tap = {**common, "pixels_per_column": 64, "swizzle": "128B"}
+    row = {**common, "pixels_per_column": 24, "lower_corner_w": -1}
+    plain = Im2colMap(lower_corner=(-1, -1), upper_corner=(-1, -1), traversal_stride=1, **tap)
+    strided = Im2colMap(lower_corner=(-1, -1), upper_corner=(-1, -1), traversal_stride=2, **tap)
+    narrow = Im2colMap(
+        lower_corner=(0, 0), upper_corner=(-2, -2), traversal_stride=1,
+        **{**tap, "channels_per_pixel": 32, "swizzle": "64B"},
+    )  # fmt: skip
+    wide = Im2colWideMap(upper_corner_w=0, traversal_stride=1, **row)
+    wide_strided = Im2colWideMap(upper_corner_w=0, traversal_stride=2, **row)
+    wide_128 = Im2colWideMap(upper_corner_w=0, traversal_stride=1, mode="w128", **row)
+    pixel, line = 128, 7 * 128
+    permuted = Im2colMap(
+        lower_corner=(0, -1), upper_corner=(4, 0), traversal_stride=1, shape=(5, 3, 7, 64),
+        dtype="uint16", channels_per_pixel=64, pixels_per_column=26, swizzle="128B",
+        strides=(line, 5 * line, pixel),
+    )  # fmt: skip
+    return [
+        Copy("im2col", plain, (0, -1, -1, 0), (0, 0)),
+        Copy("im2col tap", plain, (1, 2, 3, 0), (2, 2)),
+        Copy("im2col past the batch", plain, (2, 3, 3, 0), (1, 1)),
+        Copy("im2col stride 2", strided, (0, -1, 1, 0), (1, 2)),
+        Copy("im2col 64B", narrow, (0, 0, 0, 32), (1, 1)),
+        Copy("im2col channels past C", narrow, (0, 0, 0, 48), (0, 0)),
+        Copy("im2col::w", wide, (0, 2, -1, 0), None, 2, 0),
+        Copy("im2col::w offset", wide, (1, 0, 3, 0), None, 3, 1),
+        Copy("im2col::w row outside", wide, (0, -1, -1, 0), None, 2, 0),
+        Copy("im2col::w stride 2", wide_strided, (0, 4, -1, 0), None, 1, 1),
+        Copy("im2col::w::128", wide_128, (0, 2, -1, 0), None, 2, 1),
+        Copy("permuted axes", permuted, (2, 0, -1, 0), (0, 0), order=(1, 0, 2, 3)),
+        Copy("permuted axes offset", permuted, (0, 1, 3, 0), (0, 1), order=(1, 0, 2, 3)),
+    ]
+
+
+def dump_call(copy: Copy, y: int, size: int) -> Call:
+    """The Call of the dump kernel (kernels/gpu/dump.py) for a copy of `size` bytes to address y."""
+    n, h, w, c = copy.coords
+    first, second = copy.offsets if copy.offsets is not None else (copy.halo, copy.offset)
+    fields = dict.fromkeys(Call._fields, 0)
+    operands = {"x_n": n, "x_h": h, "x_w": w, "x_c": c, "w_r": first, "w_s": second}
+    return Call(**{**fields, **operands, "y": y, "a_load": size})

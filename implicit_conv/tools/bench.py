@@ -1,0 +1,66 @@
+"""``implicit-conv bench``: typical layers on this machine, against torch where it is installed."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+
+from implicit_conv.tools.timing import paired_ratio, summarise
+
+# (C, K, size, taps, stride): one layer of each kind that networks are made of.
+TYPICAL = {
+    "first 7x7/2": (3, 64, 224, 7, 2),
+    "1x1 widening": (64, 256, 56, 1, 1),
+    "1x1 narrowing": (512, 128, 28, 1, 1),
+    "3x3": (64, 64, 56, 3, 1),
+    "3x3/2": (128, 128, 56, 3, 2),
+    "3x3 deep": (512, 512, 7, 3, 1),
+}
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "bench",
+        help="time typical layers on this machine, against torch where it is installed",
+        description="Check and time typical layers: conv2d as it is called (call), with a packed "
+        "filter (plan), and torch, all in turn. Ratios are torch's time over ours.",
+    )
+    parser.add_argument("--threads", type=int, help="all that are available by default")
+    parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15, help="samples of each contender")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print one row a layer, then the ceilings and the noise of this run."""
+    from implicit_conv.arch import cpu_arch
+    from implicit_conv.testing import Case
+    from implicit_conv.tools.ceilings import measure_ceilings
+    from implicit_conv.tools.contenders import CONTROL, measure
+
+    threads = options.threads or cpu_arch().threads
+    against = ["torch"] if find_spec("torch") else []
+    print(f"{'layer':16}{'call':>10}{'plan':>10}{'':>13}" + f"{'torch/call':>12}" * len(against))
+    noise = []
+    for name, (c, k, size, taps, stride) in TYPICAL.items():
+        case = Case(
+            N=options.batch, C=c, K=k, size=(size, size), kernel=(taps, taps),
+            stride=(stride, stride), padding=((taps // 2,) * 2,) * 2, layout=options.layout,
+        )  # fmt: skip
+        plan, _, samples = measure(case, against, threads, options.rounds)
+        times = {which: summarise(values).median for which, values in samples.items()}
+        ratios = [paired_ratio(samples[which], samples["call"]) for which in against]
+        noise.append(abs(paired_ratio(samples[CONTROL], samples["call"]) - 1))
+        print(
+            f"{name:16}{times['call'] * 1e3:7.3f} ms{times['plan'] * 1e3:7.3f} ms"
+            f"{plan.flops / times['plan'] / 1e9:6.0f} GFLOP/s"
+            + "".join(f"{ratio:11.2f}x" for ratio in ratios)
+        )
+    peak = measure_ceilings(threads, options.rounds)
+    print(
+        f"{threads} threads; FMA peak {peak['fma'] / 1e9:.0f} GFLOP/s, copy "
+        f"{peak['copy'] / 1e9:.0f} GB/s; the same call against itself differs by up to "
+        f"{max(noise):.1%}"
+    )

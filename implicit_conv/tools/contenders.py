@@ -1,0 +1,208 @@
+"""Who convolves one case, checked and timed: this engine, packing counted or not, and its rivals.
+
+A contender is a function without arguments that convolves the arrays of one case and returns a new
+array. All take the same memory: x and w lie in the case's layouts, and nothing is converted while
+the clock runs, except what the contender's own call does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from implicit_conv import config, conv2d, plan_conv2d
+from implicit_conv.plan import Plan
+from implicit_conv.reference import pad_or_crop
+from implicit_conv.testing import Array, Case, error_units, to_nchw
+from implicit_conv.tools.timing import Seconds, interleave
+
+Contender = Callable[[], Any]
+RIVALS = ("torch", "scipy", "numpy")
+CONTROL = "control"  # "call" a second time: what its ratio differs from 1 is noise
+LIMIT_UNITS = 16.0  # of the error measure: more is a wrong result, and nothing is timed
+SMALL_FLOPS = 2e9  # up to here the oracle takes seconds; above, torch in float64 stands in
+
+
+class WrongResultError(ArithmeticError):
+    """A contender's result is not the convolution; it is not timed."""
+
+
+class Measurement(NamedTuple):
+    """One case, checked and timed: units of error and samples of each contender."""
+
+    plan: Plan
+    errors: dict[str, float]
+    samples: dict[str, Seconds]
+
+
+def measure(case: Case, against: Sequence[str], threads: int, rounds: int) -> Measurement:
+    """Check "call", "plan" and the rivals on one case, then time them in turn.
+
+    Parameters
+    ----------
+    case : Case
+    against : names of rivals
+        One that does not compute such a case is left out.
+    threads, rounds : int
+
+    Raises
+    ------
+    WrongResultError
+        A result further from the oracle than LIMIT_UNITS.
+    """
+    x, w = case.arrange(*case.inputs(0))
+    with config(num_threads=threads):
+        plan = plan_conv2d(x.shape, w.shape, x.dtype, **case.options)
+        contenders = ours(case, x, w)
+        for name in against:
+            with suppress(ValueError):
+                contenders[name] = rival(name, case, x, w, threads)
+        errors = check(case, contenders, threads)
+        contenders[CONTROL] = contenders["call"]
+        return Measurement(plan, errors, interleave(contenders, rounds))
+
+
+def check(case: Case, contenders: Mapping[str, Contender], threads: int = 1) -> dict[str, float]:
+    """Largest error of each contender's result, in units of eps * sum|x||w|; see `testing`."""
+    x, w = case.inputs(0)
+    expected = oracle(case, x, w, threads)
+    scale = oracle(case, abs(x), abs(w), threads)
+    errors = {}
+    for name, function in contenders.items():
+        y = result_of(case, name, function())
+        errors[name] = error_units(y, expected, scale, case.dtype)
+        if not errors[name] <= LIMIT_UNITS:
+            raise WrongResultError(
+                f"{name} is {errors[name]:.3g} units of eps * sum|x||w| from the oracle on {case}; "
+                f"at most {LIMIT_UNITS:g} are right"
+            )
+    return errors
+
+
+def oracle(case: Case, x: Array, w: Array, threads: int = 1) -> Array:
+    """The convolution in float64, axes N, K, P, Q: `reference`, or torch for large cases."""
+    p, q = case.output
+    flops = 2.0 * case.N * case.K * case.groups * case.C * p * q * case.kernel[0] * case.kernel[1]
+    if flops <= SMALL_FLOPS or not find_spec("torch"):
+        return case.reference(x, w)
+    plain = replace(case, layout="NCHW", dtype="float64")
+    return np.asarray(rival("torch", plain, x.astype(float), w.astype(float), threads)())
+
+
+def ours(case: Case, x: Array, w: Array) -> dict[str, Contender]:
+    """conv2d as a user calls it, packing counted ("call"), and with a packed filter ("plan")."""
+    plan = plan_conv2d(x.shape, w.shape, x.dtype, **case.options)
+    packed = plan.pack(w)
+    return {
+        "call": lambda: conv2d(x, w, **case.options),
+        "plan": lambda: plan(x, packed),
+    }
+
+
+def rival(name: str, case: Case, x: Array, w: Array, threads: int) -> Contender:
+    """A rival's convolution; its result has axes N, K, P, Q.
+
+    Parameters
+    ----------
+    name : "torch", "scipy" or "numpy"
+    x, w : arrays as `case.arrange` returns them
+    threads : int
+        torch's threads, set for the whole process; the others choose theirs themselves.
+
+    Raises
+    ------
+    ImportError
+        The rival is not installed.
+    ValueError
+        No such rival, or one that does not compute such a case.
+    """
+    builders = {"torch": _torch, "scipy": _scipy, "numpy": _numpy}
+    if name not in builders:
+        raise ValueError(f"no rival is called {name!r}; choose from {', '.join(RIVALS)}")
+    if case.weight_layout != "KCRS":
+        raise ValueError(f"rivals take filters as KCRS, not {case.weight_layout}")
+    return builders[name](case, x, w, threads)
+
+
+def result_of(case: Case, name: str, y: Any) -> Array:
+    """What contender `name` returned, as a numpy array with axes N, K, P, Q."""
+    array = np.asarray(y.float() if name == "torch" and case.dtype == "bfloat16" else y)
+    return array if name in RIVALS else to_nchw(array, case.layout)
+
+
+def _torch(case: Case, x: Array, w: Array, threads: int) -> Contender:
+    """torch's conv2d (oneDNN). NHWC: channels_last input and filter, which it reorders per call."""
+    import torch
+
+    (pad_h, end_h), (pad_w, end_w) = case.padding
+    if (pad_h, pad_w) != (end_h, end_w):
+        raise ValueError(f"torch pads both sides alike, not {case.padding}")
+    torch.set_num_threads(threads)
+    x_t, w_t = _tensor(to_nchw(x, case.layout)), _tensor(w)
+    if case.layout == "NHWC":
+        w_t = w_t.contiguous(memory_format=torch.channels_last)
+    convolve: Any = torch.nn.functional.conv2d
+    options = {
+        "stride": case.stride, "padding": (pad_h, pad_w), "dilation": case.dilation,
+        "groups": case.groups,
+    }  # fmt: skip
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return convolve(x_t, w_t, **options)
+
+    return call
+
+
+def _tensor(array: Array) -> Any:
+    """A tensor over the memory of `array`; torch has no import of numpy's bfloat16."""
+    import torch
+
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _scipy(case: Case, x: Array, w: Array, threads: int) -> Contender:
+    """scipy.signal.correlate over (C, H, W), filter by filter; a stride throws pixels away."""
+    from scipy.signal import correlate
+
+    if case.groups != 1 or case.dilation != (1, 1):
+        raise ValueError("scipy.signal.correlate knows neither groups nor dilation")
+    images = to_nchw(x, case.layout)
+    stride_h, stride_w = case.stride
+
+    def call() -> Array:
+        padded = pad_or_crop(images, case.padding)
+        return np.stack(
+            [
+                [correlate(image, taps, "valid")[0, ::stride_h, ::stride_w] for taps in w]
+                for image in padded
+            ]
+        )
+
+    return call
+
+
+def _numpy(case: Case, x: Array, w: Array, threads: int) -> Contender:
+    """What numpy users write: a matrix of all windows (im2col), times the filters."""
+    if case.groups != 1 or case.dilation != (1, 1):
+        raise ValueError("the numpy rival knows neither groups nor dilation")
+    images = to_nchw(x, case.layout)
+    stride_h, stride_w = case.stride
+    window = (case.C, *case.kernel)
+
+    def call() -> Array:
+        padded = pad_or_crop(images, case.padding)
+        views = np.lib.stride_tricks.sliding_window_view(padded, window, axis=(1, 2, 3))
+        views = views[:, 0, ::stride_h, ::stride_w]
+        columns = views.reshape(-1, w[0].size)
+        y = columns @ w.reshape(len(w), -1).T
+        return y.reshape(*views.shape[:3], len(w)).transpose(0, 3, 1, 2)
+
+    return call

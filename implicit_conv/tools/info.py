@@ -1,0 +1,91 @@
+"""``implicit-conv info``: what the engine sees of this machine, and its settings."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from importlib import metadata
+
+from implicit_conv.settings import PREFIX, current
+
+FEATURES = ("avx2", "fma", "avx512f", "avx512bf16", "avx512fp16", "amx-tile", "amx-bf16", "neon")
+SETTINGS = ("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "CACHE_DIR", "LOG")
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser("info", help="CPU features, threads, cache folder, GPU, settings")
+    parser.set_defaults(run=lambda _: print(describe()))
+
+
+def describe() -> str:
+    """The lines that `info` prints."""
+    from implicit_conv.arch import BFLOAT16, cpu_arch, cpu_features
+    from implicit_conv.gpu.verify.evidence import lines
+    from implicit_conv.kernels.cpu.runtime.cache import cache_folder, writable
+    from implicit_conv.kernels.cpu.runtime.launch import threading_layer
+
+    arch, features = cpu_arch(current().num_threads), cpu_features()
+    cached = len(list(cache_folder().rglob("*.nbc"))) if writable() else 0
+    layer = threading_layer()
+    rows = {
+        "versions": _versions(),
+        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "CPU": f"{cpu_name()}, {', '.join(f for f in FEATURES if features.get(f)) or 'baseline'}",
+        "vectors": f"{arch.vector_bits} bits, register tiles of at most {arch.tile_pixels} pixels "
+        "x 2 vectors",
+        "bfloat16": f"multiplied by {BFLOAT16[arch.bfloat16]}",
+        "caches": f"{arch.l1_bytes >> 10} KiB L1, {arch.l2_bytes >> 10} KiB L2",
+        "threads": f"{arch.threads}, threading layer {layer}",
+        "kernel cache": f"{cache_folder()} ({cached} compiled parts)"
+        if writable()
+        else f"{cache_folder()} cannot be written: every process compiles anew",
+        "GPU": _gpu(),
+        "settings": ", ".join(
+            f"{PREFIX}{name}={os.environ.get(PREFIX + name, '')}" for name in SETTINGS
+        ),
+    }
+    evidence = [f"  {line}" for line in lines()]
+    return "\n".join(
+        [*(f"{name:13}{value}" for name, value in rows.items()), "GPU kernels", *evidence]
+    )
+
+
+def _versions() -> str:
+    found = []
+    for name in ("implicit-conv", "numpy", "numba", "llvmlite", "numba-cuda", "torch"):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def cpu_name() -> str:
+    """The CPU's name, for people; nothing is decided by it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or "unknown CPU"
+
+
+def _gpu() -> str:
+    """The first GPU, where the CUDA bindings are installed; asking touches no context."""
+    try:
+        from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:
+        return "not looked for: install implicit-conv[cu13] (or [cu12])"
+    try:
+        status, *_ = driver.cuInit(0)
+    except RuntimeError as error:  # the bindings are there, the driver is not
+        return f"none: {error}"
+    if int(status) != 0:
+        return f"none: cuInit answers {status.name}"
+    _, count = driver.cuDeviceGetCount()
+    if not count:
+        return "none"
+    _, name = driver.cuDeviceGetName(128, 0)
+    return f"{count} x {name.split(bytes(1))[0].decode()}"

@@ -1,0 +1,1 @@
+"""fprop by dot products: vector lanes are channels."""

@@ -1,0 +1,201 @@
+"""fprop by dot products: the channels of a pixel are the lanes of a vector.
+
+    y[q, k] = sum over c of x[q, c] * w[k, c]
+
+Where pixels and filters both lie with their channels together, neither needs to be packed or
+transposed: vectors of products are summed, and their lanes at the end. That pays where there are
+few pixels, so that a packed filter would hardly be used, or few filters, so that these would not
+fill vectors.
+
+One work item is a row of pixels and a chunk of filter panels:
+
+    for each panel of the chunk:
+        for each few filters of the panel:
+            microkernel: sums over x and w where they lie -> y, or the staging tile
+        staging tile -> residual, activation, layout -> y
+"""
+
+import functools
+
+from llvmlite import ir
+from numba import types
+
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.table import (
+    CHANNEL_LANES,
+    LOAD_TILE,
+    STORE_TILE,
+    compile_emitted,
+    run_part,
+)
+from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile.transpose import exchange
+from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+
+ARGUMENTS = (
+    "x",  # addresses: first pixel, first filter, initial sums, output of both
+    "w",
+    "sums",
+    "out",
+    "elements",
+    "pixels",
+    "last",  # the last pixel that a register tile may begin at; may be negative
+    "skipped",  # filters that are not written, and the end of those that are
+    "filters",
+    "x_pixel",  # strides in bytes; filters lie together in `out`
+    "w_filter",
+    "out_pixel",
+)
+SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
+AHEAD_BYTES = 512  # how far ahead rows are asked for: prefetchers follow fewer of them
+
+
+def emit(pixels, filters, dtype, e, *values):
+    """Register tiles of `pixels` x `filters`, as many sums as there are lanes at most, along a row.
+
+    A tile that would reach beyond the last pixel begins earlier, and writes what is new alone.
+    """
+    *integers, low, high = values
+    at = dict(zip(ARGUMENTS, integers, strict=True))
+    builder = e.builder
+    x, w, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:4])
+    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    filter_of = ir.Constant(e.words, [lane % filters for lane in range(e.lanes)])
+    written = builder.and_(
+        builder.icmp_signed(">=", filter_of, e.splat_word(at["skipped"])),
+        builder.icmp_signed("<", filter_of, e.splat_word(at["filters"])),
+    )
+    first_ones = ir.Constant(written.type, [lane < filters for lane in range(e.lanes)])
+    start = e.load_masked(sums, builder.and_(written, first_ones))
+    start = builder.shuffle_vector(start, start, filter_of)
+    rest = builder.and_(at["elements"], i64(e.lanes - 1))
+    whole, mask = builder.sub(at["elements"], rest), e.below(rest)
+
+    def tile(first, _):
+        late = builder.icmp_signed("<", at["last"], first)
+        begin = builder.select(late, at["last"], first)
+        pixel_bases = _bases(e, e.at(x, builder.mul(begin, at["x_pixel"])), at["x_pixel"], pixels)
+        bases = [*pixel_bases, *_bases(e, w, at["w_filter"], filters)]
+
+        def vector(carried, mask=None):
+            """The products of a vector of channels of each pixel and filter."""
+            moving = [e.opaque(base) for base in carried[: len(bases)]]
+            rows = [
+                *_rows(e, moving[: len(pixel_bases)], at["x_pixel"], pixels),
+                *_rows(e, moving[len(pixel_bases) :], at["w_filter"], filters),
+            ]
+            for row in rows:
+                e.prefetch(e.at(row, AHEAD_BYTES), 3)
+            rows = [storage.load(e, dtype, row, mask) for row in rows]
+            total = [
+                e.multiply_add(rows[i // filters], rows[pixels + i % filters], value)
+                for i, value in enumerate(carried[len(bases) :])
+            ]
+            step = e.lanes * storage.SIZES[dtype]
+            return [*(e.at(base, step) for base in moving), *total]
+
+        carried = [*bases, *[e.constant(0.0)] * (pixels * filters)]
+        carried = e.loop(whole, e.lanes, carried, lambda _, carried: vector(carried))
+        carried = e.loop(rest, e.lanes, carried, lambda _, carried: vector(carried, mask))
+        total = sums_of_lanes(e, carried[len(bases) :])
+        total = e.clamp(builder.fadd(start, total), low, high)
+        for i in range(pixels):
+            pixel = builder.add(begin, i64(i))
+            missing = builder.icmp_signed("<=", first, pixel)
+            inside = builder.icmp_signed("<", pixel, at["pixels"])
+            own = [lane // filters == i for lane in range(e.lanes)]
+            own = builder.and_(written, ir.Constant(written.type, own))
+            with builder.if_then(builder.and_(missing, inside)):
+                place = e.at(out, builder.mul(pixel, at["out_pixel"]))
+                e.store_masked(total, e.at(place, -i * filters * e.itemsize), own)
+        return []
+
+    e.loop(at["pixels"], pixels, [], tile)
+
+
+def _bases(e, first, stride, count):
+    """Addresses that `count` rows, `stride` bytes apart, are reached from."""
+    return [
+        e.at(first, e.builder.mul(stride, i64(row))) for row in range(0, count, PIXELS_PER_BASE)
+    ]
+
+
+def _rows(e, bases, stride, count):
+    """The addresses of all rows."""
+    for row in range(count):
+        base, further = divmod(row, PIXELS_PER_BASE)
+        yield e.at(bases[base], e.builder.mul(stride, i64(further)))
+
+
+def sums_of_lanes(e, rows):
+    """The sum of the lanes of each row, a power of two of them, in the lane of the row's number;
+    repeated where there are fewer rows than lanes.
+    """
+    block = 1
+    while block < e.lanes:
+        pairs = zip(rows[::2], rows[1::2], strict=True) if len(rows) > 1 else [(rows[0], rows[0])]
+        rows = [e.builder.fadd(*exchange(e, *pair, block)) for pair in pairs]
+        block *= 2
+    return rows[0]
+
+
+def microkernel(
+    x, w, sums, out, elements, pixels, last, skipped, filters, x_pixel, w_filter, out_pixel,
+    low, high,
+):  # fmt: skip
+    """Template of the microkernels."""
+    body(  # noqa: F821, bound
+        x, w, sums, out, elements, pixels, last, skipped, filters, x_pixel, w_filter, out_pixel,
+        low, high,
+    )  # fmt: skip
+
+
+@functools.cache
+def compile_microkernel(pixels, filters, dtype, lanes, itemsize, fma):
+    """The compiled microkernel of a register tile, for x and w stored as `dtype`."""
+
+    def emit_part(builder, values):
+        emit(pixels, filters, dtype, Emitter(builder, lanes, itemsize, fma), *values)
+
+    name = f"channel_lanes_{pixels}x{filters}_{dtype}_{vectors_name(lanes, itemsize, fma)}"
+    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+
+
+@kernel()
+def run_item(blob, group, origin, first_panel, end_panel, scratch):
+    """Pixels of the row, and the panels first_panel .. end_panel - 1 of its one group."""
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    _, _, pixels = schedule.tile_extent(g, n, p, q)
+    low, high = bounds(call)
+    run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, 0, g.C)
+    w, filter_bytes = call.panels, call.panel_group // g.K
+    if call.w:
+        w, filter_bytes = call.w, call.w_k
+    for panel in range(first_panel, end_panel):
+        k = panel * g.tile_k
+        filters = min(g.tile_k, g.K - k)
+        out, out_pixel = call.y + q * call.y_q + k * call.y_k, call.y_q
+        if call.staged:
+            out, out_pixel = scratch + call.staging, filters * call.itemsize
+        sums = call.bias + panel * call.bias_panel
+        for i in range(0, filters, call.tile_filters):
+            first = min(i, g.K - k - call.tile_filters)
+            run_part(
+                call.kernels, CHANNEL_LANES, call.x + q * call.x_w,
+                w + (k + first) * filter_bytes, sums + first * call.itemsize,
+                out + first * call.itemsize, g.C, pixels, g.Q - q - g.tile_m, i - first,
+                filters - first, call.x_w, filter_bytes, out_pixel, low, high,
+            )  # fmt: skip
+        if call.staged:
+            run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
+
+
+@functools.cache
+def compile_channel_lanes():
+    """The compiled operator."""
+    return compile_operator("channel_lanes", run_item)

@@ -1,0 +1,1 @@
+"""Depthwise convolution and groups of a few channels: vector lanes are channels."""

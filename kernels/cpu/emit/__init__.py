@@ -1,0 +1,1 @@
+"""Vector code as LLVM IR: types, loads and stores, elementary functions."""

@@ -1,0 +1,141 @@
+"""Memory by address, for compiled code: the CPU engine passes addresses (int64), as a GPU kernel
+does.
+
+Strides are in bytes and may be zero or negative; element copies move bits, whatever their type.
+"""
+
+import functools
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.errors import RequireLiteralValue
+from numba.extending import intrinsic
+
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64
+
+INT = types.int64
+
+
+def _intrinsic(result, parameters, emit):
+    """An intrinsic of int64 `parameters`; `emit(builder, *values)` returns its value, if any."""
+
+    def codegen(context, builder, signature, args):
+        value = emit(builder, *args)
+        return context.get_dummy_value() if value is None else value
+
+    return result(*parameters), codegen
+
+
+def named(definition, *variant):
+    """The intrinsic that `definition` makes, named after its variant: see `cache.kernel`."""
+    definition.__name__ += "".join(f"_{part}" for part in variant)
+    definition.__qualname__ = definition.__name__
+    return intrinsic(definition)
+
+
+@intrinsic
+def read(typingctx, address):
+    """The int64 at `address`."""
+
+    def emit(builder, address):
+        return builder.load(builder.inttoptr(address, I64.as_pointer()))
+
+    return _intrinsic(INT, [INT], emit)
+
+
+@intrinsic
+def write(typingctx, address, value):
+    """Store an int64 at `address`."""
+
+    def emit(builder, address, value):
+        builder.store(value, builder.inttoptr(address, I64.as_pointer()))
+
+    return _intrinsic(types.void, [INT, INT], emit)
+
+
+@intrinsic
+def read_float(typingctx, address):
+    """The float64 at `address`."""
+
+    def emit(builder, address):
+        return builder.load(builder.inttoptr(address, ir.DoubleType().as_pointer()))
+
+    return _intrinsic(types.float64, [INT], emit)
+
+
+@intrinsic
+def fetch_add(typingctx, address, value):
+    """Add to the int64 at `address`, atomically; returns what stood there before."""
+
+    def emit(builder, address, value):
+        pointer = builder.inttoptr(address, I64.as_pointer())
+        return builder.atomic_rmw("add", pointer, value, "monotonic")
+
+    return _intrinsic(INT, [INT, INT], emit)
+
+
+@intrinsic
+def copy(typingctx, destination, source, size):
+    """memcpy of `size` bytes; the two must not overlap."""
+
+    def emit(builder, destination, source, size):
+        pointers = [builder.inttoptr(address, BYTES) for address in (destination, source)]
+        cgutils.raw_memcpy(builder, *pointers, size, 1)
+
+    return _intrinsic(types.void, [INT, INT, INT], emit)
+
+
+@intrinsic
+def prefetch(typingctx, address):
+    """Ask for the cache line at `address`, into L2; any address will do."""
+
+    def emit(builder, address):
+        kind = ir.FunctionType(ir.VoidType(), [BYTES, *[ir.IntType(32)] * 3])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        flags = [ir.Constant(ir.IntType(32), value) for value in (0, 2, 1)]
+        builder.call(function, [builder.inttoptr(address, BYTES), *flags])
+
+    return _intrinsic(types.void, [INT], emit)
+
+
+@intrinsic
+def zero(typingctx, destination, size):
+    """Fill `size` bytes with zero."""
+
+    def emit(builder, destination, size):
+        pointer = builder.inttoptr(destination, BYTES)
+        cgutils.memset(builder, pointer, size, 0)
+
+    return _intrinsic(types.void, [INT, INT], emit)
+
+
+@intrinsic
+def stack(typingctx, size):
+    """Address of `size` bytes, a constant, on the stack until the calling function returns."""
+    if not isinstance(size, types.IntegerLiteral):
+        raise RequireLiteralValue("stack: size must be a constant")
+
+    def emit(builder, _):
+        with builder.goto_entry_block():
+            room = builder.alloca(ir.ArrayType(ir.IntType(8), size.literal_value))
+        room.align = 64
+        return builder.ptrtoint(room, I64)
+
+    return _intrinsic(INT, [size], emit)
+
+
+@functools.cache
+def copy_bytes(size):
+    """An intrinsic (destination, source): copy `size` bytes, unaligned addresses allowed."""
+    kind = ir.IntType(8 * size) if size <= I64.width // 8 else ir.VectorType(I64, size // 8)
+
+    def copy_fixed(typingctx, destination, source):
+        def emit(builder, destination, source):
+            value = builder.load(builder.inttoptr(source, kind.as_pointer()))
+            value.align = 1
+            builder.store(value, builder.inttoptr(destination, kind.as_pointer())).align = 1
+
+        return _intrinsic(types.void, [INT, INT], emit)
+
+    return named(copy_fixed, size)

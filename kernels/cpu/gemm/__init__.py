@@ -1,0 +1,1 @@
+"""Implicit GEMM: the schedule itself, vector lanes are filters."""

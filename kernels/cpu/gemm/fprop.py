@@ -1,0 +1,236 @@
+"""fprop on the CPU.
+
+GEMM mapping: A = activation, gemm_m = N*P*Q; B = filter, gemm_n = K; C = output; gemm_k = R*S*C.
+
+One work item is a load tile (images x output rows x output columns) and a chunk of filter panels:
+
+    for each channel block:
+        execute the tile's loads into this thread's buffer        (or read x where it lies)
+        for each panel of the chunk:
+            pack the panel                                        (unless it came packed)
+            for each register tile of the load tile:
+                microkernel: sums over shifted views of the buffer -> y, or the staging tile
+            staging tile -> residual, activation, layout -> y
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.table import (
+    LOAD_TILE,
+    PACK_BLOCK,
+    STORE_TILE,
+    microkernel_slot,
+    run_part,
+)
+from implicit_conv.kernels.cpu.sizes import RUN_BYTES, run_table_bytes
+from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+
+run_table = kernel()(run_table_bytes)
+
+
+class View(NamedTuple):
+    """Pixels of a tile in memory: address of the first, byte strides of the three nested axes."""
+
+    address: int
+    outer: int
+    group: int
+    inner: int
+
+
+@kernel()
+def at(view, outer, group, inner):
+    """Address of a pixel of `view`."""
+    return view.address + outer * view.outer + group * view.group + inner * view.inner
+
+
+@kernel()
+def write_runs(call, g, channels, first, last, table):
+    """Write a run table for the filter columns first .. last - 1: the runs of a filter row, then
+    (byte offset in A, elements, elements before it in the panel) of each run, row by filter row.
+
+    Taps whose rows lie one behind the other make one run; filter rows have the same runs.
+    """
+    pixel = channels * call.itemsize
+    row = call.x_h * g.dilation_h if call.in_place else schedule.row_pitch(g) * pixel
+    address = table + 8
+    to, end, count = address, 0, 0
+    for i in range(g.S):
+        s = schedule.column_tap(g, i)
+        if not first <= s < last:
+            end = -1  # the next tap does not follow in the panel
+            continue
+        offset = s * g.dilation_w * call.x_w if call.in_place else schedule.tap_column(g, s) * pixel
+        if count > 0 and offset == end:
+            memory.write(to - RUN_BYTES + 8, memory.read(to - RUN_BYTES + 8) + channels)
+        else:
+            memory.write(to, offset)
+            memory.write(to + 8, channels)
+            memory.write(to + 16, i * channels)
+            to += RUN_BYTES
+            count += 1
+        end = offset + pixel
+    memory.write(table, count)
+    for r in range(g.R - 1, -1, -1):
+        down = row * (r if call.in_place else schedule.tap_row(g, r))
+        for i in range(count):
+            at, to = address + RUN_BYTES * i, address + RUN_BYTES * (r * count + i)
+            memory.write(to, memory.read(at) + down)
+            memory.write(to + 8, memory.read(at + 8))
+            memory.write(to + 16, memory.read(at + 16) + r * g.S * channels)
+
+
+@kernel()
+def write_segments(call, g, channels, q, columns, table):
+    """A run table for each segment of the output columns q, q + 1, ... of a tile."""
+    column = q
+    while column < q + columns:
+        column, first, last = schedule.column_segment(g, column, q + columns)
+        write_runs(call, g, channels, first, last, table)
+        table += run_table(g)
+
+
+@kernel()
+def view_in_roles(g, address, n, p, q):
+    """A view of pixels whose images, rows and columns lie n, p and q bytes apart."""
+    outer, group, inner = schedule.by_role(g, n, p, q)
+    return View(address, outer, group, inner)
+
+
+@kernel()
+def activations(call, g, origin, c, channels, buffer):
+    """A: the tile's pixels in the buffer, or in x itself."""
+    if call.in_place:
+        n, p, q = origin
+        address = call.x + n * call.x_n + c * call.x_element
+        address += (p * g.stride_h - g.pad_h) * call.x_h + (q * g.stride_w - g.pad_w) * call.x_w
+        return view_in_roles(g, address, call.x_n, g.stride_h * call.x_h, g.stride_w * call.x_w)
+    pixel = channels * call.itemsize
+    row = schedule.row_pitch(g) * pixel
+    image = schedule.image_rows(g) * row
+    return view_in_roles(g, buffer, image, row, schedule.column_step(g) * pixel)
+
+
+@kernel()
+def multiply(
+    call, g, extent, rows, columns, a, panel, sums, out, table, vectors, rounds, low, high
+):
+    """Consumer: every register tile of a load tile, for one panel and one channel block.
+
+    `extent` counts the pixels along (outer, group, inner); `rows` is (first output row, rows,
+    whether the group axis runs along them), `columns` (first output column, columns). Of several
+    columns, which are the inner axis then, each segment has its own run table.
+    """
+    outer, group, inner = extent
+    q, count = columns
+    column = q
+    while column < q + count:
+        start = column - q
+        column, _, _ = schedule.column_segment(g, column, q + count)
+        if g.Q > 1:
+            inner = column - q - start
+        multiply_segment(
+            call, g, (outer, group, inner), start, rows, a, panel, sums, out, table, vectors,
+            rounds, low, high,
+        )  # fmt: skip
+        table += run_table(g)
+
+
+@kernel()
+def multiply_segment(
+    call, g, extent, start, rows, a, panel, sums, out, table, vectors, rounds, low, high
+):
+    """Likewise, of pixels from `start` on along the inner axis, with the same run table."""
+    outer, group, inner = extent
+    runs, per_row = table + 8, memory.read(table)
+    cuts = schedule.cuts(inner, g.tile_m)
+    band = schedule.rows_together(cuts[1][0], g.tile_m)
+    for first_row in range(0, group, band):
+        end_row = min(group, first_row + band)
+        for o in range(outer):
+            begin = start
+            for pixels, tiles in cuts:
+                step = schedule.rows_together(pixels, g.tile_m)
+                for first in range(first_row, end_row if tiles > 0 else first_row, step):
+                    groups = min(step, end_row - first)
+                    p, count, by_group = rows
+                    if by_group:
+                        p, count = p + first, groups
+                    r, r_end = schedule.valid_rows(g, p, count)
+                    run_part(
+                        call.kernels, microkernel_slot(vectors, groups, pixels),
+                        at(a, o, first, begin), panel, runs + RUN_BYTES * r * per_row,
+                        at(sums, o, first, begin), at(out, o, first, begin),
+                        (r_end - r) * per_row,
+                        a.inner, a.group, sums.inner, sums.group, out.inner, out.group,
+                        tiles, rounds, low, high,
+                    )  # fmt: skip
+                begin += tiles * pixels
+
+
+@kernel()
+def run_item(blob, group, origin, first_panel, end_panel, scratch):
+    """One work item: a load tile and the panels first_panel .. end_panel - 1."""
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    images, rows, columns = schedule.tile_extent(g, n, p, q)
+    extent = schedule.by_role(g, images, rows, columns)
+    row_range = (p, rows, g.P > 1 and g.Q > 1)
+    y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
+    blocks = schedule.block_count(g)
+    for block in range(blocks):
+        c = block * g.tile_c
+        channels = min(g.tile_c, g.C - c)
+        run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, group * g.C + c, channels)
+        a = activations(call, g, origin, group * g.C + c, channels, scratch)
+        write_segments(call, g, channels, q, columns, scratch + call.runs)
+        for panel in range(first_panel, end_panel):
+            k = panel * g.tile_k
+            filters = min(g.tile_k, g.K - k)
+            vectors = schedule.ceil_div(filters, call.lanes)
+            width = vectors * call.lanes
+            weights = call.panels + group * call.panel_group
+            weights += schedule.panel_offset(g, panel, block, call.lanes) * call.itemsize
+            if call.w:
+                weights = scratch + call.panel
+                packing = scratch + call.packing
+                run_part(
+                    call.kernels, PACK_BLOCK, blob, weights, group, panel, c, channels, packing
+                )
+            staged = call.staged or filters < width or (call.rounds and blocks > 1)
+            if staged:
+                slot = panel - first_panel if blocks > 1 else 0
+                pixel = width * call.itemsize
+                staging = scratch + call.staging
+                staging += slot * g.tile_n * g.tile_p * g.tile_q * g.tile_k * call.itemsize
+                out = view_in_roles(g, staging, rows * columns * pixel, columns * pixel, pixel)
+            else:
+                staging = 0
+                target = y + (group * g.K + k) * call.y_k
+                out = view_in_roles(g, target, call.y_n, call.y_p, call.y_q)
+            sums = out
+            if block == 0:
+                first_sum = group * schedule.panel_count(g) + panel
+                start = call.bias + first_sum * call.bias_panel + q * call.bias_pixel
+                sums = View(start, 0, 0, call.bias_pixel)
+            last = block == blocks - 1
+            low, high = bounds(call) if last else (-math.inf, math.inf)
+            rounds = call.rounds and not staged
+            multiply(
+                call, g, extent, row_range, (q, columns), a, weights, sums, out,
+                scratch + call.runs, vectors, rounds, low, high,
+            )  # fmt: skip
+            if last and staged:
+                first = group * g.K + k
+                run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
+
+
+@functools.cache
+def compile_fprop():
+    """The compiled operator; what depends on the element type it calls through the kernel table."""
+    return compile_operator("fprop", run_item)

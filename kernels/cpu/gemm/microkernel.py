@@ -1,0 +1,240 @@
+"""The microkernel: a register tile of output pixels x filters, summed over runs of shifted rows.
+
+GEMM mapping (fprop): A = activation rows, broadcast one float at a time; B = a packed filter panel,
+`vectors` vectors wide; accumulator = `groups` x `inner` pixels x `vectors` vectors, kept in
+registers.
+
+    for (offset, length, before) in runs:         a run: taps whose rows lie one behind the other
+        for i in range(length):
+            for pixel (g, p):
+                acc[g, p] += A[offset + g*group_stride + p*inner_stride + i] * B[before + i]
+
+Each pixel sums in the same order whatever the tile's shape, which is what "strict" rests on.
+One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the largest tile of each.
+"""
+
+import functools
+import itertools
+from dataclasses import dataclass
+
+from llvmlite import ir
+from numba import types
+
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.runtime.table import compile_emitted
+from implicit_conv.kernels.cpu.sizes import RUN_BYTES
+from implicit_conv.kernels.cpu.tile import storage
+
+UNROLL = 4
+PREFETCH_BYTES = 2048  # how far ahead of the FMAs the panel is asked for
+PIXELS_PER_BASE = 3  # pixels one base register serves, through the scales 1 and 2 of x86 addressing
+
+ARGUMENTS = (
+    "a",  # addresses: activations, packed panel, run table, initial sums, output
+    "b",
+    "runs",
+    "c_in",
+    "c_out",
+    "run_count",
+    "a_inner",  # strides in bytes: between pixels of a group, between groups
+    "a_group",
+    "c_in_inner",
+    "c_in_group",
+    "c_out_inner",
+    "c_out_group",
+    "tiles",  # register tiles, one behind the other along the inner axis
+    "rounds",  # 1: results are stored as the tile's `y`
+)
+SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Shape of one microkernel: groups x inner pixels by `vectors` vectors of `lanes`."""
+
+    groups: int
+    inner: int
+    vectors: int
+    lanes: int
+    itemsize: int
+    fma: bool
+    pairs: bool = False  # elements are pairs of bfloat16, multiplied by dot products
+    y: str = ""  # the 16-bit type that last sums may be rounded to
+    far: bool = False  # activations are read where the caller has them, not from a buffer
+    fresh: bool = False  # sums begin at zero, and not with those at `c_in`
+
+    @property
+    def pixels(self):
+        return self.groups * self.inner
+
+    @property
+    def vector_bytes(self):
+        return self.lanes * self.itemsize
+
+
+def emit(tile, builder, args):
+    """Emit the microkernel of `tile`; `args` holds the values named in ARGUMENTS, low and high."""
+    *integers, low, high = args
+    at = dict(zip(ARGUMENTS, integers, strict=True))
+    e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
+    for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at, (low, high)))
+
+
+def for_each_tile(tile, e, at, emit_tile):
+    """`emit_tile(at)` for each of the register tiles that lie one behind the other."""
+    names = ("a", "c_in", "c_out")
+    steps = [e.builder.mul(at[f"{name}_inner"], i64(tile.inner)) for name in names]
+
+    def body(_, places):
+        emit_tile({**at, **dict(zip(names, places, strict=True))})
+        return [e.builder.add(place, step) for place, step in zip(places, steps, strict=True)]
+
+    e.loop(at["tiles"], 1, [at[name] for name in names], body)
+
+
+def _emit_tile(tile, e, at, bounds):
+    builder = e.builder
+    multiply_add = e.dot_pairs if tile.pairs else e.multiply_add
+    a, b = (builder.inttoptr(at[name], BYTES) for name in ("a", "b"))
+    pixels = [(g, p) for g in range(tile.groups) for p in range(tile.inner)]
+    base_count = sum(p % PIXELS_PER_BASE == 0 for _, p in pixels)
+
+    def run(index, carried):
+        """One run: move every base from where the last one ended, then go through its elements."""
+        cursor, *carried = carried
+        entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(RUN_BYTES)))
+        offset, length, before = (
+            builder.load(e.pointer(e.at(entry, 8 * word), I64)) for word in range(3)
+        )
+        move = builder.sub(offset, cursor)
+        bases = [e.at(base, move) for base in carried[:base_count]]
+        panel = e.at(b, builder.mul(before, i64(tile.vectors * tile.vector_bytes)))
+        carried = [*bases, panel, *carried[base_count + 1 :]]
+        unrolled = builder.and_(length, i64(-UNROLL))
+        carried = e.loop(unrolled, UNROLL, carried, lambda _, c: step(UNROLL, c))
+        carried = e.loop(builder.sub(length, unrolled), 1, carried, lambda _, c: step(1, c))
+        return [builder.add(offset, builder.mul(length, i64(tile.itemsize))), *carried]
+
+    def step(count, carried):
+        """`count` elements of the run: two panel loads and one broadcast a pixel for each."""
+        moving = [e.opaque(base) for base in carried[:base_count]]
+        b, acc = carried[base_count], list(carried[base_count + 1 :])
+        for i in range(count):
+            panel = e.at(b, i * tile.vectors * tile.vector_bytes)
+            lines = range(0, tile.vectors * tile.vector_bytes, 64)
+            for line in lines:
+                e.prefetch(e.at(panel, PREFETCH_BYTES + line), 3)
+            filters = [
+                e.load(e.at(panel, v * tile.vector_bytes), tile.vector_bytes)
+                for v in range(tile.vectors)
+            ]
+            base = -1
+            for at_pixel, (_, p) in enumerate(pixels):
+                base += p % PIXELS_PER_BASE == 0
+                moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
+                value = e.broadcast(e.at(e.at(moving[base], moved), i * tile.itemsize))
+                for v in range(tile.vectors):
+                    k = at_pixel * tile.vectors + v
+                    acc[k] = multiply_add(value, filters[v], acc[k])
+        if tile.far and count == UNROLL and tile.groups == 1:
+            base = -1  # the next register tile's rows, into L2: many lie a power of two apart
+            ahead = builder.mul(at["a_inner"], i64(tile.pixels))
+            for p in range(tile.inner):
+                base += p % PIXELS_PER_BASE == 0
+                moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
+                e.prefetch(e.at(moving[base], builder.add(ahead, moved)), 2)
+        moving = [e.at(base, count * tile.itemsize) for base in moving]
+        return [*moving, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
+
+    bases = [pixel_address(e, at, a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
+    if tile.fresh:
+        acc = [e.constant(0)] * (tile.pixels * tile.vectors)
+    else:
+        places = _places(tile, e, at, "c_in", pixels, tile.vector_bytes)
+        acc = [e.load(place) for place in places]
+    results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
+    acc = results[base_count + 2 :]
+    emit_stores(tile, e, at, bounds, pixels, lambda: acc)
+
+
+def pixel_address(e, at, base, name, g, p):
+    """Address of pixel (g, p) of the array `name` of ARGUMENTS, which begins at `base`."""
+    group = e.builder.mul(at[f"{name}_group"], i64(g))
+    return e.at(base, e.builder.add(group, e.builder.mul(at[f"{name}_inner"], i64(p))))
+
+
+def _places(tile, e, at, name, pixels, vector_bytes):
+    """Addresses of the vectors of `pixels` in the array `name`."""
+    base = e.builder.inttoptr(at[name], BYTES)
+    for g, p in pixels:
+        address = pixel_address(e, at, base, name, g, p)
+        for v in range(tile.vectors):
+            yield e.at(address, v * vector_bytes)
+
+
+def emit_stores(tile, e, at, bounds, pixels, sums):
+    """Store the vectors that `sums()` yields for `pixels`, within (low, high), as sums or rounded.
+
+    Each way to store is a branch of its own, and asks for the sums anew.
+    """
+    builder = e.builder
+    low, high = bounds
+
+    def bounded():
+        limits = [e.splat(e.narrow(bound)) for bound in bounds]
+        return (e.clamp(value, *limits) for value in sums())
+
+    def store_sums(values):
+        places = _places(tile, e, at, "c_out", pixels, tile.vector_bytes)
+        for value, place in zip(values, places, strict=True):
+            e.store(value, place)
+
+    def store_rounded(values):
+        size = storage.SIZES[tile.y]
+        places = _places(tile, e, at, "c_out", pixels, tile.lanes * size)
+        if tile.pairs and tile.vectors == 2:  # dot products leave no subnormal sums
+            values = iter(values)
+            for first, place in zip(values, itertools.islice(places, 0, None, 2), strict=True):
+                e.store(e.round_pairs(first, next(values)), place, size)
+            return
+        for value, place in zip(values, places, strict=True):
+            storage.store(e, tile.y, value, place)
+
+    def store(how):
+        with builder.if_else(e.bounded(low, high)) as (limited, plain):
+            with limited:
+                how(bounded())
+            with plain:
+                how(sums())
+
+    if not tile.y:
+        store(store_sums)
+        return
+    with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
+        with rounded:
+            store(store_rounded)
+        with kept:
+            store(store_sums)
+
+
+def microkernel(
+    a, b, runs, c_in, c_out, run_count,
+    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, tiles, rounds,
+    low, high,
+):  # fmt: skip
+    """Template of all microkernels."""
+    body(  # noqa: F821, bound
+        a, b, runs, c_in, c_out, run_count,
+        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, tiles, rounds,
+        low, high,
+    )  # fmt: skip
+
+
+@functools.cache
+def compile_microkernel(tile):
+    """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
+    name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_"
+    name += vectors_name(tile.lanes, tile.itemsize, tile.fma)
+    name += f"{'_pairs' if tile.pairs else ''}{tile.y and f'_{tile.y}'}"
+    name += ("_far" if tile.far else "") + ("_fresh" if tile.fresh else "")
+    return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile))

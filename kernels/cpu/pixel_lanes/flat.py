@@ -1,0 +1,193 @@
+"""fprop of 1x1 filters, pixels as vector lanes: all pixels of a load tile make one long row.
+
+    y[k, i : i + lanes] = sum over c of w[k, c] * x[c, i : i + lanes]
+
+As in `pixel_lanes` filters are read where they lie, and nothing is packed: that pays where each
+number of a filter meets few pixels, as in the last layers of an image classifier. Planes of x are
+read where they lie at stride 1. Pixels beyond whole vectors, if they are few, are left to dot
+products, whose lanes are channels: 7x7 pixels take 3 vectors and 1/16, not 4.
+
+One work item is a load tile and a chunk of filter panels:
+
+    execute the tile's loads of every channel into this thread's buffer  (or read x where it lies)
+    gather the last pixels, channels together
+    for each panel of the chunk:
+        for each register tile of a few vectors:
+            microkernel: sums over planes -> y, or the staging tile: pixels of a filter together
+        dot products of the last pixels -> likewise
+        NHWC: the staging tile of a few panels, transposed
+        staging tile -> residual, activation, layout -> y
+"""
+
+import functools
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.pixel_lanes.fprop import Panel, load, sum_tile
+from implicit_conv.kernels.cpu.planes.fprop import is_staged
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.table import (
+    CHANNEL_LANES,
+    LOAD_TILE,
+    STORE_TILE,
+    TRANSPOSE_WORDS,
+    run_part,
+    transpose_slot,
+)
+from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+
+copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
+
+
+@kernel()
+def tile_rows(blob, group, origin, scratch):
+    """Address of the tile's first pixel: in x, or loaded into the buffer."""
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    c = group * g.C
+    if call.in_place:
+        run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, g.C)
+        return call.x + n * call.x_n + q * call.x_w + c * call.x_c
+    load(blob, origin, c, scratch, call.plane)
+    return scratch
+
+
+@kernel()
+def sum_vectors(call, g, panel, pixels):
+    """Whole register tiles of vectors, one of fewer, and what is left where it is a vector too."""
+    vectors, step = pixels // call.lanes, schedule.pixel_rows(g)
+    left = vectors % step
+    if vectors > left:
+        sum_tile(call, g, panel, 0, step, (vectors - left) * call.lanes)
+    if left > 0:
+        sum_tile(call, g, panel, vectors - left, left, left * call.lanes)
+    if pixels % call.lanes > call.tail_pixels:
+        sum_tile(call, g, panel, vectors, 0, pixels % call.lanes)
+
+
+@kernel()
+def copy_number(call, to, at):
+    """One number of x, or a sum."""
+    if call.itemsize == 4:
+        copy_float(to, at)
+    else:
+        copy_double(to, at)
+
+
+@kernel()
+def gather_tail(call, g, a, first, pixels, rows):
+    """Pixels first, first + 1, ... of a tile at `a` as rows of channels, one behind the other."""
+    for c in range(g.C if pixels > 0 else 0):
+        plane = a + memory.read(call.views + 8 * c) + first * call.itemsize
+        for i in range(pixels):
+            copy_number(call, rows + (i * g.C + c) * call.itemsize, plane + i * call.itemsize)
+
+
+@kernel()
+def sum_tail(call, g, panel, first_filter, pixels, rows, out, out_pixel):
+    """Those pixels' dot products with a panel, filters together: pixels `out_pixel` bytes apart.
+
+    A register tile that would reach beyond the last filter begins earlier, if need be in the panel
+    before, and writes what is new alone.
+    """
+    for i in range(0, panel.filters if pixels > 0 else 0, call.tile_filters):
+        k = min(i, g.K - first_filter - call.tile_filters)
+        run_part(
+            call.kernels, CHANNEL_LANES, rows, panel.w + k * panel.w_filter,
+            panel.sums + k * call.itemsize, out + k * call.itemsize, g.C, pixels, pixels - 1,
+            i - k, panel.filters - k, g.C * call.itemsize, panel.w_filter, out_pixel, panel.low,
+            panel.high,
+        )  # fmt: skip
+
+
+@kernel()
+def move_tail(call, panel, first, pixels, sums):
+    """Those dot products to pixels first, first + 1, ... of each filter's row."""
+    for k in range(panel.filters):
+        target = panel.out + k * panel.out_filter + first * call.itemsize
+        for i in range(pixels):
+            at = sums + (i * panel.filters + k) * call.itemsize
+            copy_number(call, target + i * call.itemsize, at)
+
+
+@kernel()
+def store_planes(blob, origin, staging, first, filters):
+    """The staging tile of filters first, first + 1, ...: one long row after another."""
+    call, (n, p, q) = fields(blob).call, origin
+    for i in range(filters):
+        run_part(call.kernels, STORE_TILE, blob, staging + i * call.plane, 1, n, p, q, first + i, 1)
+
+
+@kernel()
+def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
+    """Likewise in NHWC, where the tail's pixels stand in the transposed tile already."""
+    call, (n, p, q) = fields(blob).call, origin
+    width = call.waiting_filters
+    pixel = width * call.itemsize
+    for i in range(0, pixels, call.lanes):
+        for k in range(0, filters, call.lanes):
+            rows, columns = min(call.lanes, filters - k), min(call.lanes, pixels - i)
+            slot = transpose_slot(TRANSPOSE_WORDS, 1, min(rows, columns) < call.lanes)
+            run_part(
+                call.kernels, slot, staging + k * call.plane + i * call.itemsize, call.plane,
+                transposed + i * pixel + k * call.itemsize, pixel, rows, columns,
+            )  # fmt: skip
+    run_part(call.kernels, STORE_TILE, blob, transposed, width, n, p, q, first, filters)
+
+
+@kernel()
+def run_item(blob, group, origin, first_panel, end_panel, scratch):
+    """One load tile of one image and the panels first_panel .. end_panel - 1."""
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    _, rows, columns = schedule.tile_extent(g, n, p, q)
+    pixels = rows * columns
+    a = tile_rows(blob, group, origin, scratch)
+    tail = pixels % call.lanes
+    if tail > call.tail_pixels:
+        tail = 0  # a vector of its own
+    whole, tail_rows = pixels - tail, scratch + call.tail
+    tail_sums = tail_rows + tail * g.C * call.itemsize
+    gather_tail(call, g, a, whole, tail, tail_rows)
+    low, high = bounds(call)
+    channels_last = call.filters_together
+    staged = channels_last or is_staged(call) or (rows > 1 and call.y_p != columns * call.y_q)
+    staging = scratch + call.staging
+    transposed = staging + call.waiting_filters * call.plane
+    pixel = call.waiting_filters * call.itemsize
+    y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + group * g.K * call.y_k
+    w_filter = call.w_k if call.w else g.C * call.itemsize
+    w = (call.w if call.w else call.panels) + group * g.K * w_filter
+    vector = call.lanes * call.itemsize
+    waiting = 0  # filters in the staging tile
+    for panel in range(first_panel, end_panel):
+        k = panel * g.tile_k
+        filters = min(g.tile_k, g.K - k)
+        out, out_filter = y + k * call.y_k, call.y_k
+        if staged:
+            out, out_filter = staging + waiting * call.plane, call.plane
+        sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
+        shared = Panel(
+            a, vector, w + k * w_filter, w_filter, filters, sums, out, vector, out_filter, low, high
+        )
+        sum_vectors(call, g, shared, pixels)
+        if channels_last:
+            to = transposed + whole * pixel + waiting * call.itemsize
+            sum_tail(call, g, shared, k, tail, tail_rows, to, pixel)
+            waiting += filters
+            if panel == end_panel - 1 or waiting + g.tile_k > call.waiting_filters:
+                first = group * g.K + k + filters - waiting
+                store_transposed(blob, origin, staging, transposed, whole, first, waiting)
+                waiting = 0
+        else:
+            sum_tail(call, g, shared, k, tail, tail_rows, tail_sums, filters * call.itemsize)
+            move_tail(call, shared, whole, tail, tail_sums)
+            if staged:
+                store_planes(blob, origin, staging, group * g.K + k, filters)
+
+
+@functools.cache
+def compile_long_rows():
+    """The compiled operator."""
+    return compile_operator("long_rows", run_item)

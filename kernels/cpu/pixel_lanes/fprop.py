@@ -1,0 +1,129 @@
+"""fprop on planes: the pixels of an output row are the lanes of a vector.
+
+    y[k, p, q : q + lanes] = sum over e = (c, r, s) of w[k, e] * x[c, p + r, q + s : ...]
+
+The GEMM transposed: filters, read where they lie and broadcast one float at a time, are the rows,
+and shifted views of buffered image rows the columns. Nothing is packed, and in NCHW nothing is
+transposed, which pays where there are few channels or filters. In NHWC pixels are transposed on
+their way in and sums on their way out, which pays where filters would not fill vectors. Without
+taps to shift, rows need not begin anew: see `long_rows`.
+
+One work item is a load tile and a chunk of filter panels:
+
+    execute the tile's loads of every channel into this thread's buffer
+    for each panel of the chunk:
+        for each register tile of a few output rows:
+            microkernel: sums over shifted views of the buffer -> y, or the staging tile
+        staging tile -> residual, activation, layout -> y
+"""
+
+import functools
+from typing import NamedTuple
+
+from implicit_conv.kernels.cpu.planes.fprop import is_staged
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.table import (
+    LOAD_PLANES,
+    STORE_TILE,
+    WRITE_LOADS,
+    pixel_lanes_slot,
+    run_part,
+)
+from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
+from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+
+
+@kernel()
+def load(blob, origin, c, buffer, plane):
+    """The tile's input rows of the channels from c on, into planes of the buffer."""
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    table = buffer + call.loads
+    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
+    if call.filters_together and call.x_c == call.itemsize:
+        run_part(call.kernels, LOAD_PLANES, blob, table, c, buffer, plane)
+    else:
+        for i in range(g.C):
+            load_plane(blob, table, c + i, buffer + i * plane)
+
+
+class Panel(NamedTuple):
+    """What microkernels of a load tile and a panel share: addresses and byte strides."""
+
+    a: int
+    a_row: int
+    w: int
+    w_filter: int
+    filters: int
+    sums: int
+    out: int
+    out_row: int
+    out_filter: int
+    low: float
+    high: float
+
+
+@kernel()
+def sum_tile(call, g, panel, first, height, pixels):
+    """Register tiles of `height` rows from row `first` on, of `pixels` pixels."""
+    run_part(
+        call.kernels, pixel_lanes_slot(panel.filters, height), panel.w,
+        panel.a + first * panel.a_row, call.views, panel.sums, panel.out + first * panel.out_row,
+        g.C * g.R * g.S, panel.w_filter, panel.a_row, panel.out_filter, panel.out_row, pixels,
+        panel.low, panel.high,
+    )  # fmt: skip
+
+
+@kernel()
+def sum_rows(call, g, panel, rows, columns):
+    """All rows of a buffer, a register tile of them at a time."""
+    step = schedule.pixel_rows(g)
+    for row in range(0, rows, step):
+        sum_tile(call, g, panel, row, min(step, rows - row), columns)
+
+
+@kernel()
+def run_item(blob, group, origin, first_panel, end_panel, scratch):
+    """One load tile of one image and the panels first_panel .. end_panel - 1."""
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    _, rows, columns = schedule.tile_extent(g, n, p, q)
+    low, high = bounds(call)
+    together = call.filters_together
+    staged = call.staged if together else is_staged(call)
+    w_filter = call.w_k if call.w else g.C * g.R * g.S * call.itemsize
+    a_row = g.phases_w * phase_bytes(call, g)
+    load(blob, origin, group * g.C, scratch, schedule.image_rows(g) * a_row)
+    for panel in range(first_panel, end_panel):
+        first = panel * g.tile_k
+        filters = min(g.tile_k, g.K - first)
+        k = group * g.K + first
+        w = (call.w if call.w else call.panels) + k * w_filter
+        sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
+        out, out_row = call.y + n * call.y_n + k * call.y_k, call.y_p
+        out += p * call.y_p + q * call.y_q
+        out_filter = call.y_q if together else call.y_k
+        if staged:
+            out, out_row = scratch + call.staging, columns * call.itemsize
+            out_filter = rows * out_row
+            if together:
+                out_filter = filters * call.itemsize
+                out_row = columns * out_filter
+        shared = Panel(
+            scratch, a_row, w, w_filter, filters, sums, out, out_row, out_filter, low, high
+        )
+        sum_rows(call, g, shared, rows, columns)
+        if staged and together:
+            run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
+        elif staged:
+            for i in range(filters):
+                staging = out + i * out_filter
+                run_part(call.kernels, STORE_TILE, blob, staging, 1, n, p, q, k + i, 1)
+
+
+@functools.cache
+def compile_pixel_lanes():
+    """The compiled operator."""
+    return compile_operator("pixel_lanes", run_item)

@@ -1,0 +1,141 @@
+"""Microkernels whose lanes are pixels: filters x output rows, a vector of pixels of each.
+
+For each element of the sum a shifted view of every row is loaded, and one number of every filter is
+broadcast, read where it lies.
+"""
+
+import functools
+from typing import NamedTuple
+
+from numba import types
+
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
+from implicit_conv.kernels.cpu.runtime.table import compile_emitted
+from implicit_conv.kernels.cpu.tile import transpose
+
+ARGUMENTS = (
+    "w",  # addresses: first filter, buffer, offset of each element's view, initial sums, output
+    "b",
+    "views",
+    "sums",
+    "out",
+    "elements",
+    "w_filter",  # strides in bytes: between filters, views of two output rows, what is written
+    "b_row",
+    "out_filter",  # in NHWC between pixels
+    "out_row",
+    "columns",
+)
+SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
+
+
+class RegisterTile(NamedTuple):
+    """A register tile: `filters` x `height` vectors of pixels, one of each of as many output rows.
+
+    `long_row`: they lie one behind the other, all pixels of a plane as one row; `height` 0 is the
+    tail of such a row, fewer pixels than fill a vector. `together`: filters are, in the output.
+    `ahead`: the next tile's pixels are asked for, from more planes than prefetchers follow.
+    """
+
+    filters: int
+    height: int
+    together: bool
+    long_row: bool
+    ahead: bool
+
+    @property
+    def rows(self):
+        """Vectors of pixels."""
+        return max(1, self.height)
+
+
+def emit(tile, e, *values):
+    """The sums of `columns` pixels, by one register tile after another."""
+    *integers, low, high = values
+    at = dict(zip(ARGUMENTS, integers, strict=True))
+    builder = e.builder
+    w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
+    limits = [e.splat(e.narrow(bound)) for bound in (low, high)]
+    bounded = builder.zext(e.bounded(low, high), I64)
+    filters, height, whole = tile.filters, tile.rows, tile.height > 0
+    step = e.lanes * (height if tile.long_row else 1)
+    places = [(k, p) for k in range(filters) for p in range(height)]
+    bases = [
+        e.at(w, builder.mul(at["w_filter"], i64(k))) for k in range(0, filters, PIXELS_PER_BASE)
+    ]
+
+    def vector(column, _):
+        offset = builder.mul(column, i64(e.itemsize))
+        source = e.at(b, offset)
+        left = builder.sub(at["columns"], column)
+        inside = None if whole else e.below(left)
+
+        def element(index, carried):
+            moving, total = carried[: len(bases)], list(carried[len(bases) :])
+            moving = [e.opaque(base) for base in moving]
+            view = e.at(
+                source, builder.load(e.pointer(e.at(views, builder.mul(index, i64(8))), I64))
+            )
+            rows = [e.at(view, builder.mul(at["b_row"], i64(p))) for p in range(height)]
+            pixels = [e.load(row) if whole else e.load_masked(row, inside) for row in rows]
+            for row in rows if tile.ahead and whole else ():
+                e.prefetch(e.at(row, step * e.itemsize), 3)
+            for i, (k, p) in enumerate(places):
+                if p == 0:
+                    base, further = divmod(k, PIXELS_PER_BASE)
+                    moved = builder.mul(at["w_filter"], i64(further))
+                    weight = e.broadcast(e.at(moving[base], moved))
+                total[i] = e.multiply_add(weight, pixels[p], total[i])
+            return [*(e.at(base, e.itemsize) for base in moving), *total]
+
+        first = [e.broadcast(e.at(sums, k * e.itemsize)) for k, _ in places]
+        total = e.loop(at["elements"], 1, [*bases, *first], element)[len(bases) :]
+        total = e.loop(bounded, 1, total, lambda _, sums: [e.clamp(v, *limits) for v in sums])
+        rows = [e.at(out, builder.mul(at["out_row"], i64(p))) for p in range(height)]
+        if tile.together:
+            for p, row in enumerate(rows):
+                first = e.at(row, builder.mul(column, at["out_filter"]))
+                store_pixels(e, total[p::height], first, at["out_filter"], left)
+            return []
+        outputs = [
+            e.at(e.at(rows[p], offset), builder.mul(at["out_filter"], i64(k))) for k, p in places
+        ]
+        e.store_first(total, outputs, left)
+        return []
+
+    e.loop(at["columns"], step, [], vector)
+
+
+def store_pixels(e, sums, first, pixel, count):
+    """Store the sums of `count` pixels, `pixel` bytes apart, at most as many as there are lanes."""
+    builder = e.builder
+    for k in range(0, len(sums), e.lanes):
+        filters = sums[k : k + e.lanes]
+        mask = e.below(i64(len(filters)))
+        nothing = [e.constant(0.0)] * (e.lanes - len(filters))
+        for i, value in enumerate(transpose.butterfly(e, filters + nothing)):
+            with builder.if_then(builder.icmp_signed("<", i64(i), count)):
+                place = e.at(e.at(first, builder.mul(pixel, i64(i))), k * e.itemsize)
+                e.store_masked(value, place, mask)
+
+
+def microkernel(
+    w, b, views, sums, out, elements, w_filter, b_row, out_filter, out_row, columns, low, high
+):
+    """Template of the microkernels."""
+    body(  # noqa: F821, bound
+        w, b, views, sums, out, elements, w_filter, b_row, out_filter, out_row, columns, low, high
+    )
+
+
+@functools.cache
+def compile_microkernel(tile, lanes, itemsize, fma):
+    """The compiled microkernel of a register tile."""
+
+    def emit_part(builder, values):
+        emit(tile, Emitter(builder, lanes, itemsize, fma), *values)
+
+    name = f"pixel_lanes_{tile.filters}x{tile.height}_{vectors_name(lanes, itemsize, fma)}"
+    name += "_together" * tile.together + "_long_row" * tile.long_row + "_ahead" * tile.ahead
+    return compile_emitted(SIGNATURE, microkernel, name, emit_part)

@@ -1,0 +1,1 @@
+"""Depthwise convolution over planes: vector lanes are pixels of one channel."""

@@ -1,0 +1,283 @@
+"""Depthwise convolution of planes: the pixels of an output row are the lanes of a vector.
+
+    y[c, p, q : q + lanes] = sum over taps of x[c, p + r, q + s : ...] * w[c, r, s]
+
+One work item is a load tile and a chunk of channels:
+
+    write the tile's loads into a table: the same for every channel
+    for each channel:
+        execute the loads into this thread's buffer: rows of pixels, zeros outside the image
+        for each group of output rows:
+            microkernel: sums over shifted views of the buffer -> y, or the staging tile
+        staging tile -> residual, activation, layout -> y
+
+Filters are packed as ``[channel][tap]``, row by row.
+"""
+
+import functools
+import hashlib
+from typing import NamedTuple
+
+from llvmlite import ir
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.table import (
+    PACK_BLOCK,
+    PLANES,
+    STORE_TILE,
+    WRITE_LOADS,
+    compile_emitted,
+    compile_part,
+    run_part,
+)
+from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, plane_pass_rows
+from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
+from implicit_conv.kernels.cpu.tile.work import bounds
+
+ARGUMENTS = (
+    "a",  # addresses: buffer, filter, row table, initial sum, output
+    "w",
+    "rows",
+    "sum",
+    "out",
+    "a_row",  # strides in bytes: between buffered rows, their phase buffers, and rows written
+    "a_phase",
+    "out_row",
+    "columns",
+)
+rows_together = kernel()(plane_pass_rows)
+SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
+
+
+class Filter(NamedTuple):
+    """Where the taps of a filter lie in the buffers of a tile, from where a pass begins."""
+
+    passes: int
+    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of each filter row
+    last: tuple[tuple[int, int, int], ...]  # likewise of the last pass, which may have fewer
+    columns: tuple[tuple[int, int], ...]  # (phase buffer, shift) of each filter column
+    stride: int  # image rows between output rows
+
+    @property
+    def row_phases(self):
+        """Entries of a pass in the row table."""
+        return 1 + max(phase for phase, *_ in self.rows)
+
+
+def emit(height, taps, e, *values):
+    """`height` output rows of `columns` pixels.
+
+    The row table holds, pass by pass, the byte offset from `a` of the first row of each row phase.
+    In a pass a buffered row is shifted once for a filter column and serves all filter rows, in the
+    order of the image, so that a sum's order does not depend on the tile. Buffers are read by whole
+    vectors, each in one cache line, and shifted in registers: a load across two lines takes four
+    times as long.
+    """
+    *integers, low, high = values
+    at = dict(zip(ARGUMENTS, integers, strict=True))
+    builder = e.builder
+    a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
+    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    start = e.broadcast(first)
+    vector_bytes, row_bytes = e.lanes * e.itemsize, len(taps.columns) * e.itemsize
+
+    def shifted(row, shift):
+        """A vector of the pixels from `shift` on."""
+        index, lane = divmod(shift, e.lanes)
+        row = e.at(row, index * vector_bytes)
+        pixels = e.load(row, vector_bytes)
+        if not lane:
+            return pixels
+        following = e.load(e.at(row, vector_bytes), vector_bytes)
+        lanes = ir.Constant(e.words, list(range(lane, lane + e.lanes)))
+        return builder.shuffle_vector(pixels, following, lanes)
+
+    def vector(column, _):
+        offset = builder.mul(column, i64(e.itemsize))
+        source, target = e.at(a, offset), e.at(out, offset)
+
+        def one_pass(index, total, rows):
+            total = list(total)
+            entries = e.at(table, builder.mul(index, i64(8 * taps.row_phases)))
+            offsets = [e.pointer(e.at(entries, 8 * a), I64) for a in range(taps.row_phases)]
+            bases = [e.at(source, builder.load(offset)) for offset in offsets[: len(rows)]]
+            filters = e.at(w, builder.mul(index, i64(len(taps.rows) * row_bytes)))
+            met = buffered_rows(rows, height, taps.stride)
+            for s, (column_phase, shift) in enumerate(taps.columns):
+                places = [r * row_bytes + s * e.itemsize for r in range(len(rows))]
+                weights = [e.broadcast(e.at(filters, place)) for place in places]
+                column = builder.mul(at["a_phase"], i64(column_phase))
+                # Opaque: vectors of all columns kept in registers would be too many.
+                starts = [e.opaque(e.at(base, column)) for base in bases]
+                for (_, row_phase, row), sums in met:
+                    place = e.at(starts[row_phase], builder.mul(at["a_row"], i64(row)))
+                    value = shifted(place, shift)
+                    for p, r in sums:
+                        total[p] = e.multiply_add(value, weights[r], total[p])
+            return total
+
+        total, whole = [start] * height, i64(taps.passes - 1)
+        if taps.passes > 1:
+            total = e.loop(whole, 1, total, lambda i, total: one_pass(i, total, taps.rows))
+        total = one_pass(whole, total, taps.last)
+        total = [e.clamp(value, low, high) for value in total]
+        addresses = [e.at(target, builder.mul(at["out_row"], i64(p))) for p in range(height)]
+        e.store_first(total, addresses, builder.sub(at["columns"], column))
+        return []
+
+    e.loop(at["columns"], e.lanes, [], vector)
+
+
+def buffered_rows(rows, height, stride):
+    """((image row, row phase, buffered row), [(output row, filter row)]) of all that `height`
+    output rows read, in the order of the image.
+    """
+    met = {}
+    for r, (phase, shift, image_row) in enumerate(rows):
+        for p in range(height):
+            met.setdefault((image_row + p * stride, phase, shift + p), []).append((p, r))
+    return sorted(met.items())
+
+
+def microkernel(a, w, rows, sum, out, a_row, a_phase, out_row, columns, low, high):
+    """Template of the microkernels."""
+    body(a, w, rows, sum, out, a_row, a_phase, out_row, columns, low, high)  # noqa: F821
+
+
+@functools.cache
+def compile_microkernel(height, taps, lanes, itemsize, fma):
+    """The compiled microkernel of `height` output rows."""
+
+    def emit_part(builder, values):
+        emit(height, taps, Emitter(builder, lanes, itemsize, fma), *values)
+
+    digest = hashlib.sha256(repr(taps).encode()).hexdigest()[:8]
+    name = f"planes_{height}_{digest}_{vectors_name(lanes, itemsize, fma)}"
+    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+
+
+def pack_planes(blob, first, end, panels):
+    """Template of the part that packs the filters of the channels first .. end - 1."""
+    call, g = fields(blob).call, fields(blob).geometry
+    taps, size = g.R * g.S, element_bytes  # noqa: F821, bound
+    rows_follow = g.R == 1 or call.w_r == g.S * size
+    taps_follow = rows_follow and (g.S == 1 or call.w_s == size)
+    if taps_follow and call.w_k == taps * size:
+        to, at = panels + first * call.panel_group, call.w + first * call.w_k
+        move(to, at, (end - first) * taps)  # noqa: F821, bound
+        return
+    for c in range(first, end):
+        to = panels + c * call.panel_group
+        for tap in range(taps):
+            at = call.w + c * call.w_k + tap // g.S * call.w_r + tap % g.S * call.w_s
+            move_element(to + tap * call.itemsize, at)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_pack_planes(lanes, form):
+    """The part that packs filters of numbers of `form`."""
+    return compile_part(
+        types.void(BLOB_POINTER, *[types.int64] * 3), pack_planes,
+        f"pack_planes_{lanes}x{form.x}_{form.buffer}", element_bytes=storage.SIZES[form.x],
+        move=storage.make_move(form.x, form.buffer, lanes),
+        move_element=storage.make_move_element(form.x, form.buffer),
+    )  # fmt: skip
+
+
+@kernel()
+def write_rows(call, g, pitch, address):
+    """The row table: of each pass the byte offset of the first filter row of each row phase."""
+    together = rows_together(g.R, g.S)
+    for first in range(0, g.R, together):
+        for a in range(min(together, g.phases_h)):
+            if first + a < g.R:
+                memory.write(address, schedule.tap_row(g, first + a) * pitch)
+            address += 8
+
+
+@kernel()
+def is_staged(call):
+    """Whether rows of pixels cannot be written to y as they are."""
+    return not call.clamps or call.rounds or call.y_q != call.itemsize
+
+
+@kernel()
+def run_item(blob, origin, first, end, panels, scratch):
+    """One load tile of one image and the channels first .. end - 1.
+
+    Two buffers take turns, so that a row is not read while it is still on its way to L1.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    _, rows, columns = schedule.tile_extent(g, n, p, q)
+    low, high = bounds(call)
+    staged = is_staged(call)
+    phase = phase_bytes(call, g)
+    pitch = phase * g.phases_w
+    size = schedule.image_rows(g) * pitch
+    table = scratch + call.loads
+    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, first, end, 1, table)
+    load_plane(blob, table, first, scratch)
+    for c in range(first, end):
+        buffer = scratch + (c - first) % 2 * size
+        if c + 1 < end:
+            load_plane(blob, table, c + 1, scratch + (c + 1 - first) % 2 * size)
+        out, out_row = scratch + call.staging, columns * call.itemsize
+        if not staged:
+            out = call.y + n * call.y_n + p * call.y_p + q * call.y_q + c * call.y_k
+            out_row = call.y_p
+        for row in range(0, rows, PLANE_ROWS):
+            run_part(
+                call.kernels, PLANES + min(PLANE_ROWS, rows - row), buffer + row * pitch,
+                panels + c * call.panel_group, scratch + call.runs,
+                call.bias + c * call.bias_panel, out + row * out_row,
+                pitch, phase, out_row, columns, low, high,
+            )  # fmt: skip
+        if staged:
+            run_part(call.kernels, STORE_TILE, blob, scratch + call.staging, 1, n, p, q, c, 1)
+
+
+def planes(blob, thread):
+    """The launchable operator: items are (load tile, chunk of channels)."""
+    call, g = fields(blob).call, fields(blob).geometry
+    scratch = call.scratch + thread * call.scratch_bytes
+    chunks = schedule.ceil_div(g.C, call.chunk)
+    panels = call.panels
+    item = next_item(blob)
+    if item < call.items:
+        write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.runs)
+        if call.w:
+            panels = scratch + call.panel
+            run_part(call.kernels, PACK_BLOCK, blob, 0, g.C, panels)
+    while item < call.items:
+        first = item % chunks * call.chunk
+        origin = schedule.tile_origin(g, item // chunks)
+        run_item(blob, origin, first, min(first + call.chunk, g.C), panels, scratch)
+        item = next_item(blob)
+
+
+def pack(blob, thread):
+    """The launchable packer: items are channels."""
+    call = fields(blob).call
+    item = next_item(blob)
+    while item < call.items:
+        run_part(call.kernels, PACK_BLOCK, blob, item, item + 1, call.panels)
+        item = next_item(blob)
+
+
+@functools.cache
+def compile_planes():
+    """The compiled operator."""
+    return compile_part(ENTRY, planes, "planes")
+
+
+@functools.cache
+def compile_pack():
+    """The compiled packer."""
+    return compile_part(ENTRY, pack, "planes_pack")

@@ -1,0 +1,1 @@
+"""From compiled code to a launch: cache, kernel table, params blob, threads, scratch memory."""

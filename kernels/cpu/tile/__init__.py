@@ -1,0 +1,1 @@
+"""Parts that all families share: loading a tile, transposing, finishing and storing sums."""

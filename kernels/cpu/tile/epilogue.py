@@ -1,0 +1,212 @@
+"""The staging tile's way out: residual, activation, then rows or transposed blocks into y.
+
+A staging tile is ``[image][row][column][filter of the panel]``. What lies one behind the other in y
+decides how it gets there, and what a row of the part `finish` is:
+
+    filters (channels last)   rows are the filters of a pixel, from the staging tile into y
+    pixels (planes)           blocks of the tile are transposed: rows are the pixels of a filter;
+                              a tile of a single filter is such a row already
+    neither                   rows as for filters, in place; then number by number into y, or, where
+                              a tile is of a single filter among a few, vector by vector
+
+A clamp (none, relu, relu6) over whole panels of a channels-last output never comes here: the
+microkernel stores those itself. One of planes is finished when it comes, and only transposed.
+"""
+
+import functools
+
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.table import (
+    SPREAD_ROW,
+    TRANSPOSE_OUT,
+    TRANSPOSE_WORDS,
+    compile_emitted,
+    compile_part,
+    run_part,
+    transpose_slot,
+)
+from implicit_conv.kernels.cpu.tile import storage
+
+# What lies one behind the other in y.
+FILTER_ROWS, PIXEL_ROWS, PIXEL_ROW, SINGLE, SPREAD = range(5)
+ROWS_AHEAD = 8  # filters of a residual that are asked for early, in pixels
+BLOCK_VECTORS = 4  # of pixels, in a block that is transposed before it is finished
+
+
+def row_axis(y_q, y_k, size, single, apart):
+    """Which of these fits a y of numbers of `size` bytes; `single`: tiles are of single filters,
+    whose pixels are spread if they lie `apart` numbers apart.
+    """
+    if single and y_q == size:
+        return PIXEL_ROW
+    if single and 1 < apart and y_q == apart * size:
+        return SPREAD
+    if y_k == size:
+        return FILTER_ROWS
+    return PIXEL_ROWS if y_q == size else SINGLE
+
+
+def spread_row(to, at, count):
+    """Template of the part that writes a row of pixels apart."""
+    body(to, at, count)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_spread_row(apart, lanes, form):
+    """The part that writes rows of numbers of y, `apart` numbers apart."""
+    itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
+
+    def emit(builder, values):
+        e = Emitter(builder, lanes, itemsize, fma=True)
+        to, at = (builder.inttoptr(address, BYTES) for address in values[:2])
+
+        def vector(first, _):
+            source = e.at(at, builder.mul(first, i64(size)))
+            target = e.at(to, builder.mul(first, i64(apart * size)))
+            rest = builder.sub(values[2], first)
+            storage.spread(e, form.y, apart, target, source, rest)
+            return []
+
+        e.loop(values[2], lanes, [], vector)
+
+    signature = types.void(*[types.int64] * 3)
+    name = f"spread_row_{apart}_{lanes}x{form.sums}_{form.y}"
+    return compile_emitted(signature, spread_row, name, emit)
+
+
+@functools.cache
+def make_write(lanes, form):
+    """write() for pixels of numbers of `form`."""
+    itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
+    residual_size = storage.SIZES[form.x]
+    copy_element = memory.copy_bytes(size)
+    block_pixels = BLOCK_VECTORS * lanes
+    block_row = block_pixels * itemsize
+    block_bytes = lanes * block_row
+
+    @kernel()
+    def finish_rows(call, sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead):
+        low = memory.read_float(call.activation + 8)
+        high = memory.read_float(call.activation + 16)
+        run_part(
+            call.kernels, call.finish, sums, sums_row, residual, residual_row, y, y_row, rows,
+            columns, ahead, low, high,
+        )  # fmt: skip
+
+    @kernel()
+    def write_planes(call, staging, pitch, filters, count, residual, y):
+        """Blocks of pixels x filters, transposed; a clamp has been applied already."""
+        block = memory.stack(block_bytes)
+        way = TRANSPOSE_OUT if call.clamps else TRANSPOSE_WORDS
+        for k in range(0, filters, lanes):
+            columns = min(lanes, filters - k)
+            for first in range(0, count, block_pixels):
+                pixels = min(block_pixels, count - first)
+                target = y + first * size + k * call.y_k
+                to, to_row, step = block, block_row, itemsize
+                if call.clamps:
+                    to, to_row, step = target, call.y_k, size
+                for pixel in range(0, pixels, lanes):
+                    rows = min(lanes, pixels - pixel)
+                    source = staging + (first + pixel) * pitch + k * itemsize
+                    slot = transpose_slot(way, 1, rows < lanes or columns < lanes)
+                    run_part(
+                        call.kernels, slot, source, pitch, to + pixel * step, to_row, rows, columns
+                    )
+                if not call.clamps:
+                    added = residual + first * residual_size + k * call.residual_k
+                    finish_rows(
+                        call, block, block_row, added, call.residual_k, target, call.y_k,
+                        columns, pixels, block_pixels * residual_size,
+                    )  # fmt: skip
+
+    @kernel()
+    def write(call, staging, width, filters, count, residual, y):
+        """`count` pixels, y_q apart, to y."""
+        pitch = width * itemsize
+        if call.row_axis == PIXEL_ROWS:
+            write_planes(call, staging, pitch, filters, count, residual, y)
+            return
+        target, target_row = y, call.y_q
+        rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual_q
+        if call.row_axis == PIXEL_ROW:
+            rows, columns, ahead = 1, count, block_pixels * residual_size
+        elif call.row_axis == SPREAD:
+            target, target_row, rows, columns = staging, pitch, 1, count
+        elif call.row_axis == SINGLE:  # a number of y is no wider than a sum
+            target, target_row = staging, pitch
+        finish_rows(
+            call, staging, pitch, residual, call.residual_q, target, target_row, rows, columns,
+            ahead,
+        )  # fmt: skip
+        if call.row_axis == SPREAD:
+            run_part(call.kernels, SPREAD_ROW, y, staging, count)
+        if call.row_axis == SINGLE:
+            for pixel in range(count):
+                for k in range(filters):
+                    source = staging + pixel * pitch + k * size
+                    copy_element(y + pixel * call.y_q + k * call.y_k, source)
+
+    return write
+
+
+@functools.cache
+def make_add_residual(form):
+    """add_residual() for residuals that do not lie as y does."""
+    itemsize = storage.SIZES[form.sums]
+    read, write = storage.make_read(form.sums), storage.make_write(form.sums)
+    read_residual = storage.make_read(form.x)
+
+    @kernel()
+    def add_residual(call, staging, width, filters, count, residual):
+        """Add to `count` pixels in place, number by number."""
+        for pixel in range(count):
+            for k in range(filters):
+                at = staging + (pixel * width + k) * itemsize
+                added = residual + pixel * call.residual_q + k * call.residual_k
+                write(at, read(at) + read_residual(added))
+
+    return add_residual
+
+
+def store_tile(blob, staging, width, n0, p0, q0, k, filters):
+    """Template of the part that finishes a staging tile of filters k, k + 1, ... and writes it.
+
+    Rows and columns past the output's end are left behind.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    images, staged_rows, pitch = schedule.tile_extent(g, n0, p0, q0)
+    rows, columns = min(staged_rows, call.p_end - p0), min(pitch, call.q_end - q0)
+    follow = call.y_p == columns * call.y_q and call.residual_p == columns * call.residual_q
+    if columns == pitch == call.q_end and follow:
+        columns, rows = rows * columns, 1  # rows lie one behind the other: one long row
+    for image in range(images):
+        n = n0 + image
+        for row in range(rows):
+            p = p0 + row
+            at = staging + (image * staged_rows + row) * pitch * width * call.itemsize
+            residual = call.residual + n * call.residual_n + p * call.residual_p
+            residual += q0 * call.residual_q + k * call.residual_k
+            if call.adds_first:
+                add_residual(call, at, width, filters, columns, residual)  # noqa: F821, bound
+            y = call.y + n * call.y_n + p * call.y_p + q0 * call.y_q + k * call.y_k
+            write(call, at, width, filters, columns, residual, y)  # noqa: F821, bound
+
+
+SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
+
+
+@functools.cache
+def compile_store_tile(lanes, form):
+    """The part that stores staging tiles of numbers of `form`."""
+    name = f"store_tile_{lanes}x{form.x}_{form.sums}_{form.y}"
+    return compile_part(
+        SIGNATURE, store_tile, name, write=make_write(lanes, form),
+        add_residual=make_add_residual(form),
+    )  # fmt: skip

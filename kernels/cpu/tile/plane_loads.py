@@ -1,0 +1,258 @@
+"""Loads of planes: image rows into a buffer for each channel, zeros outside the image.
+
+The loads of a tile stand in a table, the same for every channel. Rows whose pixels lie together, or
+a few numbers apart, are copied (every step-th number of them), widened on the way; of many channels
+that lie together rows are transposed.
+"""
+
+import functools
+from typing import NamedTuple
+
+from llvmlite import ir
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
+from implicit_conv.kernels.cpu.runtime.table import (
+    GATHER_ROWS,
+    LOAD_ROWS,
+    TRANSPOSE_IN,
+    compile_emitted,
+    compile_part,
+    run_part,
+)
+from implicit_conv.kernels.cpu.sizes import LOAD_BYTES
+from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
+
+
+class Row(NamedTuple):
+    """One load: a row of `pixels`, those from `first` to `end` in the image, the others zero."""
+
+    source: int  # byte offsets from the channel's first pixel, and in the buffer
+    target: int
+    pixels: int
+    first: int
+    end: int
+
+
+def emit_loads(step, dtype, e, table, count, source, target, ahead):
+    """Execute `count` loads of the table for one channel; pixels of a row lie `step` numbers apart,
+    which are stored as `dtype`.
+
+    The next channel's rows, `ahead` bytes on, are prefetched.
+    """
+    builder, size = e.builder, storage.SIZES[dtype]
+    table, source, target = (builder.inttoptr(v, BYTES) for v in (table, source, target))
+
+    def every_step(parts):
+        """Numbers 0, step, 2 * step, ... of vectors that follow one another."""
+        numbers = range(0, step * e.lanes, step)
+        chosen = parts[0]
+        for i, part in enumerate(parts[1:], 1):
+            first = i * e.lanes
+            lanes = [n if i == 1 and n < first else lane for lane, n in enumerate(numbers)]
+            for lane, n in enumerate(numbers):
+                if first <= n < first + e.lanes:
+                    lanes[lane] = e.lanes + n - first
+            chosen = builder.shuffle_vector(chosen, part, ir.Constant(e.words, lanes))
+        return chosen
+
+    def load(index, _):
+        entry = e.at(table, builder.mul(index, i64(LOAD_BYTES)))
+        words = range(len(Row._fields))
+        row = Row(*(builder.load(e.pointer(e.at(entry, 8 * i), I64)) for i in words))
+        begin, end = (builder.mul(v, i64(step)) for v in (row.first, row.end))
+        end = builder.sub(end, i64(step - 1))  # what follows the last pixel may be past the array
+        from_, to = e.at(source, row.source), e.at(target, row.target)
+
+        def part(at, number):
+            """The numbers from at + number on; those outside the image are zero."""
+            first = builder.add(at, i64(number))
+            address = e.at(from_, builder.mul(first, i64(size)))
+            e.prefetch(e.at(address, ahead), 3)
+            inside = builder.and_(
+                e.below(builder.sub(end, at), number),
+                builder.not_(e.below(builder.sub(begin, at), number)),
+            )
+            if size >= 4:
+                return storage.load(e, dtype, address, inside)
+            whole = builder.and_(
+                builder.icmp_signed("<=", begin, first),
+                builder.icmp_signed("<=", builder.add(first, i64(e.lanes)), end),
+            )
+            with builder.if_else(whole) as (plain, edge):  # not every CPU has masks of 16 bits
+                with plain:
+                    loaded = storage.load(e, dtype, address), builder.block
+                with edge:
+                    masked = storage.load(e, dtype, address, inside), builder.block
+            value = builder.phi(e.vector)
+            value.add_incoming(*loaded)
+            value.add_incoming(*masked)
+            return value
+
+        def vector(pixel, _):
+            at = builder.mul(pixel, i64(step))
+            pixels = every_step([part(at, i * e.lanes) for i in range(step)])
+            e.store(pixels, e.at(to, builder.mul(pixel, i64(e.itemsize))))  # rows: whole vectors
+            return []
+
+        e.loop(row.pixels, e.lanes, [], vector)
+        return []
+
+    e.loop(count, 1, [], load)
+
+
+def load_rows(table, count, source, target, ahead):
+    """Template of the part that executes loads."""
+    body(table, count, source, target, ahead)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_load_rows(step, lanes, form):
+    """The part that executes the loads of one channel, of pixels `step` numbers apart."""
+    itemsize = storage.SIZES[form.buffer]
+
+    def emit_part(builder, values):
+        emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), *values)
+
+    signature = types.void(*[types.int64] * 5)
+    return compile_emitted(signature, load_rows, f"load_rows_{step}_{lanes}x{form.x}", emit_part)
+
+
+@kernel()
+def phase_bytes(call, g):
+    """Of one phase buffer of a row: whole vectors."""
+    return schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+
+
+def gather_rows(blob, table, count, source, target):
+    """Template of the part that does the same for any strides of x, number by number."""
+    call, g = fields(blob).call, fields(blob).geometry
+    for index in range(count):
+        entry = table + index * LOAD_BYTES
+        from_, to = source + memory.read(entry), target + memory.read(entry + 8)
+        first, end = memory.read(entry + 24), memory.read(entry + 32)
+        memory.zero(to, memory.read(entry + 16) * call.itemsize)
+        for i in range(first, end):
+            at = from_ + i * g.step_w * call.x_w
+            move_element(to + i * call.itemsize, at)  # noqa: F821, bound
+
+
+@functools.cache
+def compile_gather_rows(form):
+    """The part that gathers rows of numbers of `form`."""
+    signature = types.void(BLOB_POINTER, *[types.int64] * 4)
+    move_element = storage.make_move_element(form.x, form.buffer)
+    name = f"gather_rows_{form.x}_{form.buffer}"
+    return compile_part(signature, gather_rows, name, move_element=move_element)
+
+
+@kernel()
+def follows(call, g, entry):
+    """Whether the pixels of this load lie behind those of the one before, in x and in the buffer,
+    all of them in the image; that one then takes them over.
+    """
+    before = entry - LOAD_BYTES
+    pixels, more = memory.read(before + 16), memory.read(entry + 16)
+    step = pixels * g.step_w * call.x_w
+    lies = memory.read(before) + step == memory.read(entry)
+    lies = lies and memory.read(before + 8) + pixels * call.itemsize == memory.read(entry + 8)
+    for at, count in ((before, pixels), (entry, more)):
+        lies = lies and memory.read(at + 24) == 0 and memory.read(at + 32) == count
+    if lies:
+        memory.write(before + 16, pixels + more)
+        memory.write(before + 32, pixels + more)
+    return lies
+
+
+def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address):
+    """Template of the part that writes how many loads a tile has for a channel, and their table.
+
+    To a schedule whose loads take several channels, `together` of them are one load.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    _, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    phase = columns * call.itemsize if call.long_rows else phase_bytes(call, g)
+    w, count = q0 * g.stride_w - g.pad_w, 0
+    for b in range(g.phases_w):
+        offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
+        pixels = schedule.column_pixels(g, columns) + halo
+        first, end = schedule.valid_pixels(w + offset, g.W, g.step_w, pixels)
+        for a in range(g.phases_h):
+            first_h, first_row = schedule.first_row(g, p0, a), schedule.buffer_row(g, a, 0)
+            for i in range(rows + schedule.row_halo(g, a)):
+                if not schedule.row_needed(g, i, rows, a):
+                    continue
+                h, row = first_h + i * g.stride_h, first_row + i
+                entry = address + 8 + count * LOAD_BYTES
+                source = n0 * call.x_n + h * call.x_h + (w + offset) * call.x_w
+                memory.write(entry, source)
+                memory.write(entry + 8, (row * g.phases_w + b) * phase)
+                inside = 0 <= h < g.H
+                memory.write(entry + 16, pixels)
+                memory.write(entry + 24, first if inside else 0)
+                memory.write(entry + 32, end if inside else 0)
+                if not (call.long_rows and count > 0 and follows(call, g, entry)):
+                    count += 1
+                for c in range(first_channel, end_channel, together):
+                    index, size = row * g.phases_w + b, pixels * together * call.itemsize
+                    where = (n0, h, w, c)
+                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)  # noqa: F821
+    memory.write(address, count)
+
+
+@functools.cache
+def compile_write_loads(recording=False):
+    """The part that writes the table of a tile's loads."""
+    signature = types.void(BLOB_POINTER, *[types.int64] * 7)
+    name = f"write_loads{'_recording' if recording else ''}"
+    return compile_part(signature, write_loads, name, record=recorder(recording))
+
+
+@kernel()
+def load_plane(blob, table, c, buffer):
+    """Producer: the loads of a tile for channel c."""
+    call = fields(blob).call
+    count, source = memory.read(table), call.x + c * call.x_c
+    if call.x_w == call.x_apart:
+        run_part(call.kernels, LOAD_ROWS, table + 8, count, source, buffer, call.x_c)
+    else:
+        run_part(call.kernels, GATHER_ROWS, blob, table + 8, count, source, buffer)
+
+
+def load_planes(blob, table, c, buffer, plane):
+    """Template of the part that executes a tile's loads for the `g.C` channels from c on.
+
+    Channels lie together in x; their planes are `plane` bytes apart in the buffer.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    step, size = g.step_w * call.x_w, call.itemsize
+    for index in range(memory.read(table)):
+        entry = table + 8 + index * LOAD_BYTES
+        source, to = call.x + c * size + memory.read(entry), buffer + memory.read(entry + 8)
+        first, end = memory.read(entry + 24), memory.read(entry + 32)
+        for i in range(g.C):
+            memory.zero(to + i * plane, first * size)
+            memory.zero(to + i * plane + end * size, (memory.read(entry + 16) - end) * size)
+        for w in range(first, end, lanes):  # noqa: F821, bound
+            for i in range(0, g.C, lanes):  # noqa: F821, bound
+                transpose_block(  # noqa: F821, bound
+                    call.kernels, 1, source + w * step + i * size, step,
+                    to + w * size + i * plane, plane,
+                    min(lanes, end - w), min(lanes, g.C - i),  # noqa: F821, bound
+                )  # fmt: skip
+
+
+@functools.cache
+def compile_load_planes(lanes, form):
+    """The part that loads channels-last tiles of numbers of `form`."""
+    return compile_part(
+        types.void(BLOB_POINTER, *[types.int64] * 4), load_planes,
+        f"load_planes_{lanes}x{form.x}", lanes=lanes,
+        transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
+    )  # fmt: skip

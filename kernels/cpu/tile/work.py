@@ -1,0 +1,48 @@
+"""Work items: what launchable operators have in common when they take one up."""
+
+import numpy as np
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.table import compile_part
+
+
+@kernel()
+def tile_and_panels(call, g, item):
+    """(group, origin of the load tile, first panel, end of its panels) of a work item.
+
+    Items count chunks of panels fastest, then load tiles, then groups.
+    """
+    panels, tiles = schedule.panel_count(g), schedule.tile_count(g)
+    chunks = schedule.ceil_div(panels, call.chunk)
+    first = item % chunks * call.chunk
+    tile, group = item // chunks % tiles, item // (chunks * tiles)
+    return group, schedule.tile_origin(g, tile), first, min(first + call.chunk, panels)
+
+
+@kernel()
+def bounds(call):
+    """(low, high) that a microkernel clamps its sums to; infinite where the staging tile finishes
+    them.
+    """
+    if call.clamps:
+        return memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
+    return -np.inf, np.inf
+
+
+def every_item(blob, thread):
+    """Template of the launchable operators: items are (group, load tile, chunk of panels)."""
+    call, g = fields(blob).call, fields(blob).geometry
+    scratch = call.scratch + thread * call.scratch_bytes
+    item = next_item(blob)
+    while item < call.items:
+        group, origin, first, end = tile_and_panels(call, g, item)
+        run_item(blob, group, origin, first, end, scratch)  # noqa: F821, bound
+        item = next_item(blob)
+
+
+def compile_operator(name, run_item):
+    """The compiled operator whose work items are executed by `run_item`."""
+    return compile_part(ENTRY, every_item, name, run_item=run_item)

@@ -1,0 +1,1 @@
+"""Winograd F(m x m, 3x3): transforms around implicit GEMM's microkernels."""

@@ -1,0 +1,1 @@
+"""GPU kernels (Numba-CUDA) and their PTX instructions, one function each."""

@@ -1,0 +1,67 @@
+"""What one tensor copy delivers, byte by byte: a probe of walks, fills, swizzles and maps.
+
+One warp: a lane issues the copy named by the factory, all lanes wait, then shared memory goes to y.
+The copy's operands travel in Call's strides:
+
+    x_n, x_h, x_w, x_c    coordinates n, h, w, c
+    w_r, w_s              im2col: offsets of h and w; im2col::w and ::w::128: halo and w_offset
+    a_load                bytes delivered, a multiple of 16
+"""
+
+import functools
+
+from implicit_conv.kernels.gpu import blob, gmem, mbarrier, smem, tma, warp
+from implicit_conv.kernels.gpu.ptx import device, shared_base
+
+MODES = ("im2col", "w", "w128")
+THREADS = 32
+BARRIER_BYTES = 1024  # the barrier comes first; data begin where swizzle patterns repeat
+
+smem_base = shared_base()
+
+
+@functools.cache
+def make_dump(mode):
+    """The kernel for copies of `mode`; its one argument is the params blob."""
+
+    @device
+    def load_tap(params, at, barrier):
+        c = params.call
+        tma.load_im2col(
+            at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_s, c.w_r
+        )
+
+    @device
+    def load_row(params, at, barrier):
+        c = params.call
+        tma.load_im2col_w(
+            at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s
+        )
+
+    @device
+    def load_row_128(params, at, barrier):
+        c = params.call
+        tma.load_im2col_w128(
+            at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s
+        )
+
+    load = {"im2col": load_tap, "w": load_row, "w128": load_row_128}[mode]
+
+    def dump(argument):
+        params, barrier, lane = blob.unpack(argument), smem_base(), warp.lane()
+        call = params.call
+        mbarrier.init(barrier, 1, lane == 0)
+        mbarrier.fence_init()
+        warp.sync()
+        if warp.elect():
+            mbarrier.arrive_expect_tx(barrier, call.a_load)
+            load(params, barrier + BARRIER_BYTES, barrier)
+        warp.sync()
+        mbarrier.wait(barrier, 0)
+        for first in range(0, call.a_load, 16 * THREADS):
+            at = first + 16 * lane
+            inside = at < call.a_load
+            a, b, c, d = smem.load16(barrier + BARRIER_BYTES + at * inside)
+            gmem.store16(call.y + at, a, b, c, d, inside)
+
+    return dump

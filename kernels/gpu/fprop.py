@@ -1,0 +1,121 @@
+"""fprop on NVIDIA GPUs.
+
+GEMM mapping: A = activation, gemm_m = N*P*Q, by (n, p, q), or for im2col::w by (p, n, slot);
+B = filter, gemm_n = K; C = output; gemm_k = R*S*C.
+
+One schedule and two rings for every kernel: ring A holds activation loads, ring B the filter of one
+tap.
+
+    producer warps                                consumer warps
+    for load of the tile:                         for load of the tile:
+        A: wait empty, load all phase buffers         A: wait full
+        for tap of the load:                          for tap of the load:
+            B: wait empty, load the filter                B: wait full
+                                                          acc += A[phase buffer, shifted rows] x B
+                                                          B: release
+                                                      A: release
+                                                  epilogue -> y
+
+Three producers (tensor copies, cp.async, elements; producer.py) and three consumers (mma.sync,
+wgmma, fma; consumer.py) meet only in the rings.
+"""
+
+import functools
+
+import numpy as np
+
+from implicit_conv.kernels import schedule as plain_schedule
+from implicit_conv.kernels.gpu import blob, mbarrier, raster, ring, views, warp
+from implicit_conv.kernels.gpu.consumer import make_multiply, make_warp_origin
+from implicit_conv.kernels.gpu.epilogue import make_store_tile
+from implicit_conv.kernels.gpu.producer import make_producer
+from implicit_conv.kernels.gpu.ptx import device, device_module, shared_base
+from implicit_conv.kernels.gpu.variant import CHUNK_ROWS, STAGING_PITCH
+
+schedule = device_module(plain_schedule)
+smem_base = shared_base()
+
+STAGING_BYTES = CHUNK_ROWS * STAGING_PITCH  # of one warp
+# Registers of a thread of three warpgroups: at launch, then of the two that consume and of the one
+# that produces. What one claims the others must have given back, or it waits for ever: the pool is
+# what the block was launched with, 64 K / 384 threads rounded down to a multiple of 8, no more.
+REGISTER_THREADS, LAUNCH_REGISTERS = 384, 168
+CONSUMER_REGISTERS, PRODUCER_REGISTERS = 216, 72
+assert 2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS <= 3 * LAUNCH_REGISTERS
+
+
+@functools.cache
+def make_fprop(v):
+    """The kernel of variant `v`; its one argument is the params blob."""
+    consume, produce = make_consumer(v), make_producer(v)
+    start_consumer, start_producer = make_register_split(v)
+    consumer_warps, arrivals = v.consumer_warps, v.arrivals
+    fence_init = mbarrier.fence_init if v.producer == "tma" else device(lambda: None)
+    write_views = views.write if v.wide else device(lambda g, call, table, row_bytes: None)
+    row_bytes = v.row_bytes
+
+    def fprop(argument):
+        params, base = blob.unpack(argument), smem_base()
+        call = params.call
+        index, lane = warp.index(), warp.lane()
+        barriers = base + call.barriers_at
+        a_ring = ring.Ring(barriers, base + call.a_at, call.a_stage, call.a_stages)
+        barriers += ring.STAGE_BARRIERS_BYTES * call.a_stages
+        b_ring = ring.Ring(barriers, base + call.b_at, call.b_stage, call.b_stages)
+        if index == 0:
+            ring.init(a_ring, arrivals, consumer_warps, lane)
+            ring.init(b_ring, arrivals, consumer_warps, lane)
+            fence_init()
+            write_views(params.geometry, call, base + call.views_at, row_bytes)
+        warp.sync_block()
+        if index < consumer_warps:
+            start_consumer()
+            consume(params, base, a_ring, b_ring, index)
+        else:
+            start_producer()
+            produce(params, base, a_ring, b_ring, index - consumer_warps)
+
+    return fprop
+
+
+@functools.cache
+def make_consumer(v):
+    """The consumer's role: a warp's part of each tile, from both rings into y."""
+    wide = v.wide
+    multiply, warp_origin, store_tile = make_multiply(v), make_warp_origin(v), make_store_tile(v)
+    zeros = (np.float32(0),) * v.accumulators
+    view_offset = views.tap_offset if wide else device(lambda table, tap: 0)
+
+    @device
+    def consume(params, base, a_ring, b_ring, index):
+        g, call, lane = params.geometry, params.call, warp.lane()
+        row, column = warp_origin(index)
+        staging = base + call.staging_at + index * STAGING_BYTES
+        a, a_parity, b, b_parity = 0, 0, 0, 0
+        tile = warp.block()
+        while tile < call.tiles:
+            group, tile_m, panel = raster.tile_at(call, tile)
+            _, p, _ = schedule.gemm_m_pixel(g, wide, tile_m, 0)
+            acc = zeros
+            for _ in range(schedule.load_count(g, wide, p)):
+                ring.wait_full(a_ring, a, a_parity)
+                for tap in range(schedule.load_taps(g, wide)):
+                    view = ring.address(a_ring, a) + view_offset(base + call.views_at, tap)
+                    ring.wait_full(b_ring, b, b_parity)
+                    acc = multiply(acc, view, ring.address(b_ring, b), row, column, lane)
+                    ring.release(b_ring, b, lane)
+                    b, b_parity = ring.advance(b_ring, b, b_parity)
+                ring.release(a_ring, a, lane)
+                a, a_parity = ring.advance(a_ring, a, a_parity)
+            store_tile(params, staging, (group, tile_m, panel), row, column, lane, acc)
+            tile += warp.blocks()
+
+    return consume
+
+
+def make_register_split(v):
+    """(start_consumer, start_producer): who needs many registers takes them from who needs few."""
+    nothing = device(lambda: None)
+    if v.consumer != "wgmma" or v.threads != REGISTER_THREADS:
+        return nothing, nothing
+    return warp.claim_registers(CONSUMER_REGISTERS), warp.keep_registers(PRODUCER_REGISTERS)

@@ -1,0 +1,81 @@
+"""Hooks: global memory by element and by 16 bytes, and the conversions between its types and
+float32.
+
+Elements are handled as their bits. A predicate that does not hold reads zero and writes nothing.
+"""
+
+from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+
+PREDICATE = "{ .reg .pred p; setp.ne.b32 p, $%d, 0; "
+
+
+@instructions
+def load(itemsize):
+    """``ld.global.nc``: the bits of an element of 2 or 4 bytes, or zero.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    if itemsize == 4:
+        text = "mov.b32 $0, 0; @p ld.global.nc.b32 $0, [$1]; }"
+    else:
+        text = ".reg .b16 h; mov.b16 h, 0; @p ld.global.nc.b16 h, [$1]; cvt.u32.u16 $0, h; }"
+    return "address predicate", Asm(PREDICATE % 2 + text, "lr", "r")
+
+
+@instructions
+def store(itemsize):
+    """``st.global``: the bits of an element of 2 or 4 bytes.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    if itemsize == 4:
+        text = "@p st.global.b32 [$0], $1; }"
+    else:
+        text = ".reg .b16 h; cvt.u16.u32 h, $1; @p st.global.b16 [$0], h; }"
+    return "address bits predicate", Asm(PREDICATE % 2 + text, "lrr")
+
+
+@instruction(PREDICATE % 5 + "@p st.global.v4.b32 [$0], {$1, $2, $3, $4}; }", "lrrrrr")
+def store16(address, a, b, c, d, predicate):
+    """``st.global.v4``: 16 bytes, aligned to 16.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instructions
+def to_float(dtype):
+    """``cvt.f32``: the float32 of an element's bits, exactly.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    text = {
+        "float32": "mov.b32 $0, $1;",
+        "bfloat16": "{ .reg .b32 t; shl.b32 t, $1, 16; mov.b32 $0, t; }",
+        "float16": "{ .reg .b16 h; cvt.u16.u32 h, $1; cvt.f32.f16 $0, h; }",
+    }[dtype]
+    return "bits", Asm(text, "r", "f", memory=False)
+
+
+@instructions
+def from_float(dtype):
+    """``cvt.rn``: the bits of the element nearest to a float32.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    text = {
+        "float32": "mov.b32 $0, $1;",
+        "bfloat16": "{ .reg .b16 h; cvt.rn.bf16.f32 h, $1; cvt.u32.u16 $0, h; }",
+        "float16": "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }",
+    }[dtype]
+    return "value", Asm(text, "f", "r", memory=False)
+
+
+@instruction(
+    "{ .reg .pred p; setp.ne.b32 p, $3, 0; selp.f32 $0, $1, $2, p; }", "ffr", "f", memory=False
+)
+def select(a, b, predicate):
+    """``selp.f32``: a where the predicate holds, else b.
+
+    PTX ISA 9.7.7, sm_80.
+    """

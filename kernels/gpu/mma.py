@@ -1,0 +1,147 @@
+"""Hooks: matrix instructions, and the multiply-adds of plain float32.
+
+An accumulator of tiles_m x tiles_n tiles of 16 x 8 is a tuple; value 4 * (m * tiles_n + n) + j of
+lane l stands in row ``l / 4 + 8 * (j / 2)`` and column ``2 * (l % 4) + j % 2`` of tile (m, n).
+wgmma's rows are those of a warp's 16 of 64, so all forms share it (PTX ISA 9.7.14 and 9.7.15).
+"""
+
+from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+
+SHORT = {"bfloat16": "bf16", "float16": "f16"}
+
+# the constant part of a K-major shared-memory descriptor: LBO 1 (unused), SBO 8 rows, swizzle mode
+DESCRIPTOR = {128: 0x4000_0040_0001_0000, 64: 0x8000_0020_0001_0000}
+
+
+def _list(first, count):
+    return "{" + ", ".join(f"${first + i}" for i in range(count)) + "}"
+
+
+@instructions
+def multiply(dtype, tiles_m, tiles_n):
+    """``mma.sync.aligned.m16n8k16`` over all tiles: acc + a x b.
+
+    a holds 4 registers a tile of 16 rows, b 2 registers a tile of 8 columns; bfloat16 or float16.
+
+    PTX ISA 9.7.14, PTX 7.0, sm_80.
+    """
+    kind, count = SHORT[dtype], 4 * tiles_m * tiles_n
+    a, b = 2 * count, 2 * count + 4 * tiles_m
+    lines = []
+    for m in range(tiles_m):
+        for n in range(tiles_n):
+            acc = _list(4 * (m * tiles_n + n), 4)
+            lines.append(
+                f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 "
+                f"{acc}, {_list(a + 4 * m, 4)}, {_list(b + 2 * n, 2)}, {acc};"
+            )
+    operands = (("f", count), ("r", 4 * tiles_m), ("r", 2 * tiles_n))
+    asm = Asm("\n".join(lines), operands, (("f", count),), tied=1, memory=False)
+    return "acc a b", asm
+
+
+@instructions
+def multiply_tf32():
+    """``mma.sync.aligned.m16n8k8`` of tf32: one tile, acc + a x b.
+
+    PTX ISA 9.7.14, PTX 7.0, sm_80.
+    """
+    acc, a, b = _list(0, 4), _list(8, 4), _list(12, 2)
+    text = f"mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {acc}, {a}, {b}, {acc};"
+    return "acc a b", Asm(text, (("f", 4), ("r", 4), ("r", 2)), (("f", 4),), tied=1, memory=False)
+
+
+@instructions
+def multiply_float(tiles_m, tiles_n):
+    """``fma.rn.f32`` over the same accumulator, four elements of gemm_k deep.
+
+    a holds float32 [tile][row l / 4, then + 8][4 of gemm_k], b two tuples [tile][4 of gemm_k], of
+    columns 2 * (l % 4) and the next.
+
+    PTX ISA 9.7.3, sm_80.
+    """
+    count = 4 * tiles_m * tiles_n
+    a = 2 * count
+    b = (a + 8 * tiles_m, a + 8 * tiles_m + 4 * tiles_n)
+    lines = [
+        f"fma.rn.f32 ${acc}, ${a + 4 * (2 * m + j // 2) + k}, ${b[j % 2] + 4 * n + k}, ${acc};"
+        for k in range(4)
+        for m in range(tiles_m)
+        for n in range(tiles_n)
+        for j in range(4)
+        for acc in (4 * (m * tiles_n + n) + j,)
+    ]
+    operands = (("f", count), ("f", 8 * tiles_m), ("f", 4 * tiles_n), ("f", 4 * tiles_n))
+    asm = Asm("\n".join(lines), operands, (("f", count),), tied=1, memory=False)
+    return "acc a b_even b_odd", asm
+
+
+def _wgmma(dtype, columns, steps, b, a_of):
+    """The block of one stage: fence, `steps` wgmma along gemm_k, commit, wait."""
+    kind, acc = SHORT[dtype], _list(0, columns // 2)
+    tail = "p, 1, 1, 0" if a_of(0).startswith("{") else "p, 1, 1, 0, 0"
+    lines = ["{ .reg .pred p; .reg .b64 a, b; setp.ne.b32 p, 1, 0;", "wgmma.fence.sync.aligned;"]
+    for step in range(steps):
+        lines.append(f"add.s64 b, ${b}, {2 * step};")
+        if a_of(step).startswith("$"):
+            lines.append(f"add.s64 a, {a_of(step)}, {2 * step};")
+        operand = a_of(step) if a_of(step).startswith("{") else "a"
+        lines.append(
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
+            f"{acc}, {operand}, b, {tail};"
+        )
+    lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 0; }"]
+    return "\n".join(lines)
+
+
+@instructions
+def wgmma_registers(dtype, columns, steps):
+    """``wgmma.mma_async.m64nNk16`` `steps` times, A in registers, B by descriptor.
+
+    One asm block (wgmma.fence, the steps, commit_group, wait_group 0), since ptxas serialises wgmma
+    whose registers other code touches in between. A holds 4 registers a step, in mma.sync's
+    fragments.
+
+    PTX ISA 9.7.15, PTX 8.0, sm_90a.
+    """
+    count = columns // 2
+    a = 2 * count
+    text = _wgmma(dtype, columns, steps, a + 4 * steps, lambda step: _list(a + 4 * step, 4))
+    operands = (("f", count), ("r", 4 * steps), "l")
+    return "acc a b", Asm(text, operands, (("f", count),), "sm_90a", tied=1)
+
+
+@instructions
+def wgmma_descriptors(dtype, columns, steps):
+    """As `wgmma_registers`, with A by descriptor too; it starts at a multiple of 8 rows.
+
+    sm_90a.
+    """
+    count = columns // 2
+    text = _wgmma(dtype, columns, steps, 2 * count + 1, lambda step: f"${2 * count}")
+    return "acc a b", Asm(text, (("f", count), "l", "l"), (("f", count),), "sm_90a", tied=1)
+
+
+@instruction("wgmma.fence.sync.aligned;", target="sm_90a")
+def wgmma_fence():
+    """``wgmma.fence``: registers written before are wgmma's to read.
+
+    PTX ISA 9.7.15, PTX 8.0, sm_90a.
+    """
+
+
+@instruction("wgmma.commit_group.sync.aligned;", target="sm_90a")
+def wgmma_commit():
+    """``wgmma.commit_group``: the wgmma so far make a group.
+
+    PTX ISA 9.7.15, PTX 8.0, sm_90a.
+    """
+
+
+@instructions
+def wgmma_wait(groups):
+    """``wgmma.wait_group``: at most `groups` groups are still under way.
+
+    PTX ISA 9.7.15, PTX 8.0, sm_90a.
+    """
+    return "", Asm(f"wgmma.wait_group.sync.aligned {groups};", target="sm_90a")

@@ -1,0 +1,234 @@
+"""Producers: fill the stages of both rings, in the order in which the consumer reads them.
+
+    for tile of this block:
+        for load of the tile:                    # filter row [x filter column] x channel block
+            ring A: wait empty -> load activation (every phase buffer) -> full
+            for tap of the load:
+                ring B: wait empty -> load filter -> full
+
+A stage holds rows of `row_bytes`, one pixel or filter each, 16-byte chunks swizzled as TMA does it.
+"""
+
+import functools
+
+from implicit_conv.kernels import schedule as plain_schedule
+from implicit_conv.kernels import walk as plain_walk
+from implicit_conv.kernels.gpu import cp_async, gmem, mbarrier, raster, ring, smem, tma, views, warp
+from implicit_conv.kernels.gpu.ptx import device, device_module
+
+schedule = device_module(plain_schedule)
+walk = device_module(plain_walk)
+
+NOWHERE = -(
+    1 << 30
+)  # the first image row of a gemm_m row past the last: outside for every filter tap
+ROW_ENTRY = 16  # bytes of a row table's entry: image, first row, first column
+TABLE_BARRIER = 1  # named barrier of the producer warps
+
+
+@functools.cache
+def make_producer(v):
+    """The producer's role for variant `v`: produce(params, base, a_ring, b_ring, producer)."""
+    return make_tensor_producer(v) if v.producer == "tma" else make_thread_producer(v)
+
+
+@functools.cache
+def make_tensor_producer(v):
+    """One lane issues tensor copies."""
+    wide, tile_n, tile_c = v.wide, v.tile_n, v.tile_c
+    load_activation = make_load_activation(v)
+
+    @device
+    def load_filter(params, stage, barrier, panel, r, s, c):
+        taps = r * params.geometry.S + s
+        tma.load_tile_3d(stage, params.filter_map, c, taps, panel * tile_n, barrier)
+
+    @device
+    def produce(params, base, a_ring, b_ring, producer):
+        g, call = params.geometry, params.call
+        if producer != 0 or not warp.elect():
+            return
+        table = base + call.views_at
+        a, a_parity, b, b_parity = 0, 0, 0, 0
+        tile = warp.block()
+        while tile < call.tiles:
+            _, tile_m, panel = raster.tile_at(call, tile)
+            n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, 0)
+            first, end = schedule.load_rows(g, wide, p)
+            for r in range(first, end):
+                for s in range(0, g.S, schedule.load_taps(g, wide)):
+                    for c in range(0, g.C, tile_c):
+                        full = ring.full(a_ring, a)
+                        ring.wait_empty(a_ring, a, a_parity)
+                        mbarrier.arrive_expect_tx(full, call.a_load)
+                        stage = ring.address(a_ring, a)
+                        load_activation(params, table, stage, full, n, p, q, r, s, c)
+                        a, a_parity = ring.advance(a_ring, a, a_parity)
+                        for tap in range(s, s + schedule.load_taps(g, wide)):
+                            full = ring.full(b_ring, b)
+                            ring.wait_empty(b_ring, b, b_parity)
+                            mbarrier.arrive_expect_tx(full, call.b_load)
+                            load_filter(params, ring.address(b_ring, b), full, panel, r, tap, c)
+                            b, b_parity = ring.advance(b_ring, b, b_parity)
+            tile += warp.blocks()
+
+    return produce
+
+
+@functools.cache
+def make_load_activation(v):
+    """The tensor copies of one activation load."""
+
+    @device
+    def load_tap(params, table, stage, barrier, n, p, q, r, s, c):
+        g = params.geometry
+        w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h
+        offset_w, offset_h = s * g.dilation_w, r * g.dilation_h
+        tma.load_im2col(stage, params.activation_map, c, w, h, n, barrier, offset_w, offset_h)
+
+    @device
+    def load_row(params, table, stage, barrier, n, p, q, r, s, c):
+        g, map = params.geometry, params.activation_map
+        w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
+        for b in range(g.phases_w):
+            halo, offset, at = views.buffer_load(g, table, b)
+            tma.load_im2col_w(stage + at, map, c, w, h, n, barrier, halo, offset)
+
+    @device
+    def load_permuted(params, table, stage, barrier, n, p, q, r, s, c):
+        """The map's H is the batch and its N the image row: W carries to the next image."""
+        g, map = params.geometry, params.activation_map
+        w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
+        for b in range(g.phases_w):
+            _, offset, at = views.buffer_load(g, table, b)
+            tma.load_im2col(stage + at, map, c, w, n, h, barrier, offset, 0)
+
+    if not v.wide:
+        return load_tap
+    return load_permuted if v.permuted else load_row
+
+
+@functools.cache
+def make_thread_producer(v):
+    """128 threads compute addresses; any layout, stride, group and alignment of x and w.
+
+    Each gemm_m row's pixel is found once a tile and kept in a row table. Thread t copies chunk
+    t % chunks of every (128 / chunks)-th row.
+    """
+    tile_n, tile_m, tile_c = v.tile_n, v.tile_m, v.tile_c
+    itemsize, row_bytes = v.itemsize, v.row_bytes
+    chunks = row_bytes // 16
+    threads = 32 * v.producer_warps
+    rows_at_once = threads // chunks
+    per_chunk = 16 // itemsize
+    mask = plain_walk.swizzle_mask(row_bytes)
+    copy_chunk, finish = make_copy_chunk(v)
+
+    @device
+    def write_row_table(g, table, tile_m_index, thread):
+        for first in range(0, tile_m, threads):
+            row = first + thread
+            n, p, q = schedule.gemm_m_pixel(g, 0, tile_m_index, row)
+            outside = NOWHERE * (1 - schedule.gemm_m_kept(g, n, q))
+            h, w = p * g.stride_h - g.pad_h + outside, q * g.stride_w - g.pad_w
+            smem.store16(table + row * ROW_ENTRY, n, h, w, 0)
+
+    @device
+    def load_activation(g, call, table, stage, group, r, s, c, thread):
+        chunk = thread % chunks
+        channel = c + chunk * per_chunk
+        source = call.x + (group * g.C + channel) * call.x_c
+        for first in range(0, tile_m, rows_at_once):
+            row = first + thread // chunks
+            n, h, w, _ = smem.load16(table + row * ROW_ENTRY)
+            h, w = h + r * g.dilation_h, w + s * g.dilation_w
+            inside = (h >= 0) & (h < g.H) & (w >= 0) & (w < g.W)
+            at = source + n * call.x_n + h * call.x_h + w * call.x_w
+            to = walk.swizzle(stage + row * row_bytes + chunk * 16, mask)
+            copy_chunk(to, at, call.x, call.x_c, (g.C - channel) * inside)
+
+    @device
+    def load_filter(g, call, stage, group, panel, r, s, c, thread):
+        chunk = thread % chunks
+        channel = c + chunk * per_chunk
+        source = call.w + r * call.w_r + s * call.w_s + channel * call.w_c
+        for first in range(0, tile_n, rows_at_once):
+            row = first + thread // chunks
+            k = panel * tile_n + row
+            at = source + (group * g.K + k) * call.w_k
+            to = walk.swizzle(stage + row * row_bytes + chunk * 16, mask)
+            copy_chunk(to, at, call.w, call.w_c, (g.C - channel) * (k < g.K))
+
+    @device
+    def produce(params, base, a_ring, b_ring, producer):
+        g, call = params.geometry, params.call
+        thread = producer * 32 + warp.lane()
+        table = base + call.rows_at
+        a, a_parity, b, b_parity = 0, 0, 0, 0
+        tile = warp.block()
+        while tile < call.tiles:
+            group, tile_m_index, panel = raster.tile_at(call, tile)
+            warp.sync_named(TABLE_BARRIER, threads)  # all have read the last tile's table
+            write_row_table(g, table, tile_m_index, thread)
+            warp.sync_named(TABLE_BARRIER, threads)
+            for r in range(g.R):
+                for s in range(g.S):
+                    for block in range(schedule.block_count(g)):  # without channels, one of zeros
+                        c = block * tile_c
+                        ring.wait_empty(a_ring, a, a_parity)
+                        stage = ring.address(a_ring, a)
+                        load_activation(g, call, table, stage, group, r, s, c, thread)
+                        finish(ring.full(a_ring, a))
+                        a, a_parity = ring.advance(a_ring, a, a_parity)
+                        ring.wait_empty(b_ring, b, b_parity)
+                        stage = ring.address(b_ring, b)
+                        load_filter(g, call, stage, group, panel, r, s, c, thread)
+                        finish(ring.full(b_ring, b))
+                        b, b_parity = ring.advance(b_ring, b, b_parity)
+            tile += warp.blocks()
+
+    return produce
+
+
+@functools.cache
+def make_copy_chunk(v):
+    """(copy_chunk, finish): how 16 bytes of a row come in, and how a thread reports that its own
+    have.
+
+    copy_chunk(to, at, valid address, element step, elements): elements past the count are zero.
+    """
+    itemsize = v.itemsize
+    load = gmem.load(itemsize)
+
+    @device
+    def copy_async(to, at, base, step, count):
+        """For a 16-byte aligned source: a chunk is read whole or not at all."""
+        present = count > 0
+        cp_async.copy16(to, base + (at - base) * present, 16 * present)
+
+    @device
+    def word(at, step, count, element):
+        """Four bytes of the chunk, from its element-th element on."""
+        bits = load(at + element * step, element < count)
+        if itemsize == 4:
+            return bits
+        return bits | load(at + (element + 1) * step, element + 1 < count) << 16
+
+    @device
+    def copy_elements(to, at, base, step, count):
+        """For any source: element by element through registers, the slower path."""
+        smem.store16(
+            to,
+            word(at, step, count, 0),
+            word(at, step, count, 4 // itemsize),
+            word(at, step, count, 8 // itemsize),
+            word(at, step, count, 12 // itemsize),
+        )
+
+    @device
+    def finish_elements(barrier):
+        mbarrier.arrive(barrier, 1)
+
+    if v.producer == "cp_async":
+        return copy_async, cp_async.arrive
+    return copy_elements, finish_elements

@@ -1,0 +1,86 @@
+"""Hooks: shared memory by address, as the generic proxy reads and writes it."""
+
+from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+
+
+@instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "rrrrr")
+def store16(address, a, b, c, d):
+    """``st.shared.v4``: 16 bytes, aligned to 16.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "r", (("i", 4),))
+def load16(address):
+    """``ld.shared.v4``: four int32.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instructions
+def store_tiles(tiles, pitch):
+    """``st.shared.v2.f32``: accumulator tiles of 16 x 8, side by side in rows `pitch` bytes apart.
+
+    `address` is this lane's: row l / 4, column 2 * (l % 4).
+
+    sm_80.
+    """
+    at = 4 * tiles
+    lines = [
+        f"st.shared.v2.f32 [$0+{32 * tile + 8 * pitch * half}], {{${first}, ${first + 1}}};"
+        for tile in range(tiles)
+        for half in range(2)
+        for first in (1 + 4 * tile + 2 * half,)
+    ]
+    return "address values", Asm("\n".join(lines), ("r", ("f", at)))
+
+
+@instruction("ld.shared.f32 $0, [$1];", "r", "f")
+def load_float(address):
+    """``ld.shared``: one float32.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instructions
+def load_quads(count, step):
+    """``ld.shared.v4`` `count` times, `step` bytes apart: 4 * count float32.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    at = 4 * count
+    text = "\n".join(
+        f"ld.shared.v4.f32 {{${4 * i}, ${4 * i + 1}, ${4 * i + 2}, ${4 * i + 3}}}, "
+        f"[${at}+{i * step}];"
+        for i in range(count)
+    )
+    return "address", Asm(text, "r", (("f", at),))
+
+
+@instructions
+def ldmatrix(count, step):
+    """``ldmatrix.sync.aligned.m8n8.x4`` `count` times, `step` bytes apart.
+
+    Lane l gives the address of row l % 8 of matrix l / 8, any 16-byte aligned one; lane l receives
+    elements 2 * (l % 4) and the next of row l / 4 of each matrix.
+
+    PTX ISA 9.7.14, PTX 6.5, sm_80.
+    """
+    at = 4 * count
+    text = "\n".join(
+        f"ldmatrix.sync.aligned.m8n8.x4.shared.b16 "
+        f"{{${4 * i}, ${4 * i + 1}, ${4 * i + 2}, ${4 * i + 3}}}, [${at}+{i * step}];"
+        for i in range(count)
+    )
+    return "address", Asm(text, "r", (("r", at),))
+
+
+@instruction("fence.proxy.async.shared::cta;", target="sm_90")
+def fence_async():
+    """``fence.proxy.async``: what was written here is visible to tensor copies and wgmma.
+
+    PTX ISA 9.7.13, PTX 8.0, sm_90.
+    """

@@ -1,0 +1,128 @@
+"""Hooks: tensor copies. Coordinates come in PTX's order, fastest first: c, w, h, n.
+
+A load goes to shared memory `smem` and reports its bytes to `barrier`; `map` is a tensor map's
+address. One lane issues it (`warp.elect`). Sections: PTX ISA 9.7.9.25.5 (copies), 5.5 (tensors and
+modes).
+"""
+
+from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+
+LOAD = "cp.async.bulk.tensor.%dd.shared::%s.global%s.mbarrier::complete_tx::bytes%s "
+
+
+@instruction(
+    LOAD % (3, "cta", ".tile", "") + "[$0], [$1, {$2, $3, $4}], [$5];", "rliiir", target="sm_90"
+)
+def load_tile_3d(smem, map, c, b, a, barrier):
+    """``cp.async.bulk.tensor.3d.tile``: the map's box at (c, b, a).
+
+    PTX 8.6 for .shared::cta, sm_90.
+    """
+
+
+@instruction(
+    LOAD % (4, "cta", ".im2col", "") + "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8};",
+    "rliiiirhh",
+    target="sm_90",
+)
+def load_im2col(smem, map, c, w, h, n, barrier, offset_w, offset_h):
+    """``cp.async.bulk.tensor.4d.im2col``: pixels_per_column pixels of one tap.
+
+    PTX 8.6 for .shared::cta, sm_90.
+    """
+
+
+@instruction(
+    LOAD % (4, "cta", ".im2col::w", "") + "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8};",
+    "rliiiirhh",
+    target="sm_100",
+)
+def load_im2col_w(smem, map, c, w, h, n, barrier, halo, offset):
+    """``cp.async.bulk.tensor.4d.im2col::w``: pixels of one row of each image, and `halo` more.
+
+    PTX 8.6, sm_100.
+    """
+
+
+@instruction(
+    LOAD % (4, "cta", ".im2col::w::128", "") + "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8};",
+    "rliiiirhh",
+    target="sm_100a",
+)
+def load_im2col_w128(smem, map, c, w, h, n, barrier, halo, offset):
+    """``cp.async.bulk.tensor.4d.im2col::w::128``: 128 pixels and the halos of four groups.
+
+    PTX 8.6, sm_100a.
+    """
+
+
+@instructions
+def load_cluster(mode, multicast=False, cta_group=0):
+    """``cp.async.bulk.tensor.4d.shared::cluster``: a load into blocks of a cluster (8.0, ::w 8.6).
+
+    `mode` is im2col (sm_90) or im2col::w, im2col::w::128 (sm_100a); `multicast` adds a mask of
+    blocks, `cta_group` 1 or 2 (sm_100a) lets the barrier be the pair's.
+    """
+    suffix = ".multicast::cluster" if multicast else ""
+    suffix += f".cta_group::{cta_group}" if cta_group else ""
+    text = LOAD % (4, "cluster", f".{mode}", suffix)
+    text += "[$0], [$1, {$2, $3, $4, $5}], [$6], {$7, $8}" + (", $9;" if multicast else ";")
+    names = "smem map c w h n barrier first second" + (" blocks" if multicast else "")
+    target = "sm_90" if mode == "im2col" and not cta_group else "sm_100a"
+    return names, Asm(text, "rliiiirhh" + "h" * multicast, target=target)
+
+
+@instruction(
+    "cp.async.bulk.prefetch.tensor.4d.L2.global.im2col [$0, {$1, $2, $3, $4}], {$5, $6};",
+    "liiiihh",
+    target="sm_90",
+)
+def prefetch_im2col(map, c, w, h, n, offset_w, offset_h):
+    """``cp.async.bulk.prefetch.tensor.4d.im2col``: what `load_im2col` would read goes to L2.
+
+    PTX 8.0, sm_90.
+    """
+
+
+@instruction("prefetch.tensormap [$0];", "l", target="sm_90")
+def prefetch_map(map):
+    """``prefetch.tensormap``: fetch the map itself.
+
+    PTX ISA 9.7.9, PTX 8.0, sm_90.
+    """
+
+
+@instruction("fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", target="sm_90")
+def acquire_map(map):
+    """``fence.proxy.tensormap``: a map in global memory may be used now.
+
+    PTX ISA 9.7.13, PTX 8.3, sm_90.
+    """
+
+
+@instruction(
+    "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [$0, {$2, $3, $4, $5}], [$1];",
+    "lriiii",
+    target="sm_90",
+)
+def store_tile(map, smem, c, w, h, n):
+    """``cp.async.bulk.tensor.4d.global``: write the map's box at (c, w, h, n).
+
+    PTX 8.0, sm_90.
+    """
+
+
+@instruction("cp.async.bulk.commit_group;", target="sm_90")
+def store_commit():
+    """``cp.async.bulk.commit_group``: the stores so far make a group.
+
+    PTX ISA 9.7.9.25.4, PTX 8.0, sm_90.
+    """
+
+
+@instruction("cp.async.bulk.wait_group.read 0;", target="sm_90")
+def store_wait():
+    """``cp.async.bulk.wait_group.read 0``: their shared memory may be written again.
+
+    PTX ISA 9.7.9.25.4, PTX 8.0, sm_90.
+    """

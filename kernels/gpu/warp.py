@@ -1,0 +1,119 @@
+"""Hooks: where a thread is, and how the threads of a warp, a warpgroup or a block meet."""
+
+from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+
+
+@instruction("mov.u32 $0, %laneid;", results="r", memory=False)
+def lane():
+    """``mov.u32 %laneid``: this thread's place in its warp, 0..31.
+
+    PTX ISA 10.8, sm_80.
+    """
+
+
+@instruction(
+    "{ .reg .u32 t; mov.u32 t, %tid.x; shr.u32 t, t, 5; "
+    "shfl.sync.idx.b32 $0, t, 0, 31, 0xffffffff; }",
+    results="r",
+)
+def index():
+    """``shfl.sync.idx`` of %tid.x / 32: the warp's place in its block.
+
+    Shuffled so that ptxas knows it to be the same in all lanes: roles branch on it.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instruction("mov.u32 $0, %ctaid.x;", results="i", memory=False)
+def block():
+    """``mov.u32 %ctaid.x``: the block's place in the grid.
+
+    Signed, as counts are: Numba would compare signed with unsigned as float64.
+
+    PTX ISA 10.6, sm_80.
+    """
+
+
+@instruction("mov.u32 $0, %nctaid.x;", results="i", memory=False)
+def blocks():
+    """``mov.u32 %nctaid.x``: blocks of the grid.
+
+    PTX ISA 10.7, sm_80.
+    """
+
+
+@instruction(
+    "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 $0, 1, 0, p; }",
+    results="r",
+    target="sm_90",
+)
+def elect():
+    """``elect.sync``: 1 in one lane of the warp, 0 in the others.
+
+    Tensor copies stand under it: guarded by a thread index, ptxas would wrap each in a loop. In the
+    simulator one lane stays active from here to the next `sync`.
+
+    PTX ISA 9.7.13, PTX 8.0, sm_90.
+    """
+
+
+@instruction("bar.warp.sync 0xffffffff;")
+def sync():
+    """``bar.warp.sync``: the lanes meet, and see each other's memory.
+
+    PTX ISA 9.7.13, PTX 6.0, sm_80.
+    """
+
+
+@instruction("barrier.sync.aligned 0;")
+def sync_block():
+    """``barrier.sync.aligned 0``: all threads of the block meet.
+
+    PTX ISA 9.7.13, PTX 6.0, sm_80.
+    """
+
+
+@instruction("bar.sync $0, $1;", "rr")
+def sync_named(barrier, threads):
+    """``bar.sync a, b``: `threads` threads meet at one of barriers 1..15.
+
+    PTX ISA 9.7.13, sm_80.
+    """
+
+
+@instructions
+def keep_registers(count):
+    """``setmaxnreg.dec``: a warpgroup gives registers back.
+
+    `count` is 24..256, a multiple of 8. Kept only if the kernel has launch bounds and is linked by
+    LTO.
+
+    PTX ISA 9.7.19.5, PTX 8.0, sm_90a and a/f.
+    """
+    return "", Asm(f"setmaxnreg.dec.sync.aligned.u32 {count};", target="sm_90a+")
+
+
+@instructions
+def claim_registers(count):
+    """``setmaxnreg.inc``: a warpgroup waits for registers and takes them; as `keep_registers`.
+
+    PTX ISA 9.7.19.5, PTX 8.0, sm_90a and a/f.
+    """
+    return "", Asm(f"setmaxnreg.inc.sync.aligned.u32 {count};", target="sm_90a+")
+
+
+@instruction("griddepcontrol.wait;", target="sm_90")
+def wait_for_previous_grid():
+    """``griddepcontrol.wait``: the previous kernel's results are visible.
+
+    PTX ISA 9.7.13, PTX 7.8, sm_90.
+    """
+
+
+@instruction("griddepcontrol.launch_dependents;", target="sm_90")
+def launch_next_grid():
+    """``griddepcontrol.launch_dependents``: the next kernel may start.
+
+    PTX ISA 9.7.13, PTX 7.8, sm_90.
+    """

@@ -1,0 +1,169 @@
+"""Winograd F(2x2, 3x3), also at stride 2, and F(4x4, 3x3): exactness, error bounds, refusals."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from implicit_conv import PlanError, conv2d, plan_conv2d, reference
+from implicit_conv.arrays import numpy_dtype
+from implicit_conv.kernels.cpu.winograd.transforms import TAPS, matrices
+from implicit_conv.testing import Case, error_units, to_nchw
+
+# Bounds in units of eps * sum over c of max|x_c| * max|w_c|, the first maximum over the window of
+# one output (F2) or over all windows of its 4 x 4 box (F4).
+UNITS = {"winograd_f2": 64, "winograd_f2_stride2": 64, "winograd_f4": 160}
+PRECISION = {
+    "winograd_f2": "standard", "winograd_f2_stride2": "standard", "winograd_f4": "fast",
+}  # fmt: skip
+STRIDE = {"winograd_f2": 1, "winograd_f2_stride2": 2, "winograd_f4": 1}
+F2 = [name for name in UNITS if name != "winograd_f4"]
+
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+@st.composite
+def cases(draw, algorithm, dtypes=DTYPES):
+    pad = st.tuples(st.integers(0, 3), st.integers(0, 3))
+    size = draw(st.tuples(st.integers(3, 20), st.integers(3, 34)))
+    return Case(
+        N=draw(st.integers(1, 4)),
+        C=draw(st.sampled_from([1, 3, 7, 16, 17, 33])),
+        K=draw(st.sampled_from([1, 5, 16, 17, 32, 40, 65])),
+        size=size, padding=(draw(pad), draw(pad)), stride=(STRIDE[algorithm],) * 2,
+        layout=draw(st.sampled_from(["NCHW", "NHWC"])),
+        weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
+        dtype=draw(st.sampled_from(dtypes)),
+    )  # fmt: skip
+
+
+thorough = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def compute(case, x, w, algorithm, **options):
+    y = conv2d(
+        *case.arrange(x, w), **case.options, **options,
+        algorithm=algorithm, precision=PRECISION[algorithm],
+    )  # fmt: skip
+    return to_nchw(y, case.layout)
+
+
+@pytest.mark.parametrize(("m", "stride"), [(2, 1), (4, 1), (2, 2)])
+def test_the_matrices_make_a_convolution(m, stride):
+    """Of any signal with any filter."""
+    outputs, filters, inputs = matrices(m, stride)
+    rng = np.random.default_rng(0)
+    d, g = rng.standard_normal((m - 1) * stride + TAPS), rng.standard_normal(TAPS)
+    y = outputs @ ((filters @ g) * (inputs @ d))
+    np.testing.assert_allclose(y, np.correlate(d, g, "valid")[::stride], atol=1e-14)
+
+
+@pytest.mark.parametrize("algorithm", F2)
+def test_f2_is_exact_on_small_integers(algorithm):
+    """The entries of its matrices are 0, 1 and 1/2: nothing is rounded."""
+
+    @settings(thorough, max_examples=300)
+    @given(case=cases(algorithm), seed=st.integers(0, 2**31))
+    def check(case, seed):
+        x, w = case.inputs(seed, integers=True)
+        out = np.full((case.N, case.K, *case.output), np.nan, numpy_dtype(case.dtype))
+        if case.layout == "NHWC":
+            out = out.transpose(0, 2, 3, 1).copy()
+        compute(case, x, w, algorithm, out=out)
+        expected = case.rounded(case.reference(x, w))
+        np.testing.assert_array_equal(to_nchw(out, case.layout).astype(float), expected)
+
+    check()
+
+
+def wild(values, kind, rng):
+    """Values of widely different magnitude."""
+    if kind == "lognormal":
+        return np.exp(rng.normal(0, 4, values.shape)).astype(values.dtype) * np.sign(values)
+    if kind == "spike":
+        values = values.copy()
+        values.flat[rng.integers(values.size)] *= 1e6
+    return values
+
+
+def scale(case, x, w, reach):
+    """Sum over c of max|x_c| * max|w_c|; x over the windows of outputs up to `reach` away."""
+    padded = np.abs(reference.pad_or_crop(x, case.padding)).astype(np.float64)
+    padded = np.pad(padded, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
+    extent = TAPS + 2 * reach
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (extent, extent), axis=(2, 3))
+    windows = windows[:, :, :: case.stride[0], :: case.stride[1]]
+    return np.einsum(
+        "nchw,kc->nkhw", windows.max(axis=(4, 5)), np.abs(w.astype(float)).max(axis=(2, 3))
+    )
+
+
+@pytest.mark.parametrize("algorithm", UNITS)
+@pytest.mark.parametrize("kind_of_x", ["normal", "spike", "lognormal"])
+@pytest.mark.parametrize("kind_of_w", ["normal", "spike", "lognormal"])
+def test_error_bound_on_ordinary_and_wild_inputs(algorithm, kind_of_x, kind_of_w):
+    @settings(thorough, max_examples=40)
+    # Wild float16 is infinite.
+    @given(case=cases(algorithm, DTYPES[:3]), seed=st.integers(0, 2**31))
+    def check(case, seed):
+        rng = np.random.default_rng(seed)
+        x, w = case.inputs(seed)
+        x, w = wild(x, kind_of_x, rng), wild(w, kind_of_w, rng)
+        y = compute(case, x, w, algorithm)
+        bound = scale(case, x, w, reach=0 if algorithm in F2 else 3)
+        assert error_units(y, case.reference(x, w), bound, case.dtype) <= UNITS[algorithm]
+
+    check()
+
+
+@pytest.mark.parametrize("algorithm", UNITS)
+def test_epilogue_and_packed_filter(algorithm):
+    stride = STRIDE[algorithm]
+    case = Case(N=3, C=20, K=40, size=(13, 15), padding=((1, 1), (1, 1)), stride=(stride, stride))
+    x, w = case.inputs(0, integers=True)
+    rng = np.random.default_rng(0)
+    bias = rng.integers(-9, 9, 40).astype(np.float32)
+    sums = case.reference(x, w) + bias[:, None, None]
+    residual = rng.integers(-9, 9, sums.shape).astype(np.float32)
+    options = {
+        "padding": 1, "stride": stride, "algorithm": algorithm, "precision": PRECISION[algorithm],
+    }  # fmt: skip
+    plan = plan_conv2d(x.shape, w.shape, activation="relu", **options)
+    close = {"rtol": 0, "atol": 0 if algorithm in F2 else 0.02}
+    np.testing.assert_allclose(plan(x, plan.pack(w), bias), np.maximum(sums, 0), **close)
+    y = conv2d(x, w, bias, residual=residual, activation=("leaky_relu", 0.5), **options)
+    sums = sums + residual
+    np.testing.assert_allclose(y, np.where(sums < 0, sums / 2, sums), **close)
+
+
+@pytest.mark.parametrize(
+    ("changes", "algorithm", "words"),
+    [
+        ({"precision": "strict"}, "winograd_f2", "strict"),
+        ({"precision": "standard"}, "winograd_f4", "fast"),
+        ({"stride": 2}, "winograd_f2", "stride 1"),
+        ({"groups": 2}, "winograd_f2", "groups"),
+        ({}, "winograd_f2_stride2", "stride 2"),
+        ({"stride": (2, 1)}, "winograd_f2_stride2", "stride 2"),
+        ({"stride": 2, "precision": "strict"}, "winograd_f2_stride2", "strict"),
+    ],
+)
+def test_what_it_cannot_serve_is_refused(changes, algorithm, words):
+    shapes = (1, 8, 9, 9), (8, 8 // changes.get("groups", 1), 3, 3)
+    with pytest.raises(PlanError, match=words):
+        plan_conv2d(*shapes, algorithm=algorithm, **changes)
+
+
+def test_auto_weighs_the_algorithms():
+    shapes = (16, 64, 56, 56), (64, 64, 3, 3)
+    chosen = {
+        p: plan_conv2d(*shapes, padding=1, precision=p) for p in ("strict", "standard", "fast")
+    }
+    assert [plan.algorithm for plan in chosen.values()] == [
+        "implicit_gemm", "winograd_f2", "winograd_f4",
+    ]  # fmt: skip
+    plan = plan_conv2d((16, 128, 56, 56), (128, 128, 3, 3), padding=1, stride=2)
+    assert plan.algorithm == "winograd_f2_stride2"

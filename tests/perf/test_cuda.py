@@ -1,0 +1,216 @@
+"""``perf run --device cuda`` as far as a CPU goes: torch's own tensors, its clock for CUDA's."""
+
+import builtins
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import implicit_conv
+from implicit_conv import PlanError
+from implicit_conv.testing import Case
+from perf import cuda, terminal
+from perf.layers import layers
+from perf.record import ROOT, validate
+
+torch = pytest.importorskip("torch")
+CASE = Case(
+    3, 8, 16, size=(9, 9), stride=(2, 2), padding=((1, 1), (1, 1)), dtype="bfloat16",
+    layout="NHWC", weight_layout="KRSC",
+)  # fmt: skip
+
+
+class Event:
+    """A moment of the host's clock."""
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, end):
+        return 1e3 * (end.at - self.at)
+
+
+class OnCpu:
+    """torch whose CUDA device is the CPU."""
+
+    cuda = SimpleNamespace(
+        Event=Event, synchronize=lambda: None, _sleep=lambda cycles: None,
+        get_device_properties=lambda number: SimpleNamespace(L2_cache_size=1 << 16),
+    )  # fmt: skip
+
+    def __getattr__(self, name):
+        return getattr(torch, name)
+
+
+def convolve(x, w, **options):
+    """In the place of conv2d: what torch says, on the arrays that conv2d gets."""
+    (low_h, _), (low_w, _) = options["padding"]
+    sums = torch.nn.functional.conv2d(
+        x.float(), w.float(), None, options["stride"], (low_h, low_w), options["dilation"],
+        options["groups"],
+    )  # fmt: skip
+    return sums.to(x.dtype)
+
+
+class FakePlan:
+    """In the place of a plan."""
+
+    variant = SimpleNamespace(name="fake")
+
+    def __init__(self, options):
+        self.options = options
+
+    def pack(self, w):
+        return w
+
+    def __call__(self, x, w):
+        return convolve(x, w, **self.options)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch):
+    def plan(x_shape, w_shape, dtype, *, device, **options):
+        assert (x_shape, w_shape) == ((3, 8, 9, 9), (16, 8, 3, 3))
+        assert (dtype, device) == ("bfloat16", "cuda")
+        return FakePlan(options)
+
+    monkeypatch.setattr(implicit_conv, "conv2d", convolve)
+    monkeypatch.setattr(implicit_conv, "plan_conv2d", plan)
+    monkeypatch.setattr(cuda, "CALLS", 2)
+    return OnCpu()
+
+
+def test_inputs_are_channels_last():
+    x, w = cuda.inputs(torch, CASE, device="cpu")
+    assert x.shape == (3, 8, 9, 9) and w.shape == (16, 8, 3, 3)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert w.is_contiguous(memory_format=torch.channels_last)
+    assert x.dtype == w.dtype == torch.bfloat16
+
+
+def test_a_row_is_checked_and_timed(on_cpu, monkeypatch):
+    make = cuda.inputs
+    monkeypatch.setattr(cuda, "inputs", lambda torch, case: make(torch, case, device="cpu"))
+    monkeypatch.setattr(cuda.time_in_turn, "__defaults__", (0, "cpu"))
+    monkeypatch.setattr(cuda, "sm_clock", lambda: 1980)
+    row = cuda.measured_row(on_cpu, "layer", CASE, rounds=3)
+    assert row["algorithm"] == "fake" and row["clocks_mhz"] == [1980, 1980]
+    assert row["flops"] == 2 * 3 * 25 * 16 * 8 * 9
+    assert row["bytes"] == 2 * (3 * (81 * 8 + 25 * 16) + 16 * 8 * 9)
+    assert set(row["timings"]) == {"call", "control", "plan", "torch"}
+    assert set(row["errors"]) == {"call", "plan", "torch"}
+    assert 0 <= row["errors"]["plan"] <= 64
+    assert len(row["timings"]["plan"]["samples"]) == 3
+    monkeypatch.setattr(cuda, "sm_clock", iter([1980, 1700]).__next__)
+    with pytest.raises(cuda.ThrottledError, match="from 1980 to 1700 MHz"):
+        cuda.measured_row(on_cpu, "layer", CASE, rounds=1)
+
+
+def test_a_wrong_result_is_not_timed(on_cpu):
+    x, w = cuda.inputs(torch, CASE, device="cpu")
+    contenders, _ = cuda.gpu_contenders(on_cpu, CASE, x, w)
+    right = cuda.check(on_cpu, CASE, x, w, contenders)
+    assert right["call"] == right["plan"]
+
+    def last_image_wrong():
+        y = contenders["call"]()
+        y[-1, 0, 0, 0] += 1
+        return y
+
+    with pytest.raises(cuda.WrongResultError, match="plan is"):
+        cuda.check(on_cpu, CASE, x, w, {**contenders, "plan": last_image_wrong})
+
+
+def test_ceilings_are_rates(on_cpu, monkeypatch):
+    monkeypatch.setattr(cuda, "COPY_BYTES", 1 << 16)
+    found = cuda.ceilings(on_cpu, device="cpu", matmul=64)
+    assert found["fma"] > 0 and found["copy"] > 0
+
+
+def test_rows_that_fail_are_named_and_the_others_kept(on_cpu, monkeypatch):
+    record = {"machine": {}, "settings": {}}
+    arch = SimpleNamespace(device="H200", target="sm_90a", sms=132)
+    monkeypatch.setattr("implicit_conv.gpu.cuda.driver.current_arch", lambda: arch)
+    monkeypatch.setattr(cuda, "_torch_with_cuda", lambda: on_cpu)
+    monkeypatch.setattr(cuda, "ceilings", lambda torch: {"fma": 1.0, "copy": 1.0})
+
+    def measured(torch, name, case, rounds):
+        if name == "bad":
+            raise PlanError("no kernel")
+        return {"layer": name}
+
+    monkeypatch.setattr(cuda, "measured_row", measured)
+    make_row = cuda.row_maker(SimpleNamespace(rounds=1), record)
+    assert make_row("bad", CASE) is None and make_row("good", CASE) == {"layer": "good"}
+    assert record["settings"]["dropped"] == {"bad": "no kernel"}
+    assert record["machine"]["gpu"] == "H200 (sm_90a, 132 multiprocessors)"
+
+
+def test_each_dtype_and_batch_of_a_layer_is_a_row():
+    suite = cuda.suite_of(layers("resnet50"), None, None)
+    assert len(suite) == 23 * 4
+    assert suite["3x3 64-64 @56 bfloat16 n256"].N == 256
+    assert list(cuda.suite_of({"a": CASE}, 8, ["float32"])) == ["a float32 n8"]
+
+
+def test_no_clock_is_no_throttling():
+    assert not cuda.throttled(0, 0)
+    assert not cuda.throttled(1980, 1965)
+    assert cuda.throttled(1980, 1700)
+
+
+def test_it_starts_without_what_a_gpu_machine_lacks():
+    """Neither rich nor jsonschema, matplotlib, scipy: only the missing GPU is named."""
+    code = """
+import sys
+for name in ("rich", "jsonschema", "matplotlib", "scipy", "PIL", "pyperf", "hypothesis"):
+    sys.modules[name] = None
+from perf.__main__ import main
+sys.exit(main(["run", "--device", "cuda"]))
+"""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2 and "no CUDA device" in done.stderr
+
+
+def test_tables_are_plain_text_without_rich(monkeypatch, capsys):
+    monkeypatch.setattr(terminal, "RICH", False)
+    table = terminal.table_of(["layer", "by", "ms"], [["a", "b", "1.5"], ["long", "c", "10.25"]])
+    terminal.console().print(terminal.stack(table, "end"))
+    assert capsys.readouterr().out == (
+        "layer  by     ms\na      b     1.5\nlong   c   10.25\nend\n"
+    )  # fmt: skip
+    with terminal.progress(terminal.console()) as show:
+        show("a", 0, 2)
+    assert capsys.readouterr().err == "0/2 a\n"
+
+
+def test_a_record_is_not_held_to_a_schema_that_cannot_be_read(monkeypatch):
+    with pytest.raises(ValueError, match="the record"):
+        validate({})
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name == "jsonschema":
+            raise ImportError
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    validate({})
+
+
+def test_samples_are_medians_of_calls(on_cpu):
+    flush = torch.empty(4)
+    assert cuda._sample(on_cpu, lambda: time.sleep(0.002), flush, 2) == pytest.approx(
+        0.002, rel=0.5
+    )
+    assert np.isfinite(cuda._sample(on_cpu, lambda: None, flush, 1))

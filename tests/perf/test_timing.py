@@ -1,0 +1,118 @@
+"""The timing core and the contenders: samples are long enough, paired, and of right results."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from implicit_conv.testing import Case, error_units
+from implicit_conv.tools import bench, ceilings, contenders, timing
+from implicit_conv.tools.cli import main
+from perf.layers import SUITES, layers
+
+CASE = Case(C=8, K=16, size=(12, 14), padding=((1, 1), (1, 1)))
+
+
+def test_samples_last_as_long_as_asked():
+    calls = timing.calls_per_sample(lambda: time.sleep(0.001), 0.02)
+    assert 0.02 <= calls * 0.0012 <= 0.08
+
+
+def test_samples_are_seconds_a_call():
+    assert 0.002 <= timing.sample(lambda: time.sleep(0.002), 3) < 0.02
+
+
+def test_interleaving_orders_rounds_at_random_and_keeps_all():
+    order = []
+    functions = {name: lambda name=name: order.append(name) for name in "ab"}
+    samples = timing.interleave(functions, rounds=5, seconds=1e-7)
+    assert {name: len(values) for name, values in samples.items()} == {"a": 5, "b": 5}
+    assert all((values > 0).all() for values in samples.values())
+    runs = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
+    assert runs != ["a", "b"] * (len(runs) // 2), "one always ran before the other"
+
+
+def test_summary_is_numpys():
+    samples = np.array([1.0, 2, 3, 4, 10])
+    assert timing.summarise(samples) == (3.0, 1.0, pytest.approx(2 / 3))
+
+
+def test_drift_that_both_sides_see_cancels():
+    rng = np.random.default_rng(0)
+    drift = np.linspace(1, 3, 40)
+    ours = drift * rng.normal(1, 0.01, 40)
+    theirs = 1.25 * drift * rng.normal(1, 0.01, 40)
+    assert timing.paired_ratio(theirs, ours) == pytest.approx(1.25, rel=0.01)
+
+
+def test_ratios_are_taken_within_rounds():
+    assert timing.paired_ratio(np.array([1.0, 10, 3]), np.array([1.0, 5, 6])) == 1.0
+
+
+def test_the_ceilings_are_above_what_one_core_of_any_kind_does():
+    for work, (function, amount) in ceilings.ceilings(1).items():
+        function()
+        assert amount > 1e6, work
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("name", contenders.RIVALS)
+def test_rivals_compute_the_convolution(name, layout):
+    pytest.importorskip(name)
+    case = replace(CASE, N=2, layout=layout, stride=(2, 1), kernel=(3, 2))
+    x, w = case.inputs(0)
+    y = contenders.result_of(case, name, contenders.rival(name, case, *case.arrange(x, w), 1)())
+    units = error_units(y, case.reference(x, w), case.reference(x, w, True), "float32")
+    assert units < contenders.LIMIT_UNITS
+
+
+def test_a_rival_that_cannot_is_left_out():
+    grouped = Case(C=2, K=2, groups=3)
+    measured = contenders.measure(grouped, ["scipy", "numpy"], threads=1, rounds=2)
+    assert set(measured.samples) == {"call", "plan", contenders.CONTROL}
+
+
+def test_a_wrong_result_is_not_timed():
+    x, w = CASE.inputs(0)
+    wrong = CASE.reference(x, w).astype("float32")
+    wrong[0, 3, 2, 1] += 1e-3
+    with pytest.raises(contenders.WrongResultError, match=r"call is .* units"):
+        contenders.check(CASE, {"call": lambda: wrong})
+
+
+def test_a_missing_output_is_a_wrong_result():
+    x, w = CASE.inputs(0)
+    wrong = CASE.reference(x, w).astype("float32")
+    wrong[0, 0, 0, 0] = np.nan
+    with pytest.raises(contenders.WrongResultError):
+        contenders.check(CASE, {"call": lambda: wrong})
+
+
+def test_suites_have_the_shapes_of_their_sources():
+    counts = {name: len(layers(name)) for name in SUITES}
+    assert counts == {
+        "resnet50": 23, "resnext50": 7, "mobilenet": 30, "convnext": 16, "vgg": 9, "unet": 19,
+        "small": 6, "gpu": 23,
+    }  # fmt: skip
+    resnet = layers("resnet50", "NHWC", batch=4)
+    assert resnet["3x3/2 256-256 @28"] == Case(
+        N=4, C=256, K=256, size=(28, 28), stride=(2, 2), padding=((1, 1), (1, 1)), layout="NHWC"
+    )
+    assert [case.output[0] for case in layers("unet").values()][-1] == 388
+    assert min(case.output[0] for case in layers("vgg").values()) == 14
+
+
+def test_an_unknown_suite_names_those_there_are():
+    with pytest.raises(ValueError, match="resnet50"):
+        layers("resnet")
+
+
+def test_bench_prints_a_row_a_layer(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "TYPICAL", {"tiny": (4, 8, 10, 3, 1), "dot": (8, 8, 6, 1, 1)})
+    monkeypatch.setattr(ceilings, "COPY_BYTES", 1 << 20)
+    assert main(["bench", "--threads", "1", "--rounds", "2", "--layout", "NHWC"]) == 0
+    out = capsys.readouterr().out
+    assert "tiny" in out
+    assert "dot" in out
+    assert "FMA peak" in out

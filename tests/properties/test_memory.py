@@ -1,0 +1,227 @@
+"""Kernels touch no byte outside their arrays and their parts of the scratch.
+
+A child computes random problems on arrays that begin or end exactly at an inaccessible page; the
+parts of a thread's scratch are set apart by such pages too. A stray access kills the child, and the
+problem it named last is the one that failed.
+"""
+
+import ctypes
+import itertools
+import mmap
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import implicit_conv
+from implicit_conv import cpu, tiling, tiling_channels, tiling_depthwise, tiling_pixels
+from implicit_conv.arch import cpu_arch
+from implicit_conv.arrays import numpy_dtype
+from implicit_conv.kernels.cpu import sizes
+from implicit_conv.plan import plan as make_plan
+from implicit_conv.problem import Problem
+from implicit_conv.run import run_plan
+from implicit_conv.testing import Case
+
+PROBLEMS = 300
+ALGORITHMS = (
+    "implicit_gemm", "pointwise", "depthwise", "winograd_f2", "winograd_f4", "winograd_f2_stride2",
+)  # fmt: skip
+DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")
+PAGE = mmap.PAGESIZE
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pages are made inaccessible by mprotect")
+@pytest.mark.parametrize("side", ["begin", "end"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_no_access_outside_arrays_and_scratch(algorithm, side):
+    package = Path(implicit_conv.__file__).parent.parent
+    child = subprocess.run(
+        [sys.executable, __file__, algorithm, side], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(package)}, timeout=300,
+    )  # fmt: skip
+    named = child.stdout.splitlines()
+    assert child.returncode == 0, f"exit {child.returncode} at {named[-1:]} {child.stderr[-2000:]}"
+    assert len(named) == PROBLEMS
+
+
+def span(size):
+    """Bytes of whole pages for `size`, and of the guard page behind them."""
+    return -(-size // PAGE) * PAGE + PAGE
+
+
+class Guard:
+    """Blocks of memory between inaccessible pages, which they touch at one side."""
+
+    def __init__(self, at_end):
+        self.at_end = at_end
+        self._protect = ctypes.CDLL(None, use_errno=True).mprotect
+        self._protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+    def gap(self, size):
+        """Bytes between the guard page before a block and the block."""
+        return (span(size) - PAGE - size) * self.at_end
+
+    def blocks(self, *sizes):
+        """(memory, offset of the first block): blocks of `sizes` bytes, one behind the other."""
+        memory = mmap.mmap(-1, PAGE + sum(map(span, sizes)))
+        address = np.frombuffer(memory, np.uint8).ctypes.data
+        for at in itertools.accumulate(map(span, sizes), initial=address):
+            assert self._protect(at, PAGE, 0) == 0, os.strerror(ctypes.get_errno())
+        return memory, PAGE + self.gap(sizes[0])
+
+    def array(self, shape, dtype, order, steps):
+        """An array that fills its block: axes nested in `order`, elements `steps` apart."""
+        itemsize = np.dtype(dtype).itemsize
+        strides, pitch = [0] * len(shape), itemsize
+        for axis in reversed(order):
+            strides[axis] = steps[axis] * pitch
+            pitch *= abs(steps[axis]) * shape[axis]
+        reach = [(size - 1) * stride for size, stride in zip(shape, strides, strict=True)]
+        before = sum(-r for r in reach if r < 0)
+        memory, offset = self.blocks(sum(map(abs, reach)) + itemsize)
+        return np.ndarray(shape, dtype, memory, offset + before, strides)
+
+    def like(self, array):
+        """A copy of a contiguous array."""
+        axes = range(array.ndim)
+        copy = self.array(array.shape, array.dtype, axes, [1] * array.ndim)
+        copy[...] = array
+        return copy
+
+
+def guard_engine(guard):
+    """Have the engine take scratch, packed filters and initial sums from `guard`."""
+    from implicit_conv.kernels.cpu import operator, operators
+    from implicit_conv.kernels.cpu.runtime import launch, pool, prepared
+
+    class Apart(sizes.ScratchLayout):
+        """A thread's scratch with guard pages between the parts."""
+
+        total = property(lambda self: sum(map(span, self)))
+
+        def offsets(self):
+            starts = itertools.accumulate(map(span, self), initial=-guard.gap(self.buffer))
+            places = [at + guard.gap(size) for at, size in zip(starts, self, strict=False)]
+            return dict(zip(self._fields, places, strict=True))
+
+    class Launch(launch.Launch):
+        """A launch that says how its scratch is divided."""
+
+        def __init__(self, entry, g, layout, threads, *rest, **options):
+            super().__init__(entry, g, layout, threads, *rest, **options)
+            self._parts = [*layout] * threads + [PAGE + launch.BLOB.itemsize]
+
+        def run(self, *arguments, **options):
+            Pool.parts = self._parts
+            super().run(*arguments, **options)
+
+    class Pool:
+        """Lends fresh memory: the scratch of the launch at hand, or else one block."""
+
+        parts = None
+
+        def take(self, size):
+            memory, offset = guard.blocks(*(self.parts or [size]))
+            Pool.parts = None
+            address = np.frombuffer(memory, np.uint8).ctypes.data + offset
+            return pool.Block(size, address, memory)
+
+        def give(self, block):
+            pass
+
+    initial_sums = operator.Operator.initial_sums
+    operator.Operator.initial_sums = lambda self, bias: guard.like(initial_sums(self, bias))
+    operator.aligned_bytes = lambda size: guard.array((size,), np.uint8, [0], [1])
+    operator.Launch = Launch
+    launch.POOL = prepared.POOL = Pool()
+    operators.ScratchLayout = sizes.ScratchLayout = Apart
+
+
+def draw(rng, algorithm):
+    """A problem for `algorithm`: sizes at, below and past the vectors'."""
+
+    def pick(*values):
+        return values[rng.integers(len(values))]
+
+    kernel, stride, dilation, groups, padding = (3, 3), (1, 1), (1, 1), 1, ((0, 0), (0, 0))
+    if algorithm == "pointwise":
+        kernel = (1, 1)
+    else:
+        padding = tuple((pick(-1, 0, 1, 2), pick(-1, 0, 1, 2)) for _ in "HW")
+    if algorithm in ("implicit_gemm", "depthwise"):
+        kernel, dilation = (pick(1, 2, 3), pick(1, 3, 5)), (pick(1, 2), pick(1, 2))
+        stride, groups = (pick(1, 2), pick(1, 2, 3)), pick(1, 1, 2)
+    if algorithm == "implicit_gemm" and pick(0, 1):  # all pixels of a tile may be one row
+        kernel, stride = (1, 1), (pick(1, 2), pick(1, 2))
+    if algorithm == "winograd_f2_stride2":
+        stride = (2, 2)
+    channels, filters = pick(1, 2, 3, 7, 15, 16, 17, 33), pick(1, 17, 19, 40)
+    if algorithm == "depthwise":
+        channels, filters, groups = 1, 1, channels + 1
+    elif algorithm in ("implicit_gemm", "pointwise") and pick(0, 0, 1):  # may share vectors
+        filters = pick(2, 4, 8)
+        channels = pick(filters, filters, *range(1, filters))
+        groups = pick(2, 3, 5, 9)
+    case = Case(
+        N=pick(1, 1, 3), C=channels, K=filters, groups=groups,
+        size=(pick(5, 7, 9), pick(7, 11, 14, 16, 33)), kernel=kernel, stride=stride,
+        dilation=dilation, padding=padding, layout=pick("NCHW", "NHWC"),
+        weight_layout=pick("KCRS", "KRSC", "RSCK"), dtype=pick(*DTYPES),
+    )  # fmt: skip
+    if algorithm == "implicit_gemm" and pick(0, 0, 0, 1):  # one window an image
+        case = replace(case, kernel=case.size, dilation=(1, 1), groups=1, padding=((0, 0), (0, 0)))
+    return case
+
+
+def compute(guard, rng, algorithm, case):
+    """One call on guarded arrays of strange strides, with a plain or a packed filter."""
+
+    def array(shape, step=None):
+        order = rng.permutation(len(shape)) if rng.integers(4) == 0 else range(len(shape))
+        steps = rng.choice([1, 1, 1, 1, 1, 2, -1], len(shape)).tolist()
+        made = guard.array(shape, numpy_dtype(case.dtype), order, steps)
+        made[...] = 1
+        return made
+
+    x, w = (a.shape for a in case.arrange(*case.inputs(0)))
+    problem = Problem.parse(x, w, case.dtype, **case.options)
+    tiling.TILE_PIXELS = (int(rng.choice([33, 200])),)
+    tiling.BLOCK_ELEMENTS = int(rng.choice([20, 5120]))
+    arch = cpu_arch(int(rng.integers(1, 3)))
+    winograd = algorithm.startswith("winograd")
+    precision = "fast" if winograd or rng.integers(3) else "strict"
+    # Other lanes than filters, wherever they may be, or as they are weighed.
+    tiling_pixels.PIXEL_LANES_CYCLES = -1e9 if rng.integers(3) else 2
+    tiling_depthwise.GROUP_FMAS = tiling_depthwise.SPREAD_CYCLES = -1e9 if rng.integers(3) else 1
+    # The more tiles the better makes register tiles of one pixel, else of one filter.
+    tiling_channels.PIXEL_CYCLES, tiling_channels.TILE_CYCLES = [(3, 4), (-1e12, 4), (3, -1e12)][
+        rng.integers(3)
+    ]
+    plan = make_plan(problem, arch, precision, algorithm, collapse=True)
+    x, w, y = array(x), array(w), array(problem.output_shape)
+    bias = np.ones(problem.K) if rng.integers(2) else None
+    residual = array(y.shape) if rng.integers(2) else None
+    packed = cpu.pack(plan, w) if rng.integers(2) else w
+    run_plan(plan, x, packed, bias, residual, y)
+
+
+def main(algorithm, side):
+    guard = Guard(side == "end")
+    guard_engine(guard)
+    tiling.FLOPS_PER_THREAD = 1e5  # so that two threads have enough to do
+    for seed in range(PROBLEMS):
+        rng = np.random.default_rng(seed)
+        case = draw(rng, algorithm)
+        while min(case.output) < 1:
+            case = draw(rng, algorithm)
+        print(seed, case, flush=True)
+        compute(guard, rng, algorithm, case)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
