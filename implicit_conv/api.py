@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from implicit_conv import cpu, known
-from implicit_conv.activation import Activation, parse_activation
-from implicit_conv.arch import cpu_arch
+from implicit_conv import cache
+from implicit_conv.activation import Activation
 from implicit_conv.arrays import Array, as_array, dtype_name
-from implicit_conv.errors import DTypeError, PlanError
-from implicit_conv.plan import Plan, plan
-from implicit_conv.problem import Padding, Problem, frozen
-from implicit_conv.run import convolve
+from implicit_conv.cache import CALLS, PLANS, keep_call
+from implicit_conv.cpu import engine as cpu_engine
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.candidate import Request
+from implicit_conv.errors import DTypeError
+from implicit_conv.options import Padding, frozen
+from implicit_conv.plan import Plan
+from implicit_conv.problem import Problem
 from implicit_conv.settings import current
-
-LOG = logging.getLogger("implicit_conv")
 
 
 def conv2d(
@@ -131,7 +129,7 @@ def conv2d(
            [6., 9., 6.],
            [4., 6., 4.]], dtype=float32)
     """
-    given, key = (x, w), None
+    key = None
     if type(x) is type(w) is np.ndarray and residual is None and out is None:
         settings = current()
         key = (
@@ -143,9 +141,14 @@ def conv2d(
             layout, weight_layout, activation, out_dtype, precision, algorithm, device,
             settings.device, settings.algorithm, settings.num_threads, settings.subnormals,
         )  # fmt: skip
-        call = known.find(key)
+        try:
+            call = CALLS.get(key)
+        except TypeError:  # an option is not hashable: planning says which one
+            key = call = None
         if call is not None and x.flags.aligned and w.flags.aligned:
-            return call.run(x, w, bias)
+            result: Array = call(x, w, bias)
+            return result
+    given = x, w
     if isinstance(x, np.ndarray):
         x, w = as_array("x", x), as_array("w", w)
     else:
@@ -154,17 +157,17 @@ def conv2d(
         raise DTypeError(
             f"x is {x.dtype} but w is {w.dtype}; convert one, as in x.astype('{w.dtype}')"
         )
-    chosen = plan_conv2d(
+    plan = plan_conv2d(
         x.shape, w.shape, x.dtype,
         stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout,
         weight_layout=weight_layout, activation=activation, out_dtype=out_dtype,
         precision=precision, algorithm=algorithm, device=device,
     )  # fmt: skip
-    if not isinstance(chosen, Plan):
-        return chosen(x, w, bias, residual=residual, out=out)
-    y = convolve(chosen, x[None] if chosen.unbatched else x, w, bias, residual, out)
+    y: Array = plan.engine.run(x, w, bias, residual, out)
     if key is not None and x is given[0] and w is given[1]:
-        known.remember(key, chosen, x, w, y, bias is not None)
+        call = plan.engine.ready(x, w, y, bias is not None)
+        if call is not None:
+            keep_call(CALLS, key, call)
     return y
 
 
@@ -221,27 +224,19 @@ def plan_conv2d(
     choices = (activation, out_dtype, precision, algorithm, device or settings.device)
     try:
         if choices[-1] in (None, "cpu"):
-            return _plan_conv2d(
-                tuple(x_shape), tuple(w_shape), _dtype_key(dtype), options, *choices[:-1],
-                settings.num_threads, settings.subnormals,
+            return _cpu_plan(
+                tuple(x_shape), tuple(w_shape), cpu_engine.dtype_key(dtype), options,
+                *choices[:-1], settings.num_threads, settings.subnormals,
             )  # fmt: skip
         from implicit_conv.gpu.api import Demands
-        from implicit_conv.gpu.api import plan_conv2d as plan_for_gpu
+        from implicit_conv.gpu.api import plan_conv2d as gpu_plan
 
         demands = Demands(*choices[:-1])
-        made: Plan = plan_for_gpu(
-            tuple(x_shape), tuple(w_shape), dtype, options, demands, choices[-1]
-        )
-        return made
+        return Plan(gpu_plan(tuple(x_shape), tuple(w_shape), dtype, options, demands, choices[-1]))
     except TypeError:
         _check_shapes(x_shape=x_shape, w_shape=w_shape)
         _check_hashable(OPTIONS, options + choices)
         raise
-
-
-def _dtype_key(dtype: object) -> str | np.dtype:
-    """A dtype as the plan cache's key; "bfloat16" needs no ml_dtypes to be planned for."""
-    return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
 
 
 OPTIONS = (
@@ -251,7 +246,7 @@ OPTIONS = (
 
 
 def _check_shapes(**shapes: object) -> None:
-    """Tell those who pass arrays in place of their shapes."""
+    """Tell callers who pass arrays in place of their shapes."""
     for name, value in shapes.items():
         shape = getattr(value, "shape", ())
         if len(shape) > 1:
@@ -259,7 +254,7 @@ def _check_shapes(**shapes: object) -> None:
 
 
 def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:
-    """Name the option that cannot be part of the plan cache's key."""
+    """Name the option that cannot be part of the cache's key."""
     for name, value in zip(names, values, strict=True):
         try:
             hash(value)
@@ -269,12 +264,12 @@ def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:
             ) from None
 
 
-@functools.lru_cache(maxsize=512)
-def _plan_conv2d(
+@PLANS
+def _cpu_plan(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
-    dtype: str | np.dtype,
-    options: tuple[object, ...],
+    dtype: str | np.dtype[Any],
+    options: tuple[Any, ...],
     activation: Activation,
     out_dtype: object,
     precision: str,
@@ -284,41 +279,37 @@ def _plan_conv2d(
 ) -> Plan:
     stride, padding, dilation, groups, layout, weight_layout = options
     problem = Problem.parse(
-        x_shape, w_shape, dtype_name(dtype),
-        stride=stride, padding=padding, dilation=dilation, groups=groups,  # type: ignore[arg-type]
-        layout=layout, weight_layout=weight_layout,  # type: ignore[arg-type]
-    )  # fmt: skip
-    chosen = plan(problem, cpu_arch(threads), precision, algorithm, collapse=True)
-    if subnormals == "flush" and chosen.algorithm == "gemm_im2col":
-        raise PlanError("algorithm 'gemm_im2col' keeps subnormal numbers: numpy multiplies")
-    LOG.debug("%s: %s on %d threads", problem, chosen.algorithm, chosen.threads)
-    return replace(
-        chosen,
-        activation=parse_activation(activation),
-        unbatched=len(x_shape) == 3,
-        out_dtype=_out_dtype(out_dtype, problem.dtype),
-        subnormals=subnormals,
+        x_shape,
+        w_shape,
+        dtype_name(dtype),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        layout=layout,
+        weight_layout=weight_layout,
+    )
+    return Plan(
+        cpu_engine.plan(
+            problem,
+            cpu_arch(threads),
+            Request(precision, algorithm),
+            activation=activation,
+            out_dtype=out_dtype,
+            subnormals=subnormals,
+            unbatched=len(x_shape) == 3,
+        )
     )
 
 
-def _out_dtype(out_dtype: object, dtype: str) -> str:
-    key = _dtype_key(dtype if out_dtype is None else out_dtype)
-    served = dict.fromkeys((dtype, "float32", "float64"))
-    name = dtype_name(key)
-    if not isinstance(key, str) and not key.isnative:
-        name = f"{key.str} of foreign byte order"
-    if name not in served:
-        raise DTypeError(f"out_dtype {name} is not served here; use one of {', '.join(served)}")
-    return name
-
-
 def plan_cache_size() -> int:
-    """How many plans `conv2d` and `plan_conv2d` keep: at most 512, the last used."""
-    return _plan_conv2d.cache_info().currsize
+    """How many plans `conv2d` and `plan_conv2d` keep, for every engine: the last 512 of each."""
+    return len(PLANS)
 
 
 def clear_plan_cache() -> None:
-    """Let go of all plans, and of the launches made ready for them."""
-    known.clear()
-    cpu.operator.cache_clear()
-    _plan_conv2d.cache_clear()
+    """Drop all plans, the compiled operators made for them, and the calls that are ready to run.
+
+    A plan that somebody holds keeps the calls made with it.
+    """
+    cache.clear()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,10 +39,10 @@ CALLS_KEPT = 512  # calls of `conv2d`, and of each plan
 
 PLANS = Store(512)  # by shapes and options, for every engine
 OPERATORS = Store(512)  # compiled kernels with their tables, by candidate and number formats
-CALLS: dict[object, object] = {}  # calls of `conv2d`, ready to run, by arrays and options
+CALLS: dict[object, Any] = {}  # calls of `conv2d`, ready to run, by arrays and options
 
 
-def keep_call(calls: dict[object, object], key: object, call: object) -> None:
+def keep_call(calls: dict[object, Any], key: object, call: object) -> None:
     """Keep a call; where there is no room, all others go first."""
     if len(calls) >= CALLS_KEPT:
         calls.clear()

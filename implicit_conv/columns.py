@@ -13,7 +13,8 @@ import numpy as np
 from implicit_conv.arrays import Array, as_array
 from implicit_conv.errors import ShapeError
 from implicit_conv.kernels.schedule import valid_pixels
-from implicit_conv.problem import LAYOUTS, Padding, Problem, frozen, per_axis
+from implicit_conv.options import Padding, frozen, per_axis
+from implicit_conv.problem import LAYOUTS, Problem
 
 
 def im2col(

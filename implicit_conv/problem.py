@@ -11,16 +11,12 @@ extent, P Q output; C and K count all groups, a filter sees C / groups channels.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
-
-import numpy as np
 
 from implicit_conv.errors import DTypeError, ShapeError
+from implicit_conv.options import Padding, choice, integer, parse_padding, per_axis
 
-Padding: TypeAlias = "int | str | Sequence[int] | Sequence[Sequence[int]]"
-PADDING_NAMES = ("valid", "same", "same_lower", "full", "causal")
 AXES = ("H", "W")
 LAYOUTS = {"NCHW": (0, 2, 3, 1), "NHWC": (0, 1, 2, 3)}  # positions of n, h, w, c
 WEIGHT_LAYOUTS = {"KCRS": (0, 1, 2, 3), "KRSC": (0, 3, 1, 2), "RSCK": (3, 2, 0, 1)}  # of k, c, r, s
@@ -46,7 +42,7 @@ class Problem:
     dtype: str
     layout: str = "NCHW"
     weight_layout: str = "KCRS"
-    converted: bool = False  # x must be converted on its way into a buffer: never read in place
+    converted: bool = False  # elements are converted on the way into buffers: never read in place
 
     @classmethod
     def parse(
@@ -78,14 +74,16 @@ class Problem:
         ShapeError
             Sizes that do not go together, or an output without pixels.
         DTypeError
-            A dtype that is not served.
+            A dtype that is not supported.
         """
-        layout = _choice("layout", layout or "NCHW", LAYOUTS)
-        weight_layout = _choice("weight_layout", weight_layout or "KCRS", WEIGHT_LAYOUTS)
+        layout = choice("layout", layout or "NCHW", LAYOUTS)
+        weight_layout = choice("weight_layout", weight_layout or "KCRS", WEIGHT_LAYOUTS)
         if dtype not in dtypes:
-            raise DTypeError(f"dtype {dtype} is not served; convert to one of {', '.join(dtypes)}")
-        x_shape = tuple(_integer("an extent of x", extent, 0) for extent in x_shape)
-        w_shape = tuple(_integer("an extent of w", extent, 0) for extent in w_shape)
+            raise DTypeError(
+                f"dtype {dtype} is not supported; convert to one of {', '.join(dtypes)}"
+            )
+        x_shape = tuple(integer("an extent of x", extent, 0) for extent in x_shape)
+        w_shape = tuple(integer("an extent of w", extent, 0) for extent in w_shape)
         if len(x_shape) not in (3, 4):
             more = "; add axes of extent 1, as in x[None]" if len(x_shape) < 3 else ""
             raise ShapeError(
@@ -99,7 +97,7 @@ class Problem:
         x_shape = (1, *x_shape) if len(x_shape) == 3 else tuple(x_shape)
         n, h, w, c = (x_shape[axis] for axis in LAYOUTS[layout])
         k, group_c, r, s = (w_shape[axis] for axis in WEIGHT_LAYOUTS[weight_layout])
-        groups = _integer("groups", groups, 1)
+        groups = integer("groups", groups, 1)
         _check_groups(c, k, group_c, groups, weight_layout)
         steps = per_axis("stride", stride, 1)
         dilations = per_axis("dilation", dilation, 1)
@@ -107,10 +105,20 @@ class Problem:
             raise ShapeError(f"w has a filter of {r} x {s} (R x S); both must be at least 1")
         pads = parse_padding(padding, (h, w), (r, s), steps, dilations)
         problem = cls(
-            N=n, C=c, K=k, groups=groups, size=(h, w), kernel=(r, s), stride=steps,
-            dilation=dilations, pad_lo=(pads[0][0], pads[1][0]), pad_hi=(pads[0][1], pads[1][1]),
-            dtype=dtype, layout=layout, weight_layout=weight_layout,
-        )  # fmt: skip
+            N=n,
+            C=c,
+            K=k,
+            groups=groups,
+            size=(h, w),
+            kernel=(r, s),
+            stride=steps,
+            dilation=dilations,
+            pad_lo=(pads[0][0], pads[1][0]),
+            pad_hi=(pads[0][1], pads[1][1]),
+            dtype=dtype,
+            layout=layout,
+            weight_layout=weight_layout,
+        )
         problem._check_output()
         return problem
 
@@ -135,10 +143,15 @@ class Problem:
         p, q = (
             (size + lo + hi - (taps - 1) * dilation - 1) // stride + 1
             for size, taps, stride, dilation, lo, hi in zip(
-                self.size, self.kernel, self.stride, self.dilation, self.pad_lo, self.pad_hi,
+                self.size,
+                self.kernel,
+                self.stride,
+                self.dilation,
+                self.pad_lo,
+                self.pad_hi,
                 strict=True,
             )
-        )  # fmt: skip
+        )
         return p, q
 
     @functools.cached_property
@@ -202,56 +215,6 @@ class Problem:
         return f"{text}; {self.dtype} {self.layout} {self.weight_layout}"
 
 
-def _choice(name: str, value: str, allowed: Iterable[str]) -> str:
-    names = list(allowed)
-    if value not in names:
-        raise ShapeError(f"{name} {value!r} is none of {', '.join(names)}")
-    return value
-
-
-def frozen(name: str, value: object) -> Any:
-    """An option of integers, lists and arrays as tuples; True and 1.0 are not 1."""
-    if type(value) is int:  # the commonest, and each call has four of them
-        return value
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return tuple(frozen(name, entry) for entry in value)
-    if isinstance(value, (bool, float, np.bool_, np.floating)):
-        raise ShapeError(f"{name} must be an integer, not {value!r}")
-    return value
-
-
-def _integer(name: str, value: object, least: int) -> int:
-    """`value` as an int; booleans and floats are refused, not truncated."""
-    try:
-        number = value.__index__()  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):
-        raise ShapeError(f"{name} must be an integer, not {value!r}") from None
-    if isinstance(value, bool) or number < least:
-        raise ShapeError(f"{name} is {value!r}; it must be an integer of at least {least}")
-    return int(number)
-
-
-def _pair(name: str, value: object) -> tuple[object, object]:
-    """One value for H and one for W, where a single one stands for both."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return value, value
-    if len(value) != 2:
-        more = ", or a (low, high) pair for each" if name == "padding" else ""
-        raise ShapeError(
-            f"{name} has {len(value)} values {tuple(value)}; give one, or one for each of H, W"
-            f"{more}"
-        )
-    return value[0], value[1]
-
-
-def per_axis(name: str, value: object, least: int) -> tuple[int, int]:
-    """(of H, of W) of an option, integers of at least `least`."""
-    h, w = _pair(name, value)
-    return _integer(name, h, least), _integer(name, w, least)
-
-
 def _check_groups(c: int, k: int, group_c: int, groups: int, weight_layout: str) -> None:
     for name, count in (("C", c), ("K", k)):
         if count % groups:
@@ -261,47 +224,3 @@ def _check_groups(c: int, k: int, group_c: int, groups: int, weight_layout: str)
             f"x has C={c} but w ({weight_layout}) expects C/groups={group_c} with groups={groups}, "
             f"that is C={group_c * groups}; check layout, weight_layout and groups"
         )
-
-
-def parse_padding(
-    padding: Padding,
-    size: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    dilation: tuple[int, int],
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(low, high) padding of H and of W; negative values crop.
-
-    "same" pads so that the output has ceil(size / stride) pixels, the odd one behind ("same_lower":
-    before); "full" pads every window that touches the image; "causal" lets no output read ahead.
-    """
-    if isinstance(padding, str):
-        if padding not in PADDING_NAMES:
-            raise ShapeError(f"padding {padding!r} is none of {', '.join(PADDING_NAMES)}")
-        axes = zip(size, kernel, stride, dilation, strict=True)
-        h, w = (_named_padding(padding, *axis) for axis in axes)
-        return h, w
-    h, w = (_axis_padding(axis) for axis in _pair("padding", padding))
-    return h, w
-
-
-def _axis_padding(value: object) -> tuple[int, int]:
-    low, high = _pair("padding of an axis, (low, high),", value)
-    least = -(1 << 31)
-    return _integer("padding", low, least), _integer("padding", high, least)
-
-
-def _named_padding(name: str, size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
-    reach = (taps - 1) * dilation
-    if name == "valid":
-        return 0, 0
-    if name == "full":
-        return reach, reach
-    if name == "causal":
-        return reach, 0
-    total = max(0, (-(-size // stride) - 1) * stride + reach + 1 - size)
-    return (
-        (total - total // 2, total // 2)
-        if name == "same_lower"
-        else (total // 2, total - total // 2)
-    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from implicit_conv.arch import REGISTER_PIXELS
+from implicit_conv.cpu.arch import REGISTER_PIXELS
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile, emit
 
 

@@ -14,20 +14,26 @@ from unittest import mock
 
 import numpy as np
 
-from implicit_conv import cpu
 from implicit_conv.arrays import numpy_dtype
+from implicit_conv.cpu import call as cpu_call
+from implicit_conv.cpu.candidate import operator
+from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.cpu.record import executed_loads
 from implicit_conv.kernels.cpu.channel_lanes import fprop as channel_lanes
+from implicit_conv.kernels.cpu.channel_lanes.layout import register_filters
 from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise_microkernel
+from implicit_conv.kernels.cpu.depthwise.row_pieces import row_shapes
 from implicit_conv.kernels.cpu.gemm import microkernel
+from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
+from implicit_conv.kernels.cpu.operator import Operator
 from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_microkernel
+from implicit_conv.kernels.cpu.pixel_lanes.layout import tail_filters
 from implicit_conv.kernels.cpu.planes import fprop as planes
-from implicit_conv.kernels.cpu.runtime import launch, prepared, table
+from implicit_conv.kernels.cpu.runtime import launch, table
 from implicit_conv.kernels.cpu.runtime.pool import Block, aligned_bytes
-from implicit_conv.kernels.cpu.shapes import row_shapes
-from implicit_conv.kernels.cpu.sizes import RUN_BYTES, register_filters, tail_filters
+from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.schedule import ceil_div
-from implicit_conv.plan import Plan
-from implicit_conv.strides import suited
+from implicit_conv.plan import Engine
 from implicit_conv.testing import Array
 
 
@@ -58,14 +64,14 @@ class Memory:
     peak: int
 
 
-def memory_of_call(plan: Plan, x: Array, w: Array) -> Memory:
+def memory_of_call(engine: Engine, x: Array, w: Array) -> Memory:
     """Memory of ``plan(x, w)``, its output and packed filter included in the peak."""
-    plan(x, w)  # what is compiled or cached is not counted
+    engine.run(x, w, None, None, None)  # what is compiled or cached is not counted
     pool = CountingPool()
-    with mock.patch.object(prepared, "POOL", pool), mock.patch.object(launch, "POOL", pool):
+    with mock.patch.object(cpu_call, "POOL", pool), mock.patch.object(launch, "POOL", pool):
         tracemalloc.start()
         try:
-            plan(x, w)
+            engine.run(x, w, None, None, None)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -88,38 +94,39 @@ class Counts:
         return asdict(self)
 
 
-def count(plan: Plan, x: Array, w: Array) -> Counts:
-    """Run ``plan(x, w)`` on one thread, counting; x and w lie as the plan expects them."""
-    loads = cpu.executed_loads(plan, x, w)
-    calls, flops = _count_flops(plan, x, w)
+def count(engine: CpuEngine, x: Array, w: Array) -> Counts:
+    """Run ``plan(x, w)`` on one thread, counting, for contiguous x and w."""
+    loads = executed_loads(engine, x, w)
+    calls, flops = _count_flops(engine, x, w)
     return Counts(
         loads_issued=len(loads),
         bytes_loaded=sum(load.bytes for load in loads),
         microkernel_calls=calls,
-        useful_flops=plan.flops,
+        useful_flops=engine.problem.flops,
         issued_flops=flops,
-        scratch_bytes=memory_of_call(plan, x, w).scratch,
+        scratch_bytes=memory_of_call(engine, x, w).scratch,
     )
 
 
-def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
+def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
     """(microkernels called, floating-point operations they were asked for)."""
-    y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
-    compiled = cpu.operator(suited(plan, x, w, y, None), False)  # cached: the one that runs
+    y = np.empty(engine.problem.output_shape, numpy_dtype(engine.y_dtype))
+    call = engine.bind(x, w, y, None, False)
+    compiled = operator(engine.best, engine.formats)  # cached: the one that runs
     tally: list[int] = []
     replaced = {}  # callbacks must outlive the run
     before = compiled.table.copy()
     for slot in np.flatnonzero(before).tolist():
-        kernel = microkernel_at(slot, plan)
+        kernel = microkernel_at(slot, compiled)
         if kernel:
             replaced[slot] = callback = _noting(kernel, int(before[slot]), tally)
             compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
     try:
-        cpu.run(plan, x, w, y)
+        call(x, w, None, y)
     finally:
         for slot in replaced:
             compiled.table[slot] = before[slot]
-    return len(tally), sum(tally) * (2 if plan.pairs else 1)
+    return len(tally), sum(tally) * compiled.form.channels
 
 
 @dataclass(frozen=True)
@@ -130,9 +137,10 @@ class Microkernel:
     flops: Callable[[dict[str, int]], int]
 
 
-def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
-    """The microkernel at a slot of the kernel table of `plan`; None for other parts."""
-    g, lanes = plan.geometry, plan.lanes
+def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
+    """The microkernel at a slot of an operator's kernel table; None for other parts."""
+    g, lanes = compiled.g, compiled.lanes
+    flat = bool(compiled.constant.get("long_rows"))
     if slot < table.TRANSPOSE_IN:
         vectors, shape = divmod(slot, table.HEIGHTS**2)
         groups, inner = divmod(shape, table.HEIGHTS)
@@ -142,7 +150,7 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
         )
     if table.PIXEL_LANES <= slot < table.LOAD_ROWS:
         height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
-        rows = 1 if plan.long_rows else height  # that the columns of a call do not count
+        rows = 1 if flat else height  # that the columns of a call do not count
         return Microkernel(
             pixel_microkernel.ARGUMENTS,
             lambda call: (
@@ -151,7 +159,7 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
         )
     if slot == table.CHANNEL_LANES:
         pixels, filters = g.tile_m, register_filters(g, lanes)
-        if plan.long_rows:  # the last pixels'
+        if flat:  # the last pixels'
             pixels, filters = 1, tail_filters(g, lanes)
         return Microkernel(
             channel_lanes.ARGUMENTS,
@@ -168,9 +176,9 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
         taps = pixels * (g.S if by_row else 1)  # of all pixels
-        if by_row and plan.in_place:
-            taps = _row_taps(plan, *row_shapes(g)[pixels])
-        fmas = taps * lanes * plan.group_channels
+        if by_row and compiled.layout.in_place:
+            taps = _row_taps(g, *row_shapes(g)[pixels])
+        fmas = taps * lanes * compiled.constant["group_channels"]
         return Microkernel(
             depthwise_microkernel.ARGUMENTS,
             lambda call: 2 * fmas * call["tiles"] * call["vectors"] * call["tap_count"],
@@ -178,9 +186,8 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
     return None
 
 
-def _row_taps(plan: Plan, pixels: int, before: int, after: int) -> int:
+def _row_taps(g: Geometry, pixels: int, before: int, after: int) -> int:
     """Taps of a filter row, of all pixels of a register tile, that are no padding."""
-    g = plan.geometry
     end = (pixels - 1) * g.stride_w + g.S - after
     return sum(before <= p * g.stride_w + s < end for p in range(pixels) for s in range(g.S))
 

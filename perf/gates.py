@@ -14,12 +14,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.arch import CpuArch
-from implicit_conv.plan import Plan, plan
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.engine import CpuEngine, plan
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
 from perf.layers import layers
@@ -124,12 +124,11 @@ def engine_counts(arch: str) -> Numbers:
     return found
 
 
-def plan_for(case: Case, arch: CpuArch) -> Plan:
+def plan_for(case: Case, arch: CpuArch) -> CpuEngine:
     """The plan of `case` on a fixed CPU."""
     x, w = case.arrange(*case.inputs(0))
     problem = Problem.parse(x.shape, w.shape, case.dtype, **case.options)
-    chosen = plan(problem, arch, "standard", "auto", collapse=True)
-    return replace(chosen, out_dtype=case.dtype)
+    return plan(problem, arch, Request())
 
 
 def _python(code: str, *arguments: str) -> str:

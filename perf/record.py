@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.arch import cpu_arch, cpu_features
+from implicit_conv.cpu.arch import cpu_arch, cpu_features
 from implicit_conv.tools.info import cpu_name
 from implicit_conv.tools.timing import Seconds, paired_ratio, summarise
 

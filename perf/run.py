@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.arch import cpu_arch
+from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.problem import DTYPES
 from implicit_conv.testing import Case
 from implicit_conv.tools.ceilings import measure_ceilings
@@ -173,7 +173,7 @@ def row_of(name: str, case: Case, measured: Measurement) -> dict[str, Any]:
     from perf.counting import memory_of_call
 
     plan, errors, samples = measured
-    memory = memory_of_call(plan, *case.arrange(*case.inputs(0)))
+    memory = memory_of_call(plan.engine, *case.arrange(*case.inputs(0)))
     return {
         "layer": name,
         "case": asdict(case),

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.activation import Activation, parse_activation
-from implicit_conv.algorithms import ALGORITHMS, PRECISIONS
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.arch import GpuArch, device_number, gpu_arch, is_target
 from implicit_conv.gpu.candidates import Options
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.plan import GpuPlan, plan
+from implicit_conv.options import ALGORITHMS, PRECISIONS
 from implicit_conv.problem import GPU_DTYPES, Problem
 
 LOG = logging.getLogger("implicit_conv")

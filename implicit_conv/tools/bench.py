@@ -35,7 +35,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run(options: argparse.Namespace) -> None:
     """Print one row a layer, then the ceilings and the noise of this run."""
-    from implicit_conv.arch import cpu_arch
+    from implicit_conv.cpu.arch import cpu_arch
     from implicit_conv.testing import Case
     from implicit_conv.tools.ceilings import measure_ceilings
     from implicit_conv.tools.contenders import CONTROL, measure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from implicit_conv.arch import cpu_arch
+from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.tools.timing import interleave, summarise
 
 COPY_BYTES = 128 << 20  # well past the last-level cache of common CPUs

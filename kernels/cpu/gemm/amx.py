@@ -22,6 +22,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I8, I64, VOID, Emitter, i64
+from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.gemm.microkernel import (
     ARGUMENTS,
     SIGNATURE,
@@ -31,7 +32,6 @@ from implicit_conv.kernels.cpu.gemm.microkernel import (
     pixel_address,
 )
 from implicit_conv.kernels.cpu.runtime.table import compile_emitted
-from implicit_conv.kernels.cpu.sizes import RUN_BYTES
 
 ROWS = 16  # of a tile, at most: pixels of A and of the sums, pairs of B
 ROW_BYTES = 64  # of a tile: pairs of A, filters of B and of the sums

@@ -18,6 +18,7 @@ import math
 from typing import NamedTuple
 
 from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, run_table_bytes
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import fields
@@ -28,7 +29,6 @@ from implicit_conv.kernels.cpu.runtime.table import (
     microkernel_slot,
     run_part,
 )
-from implicit_conv.kernels.cpu.sizes import RUN_BYTES, run_table_bytes
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
 
 run_table = kernel()(run_table_bytes)

@@ -21,8 +21,8 @@ from llvmlite import ir
 from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.runtime.table import compile_emitted
-from implicit_conv.kernels.cpu.sizes import RUN_BYTES
 from implicit_conv.kernels.cpu.tile import storage
 
 UNROLL = 4

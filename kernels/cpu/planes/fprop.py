@@ -23,6 +23,7 @@ from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
@@ -35,7 +36,6 @@ from implicit_conv.kernels.cpu.runtime.table import (
     compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.sizes import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
 from implicit_conv.kernels.cpu.tile.work import bounds

@@ -180,9 +180,9 @@ def launch(entry, blob, threads):
 class Launch:
     """One entry, ready to run on arrays of fixed dtypes and strides: a call fills in addresses."""
 
-    def __init__(self, entry, g, layout, threads, call, dtypes, keep=None):
+    def __init__(self, entry, g, scratch_bytes, threads, call, dtypes, keep=None):
         self._entry, self._threads = entry, threads
-        self._scratch = layout.total * threads
+        self._scratch = scratch_bytes * threads
         self._bytes = self._scratch + BLOB.itemsize
         self._blob = blob_of(call._replace(scratch=self._scratch), g)
         self._start = _starter(*dtypes)

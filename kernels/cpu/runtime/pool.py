@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.kernels.cpu.sizes import LINE
+from implicit_conv.kernels.cpu.runtime.layout import LINE
 
 KEPT_BYTES = 64 << 20  # what the pool may hold while nobody uses it
 SMALL_BYTES = 512 << 10  # blocks of which there is at most one for each thread that ever called

@@ -16,6 +16,7 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.runtime.table import (
     GATHER_ROWS,
@@ -25,7 +26,6 @@ from implicit_conv.kernels.cpu.runtime.table import (
     compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.sizes import LOAD_BYTES
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 

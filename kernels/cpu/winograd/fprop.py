@@ -23,6 +23,7 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import (
     LOAD_TILE,
     PACK_BLOCK,
@@ -34,7 +35,6 @@ from implicit_conv.kernels.cpu.runtime.table import (
     microkernel_slot,
     run_part,
 )
-from implicit_conv.kernels.cpu.sizes import LINE
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
 from implicit_conv.kernels.cpu.winograd.transforms import TAPS
 

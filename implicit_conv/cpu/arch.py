@@ -18,7 +18,8 @@ BFLOAT16 = {
 AMX_ROWS = 16  # of a tile: pixels, or pairs of channels
 AMX_PIXELS = 2 * AMX_ROWS  # of the largest register tile
 ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18  # of Linux on x86-64
-DEFAULT_L1, DEFAULT_L2 = 32 << 10, 512 << 10  # where the system does not tell
+DEFAULT_L1, DEFAULT_L2 = 32 << 10, 512 << 10  # bytes, where the system does not say
+DEFAULT_HERTZ = 3e9  # where the system does not say
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class CpuArch:
     f16c: bool = True  # float16 is converted by an instruction
     rounds_bfloat16: bool = False  # to bfloat16 there is an instruction that rounds
     bfloat16: str = "widen"  # how bfloat16 is multiplied, see BFLOAT16
+    hertz: float = DEFAULT_HERTZ  # nominal clock, which turns estimated cycles into seconds
 
     def lanes(self, itemsize: int) -> int:
         """Elements of one vector."""
@@ -95,6 +97,23 @@ def _cgroup_cpus() -> float:
         return math.inf
 
 
+def _clock_hertz() -> float:
+    """The highest clock that the system names, else the one it shows now."""
+    try:
+        path = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+        return int(path.read_text()) * 1e3
+    except (OSError, ValueError):
+        pass
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("cpu MHz"):
+                    return float(line.partition(":")[2]) * 1e6
+    except (OSError, ValueError):
+        pass
+    return DEFAULT_HERTZ
+
+
 @functools.cache
 def available_threads() -> int:
     """Threads to use: NUMBA_NUM_THREADS, the affinity mask and the container's quota."""
@@ -136,4 +155,5 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
         f16c=bits == 512 or features.get("f16c", False) or arm,
         bfloat16=_bfloat16(features) if bits == 512 else "widen",
         rounds_bfloat16=bits == 512 and features.get("avx512bf16", False),
+        hertz=_clock_hertz(),
     )

@@ -1,0 +1,136 @@
+"""Call: a candidate bound to the dtypes and strides of arrays; running it fills in addresses."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from implicit_conv.arrays import Array, check_vector
+from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.problem import Problem
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Operands, Operator
+    from implicit_conv.kernels.cpu.runtime.launch import Launch
+
+
+class Arrays(NamedTuple):
+    """The 4-d arrays of one call, 16-bit floats as integers; `w` is None where it comes packed.
+
+    `filter_axes` are the positions of k, c, r, s in `w`; x, y and residual are in the problem's
+    layout.
+    """
+
+    x: Array
+    w: Array | None
+    filter_axes: tuple[int, ...]
+    y: Array
+    residual: Array | None = None
+
+
+def bits(array: Array) -> Array:
+    """`array` as compiled code takes it: 16-bit floats as integers; a view."""
+    return array if array.itemsize != 2 or array.dtype == np.uint16 else array.view(np.uint16)
+
+
+class CallForm(NamedTuple):
+    """What the arrays of a call have in common."""
+
+    problem: Problem
+    y_shape: tuple[int, ...]
+    y_dtype: Any
+    filter_axes: tuple[int, ...]
+
+
+class Call(ABC):
+    """A candidate bound to the dtypes and strides of arrays."""
+
+    __slots__ = ("_form",)
+
+    def __init__(self, form: CallForm) -> None:
+        self._form = form
+
+    def __call__(
+        self,
+        x: Array,
+        w: Any,
+        bias: object = None,
+        y: Array | None = None,
+        residual: Array | None = None,
+    ) -> Array:
+        """y = activation(conv(x, w) + bias + residual).
+
+        Parameters
+        ----------
+        x, w, y, residual : arrays of the shapes, dtypes and strides that the call is bound to
+            w may be the address of packed panels. Without y a new array is returned.
+        bias : array-like of K values
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            A bias that does not fit.
+        """
+        problem, shape, dtype, _ = self._form
+        if bias is not None:
+            bias = check_vector("bias", bias, problem.K, problem.sum_dtype)
+        if y is None:
+            y = np.empty(shape, dtype)
+        self._run(x, w, bias, y, residual)
+        return y
+
+    @abstractmethod
+    def _run(self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None) -> None:
+        """Convolve arrays that are known to fit."""
+
+
+class KernelCall(Call):
+    """Launches that only lack addresses.
+
+    `packing` is a launch of its own where no single work item uses each panel. `split`, where it is
+    not None, makes the operands of each launch from the arrays of a call; else a launch takes these
+    arrays as they are.
+    """
+
+    __slots__ = ("_main", "_operator", "_packing", "_panel_bytes", "_split")
+
+    def __init__(
+        self,
+        form: CallForm,
+        operator: Operator,
+        main: Launch,
+        packing: Launch | None,
+        split: Callable[[Arrays], Iterable[Operands]] | None,
+    ) -> None:
+        super().__init__(form)
+        self._operator, self._main, self._packing, self._split = operator, main, packing, split
+        self._panel_bytes = operator.layout.packed_bytes
+
+    def _run(self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None) -> None:
+        sums = None if bias is None else self._operator.initial_sums(bias)
+        if x.itemsize == 2:
+            x, w, y = bits(x), w if type(w) is int else bits(w), bits(y)
+        if self._split is not None:
+            for part in self._split(Arrays(x, w, self._form.filter_axes, y, residual)):
+                self._launch(part.x, part.w, part.y, sums, part.residual)
+        elif type(w) is int:
+            self._main.run(x, x, y, w, sums, residual)
+        elif self._packing is None:
+            self._main.run(x, w, y, 0, sums, residual)
+        else:
+            self._launch(x, w, y, sums, residual)
+
+    def _launch(self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None) -> None:
+        """Pack the filter as a whole where that is a launch of its own, then convolve."""
+        if self._packing is None:
+            self._main.run(x, w, y, 0, sums, residual)
+            return
+        panels = POOL.take(self._panel_bytes)
+        try:
+            self._packing.run(w, w, w, panels.address)
+            self._main.run(x, x, y, panels.address, sums, residual)
+        finally:
+            POOL.give(panels)

@@ -1,0 +1,329 @@
+"""The CPU engine: a request answered by candidates, which explain themselves, pack and run."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.activation import Activation, parse_activation
+from implicit_conv.arrays import (
+    Array,
+    as_array,
+    check_like_output,
+    check_vector,
+    dtype_name,
+    numpy_dtype,
+    writable_directly,
+)
+from implicit_conv.cache import keep_call
+from implicit_conv.cpu import explain as words
+from implicit_conv.cpu import planner
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays, Call, bits
+from implicit_conv.cpu.candidate import Candidate, Formats, Refusal, Request
+from implicit_conv.cpu.packed import PackedFilter
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.problem import ITEMSIZES, WEIGHT_LAYOUTS, Problem
+from implicit_conv.schedule import Load
+
+LOG = logging.getLogger("implicit_conv")
+
+
+@dataclass(frozen=True)
+class CpuEngine:
+    """What answers one request on one CPU.
+
+    Attributes
+    ----------
+    problem : Problem
+    arch : CpuArch
+    request : Request
+        Precision and algorithm.
+    candidates : tuple of Candidate
+        The first one runs, the next ones where it does not accept the strides of arrays.
+    refusals : tuple of Refusal
+    activation : (kind, low, high)
+        As `parse_activation` gives it.
+    out_dtype : str
+        The dtype of results.
+    subnormals : "keep" or "flush"
+    unbatched : bool
+        Whether x and y lack the batch axis.
+    """
+
+    problem: Problem
+    arch: CpuArch
+    request: Request
+    candidates: tuple[Candidate, ...]
+    refusals: tuple[Refusal, ...]
+    activation: tuple[float, float, float]
+    out_dtype: str
+    subnormals: str = "keep"
+    unbatched: bool = False
+
+    def __getstate__(self) -> dict[str, object]:
+        """Pickles and copies leave out calls, which hold addresses of this process."""
+        return {name: value for name, value in self.__dict__.items() if name != "calls"}
+
+    @functools.cached_property
+    def calls(self) -> dict[object, object]:
+        """Calls that are ready, by the strides of their arrays."""
+        return {}
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate that runs where it accepts the strides of arrays."""
+        return self.candidates[0]
+
+    @property
+    def algorithm(self) -> str:
+        """Its algorithm."""
+        return self.best.algorithm
+
+    @property
+    def y_dtype(self) -> str:
+        """The dtype that kernels store: `out_dtype`, or that of the sums where numpy converts."""
+        stored = (self.problem.dtype, self.problem.sum_dtype)
+        return self.out_dtype if self.out_dtype in stored else self.problem.sum_dtype
+
+    @property
+    def formats(self) -> Formats:
+        """What kernels are compiled for besides a candidate."""
+        return Formats(self.y_dtype, self.subnormals == "flush")
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Scratch memory of all threads, without the packed filter."""
+        return self.best.workspace_bytes
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed filter."""
+        return self.best.packed.bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Scratch memory, packed filter and output."""
+        y = math.prod(self.problem.output_shape) * ITEMSIZES[self.y_dtype]
+        return self.workspace_bytes + self.packed_bytes + y
+
+    def explain(self) -> str:
+        """Lines of what was chosen, and the table of candidates."""
+        choice = planner.Choice(self.candidates, self.refusals)
+        return words.explain(choice, self.request.precision, self.formats)
+
+    def trace(self) -> list[Load]:
+        """The loads of the best candidate for contiguous arrays."""
+        return self.best.method.loads(self.best)
+
+    def pack(self, w: object) -> PackedFilter:
+        """`w`, checked, in the order that the best candidate reads."""
+        array = bits(self._checked_filter(w))
+        return self.best.method.pack(self.best, array, self.formats)
+
+    def run(
+        self,
+        x: object,
+        w: object,
+        bias: object = None,
+        residual: object = None,
+        out: Array | None = None,
+    ) -> Array:
+        """Check the arrays against the problem, and convolve; see `Plan.__call__`."""
+        problem = self.problem
+        x = self._checked_input(x)
+        filters = self._checked_filters(w)
+        if bias is not None:
+            bias = check_vector("bias", bias, problem.K, problem.sum_dtype)
+        shape = problem.output_shape[1:] if self.unbatched else problem.output_shape
+        if residual is not None:
+            residual = as_array("residual", residual)
+            check_like_output("residual", residual, shape, problem.dtype)
+        if out is not None:
+            _check_out(out, shape, self.out_dtype)
+        read = filters.panels if isinstance(filters, PackedFilter) else filters
+        direct = (
+            out is not None
+            and out.dtype == self.y_dtype
+            and writable_directly(out, (x, read, bias, residual))
+        )
+        y = out if direct else np.empty(shape, numpy_dtype(self.y_dtype))
+        assert y is not None
+        if y.size:
+            y4, residual4 = y, residual
+            if self.unbatched:
+                y4, residual4 = y[None], None if residual is None else residual[None]
+            call = self.bind(x, filters, y4, residual4, bias is not None)
+            operand = filters.operand if isinstance(filters, PackedFilter) else filters
+            call(x, operand, bias, y4, residual4)
+        if out is not None:
+            if not direct:
+                out[...] = y
+            return out
+        return y if self.out_dtype == self.y_dtype else y.astype(self.out_dtype)
+
+    def ready(self, x: Array, w: Any, y: Array, biased: bool) -> Call | None:
+        """The call that computed ``y = run(x, w)``, if running it again is all that it takes."""
+        if self.unbatched or y.size == 0 or y.dtype != self.y_dtype:
+            return None
+        return self.bind(x, w, y, None, biased)
+
+    def bind(
+        self, x: Array, w: PackedFilter | Array, y: Array, residual: Array | None, biased: bool
+    ) -> Call:
+        """The call for 4-d arrays of these strides, which is kept."""
+        packed = isinstance(w, PackedFilter)
+        key = (
+            x.strides,
+            w.key if isinstance(w, PackedFilter) else w.strides,
+            packed,
+            y.strides,
+            residual is not None and residual.strides,
+            biased,
+        )
+        call = self.calls.get(key)
+        if call is None:
+            call = self.bind_anew(x, w, y, residual, biased, self.formats)
+            keep_call(self.calls, key, call)
+        assert isinstance(call, Call)
+        return call
+
+    def bind_anew(
+        self,
+        x: Array,
+        w: PackedFilter | Array,
+        y: Array,
+        residual: Array | None,
+        biased: bool,
+        formats: Formats,
+        record: int = 0,
+    ) -> Call:
+        """The first candidate that accepts the strides, bound to them; a debug build writes its loads
+        to address `record`.
+        """
+        from implicit_conv.kernels.cpu.operator import Epilogue
+
+        axes: tuple[int, ...]
+        key = None
+        if not isinstance(w, PackedFilter):
+            filters, axes = bits(w), WEIGHT_LAYOUTS[self.problem.weight_layout]
+        elif w.plain is not None:
+            filters, axes = w.plain, w.axes
+        else:
+            filters, axes, key = None, (0, 1, 2, 3), w.key
+        arrays = Arrays(bits(x), filters, axes, bits(y), residual)
+        candidate = next(
+            c
+            for c in self.candidates
+            if c.method.accepts(c, arrays) and (key is None or c.packed.key == key)
+        )
+        if candidate is not self.best:
+            LOG.debug(
+                "%s runs: %s needs %s", candidate.name, self.best.name, self.best.method.needs
+            )
+        epilogue = Epilogue(self.activation, biased)
+        return candidate.method.bind(candidate, arrays, epilogue, formats, record)
+
+    def _checked_input(self, x: object) -> Array:
+        """`x` as a 4-d array of the problem's shape and dtype."""
+        problem, array = self.problem, as_array("x", x)
+        if self.unbatched and array.ndim == 3:
+            array = array[None]
+        if array.dtype != problem.dtype:
+            raise DTypeError(f"x is {array.dtype} but the plan was made for {problem.dtype}")
+        if array.shape != problem.input_shape:
+            raise ShapeError(
+                f"x has shape {array.shape} but the plan was made for {problem.input_shape}"
+            )
+        return array
+
+    def _checked_filters(self, w: object) -> PackedFilter | Array:
+        """A packed filter in the order that the best candidate reads, or a plain one."""
+        if not isinstance(w, PackedFilter):
+            return self._checked_filter(w)
+        if w.key != self.best.packed.key:
+            raise ShapeError(
+                "w was packed in another order than this plan reads: for another problem, or by a "
+                "plan that chose another method or tile; pack it with this plan"
+            )
+        return w
+
+    def _checked_filter(self, w: object) -> Array:
+        problem, array = self.problem, as_array("w", w)
+        if array.dtype != problem.dtype:
+            raise DTypeError(f"w is {array.dtype} but the plan was made for {problem.dtype}")
+        if array.shape != problem.weight_shape:
+            raise ShapeError(
+                f"w has shape {array.shape} but the plan was made for {problem.weight_shape}"
+            )
+        return array
+
+
+def plan(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    *,
+    activation: Activation = None,
+    out_dtype: object = None,
+    subnormals: str = "keep",
+    unbatched: bool = False,
+) -> CpuEngine:
+    """The engine that answers a request.
+
+    Raises
+    ------
+    PlanError, DTypeError
+        A precision, algorithm, activation or out_dtype that is unknown or not supported here.
+    """
+    candidates, refusals = planner.plan(problem, arch, request)
+    best = candidates[0]
+    if subnormals == "flush" and not best.method.flushes:
+        raise PlanError(
+            f"algorithm {best.algorithm!r} keeps subnormals: numpy multiplies; use 'auto', or "
+            "config(subnormals='keep')"
+        )
+    LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
+    return CpuEngine(
+        problem,
+        arch,
+        request,
+        candidates,
+        refusals,
+        parse_activation(activation),
+        _out_dtype(out_dtype, problem.dtype),
+        subnormals,
+        unbatched,
+    )
+
+
+def _out_dtype(out_dtype: object, dtype: str) -> str:
+    """The name of the dtype of results, for x of `dtype`."""
+    key = dtype_key(dtype if out_dtype is None else out_dtype)
+    supported = dict.fromkeys((dtype, "float32", "float64"))
+    name = dtype_name(key)
+    if not isinstance(key, str) and not key.isnative:
+        name = f"{key.str} of foreign byte order"
+    if name not in supported:
+        raise DTypeError(
+            f"out_dtype {name} is not supported here; use one of {', '.join(supported)}"
+        )
+    return name
+
+
+def dtype_key(dtype: object) -> str | np.dtype[Any]:
+    """A dtype as a hashable value; "bfloat16" needs no ml_dtypes to be planned for."""
+    return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
+
+
+def _check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:
+    if not isinstance(out, np.ndarray):
+        raise DTypeError(f"out must be a numpy array, not {type(out).__name__}")
+    if not out.flags.writeable:
+        raise ShapeError("out is read-only; pass a writable array")
+    check_like_output("out", out, shape, dtype)

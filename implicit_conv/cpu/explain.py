@@ -1,0 +1,60 @@
+"""A choice in words: what runs, what it reads, and what the other candidates would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from implicit_conv.cpu.candidate import Candidate, Formats
+from implicit_conv.cpu.planner import Choice
+
+
+def explain(choice: Choice, precision: str, formats: Formats) -> str:
+    """Lines of ``what  how`` about the best candidate, then all candidates and refusals."""
+    return "\n".join([*_chosen(choice.candidates[0], precision, formats), *_table(choice)])
+
+
+def _chosen(c: Candidate, precision: str, formats: Formats) -> Iterator[str]:
+    rows = {
+        "problem": str(c.problem),
+        "": f"{c.problem.flops / 1e9:.3f} GFLOP, {c.problem.bytes / 2**20:.2f} MiB of x, w and y",
+        "algorithm": f"{c.name}, precision {precision!r}",
+        "machine": _machine(c, formats),
+        **dict(c.method.describe(c)),
+        "memory": _memory(c),
+        "estimate": _estimate(c),
+    }
+    return (f"{name:12}{value}" for name, value in rows.items())
+
+
+def _machine(c: Candidate, formats: Formats) -> str:
+    zeros = ", subnormals as zeros" if formats.flushes else ""
+    return (
+        f"{c.arch.vector_bits}-bit vectors, {c.arch.l2_bytes >> 10} KiB L2, "
+        f"{c.threads} of {c.arch.threads} threads{zeros}"
+    )
+
+
+def _memory(c: Candidate) -> str:
+    return (
+        f"{c.workspace_bytes / c.threads / 1024:.0f} KiB of scratch memory per thread, "
+        f"{c.packed.bytes / 1024:.0f} KiB of packed filter"
+    )
+
+
+def _estimate(c: Candidate) -> str:
+    peak = c.problem.flops / (4 * c.lanes * (2 if c.method.pairs else 1)) / max(c.cycles, 1.0)
+    return (
+        f"{c.seconds * 1e3:.3f} ms at {c.arch.hertz / 1e9:.2f} GHz: {c.cycles / 1e6:.3f} M cycles "
+        f"of one core, the direct sum's operations at {peak:.0%} of its FMA peak"
+    )
+
+
+def _table(choice: Choice) -> Iterator[str]:
+    """Every candidate with its estimate and what it needs of strides, then every refusal."""
+    yield "candidates, in the order in which they are tried:"
+    for c in choice.candidates:
+        needs = c.method.needs
+        strides = f"needs {needs}" if needs else "takes any strides"
+        yield f"  {c.seconds * 1e3:9.3f} ms  {c.name}; {strides}"
+    for name, reason in choice.refusals:
+        yield f"  {'refused':>12}  {name}: {reason}"

@@ -1,0 +1,219 @@
+"""fprop by dot products: lanes of vectors are channels, x and filters are both read in place.
+
+    y[pixel, k] = sum over lanes of (sum over channel vectors of x[pixel, c] * w[k, c])
+
+This serves few pixels or few filters whose channels are contiguous: classifiers, heads, squeeze and
+excitation, windows that cover a whole image. Nothing is packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from implicit_conv.arrays import Array
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.costs import (
+    BUFFER_SHARE,
+    FAR_SHARE,
+    FMA_LATENCY,
+    FMAS_PER_CYCLE,
+    ITEM_CYCLES,
+    UNALIGNED_LOAD_CYCLES,
+)
+from implicit_conv.cpu.methods.gemm import is_row
+from implicit_conv.cpu.packed import PackedOrder, PlainOrder
+from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
+from implicit_conv.cpu.views import flattened, is_pointwise, widened
+from implicit_conv.cpu.words import count, geometry_items
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, register_filters
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import ITEMSIZES, LAYOUTS, Problem
+from implicit_conv.schedule import geometry
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
+
+NAME = "channel lanes"
+PANEL_FILTERS = 64  # filters whose sums leave a staging tile together
+L2_BYTES_PER_CYCLE = 43  # bytes per cycle of pixels that come from L2
+WIDENED_LOADS = 2  # plain loads that take as long as one that widens 16-bit floats
+PIXEL_CYCLES = 3  # cycles per pixel of a register tile: adding up its lanes, storing it
+TILE_CYCLES = 4  # fixed cycles per register tile
+
+
+@dataclass(frozen=True)
+class ChannelLanes(Method):
+    """A row of pixels against filters, both with contiguous elements."""
+
+    algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
+
+    @property
+    def summary(self) -> str:
+        """A few words for tables."""
+        return "lanes are channels, x and w in place"
+
+    @property
+    def needs(self) -> str:
+        """What it needs of the strides of arrays, in words."""
+        return "contiguous channels of x and pixels a single stride apart"
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate where the elements of windows and filters are contiguous."""
+        algorithm = request.gemm_algorithm(problem)
+        if algorithm is None:
+            return
+        summed = widened(problem)
+        reason = refusal(summed, request)
+        if reason:
+            yield Refusal(NAME, reason)
+            return
+        view = rows_of_channels(summed)
+        costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
+        threads = thread_count(view, arch)
+        yield best(cls(), algorithm, problem, view, arch, costs, threads=threads)
+
+    def layout(self, c: Candidate) -> ChannelLanesLayout:
+        """Sizes of scratch memory and filters."""
+        stored = ITEMSIZES[c.problem.dtype]
+        return ChannelLanesLayout(c.geometry, c.itemsize, c.lanes, c.chunk, True, stored)
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels."""
+        from implicit_conv.kernels.cpu.channel_lanes.operator import ChannelLanes as LanesOperator
+
+        return LanesOperator(self.layout(c), c.lanes, build)
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """The filter as it is, in the order of a window's elements."""
+        return PlainOrder.of(c.problem, c.problem.weight_layout)
+
+    def accepts(self, c: Candidate, arrays: Arrays) -> bool:
+        """A pixel's elements must be contiguous, and pixels a single stride apart."""
+        x, given = arrays.x, (arrays.x, arrays.y, arrays.residual)
+        if not all(is_row(c.problem, array) for array in given if array is not None):
+            return False
+        if whole_window(c.problem):
+            return bool(x[:1].flags.c_contiguous)
+        return x.strides[LAYOUTS[c.problem.layout][3]] == x.itemsize
+
+    def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
+        """Pixels as one row, channels last; a filter that is not contiguous is copied."""
+        from implicit_conv.kernels.cpu.operator import Operands
+
+        x, w, filter_axes, y, residual = arrays
+        assert w is not None
+        if not w[:1].flags.c_contiguous:
+            w = np.ascontiguousarray(w)
+        added = None if residual is None else as_row(c, residual)
+        yield Operands(as_row(c, x), w, as_row(c, y), added, LAYOUTS["NHWC"], filter_axes)
+
+    def describe(self, c: Candidate) -> Words:
+        """Tile, loads, k-blocks, work items."""
+        g, filters = c.geometry, register_filters(c.geometry, c.lanes)
+        yield (
+            "load tile",
+            (
+                f"{count(g.tile_q, 'pixel')} of one row, cut into register tiles of "
+                f"{count(g.tile_m, 'pixel')} x {count(filters, 'filter')}, {c.lanes} channels at a time"
+            ),
+        )
+        yield (
+            "loads",
+            "none: the elements of a window and of a filter are contiguous, both in place",
+        )
+        yield "k-blocks", f"1 of {g.C} channels"
+        yield "work items", geometry_items(g, c.chunk)
+
+
+def as_row(c: Candidate, array: Array) -> Array:
+    """All pixels as one row, channels last: a view."""
+    return array.reshape(1, 1, c.geometry.Q, array.size // c.geometry.Q)
+
+
+def whole_window(problem: Problem) -> bool:
+    """Whether a filter covers all of x, so that a single output pixel is left."""
+    pads = (*problem.pad_lo, *problem.pad_hi)
+    return problem.kernel == problem.size and problem.output == (1, 1) and not any(pads)
+
+
+def refusal(problem: Problem, request: Request) -> str:
+    """Why lanes cannot be channels, or an empty string."""
+    if request.strict:
+        return "its sums are not those of precision 'strict'; ask for 'standard'"
+    if problem.groups > 1 or min(problem.C, problem.K, problem.N) < 1:
+        return "it takes one group, and at least one image, channel and filter"
+    orders = {("NCHW", "KCRS"), ("NHWC", "KRSC")}
+    if problem.kernel == (1, 1) and problem.weight_layout != "RSCK":
+        orders |= {("NCHW", "KRSC"), ("NHWC", "KCRS")}
+    if (problem.layout, problem.weight_layout) not in orders:
+        return f"windows of {problem.layout} and {problem.weight_layout} filters differ in order"
+    if whole_window(problem):
+        return ""
+    if problem.layout == "NCHW":
+        return "channels are not contiguous in NCHW"
+    return "" if is_pointwise(problem) else "windows are not contiguous in x"
+
+
+def rows_of_channels(problem: Problem) -> Problem:
+    """A problem as a row of pixels against filters; a window that covers x is a single pixel."""
+    if not whole_window(problem):
+        return flattened(problem)
+    r, s = problem.kernel
+    return replace(
+        problem,
+        N=1,
+        C=problem.C * r * s,
+        size=(1, problem.N),
+        kernel=(1, 1),
+        stride=(1, 1),
+        dilation=(1, 1),
+        layout="NHWC",
+    )
+
+
+def geometries(view: Problem, arch: CpuArch) -> list[Geometry]:
+    """Tilings of the row of pixels, by the pixels of a register tile.
+
+    Half of L2 holds all channels of a work item's pixels, which are read again for each few filters.
+    """
+    lanes = arch.lanes(view.itemsize)
+    near = int(arch.l2_bytes * BUFFER_SHARE) // (view.C * view.itemsize)
+    found = set()
+    pixels = 1
+    while pixels <= min(lanes, view.output[1]):
+        filters = lanes // pixels
+        panel = schedule.ceil_div(balanced(view.K, PANEL_FILTERS), filters) * filters
+        for share in (1, 2, 4, 8):
+            columns = balanced(view.output[1], max(pixels, near // share))
+            tile = (1, 1, columns)
+            found.add(geometry(view, tile=tile, tile_m=pixels, tile_c=view.C, tile_k=panel))
+        pixels *= 2
+    return sorted(found)
+
+
+def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
+    """Cycles of one core: an FMA a pixel, filter and vector of channels, then sums of lanes."""
+    lanes = arch.lanes(view.itemsize)
+    pixels, filters = g.tile_m, register_filters(g, lanes)
+    widened_loads = WIDENED_LOADS if view.converted else 1
+    loads = (pixels + filters) * UNALIGNED_LOAD_CYCLES * widened_loads
+    element = max(pixels * filters / FMAS_PER_CYCLE, loads, FMA_LATENCY)
+    if g.tile_q * g.C * view.itemsize > arch.l1_bytes / 2:
+        element += pixels * lanes * view.itemsize / L2_BYTES_PER_CYCLE
+    tile = schedule.ceil_div(g.C, lanes) * element + pixels * PIXEL_CYCLES + TILE_CYCLES
+    tile_count = schedule.ceil_div(g.tile_q, pixels) * schedule.ceil_div(g.K, filters)
+    filter_bytes = g.K * g.C * (2 if view.converted else view.itemsize)
+    far = 0.0 if filter_bytes <= arch.l2_bytes else stream_cycles(filter_bytes)
+    stream = max(tile_count * tile, far) + FAR_SHARE * min(tile_count * tile, far)
+    chosen, chunk = divide(g, thread_count(view, arch), view.itemsize, stream, ITEM_CYCLES)
+    return Estimate(schedule.tile_count(g) * chosen, chunk)

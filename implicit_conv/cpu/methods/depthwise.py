@@ -1,0 +1,319 @@
+"""Depthwise convolution: one channel and one filter a group, lanes of vectors are channels.
+
+    y[n, p, q, c] = sum over r, s of x[n, p*stride + r*dilation - pad, ..., c] * w[c, r, s]
+
+Each lane sums its own channel. x is read in place where its channels are contiguous, or a tile is
+copied with its channels together. `group_lanes` has the same for groups of a few channels, `planes`
+takes a channel at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.costs import (
+    BUFFER_SHARE,
+    FMAS_PER_CYCLE,
+    ITEM_CYCLES,
+    LOADS_PER_CYCLE,
+)
+from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.tiling import Estimate, balanced, rounded_up, thread_count, tiles
+from implicit_conv.cpu.views import ungrouped, widened
+from implicit_conv.cpu.words import count, loads_of
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
+from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
+from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import LAYOUTS, Problem
+from implicit_conv.schedule import Load, depthwise_trace, geometry
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Operator
+
+RULE = "it needs one channel and one filter a group"
+PIXELS = 14  # output pixels of a register tile at most
+CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # vectors of a block of channels, to choose from
+ROW_CYCLES = 200  # fixed cycles per row in place: its tap tables
+BORDER_CYCLES = 5  # cycles per vector and tap at the border, where pixels are summed one by one
+BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border meet
+STREAMED_BYTES = 17  # bytes per cycle of x read in place and of y
+WAY_BYTES, LINE = 4096, 64  # bytes of L1: addresses a multiple of the first apart share a set
+NEAR_CROWD = 2  # times that the lines which fit may be wanted where they come from L2
+CROWDED_CYCLES = 4.5  # cycles per vector that comes from L2, or from farther, once more
+FAR_TAPS = 1.35  # slowdown of each tap of x read in place where no taps share a load
+BUFFER_CYCLES = 0.45  # cycles per element of a channels-last buffer, copied and read
+CALL_CYCLES = 30  # fixed cycles per call of a microkernel of few sums
+SWAP_CYCLES = 0.6  # cycles per element that is transposed on its way to or from a buffer
+VECTOR_CYCLES = 10  # fixed cycles per vector of channels: loop ends
+
+
+@dataclass(frozen=True)
+class Depthwise(Method):
+    """Blocks of channels, of x in place or copied."""
+
+    algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
+    in_place: bool = False
+
+    @property
+    def summary(self) -> str:
+        """A few words for tables."""
+        return f"lanes are channels, x {'in place' if self.in_place else 'copied'}"
+
+    @property
+    def order(self) -> str:
+        """Each lane sums the taps of its own channel."""
+        return "taps of a channel"
+
+    @property
+    def needs(self) -> str:
+        """What it needs of the strides of arrays, in words."""
+        return "contiguous channels of x" if self.in_place else ""
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """In place, copied, and copied by the blocks of in place, which reads the same filters."""
+        if not request.admits("depthwise"):
+            return
+        reason = refusal(problem, arch, request)
+        if reason:
+            yield Refusal("depthwise", reason)
+            return
+        view = ungrouped(widened(problem))
+        block = 0
+        if request.strict:
+            yield Refusal(
+                "depthwise in place", "precision 'strict': sums at the border have another order"
+            )
+        elif not reads_in_place(view, arch):
+            yield Refusal(
+                "depthwise in place", "channels are not contiguous in x, or fill no vector"
+            )
+        else:
+            chosen = _candidate(problem, view, arch, cls(in_place=True))
+            block = chosen.geometry.tile_c
+            yield chosen
+        copied = _candidate(problem, view, arch, cls())
+        yield copied
+        if block not in (0, copied.geometry.tile_c):
+            yield _candidate(problem, view, arch, cls(), block)
+
+    def layout(self, c: Candidate) -> DepthwiseLayout:
+        """Sizes of scratch memory and packed filters."""
+        return DepthwiseLayout(c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place)
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels."""
+        from implicit_conv.kernels.cpu.depthwise.operator import Depthwise as DepthwiseOperator
+
+        return DepthwiseOperator(self.layout(c), c.lanes, build)
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """Filters of blocks of channels."""
+        g, problem = c.geometry, c.problem
+        key = (
+            "depthwise blocks", problem.K, problem.kernel, problem.dtype, c.arch.vector_bits,
+            g.tile_c, g.tile_k,
+        )  # fmt: skip
+        return PackedOrder(key, c.layout.packed_bytes)
+
+    def accepts(self, c: Candidate, arrays: Arrays) -> bool:
+        """In place needs contiguous channels of x."""
+        x = arrays.x
+        return not self.in_place or x.strides[LAYOUTS[c.problem.layout][3]] == x.itemsize
+
+    def loads(self, c: Candidate) -> list[Load]:
+        """Loads of x; filters are gathered channel by channel, which are no loads of the schedule."""
+        return depthwise_trace(c.geometry, c.itemsize, self.in_place)
+
+    def describe(self, c: Candidate) -> Words:
+        """Tile, loads, k-blocks, work items."""
+        yield from describe_blocks(c, self.in_place, (1, 1))
+
+
+def describe_blocks(c: Candidate, in_place: bool, group: tuple[int, int]) -> Words:
+    """Tile, loads, k-blocks and work items by blocks of channels; `group` = (channels, filters)."""
+    g = c.geometry
+    yield (
+        "load tile",
+        (
+            f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x {g.tile_q} output columns, "
+            f"cut into register tiles of at most {g.tile_m} pixels x {c.lanes} filters (1 vector)"
+        ),
+    )
+    if in_place:
+        yield (
+            "loads",
+            "none: x is contiguous along C and read in place; taps in padding are skipped",
+        )
+    else:
+        yield "loads", loads_of(g)
+    yield (
+        "k-blocks",
+        (f"1 of {count(group[0], 'channel')} x {g.R * g.S} taps, those of a filter's group"),
+    )
+    yield (
+        "work items",
+        (
+            f"{count(schedule.tile_count(g), 'tile')} x "
+            f"{count(schedule.block_count(g), 'block')} of {g.tile_k} filters"
+        ),
+    )
+
+
+def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
+    """Why depthwise methods cannot compute `problem`, or an empty string.
+
+    Under "strict" the choice between orders of sums must depend on neither batch nor threads.
+    """
+    if not problem.groups == problem.C == problem.K:
+        return RULE
+    few = problem.groups < arch.lanes(widened(problem).itemsize)
+    if request.strict and request.algorithm == "auto" and few:
+        return f"precision 'strict' sums {problem.groups} channels by implicit GEMM"
+    return ""
+
+
+def reads_in_place(problem: Problem, arch: CpuArch) -> bool:
+    """Whether x can be read in place: pixels at its border leave out the taps in padding."""
+    return problem.layout == "NHWC" and problem.C >= arch.lanes(problem.itemsize)
+
+
+def _candidate(
+    problem: Problem, view: Problem, arch: CpuArch, method: Depthwise, block: int = 0
+) -> Candidate:
+    """The best tiling; with `block` a stand-in that reads filters packed by such blocks."""
+    costs = [
+        (estimate(view, arch, g, method.in_place), g)
+        for g in geometries(view, arch, method.in_place, block)
+    ]
+    return best(method, "depthwise", problem, view, arch, costs, fallback=block > 0)
+
+
+def geometries(problem: Problem, arch: CpuArch, in_place: bool, block: int = 0) -> list[Geometry]:
+    """Tilings of images, rows, columns and blocks of channels: all, or those of `block` alone."""
+    lanes = arch.lanes(problem.itemsize)
+    whole = rounded_up(problem.C, lanes)
+    blocks = channel_blocks(problem.C, lanes)
+    if in_place:  # the last block too fills a vector: more channels would be read than there are
+        blocks = {size for size in blocks if not 0 < problem.C % size < lanes} or {whole}
+    if block:
+        blocks = {block}
+    return block_tilings(problem, arch, {(size, size) for size in blocks}, in_place)
+
+
+def channel_blocks(extent: int, lanes: int) -> set[int]:
+    """Whole vectors that cut `extent` channels, or filters, into blocks of about equal size."""
+    return {rounded_up(balanced(extent, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS}
+
+
+def block_tilings(
+    problem: Problem,
+    arch: CpuArch,
+    blocks: set[tuple[int, int]],
+    in_place: bool,
+    step_w: int | None = None,
+) -> list[Geometry]:
+    """Tilings by blocks of (channels, filters) whose scratch memory fits its share of L2."""
+    lanes = arch.lanes(problem.itemsize)
+    pixels = min(arch.tile_pixels, PIXELS)
+    found = [
+        geometry(
+            problem,
+            tile=tile,
+            tile_m=pixels if in_place else balanced(tile[2], pixels),
+            tile_c=channels,
+            tile_k=filters,
+            step_w=step_w,
+        )
+        for tile in tiles(problem)
+        for channels, filters in sorted(blocks)
+    ]
+    limit = arch.l2_bytes * BUFFER_SHARE
+    sizes = [
+        DepthwiseLayout(g, problem.itemsize, lanes, in_place=in_place).scratch(packs=False).total
+        for g in found
+    ]
+    fitting = [g for g, size in zip(found, sizes, strict=True) if size <= limit]
+    return fitting or [found[sizes.index(min(sizes))]]
+
+
+def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
+    """Cycles of one core: an FMA and a load a tap, streams of x and y, and either the copy of a tile
+    or the border's pixels, which go one by one where taps share no loads.
+    """
+    pixel = g.R * g.S / LOADS_PER_CYCLE
+    rows = g.tile_n * g.tile_p
+    y_bytes = rows * g.tile_q * g.tile_c * (2 if problem.converted else problem.itemsize)
+    if not in_place:
+        fixed = copy_cycles(problem, g)
+        fixed += y_bytes / STREAMED_BYTES if problem.layout == "NHWC" else 0.0
+        return blocks_estimate(problem, arch, g, pixel, fixed)
+    fixed = rows * ROW_CYCLES + y_bytes * (1 + g.stride_h * g.stride_w) / STREAMED_BYTES
+    vectors = rows * g.tile_c / arch.lanes(problem.itemsize)
+    if depthwise_row(g, in_place) is None:
+        taps = border_columns(g) * g.tile_q / g.Q * BORDER_TAPS * g.R * g.S
+        fixed += vectors * taps * BORDER_CYCLES
+        pixel *= FAR_TAPS
+    else:
+        loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and filter row
+        wait = max(0.0, CROWDED_CYCLES - g.S / loads / FMAS_PER_CYCLE)  # beyond its FMAs
+        fixed += vectors * g.tile_q * loads * wait * crowded_rows(problem, arch, g)
+    return blocks_estimate(problem, arch, g, pixel, fixed)
+
+
+def blocks_estimate(
+    problem: Problem, arch: CpuArch, g: Geometry, pixel: float, fixed: float
+) -> Estimate:
+    """Cycles of one core, given `pixel` cycles per vector of sums and `fixed` cycles per tile."""
+    pixels = g.tile_n * g.tile_p * g.tile_q
+    vectors = schedule.ceil_div(min(g.tile_k, g.K), arch.lanes(problem.itemsize))
+    calls = pixels / g.tile_q * schedule.ceil_div(g.tile_q, g.tile_m)
+    multiply = calls * (CALL_CYCLES + vectors * VECTOR_CYCLES)
+    multiply += pixels * vectors * pixel
+    items = max(1, schedule.tile_count(g) * schedule.block_count(g))
+    threads = thread_count(problem, arch)
+    idle = schedule.ceil_div(items, threads) * threads / items
+    return Estimate(items * (multiply + fixed + ITEM_CYCLES) * idle, 1)
+
+
+def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> int:
+    """Filter rows whose pixels, read in place, leave L1 before they are needed, because their
+    addresses are such powers of two apart that they share few of its sets.
+
+    These are the rows that the output row above has read; where all pixels share a set, every row.
+    """
+    size = 2 if problem.converted else problem.itemsize
+    sets = min(WAY_BYTES // LINE, WAY_BYTES // math.gcd(problem.C * size, WAY_BYTES))
+    p, q = problem.output
+    elements = problem.N * problem.C * (math.prod(problem.size) + p * q)
+    fitting = sets * (arch.l1_bytes // WAY_BYTES)
+    if elements * size <= arch.l2_bytes:
+        fitting *= NEAR_CROWD
+    if g.R * ((g.tile_m - 1) * g.stride_w + g.S) + g.tile_m <= fitting:
+        return 0
+    return g.R if sets == 1 else max(0, g.R - g.stride_h)
+
+
+def copy_cycles(problem: Problem, g: Geometry) -> float:
+    """Cycles to copy a tile with its channels together; in NCHW sums are transposed back, too."""
+    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
+    if problem.layout == "NHWC":
+        return elements * BUFFER_CYCLES
+    return (elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)) * SWAP_CYCLES
+
+
+def border_columns(g: Geometry) -> int:
+    """Output columns that meet padding."""
+    last = g.W - 1 - (g.S - 1) * g.dilation_w + g.pad_w  # input column of tap 0, unpadded
+    inner = min(g.Q, last // g.stride_w + 1) - schedule.ceil_div(max(0, g.pad_w), g.stride_w)
+    return g.Q - max(0, int(inner))

@@ -1,0 +1,359 @@
+"""Implicit GEMM: the loads of the schedule, multiplied by register tiles whose lanes are filters.
+
+    gemm_m  pixels of a load tile          A  rows of x in a thread's buffer, or x itself
+    gemm_n  filters of a panel             B  packed panels [K / tile_k][C / tile_c][R][S][tile_c]
+    gemm_k  taps x channels of a k-block   C  y, or a staging tile that is transposed into y
+
+"pointwise" is the same with all contiguous pixels of a 1x1 problem as one row. bfloat16 is widened
+to float32, or multiplied by dot products of pairs of channels where the CPU has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, ClassVar
+
+from implicit_conv.arrays import Array
+from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, BFLOAT16, CpuArch
+from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.costs import (
+    BUFFER_SHARE,
+    COPY_CYCLES,
+    FAR_SHARE,
+    FMA_LATENCY,
+    FMAS_PER_CYCLE,
+    ITEM_CYCLES,
+    LOADS_PER_CYCLE,
+    PACK_CYCLES,
+    TRANSPOSE_CYCLES,
+)
+from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.tiling import (
+    Estimate,
+    column_share,
+    divide,
+    store_cycles,
+    stream_cycles,
+    thread_count,
+    tiles,
+)
+from implicit_conv.cpu.views import POINTWISE_RULE, flattened, is_pointwise, widened
+from implicit_conv.cpu.words import count, geometry_items, loads_of, share_left_out
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
+from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import LAYOUTS, Problem
+from implicit_conv.schedule import Load, geometry, trace
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
+
+# Elements (taps x channels) of a channel block at most: a panel of one should stay in L2 while the
+# register tiles of a load tile pass over it. The block depends on the filter alone, so that the
+# order of a sum never depends on batch, threads or tile: precision "strict" rests on it.
+BLOCK_ELEMENTS = 5120
+AMX_CYCLES = 2.0  # cycles of AMX per element for a tile of pixels and two of filters
+TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, besides its sums
+RUN_CYCLES = 25  # fixed cycles per run of a register tile's taps
+PIXEL_COPY_CYCLES = 4  # cycles at least to copy a pixel of one group
+LOAD_ROW_CYCLES = 100  # fixed cycles per buffered row
+
+
+@dataclass(frozen=True)
+class Gemm(Method):
+    """Implicit GEMM of `problem.C` channels, or pairs of them, with or without row buffers."""
+
+    algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
+    in_place: bool = False
+    flat: bool = False  # all contiguous pixels are one row
+    pairs: bool = False
+    amx: bool = False
+
+    @property
+    def summary(self) -> str:
+        """A few words for tables."""
+        rows = "GEMM over all pixels as one row" if self.flat else "GEMM over image rows"
+        return f"{rows}, x {'in place' if self.in_place else 'copied'}"
+
+    @property
+    def needs(self) -> str:
+        """What it needs of the strides of arrays, in words."""
+        channels = "contiguous channels of x" if self.in_place else ""
+        pixels = "pixels of x and y a single stride apart" if self.flat else ""
+        return " and ".join(filter(None, (channels, pixels)))
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """In place where x can be read so, else copied; the others stand in for other strides."""
+        if request.algorithm == "pointwise" and not is_pointwise(problem):
+            yield Refusal("pointwise", POINTWISE_RULE)
+        algorithm = request.gemm_algorithm(problem)
+        if algorithm is None:
+            return
+        flat = algorithm == "pointwise"
+        summed, pairs, amx = summed_view(problem, arch)
+        variants = []
+        for flat_rows in (True, False) if flat else (False,):
+            view = flattened(summed) if flat_rows else summed
+            in_place = (True, False) if reads_in_place(view) else (False,)
+            variants += [(view, cls(place, flat_rows, pairs, amx)) for place in in_place]
+        for i, (view, method) in enumerate(variants):
+            costs = tilings(view, arch, method)
+            yield best(method, algorithm, problem, view, arch, costs, fallback=i > 0)
+
+    def layout(self, c: Candidate) -> GemmLayout:
+        """Sizes of scratch memory and packed filters."""
+        return GemmLayout(c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place, self.pairs)
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels."""
+        from implicit_conv.kernels.cpu.gemm.operator import Gemm as GemmOperator
+
+        return GemmOperator(c.layout, c.lanes, build, self.amx)
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """Panels; where rows are buffered without gaps, taps keep their order in any phase."""
+        g, problem = c.geometry, c.problem
+        phases = g.phases_w if g.step_w > 1 else 1
+        key = (
+            "GEMM panels", self.pairs, problem.K, problem.C, problem.kernel, problem.dtype,
+            c.arch.vector_bits, g.K, g.groups, g.tile_c, g.tile_k, phases,
+        )  # fmt: skip
+        return PackedOrder(key, c.layout.packed_bytes)
+
+    def accepts(self, c: Candidate, arrays: Arrays) -> bool:
+        """In place needs contiguous channels; one row needs pixels a single stride apart."""
+        x = arrays.x
+        if self.in_place and x.strides[LAYOUTS[c.problem.layout][3]] != x.itemsize:
+            return False
+        given = (x, arrays.y, arrays.residual)
+        return not self.flat or all(
+            is_row(c.problem, array) for array in given if array is not None
+        )
+
+    def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
+        """Pixels as one row where the geometry takes them so."""
+        from implicit_conv.kernels.cpu.operator import Operands
+
+        x, w, filter_axes, y, residual = arrays
+        if self.flat:
+            x, y = as_row(c, x), as_row(c, y)
+            residual = None if residual is None else as_row(c, residual)
+        yield Operands(x, w, y, residual, LAYOUTS[c.problem.layout], filter_axes)
+
+    def loads(self, c: Candidate) -> list[Load]:
+        """Loads that pack the panels, then those of x."""
+        return self.as_problem(c, trace(c.geometry, c.itemsize, self.in_place, c.chunk))
+
+    def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
+        """A first channel that counts pairs is counted singly."""
+        if not self.pairs:
+            return list(loads)
+        return [load._replace(coords=(*load.coords[:-1], 2 * load.coords[-1])) for load in loads]
+
+    def describe(self, c: Candidate) -> Words:
+        """Tile, loads, k-blocks, work items."""
+        g = c.geometry
+        row = "pixels of one row" if self.flat else "output columns"
+        yield "multiply", multiply_words(self, c)
+        yield (
+            "load tile",
+            (
+                f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x {g.tile_q} {row}, cut "
+                f"into register tiles of at most {g.tile_m} pixels x {g.tile_k} filters "
+                f"({count(g.tile_k // c.lanes, 'vector')})"
+            ),
+        )
+        if self.in_place:
+            yield "loads", "none: x is contiguous along C and unpadded, so it is read in place"
+        else:
+            yield "loads", loads_of(g)
+        yield (
+            "k-blocks",
+            (
+                f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps"
+                f"{share_left_out(g)}; a group has {count(schedule.panel_count(g), 'filter panel')}"
+            ),
+        )
+        yield "work items", geometry_items(g, c.chunk)
+
+
+def multiply_words(method: Gemm, c: Candidate) -> str:
+    """How elements are multiplied."""
+    if c.problem.dtype == c.problem.sum_dtype:
+        return "FMAs" if c.arch.fma else "multiplications and additions (no FMA)"
+    how = "amx" if method.amx else "pairs" if method.pairs else "widen"
+    return f"{c.problem.dtype} by {BFLOAT16[how]}"
+
+
+def is_row(problem: Problem, array: Array) -> bool:
+    """Whether the pixels that are taken as one row are a single stride apart."""
+    n, h, w, _ = LAYOUTS[problem.layout]
+    axes = (n, h, w) if problem.layout == "NHWC" else (h, w)
+    steps = [(array.shape[axis], array.strides[axis]) for axis in axes if array.shape[axis] > 1]
+    return all(outer == inner * size for (_, outer), (size, inner) in pairwise(steps))
+
+
+def as_row(c: Candidate, array: Array) -> Array:
+    """The pixels of an image (NCHW) or of all images (NHWC) as one row: a view."""
+    n, h, w, channels = (array.shape[axis] for axis in LAYOUTS[c.problem.layout])
+    if c.problem.layout == "NHWC":
+        return array.reshape(1, 1, c.geometry.Q, array.size // c.geometry.Q)
+    return array.reshape(n, channels, 1, h * w)
+
+
+def paired(problem: Problem) -> Problem:
+    """A problem of bfloat16 whose channels are pairs of channels, each as wide as a float32.
+
+    An odd number of channels is filled up with a zero, so that x must be copied.
+    """
+    channels = problem.C // problem.groups
+    return replace(
+        problem,
+        C=schedule.ceil_div(channels, 2) * problem.groups,
+        dtype="float32",
+        converted=channels % 2 == 1,
+    )
+
+
+def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, bool, bool]:
+    """`problem` as its sums see it, whether its channels are pairs, and whether AMX multiplies."""
+    channels = problem.C // problem.groups
+    pairs = (
+        problem.dtype == "bfloat16"
+        and arch.bfloat16 != "widen"
+        and channels > 1  # one channel would be half of a pair
+        and (channels % 2 == 0 or problem.groups == 1)  # no pair spans two groups
+    )
+    if not pairs:
+        return widened(problem), False, False
+    view = paired(problem)
+    whole_tiles = not (view.C // view.groups % AMX_ROWS or channel_block(view) % AMX_ROWS)
+    return view, True, arch.bfloat16 == "amx" and whole_tiles
+
+
+def reads_in_place(problem: Problem) -> bool:
+    """Whether x can be read in place: no tile touches padding, channels are contiguous, and so are
+    pixels.
+
+    A stride would leave gaps: such rows fill half of a cache's sets, and prefetchers lose them;
+    copied, they took 3 to 10 % less time.
+    """
+    inside = all(
+        lo <= 0 and (out - 1) * stride + (taps - 1) * dilation - lo < size
+        for lo, out, stride, taps, dilation, size in zip(
+            problem.pad_lo,
+            problem.output,
+            problem.stride,
+            problem.kernel,
+            problem.dilation,
+            problem.size,
+            strict=True,
+        )
+    )
+    contiguous = problem.layout == "NHWC" and problem.stride == (1, 1)
+    return inside and contiguous and not problem.converted
+
+
+def channel_block(problem: Problem) -> int:
+    """Channels of a k-block: all, or equal blocks of at most BLOCK_ELEMENTS taps x channels."""
+    channels = max(1, problem.C // problem.groups)
+    taps = problem.kernel[0] * problem.kernel[1]
+    blocks = schedule.ceil_div(channels * taps, BLOCK_ELEMENTS)
+    return int(schedule.ceil_div(channels, min(blocks, channels)))
+
+
+def tilings(view: Problem, arch: CpuArch, method: Gemm) -> list[tuple[Estimate, Geometry]]:
+    """Tilings of `view`, each with its estimate."""
+    if method.amx:
+        arch = replace(arch, tile_pixels=AMX_PIXELS)
+    return [
+        (estimate(view, arch, g, method.in_place), g)
+        for g in geometries(view, arch, method.in_place)
+    ]
+
+
+def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
+    """Tilings whose row buffers fit their share of L2; if none does, the smallest of all."""
+    lanes = arch.lanes(problem.itemsize)
+    block = channel_block(problem)
+    # Few channels: rows without gaps, so that all taps of a filter row make one run of the sum.
+    gapless = 1 < problem.stride[1] <= problem.kernel[1] and problem.dilation[1] == 1
+    plain_rows = gapless and block < lanes
+    found = [
+        geometry(
+            problem,
+            tile=tile,
+            tile_m=arch.tile_pixels,
+            tile_c=block,
+            tile_k=2 * lanes,
+            step_w=1 if plain_rows else None,
+        )
+        for tile in tiles(problem)
+    ]
+    if in_place:
+        return found
+    limit = arch.l2_bytes * BUFFER_SHARE
+    fitting = [g for g in found if buffer_bytes(g, problem.itemsize) <= limit]
+    return fitting or [min(found, key=lambda g: buffer_bytes(g, problem.itemsize))]
+
+
+def estimate(
+    problem: Problem,
+    arch: CpuArch,
+    g: Geometry,
+    in_place: bool,
+    pack: tuple[float, float] = PACK_CYCLES,
+) -> Estimate:
+    """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
+    lanes = arch.lanes(problem.itemsize)
+    elements = g.R * g.S * max(1, g.C)
+    tile_count = schedule.tile_count(g) * g.groups
+    _, group, inner = schedule.by_role(g, g.tile_n, g.tile_p, g.tile_q)
+    vectors = schedule.ceil_div(g.K, lanes)
+    multiply = tile_cycles(g, group, inner) * elements * vectors / 2 * column_share(g)
+    pixels = g.tile_n * g.tile_p * g.tile_q
+    register_tiles = schedule.ceil_div(pixels, g.tile_m) * schedule.panel_count(g)
+    multiply += register_tiles * (g.tile_m * TILE_PIXEL_CYCLES + g.R * RUN_CYCLES)
+    filter_bytes = elements * vectors * lanes * problem.itemsize
+    near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
+    far = 0.0 if near else stream_cycles(filter_bytes)
+    load = 0.0
+    if not in_place:
+        cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+        rows = g.tile_n * schedule.image_rows(g) * g.phases_w
+        pixel = cost * min(g.C, g.tile_c)
+        if problem.layout == "NHWC" and g.groups > 1:  # a cache line each, of a few channels
+            pixel = max(pixel, PIXEL_COPY_CYCLES)
+        load = rows * (schedule.row_pitch(g) / g.phases_w * pixel + LOAD_ROW_CYCLES)
+    stream = max(multiply, far) + FAR_SHARE * far + store_cycles(problem, g)
+    threads = thread_count(problem, arch)
+    tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)
+    packing = pack[tile_count == g.groups] * g.groups * elements * g.K
+    return Estimate(tile_count * tile + packing, chunk)
+
+
+def tile_cycles(g: Geometry, group: int, inner: int) -> float:
+    """Cycles for one element of the sums of a load tile against two vectors of filters."""
+    if g.tile_m == AMX_PIXELS:
+        rows = g.tile_n * g.tile_p * g.tile_q / inner
+        return float(rows * schedule.ceil_div(inner, AMX_ROWS) * AMX_CYCLES)
+
+    def cycles(pixels: int) -> float:
+        """Of a register tile."""
+        fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
+        return max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
+
+    total = 0.0
+    for height, tile_count in schedule.cuts(inner, g.tile_m):
+        step = schedule.rows_together(height, g.tile_m) if height else 1
+        whole, rest = divmod(group, step)
+        last = cycles(rest * height) if rest else 0.0
+        total += tile_count * (whole * cycles(step * height) + last)
+    return total * g.tile_n * g.tile_p * g.tile_q / (group * inner)

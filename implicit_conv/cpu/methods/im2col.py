@@ -1,0 +1,181 @@
+"""gemm_im2col: the matrix of windows written out, to compare the other methods with.
+
+    gemm_m  N * P * Q                  A  the matrix of windows, in memory
+    gemm_n  filters of a group         B  filters
+    gemm_k  C * R * S of a group       C  output
+
+numpy's matmul multiplies, on as many threads as its BLAS takes. "auto" never chooses it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from implicit_conv.arrays import Array
+from implicit_conv.columns import copies
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays, Call, CallForm
+from implicit_conv.cpu.candidate import (
+    Candidate,
+    Formats,
+    Method,
+    Refusal,
+    Request,
+    Words,
+    best,
+)
+from implicit_conv.cpu.costs import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE
+from implicit_conv.cpu.tiling import Estimate
+from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
+from implicit_conv.kernels.cpu.runtime.layout import Layout
+from implicit_conv.problem import LAYOUTS, Problem
+from implicit_conv.schedule import Load, geometry
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Epilogue, Operator
+
+DTYPES = ("float32", "float64")  # for which numpy's matmul calls BLAS
+
+
+@dataclass(frozen=True)
+class Im2col(Method):
+    """Windows copied into a matrix, which numpy multiplies."""
+
+    algorithms: ClassVar[tuple[str, ...]] = ("gemm_im2col",)
+    flushes: ClassVar[bool] = False
+
+    @property
+    def summary(self) -> str:
+        """A few words for tables."""
+        return "windows in memory, numpy multiplies"
+
+    @property
+    def order(self) -> str:
+        """BLAS chooses the order."""
+        return "numpy"
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate, for those who ask for it."""
+        reason = refusal(problem, request)
+        if reason:
+            if request.admits("gemm_im2col"):
+                yield Refusal("gemm_im2col", reason)
+            return
+        whole = geometry(
+            problem,
+            tile=(max(1, problem.N), *problem.output),
+            tile_m=arch.tile_pixels,
+            tile_c=max(1, problem.C // problem.groups),
+            tile_k=2 * arch.lanes(problem.itemsize),
+        )
+        costs = [(estimate(problem, arch), whole)]
+        yield best(cls(), "gemm_im2col", problem, problem, arch, costs)
+
+    def layout(self, c: Candidate) -> Layout:
+        """No kernel runs: the sizes are those of a GEMM without tiles."""
+        return GemmLayout(c.geometry, c.itemsize, c.lanes, c.chunk)
+
+    def workspace_bytes(self, c: Candidate) -> int:
+        """The matrix of windows, and the sums before they are stored."""
+        return matrix_bytes(c.problem)
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """There is none: numpy multiplies."""
+        raise TypeError("gemm_im2col has no compiled operator")
+
+    def loads(self, c: Candidate) -> list[Load]:
+        """None of the schedule: numpy copies."""
+        return []
+
+    def bind(
+        self, c: Candidate, arrays: Arrays, epilogue: Epilogue, formats: Formats, record: int = 0
+    ) -> Call:
+        """A call of numpy's functions."""
+        form = CallForm(c.problem, arrays.y.shape, np.dtype(formats.y_dtype), arrays.filter_axes)
+        return ColumnsCall(form, c, epilogue)
+
+    def describe(self, c: Candidate) -> Words:
+        """What is written to memory, and who multiplies."""
+        problem, (p, q), (r, s) = c.problem, c.problem.output, c.problem.kernel
+        yield (
+            "loads",
+            (
+                f"none of the schedule: numpy copies {problem.N * p * q} windows of "
+                f"{problem.C * r * s} pixels into a matrix"
+            ),
+        )
+        yield "multiply", "numpy's matmul, on as many threads as its BLAS takes"
+
+
+class ColumnsCall(Call):
+    """Convolution through the matrix of windows."""
+
+    __slots__ = ("_candidate", "_epilogue")
+
+    def __init__(self, form: CallForm, c: Candidate, epilogue: Epilogue) -> None:
+        super().__init__(form)
+        self._candidate, self._epilogue = c, epilogue
+
+    def _run(self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None) -> None:
+        problem = self._candidate.problem
+        axes, groups = LAYOUTS[problem.layout], problem.groups
+        r, s = problem.kernel
+        taps = problem.C // groups * r * s
+        filters = w.transpose(self._form.filter_axes).reshape(groups, problem.K // groups, taps)
+        images = (problem.N, *problem.output)
+        columns = np.zeros((*images, problem.C, r, s), problem.dtype)
+        for source, target in copies(problem, x.transpose(axes), columns):
+            target[...] = source
+        rows = columns.reshape(math.prod(images), groups, taps)
+        sums = np.empty((len(rows), groups, problem.K // groups), problem.dtype)
+        for group in range(groups):
+            np.matmul(rows[:, group], filters[group].T, out=sums[:, group])
+        pixels = sums.reshape(*images, problem.K)
+        if bias is not None:
+            pixels += bias
+        if residual is not None:
+            pixels += residual.transpose(axes)
+        self._activate(sums)
+        y.transpose(axes)[...] = pixels
+
+    def _activate(self, sums: Array) -> None:
+        """The activation, in place, by the part that finishes other methods' sums."""
+        from implicit_conv.kernels.cpu.tile.finish import Finish, compile_finish
+        from implicit_conv.kernels.cpu.tile.storage import Format
+
+        c, (kind, low, high) = self._candidate, self._epilogue.activation
+        form = Format(*[c.problem.dtype] * 4)
+        part = compile_finish(Finish(int(kind), False, form, c.lanes, c.arch.fma))
+        at = sums.ctypes.data
+        part.ctypes(at, 0, 0, 0, at, 0, 1, sums.size, 0, low, high)
+
+
+def refusal(problem: Problem, request: Request) -> str:
+    """Why it does not run, or an empty string."""
+    if request.strict:
+        return "the order of its sums is numpy's; ask for 'standard'"
+    if problem.dtype not in DTYPES:
+        return f"it takes {' and '.join(DTYPES)}, not {problem.dtype}"
+    if request.algorithm != "gemm_im2col":
+        return "it is there for comparison; ask for it by name"
+    return ""
+
+
+def matrix_bytes(problem: Problem) -> int:
+    """The matrix of windows and the sums."""
+    (p, q), (r, s) = problem.output, problem.kernel
+    return problem.N * p * q * (problem.C * r * s + problem.K) * problem.itemsize
+
+
+def estimate(problem: Problem, arch: CpuArch) -> Estimate:
+    """Cycles of one core: FMAs at their peak, columns written and read."""
+    fmas = problem.flops / (2 * arch.lanes(problem.itemsize) * FMAS_PER_CYCLE)
+    return Estimate(fmas + 2 * matrix_bytes(problem) / FAR_BYTES_PER_CYCLE, 1)

@@ -1,0 +1,311 @@
+"""fprop over planes: lanes of vectors are pixels of an output row, filters are read in place.
+
+    gemm_m  filters of a panel       A  filters in KCRS, broadcast element by element
+    gemm_n  pixels of a load tile    B  rows of all channels' planes, shifted views of them
+    gemm_k  channels x taps          C  y
+
+Filters need not be packed, and a few of them fill vectors. A 1x1 filter makes all pixels of a tile
+one flat row; in NCHW such a row is read in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.costs import (
+    COPY_CYCLES,
+    FAR_SHARE,
+    FMA_LATENCY,
+    FMAS_PER_CYCLE,
+    ITEM_CYCLES,
+    LOADS_PER_CYCLE,
+    PLANE_ROW_CYCLES,
+    TRANSPOSE_CYCLES,
+    UNALIGNED_LOAD_CYCLES,
+)
+from implicit_conv.cpu.methods.gemm import as_row, is_row
+from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
+from implicit_conv.cpu.views import STEPS, flattened, is_pointwise, widened
+from implicit_conv.cpu.words import count, geometry_items, loads_of
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.pixel_lanes.layout import (
+    PixelLanesLayout,
+    is_far,
+    tail_filters,
+    tail_pixels,
+)
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import LAYOUTS, Problem
+from implicit_conv.schedule import geometry
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
+
+NAME = "pixel lanes"
+TILE_COLUMNS = (112, 48)  # output columns of a load tile, where whole rows are too long
+PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: all panels pass over them
+FEW_FILTERS = 8  # filters of a register tile that leave room for three vectors of pixels
+SUMS_CYCLES = 2  # cycles per vector of sums: its start, clamp and store
+STAGED_CYCLES = 0.5  # cycles per element of x or y in NHWC on its way to or from a flat row
+GATHER_CYCLES = 4  # cycles per element of a pixel that is left to dot products
+PIXEL_ROW_CYCLES = 25  # fixed cycles per row of pixels that is transposed
+DOT_CYCLES = 30  # fixed cycles per register tile of dot products: adding up lanes
+
+
+@dataclass(frozen=True)
+class PixelLanes(Method):
+    """Rows of planes, or one flat row that may be read in place."""
+
+    algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
+    in_place: bool = False
+    flat: bool = False
+
+    @property
+    def summary(self) -> str:
+        """A few words for tables."""
+        rows = "pixels of one row" if self.flat else "pixels of a row"
+        return f"lanes are {rows}, x {'in place' if self.in_place else 'copied'}"
+
+    @property
+    def needs(self) -> str:
+        """What it needs of the strides of arrays, in words."""
+        return "contiguous planes of x and y" if self.in_place else ""
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate: in place where planes are rows, else copied."""
+        algorithm = request.gemm_algorithm(problem)
+        if algorithm is None:
+            return
+        reason = refusal(widened(problem), request, algorithm)
+        in_place = is_pointwise(problem) and problem.layout == "NCHW"
+        view = flattened(problem) if in_place else problem
+        costs = [] if reason else tilings(view, arch, in_place)
+        if not reason and not costs:
+            reason = f"no tile of all {problem.C // problem.groups} channels stays in L2"
+        if reason:
+            yield Refusal(NAME, reason)
+            return
+        method = cls(in_place, bool(schedule.is_single_tap(costs[0][1])))
+        yield best(method, algorithm, problem, view, arch, costs)
+
+    def layout(self, c: Candidate) -> PixelLanesLayout:
+        """Sizes of scratch memory and filters."""
+        last = c.problem.layout == "NHWC"
+        return PixelLanesLayout(c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place, last)
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels."""
+        from implicit_conv.kernels.cpu.pixel_lanes import operator
+
+        compiled = operator.FlatPixelLanes if self.flat else operator.PixelLanes
+        return compiled(self.layout(c), c.lanes, build)
+
+    def accepts(self, c: Candidate, arrays: Arrays) -> bool:
+        """In place needs contiguous planes of x, and rows a single stride apart."""
+        given = (arrays.x, arrays.y, arrays.residual)
+        return not self.in_place or (
+            bool(arrays.x[:1].flags.c_contiguous)
+            and all(is_row(c.problem, array) for array in given if array is not None)
+        )
+
+    def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
+        """Planes as rows where they are read in place; filters are copied unless in KCRS order."""
+        from implicit_conv.kernels.cpu.operator import Operands
+
+        x, w, filter_axes, y, residual = arrays
+        assert w is not None
+        if not w.transpose(filter_axes)[:1].flags.c_contiguous:
+            w, filter_axes = np.ascontiguousarray(w.transpose(filter_axes)), (0, 1, 2, 3)
+        if self.in_place:
+            x, y = as_row(c, x), as_row(c, y)
+            residual = None if residual is None else as_row(c, residual)
+        yield Operands(x, w, y, residual, LAYOUTS[c.problem.layout], filter_axes)
+
+    def describe(self, c: Candidate) -> Words:
+        """Tile, loads, k-blocks, work items."""
+        g = c.geometry
+        rows = schedule.pixel_rows(g)
+        pixels = f"{count(g.tile_p, 'output row')} x {g.tile_q} output columns of one image"
+        tile, rest = "rows", ""
+        if self.flat:
+            pixels, tile = f"{g.tile_p * g.tile_q} pixels of an image as one row", "vectors"
+            tail = g.tile_p * g.tile_q % c.lanes
+            if 0 < tail <= tail_pixels(c.lanes):
+                rest = f", the last {tail} by dot products"
+        in_order = c.problem.weight_layout == "KCRS"
+        how = "read in place" if in_order else "copied to KCRS first, unless they come packed"
+        yield (
+            "load tile",
+            (
+                f"{pixels}, cut into register tiles of at most {g.tile_k} filters x {rows} {tile} x "
+                f"{c.lanes} pixels{rest}; filters are {how}"
+            ),
+        )
+        if self.in_place:
+            yield "loads", "none: the pixels of a channel are contiguous, so x is read in place"
+        else:
+            yield "loads", loads_of(g)
+        yield (
+            "k-blocks",
+            (
+                f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps; a group has "
+                f"{count(schedule.panel_count(g), 'filter panel')}"
+            ),
+        )
+        yield "work items", geometry_items(g, c.chunk)
+
+
+def refusal(problem: Problem, request: Request, algorithm: str) -> str:
+    """Why lanes cannot be pixels, or an empty string."""
+    if request.strict:
+        return "its sums are not those of precision 'strict'; ask for 'standard'"
+    if problem.converted:
+        return "it multiplies float32 and float64 alone"
+    if problem.stride[1] not in STEPS:
+        return f"vector loads of rows support strides 1 and 2 along W, not {problem.stride[1]}"
+    if min(problem.C, problem.K) < 1:
+        return "there are no channels or no filters"
+    if algorithm == "pointwise" and problem.output == (1, 1):
+        return "a single pixel fills no vector"
+    return ""
+
+
+def unaligned_loads(arch: CpuArch) -> float:
+    """Aligned loads that take as long as one at any address: longer vectors cross the end of a
+    cache line more often.
+    """
+    return 2 + arch.vector_bits / 256
+
+
+def tilings(problem: Problem, arch: CpuArch, in_place: bool) -> list[tuple[Estimate, Geometry]]:
+    """Tilings with their estimates."""
+    found = geometries(problem, arch, in_place)
+    return [(estimate(problem, arch, g, in_place), g) for g in found]
+
+
+def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
+    """Tilings of single images whose input, of all channels, stays in L2."""
+    p, q = problem.output
+    lanes = arch.lanes(problem.itemsize)
+
+    def tiling(rows: int, columns: int, filters: int) -> Geometry:
+        return geometry(
+            problem,
+            tile=(1, rows, columns),
+            tile_m=arch.tile_pixels,
+            tile_c=problem.C // problem.groups,
+            tile_k=filters,
+        )
+
+    found = set()
+    # Pixels from beyond L2 are worth more filters each.
+    far = in_place and is_far(tiling(p, q, 1), problem.itemsize)
+    for most in (arch.tile_pixels,) if far else (arch.tile_pixels, FEW_FILTERS):
+        filters = balanced(problem.K // problem.groups, most)
+        whole = tiling(p, q, filters)
+        rows = schedule.pixel_rows(whole)
+        steps = [1, 2, *(rows * tiles for tiles in (1, 2, 4, 8, 16, 32))]
+        if in_place:  # one row, of whole vectors but for its last one
+            vectors = int(schedule.ceil_div(q, lanes))
+            extents = {(1, balanced(vectors, step) * lanes) for step in (*steps, 3 * rows)}
+        else:
+            columns = (q,) if schedule.is_single_tap(whole) else (q, *TILE_COLUMNS)
+            extents = {(balanced(p, i), balanced(q, j)) for i in steps for j in columns}
+        found |= {tiling(*extent, filters) for extent in extents}
+    limit = arch.l2_bytes * PLANES_SHARE
+    if not in_place:
+        return [
+            g
+            for g in sorted(found)
+            if _sizes(problem, g, lanes, in_place).scratch(False).total <= limit
+        ]
+    pixels = max(lanes, limit // (problem.itemsize * problem.C // problem.groups))
+    return [g for g in sorted(found) if g.tile_q <= pixels]
+
+
+def _sizes(problem: Problem, g: Geometry, lanes: int, in_place: bool) -> PixelLanesLayout:
+    last = problem.layout == "NHWC"
+    return PixelLanesLayout(g, problem.itemsize, lanes, 1, in_place, last)
+
+
+def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
+    """Cycles of one core: sums, loads of the tile unless x is read in place, far filters."""
+    lanes = arch.lanes(problem.itemsize)
+    panels = schedule.panel_count(g)
+    multiply = panels * _sum_cycles(arch, g, lanes)
+    buffer = _sizes(problem, g, lanes, in_place).scratch(False).buffer
+    load = 0.0 if in_place else _load_cycles(problem, g, lanes, buffer)
+    load += _tail(g, lanes) * g.C * GATHER_CYCLES
+    if problem.layout == "NHWC":
+        vectors = g.tile_p * schedule.ceil_div(g.tile_q, lanes)
+        blocks = panels * schedule.ceil_div(min(g.tile_k, g.K), lanes)
+        if schedule.is_single_tap(g):
+            vectors = schedule.ceil_div(g.tile_p * g.tile_q, lanes)
+            blocks = schedule.ceil_div(g.K, lanes)
+            multiply += g.tile_p * g.tile_q * g.K * STAGED_CYCLES
+            load += g.tile_p * g.tile_q * g.C * STAGED_CYCLES
+        multiply += vectors * blocks * lanes**2 * TRANSPOSE_CYCLES
+    filter_bytes = g.K * g.C * g.R * g.S * problem.itemsize
+    planes = g.C * g.tile_q * problem.itemsize if in_place else buffer
+    if filter_bytes + planes > arch.l2_bytes:
+        far = stream_cycles(filter_bytes)
+        multiply = max(multiply, far) + FAR_SHARE * min(multiply, far)
+    threads = thread_count(problem, arch)
+    tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
+    return Estimate(schedule.tile_count(g) * g.groups * tile, chunk)
+
+
+def _tail(g: Geometry, lanes: int) -> int:
+    """Pixels of a load tile that are left to dot products."""
+    tail = g.tile_p * g.tile_q % lanes
+    return tail if schedule.is_single_tap(g) and tail <= tail_pixels(lanes) else 0
+
+
+def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
+    """Cycles of a load tile and panel: an FMA a filter and vector of pixels for each element."""
+    filters, rows = min(g.tile_k, g.K), schedule.pixel_rows(g)
+
+    def sums(vectors: int) -> float:
+        """Of this many vectors, as register tiles of at most `rows`."""
+        if vectors > rows:
+            return vectors // rows * sums(rows) + sums(vectors % rows)
+        loads = filters + vectors * unaligned_loads(arch)
+        element = max(vectors * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
+        cycles = g.C * g.R * g.S * element + SUMS_CYCLES * vectors * filters
+        return cycles if vectors else 0.0
+
+    def flat_row(pixels: int) -> float:
+        """Of all pixels of a tile: vectors, and the last ones as a vector or by dot products."""
+        vectors, tail = divmod(pixels, lanes)
+        if tail > tail_pixels(lanes):
+            return sums(vectors) + sums(1)
+        few = tail_filters(g, lanes)
+        element = max((few + 1) * UNALIGNED_LOAD_CYCLES, FMA_LATENCY)
+        dots = schedule.ceil_div(g.C, lanes) * element + DOT_CYCLES
+        return sums(vectors) + tail * schedule.ceil_div(filters, few) * dots
+
+    if not schedule.is_single_tap(g):
+        return float(schedule.ceil_div(g.tile_q, lanes) * sums(g.tile_p))
+    whole, rest = divmod(g.P * g.Q, g.tile_p * g.tile_q)
+    total = whole * flat_row(g.tile_p * g.tile_q) + flat_row(rest)
+    return float(total / (whole + (rest > 0)))
+
+
+def _load_cycles(problem: Problem, g: Geometry, lanes: int, buffer: int) -> float:
+    """Cycles to load a tile: rows, plane by plane or of all channels together, and elements."""
+    elements = buffer / problem.itemsize
+    rows = schedule.image_rows(g) * g.phases_w
+    if problem.layout == "NHWC":
+        filled = schedule.ceil_div(g.C, lanes) * lanes / g.C
+        return rows * PIXEL_ROW_CYCLES + elements * filled * TRANSPOSE_CYCLES
+    return g.C * rows * PLANE_ROW_CYCLES + elements * COPY_CYCLES

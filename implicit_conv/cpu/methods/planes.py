@@ -1,0 +1,170 @@
+"""Depthwise convolution over planes: a channel at a time, lanes of vectors are pixels of a row.
+
+A plane is one channel of one image. It is copied into rows of whole vectors, and each filter tap
+multiplies a shifted view of them. This serves NCHW, and NHWC of so few channels that a plane's
+pixels are only a few elements apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.costs import COPY_CYCLES, ITEM_CYCLES, ITEMS_PER_THREAD, PLANE_ROW_CYCLES
+from implicit_conv.cpu.methods import depthwise
+from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.tiling import Estimate, balanced, thread_count
+from implicit_conv.cpu.views import STEPS, ungrouped, widened
+from implicit_conv.cpu.words import count, loads_of
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, PlanesLayout
+from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import Load, depthwise_trace, geometry
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Operator
+
+NAME = "depthwise over planes"
+PLANE_BYTES = 36 << 10  # bytes of two planes' input rows at most: they stay in L1
+PIXEL_STEP = 4  # elements from a pixel of a plane to the next one at most
+STAGED_PLANE_CYCLES = 80  # fixed cycles per plane that goes through the staging tile
+STRIDED_CYCLES = 0.35  # cycles per element of a plane whose pixels are not contiguous, both ways
+CHANNELS = 64  # channels of a work item at most
+TAP_CYCLES = 0.6  # cycles per vector of pixels and tap
+VECTOR_CYCLES = 3  # fixed cycles per vector of pixels: loop ends and clamp
+CALL_CYCLES = 30  # fixed cycles per plane: the call of a microkernel
+
+
+@dataclass(frozen=True)
+class Planes(Method):
+    """A channel at a time."""
+
+    algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
+
+    @property
+    def summary(self) -> str:
+        """A few words for tables."""
+        return "lanes are pixels of a plane"
+
+    @property
+    def order(self) -> str:
+        """Each lane sums the taps of its own pixel."""
+        return "taps of a plane"
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate where rows fill half a vector."""
+        if not request.admits("depthwise") or depthwise.refusal(problem, arch, request):
+            return
+        view = ungrouped(widened(problem))
+        reason = refusal(view, arch)
+        if reason:
+            yield Refusal(NAME, reason)
+            return
+        costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
+        yield best(cls(), "depthwise", problem, view, arch, costs)
+
+    def layout(self, c: Candidate) -> PlanesLayout:
+        """Sizes of scratch memory and packed filters."""
+        return PlanesLayout(c.geometry, c.itemsize, c.lanes, c.chunk)
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels."""
+        from implicit_conv.kernels.cpu.planes.operator import Planes as PlanesOperator
+
+        return PlanesOperator(self.layout(c), c.lanes, build, pixel_step(c.problem))
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """The taps of a filter, one filter after another."""
+        problem = c.problem
+        key = ("depthwise planes", problem.K, problem.kernel, problem.dtype)
+        return PackedOrder(key, c.layout.packed_bytes)
+
+    def loads(self, c: Candidate) -> list[Load]:
+        """Loads of x; filters are gathered channel by channel, which are no loads of the schedule."""
+        return depthwise_trace(c.geometry, c.itemsize, False)
+
+    def describe(self, c: Candidate) -> Words:
+        """Tile, loads, k-blocks, work items."""
+        g = c.geometry
+        yield (
+            "load tile",
+            (
+                f"{count(g.tile_p, 'output row')} x {g.tile_q} output columns of one channel, cut into "
+                f"register tiles of at most {PLANE_ROWS} rows x {c.lanes} pixels (1 vector)"
+            ),
+        )
+        yield "loads", loads_of(g)
+        yield "k-blocks", f"1 of {g.R * g.S} taps: each channel is a sum of its own"
+        chunks = schedule.ceil_div(schedule.panel_count(g), c.chunk)
+        yield (
+            "work items",
+            (
+                f"{count(schedule.tile_count(g), 'tile')} x {count(chunks, 'chunk')} of "
+                f"{count(c.chunk, 'channel')}"
+            ),
+        )
+
+
+def pixel_step(problem: Problem) -> int:
+    """Elements from a pixel of a plane to the next one."""
+    return problem.C if problem.layout == "NHWC" else 1
+
+
+def refusal(problem: Problem, arch: CpuArch) -> str:
+    """Why vectors cannot hold pixels of a row, or an empty string.
+
+    The answer depends on neither batch nor threads: precision "strict" rests on it.
+    """
+    if problem.stride[1] not in STEPS:
+        return f"vector loads of rows support strides 1 and 2 along W, not {problem.stride[1]}"
+    if not 1 <= pixel_step(problem) <= PIXEL_STEP:
+        return f"pixels of a plane are {problem.C} elements apart; at most {PIXEL_STEP} are"
+    lanes = arch.lanes(problem.itemsize)
+    if problem.output[1] < lanes // 2:
+        return f"rows of {problem.output[1]} pixels fill less than half of a vector of {lanes}"
+    return ""
+
+
+def geometries(problem: Problem, arch: CpuArch) -> list[Geometry]:
+    """Tilings of single channels and images into rows whose input fits its share of L1."""
+    p, q = problem.output
+    extents = {(1, balanced(p, rows), balanced(q, 1024)) for rows in (8, 16, 32, 64, 128)}
+    found = [
+        geometry(problem, tile=tile, tile_m=arch.tile_pixels, tile_c=1, tile_k=1)
+        for tile in sorted(extents)
+    ]
+    lanes = arch.lanes(problem.itemsize)
+    sizes = [PlanesLayout(g, problem.itemsize, lanes).scratch(packs=False).buffer for g in found]
+    fitting = [g for g, size in zip(found, sizes, strict=True) if size <= PLANE_BYTES]
+    return fitting or found[:1]
+
+
+def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
+    """Cycles of one core: rows copied, an FMA a tap and vector, vectors shifted for the taps."""
+    vectors = g.tile_p * schedule.ceil_div(g.tile_q, arch.lanes(problem.itemsize))
+    multiply = vectors * (g.R * g.S * TAP_CYCLES + VECTOR_CYCLES) + CALL_CYCLES
+    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
+    load = schedule.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
+    step = pixel_step(problem)
+    if step > 1:
+        load += elements * step * STRIDED_CYCLES
+    if step > 1 or problem.converted:
+        load += STAGED_PLANE_CYCLES
+    items = schedule.tile_count(g) * g.C
+    threads = thread_count(problem, arch)
+    cycles = items * (multiply + load) + threads * ITEM_CYCLES
+    return Estimate(cycles, channel_chunk(g, threads))
+
+
+def channel_chunk(g: Geometry, threads: int) -> int:
+    """Channels of a work item, one plane after another."""
+    items = max(1, ITEMS_PER_THREAD[0] * threads // max(1, schedule.tile_count(g)))
+    return max(1, min(CHANNELS, int(schedule.ceil_div(g.C, items))))

@@ -1,0 +1,200 @@
+"""Implicit GEMM transposed, image by image: C^T = B^T A^T.
+
+    gemm_m  filters                    A  the filter, read in place
+    gemm_n  pixels of one image        B  pixels, packed panel by panel without a transpose
+    gemm_k  channels                   C  y, whose pixels are contiguous
+
+In NCHW the pixels of a channel are contiguous, as the filters of a packed panel are, and so are the
+channels of a filter, as those of a pixel in NHWC: nothing needs to be transposed. Each sum keeps
+its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from implicit_conv.cpu.arch import AMX_PIXELS, CpuArch
+from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words, best
+from implicit_conv.cpu.methods.gemm import (
+    Gemm,
+    estimate,
+    geometries,
+    is_row,
+    multiply_words,
+    summed_view,
+)
+from implicit_conv.cpu.packed import PackedOrder, PlainOrder
+from implicit_conv.cpu.tiling import Estimate, thread_count
+from implicit_conv.cpu.views import is_pointwise
+from implicit_conv.cpu.words import count
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import Load, trace
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
+
+NAME = "transposed GEMM"
+PACK_ROW_CYCLES = (0.4, 0.2)  # cycles per packed element where a row of a panel is contiguous
+FILLED_LANES = 0.9  # share of the lanes that the pixels of an image must fill
+SHARED_PANELS = 0.15  # slowdown where threads read panels that another one has packed
+LAUNCH_CYCLES = 16000  # fixed cycles per image: its launch goes through Python
+
+
+@dataclass(frozen=True)
+class TransposedGemm(Gemm):
+    """Filters are rows of A; pixels are the lanes of vectors."""
+
+    algorithms: ClassVar[tuple[str, ...]] = ("pointwise",)
+    in_place: bool = True
+
+    @property
+    def summary(self) -> str:
+        """A few words for tables."""
+        return "transposed GEMM, filter in place"
+
+    @property
+    def needs(self) -> str:
+        """What it needs of the strides of arrays, in words."""
+        return "pixels of x and y a single stride apart and contiguous channels of w"
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate for planes whose pixels fill vectors."""
+        if not request.admits("pointwise") or not is_pointwise(problem):
+            return
+        summed, pairs, amx = summed_view(problem, arch)
+        reason = refusal(summed, arch)
+        if reason:
+            yield Refusal(NAME, reason)
+            return
+        view = transposed(summed)
+        machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
+        costs = [
+            (per_image(summed, view, machine, g), g)
+            for g in geometries(view, machine, in_place=True)
+        ]
+        method = cls(pairs=pairs, amx=amx)
+        threads = thread_count(view, arch)
+        yield best(method, "pointwise", problem, view, arch, costs, threads=threads)
+
+    def workspace_bytes(self, c: Candidate) -> int:
+        """Scratch memory of all threads, and panels of pixels that are packed as a whole."""
+        panels = 0 if c.layout.packs_in_loop else c.layout.packed_bytes
+        return super().workspace_bytes(c) + panels
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels."""
+        from implicit_conv.kernels.cpu.gemm.operator import TransposedGemm as TransposedOperator
+
+        return TransposedOperator(c.layout, c.lanes, build, self.amx)
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """The filter as it is."""
+        return PlainOrder.of(c.problem)
+
+    def accepts(self, c: Candidate, arrays: Arrays) -> bool:
+        """Pixels of an image a single stride apart, and contiguous channels of a filter."""
+        given = (arrays.x, arrays.y, arrays.residual)
+        if not all(is_row(c.problem, array) for array in given if array is not None):
+            return False
+        w = arrays.w
+        return w is None or w.strides[arrays.filter_axes[1]] == w.itemsize
+
+    def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
+        """For each image: the filter as channels-last pixels, pixels as filters of one tap."""
+        from implicit_conv.kernels.cpu.operator import Operands
+
+        x, w, filter_axes, y, residual = arrays
+        assert w is not None
+        filters = w.transpose(filter_axes)[None, None, :, :, 0, 0]
+        for n in range(x.shape[0]):
+            pixels = x[n].reshape(x.shape[1], -1).T[:, :, None, None]
+            out = y[n].reshape(1, 1, y.shape[1], -1)
+            added = None if residual is None else residual[n].reshape(out.shape)
+            yield Operands(filters, pixels, out, added, (0, 1, 2, 3), (0, 1, 2, 3))
+
+    def loads(self, c: Candidate) -> list[Load]:
+        """The loads of one image after another."""
+        of_image = trace(c.geometry, c.itemsize, True, c.chunk)
+        return self.as_problem(c, of_image * c.problem.N)
+
+    def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
+        """The operands change places; loads of several images follow one another."""
+        of_image = max(1, len(loads) // max(1, c.problem.N))
+        return [swap(load, at // of_image) for at, load in enumerate(super().as_problem(c, loads))]
+
+    def describe(self, c: Candidate) -> Words:
+        """Tile, loads, k-blocks, work items."""
+        g = c.geometry
+        chunks = schedule.ceil_div(schedule.panel_count(g), c.chunk)
+        yield "multiply", multiply_words(self, c)
+        yield (
+            "load tile",
+            (
+                f"{g.tile_q} filters x {g.tile_k} pixels of an image, cut into register tiles of at "
+                f"most {g.tile_m} filters x {g.tile_k} pixels ({count(g.tile_k // c.lanes, 'vector')})"
+            ),
+        )
+        when = "just before its use" if c.layout.packs_in_loop else "before all others"
+        yield (
+            "loads",
+            (f"w is read in place; pixels of x are packed, a panel {when}, without a transpose"),
+        )
+        yield (
+            "k-blocks",
+            (
+                f"{schedule.block_count(g)} of {g.tile_c} channels; an image has "
+                f"{count(schedule.panel_count(g), 'pixel panel')}"
+            ),
+        )
+        yield (
+            "work items",
+            (
+                f"{count(c.problem.N, 'image')} x {count(schedule.tile_count(g), 'tile')} x "
+                f"{count(chunks, 'chunk')} of {count(c.chunk, 'panel')}"
+            ),
+        )
+
+
+def refusal(problem: Problem, arch: CpuArch) -> str:
+    """Why the operands of a pointwise problem cannot change places, or an empty string."""
+    if problem.layout != "NCHW":
+        return "pixels are not contiguous in NHWC"
+    if problem.converted:
+        return f"{problem.dtype} sums need x converted"
+    if problem.groups > 1 or min(problem.C, problem.K) < 1:
+        return "it takes one group with channels and filters"
+    lanes, (p, q) = arch.lanes(problem.itemsize), problem.output
+    if p * q < FILLED_LANES * schedule.ceil_div(p * q, lanes) * lanes:
+        return f"{p * q} pixels of an image fill too few lanes of vectors of {lanes}"
+    return ""
+
+
+def transposed(problem: Problem) -> Problem:
+    """One image of a pointwise problem with filters and pixels in each other's place."""
+    h, w = problem.size
+    return replace(problem, N=1, size=(1, problem.K), K=h * w, layout="NHWC")
+
+
+def per_image(problem: Problem, view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
+    """Cycles of one core for all images of `problem`; `view` is one of them."""
+    cycles, chunk = estimate(view, arch, g, in_place=True, pack=PACK_ROW_CYCLES)
+    if thread_count(view, arch) > 1:
+        cycles *= 1 + SHARED_PANELS
+    return Estimate(problem.N * (cycles + LAUNCH_CYCLES), chunk)
+
+
+def swap(load: Load, n: int) -> Load:
+    """A load of image n in the terms of the problem."""
+    if load.operand == "w":
+        pixel, _, _, c = load.coords
+        return load._replace(operand="x", coords=(n, 0, pixel, c))
+    _, _, k, c = load.coords
+    return load._replace(operand="w", mode="tile", coords=(k, 0, 0, c))

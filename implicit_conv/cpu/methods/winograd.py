@@ -1,0 +1,238 @@
+"""Winograd F(m x m, 3x3): fewer multiplications, paid for by transforms of x, w and y.
+
+    Y = A^T [ sum over c of (G g G^T) * (B^T d B) ] A
+
+d is a window of x, g a filter, both of one channel; * multiplies element by element. The elementwise
+products over all channels are GEMMs, one for each element of the transform, with the microkernels
+of implicit GEMM. A tile is m x m outputs. Source: Lavin and Gray, "Fast Algorithms for Convolutional
+Neural Networks", 2015.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.costs import (
+    COPY_CYCLES,
+    FAR_BYTES,
+    FAR_BYTES_PER_CYCLE,
+    FAR_SHARE,
+    FMA_LATENCY,
+    FMAS_PER_CYCLE,
+    ITEM_CYCLES,
+    LOADS_PER_CYCLE,
+    PACK_CYCLES,
+    TRANSPOSE_CYCLES,
+)
+from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.tiling import (
+    Estimate,
+    divide,
+    rounded_up,
+    store_cycles,
+    stream_cycles,
+    thread_count,
+    tiles,
+)
+from implicit_conv.cpu.views import widened
+from implicit_conv.cpu.words import count, geometry_items, loads_of
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import Load, geometry, trace
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Operator
+
+SCRATCH_BYTES = (
+    4 << 20
+)  # bytes of a thread's scratch memory at most; other methods stay below 2 MiB
+CHANNELS = 2048  # channels at most: a transformed panel of more would leave L2
+TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images, to choose from
+SUMS_CYCLES = 60  # fixed cycles per register tile: start and end of its sums
+TILE_CYCLES = 10  # fixed cycles per m x m tile: to find and to transform it
+TILE_ROW_CYCLES = 40  # fixed cycles per row of m x m tiles
+STAGED_CYCLES = 0.3  # cycles per element of y that is copied from the staging tile
+FAR_TRANSFORM = 2.5  # slowdown of transforms that leave L2
+TRANSFORM_FILTER_CYCLES = 0.12  # cycles per element of a transformed filter
+TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # cycles per vector of an m x m tile, by m, in or out
+
+
+@dataclass(frozen=True)
+class Winograd(Method):
+    """F(m x m, 3x3) at stride 1 or 2."""
+
+    algorithms: ClassVar[tuple[str, ...]] = ("winograd_f2", "winograd_f4", "winograd_f2_stride2")
+    m: int = 2
+    stride: int = 1
+
+    @property
+    def algorithm(self) -> str:
+        """The name by which `conv2d` can be asked for it."""
+        return f"winograd_f{self.m}{'_stride2' if self.stride == 2 else ''}"
+
+    @property
+    def summary(self) -> str:
+        """A few words for tables."""
+        return f"F({self.m}x{self.m}, 3x3)"
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate each for F2, F4 and F2 at stride 2."""
+        for method in (cls(2, 1), cls(4, 1), cls(2, 2)):
+            if not request.admits(method.algorithm):
+                continue
+            reason = method.refusal(problem, request.precision)
+            costs = [] if reason else method.tilings(problem, arch)
+            if not reason and not costs:
+                reason = f"it needs more than {SCRATCH_BYTES >> 20} MiB of scratch memory a thread"
+            if reason:
+                yield Refusal(method.algorithm, reason)
+                continue
+            view = method.view(problem)
+            yield best(method, method.algorithm, problem, view, arch, costs)
+
+    def refusal(self, problem: Problem, precision: str) -> str:
+        """Why it cannot compute `problem` at this precision, or an empty string."""
+        if self.m == 4 and precision != "fast":
+            return f"its error is not that of precision {precision!r}; ask for 'fast'"
+        if precision == "strict":
+            return "its sums are not those of precision 'strict'; ask for 'standard'"
+        plain = problem.kernel == (3, 3) and problem.dilation == (1, 1)
+        if not plain or problem.stride != (self.stride, self.stride):
+            return f"it needs a 3x3 filter, stride {self.stride} and dilation 1"
+        if problem.groups > 1:
+            return "groups leave too few channels to make up for the transforms"
+        if not 1 <= problem.C <= CHANNELS:
+            return f"it takes 1 to {CHANNELS} channels, not {problem.C}"
+        return ""
+
+    def view(self, problem: Problem) -> Problem:
+        """`problem` with its output rounded up to whole m x m tiles, by padding on the high side."""
+        view = widened(problem)
+        more = [
+            (rounded_up(extent, self.m) - extent) * stride
+            for extent, stride in zip(view.output, view.stride, strict=True)
+        ]
+        return replace(view, pad_hi=(view.pad_hi[0] + more[0], view.pad_hi[1] + more[1]))
+
+    def tilings(self, problem: Problem, arch: CpuArch) -> list[tuple[Estimate, Geometry]]:
+        """Tilings by whole m x m tiles whose scratch memory is small enough, with estimates."""
+        view, m = self.view(problem), self.m
+        lanes = arch.lanes(view.itemsize)
+        p, q = view.output
+        found = set()
+        for _, *extent in tiles(view):
+            rows, columns = (rounded_up(size, m) for size in extent)
+            found.add((1, rows, columns))
+            if (rows, columns) == (p, q):  # several images, so that a panel serves more tiles
+                per_image = p * q // m**2
+                found |= {(max(1, min(view.N, t // per_image)), p, q) for t in TILES}
+        geometries = [
+            geometry(
+                view, tile=tile, tile_m=arch.tile_pixels, tile_c=max(1, view.C), tile_k=2 * lanes
+            )
+            for tile in sorted(found)
+        ]
+        return [
+            (self.estimate(view, arch, g), g)
+            for g in geometries
+            if self._sizes(g, view.itemsize, lanes).scratch(packs=False).total <= SCRATCH_BYTES
+        ]
+
+    def _sizes(self, g: Geometry, itemsize: int, lanes: int, chunk: int = 1) -> WinogradLayout:
+        return WinogradLayout(g, itemsize, lanes, chunk, m=self.m)
+
+    def estimate(self, problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
+        """Cycles of one core: transforms, products, loads, far panels."""
+        lanes, m = arch.lanes(problem.itemsize), self.m
+        xis = schedule.box_products(g, m)
+        boxes = g.tile_n * g.tile_p * g.tile_q // m**2
+        tile_count = schedule.tile_count(g)
+        channels, filters = (schedule.ceil_div(size, lanes) for size in (g.C, g.K))
+        heights = schedule.ceil_div(boxes, g.tile_m)
+        part = max(2 * boxes / heights / FMAS_PER_CYCLE, FMA_LATENCY)
+        part = max(part, (boxes / heights + 2) / LOADS_PER_CYCLE) * g.C + SUMS_CYCLES
+        panels = schedule.panel_count(g)
+        multiply = heights * part * xis * filters / 2
+        panel_bytes = xis * g.C * filters * lanes * problem.itemsize
+        scratch = self._sizes(g, problem.itemsize, lanes).scratch(packs=False)
+        near = panel_bytes + scratch.total <= arch.l2_bytes
+        parts = panels if tile_count == 1 else 1  # each is read as soon as it is packed
+        far = 0.0 if near else parts * stream_cycles(panel_bytes / parts)
+        vector = TRANSFORM_CYCLES[m]
+        if scratch.total > arch.l2_bytes:  # every panel reads the transformed input again
+            far += scratch.boxes * panels / FAR_BYTES_PER_CYCLE
+            vector *= FAR_TRANSFORM
+        rows = g.tile_n * g.tile_p / m
+        each = boxes * TILE_CYCLES + rows * TILE_ROW_CYCLES
+        transform_in = boxes * xis * channels * vector + each
+        transform_out = boxes * xis * filters * vector + each * panels
+        if problem.layout == "NCHW" or any(extent % m for extent in problem.output):
+            transform_out += boxes * m**2 * g.K * STAGED_CYCLES
+        cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+        load = scratch.buffer / problem.itemsize * cost
+        stream = max(multiply, far) + FAR_SHARE * far + transform_out + store_cycles(problem, g)
+        threads = thread_count(problem, arch)
+        again = load + transform_in + ITEM_CYCLES
+        tile, chunk = divide(g, threads, problem.itemsize, stream, again)
+        pack = (g.R * g.S * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES) * g.C * g.K
+        if tile_count > 1 and panel_bytes > FAR_BYTES:  # packed whole: written, and read once more
+            pack += stream_cycles(panel_bytes)
+        return Estimate(tile_count * tile + pack, chunk)
+
+    def layout(self, c: Candidate) -> WinogradLayout:
+        """Sizes of scratch memory and transformed filters."""
+        return self._sizes(c.geometry, c.itemsize, c.lanes, c.chunk)
+
+    def end(self, c: Candidate) -> tuple[int, int]:
+        """The true output: the geometry is rounded up."""
+        return c.problem.output
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels."""
+        from implicit_conv.kernels.cpu.winograd.operator import Winograd as WinogradOperator
+
+        return WinogradOperator(self.layout(c), c.lanes, build)
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """Transformed panels."""
+        g, problem = c.geometry, c.problem
+        key = (
+            "Winograd panels", self.m, self.stride, problem.K, problem.C, problem.dtype,
+            c.arch.vector_bits, g.tile_k,
+        )  # fmt: skip
+        return PackedOrder(key, c.layout.packed_bytes)
+
+    def loads(self, c: Candidate) -> list[Load]:
+        """Loads that pack the panels, then those of x."""
+        return trace(c.geometry, c.itemsize, False, c.chunk)
+
+    def describe(self, c: Candidate) -> Words:
+        """Tile, loads, k-blocks, work items."""
+        g, m = c.geometry, self.m
+        yield (
+            "load tile",
+            (
+                f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x {g.tile_q} output "
+                f"columns, transformed in {m}x{m} tiles of outputs; register tiles have at most "
+                f"{g.tile_m} of these x {g.tile_k} filters ({count(g.tile_k // c.lanes, 'vector')})"
+            ),
+        )
+        yield "loads", loads_of(g)
+        yield (
+            "k-blocks",
+            (
+                f"{schedule.block_count(g)} of {g.tile_c} channels for each of "
+                f"{schedule.box_products(g, m)} transformed elements; a group has "
+                f"{count(schedule.panel_count(g), 'filter panel')}"
+            ),
+        )
+        yield "work items", geometry_items(g, c.chunk)

@@ -1,0 +1,115 @@
+"""Packed filters, and what plans that share them must have in common."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.arrays import Array, numpy_dtype
+from implicit_conv.problem import ITEMSIZES, WEIGHT_LAYOUTS, Problem
+
+
+@dataclass(frozen=True)
+class PackedOrder:
+    """The order of a packed filter's elements.
+
+    Attributes
+    ----------
+    key : tuple
+        What must agree between the plan that packed a filter and one that runs it.
+    bytes : int
+        Size of the packed filter.
+    """
+
+    key: tuple[object, ...]
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PlainOrder(PackedOrder):
+    """A filter copied as it is, contiguous in `layout`: any method can take it."""
+
+    layout: str = "KCRS"
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+
+    @classmethod
+    def of(cls, problem: Problem, layout: str = "KCRS") -> PlainOrder:
+        """The order of the filter of `problem` in `layout`."""
+        r, s = problem.kernel
+        extents = (problem.K, problem.C // problem.groups, r, s)
+        shape = tuple(extents["KCRS".index(letter)] for letter in layout)
+        size = math.prod(shape) * ITEMSIZES[problem.dtype]
+        key = ("plain", layout, shape, problem.dtype)
+        return cls(key, size, layout, shape, problem.dtype)
+
+    def copied(self, w: Array, layout: str) -> bytes:
+        """The bytes of `w`, whose axes are in `layout`, in this order."""
+        axes = [layout.index(letter) for letter in self.layout]
+        return w.transpose(axes).tobytes()
+
+
+@dataclass(frozen=True, eq=False)
+class PackedFilter:
+    """A filter in the order that a plan's kernels read.
+
+    Images of another size may get a plan with another method, which reads another order: pack with
+    each plan.
+
+    Attributes
+    ----------
+    panels : uint8 array, aligned to 64 bytes
+    order : PackedOrder
+    """
+
+    panels: Array
+    order: PackedOrder
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What must agree between the plan that packed it and one that runs it."""
+        return self.order.key
+
+    @functools.cached_property
+    def address(self) -> int:
+        """Address of the panels."""
+        return int(self.panels.ctypes.data)
+
+    @functools.cached_property
+    def plain(self) -> Array | None:
+        """The filter as an array in its order's layout, if that order is plain."""
+        if not isinstance(self.order, PlainOrder):
+            return None
+        filters: Array = self.panels.view(numpy_dtype(self.order.dtype)).reshape(self.order.shape)
+        return filters if filters.itemsize != 2 else filters.view(np.uint16)
+
+    @functools.cached_property
+    def operand(self) -> Any:
+        """What a `Call` takes in place of w: the plain filter, or the address of the panels."""
+        return self.address if self.plain is None else self.plain
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Positions of k, c, r, s in `plain`."""
+        assert isinstance(self.order, PlainOrder)
+        return WEIGHT_LAYOUTS[self.order.layout]
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copies, pickled or deep, are aligned anew: kernels rely on it."""
+        return packed_copy, (self.panels.tobytes(), self.order)
+
+    def __repr__(self) -> str:
+        return f"<PackedFilter of {self.panels.nbytes} bytes: {self.order.key[0]}>"
+
+
+def packed_copy(content: bytes, order: PackedOrder) -> PackedFilter:
+    """A packed filter of these bytes."""
+    from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
+
+    panels = aligned_bytes(len(content))
+    panels[:] = np.frombuffer(content, np.uint8)
+    return PackedFilter(panels, order)

@@ -1,0 +1,29 @@
+"""The loads that a debug build executes, to be compared with those that are planned."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from implicit_conv.arrays import Array, numpy_dtype
+from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.schedule import Load
+
+
+def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
+    """The loads executed for contiguous 4-d (x, w), sorted; compare with `trace`."""
+    from implicit_conv.kernels.cpu.runtime.record import Recording
+
+    recording = Recording(capacity=2 * len(engine.trace()) + 64)
+    y = np.empty(engine.problem.output_shape, numpy_dtype(engine.y_dtype))
+    formats = engine.formats._replace(recording=True)
+    call = engine.bind_anew(x, w, y, None, False, formats, recording.address)
+    call(x, w, None, y)
+    g, c = engine.best.geometry, engine.best
+    mode = "w" if g.step_w == g.stride_w else "tile"
+    loads = [
+        Load("w", "tile", tuple(where), None, 0, 0, buffer, rows, size)
+        if is_filter
+        else Load("x", mode, tuple(where), None, halo, offset, buffer, rows, size)
+        for is_filter, *where, offset, halo, buffer, rows, size in recording.loads()
+    ]
+    return sorted(c.method.as_problem(c, loads))

@@ -1,0 +1,36 @@
+"""Sizes of fprop whose vector lanes are channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
+from implicit_conv.kernels.geometry import Geometry
+
+
+@dataclass(frozen=True)
+class ChannelLanesLayout(Layout):
+    """Sizes where x and filters are both read in place; `stored` is the itemsize of both."""
+
+    stored: int = 4
+
+    @property
+    def packs_in_loop(self) -> bool:
+        """Nothing is packed."""
+        return True
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the filter, which is copied as it is."""
+        return self.g.K * self.g.C * self.stored
+
+    def scratch(self, packs: bool) -> ScratchLayout:
+        """The sums of a panel."""
+        return ScratchLayout(staging=self.g.tile_q * self.g.tile_k * self.itemsize)
+
+
+def register_filters(g: Geometry, lanes: int) -> int:
+    """Filters of a register tile: the power of two that fills a vector of sums with tile_m pixels
+    at most.
+    """
+    return min(lanes // g.tile_m, 1 << (g.K.bit_length() - 1))

@@ -1,0 +1,46 @@
+"""Sizes of depthwise convolution, and of groups of a few channels that share vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, buffer_bytes
+
+DEPTHWISE_PACK_BYTES = 64 << 10  # bytes of filter that are packed in about 3 us (EPYC 9005)
+
+
+@dataclass(frozen=True)
+class DepthwiseLayout(Layout):
+    """Sizes where `g` takes all groups as channels of one; `group` is (channels, filters) of one.
+
+    Panels are the filters of a block of channels, a multiple of vectors.
+    """
+
+    group: tuple[int, int] = (1, 1)
+
+    @property
+    def packs_in_loop(self) -> bool:
+        """Whether each thread packs a plain filter for itself: that is faster than another launch."""
+        return self.packed_bytes <= DEPTHWISE_PACK_BYTES
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the packed filters of one block of channels."""
+        return self.group[0] * self.g.R * self.g.S * self.g.tile_k * self.itemsize
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed filters of all blocks of channels."""
+        return self.group_bytes * int(schedule.block_count(self.g))
+
+    def scratch(self, packs: bool) -> ScratchLayout:
+        """With fewer channels than lanes, vectors may run over the end of the row buffers."""
+        g, itemsize = self.g, self.itemsize
+        buffer = buffer_bytes(g, itemsize) + self.lanes * itemsize
+        return ScratchLayout(
+            buffer=0 if self.in_place else buffer,
+            staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
+            runs=16 * g.R * (g.S + 1),
+            panel=self.packed_bytes if packs else 0,
+        )

@@ -1,0 +1,80 @@
+"""The operator of depthwise convolution and of groups of a few channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.kernels.cpu.depthwise import fprop, microkernel
+from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
+from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row, row_pieces, row_shapes
+from implicit_conv.kernels.cpu.operator import Axes, Build, Operator
+from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.tile.extents import tile_extents
+
+
+class Depthwise(Operator):
+    """The geometry takes all groups as channels of one; a panel is a block of channels' filters."""
+
+    rounds = True
+
+    def __init__(self, layout: DepthwiseLayout, lanes: int, build: Build) -> None:
+        self.group = layout.group
+        self._row = depthwise_row(layout.g, layout.in_place, layout.group[0])
+        super().__init__(layout, lanes, build)
+        self.constant |= {
+            "row_kernels": self._row is not None,
+            "group_channels": layout.group[0],
+        }
+        if layout.in_place and self._row:
+            self.pieces = self._pieces()
+            self.constant["pieces"] = self.pieces.ctypes.data
+
+    def _require_for_filters(self, w: Any, axes: Axes) -> None:
+        if self.transposes:
+            self._require(table.TRANSPOSE_IN)
+
+    def _own_parts(self) -> dict[int, Any]:
+        in_place, form = self.layout.in_place, self.form
+        stored = form.x if in_place else form.buffer, form.sums, form.y
+        parts = {table.PACK_BLOCK: fprop.compile_pack_channels(self.lanes, form)}
+        return parts | {
+            slot: microkernel.compile_microkernel(*kernel, self.group, stored, self.lanes, self.fma)
+            for slot, kernel in self._kernels().items()
+        }
+
+    def _kernels(self) -> dict[int, tuple[int, microkernel.Row | None]]:
+        """(pixels of a register tile, the filter row it takes at once if any) of each slot."""
+        g, row, in_place = self.g, self._row, self.layout.in_place
+        if row and in_place:
+            return {
+                table.DEPTHWISE_ROW + i: (pixels, microkernel.Row(*row, *missing))
+                for i, (pixels, *missing) in enumerate(row_shapes(g))
+            }
+        extents = {(g.tile_m, q) for *_, q in tile_extents(g)}
+        heights = {h for m, q in extents for h in (min(m, q), q % m)} - {0}
+        if row:
+            return {table.DEPTHWISE_ROW + h: (h, microkernel.Row(*row)) for h in heights}
+        if in_place:  # pixels at the border go one by one, and what is left between them
+            heights = set(range(1, min(g.tile_m, g.Q) + 1))
+        return {table.DEPTHWISE + h: (h, None) for h in heights}
+
+    def _pieces(self) -> Any:
+        """Where the pieces of each load tile's rows begin and end, then (first column, register
+        tiles, kernel slot) of each.
+        """
+        shapes, tiles = row_shapes(self.g), row_pieces(self.g)
+        ends = np.cumsum([0, *map(len, tiles)])
+        words = [
+            (piece.column, piece.tiles, table.DEPTHWISE_ROW + shapes.index(piece.shape))
+            for pieces in tiles
+            for piece in pieces
+        ]
+        return np.concatenate([ends, np.ravel(words)]).astype(np.int64)
+
+    def _entry(self) -> int:
+        return int(fprop.compile_depthwise().address)
+
+    def _packer(self) -> int:
+        return int(fprop.compile_pack().address)

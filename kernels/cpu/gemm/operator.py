@@ -1,0 +1,66 @@
+"""Operators of implicit GEMM: as the schedule says, and with the operands of the GEMM swapped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.kernels.cpu.gemm import amx, fprop, panels
+from implicit_conv.kernels.cpu.gemm.layout import panel_widths, register_tiles
+from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, compile_microkernel
+from implicit_conv.kernels.cpu.operator import Build, Operator
+from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.runtime.layout import Layout
+
+
+class Gemm(Operator):
+    """The schedule itself."""
+
+    rounds = True
+
+    def __init__(self, layout: Layout, lanes: int, build: Build, use_amx: bool = False) -> None:
+        self.use_amx = use_amx
+        super().__init__(layout, lanes, build)
+
+    def _own_parts(self) -> dict[int, Any]:
+        return self._multiply_parts(register_tiles(self.g))
+
+    def _entry(self) -> int:
+        return int(fprop.compile_fprop().address)
+
+    def _packer(self) -> int:
+        return int(panels.compile_pack().address)
+
+    def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, Any]:
+        """Microkernels of all register tiles and panel widths, and what packs their panels."""
+        form, recording = self.form, self.build.recording
+        parts = {table.PACK_BLOCK: panels.compile_pack_block(self.lanes, form, recording)}
+        compiled = amx.compile_microkernel if self.use_amx else compile_microkernel
+        for vectors in panel_widths(self.g, self.lanes):
+            for groups, inner in tiles:
+                tile = RegisterTile(
+                    groups,
+                    inner,
+                    vectors,
+                    self.lanes,
+                    self.itemsize,
+                    self.fma,
+                    pairs=form.channels > 1,
+                    y=form.y if self.rounds and form.y != form.sums else "",
+                    far=self.layout.in_place,
+                    fresh=self.winograd > 0,
+                )
+                parts[table.microkernel_slot(vectors, groups, inner)] = compiled(tile)
+        return parts
+
+
+class TransposedGemm(Gemm):
+    """C^T = B^T A^T: filters are the rows that share a bias, pixels are vector lanes."""
+
+    def _bias_steps(self, biased: bool) -> dict[str, int]:
+        return {"bias_pixel": self.g.tile_k * self.itemsize if biased else 0}
+
+    def initial_sums(self, bias: Any) -> Any:
+        """Each filter's bias, once for every lane of a panel."""
+        return np.repeat(bias.astype(self.form.sums), self.g.tile_k)

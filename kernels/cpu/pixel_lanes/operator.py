@@ -1,0 +1,136 @@
+"""Operators of fprop whose vector lanes are pixels: rows of a tile, or one flat row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.channel_lanes.fprop import compile_microkernel as compile_dots
+from implicit_conv.kernels.cpu.operator import Build, Operator
+from implicit_conv.kernels.cpu.pixel_lanes import flat, fprop, microkernel
+from implicit_conv.kernels.cpu.pixel_lanes.layout import (
+    PixelLanesLayout,
+    flat_row_bytes,
+    tail_filters,
+    tail_pixels,
+)
+from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.tile import plane_loads, transpose
+from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
+from implicit_conv.kernels.cpu.tile.row_loads import compile_row_loads
+from implicit_conv.kernels.cpu.tile.storage import SIZES
+
+
+class PixelLanes(Operator):
+    """Vectors of pixels of an output row; filters are read in place."""
+
+    transposes = False
+
+    def __init__(self, layout: PixelLanesLayout, lanes: int, build: Build) -> None:
+        self.pixels = layout
+        self.stages_planes = not layout.channels_last
+        super().__init__(layout, lanes, build)
+        self.views = self._views()
+        self.constant |= {
+            "filters_together": layout.channels_last,
+            "views": self.views.ctypes.data,
+            "x_apart": SIZES[self.form.x],
+        }
+
+    def _own_parts(self) -> dict[int, Any]:
+        heights = self._heights({p for _, p, _ in tile_extents(self.g)})
+        return self._sums(heights, together=self.pixels.channels_last) | self._loads()
+
+    def _heights(self, extents: set[int]) -> set[int]:
+        """Heights of the register tiles that so many rows, or vectors, are cut into."""
+        rows = schedule.pixel_rows(self.g)
+        return {part for extent in extents for part in (min(extent, rows), extent % rows)} - {0}
+
+    def _sums(
+        self,
+        heights: set[int],
+        *,
+        together: bool = False,
+        long_row: bool = False,
+        ahead: bool = False,
+    ) -> dict[int, Any]:
+        """Microkernels of these heights, for whole panels and the last one."""
+        g = self.g
+        filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
+        return {
+            table.pixel_lanes_slot(k, height): microkernel.compile_microkernel(
+                microkernel.RegisterTile(k, height, together, long_row, ahead),
+                self.lanes,
+                self.itemsize,
+                self.fma,
+            )
+            for k in filters
+            for height in heights
+        }
+
+    def _loads(self) -> dict[int, Any]:
+        """What loads rows of pixels, from planes and from channels-last images."""
+        form, recording = self.form, self.build.recording
+        parts = compile_row_loads(self.g.step_w, self.lanes, form, recording)
+        if self.pixels.channels_last:
+            parts[table.LOAD_PLANES] = plane_loads.compile_load_planes(self.lanes, form)
+            parts |= transpose.transposes(table.TRANSPOSE_IN, 1, self.lanes, form)
+        return parts
+
+    def _views(self) -> Any:
+        """Byte offset of the view of the buffer that each element (c, r, s) multiplies."""
+        g = self.g
+        phase = schedule.plane_vectors(g, self.lanes) * self.lanes * self.itemsize
+        taps = (tap_in_phase(g, s) for s in range(g.S))
+        columns = [b * phase + shift * self.itemsize for b, shift in taps]
+        pitch = g.phases_w * phase
+        rows = [schedule.tap_row(g, r) * pitch for r in range(g.R)]
+        planes = [c * schedule.image_rows(g) * pitch for c in range(g.C)]
+        return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
+
+    def _entry(self) -> int:
+        return int(fprop.compile_pixel_lanes().address)
+
+
+class FlatPixelLanes(PixelLanes):
+    """1x1 filters: a tile's pixels are one row, which may be read in place."""
+
+    def __init__(self, layout: PixelLanesLayout, lanes: int, build: Build) -> None:
+        super().__init__(layout, lanes, build)
+        if layout.channels_last:
+            self._require(table.TRANSPOSE_WORDS)
+        self.constant |= {
+            "long_rows": 1,
+            "plane": flat_row_bytes(self.g, self.itemsize, lanes),
+            "tail_pixels": tail_pixels(lanes),
+            "tile_filters": tail_filters(self.g, lanes),
+            "waiting_filters": layout.waiting_filters,
+        }
+
+    def _own_parts(self) -> dict[int, Any]:
+        pixels = {p * q for _, p, q in tile_extents(self.g)}
+        tails = {count % self.lanes for count in pixels} - {0}
+        heights = self._heights({count // self.lanes for count in pixels})
+        few = tail_pixels(self.lanes)
+        if any(tail > few for tail in tails):
+            heights |= {0}
+        ahead = self.layout.in_place and self.pixels.asks_ahead
+        parts = self._sums(heights, long_row=True, ahead=ahead) | self._loads()
+        if any(tail <= few for tail in tails):
+            filters = tail_filters(self.g, self.lanes)
+            parts[table.CHANNEL_LANES] = compile_dots(
+                1, filters, self.form.x, self.lanes, self.itemsize, self.fma
+            )
+        return parts
+
+    def _views(self) -> Any:
+        """Byte offset of each channel's row, in the buffer or x."""
+        g = self.g
+        row = flat_row_bytes(g, self.itemsize, self.lanes)
+        plane = g.H * g.W * self.itemsize
+        return np.arange(g.C, dtype=np.int64) * (plane if self.layout.in_place else row)
+
+    def _entry(self) -> int:
+        return int(flat.compile_long_rows().address)

@@ -1,0 +1,39 @@
+"""Sizes of depthwise convolution over planes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
+from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES, ScratchLayout
+
+PLANE_ROWS = 8  # output rows of a register tile: enough sums to hide the latency of an FMA
+ROWS_TOGETHER = 8  # filter rows of a pass over planes at most: each has a weight in a register
+TAPS_TOGETHER = 128  # taps of a pass at most: they are unrolled
+
+
+@dataclass(frozen=True)
+class PlanesLayout(DepthwiseLayout):
+    """Sizes of a channel at a time: two row buffers that take turns, of whole vectors."""
+
+    def scratch(self, packs: bool) -> ScratchLayout:
+        """Scratch memory of a thread."""
+        g = self.g
+        rows = schedule.image_rows(g) * g.phases_w
+        vectors = schedule.plane_vectors(g, self.lanes)
+        return (
+            super()
+            .scratch(packs)
+            ._replace(
+                buffer=2 * rows * vectors * self.lanes * self.itemsize,
+                runs=16 * g.R,
+                loads=8 + LOAD_BYTES * rows,
+            )
+        )
+
+
+def plane_pass_rows(filter_rows: int, filter_columns: int) -> int:
+    """Filter rows of a pass of the microkernels, whose taps are unrolled."""
+    most = min(ROWS_TOGETHER, max(1, TAPS_TOGETHER // filter_columns))
+    return -(-filter_rows // -(-filter_rows // most))

@@ -1,0 +1,74 @@
+"""The operator of depthwise convolution over planes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.operator import Axes, Build, Operator
+from implicit_conv.kernels.cpu.planes import fprop
+from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, PlanesLayout, plane_pass_rows
+from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
+from implicit_conv.kernels.cpu.tile.row_loads import compile_row_loads
+from implicit_conv.kernels.cpu.tile.storage import SIZES
+from implicit_conv.kernels.geometry import Geometry
+
+
+class Planes(Operator):
+    """A channel at a time; a chunk is the channels of a work item.
+
+    `pixel_step` counts elements from one pixel of a plane to the next.
+    """
+
+    transposes = False
+    stages_planes = True
+
+    def __init__(self, layout: PlanesLayout, lanes: int, build: Build, pixel_step: int) -> None:
+        self.pixel_step = pixel_step
+        super().__init__(layout, lanes, build)
+        self.constant |= {
+            "group_channels": layout.group[0],
+            "x_apart": pixel_step * SIZES[self.form.x],
+        }
+
+    def _require_for_filters(self, w: Any, axes: Axes) -> None:
+        """Filters of planes need no transposes."""
+
+    def _own_parts(self) -> dict[int, Any]:
+        extents = {rows for _, rows, _ in tile_extents(self.g)}
+        heights = {h for rows in extents for h in (min(rows, PLANE_ROWS), rows % PLANE_ROWS)} - {0}
+        taps = plane_filter(self.g)
+        parts = {
+            table.PLANES + height: fprop.compile_microkernel(
+                height, taps, self.lanes, self.itemsize, self.fma
+            )
+            for height in heights
+        }
+        parts[table.PACK_BLOCK] = fprop.compile_pack_planes(self.lanes, self.form)
+        step = self.pixel_step * self.g.step_w
+        return parts | compile_row_loads(step, self.lanes, self.form, self.build.recording)
+
+    def _entry(self) -> int:
+        return int(fprop.compile_planes().address)
+
+    def _packer(self) -> int:
+        return int(fprop.compile_pack().address)
+
+
+def plane_filter(g: Geometry) -> fprop.Filter:
+    """Which element of a buffered plane each filter tap of `g` reads."""
+    together = plane_pass_rows(g.R, g.S)
+    passes = int(schedule.ceil_div(g.R, together))
+
+    def row(r: int) -> tuple[int, int, int]:
+        phase = r % g.phases_h
+        return phase, schedule.tap_row(g, r) - schedule.tap_row(g, phase), r * g.dilation_h
+
+    return fprop.Filter(
+        passes,
+        rows=tuple(map(row, range(together))),
+        last=tuple(map(row, range(g.R - (passes - 1) * together))),
+        columns=tuple(tap_in_phase(g, s) for s in range(g.S)),
+        stride=g.stride_h,
+    )

@@ -1,0 +1,105 @@
+"""What a launch needs besides its arrays, from integers alone: scratch memory and packed filters.
+
+Each family of kernels has a `Layout` of its own. Planner and operator read the same one, so that a
+forecast of memory and the memory that is borrowed cannot differ. Nothing here imports Numba.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.geometry import Geometry
+
+LINE = 64  # bytes of a cache line; every part of the scratch memory begins on one
+LOAD_BYTES = 40  # bytes of an entry in the table of loads that the plane loaders read
+
+
+class ScratchLayout(NamedTuple):
+    """Bytes of the parts of a thread's scratch memory, in their order; row buffers come first."""
+
+    buffer: int = 0
+    staging: int = 0  # sums of one panel (of a chunk of panels, where channel blocks add up)
+    runs: int = 0  # the run table
+    packing: int = 0  # a table of where taps go; for pairs of channels a transposed block too
+    panel: int = 0  # one channel block of one panel, packed just before it is used
+    boxes: int = 0  # Winograd: transformed input, then products, then a transformed panel
+    products: int = 0
+    transformed: int = 0
+    loads: int = 0  # planes: the table of a tile's loads
+    tail: int = 0  # flat pixel lanes: channels of a tile's last pixels, and their sums
+
+    @property
+    def total(self) -> int:
+        """Bytes of one thread's scratch memory."""
+        return sum(map(round_up, self))
+
+    def offsets(self) -> dict[str, int]:
+        """Byte offset of each part, by name."""
+        starts = itertools.accumulate(map(round_up, self), initial=0)
+        return dict(zip(self._fields, starts, strict=False))
+
+
+@dataclass(frozen=True)
+class Layout(ABC):
+    """Sizes of one family's launch of one Geometry.
+
+    Attributes
+    ----------
+    g : Geometry
+    itemsize : int
+        Bytes of an element of buffers, panels and sums.
+    lanes : int
+        Elements of a vector of sums.
+    chunk : int
+        Filter panels of a work item.
+    in_place : bool
+        Whether x is read where it is, without row buffers.
+    """
+
+    g: Geometry
+    itemsize: int
+    lanes: int
+    chunk: int = 1
+    in_place: bool = False
+
+    @property
+    def packs_in_loop(self) -> bool:
+        """Whether a plain filter is packed panel by panel, just before the only item that uses it.
+
+        A panel is then still in L2 when it is used, and no packed filter is kept.
+        """
+        return bool(schedule.tile_count(self.g) == 1)
+
+    @property
+    @abstractmethod
+    def group_bytes(self) -> int:
+        """Bytes from one group's packed filters to the next one's."""
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of all packed filters."""
+        return self.g.groups * self.group_bytes
+
+    @abstractmethod
+    def scratch(self, packs: bool) -> ScratchLayout:
+        """Scratch memory of a thread, of a launch that packs a plain filter or takes a packed one."""
+
+    @property
+    def packing_scratch(self) -> ScratchLayout:
+        """Scratch memory of a thread of the launch that packs a whole filter."""
+        return ScratchLayout()
+
+
+def round_up(size: int) -> int:
+    """The next multiple of a cache line."""
+    return -(-size // LINE) * LINE
+
+
+def buffer_bytes(g: Geometry, itemsize: int) -> int:
+    """Row buffers of one load tile and channel block."""
+    pixels = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
+    return int(pixels * min(g.C, g.tile_c) * itemsize)

@@ -1,0 +1,26 @@
+"""Extents of the tiles and register tiles that a Geometry is cut into."""
+
+from __future__ import annotations
+
+import itertools
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.geometry import Geometry
+
+
+def tile_extents(g: Geometry) -> list[tuple[int, int, int]]:
+    """All (images, rows, columns) that load tiles of `g` have: whole ones and the last ones."""
+    axes = ((g.N, g.tile_n), (g.P, g.tile_p), (g.Q, g.tile_q))
+    sizes = [sorted({min(size, tile), size % tile} - {0}) for size, tile in axes]
+    return [(n, p, q) for n, p, q in itertools.product(*sizes)]
+
+
+def register_heights(g: Geometry, pixels: int) -> set[int]:
+    """Heights of the register tiles that `pixels` pixels are cut into."""
+    return {height for height, count in schedule.cuts(pixels, g.tile_m) if count}
+
+
+def tap_in_phase(g: Geometry, s: int) -> tuple[int, int]:
+    """(phase buffer, pixel in it) that output column 0 reads for filter column s."""
+    b = s % g.phases_w
+    return b, int(schedule.tap_column(g, s) - schedule.buffer_column(g, b))

@@ -1,0 +1,56 @@
+"""Sizes of Winograd F(m x m, 3x3): scratch memory, transformed filters, register tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, packing_bytes, panel_bytes
+from implicit_conv.kernels.cpu.runtime.layout import LINE, Layout, ScratchLayout, buffer_bytes
+from implicit_conv.kernels.cpu.tile.extents import register_heights, tile_extents
+from implicit_conv.kernels.geometry import Geometry
+
+
+@dataclass(frozen=True)
+class WinogradLayout(Layout):
+    """Sizes of F(m x m, 3x3); the output of `g` is rounded up to whole m x m tiles."""
+
+    m: int = 2
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of one group's transformed filters, with a cache line behind each product's."""
+        products = schedule.box_products(self.g, self.m)
+        gaps = schedule.panel_count(self.g) * products * LINE
+        return panel_bytes(self.g, self.lanes, self.itemsize, products) + int(gaps)
+
+    def scratch(self, packs: bool) -> ScratchLayout:
+        """Row buffers, transformed input, its products, and a transformed panel."""
+        g, m, itemsize, lanes = self.g, self.m, self.itemsize, self.lanes
+        boxes = g.tile_n * g.tile_p * g.tile_q // m**2
+        xis = schedule.box_products(g, m)
+        channels = schedule.ceil_div(g.C, lanes) * lanes
+        panel = g.C * g.tile_k * itemsize
+        few = g.R * g.S * min(g.C, lanes) * g.tile_k * itemsize
+        return ScratchLayout(
+            buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last vector may run over
+            staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
+            runs=RUN_BYTES,
+            packing=packing_bytes(g, lanes, itemsize) if packs else 0,
+            panel=few if packs else 0,
+            boxes=xis * (boxes * channels * itemsize + LINE),
+            products=xis * boxes * g.tile_k * itemsize,
+            transformed=xis * (panel + LINE) if packs else 0,
+        )
+
+    @property
+    def packing_scratch(self) -> ScratchLayout:
+        """The table of taps, and a few channels of a panel before they are transformed."""
+        scratch = self.scratch(packs=True)
+        return ScratchLayout(packing=scratch.packing, panel=scratch.panel)
+
+
+def box_tiles(g: Geometry, m: int) -> list[tuple[int, int]]:
+    """All (groups, inner) shapes of register tiles, which span the m x m tiles of a load tile."""
+    extents = tile_extents(g)
+    return sorted({(1, h) for n, p, q in extents for h in register_heights(g, n * p * q // m**2)})
