@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 from implicit_conv import reference
 from implicit_conv.activation import Activation
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.cpu import engine
+from implicit_conv.cpu.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.candidate import Request
+from implicit_conv.plan import Plan
+from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS, Problem
 
 Array = NDArray[Any]
 Pair = tuple[int, int]
@@ -149,3 +153,29 @@ def error_units(y: Array, reference: Array, scale: Array, dtype: str) -> float:
         dtype = "float32"
     units = error / np.maximum(EPS[dtype] * scale, np.finfo(dtype).tiny)
     return float(units.max(initial=0.0))
+
+
+def plan_of(
+    case: Case,
+    arch: CpuArch | None = None,
+    *,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    activation: Activation = None,
+    out_dtype: object = None,
+) -> Plan:
+    """The CPU's plan of a case on `arch` (by default this machine), which no cache keeps."""
+    x, w = (array.shape for array in case.arrange(*case.inputs(0)))
+    problem = Problem.parse(x, w, case.dtype, **case.options)
+    request = Request(precision, algorithm)
+    made = engine.plan(
+        problem, arch or cpu_arch(), request, activation=activation, out_dtype=out_dtype
+    )
+    return Plan(made)
+
+
+def changed(plan: Plan, **changes: Any) -> Plan:
+    """`plan` with its best candidate changed, and no other candidate."""
+    made = plan.engine
+    assert isinstance(made, engine.CpuEngine)
+    return Plan(replace(made, candidates=(replace(made.best, **changes),)))

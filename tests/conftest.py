@@ -16,15 +16,17 @@ def pytest_ignore_collect(collection_path, config):
 
 
 @pytest.fixture
-def free_of_cost(monkeypatch):
-    """A function that makes plans of a kind cost nothing: they are chosen wherever they may be."""
-    from implicit_conv import plan as planner
+def force_method(monkeypatch):
+    """A function that makes the planner prefer a method wherever it can run."""
+    from implicit_conv.cpu.candidate import Candidate
 
-    def choose(kind):
-        weighed = getattr(planner, f"_{kind}_plans")
-        monkeypatch.setattr(
-            planner, f"_{kind}_plans",
-            lambda *arguments: [replace(plan, cycles=0.0) for plan in weighed(*arguments)],
-        )  # fmt: skip
+    def force(method):
+        given = method.candidates.__func__
 
-    return choose
+        def candidates(cls, problem, arch, request):
+            for found in given(cls, problem, arch, request):
+                yield replace(found, cycles=0.0) if isinstance(found, Candidate) else found
+
+        monkeypatch.setattr(method, "candidates", classmethod(candidates))
+
+    return force

@@ -27,7 +27,7 @@ from implicit_conv.schedule import Load, tiles_trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Epilogue, Operands, Operator
 
-Words: TypeAlias = "Iterator[tuple[str, str]]"  # (what, how), the lines of an explanation
+Words: TypeAlias = "dict[str, str]"  # what: how, the lines of an explanation
 
 
 @dataclass(frozen=True)

@@ -203,8 +203,9 @@ class CpuEngine:
         formats: Formats,
         record: int = 0,
     ) -> Call:
-        """The first candidate that accepts the strides, bound to them; a debug build writes its loads
-        to address `record`.
+        """The first candidate that accepts the strides, bound to them.
+
+        A debug build writes its loads to address `record`.
         """
         from implicit_conv.kernels.cpu.operator import Epilogue
 

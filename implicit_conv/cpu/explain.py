@@ -19,7 +19,7 @@ def _chosen(c: Candidate, precision: str, formats: Formats) -> Iterator[str]:
         "": f"{c.problem.flops / 1e9:.3f} GFLOP, {c.problem.bytes / 2**20:.2f} MiB of x, w and y",
         "algorithm": f"{c.name}, precision {precision!r}",
         "machine": _machine(c, formats),
-        **dict(c.method.describe(c)),
+        **c.method.describe(c),
         "memory": _memory(c),
         "estimate": _estimate(c),
     }

@@ -88,7 +88,7 @@ def thread_count(problem: Problem, arch: CpuArch) -> int:
 
 
 def divide(g: Geometry, threads: int, itemsize: int, shared: float, again: float) -> Estimate:
-    """Divide the filter panels of a load tile among work items, each with `again` cycles of its own.
+    """Divide the filter panels of a load tile among work items; each costs `again` cycles more.
 
     One item takes all panels, or there are enough items for all threads; with several channel
     blocks an item has few panels, since its sums wait in L2.

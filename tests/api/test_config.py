@@ -14,7 +14,7 @@ def test_config_sets_threads_and_algorithm():
     assert ic.plan_conv2d(*shapes).algorithm == "pointwise"
     with ic.config(num_threads=1, algorithm="implicit_gemm"):
         plan = ic.plan_conv2d(*shapes)
-    assert (plan.threads, plan.algorithm) == (1, "implicit_gemm")
+    assert (plan.engine.best.threads, plan.algorithm) == (1, "implicit_gemm")
 
 
 def test_config_sets_a_default_back_for_the_calls_inside():

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from implicit_conv import conv2d, plan_conv2d, tiling
-from implicit_conv.arch import cpu_arch
+from implicit_conv import conv2d, plan_conv2d
 from implicit_conv.arrays import numpy_dtype
+from implicit_conv.cpu import tiling
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.methods import gemm
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.shapes import panel_widths, register_tiles
-from implicit_conv.plan import plan as make_plan
-from implicit_conv.problem import Problem
-from implicit_conv.run import run_plan
-from implicit_conv.testing import Case, error_units, to_nchw
+from implicit_conv.kernels.cpu.gemm.layout import panel_widths, register_tiles
+from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 STRICT_UNITS = 16  # the bound for normal data
 thorough = settings(
@@ -53,18 +52,16 @@ def cases(draw):
 
 def small_plan(case, tile_pixels, block_elements, precision="strict"):
     """The plan of `case` with tilings so small that small problems span several blocks."""
-    problem = Problem.parse(
-        *(a.shape for a in case.arrange(*case.inputs(0))), case.dtype, **case.options
-    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiling, "TILE_PIXELS", (tile_pixels,))
-        patch.setattr(tiling, "BLOCK_ELEMENTS", block_elements)
-        return make_plan(problem, cpu_arch(), precision, "auto", collapse=True)
+        patch.setattr(gemm, "BLOCK_ELEMENTS", block_elements)
+        return plan_of(case, precision=precision)
 
 
 def what_it_reaches(plan):
     """Kernels, tails and blocks that computing `plan` exercises."""
-    g, lanes = plan.geometry, plan.lanes
+    c = plan.engine.best
+    g, lanes = c.geometry, c.lanes
     blocks = {
         "images": g.N / g.tile_n, "rows": g.P / g.tile_p, "columns": g.Q / g.tile_q,
         "panels": g.K / g.tile_k, "channels": g.C / g.tile_c,
@@ -73,7 +70,7 @@ def what_it_reaches(plan):
         "partial panel": g.K % lanes != 0,
         "whole panel": g.K >= g.tile_k,
         "partial channel block": g.C > g.tile_c and g.C % g.tile_c != 0,
-        "in place": plan.in_place,
+        "in place": c.layout.in_place,
         **{f"over two blocks of {name}": count > 2 for name, count in blocks.items()},
     }
     return [
@@ -93,9 +90,9 @@ def test_a_row_a_pixel_too_long_is_halved_and_its_lower_halves_stacked():
     case = Case(C=5, K=33, size=(5, pixels + 1), kernel=(3, 3), padding=((1, 1), (1, 1)))
     plan = small_plan(case, 5 * (pixels + 1), 5120)
     half = pixels // 2
-    assert register_tiles(plan.geometry) == [(1, half), (1, half + 1), (2, half)]
+    assert register_tiles(plan.engine.best.geometry) == [(1, half), (1, half + 1), (2, half)]
     x, w = case.inputs(0, integers=True)
-    y = run_plan(plan, *case.arrange(x, w), None, None, None)
+    y = plan(*case.arrange(x, w))
     np.testing.assert_array_equal(y, case.reference(x, w))
 
 
@@ -122,7 +119,7 @@ def test_filter_columns_that_meet_padding_are_left_out(drawn):
     """Where taps lie far apart: each output column is multiplied by those that meet the image."""
     case, tile_pixels = drawn
     plan = small_plan(case, tile_pixels, 50)
-    g = plan.geometry
+    g = plan.engine.best.geometry
     if g.Q > 1:
         assert schedule.skips_columns(g)
     column, segments = 0, []
@@ -135,7 +132,7 @@ def test_filter_columns_that_meet_padding_are_left_out(drawn):
         column = stop
     assert len(segments) <= schedule.segment_count(g)
     x, w = case.inputs(0, integers=True)
-    y = run_plan(plan, *case.arrange(x, w), None, None, None)
+    y = plan(*case.arrange(x, w))
     np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(x, w)))
 
 
@@ -166,7 +163,7 @@ def test_integers_are_exact_on_every_kernel(capsys):
         plan = small_plan(case, tile_pixels, block_elements)
         reached.update(what_it_reaches(plan))
         out = np.full(plan.problem.output_shape, np.nan, numpy_dtype(case.dtype))
-        run_plan(plan, *case.arrange(x, w), None, None, out)
+        plan(*case.arrange(x, w), out=out)
         expected = case.rounded(case.reference(x, w))
         np.testing.assert_array_equal(to_nchw(out, case.layout).astype(float), expected)
 

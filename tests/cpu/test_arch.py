@@ -8,7 +8,7 @@ import pytest
 
 CODE = """
 from numba.core.registry import cpu_target
-from implicit_conv.arch import cpu_features
+from implicit_conv.cpu.arch import cpu_features
 there = {name for name, on in cpu_features().items() if on}
 compiled_for = cpu_target.target_context.codegen()._tm_features.split(",")
 assert there == {name[1:] for name in compiled_for if name[:1] == "+"}, (there, compiled_for)

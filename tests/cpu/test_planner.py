@@ -5,9 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from implicit_conv import conv2d, plan_conv2d, strides
-from implicit_conv.arch import CpuArch
-from implicit_conv.plan import plan as make_plan
+from implicit_conv import conv2d, plan_conv2d
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.planner import METHODS, plan
+from implicit_conv.options import ALGORITHMS
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
 
@@ -23,10 +26,10 @@ ARCHS = [
 @pytest.mark.parametrize("taps", [1, 3, 7, 11])
 def test_scratch_of_a_thread_stays_small(arch, taps):
     channels, sizes = (3, 512, 4096), ((7, 7), (56, 56), (1, 3000))
-    for n, c, k, size, in_place in itertools.product((1, 16), channels, channels, sizes, (0, 1)):
+    for n, c, k, size in itertools.product((1, 16), channels, channels, sizes):
         problem = Problem.parse((n, *size, c), (k, c, taps, taps), padding=taps // 2, layout="NHWC")
-        plan = make_plan(problem, arch, "strict", "implicit_gemm", True, bool(in_place))
-        assert plan.workspace_bytes <= SCRATCH_BYTES * plan.threads, plan.explain()
+        for found in plan(problem, arch, Request("strict", "implicit_gemm")).candidates:
+            assert found.workspace_bytes <= SCRATCH_BYTES * found.threads, found
 
 
 @pytest.mark.parametrize(
@@ -44,18 +47,19 @@ def test_threads_have_2_mflop_or_move_256_kb_each(channels, size, taps, threads)
     arch = ARCHS[1]
     problem = Problem.parse((1, channels, size, size), (channels, channels, taps, taps))
     assert arch.threads == 4
-    assert make_plan(problem, arch, "strict", "auto", True).threads == threads
+    assert plan(problem, arch, Request("strict")).candidates[0].threads == threads
 
 
-def test_a_view_with_gaps_between_channels_gets_a_plan_of_its_own():
+def test_a_view_with_gaps_between_channels_gets_another_candidate():
     """What is read in place needs no buffer, so its tiles may be large; a copy of them would be."""
     shape = (16, 28, 28, 512)
-    plan = plan_conv2d(shape, (512, 512, 1, 1), layout="NHWC")
+    made = plan_conv2d(shape, (512, 512, 1, 1), layout="NHWC").engine
     x, y = np.empty((*shape[:3], 2 * shape[3]), np.float32)[..., ::2], np.empty(shape, np.float32)
     w = np.empty((512, 512, 1, 1), np.float32)
-    suited = strides.suited(plan, x, w, y, None)
-    assert (plan.in_place, suited.in_place) == (True, False)
-    assert suited.workspace_bytes <= plan.arch.l2_bytes * suited.threads
+    arrays = Arrays(x, w, (0, 1, 2, 3), y)
+    runs = next(c for c in made.candidates if c.method.accepts(c, arrays))
+    assert (made.best.layout.in_place, runs.layout.in_place) == (True, False)
+    assert runs.workspace_bytes <= made.arch.l2_bytes * runs.threads
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -69,9 +73,9 @@ def test_what_lies_between_far_taps_is_not_buffered(far, option, groups, layout)
     )  # fmt: skip
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)
-    plan = plan_conv2d(*(array.shape for array in arrays), **case.options)
-    assert plan.workspace_bytes < 1 << 18
-    assert len(plan.trace()) < 1000
+    made = plan_conv2d(*(array.shape for array in arrays), **case.options)
+    assert made.workspace_bytes < 1 << 18
+    assert len(made.trace()) < 1000
     y = conv2d(*arrays, **case.options)
     expected = case.reference(x, w)
     np.testing.assert_array_equal(y if layout == "NCHW" else y.transpose(0, 3, 1, 2), expected)
@@ -82,7 +86,11 @@ def test_a_packed_filter_serves_images_of_any_width():
     w = np.random.default_rng(0).integers(-4, 5, (3, 2, 3, 3)).astype(np.float32)
     options = {"dilation": 3, "precision": "strict"}
     plans = [plan_conv2d((1, 2, 40, q + 6), w.shape, **options) for q in (1, 40)]
-    assert [plan.geometry.phases_w for plan in plans] == [3, 1]
+    assert [plan.engine.best.geometry.phases_w for plan in plans] == [3, 1]
     packed = plans[0].pack(w)
     x = np.random.default_rng(1).integers(-4, 5, (1, 2, 40, 46)).astype(np.float32)
     np.testing.assert_array_equal(plans[1](x, packed), conv2d(x, w, dilation=3))
+
+
+def test_the_algorithms_that_can_be_asked_for_are_those_of_the_methods():
+    assert set(ALGORITHMS) == {name for method in METHODS for name in method.algorithms}

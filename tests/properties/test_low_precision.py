@@ -9,13 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import implicit_conv as ic
-from implicit_conv import cpu, tiling
-from implicit_conv.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.plan import plan as make_plan
-from implicit_conv.problem import Problem
-from implicit_conv.run import run_plan
-from implicit_conv.testing import Case, error_units, to_nchw
+from implicit_conv.cpu.arch import REGISTER_PIXELS, cpu_arch
+from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
+from implicit_conv.cpu.record import executed_loads
+from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16  # of eps * sum|x||w|, eps = 2^-24, beside the one rounding to 16 bits
 DTYPES = ("float16", "bfloat16")
@@ -46,11 +44,8 @@ PATHS = ("widest", "widened", "256 bits", "128 bits", "soft float16")
 def compute(case, x, w, path, *, bias=None, residual=None, out=None, **options):
     """The convolution on `path`; axes N, K, P, Q."""
     arrays = case.arrange(x, w)
-    problem = Problem.parse(*(a.shape for a in arrays), case.dtype, **case.options)
-    algorithm = options.get("algorithm", "auto")
-    plan = make_plan(problem, arch_of(path), options.get("precision", "strict"), algorithm, True)
-    plan = replace(plan, out_dtype=options.get("out_dtype"))
-    return to_nchw(run_plan(plan, *arrays, bias, residual, out), case.layout)
+    plan = plan_of(case, arch_of(path), **{"precision": "strict", **options})
+    return to_nchw(plan(*arrays, bias, residual=residual, out=out), case.layout)
 
 
 @st.composite
@@ -274,7 +269,7 @@ def test_executed_loads_are_the_planned_ones(layout, channels, groups):
     )  # fmt: skip
     x, w = case.arrange(*case.inputs(0))
     plan = ic.plan_conv2d(x.shape, w.shape, "bfloat16", precision="strict", **case.options)
-    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+    assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
     firsts = {load.coords[3] for load in plan.trace() if load.operand == "x"}
     assert firsts == {group * channels for group in range(groups)}
 
@@ -282,24 +277,25 @@ def test_executed_loads_are_the_planned_ones(layout, channels, groups):
 @pytest.mark.parametrize("path", ["widest", "widened"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels", [6, 7, 64])
-def test_filters_and_pixels_may_trade_places(channels, dtype, path, monkeypatch):
+def test_transposed_gemm(channels, dtype, path, force_method):
     """Plain and packed filters, bias and residual, for images of whole vectors."""
-    monkeypatch.setattr(tiling, "LAUNCH_CYCLES", -1e9)  # wherever they may, they do
+    force_method(TransposedGemm)
     case = Case(N=3, C=channels, K=40, size=(8, 16), kernel=(1, 1), dtype=dtype)
     x, w = case.inputs(0, integers=True)
-    problem = Problem.parse(x.shape, w.shape, dtype)
-    plan = make_plan(problem, arch_of(path), "strict", "pointwise", collapse=True)
+    plan = plan_of(case, arch_of(path), precision="strict", algorithm="pointwise")
     bias = np.arange(40, dtype=np.float32) - 20
     residual = np.random.default_rng(1).integers(-9, 9, (3, 40, 8, 16)).astype(x.dtype)
     sums = case.reference(x, w)
     for filters in (w, plan.pack(w)):
-        y = run_plan(plan, x, filters, None, None, None)
+        y = plan(x, filters)
         np.testing.assert_array_equal(y.astype(float), case.rounded(sums))
-        y = run_plan(plan, x, filters, bias, residual, None)
+        y = plan(x, filters, bias, residual=residual)
         added = sums + bias[:, None, None] + residual.astype(float)
         np.testing.assert_array_equal(y.astype(float), case.rounded(added))
-    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
-    assert plan.swapped == (plan.pairs and channels % 2 == 0)  # where nothing needs to be copied
+    assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
+    method = plan.engine.best.method
+    in_place = method.pairs and channels % 2 == 0  # nothing needs to be copied
+    assert isinstance(method, TransposedGemm) == in_place
 
 
 def test_strides_that_cannot_be_read_in_place_keep_out_dtype():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from implicit_conv import config, conv2d, tiling
-from implicit_conv.api import _plan_conv2d
+from implicit_conv import clear_plan_cache, config, conv2d
+from implicit_conv.cpu import tiling
 from implicit_conv.testing import Case
 
 CASES = [
@@ -36,6 +36,6 @@ def test_bits_do_not_depend_on_batch_threads_or_tiles(case, monkeypatch):
         np.testing.assert_array_equal(compute(x[n : n + 1], threads=2), whole[n : n + 1])
     for pixels in (1, 17, 5000):
         monkeypatch.setattr(tiling, "TILE_PIXELS", (pixels,))
-        _plan_conv2d.cache_clear()
+        clear_plan_cache()
         np.testing.assert_array_equal(compute(x, threads=1), whole)
-    _plan_conv2d.cache_clear()
+    clear_plan_cache()

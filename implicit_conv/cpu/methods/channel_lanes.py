@@ -120,19 +120,14 @@ class ChannelLanes(Method):
     def describe(self, c: Candidate) -> Words:
         """Tile, loads, k-blocks, work items."""
         g, filters = c.geometry, register_filters(c.geometry, c.lanes)
-        yield (
-            "load tile",
-            (
-                f"{count(g.tile_q, 'pixel')} of one row, cut into register tiles of "
-                f"{count(g.tile_m, 'pixel')} x {count(filters, 'filter')}, {c.lanes} channels at a time"
-            ),
-        )
-        yield (
-            "loads",
-            "none: the elements of a window and of a filter are contiguous, both in place",
-        )
-        yield "k-blocks", f"1 of {g.C} channels"
-        yield "work items", geometry_items(g, c.chunk)
+        return {
+            "load tile": f"{count(g.tile_q, 'pixel')} of one row, cut into register tiles of "
+            f"{count(g.tile_m, 'pixel')} x {count(filters, 'filter')}, {c.lanes} channels at a "
+            "time",
+            "loads": "none: the elements of windows and filters are contiguous, both read in place",
+            "k-blocks": f"1 of {g.C} channels",
+            "work items": geometry_items(g, c.chunk),
+        }
 
 
 def as_row(c: Candidate, array: Array) -> Array:
@@ -184,7 +179,7 @@ def rows_of_channels(problem: Problem) -> Problem:
 def geometries(view: Problem, arch: CpuArch) -> list[Geometry]:
     """Tilings of the row of pixels, by the pixels of a register tile.
 
-    Half of L2 holds all channels of a work item's pixels, which are read again for each few filters.
+    Half of L2 holds all channels of a work item's pixels, which are read once per register tile.
     """
     lanes = arch.lanes(view.itemsize)
     near = int(arch.l2_bytes * BUFFER_SHARE) // (view.C * view.itemsize)

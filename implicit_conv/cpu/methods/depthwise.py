@@ -132,42 +132,28 @@ class Depthwise(Method):
         return not self.in_place or x.strides[LAYOUTS[c.problem.layout][3]] == x.itemsize
 
     def loads(self, c: Candidate) -> list[Load]:
-        """Loads of x; filters are gathered channel by channel, which are no loads of the schedule."""
+        """Loads of x; filters are gathered channel by channel, not by loads of the schedule."""
         return depthwise_trace(c.geometry, c.itemsize, self.in_place)
 
     def describe(self, c: Candidate) -> Words:
         """Tile, loads, k-blocks, work items."""
-        yield from describe_blocks(c, self.in_place, (1, 1))
+        return describe_blocks(c, self.in_place, (1, 1))
 
 
 def describe_blocks(c: Candidate, in_place: bool, group: tuple[int, int]) -> Words:
     """Tile, loads, k-blocks and work items by blocks of channels; `group` = (channels, filters)."""
     g = c.geometry
-    yield (
-        "load tile",
-        (
-            f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x {g.tile_q} output columns, "
-            f"cut into register tiles of at most {g.tile_m} pixels x {c.lanes} filters (1 vector)"
-        ),
-    )
-    if in_place:
-        yield (
-            "loads",
-            "none: x is contiguous along C and read in place; taps in padding are skipped",
-        )
-    else:
-        yield "loads", loads_of(g)
-    yield (
-        "k-blocks",
-        (f"1 of {count(group[0], 'channel')} x {g.R * g.S} taps, those of a filter's group"),
-    )
-    yield (
-        "work items",
-        (
-            f"{count(schedule.tile_count(g), 'tile')} x "
-            f"{count(schedule.block_count(g), 'block')} of {g.tile_k} filters"
-        ),
-    )
+    contiguous = "none: x is contiguous along C and read in place; taps in padding are skipped"
+    return {
+        "load tile": f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x {g.tile_q} "
+        f"output columns, cut into register tiles of at most {g.tile_m} pixels x {c.lanes} filters "
+        "(1 vector)",
+        "loads": contiguous if in_place else loads_of(g),
+        "k-blocks": f"1 of {count(group[0], 'channel')} x {g.R * g.S} taps, those of a filter's "
+        "group",
+        "work items": f"{count(schedule.tile_count(g), 'tile')} x "
+        f"{count(schedule.block_count(g), 'block')} of {g.tile_k} filters",
+    }
 
 
 def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
@@ -248,8 +234,8 @@ def block_tilings(
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
-    """Cycles of one core: an FMA and a load a tap, streams of x and y, and either the copy of a tile
-    or the border's pixels, which go one by one where taps share no loads.
+    """Cycles of one core: an FMA and a load a tap, streams of x and y, and either the copy of a
+    tile or the pixels at the border, which go one by one where taps share no loads.
     """
     pixel = g.R * g.S / LOADS_PER_CYCLE
     rows = g.tile_n * g.tile_p

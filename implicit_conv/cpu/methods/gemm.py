@@ -161,27 +161,17 @@ class Gemm(Method):
         """Tile, loads, k-blocks, work items."""
         g = c.geometry
         row = "pixels of one row" if self.flat else "output columns"
-        yield "multiply", multiply_words(self, c)
-        yield (
-            "load tile",
-            (
-                f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x {g.tile_q} {row}, cut "
-                f"into register tiles of at most {g.tile_m} pixels x {g.tile_k} filters "
-                f"({count(g.tile_k // c.lanes, 'vector')})"
-            ),
-        )
-        if self.in_place:
-            yield "loads", "none: x is contiguous along C and unpadded, so it is read in place"
-        else:
-            yield "loads", loads_of(g)
-        yield (
-            "k-blocks",
-            (
-                f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps"
-                f"{share_left_out(g)}; a group has {count(schedule.panel_count(g), 'filter panel')}"
-            ),
-        )
-        yield "work items", geometry_items(g, c.chunk)
+        in_place = "none: x is contiguous along C and unpadded, so it is read in place"
+        return {
+            "multiply": multiply_words(self, c),
+            "load tile": f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x "
+            f"{g.tile_q} {row}, cut into register tiles of at most {g.tile_m} pixels x "
+            f"{g.tile_k} filters ({count(g.tile_k // c.lanes, 'vector')})",
+            "loads": in_place if self.in_place else loads_of(g),
+            "k-blocks": f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps"
+            f"{share_left_out(g)}; a group has {count(schedule.panel_count(g), 'filter panel')}",
+            "work items": geometry_items(g, c.chunk),
+        }
 
 
 def multiply_words(method: Gemm, c: Candidate) -> str:

@@ -87,12 +87,12 @@ class GroupLanes(Method):
         return PackedOrder(key, c.layout.packed_bytes)
 
     def loads(self, c: Candidate) -> list[Load]:
-        """Loads of x; filters are gathered channel by channel, which are no loads of the schedule."""
+        """Loads of x; filters are gathered channel by channel, not by loads of the schedule."""
         return depthwise_trace(c.geometry, c.itemsize, False)
 
     def describe(self, c: Candidate) -> Words:
         """Tile, loads, k-blocks, work items."""
-        yield from describe_blocks(c, False, group_of(c.problem))
+        return describe_blocks(c, False, group_of(c.problem))
 
 
 def group_of(problem: Problem) -> tuple[int, int]:

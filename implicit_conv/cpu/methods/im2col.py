@@ -105,14 +105,11 @@ class Im2col(Method):
     def describe(self, c: Candidate) -> Words:
         """What is written to memory, and who multiplies."""
         problem, (p, q), (r, s) = c.problem, c.problem.output, c.problem.kernel
-        yield (
-            "loads",
-            (
-                f"none of the schedule: numpy copies {problem.N * p * q} windows of "
-                f"{problem.C * r * s} pixels into a matrix"
-            ),
-        )
-        yield "multiply", "numpy's matmul, on as many threads as its BLAS takes"
+        return {
+            "loads": f"none of the schedule: numpy copies {problem.N * p * q} windows of "
+            f"{problem.C * r * s} pixels into a matrix",
+            "multiply": "numpy's matmul, on as many threads as its BLAS takes",
+        }
 
 
 class ColumnsCall(Call):

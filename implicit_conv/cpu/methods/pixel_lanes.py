@@ -144,25 +144,15 @@ class PixelLanes(Method):
                 rest = f", the last {tail} by dot products"
         in_order = c.problem.weight_layout == "KCRS"
         how = "read in place" if in_order else "copied to KCRS first, unless they come packed"
-        yield (
-            "load tile",
-            (
-                f"{pixels}, cut into register tiles of at most {g.tile_k} filters x {rows} {tile} x "
-                f"{c.lanes} pixels{rest}; filters are {how}"
-            ),
-        )
-        if self.in_place:
-            yield "loads", "none: the pixels of a channel are contiguous, so x is read in place"
-        else:
-            yield "loads", loads_of(g)
-        yield (
-            "k-blocks",
-            (
-                f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps; a group has "
-                f"{count(schedule.panel_count(g), 'filter panel')}"
-            ),
-        )
-        yield "work items", geometry_items(g, c.chunk)
+        in_place = "none: the pixels of a channel are contiguous, so x is read in place"
+        return {
+            "load tile": f"{pixels}, cut into register tiles of at most {g.tile_k} filters x "
+            f"{rows} {tile} x {c.lanes} pixels{rest}; filters are {how}",
+            "loads": in_place if self.in_place else loads_of(g),
+            "k-blocks": f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps; a "
+            f"group has {count(schedule.panel_count(g), 'filter panel')}",
+            "work items": geometry_items(g, c.chunk),
+        }
 
 
 def refusal(problem: Problem, request: Request, algorithm: str) -> str:

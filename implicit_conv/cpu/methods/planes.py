@@ -88,29 +88,22 @@ class Planes(Method):
         return PackedOrder(key, c.layout.packed_bytes)
 
     def loads(self, c: Candidate) -> list[Load]:
-        """Loads of x; filters are gathered channel by channel, which are no loads of the schedule."""
+        """Loads of x; filters are gathered channel by channel, not by loads of the schedule."""
         return depthwise_trace(c.geometry, c.itemsize, False)
 
     def describe(self, c: Candidate) -> Words:
         """Tile, loads, k-blocks, work items."""
         g = c.geometry
-        yield (
-            "load tile",
-            (
-                f"{count(g.tile_p, 'output row')} x {g.tile_q} output columns of one channel, cut into "
-                f"register tiles of at most {PLANE_ROWS} rows x {c.lanes} pixels (1 vector)"
-            ),
-        )
-        yield "loads", loads_of(g)
-        yield "k-blocks", f"1 of {g.R * g.S} taps: each channel is a sum of its own"
-        chunks = schedule.ceil_div(schedule.panel_count(g), c.chunk)
-        yield (
-            "work items",
-            (
-                f"{count(schedule.tile_count(g), 'tile')} x {count(chunks, 'chunk')} of "
-                f"{count(c.chunk, 'channel')}"
-            ),
-        )
+        chunks = int(schedule.ceil_div(schedule.panel_count(g), c.chunk))
+        return {
+            "load tile": f"{count(g.tile_p, 'output row')} x {g.tile_q} output columns of one "
+            f"channel, cut into register tiles of at most {PLANE_ROWS} rows x {c.lanes} pixels "
+            "(1 vector)",
+            "loads": loads_of(g),
+            "k-blocks": f"1 of {g.R * g.S} taps: each channel is a sum of its own",
+            "work items": f"{count(schedule.tile_count(g), 'tile')} x {count(chunks, 'chunk')} of "
+            f"{count(c.chunk, 'channel')}",
+        }
 
 
 def pixel_step(problem: Problem) -> int:

@@ -133,34 +133,21 @@ class TransposedGemm(Gemm):
     def describe(self, c: Candidate) -> Words:
         """Tile, loads, k-blocks, work items."""
         g = c.geometry
-        chunks = schedule.ceil_div(schedule.panel_count(g), c.chunk)
-        yield "multiply", multiply_words(self, c)
-        yield (
-            "load tile",
-            (
-                f"{g.tile_q} filters x {g.tile_k} pixels of an image, cut into register tiles of at "
-                f"most {g.tile_m} filters x {g.tile_k} pixels ({count(g.tile_k // c.lanes, 'vector')})"
-            ),
-        )
+        chunks = int(schedule.ceil_div(schedule.panel_count(g), c.chunk))
         when = "just before its use" if c.layout.packs_in_loop else "before all others"
-        yield (
-            "loads",
-            (f"w is read in place; pixels of x are packed, a panel {when}, without a transpose"),
-        )
-        yield (
-            "k-blocks",
-            (
-                f"{schedule.block_count(g)} of {g.tile_c} channels; an image has "
-                f"{count(schedule.panel_count(g), 'pixel panel')}"
-            ),
-        )
-        yield (
-            "work items",
-            (
-                f"{count(c.problem.N, 'image')} x {count(schedule.tile_count(g), 'tile')} x "
-                f"{count(chunks, 'chunk')} of {count(c.chunk, 'panel')}"
-            ),
-        )
+        return {
+            "multiply": multiply_words(self, c),
+            "load tile": f"{g.tile_q} filters x {g.tile_k} pixels of an image, cut into register "
+            f"tiles of at most {g.tile_m} filters x {g.tile_k} pixels "
+            f"({count(g.tile_k // c.lanes, 'vector')})",
+            "loads": f"w is read in place; pixels of x are packed, a panel {when}, without a "
+            "transpose",
+            "k-blocks": f"{schedule.block_count(g)} of {g.tile_c} channels; an image has "
+            f"{count(schedule.panel_count(g), 'pixel panel')}",
+            "work items": f"{count(c.problem.N, 'image')} x "
+            f"{count(schedule.tile_count(g), 'tile')} x {count(chunks, 'chunk')} of "
+            f"{count(c.chunk, 'panel')}",
+        }
 
 
 def refusal(problem: Problem, arch: CpuArch) -> str:

@@ -2,9 +2,9 @@
 
     Y = A^T [ sum over c of (G g G^T) * (B^T d B) ] A
 
-d is a window of x, g a filter, both of one channel; * multiplies element by element. The elementwise
-products over all channels are GEMMs, one for each element of the transform, with the microkernels
-of implicit GEMM. A tile is m x m outputs. Source: Lavin and Gray, "Fast Algorithms for Convolutional
+d is a window of x, g a filter, both of one channel; * multiplies element by element. Over all
+channels these products are GEMMs, one for each element of the transform, with the microkernels of
+implicit GEMM. A tile is m x m outputs. Source: Lavin and Gray, "Fast Algorithms for Convolutional
 Neural Networks", 2015.
 """
 
@@ -115,7 +115,7 @@ class Winograd(Method):
         return ""
 
     def view(self, problem: Problem) -> Problem:
-        """`problem` with its output rounded up to whole m x m tiles, by padding on the high side."""
+        """`problem` with its output rounded up to whole m x m tiles, by padding at the end."""
         view = widened(problem)
         more = [
             (rounded_up(extent, self.m) - extent) * stride
@@ -218,21 +218,14 @@ class Winograd(Method):
     def describe(self, c: Candidate) -> Words:
         """Tile, loads, k-blocks, work items."""
         g, m = c.geometry, self.m
-        yield (
-            "load tile",
-            (
-                f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x {g.tile_q} output "
-                f"columns, transformed in {m}x{m} tiles of outputs; register tiles have at most "
-                f"{g.tile_m} of these x {g.tile_k} filters ({count(g.tile_k // c.lanes, 'vector')})"
-            ),
-        )
-        yield "loads", loads_of(g)
-        yield (
-            "k-blocks",
-            (
-                f"{schedule.block_count(g)} of {g.tile_c} channels for each of "
-                f"{schedule.box_products(g, m)} transformed elements; a group has "
-                f"{count(schedule.panel_count(g), 'filter panel')}"
-            ),
-        )
-        yield "work items", geometry_items(g, c.chunk)
+        return {
+            "load tile": f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x "
+            f"{g.tile_q} output columns, transformed in {m}x{m} tiles of outputs; register tiles "
+            f"have at most {g.tile_m} of these x {g.tile_k} filters "
+            f"({count(g.tile_k // c.lanes, 'vector')})",
+            "loads": loads_of(g),
+            "k-blocks": f"{schedule.block_count(g)} of {g.tile_c} channels for each of "
+            f"{schedule.box_products(g, m)} transformed elements; a group has "
+            f"{count(schedule.panel_count(g), 'filter panel')}",
+            "work items": geometry_items(g, c.chunk),
+        }

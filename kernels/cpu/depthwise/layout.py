@@ -21,7 +21,7 @@ class DepthwiseLayout(Layout):
 
     @property
     def packs_in_loop(self) -> bool:
-        """Whether each thread packs a plain filter for itself: that is faster than another launch."""
+        """Whether each thread packs a plain filter for itself, faster than another launch would."""
         return self.packed_bytes <= DEPTHWISE_PACK_BYTES
 
     @property

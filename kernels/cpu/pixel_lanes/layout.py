@@ -1,4 +1,4 @@
-"""Sizes of fprop whose vector lanes are pixels: rows of a tile, or all its pixels as one flat row."""
+"""Sizes of fprop whose vector lanes are pixels, of rows or of one flat row."""
 
 from __future__ import annotations
 

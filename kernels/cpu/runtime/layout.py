@@ -86,7 +86,7 @@ class Layout(ABC):
 
     @abstractmethod
     def scratch(self, packs: bool) -> ScratchLayout:
-        """Scratch memory of a thread, of a launch that packs a plain filter or takes a packed one."""
+        """Scratch memory of a thread; `packs` says that the launch packs a plain filter."""
 
     @property
     def packing_scratch(self) -> ScratchLayout:

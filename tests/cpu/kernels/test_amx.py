@@ -13,17 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from llvmlite import ir
 
-from implicit_conv import arch as arches
-from implicit_conv import cpu, tiling
-from implicit_conv.arch import cpu_arch
+from implicit_conv.cache import OPERATORS
+from implicit_conv.cpu import arch as arches
+from implicit_conv.cpu import tiling
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.methods import gemm
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm import amx
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile
 from implicit_conv.kernels.cpu.runtime import cache
-from implicit_conv.plan import plan as make_plan
-from implicit_conv.problem import Problem
-from implicit_conv.run import run_plan
-from implicit_conv.testing import Case, error_units, to_nchw
+from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16
 TILED = replace(cpu_arch(1), bfloat16="amx")
@@ -119,22 +118,20 @@ def emulated():
 
 def _forget():
     amx.compile_microkernel.cache_clear()
-    cpu.operator.cache_clear()
+    OPERATORS.clear()
 
 
 def compute(case, x, w, *, out_dtype=None, pixels=None, block=None):
     """The convolution by tiles; axes N, K, P, Q."""
     arrays = case.arrange(x, w)
-    problem = Problem.parse(*(a.shape for a in arrays), case.dtype, **case.options)
     with pytest.MonkeyPatch.context() as patch:
         if pixels:
             patch.setattr(tiling, "TILE_PIXELS", (pixels,))
         if block:
-            patch.setattr(tiling, "BLOCK_ELEMENTS", block)
-        plan = make_plan(problem, TILED, "strict", "auto", collapse=True)
-    assert plan.amx
-    plan = replace(plan, out_dtype=out_dtype)
-    return to_nchw(run_plan(plan, *arrays, None, None, None), case.layout)
+            patch.setattr(gemm, "BLOCK_ELEMENTS", block)
+        plan = plan_of(case, TILED, precision="strict", out_dtype=out_dtype)
+    assert plan.engine.best.method.amx
+    return to_nchw(plan(*arrays), case.layout)
 
 
 @st.composite
@@ -247,7 +244,8 @@ def test_tiles_are_used_only_where_the_system_grants_them(monkeypatch, granted, 
 )
 def test_tiles_take_whole_blocks_of_32_channels(channels, kernel, tiled):
     """Others are multiplied by dot products: blocks of 195 pairs, say, of 1168 with 5x5 taps."""
-    shapes = (1, channels, 9, 9), (8, channels, *kernel)
-    plan = make_plan(Problem.parse(*shapes, "bfloat16"), TILED, "strict", "auto", collapse=True)
-    assert (plan.pairs, plan.amx) == (True, tiled)
+    case = Case(C=channels, K=8, size=(9, 9), kernel=kernel, dtype="bfloat16")
+    plan = plan_of(case, TILED, precision="strict")
+    method = plan.engine.best.method
+    assert (method.pairs, method.amx) == (True, tiled)
     assert ("tiles of pairs" in plan.explain()) == tiled

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from numba.core import config
 
-from implicit_conv.arch import cpu_features
+from implicit_conv.cpu.arch import cpu_features
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 
 COMPUTE = """

@@ -8,6 +8,7 @@ import pytest
 
 from implicit_conv import clear_plan_cache, conv2d, plan_conv2d
 from implicit_conv.arrays import numpy_dtype
+from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.testing import Case, from_nchw, to_nchw
 
 SAME = ((1, 1), (1, 1))
@@ -44,10 +45,10 @@ def in_memory(array, order):
 
 
 @pytest.fixture(params=[False, True], ids=["as weighed", "pixel lanes"])
-def pixel_lanes(request, free_of_cost):
+def pixel_lanes(request, force_method):
     """Lanes are pixels where the cost model says so; or wherever they may be."""
     if request.param:
-        free_of_cost("pixel_lanes")
+        force_method(PixelLanes)
     clear_plan_cache()
     yield
     clear_plan_cache()

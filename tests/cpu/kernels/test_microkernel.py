@@ -6,7 +6,7 @@ import llvmlite.binding as llvm
 import pytest
 from llvmlite import ir
 
-from implicit_conv.arch import REGISTER_PIXELS
+from implicit_conv.cpu.arch import REGISTER_PIXELS
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile, emit
 
 llvm.initialize_all_targets()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from implicit_conv.arch import cpu_arch
+from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SIZES, SOFT_FLOAT16, make_move
 
 NUMPY = {

@@ -7,14 +7,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from implicit_conv import ShapeError, conv2d, cpu, plan_conv2d
-from implicit_conv import plan as planner
-from implicit_conv.activation import parse_activation
-from implicit_conv.arch import cpu_arch
-from implicit_conv.plan import plan as make_plan
-from implicit_conv.problem import Problem
-from implicit_conv.run import run_plan
-from implicit_conv.testing import Case, to_nchw
+from implicit_conv import ShapeError, conv2d, plan_conv2d
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.methods import channel_lanes
+from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
+from implicit_conv.cpu.record import executed_loads
+from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
 thorough = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
@@ -22,33 +20,30 @@ thorough = settings(
 LITTLE_L2 = 8 << 10  # bytes: rows of a few pixels
 
 
-def channel_lanes_plan(case, threads=2, pixels=None, **machine):
+@pytest.fixture(autouse=True)
+def chosen(force_method):
+    """Lanes are channels wherever they can be."""
+    force_method(ChannelLanes)
+
+
+def channel_lanes_plan(case, threads=2, pixels=None, activation=None, **machine):
     """The plan of `case` whose lanes are channels, register tiles of `pixels` where there are."""
-    x, w = (array.shape for array in case.arrange(*case.inputs(0)))
-    problem = Problem.parse(x, w, case.dtype, **case.options)
-    arch = replace(cpu_arch(threads), **machine)
     with pytest.MonkeyPatch.context() as patch:
-        free_of_cost(patch)
-        candidates = planner.channel_lanes_candidates
+        geometries = channel_lanes.geometries
 
         def of_pixels(view, arch):
-            found = candidates(view, arch)
+            found = geometries(view, arch)
             most = max(g.tile_m for g in found if g.tile_m <= (pixels or 64))
             return [g for g in found if pixels is None or g.tile_m == most]
 
-        patch.setattr(planner, "channel_lanes_candidates", of_pixels)
-        plan = make_plan(problem, arch, "standard", "auto", True)
-    assert plan.channel_lanes
+        patch.setattr(channel_lanes, "geometries", of_pixels)
+        plan = plan_of(case, replace(cpu_arch(threads), **machine), activation=activation)
+    assert is_chosen(plan)
     return plan
 
 
-def free_of_cost(patch):
-    """Lanes are channels wherever they may be."""
-    weighed = planner._channel_lanes_plans
-    patch.setattr(
-        planner, "_channel_lanes_plans",
-        lambda *arguments: [replace(plan, cycles=0.0) for plan in weighed(*arguments)],
-    )  # fmt: skip
+def is_chosen(plan):
+    return isinstance(plan.engine.best.method, ChannelLanes)
 
 
 @st.composite
@@ -91,10 +86,9 @@ def apart(array):
 )
 def test_integers_are_exact(case, pixels, machine, added, seed):
     """Every register tile and tail, over every epilogue, for arrays that lie as they do or not."""
-    plan = channel_lanes_plan(case, pixels=pixels, **machine)
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
-    plan = replace(plan, activation=parse_activation(activation))
+    plan = channel_lanes_plan(case, pixels=pixels, activation=activation, **machine)
     x, w = case.arrange(x, w)
     x, w = apart(x) if "x" in added else x, apart(w) if "w" in added else w
     out = None
@@ -110,11 +104,11 @@ def test_neither_threads_nor_the_batch_change_a_bit(case, seed):
     assume(case.N > 1)
     x, w = case.arrange(*case.inputs(seed))
     plan = channel_lanes_plan(case, threads=1, pixels=1)
-    other = replace(channel_lanes_plan(case, pixels=1, l2_bytes=LITTLE_L2), threads=2, chunk=1)
-    y = run_plan(plan, x, w, None, None, None)
-    np.testing.assert_array_equal(run_plan(other, x, w, None, None, None), y)
+    other = changed(channel_lanes_plan(case, pixels=1, l2_bytes=LITTLE_L2), threads=2, chunk=1)
+    y = plan(x, w)
+    np.testing.assert_array_equal(other(x, w), y)
     single = channel_lanes_plan(replace(case, N=1), pixels=1)
-    np.testing.assert_array_equal(run_plan(single, x[-1:], w, None, None, None), y[-1:])
+    np.testing.assert_array_equal(single(x[-1:], w), y[-1:])
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -124,7 +118,7 @@ def test_executed_loads_are_the_planned_ones(layout):
     x, w = case.arrange(*case.inputs(0))
     plan = channel_lanes_plan(case, l2_bytes=LITTLE_L2)
     loads = plan.trace()
-    assert cpu.executed_loads(plan, x, w) == sorted(loads)
+    assert executed_loads(plan.engine, x, w) == sorted(loads)
     assert {load.buffer for load in loads} == {-1}
     assert len(loads) > 1
     assert sum(load.rows for load in loads) % 40 == 0
@@ -142,22 +136,21 @@ def test_a_nan_stays_in_its_pixel_and_its_filter():
     assert wrong.sum() == 3 * 35 + 18
 
 
-def test_it_is_chosen_for_few_pixels_or_filters_but_not_for_strict():
+def test_it_is_chosen_for_few_pixels_or_filters_but_not_for_strict(monkeypatch):
+    monkeypatch.undo()
     classifier = (1, 512, 1, 1), (1000, 512, 1, 1)
-    assert plan_conv2d(*classifier).channel_lanes
-    assert not plan_conv2d(*classifier, precision="strict").channel_lanes
+    assert is_chosen(plan_conv2d(*classifier))
+    assert not is_chosen(plan_conv2d(*classifier, precision="strict"))
     assert "lanes are channels" in plan_conv2d(*classifier).explain()
-    assert plan_conv2d((1, 56, 56, 64), (2, 64, 1, 1), layout="NHWC").channel_lanes
-    assert not plan_conv2d((1, 56, 56, 64), (256, 64, 1, 1), layout="NHWC").channel_lanes
-    assert plan_conv2d((1, 512, 7, 7), (4096, 512, 7, 7)).channel_lanes
-    assert not plan_conv2d((1, 512, 7, 7), (4096, 512, 7, 7), padding=1).channel_lanes
+    assert is_chosen(plan_conv2d((1, 56, 56, 64), (2, 64, 1, 1), layout="NHWC"))
+    assert not is_chosen(plan_conv2d((1, 56, 56, 64), (256, 64, 1, 1), layout="NHWC"))
+    assert is_chosen(plan_conv2d((1, 512, 7, 7), (4096, 512, 7, 7)))
+    assert not is_chosen(plan_conv2d((1, 512, 7, 7), (4096, 512, 7, 7), padding=1))
 
 
-def test_planes_are_no_rows_of_channels(monkeypatch):
-    """In NCHW channels lie together only where an image has a single pixel."""
-    free_of_cost(monkeypatch)
-    problem = Problem.parse((2, 8, 3, 5), (4, 8, 1, 1))
-    assert not make_plan(problem, cpu_arch(1), "standard", "auto", True).channel_lanes
+def test_planes_are_no_rows_of_channels():
+    """In NCHW channels are contiguous only where an image has a single pixel."""
+    assert not is_chosen(plan_conv2d((2, 8, 3, 5), (4, 8, 1, 1)))
 
 
 def test_a_filter_packed_in_another_layout_is_refused():

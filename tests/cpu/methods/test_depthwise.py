@@ -7,20 +7,26 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from implicit_conv import PlanError, conv2d, cpu, plan_conv2d
-from implicit_conv.algorithms import by_channels, widened
-from implicit_conv.arch import cpu_arch
-from implicit_conv.kernels.cpu.shapes import depthwise_row
-from implicit_conv.plan import plan as make_plan
+from implicit_conv import PlanError, conv2d, plan_conv2d
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.methods import depthwise
+from implicit_conv.cpu.methods.depthwise import Depthwise
+from implicit_conv.cpu.methods.planes import Planes
+from implicit_conv.cpu.record import executed_loads
+from implicit_conv.cpu.tiling import rounded_up
+from implicit_conv.cpu.views import ungrouped, widened
+from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
-from implicit_conv.testing import Case, to_nchw
-from implicit_conv.tiling import rounded_up
-from implicit_conv.tiling_depthwise import depthwise_candidates
+from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
 thorough = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )
+
+
+def in_place(plan):
+    return plan.engine.best.layout.in_place
 
 
 @st.composite
@@ -78,11 +84,11 @@ def test_rows_in_place_are_exact_however_they_are_cut(cut):
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)
     plan = plan_conv2d(*(a.shape for a in arrays), case.dtype, **case.options)
-    view = by_channels(widened(plan.problem))
-    channels = rounded_up(case.groups, plan.lanes)
+    view = ungrouped(widened(plan.problem))
+    channels = rounded_up(case.groups, plan.engine.best.lanes)
     g = geometry(view, tile=(1, 2, columns), tile_m=tile_m, tile_c=channels, tile_k=channels)
     assume(depthwise_row(g, in_place=True) is not None)
-    y = replace(plan, algorithm="depthwise", geometry=g, in_place=True)(*arrays)
+    y = changed(plan, method=Depthwise(in_place=True), view=view, geometry=g, chunk=1)(*arrays)
     np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.rounded(case.reference(x, w)))
 
 
@@ -143,12 +149,12 @@ def test_tiles_of_planes_leave_the_bits_alone(dilation):
     x, w = case.arrange(*case.inputs(0))
     plan = plan_conv2d(x.shape, w.shape, **case.options, precision="strict")
     tilings = [
-        geometry(by_channels(plan.problem), tile=(1, p, 40), tile_m=1, tile_c=1, tile_k=1)
+        geometry(ungrouped(plan.problem), tile=(1, p, 40), tile_m=1, tile_c=1, tile_k=1)
         for p in (4, 11, 21)
     ]
     assert len({g.phases_h for g in tilings}) == (1 if dilation == 1 else 2)
     for g in tilings:
-        np.testing.assert_array_equal(replace(plan, geometry=g)(x, w), plan(x, w))
+        np.testing.assert_array_equal(changed(plan, geometry=g)(x, w), plan(x, w))
 
 
 @pytest.mark.parametrize("bits", [128, 256, 512])
@@ -159,7 +165,7 @@ def test_blocks_that_are_read_in_place_fill_vectors(bits):
     for channels in range(lanes, 700):
         shapes = (1, 5, 5, channels), (channels, 1, 3, 3)
         problem = Problem.parse(*shapes, padding=1, groups=channels, layout="NHWC")
-        for g in depthwise_candidates(by_channels(problem), arch, in_place=True):
+        for g in depthwise.geometries(ungrouped(problem), arch, in_place=True):
             assert (channels - 1) % g.tile_c + 1 >= lanes
 
 
@@ -168,19 +174,18 @@ def test_sums_that_leave_no_register_for_weights_are_exact():
     case = Case(groups=64, size=(5, 44), kernel=(1, 3), layout="NHWC")
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)
-    problem = Problem.parse(*(a.shape for a in arrays), **case.options)
     arch = replace(cpu_arch(1), vector_bits=256, tile_pixels=14)
-    plan = make_plan(problem, arch, "standard", "depthwise", True)
+    plan = plan_of(case, arch, algorithm="depthwise")
     np.testing.assert_array_equal(to_nchw(plan(*arrays), "NHWC"), case.reference(x, w))
 
 
 @pytest.mark.parametrize("channels", [96, 320])
 def test_packed_filters_serve_images_that_cannot_be_read_in_place(channels):
-    """Whose channels lie apart: by a plan of its own, with the blocks of the packed filter."""
+    """Whose channels are not contiguous: another candidate has the blocks of the packed filter."""
     case = Case(groups=channels, size=(7, 56), padding=((1, 1), (1, 1)), layout="NHWC")
     x, w = case.arrange(*case.inputs(0, integers=True))
     plan = plan_conv2d(x.shape, w.shape, **case.options)
-    assert plan.in_place
+    assert in_place(plan)
     apart = np.repeat(x, 2, axis=3)[..., ::2]
     np.testing.assert_array_equal(plan(apart, plan.pack(w)), plan(x, w))
 
@@ -200,8 +205,8 @@ def test_executed_loads_are_the_planned_ones(layout):
     case = Case(N=2, groups=40, size=(9, 20), padding=((1, 1), (1, 1)), layout=layout)
     x, w = case.arrange(*case.inputs(0))
     plan = plan_conv2d(x.shape, w.shape, **case.options, algorithm="depthwise")
-    assert plan.in_place == (layout == "NHWC")
-    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+    assert in_place(plan) == (layout == "NHWC")
+    assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
 
 
 def test_small_images_are_copied_where_most_pixels_meet_padding_one_by_one():
@@ -209,19 +214,19 @@ def test_small_images_are_copied_where_most_pixels_meet_padding_one_by_one():
     border have another order.
     """
 
-    def in_place(size, taps, dilation=1, precision="standard"):
+    def reads_in_place(size, taps, dilation=1, precision="standard"):
         pad = taps // 2 * dilation
         case = Case(
             groups=96, size=(size, size), kernel=(taps, taps), layout="NHWC",
             dilation=(dilation, dilation), padding=((pad, pad), (pad, pad)),
         )  # fmt: skip
         shapes = (array.shape for array in case.arrange(*case.inputs(0)))
-        return plan_conv2d(*shapes, **case.options, precision=precision).in_place
+        return in_place(plan_conv2d(*shapes, **case.options, precision=precision))
 
-    assert in_place(7, 7)
-    assert not in_place(14, 7, dilation=2)
-    assert in_place(56, 3, dilation=2)
-    assert not in_place(56, 3, precision="strict")
+    assert reads_in_place(7, 7)
+    assert not reads_in_place(14, 7, dilation=2)
+    assert reads_in_place(56, 3, dilation=2)
+    assert not reads_in_place(56, 3, precision="strict")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -230,7 +235,8 @@ def test_planes_of_few_channels_are_taken_apart_in_nhwc(dtype):
     for channels, layout in (1, "NHWC"), (3, "NHWC"), (4, "NHWC"), (3, "NCHW"):
         shape = (1, 40, 40, channels) if layout == "NHWC" else (1, channels, 40, 40)
         options = {"padding": 2, "groups": channels, "layout": layout, "algorithm": "depthwise"}
-        assert plan_conv2d(shape, (channels, 1, 5, 5), dtype, **options).planes
+        plan = plan_conv2d(shape, (channels, 1, 5, 5), dtype, **options)
+        assert isinstance(plan.engine.best.method, Planes)
 
 
 def test_it_is_chosen_for_many_groups_and_refused_for_others():

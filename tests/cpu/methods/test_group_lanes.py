@@ -7,26 +7,27 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from implicit_conv import cpu, plan_conv2d
-from implicit_conv.activation import parse_activation
-from implicit_conv.arch import cpu_arch
-from implicit_conv.plan import plan as make_plan
-from implicit_conv.problem import Problem
-from implicit_conv.testing import Case
+from implicit_conv import plan_conv2d
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.methods.group_lanes import GroupLanes
+from implicit_conv.cpu.record import executed_loads
+from implicit_conv.testing import Case, plan_of
 
 SAME = ((1, 1), (1, 1))
 
 
 @pytest.fixture(autouse=True)
-def chosen(free_of_cost):
-    """Groups share vectors wherever they may."""
-    free_of_cost("group_lanes")
+def chosen(force_method):
+    """Groups share vectors wherever they can."""
+    force_method(GroupLanes)
 
 
-def group_lanes_plan(case, threads=2, precision="standard", **machine):
-    x, w = (array.shape for array in case.arrange(*case.inputs(0)))
-    problem = Problem.parse(x, w, case.dtype, **case.options)
-    return make_plan(problem, replace(cpu_arch(threads), **machine), precision, "auto", True)
+def group_lanes_plan(case, threads=2, activation=None, **machine):
+    return plan_of(case, replace(cpu_arch(threads), **machine), activation=activation)
+
+
+def is_chosen(plan):
+    return isinstance(plan.engine.best.method, GroupLanes)
 
 
 @st.composite
@@ -64,12 +65,11 @@ def cases(draw):
 )
 def test_integers_are_exact(case, added, l2_bytes, seed):
     """Over every epilogue, packed and plain filters, numbers that lie apart, small tiles."""
-    plan = group_lanes_plan(case, l2_bytes=l2_bytes)
-    assume(plan.group_lanes)
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
     expected = case.rounded(expected)
-    plan = replace(plan, activation=parse_activation(activation))
+    plan = group_lanes_plan(case, l2_bytes=l2_bytes, activation=activation)
+    assume(is_chosen(plan))
     x, w = case.arrange(x, w)
     if case.layout == "NHWC":
         expected = expected.transpose(0, 2, 3, 1)
@@ -89,7 +89,7 @@ def test_vectors_hold_whole_groups(bits):
 
     def lanes_are_groups(channels, filters, groups=6, **options):
         case = Case(C=channels, K=filters, groups=groups, padding=SAME, **options)
-        return group_lanes_plan(case, vector_bits=bits).group_lanes
+        return is_chosen(group_lanes_plan(case, vector_bits=bits))
 
     for dtype, size in ("float32", 4), ("float64", 8), ("bfloat16", 4):
         lanes = bits // 8 // size
@@ -111,9 +111,8 @@ def test_executed_loads_are_the_planned_ones(layout, stride, channels):
     )  # fmt: skip
     x, w = case.arrange(*case.inputs(0))
     plan = group_lanes_plan(case)
-    assert plan.group_lanes
-    assert not plan.in_place
-    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+    assert is_chosen(plan)
+    assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
 
 
 def test_threads_and_tiles_leave_the_bits_alone():
@@ -121,7 +120,7 @@ def test_threads_and_tiles_leave_the_bits_alone():
     x, w = case.arrange(*case.inputs(3))
     plan = group_lanes_plan(case, threads=1)
     other = group_lanes_plan(case, threads=3, l2_bytes=64 << 10)
-    assert plan.geometry != other.geometry
+    assert plan.engine.best.geometry != other.engine.best.geometry
     np.testing.assert_array_equal(plan(x, w), other(x, w))
 
 
@@ -136,13 +135,13 @@ def test_filters_packed_for_other_groups_are_refused():
 def test_it_is_chosen_for_groups_of_few_channels_but_not_for_strict(monkeypatch):
     monkeypatch.undo()
     multiplied = plan_conv2d((1, 28, 28, 48), (96, 1, 3, 3), padding=1, groups=48, layout="NHWC")
-    assert multiplied.group_lanes
+    assert is_chosen(multiplied)
     shapes = (1, 56, 56, 128), (128, 4, 3, 3)
     for options in {}, {"stride": 2}, {"dtype": "bfloat16"}:
         plan = plan_conv2d(*shapes, padding=1, groups=32, layout="NHWC", **options)
-        assert plan.group_lanes
+        assert is_chosen(plan)
         assert plan.algorithm == "implicit_gemm"
         assert "lanes are filters of several groups" in plan.explain()
     strict = plan_conv2d(*shapes, padding=1, groups=32, layout="NHWC", precision="strict")
-    assert not strict.group_lanes
-    assert not plan_conv2d((1, 128, 56, 56), shapes[1], padding=1, groups=32).group_lanes
+    assert not is_chosen(strict)
+    assert not is_chosen(plan_conv2d((1, 128, 56, 56), shapes[1], padding=1, groups=32))

@@ -7,13 +7,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from implicit_conv import cpu, plan_conv2d
-from implicit_conv.activation import parse_activation
-from implicit_conv.arch import cpu_arch
-from implicit_conv.plan import plan as make_plan
-from implicit_conv.problem import Problem
-from implicit_conv.run import run_plan
-from implicit_conv.testing import Case
+from implicit_conv import plan_conv2d
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
+from implicit_conv.cpu.record import executed_loads
+from implicit_conv.testing import Case, plan_of
 
 thorough = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
@@ -21,19 +19,29 @@ thorough = settings(
 
 
 @pytest.fixture(autouse=True)
-def chosen(free_of_cost):
-    """Lanes are pixels wherever they may be."""
-    free_of_cost("pixel_lanes")
+def chosen(force_method):
+    """Lanes are pixels wherever they can be."""
+    force_method(PixelLanes)
 
 
-def pixel_lanes_plan(case, threads=2, **machine):
+def pixel_lanes_plan(case, threads=2, activation=None, **machine):
     """The plan of `case`, whose lanes are pixels where its tiles fit into L2."""
-    x, w = (array.shape for array in case.arrange(*case.inputs(0)))
-    problem = Problem.parse(x, w, case.dtype, **case.options)
     arch = replace(cpu_arch(threads), **machine)
-    plan = make_plan(problem, arch, "standard", "implicit_gemm", True)
-    assert plan.pixel_lanes or machine
+    plan = plan_of(case, arch, algorithm="implicit_gemm", activation=activation)
+    assert is_chosen(plan) or machine
     return plan
+
+
+def is_chosen(plan):
+    return isinstance(plan.engine.best.method, PixelLanes)
+
+
+def is_flat(plan):
+    return is_chosen(plan) and plan.engine.best.method.flat
+
+
+def in_place(plan):
+    return plan.engine.best.method.in_place
 
 
 @st.composite
@@ -71,11 +79,10 @@ def cases(draw):
 )
 def test_integers_are_exact(case, added, l2_bytes, seed):
     """Over every epilogue, packed and plain filters, arrays whose pixels lie apart, small tiles."""
-    plan = pixel_lanes_plan(case, l2_bytes=l2_bytes)
-    assume(plan.pixel_lanes)
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
-    plan = replace(plan, activation=parse_activation(activation))
+    plan = pixel_lanes_plan(case, l2_bytes=l2_bytes, activation=activation)
+    assume(is_chosen(plan))
     x, w = case.arrange(x, w)
     if "x" in added:
         wide = np.full((*x.shape[:3], 2 * x.shape[3]), np.nan, case.dtype)
@@ -105,7 +112,7 @@ def test_executed_loads_are_the_planned_ones(stride):
     x, w = case.arrange(*case.inputs(0))
     plan = pixel_lanes_plan(case)
     loads = plan.trace()
-    assert cpu.executed_loads(plan, x, w) == sorted(loads)
+    assert executed_loads(plan.engine, x, w) == sorted(loads)
     assert {load.w_offset for load in loads} == set(range(stride))
     assert all(load.bytes == 4 * case.C * load.rows for load in loads)
 
@@ -115,13 +122,14 @@ def test_planes_are_read_in_place_as_rows(size):
     """Whatever their shape, where filters are 1x1."""
     case = Case(N=2, C=30, K=40, groups=2, size=size, kernel=(1, 1))
     plan = pixel_lanes_plan(case)
-    assert plan.in_place
-    assert (plan.geometry.P, plan.geometry.Q) == (1, size[0] * size[1])
+    assert in_place(plan)
+    g = plan.engine.best.geometry
+    assert (g.P, g.Q) == (1, size[0] * size[1])
     x, w = case.arrange(*case.inputs(0))
     loads = plan.trace()
-    assert cpu.executed_loads(plan, x, w) == sorted(loads)
+    assert executed_loads(plan.engine, x, w) == sorted(loads)
     assert {load.buffer for load in loads} == {-1}
-    assert not pixel_lanes_plan(replace(case, padding=((0, 0), (0, 1)))).in_place
+    assert not in_place(pixel_lanes_plan(replace(case, padding=((0, 0), (0, 1)))))
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -134,30 +142,31 @@ def test_long_rows_are_loaded_row_by_row(layout, stride):
     )  # fmt: skip
     x, w = case.arrange(*case.inputs(0))
     plan = pixel_lanes_plan(case)
-    assert plan.long_rows
-    assert plan.in_place == (layout == "NCHW" and stride == 1)
-    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+    assert is_flat(plan)
+    assert in_place(plan) == (layout == "NCHW" and stride == 1)
+    assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
 
 
 def test_threads_and_tiles_leave_the_bits_alone():
     case = Case(N=2, C=3, K=40, size=(64, 50), padding=((1, 1), (1, 1)))
     x, w = case.arrange(*case.inputs(3))
     plan = pixel_lanes_plan(case, threads=1)
-    expected = run_plan(plan, x, w, None, None, None)
+    expected = plan(x, w)
     other = pixel_lanes_plan(case, threads=3)
-    assert (other.threads, other.chunk, other.geometry) != (1, plan.chunk, plan.geometry)
-    np.testing.assert_array_equal(run_plan(other, x, w, None, None, None), expected)
+    c, d = plan.engine.best, other.engine.best
+    assert (d.threads, d.chunk, d.geometry) != (1, c.chunk, c.geometry)
+    np.testing.assert_array_equal(other(x, w), expected)
 
 
 def test_it_is_chosen_for_few_channels_or_filters_but_not_for_strict(monkeypatch):
     monkeypatch.undo()
     first = (1, 3, 224, 224), (64, 3, 3, 3)
-    assert plan_conv2d(*first, padding=1).pixel_lanes
-    assert plan_conv2d((1, 64, 64, 64), (2, 64, 3, 3), padding=1).pixel_lanes
-    assert not plan_conv2d(*first, padding=1, precision="strict").pixel_lanes
-    assert not plan_conv2d((1, 64, 56, 56), (64, 64, 3, 3), padding=1).pixel_lanes
-    assert plan_conv2d((1, 128, 56, 56), (128, 4, 3, 3), groups=32).pixel_lanes
-    assert not plan_conv2d((1, 56, 56, 64), (64, 64, 3, 3), padding=1, layout="NHWC").pixel_lanes
+    assert is_chosen(plan_conv2d(*first, padding=1))
+    assert is_chosen(plan_conv2d((1, 64, 64, 64), (2, 64, 3, 3), padding=1))
+    assert not is_chosen(plan_conv2d(*first, padding=1, precision="strict"))
+    assert not is_chosen(plan_conv2d((1, 64, 56, 56), (64, 64, 3, 3), padding=1))
+    assert is_chosen(plan_conv2d((1, 128, 56, 56), (128, 4, 3, 3), groups=32))
+    assert not is_chosen(plan_conv2d((1, 56, 56, 64), (64, 64, 3, 3), padding=1, layout="NHWC"))
     assert "filters are read in place" in plan_conv2d(*first, padding=1).explain()
 
 
@@ -170,8 +179,8 @@ def test_long_rows_are_chosen_for_few_pixels(monkeypatch, layout):
         x = (1, c, size, size) if layout == "NCHW" else (1, size, size, c)
         return plan_conv2d(x, (k, c, 1, 1), stride=stride, layout=layout, **options)
 
-    assert plan(512, 2048, 7).long_rows
-    assert plan(1024, 2048, 14, stride=2).long_rows
-    assert not plan(512, 2048, 7, precision="strict").long_rows
-    assert not plan(512, 2048, 7, dtype="bfloat16").long_rows
-    assert "taken as one row" in plan(512, 2048, 7).explain()
+    assert is_flat(plan(512, 2048, 7))
+    assert is_flat(plan(1024, 2048, 14, stride=2))
+    assert not is_flat(plan(512, 2048, 7, precision="strict"))
+    assert not is_flat(plan(512, 2048, 7, dtype="bfloat16"))
+    assert "as one row" in plan(512, 2048, 7).explain()

@@ -1,20 +1,18 @@
-"""Pointwise problems whose filters and pixels trade places: the other way round, the same sums."""
+"""Transposed GEMM of pointwise problems: the same sums as GEMM, bit for bit."""
 
-from dataclasses import replace
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from implicit_conv import cpu, tiling
-from implicit_conv.activation import parse_activation
-from implicit_conv.api import conv2d
-from implicit_conv.arch import cpu_arch
-from implicit_conv.plan import plan as make_plan
-from implicit_conv.problem import Problem
-from implicit_conv.run import run_plan
-from implicit_conv.testing import Case
+from implicit_conv import conv2d, plan_conv2d
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.methods.gemm import Gemm
+from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
+from implicit_conv.cpu.record import executed_loads
+from implicit_conv.testing import Case, changed, plan_of
 
 thorough = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
@@ -22,21 +20,22 @@ thorough = settings(
 
 
 @pytest.fixture(autouse=True)
-def costly_transposes(monkeypatch):
-    """Small problems too then trade places wherever they may."""
-    monkeypatch.setattr(tiling, "TRANSPOSE_CYCLES", 1e6)
+def chosen(force_method):
+    """Small problems too are transposed wherever they can be."""
+    force_method(TransposedGemm)
 
 
-def swapped_plan(case, precision="strict"):
-    """The plan of `case`, which trades places."""
-    shapes = case.arrange(*case.inputs(0))
-    problem = Problem.parse(
-        *(array.shape for array in shapes), case.dtype, layout=case.layout,
-        weight_layout=case.weight_layout,
-    )  # fmt: skip
-    plan = make_plan(problem, cpu_arch(2), precision, "pointwise", True)
-    assert plan.swapped
+def transposed_plan(case, precision="strict", activation=None):
+    """The plan of `case`, which is transposed."""
+    plan = plan_of(
+        case, cpu_arch(2), precision=precision, algorithm="pointwise", activation=activation
+    )
+    assert is_chosen(plan)
     return plan
+
+
+def is_chosen(plan):
+    return isinstance(plan.engine.best.method, TransposedGemm)
 
 
 @settings(thorough, max_examples=300)
@@ -52,10 +51,9 @@ def swapped_plan(case, precision="strict"):
 )
 def test_integers_are_exact(n, c, k, size, weight_layout, dtype, added, seed):
     case = Case(N=n, C=c, K=k, size=size, kernel=(1, 1), weight_layout=weight_layout, dtype=dtype)
-    plan = swapped_plan(case)
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
-    plan = replace(plan, activation=parse_activation(activation))
+    plan = transposed_plan(case, activation=activation)
     x, w = case.arrange(x, w)
     if "strided" in added:  # rows lie apart: the plan cannot take it as it is
         wide = np.zeros((*x.shape[:3], x.shape[3] + 1), dtype)
@@ -70,42 +68,38 @@ def test_strict_sums_are_those_of_the_other_way_round(c):
     """The order of a sum is the same: equal bits, also where channels come in several blocks."""
     case = Case(N=2, C=c, K=33, size=(8, 8), kernel=(1, 1))
     x, w = case.arrange(*case.inputs(1))
-    plan = swapped_plan(case)
-    other = make_plan(plan.problem, plan.arch, "strict", "pointwise", True, in_place=False)
-    assert not other.swapped
-    np.testing.assert_array_equal(
-        run_plan(plan, x, w, None, None, None), run_plan(other, x, w, None, None, None)
-    )
+    plan = transposed_plan(case)
+    other = next(c for c in plan.candidates if type(c.method) is Gemm)
+    other = changed(plan, **{field.name: getattr(other, field.name) for field in fields(other)})
+    np.testing.assert_array_equal(plan(x, w), other(x, w))
 
 
 def test_filters_whose_channels_lie_apart_keep_their_place():
     case = Case(N=2, C=20, K=30, size=(8, 8), kernel=(1, 1), weight_layout="RSCK")
     x, w = case.inputs(2, integers=True)
     arrays = case.arrange(x, w)
-    plan = swapped_plan(case)
-    y = run_plan(plan, *arrays, None, None, None)
+    plan = transposed_plan(case)
+    y = plan(*arrays)
     np.testing.assert_array_equal(y, case.reference(x, w))
-    np.testing.assert_array_equal(
-        run_plan(plan, arrays[0], plan.pack(arrays[1]), None, None, None), y
-    )
+    np.testing.assert_array_equal(plan(arrays[0], plan.pack(arrays[1])), y)
 
 
 @pytest.mark.parametrize("c", [20, 6000])
 def test_executed_loads_are_the_planned_ones(c):
     case = Case(N=2, C=c, K=30, size=(6, 8), kernel=(1, 1))
     x, w = case.arrange(*case.inputs(0))
-    plan = swapped_plan(case)
-    assert cpu.executed_loads(plan, x, w) == sorted(plan.trace())
+    plan = transposed_plan(case)
+    assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
     read = {load.coords for load in plan.trace() if load.operand == "x"}
     assert {(n, 0, pixel, 0) for n in (0, 1) for pixel in (0, 32)} <= read
 
 
 def test_it_is_chosen_where_transposes_cost_more_than_they_bring(monkeypatch):
     monkeypatch.undo()
-    problem = Problem.parse((1, 64, 56, 56), (64, 64, 1, 1))
-    assert make_plan(problem, cpu_arch(1), "strict", "auto", True).swapped
-    few = Problem.parse((1, 64, 7, 7), (64, 64, 1, 1))  # 49 pixels fill 4 vectors badly
-    assert not make_plan(few, cpu_arch(1), "strict", "auto", True).swapped
+    w = (64, 64, 1, 1)
+    assert is_chosen(plan_conv2d((1, 64, 56, 56), w, precision="strict"))
+    few = plan_conv2d((1, 64, 7, 7), w, precision="strict")  # 49 pixels fill 4 vectors badly
+    assert not is_chosen(few)
     x = np.ones((1, 64, 56, 56), np.float32)
     y = conv2d(x, np.ones((64, 64, 1, 1), np.float32), precision="strict")
     assert y[0, 0, 0, 0] == 64

@@ -1,10 +1,11 @@
-"""Calls met before: the short way gives what the long way gave, and refuses what it refused."""
+"""Calls that are kept: repeating one gives the same result, and refuses what was refused."""
 
 import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv import known
+from implicit_conv import cache
+from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.testing import Case, to_nchw
 
 
@@ -25,7 +26,7 @@ CASES = {
     "lanes are pixels": Case(C=2, K=3, size=(19, 21), kernel=(3, 3)),
     "depthwise": Case(C=1, K=1, groups=24, size=(9, 11), kernel=(3, 3)),
     "pointwise": Case(N=2, C=24, K=33, size=(7, 9), kernel=(1, 1), layout="NHWC"),
-    "trading places": Case(C=512, K=13, size=(15, 15), kernel=(1, 1)),
+    "transposed GEMM": Case(C=512, K=13, size=(15, 15), kernel=(1, 1)),
     "planes in place": Case(N=2, C=64, K=70, size=(24, 24), kernel=(1, 1)),
     "float64": Case(C=5, K=4, size=(6, 7), kernel=(2, 3), dtype="float64"),
     "float16": Case(C=5, K=4, size=(6, 7), kernel=(2, 3), dtype="float16"),
@@ -34,8 +35,8 @@ CASES = {
 
 
 def options_of(name):
-    """Of `conv2d`; other plans than those of "strict" would not trade places any more."""
-    strict = {"precision": "strict"} if name == "trading places" else {}
+    """Options of `conv2d`; only precision "strict" chooses transposed GEMM for this case."""
+    strict = {"precision": "strict"} if name == "transposed GEMM" else {}
     return {**CASES[name].options, **strict}
 
 
@@ -50,8 +51,9 @@ def test_a_call_gives_the_same_again(name, biased):
         y = ic.conv2d(*again, bias, **options)
         np.testing.assert_array_equal(to_nchw(y, case.layout), expected + added)
     plan = ic.plan_conv2d(x.shape, w.shape, x.dtype, **options)
-    assert plan.swapped == (name == "trading places")
-    assert len(known._known) == (name != "trading places")
+    transposed = isinstance(plan.engine.best.method, TransposedGemm)
+    assert transposed == (name == "transposed GEMM")
+    assert len(cache.CALLS) == 1
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -64,7 +66,7 @@ def test_a_plan_knows_its_calls_with_packed_filters(name):
         np.testing.assert_array_equal(to_nchw(plan(again, packed), case.layout), expected)
         y = to_nchw(plan(again, packed, bias), case.layout)
         np.testing.assert_array_equal(y, expected + bias[:, None, None])
-    assert len(plan.known) == (0 if name == "trading places" else 2)
+    assert len(plan._calls) == 2
     for like in (x[:, :, ::-1], x.astype(x.dtype.newbyteorder()), np.asfortranarray(x)) * 2:
         np.testing.assert_array_equal(plan(like, packed), ic.conv2d(like, w, **options))
     with pytest.raises(ic.ShapeError, match="x has shape"):
@@ -122,11 +124,11 @@ def test_each_result_is_an_array_of_its_own():
 
 
 def test_calls_and_plans_are_bounded_counted_and_cleared(monkeypatch):
-    monkeypatch.setattr(known, "CALLS", 3)
+    monkeypatch.setattr(cache, "CALLS_KEPT", 3)
     w = np.ones((1, 1, 1, 1), np.float32)
     for size in range(1, 9):
         ic.conv2d(np.ones((1, 1, 1, size), np.float32), w)
         assert ic.plan_cache_size() == size
-        assert 1 <= len(known._known) <= 3
+        assert 1 <= len(cache.CALLS) <= 3
     ic.clear_plan_cache()
-    assert ic.plan_cache_size() == len(known._known) == 0
+    assert ic.plan_cache_size() == len(cache.CALLS) == 0
