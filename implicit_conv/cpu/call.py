@@ -36,6 +36,11 @@ def bits(array: Array) -> Array:
     return array if array.itemsize != 2 or array.dtype == np.uint16 else array.view(np.uint16)
 
 
+def is_contiguous(array: Array, axis: int) -> bool:
+    """Whether elements along an axis are adjacent; a single one always is, whatever its stride."""
+    return array.shape[axis] == 1 or array.strides[axis] == array.itemsize
+
+
 class CallForm(NamedTuple):
     """What the arrays of a call have in common."""
 

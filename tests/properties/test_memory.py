@@ -18,14 +18,11 @@ import numpy as np
 import pytest
 
 import implicit_conv
-from implicit_conv import cpu, tiling, tiling_channels, tiling_depthwise, tiling_pixels
-from implicit_conv.arch import cpu_arch
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.kernels.cpu import sizes
-from implicit_conv.plan import plan as make_plan
-from implicit_conv.problem import Problem
-from implicit_conv.run import run_plan
-from implicit_conv.testing import Case
+from implicit_conv.cpu import tiling
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.methods import channel_lanes, gemm, group_lanes, pixel_lanes
+from implicit_conv.testing import Case, plan_of
 
 PROBLEMS = 300
 ALGORITHMS = (
@@ -96,32 +93,42 @@ class Guard:
 
 def guard_engine(guard):
     """Have the engine take scratch, packed filters and initial sums from `guard`."""
-    from implicit_conv.kernels.cpu import operator, operators
-    from implicit_conv.kernels.cpu.runtime import launch, pool, prepared
+    from implicit_conv.cpu import call
+    from implicit_conv.kernels.cpu import operator
+    from implicit_conv.kernels.cpu.gemm.operator import TransposedGemm
+    from implicit_conv.kernels.cpu.runtime import launch, layout, pool
 
-    class Apart(sizes.ScratchLayout):
-        """A thread's scratch with guard pages between the parts."""
+    def total(self):
+        return sum(map(span, self))
 
-        total = property(lambda self: sum(map(span, self)))
+    def offsets(self):
+        starts = itertools.accumulate(map(span, self), initial=-guard.gap(self.buffer))
+        places = [at + guard.gap(size) for at, size in zip(starts, self, strict=False)]
+        return dict(zip(self._fields, places, strict=True))
 
-        def offsets(self):
-            starts = itertools.accumulate(map(span, self), initial=-guard.gap(self.buffer))
-            places = [at + guard.gap(size) for at, size in zip(starts, self, strict=False)]
-            return dict(zip(self._fields, places, strict=True))
+    # A thread's scratch memory has guard pages between its parts.
+    layout.ScratchLayout.total, layout.ScratchLayout.offsets = property(total), offsets
+    parts_of = []  # of the launch that is made at the moment
+
+    def parts(scratch):
+        parts_of[:] = scratch
+        return fields_of(scratch)
+
+    fields_of, operator._parts = operator._parts, parts
 
     class Launch(launch.Launch):
-        """A launch that says how its scratch is divided."""
+        """A launch that says how its scratch memory is divided."""
 
-        def __init__(self, entry, g, layout, threads, *rest, **options):
-            super().__init__(entry, g, layout, threads, *rest, **options)
-            self._parts = [*layout] * threads + [PAGE + launch.BLOB.itemsize]
+        def __init__(self, entry, g, scratch_bytes, threads, *rest, **options):
+            super().__init__(entry, g, scratch_bytes, threads, *rest, **options)
+            self._parts = parts_of * threads + [PAGE + launch.BLOB.itemsize]
 
         def run(self, *arguments, **options):
             Pool.parts = self._parts
             super().run(*arguments, **options)
 
     class Pool:
-        """Lends fresh memory: the scratch of the launch at hand, or else one block."""
+        """Lends fresh memory: the scratch memory of the launch at hand, or else one block."""
 
         parts = None
 
@@ -134,12 +141,14 @@ def guard_engine(guard):
         def give(self, block):
             pass
 
-    initial_sums = operator.Operator.initial_sums
-    operator.Operator.initial_sums = lambda self, bias: guard.like(initial_sums(self, bias))
+    def guarded(initial_sums):
+        return lambda self, bias: guard.like(np.ascontiguousarray(initial_sums(self, bias)))
+
+    for kind in (operator.Operator, TransposedGemm):
+        kind.initial_sums = guarded(kind.initial_sums)
     operator.aligned_bytes = lambda size: guard.array((size,), np.uint8, [0], [1])
     operator.Launch = Launch
-    launch.POOL = prepared.POOL = Pool()
-    operators.ScratchLayout = sizes.ScratchLayout = Apart
+    launch.POOL = call.POOL = Pool()
 
 
 def draw(rng, algorithm):
@@ -189,25 +198,24 @@ def compute(guard, rng, algorithm, case):
         return made
 
     x, w = (a.shape for a in case.arrange(*case.inputs(0)))
-    problem = Problem.parse(x, w, case.dtype, **case.options)
     tiling.TILE_PIXELS = (int(rng.choice([33, 200])),)
-    tiling.BLOCK_ELEMENTS = int(rng.choice([20, 5120]))
+    gemm.BLOCK_ELEMENTS = int(rng.choice([20, 5120]))
     arch = cpu_arch(int(rng.integers(1, 3)))
     winograd = algorithm.startswith("winograd")
     precision = "fast" if winograd or rng.integers(3) else "strict"
     # Other lanes than filters, wherever they may be, or as they are weighed.
-    tiling_pixels.PIXEL_LANES_CYCLES = -1e9 if rng.integers(3) else 2
-    tiling_depthwise.GROUP_FMAS = tiling_depthwise.SPREAD_CYCLES = -1e9 if rng.integers(3) else 1
+    pixel_lanes.SUMS_CYCLES = -1e9 if rng.integers(3) else 2
+    group_lanes.GROUP_FMAS = group_lanes.SPREAD_CYCLES = -1e9 if rng.integers(3) else 1
     # The more tiles the better makes register tiles of one pixel, else of one filter.
-    tiling_channels.PIXEL_CYCLES, tiling_channels.TILE_CYCLES = [(3, 4), (-1e12, 4), (3, -1e12)][
+    channel_lanes.PIXEL_CYCLES, channel_lanes.TILE_CYCLES = [(3, 4), (-1e12, 4), (3, -1e12)][
         rng.integers(3)
     ]
-    plan = make_plan(problem, arch, precision, algorithm, collapse=True)
-    x, w, y = array(x), array(w), array(problem.output_shape)
-    bias = np.ones(problem.K) if rng.integers(2) else None
+    plan = plan_of(case, arch, precision=precision, algorithm=algorithm)
+    x, w, y = array(x), array(w), array(plan.problem.output_shape)
+    bias = np.ones(plan.problem.K) if rng.integers(2) else None
     residual = array(y.shape) if rng.integers(2) else None
-    packed = cpu.pack(plan, w) if rng.integers(2) else w
-    run_plan(plan, x, packed, bias, residual, y)
+    packed = plan.pack(w) if rng.integers(2) else w
+    plan(x, packed, bias, residual=residual, out=y)
 
 
 def main(algorithm, side):

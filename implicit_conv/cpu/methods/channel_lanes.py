@@ -16,7 +16,7 @@ import numpy as np
 
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
@@ -104,7 +104,7 @@ class ChannelLanes(Method):
             return False
         if whole_window(c.problem):
             return bool(x[:1].flags.c_contiguous)
-        return x.strides[LAYOUTS[c.problem.layout][3]] == x.itemsize
+        return is_contiguous(x, LAYOUTS[c.problem.layout][3])
 
     def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
         """Pixels as one row, channels last; a filter that is not contiguous is copied."""

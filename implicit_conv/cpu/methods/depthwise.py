@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
@@ -128,8 +128,7 @@ class Depthwise(Method):
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """In place needs contiguous channels of x."""
-        x = arrays.x
-        return not self.in_place or x.strides[LAYOUTS[c.problem.layout][3]] == x.itemsize
+        return not self.in_place or is_contiguous(arrays.x, LAYOUTS[c.problem.layout][3])
 
     def loads(self, c: Candidate) -> list[Load]:
         """Loads of x; filters are gathered channel by channel, not by loads of the schedule."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, BFLOAT16, CpuArch
-from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
@@ -91,7 +91,7 @@ class Gemm(Method):
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """In place where x can be read so, else copied; the others stand in for other strides."""
-        if request.algorithm == "pointwise" and not is_pointwise(problem):
+        if request.admits("pointwise") and not is_pointwise(problem):
             yield Refusal("pointwise", POINTWISE_RULE)
         algorithm = request.gemm_algorithm(problem)
         if algorithm is None:
@@ -130,7 +130,7 @@ class Gemm(Method):
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """In place needs contiguous channels; one row needs pixels a single stride apart."""
         x = arrays.x
-        if self.in_place and x.strides[LAYOUTS[c.problem.layout][3]] != x.itemsize:
+        if self.in_place and not is_contiguous(x, LAYOUTS[c.problem.layout][3]):
             return False
         given = (x, arrays.y, arrays.residual)
         return not self.flat or all(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import AMX_PIXELS, CpuArch
-from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words, best
 from implicit_conv.cpu.methods.gemm import (
     Gemm,
@@ -105,7 +105,7 @@ class TransposedGemm(Gemm):
         if not all(is_row(c.problem, array) for array in given if array is not None):
             return False
         w = arrays.w
-        return w is None or w.strides[arrays.filter_axes[1]] == w.itemsize
+        return w is None or is_contiguous(w, arrays.filter_axes[1])
 
     def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
         """For each image: the filter as channels-last pixels, pixels as filters of one tap."""
