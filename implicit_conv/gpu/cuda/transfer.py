@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from implicit_conv.dlpack import packed_strides
 from implicit_conv.errors import DTypeError
-from implicit_conv.gpu.arrays import Operand, packed_strides
+from implicit_conv.gpu.arrays import Operand
 from implicit_conv.gpu.cuda import driver
 
 Array = npt.NDArray[Any]
