@@ -225,11 +225,11 @@ def plan_conv2d(
                 tuple(x_shape), tuple(w_shape), _dtype_key(dtype), options, *choices[:-1],
                 settings.num_threads, settings.subnormals,
             )  # fmt: skip
-        from implicit_conv.gpu.api import Demands
-        from implicit_conv.gpu.api import plan_conv2d as plan_for_gpu
+        from implicit_conv.gpu.candidate import Request
+        from implicit_conv.gpu.engine import plan as plan_for_gpu
 
-        demands = Demands(*choices[:-1])
-        made: Plan = plan_for_gpu(
+        demands = Request(*choices[:-1])
+        made: Plan = plan_for_gpu(  # type: ignore[assignment]
             tuple(x_shape), tuple(w_shape), dtype, options, demands, choices[-1]
         )
         return made

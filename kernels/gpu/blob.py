@@ -14,8 +14,9 @@ to local memory, which tensor copies do not see.
 import functools
 
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu.call import MAP_BYTES, Call, Limits, Params
+from implicit_conv.kernels.gpu.call import Call, Limits, Params
 from implicit_conv.kernels.gpu.ptx import SIMULATED, current_target, need_numba_cuda
+from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 
 MAPS, CALL, GEOMETRY, LIMITS = range(4)  # fields of the struct
 

@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 from implicit_conv.kernels.geometry import Geometry
 
-MAP_BYTES = 128  # of a tensor map
-
 
 class Call(NamedTuple):
     """What a launch tells a kernel besides the Geometry: addresses, byte strides, counts."""

@@ -12,10 +12,11 @@ import functools
 
 from implicit_conv.kernels.gpu import blob, gmem, mbarrier, smem, tma, warp
 from implicit_conv.kernels.gpu.ptx import device, shared_base
+from implicit_conv.kernels.gpu.sizes import SWIZZLE_ATOM_BYTES
 
 MODES = ("im2col", "w", "w128")
 THREADS = 32
-BARRIER_BYTES = 1024  # the barrier comes first; data begin where swizzle patterns repeat
+BARRIER_BYTES = SWIZZLE_ATOM_BYTES  # the barrier comes first; data begin at the next atom
 
 smem_base = shared_base()
 

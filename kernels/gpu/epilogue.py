@@ -10,7 +10,7 @@ import functools
 from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.gpu import activate, gmem, smem, warp
 from implicit_conv.kernels.gpu.ptx import device, device_module
-from implicit_conv.kernels.gpu.variant import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
+from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
 
 schedule = device_module(plain_schedule)
 TILES = CHUNK_COLUMNS // 8

@@ -30,12 +30,11 @@ from implicit_conv.kernels.gpu.consumer import make_multiply, make_warp_origin
 from implicit_conv.kernels.gpu.epilogue import make_store_tile
 from implicit_conv.kernels.gpu.producer import make_producer
 from implicit_conv.kernels.gpu.ptx import device, device_module, shared_base
-from implicit_conv.kernels.gpu.variant import CHUNK_ROWS, STAGING_PITCH
+from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES, STAGING_BYTES
 
 schedule = device_module(plain_schedule)
 smem_base = shared_base()
 
-STAGING_BYTES = CHUNK_ROWS * STAGING_PITCH  # of one warp
 # Registers of a thread of three warpgroups: at launch, then of the two that consume and of the one
 # that produces. What one claims the others must have given back, or it waits for ever: the pool is
 # what the block was launched with, 64 K / 384 threads rounded down to a multiple of 8, no more.
@@ -60,7 +59,7 @@ def make_fprop(v):
         index, lane = warp.index(), warp.lane()
         barriers = base + call.barriers_at
         a_ring = ring.Ring(barriers, base + call.a_at, call.a_stage, call.a_stages)
-        barriers += ring.STAGE_BARRIERS_BYTES * call.a_stages
+        barriers += STAGE_BARRIERS_BYTES * call.a_stages
         b_ring = ring.Ring(barriers, base + call.b_at, call.b_stage, call.b_stages)
         if index == 0:
             ring.init(a_ring, arrivals, consumer_warps, lane)

@@ -15,6 +15,7 @@ from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels import walk as plain_walk
 from implicit_conv.kernels.gpu import cp_async, gmem, mbarrier, raster, ring, smem, tma, views, warp
 from implicit_conv.kernels.gpu.ptx import device, device_module
+from implicit_conv.kernels.gpu.sizes import ROW_ENTRY_BYTES
 
 schedule = device_module(plain_schedule)
 walk = device_module(plain_walk)
@@ -22,7 +23,6 @@ walk = device_module(plain_walk)
 NOWHERE = -(
     1 << 30
 )  # the first image row of a gemm_m row past the last: outside for every filter tap
-ROW_ENTRY = 16  # bytes of a row table's entry: image, first row, first column
 TABLE_BARRIER = 1  # named barrier of the producer warps
 
 
@@ -131,7 +131,7 @@ def make_thread_producer(v):
             n, p, q = schedule.gemm_m_pixel(g, 0, tile_m_index, row)
             outside = NOWHERE * (1 - schedule.gemm_m_kept(g, n, q))
             h, w = p * g.stride_h - g.pad_h + outside, q * g.stride_w - g.pad_w
-            smem.store16(table + row * ROW_ENTRY, n, h, w, 0)
+            smem.store16(table + row * ROW_ENTRY_BYTES, n, h, w, 0)
 
     @device
     def load_activation(g, call, table, stage, group, r, s, c, thread):
@@ -140,7 +140,7 @@ def make_thread_producer(v):
         source = call.x + (group * g.C + channel) * call.x_c
         for first in range(0, tile_m, rows_at_once):
             row = first + thread // chunks
-            n, h, w, _ = smem.load16(table + row * ROW_ENTRY)
+            n, h, w, _ = smem.load16(table + row * ROW_ENTRY_BYTES)
             h, w = h + r * g.dilation_h, w + s * g.dilation_w
             inside = (h >= 0) & (h < g.H) & (w >= 0) & (w < g.W)
             at = source + n * call.x_n + h * call.x_h + w * call.x_w

@@ -54,6 +54,11 @@ def supports(target, cc):
     return bool(TARGETS[target][0](10 * cc[0] + cc[1], suffix))
 
 
+def requirement(target):
+    """The GPUs that have instructions of `target`, in words."""
+    return TARGETS[target][1]
+
+
 def target_name(cc):
     """How ptxas spells a compute capability: sm_90a."""
     return f"sm_{10 * cc[0] + cc[1]}{cc[2] if len(cc) > 2 else ''}"
@@ -258,7 +263,7 @@ def _emit(name, asm, context, builder, signature, arguments):
     cc = tuple(current_target())
     if not supports(asm.target, cc):
         raise TargetError(
-            f"{name} needs {TARGETS[asm.target][1]}, "
+            f"{name} needs {requirement(asm.target)}, "
             f"but the kernel is compiled for {target_name(cc)}"
         )
     kinds = _types()

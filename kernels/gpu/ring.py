@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from implicit_conv.kernels.gpu import mbarrier, warp
 from implicit_conv.kernels.gpu.ptx import device
-
-STAGE_BARRIERS_BYTES = 16  # full, then empty
+from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES
 
 
 class Ring(NamedTuple):

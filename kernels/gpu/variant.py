@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, ITEMSIZES, WARP
 
-ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 PRODUCERS = ("tma", "cp_async", "elements")
 CONSUMERS = ("mma", "fma", "wgmma")
-WARP = 32
-CHUNK_ROWS, CHUNK_COLUMNS = 16, 32  # what a warp's epilogue stages at a time
-STAGING_PITCH = 4 * CHUNK_COLUMNS + 16  # bytes; the 16 keep rows off each other's banks
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Variant:
     @property
     def itemsize(self) -> int:
         """Bytes of an element of x, w and y."""
-        return ITEMSIZE[self.dtype]
+        return ITEMSIZES[self.dtype]
 
     @property
     def tile_c(self) -> int:
@@ -120,7 +117,7 @@ def _rules(v: Variant) -> Iterator[tuple[str, bool]]:
     yield f"mode is one of im2col, w; not {v.mode!r}", v.mode in ("im2col", "w")
     yield f"producer is one of {PRODUCERS}, not {v.producer!r}", v.producer in PRODUCERS
     yield f"consumer is one of {CONSUMERS}, not {v.consumer!r}", v.consumer in CONSUMERS
-    yield f"dtype is one of {tuple(ITEMSIZE)}, not {v.dtype!r}", v.dtype in ITEMSIZE
+    yield f"dtype is one of {tuple(ITEMSIZES)}, not {v.dtype!r}", v.dtype in ITEMSIZES
     yield (
         "float32 is multiplied by fma, and nothing else is",
         (v.consumer == "fma") == (v.itemsize == 4),

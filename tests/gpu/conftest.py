@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from implicit_conv import reference
+from implicit_conv import cache, reference
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu import ptx
-from implicit_conv.kernels.gpu.call import MAP_BYTES, Call, Limits
+from implicit_conv.kernels.gpu.call import Call, Limits
+from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 
 STREAM = 77
 PARTS = ((Call, np.int64), (Geometry, np.int32), (Limits, np.float32))
@@ -185,9 +186,10 @@ def recorder(monkeypatch):
         return b"image", v.dtype
 
     monkeypatch.setattr(load, "cubin", cubin)
-    kept = driver.device_arch, driver._primary_context, load.loaded
-    for function in kept:
-        function.cache_clear()
+    kept = driver.device_arch.cache_clear, driver._primary_context.cache_clear
+    forget = *kept, load.loaded.cache_clear, cache.clear
+    for function in forget:
+        function()
     yield recorder
-    for function in kept:
-        function.cache_clear()
+    for function in forget:
+        function()

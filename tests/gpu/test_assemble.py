@@ -12,9 +12,11 @@ from dataclasses import replace
 import pytest
 
 from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.candidates import Options, gpu_geometry, refusal, variants
+from implicit_conv.gpu.candidate import Options, gpu_geometry, refusal
+from implicit_conv.gpu.planner import variants
 from implicit_conv.gpu.verify import evidence
 from implicit_conv.gpu.verify.assembly import assemble, sass, tool
+from implicit_conv.gpu.verify.families import family_name
 from implicit_conv.kernels.activation import CLAMP, HARDSWISH
 from implicit_conv.kernels.gpu import ptx
 from implicit_conv.kernels.gpu.variant import Variant
@@ -26,7 +28,6 @@ if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or
     pytest.skip(f"needs numba-cuda, nvdisasm and ptxas: {WHEELS}", allow_module_level=True)
 
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
-TARGETS = (80, 90, 100, 120)  # 86, 89, 103 and 121 differ from these in nothing that we emit
 REGISTER_LIMIT = 65536
 STORES = {"packed": False}
 DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")  # signed compared with unsigned, say: slow on most GPUs
@@ -58,7 +59,7 @@ def kernels():
     bfloat16 by a suffix, the largest.
     """
     made = []
-    for number in TARGETS:
+    for number in evidence.GENERATIONS:
         for dtype in GPU_DTYPES:
             able = served(number, dtype)
             largest = {family(v): v for v in reversed(able)}
@@ -75,7 +76,7 @@ def other_epilogues():
 
     Stores are the same code in every family: a quick run has them once a target.
     """
-    for number in TARGETS:
+    for number in evidence.GENERATIONS:
         for dtype in ("bfloat16", "float32"):
             first = {family(v): v for v in reversed(served(number, dtype))}
             for place, v in enumerate(first.values()):
@@ -91,14 +92,14 @@ def other_epilogues():
 def other_families():
     """What only tests ask for: plain im2col with A from registers."""
     for v in served(90, "bfloat16"):
-        if evidence.kernel_name(v) == "tma-wgmma":
+        if family_name(v) == "tma-wgmma":
             yield pytest.param(90, replace(v, descriptors=False), id=f"sm_90 {v.name}, registers")
 
 
 def test_every_row_of_the_evidence_is_linked():
     """Without the slow ones, too: no kernel and target that is called assembled is left out."""
     quick = {
-        (evidence.kernel_name(v), ptx.target_name(KNOWN[number].cc))
+        (family_name(v), ptx.target_name(KNOWN[number].cc))
         for number, v in (case.values for case in kernels() if not case.marks)
     }
     assert quick == {(row[0], row[4]) for row in evidence.ladder()}
@@ -225,7 +226,7 @@ def test_targets_in_any_order():
         assert bool(waits) == (number == 90)
 
 
-@pytest.mark.parametrize("number", TARGETS)
+@pytest.mark.parametrize("number", evidence.GENERATIONS)
 def test_blob_is_the_kernels_one_argument(number):
     """By value, 64-byte aligned for the tensor maps, as long as what the host packs."""
     from implicit_conv.kernels.gpu import blob
@@ -245,7 +246,7 @@ def test_blob_is_the_kernels_one_argument(number):
     assert [(kind.strip(), int(count)) for kind, count in parameters] == [(".align 64 .b8", size)]
 
 
-@pytest.mark.parametrize("number", TARGETS)
+@pytest.mark.parametrize("number", evidence.GENERATIONS)
 def test_every_hook_assembles_where_it_exists(number):
     """By the assembler's own program, and refused by a sentence everywhere else."""
     for name, choices in hooks():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from implicit_conv.gpu.verify.testing import FAMILIES
+from implicit_conv.gpu.verify.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]

@@ -7,11 +7,12 @@ import pytest
 
 from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.gpu.arch import gpu_arch
-from implicit_conv.gpu.candidates import Options
+from implicit_conv.gpu.candidate import Options
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode
+from implicit_conv.gpu.engine import GpuEngine
 from implicit_conv.gpu.maps import activation_map, filter_map
-from implicit_conv.gpu.plan import plan
+from implicit_conv.gpu.planner import choose
 from implicit_conv.gpu.verify import check, check_arrays, device_memory
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
@@ -22,6 +23,11 @@ def problem(**changes):
     return Problem.parse(
         (2, 8, 8, 64), (64, 3, 3, 64), "float16", dtypes=GPU_DTYPES, **options
     )  # fmt: skip
+
+
+def plan(*arguments, **options):
+    """A plan of the planner's choice, outside of the plan cache."""
+    return GpuEngine(choose(*arguments, **options))
 
 
 @pytest.fixture
@@ -43,30 +49,30 @@ def test_one_launch_no_allocation_maps_encoded_once(recorder, arrays):
     assert len(recorder["cuTensorMapEncode"]) == 2
     assert len(recorder["cuLibraryLoadData"]) == 1
     call, _, _, config = recorder.launched()
-    assert (config.gridDimX, config.blockDimX) == (made.blocks, made.variant.threads)
-    assert config.sharedMemBytes == made.layout.total and int(config.hStream) == 77
+    assert (config.gridDimX, config.blockDimX) == (made.choice.blocks, made.variant.threads)
+    assert config.sharedMemBytes == made.choice.layout.total and int(config.hStream) == 77
     assert recorder["cuLaunchKernelEx"][-1][3] == 0
     assert recorder.blob[:128] == np.arange(16, dtype=np.uint64).tobytes()
     assert (call.x, call.w, call.y, call.bias) == (4096, 1 << 16, 1 << 20, 0)
     assert (call.x_n, call.x_h, call.x_w, call.x_c) == (8192, 1024, 128, 2)
-    assert call.tiles == np.prod(made.tiles)
+    assert call.tiles == np.prod(made.choice.tiles)
 
 
 def test_arrays_elsewhere_are_patched_into_a_launch_made_ready(recorder, device_array, arrays):
     made = plan(problem(), driver.current_arch())
     x, w, y = arrays
     made(x, w, out=y)
-    ready = list(made.prepared.values())
+    ready = list(made.calls.values())
     bias, residual = device_array(1 << 21, (64,)), device_array(1 << 22, (2, 8, 8, 64))
     made(device_array(1 << 23, (2, 8, 8, 64)), w, out=residual)
-    assert list(made.prepared.values()) == ready
+    assert list(made.calls.values()) == ready
     call, *_ = recorder.launched()
     assert (call.x, call.w, call.y) == (1 << 23, 1 << 16, 1 << 22)
     assert len(recorder["cuTensorMapEncode"]) == 4
     made(x, w, bias, residual=residual, out=y)
     call, *_ = recorder.launched()
     assert (call.x, call.bias, call.residual, call.y) == (4096, 1 << 21, 1 << 22, 1 << 20)
-    assert len(made.prepared) == 2
+    assert len(made.calls) == 2
     made(device_array(4098, (2, 8, 8, 64)), w, out=y)
     assert recorder.variants[-1].producer == "elements"
 
@@ -87,7 +93,7 @@ def test_shared_memory_is_allowed_for_before_the_first_launch(recorder, arrays):
     made(*arrays[:2], out=arrays[2])
     ((name, size, _, device),) = recorder["cuKernelSetAttribute"]
     assert name.name == "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
-    assert size == 227 << 10 >= made.layout.total and int(device) == 0
+    assert size == 227 << 10 >= made.choice.layout.total and int(device) == 0
 
 
 @pytest.mark.parametrize(
@@ -176,7 +182,7 @@ def test_device_is_asked_for_what_it_has(recorder):
     )  # fmt: skip
 
 
-def test_a_later_gpu_is_served_as_the_nearest_known(recorder):
+def test_a_later_gpu_is_planned_for_as_the_nearest_known(recorder):
     recorder.capability = 11, 0
     assert driver.current_arch().target == "sm_110a"
     assert driver.current_arch().mma_flops == gpu_arch("sm_103").mma_flops
@@ -277,7 +283,7 @@ def test_a_check_fails_with_what_was_wrong(recorder, monkeypatch, capsys):
     assert capsys.readouterr().out == "WRONG: kernel: 3 units\n1 wrong\n"
     assert check.main(["here"]) == 0
     assert check.main(["family", "tma-w-mma", "1"]) == 2  # im2col::w on sm_90
-    assert "tma-w-mma needs sm_100 or later, this is sm_90a" in capsys.readouterr().out
+    assert "tma-w-mma needs sm_100 or later, but this is sm_90a" in capsys.readouterr().out
 
 
 def test_a_kernel_that_does_not_end_is_an_error(recorder, monkeypatch):

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from implicit_conv import plan_conv2d
+from implicit_conv import cache, plan_conv2d
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.arch import KNOWN, gpu_arch
-from implicit_conv.gpu.candidates import Options, consider, gpu_geometry
+from implicit_conv.gpu.candidate import Options, consider, gpu_geometry
+from implicit_conv.gpu.explain import explain
 from implicit_conv.gpu.layout import shared_layout
-from implicit_conv.gpu.plan import plan
+from implicit_conv.gpu.planner import choose
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 
@@ -25,7 +26,7 @@ def layer(device, size=56, channels=64, dtype="bfloat16", batch=256, **changes):
 
 def layer_with(options, device):
     """The same layer, with what has to be asked for."""
-    return plan(layer(device).problem, gpu_arch(device), options=options)
+    return choose(layer(device).problem, gpu_arch(device), options=options)
 
 
 def reason(made, **fields):
@@ -74,7 +75,7 @@ def test_refusals_give_their_reason():
         (2, 9, 9, 32), (32, 3, 3, 16), "float16", device="sm_90", groups=2, **LAYER
     )
     assert reason(grouped, producer="tma", consumer="mma", mode="im2col").startswith(
-        "a tensor map serves one"
+        "a tensor map covers one group, but the problem has 2"
     )
     odd = plan_conv2d((2, 9, 9, 9), (8, 3, 3, 9), "float16", device="sm_90", **LAYER)
     assert odd.variant.producer == "elements"
@@ -83,11 +84,11 @@ def test_refusals_give_their_reason():
     assert "traversal_stride" in reason(strided, mode="w", consumer="mma")
 
 
-def test_channels_first_memory_is_served_and_said_to_be_slower():
+def test_channels_first_memory_is_supported_and_said_to_be_slower():
     problem = Problem.parse((2, 64, 9, 9), (64, 64, 3, 3), "bfloat16", dtypes=GPU_DTYPES)
-    made = plan(problem, gpu_arch("sm_90"))
+    made = choose(problem, gpu_arch("sm_90"))
     assert made.variant.producer == "elements"
-    assert "element by element" in made.explain()
+    assert "element by element" in explain(made)
     assert "NCHW, KCRS" in reason(made, producer="tma", consumer="mma", mode="im2col")
 
 
@@ -95,9 +96,10 @@ def test_a_plan_is_for_channels_last_memory_whatever_axes_are_called():
     last, first = layer("sm_90"), plan_conv2d(
         (256, 64, 56, 56), (64, 64, 3, 3), "bfloat16", padding=1, device="sm_90"
     )  # fmt: skip
-    assert first.variant == last.variant and first.problem == last.problem
-    assert first.names.layout == "NCHW"
-    assert "channels last" in first.explain() and "channels last" not in last.explain()
+    assert first.variant == last.variant and first.choice.view == last.choice.view
+    assert first.problem.layout == "NCHW"
+    assert "memory is channels-last" in first.explain()
+    assert "memory is channels-last" not in last.explain()
 
 
 def test_explain_shows_the_choice_and_the_others():
@@ -110,9 +112,11 @@ def test_explain_shows_the_choice_and_the_others():
 
 
 def test_demands_that_a_gpu_cannot_meet_are_refused():
-    with pytest.raises(PlanError, match="'winograd_f2' runs on the CPU alone; a GPU takes 'auto'"):
+    with pytest.raises(
+        PlanError, match="'winograd_f2' runs on the CPU alone; a GPU supports 'auto'"
+    ):
         layer("sm_90", algorithm="winograd_f2")
-    with pytest.raises(PlanError, match="algorithm 'fft' is not known"):
+    with pytest.raises(PlanError, match="algorithm 'fft' does not exist"):
         layer("sm_90", algorithm="fft")
     with pytest.raises(PlanError, match="precision 'exact' is none of strict, standard, fast"):
         layer("sm_90", precision="exact")
@@ -136,10 +140,19 @@ def test_no_channels_are_left_to_the_kernel_that_copies_elements():
     assert reason(made, producer="cp_async") == "there are no channels to copy"
 
 
+def test_the_owner_of_plans_keeps_and_drops_them():
+    cache.clear()
+    made = layer("sm_90")
+    assert layer("sm_90") is made and len(cache.PLANS) == 1
+    cache.clear()
+    assert len(cache.PLANS) == 0 and layer("sm_90") is not made
+
+
 def test_a_plan_says_what_it_moves():
     made = layer("sm_90", batch=2)
     x = 2 * 56 * 56 * 64
     assert (made.workspace_bytes, made.bytes) == (0, 2 * (2 * x + 9 * 64 * 64))
+    assert made.packed_bytes == 2 * 9 * 64 * 64
     assert made.peak_bytes == 2 * (x + 9 * 64 * 64)
     assert made.flops == 2 * x * 9 * 64
 
@@ -151,8 +164,9 @@ def test_shared_memory_bounds_the_stages():
     assert "two stages do not fit 61440 bytes" in small.reason
     for number, arch in KNOWN.items():
         made = layer(f"sm_{number}")
-        assert made.layout.total <= arch.smem_bytes
-        assert min(made.layout.a_stages, made.layout.b_stages) >= 2
+        layout = made.choice.layout
+        assert layout.total <= arch.smem_bytes
+        assert min(layout.a_stages, layout.b_stages) >= 2
 
 
 def test_layout_regions_do_not_overlap():
@@ -167,14 +181,14 @@ def test_layout_regions_do_not_overlap():
     assert all(at % 1024 == 0 for at in (layout.a_buffer, layout.b_at, layout.b_stage))
 
 
-def test_devices_and_dtypes_that_are_not_served():
+def test_devices_and_dtypes_that_are_not_supported():
     with pytest.raises(PlanError, match="before sm_80 lack asynchronous copies"):
         gpu_arch("sm_75")
     with pytest.raises(PlanError, match=r"device 'tpu' is none of None, 'cpu', .* one of sm_80"):
         layer("tpu")
     with pytest.raises(PlanError, match="device 'tpu' is no target; name one of sm_80"):
         gpu_arch("tpu")
-    with pytest.raises(DTypeError, match="dtype int8 is not served"):
+    with pytest.raises(DTypeError, match=r"dtype int8 is not (served|supported)"):
         layer("sm_90", dtype="int8")
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from implicit_conv.activation import parse_activation
+from implicit_conv.gpu.verify.families import FAMILIES
 from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import FAMILIES, loaded, plan_small, stored
+from implicit_conv.gpu.verify.testing import loaded, plan_small, stored
 from implicit_conv.testing import Case, error_units, from_nchw, to_nchw
 
 EXACT = (None, "relu", "relu6", ("clamp", -3.0, 5.0), ("leaky_relu", 0.5))

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from implicit_conv.gpu.verify.families import FAMILIES
 from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import FAMILIES, Family, loaded, plan_small, stored
+from implicit_conv.gpu.verify.testing import loaded, plan_small, stored
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu import consumer, fprop, mma, producer, ring, warp
 from implicit_conv.kernels.sim.errors import SimulationError
@@ -35,7 +36,7 @@ def fresh_kernels():
 
 def outcome(name, change=lambda plan: plan, seed=0):
     """ "right", "wrong", or the simulator's report."""
-    family = name if isinstance(name, Family) else FAMILIES[name]
+    family = FAMILIES[name] if isinstance(name, str) else name
     v = family.variants[0]
     plan = change(plan_small(CASE, family, v))
     x, w = CASE.inputs(1, integers=True)
@@ -56,7 +57,7 @@ def test_nothing_planted(name):
 def test_more_registers_than_the_block_has(monkeypatch):
     """Three warpgroups: the second one to claim would wait for ever."""
     v = replace(FAMILIES["tma-wgmma"].variants[0], tile_m=128, warps_m=8)
-    split = Family("split", "sm_90", (v,))
+    split = replace(FAMILIES["tma-wgmma"], name="split", variants=(v,))
     assert outcome(split) == "right"
     monkeypatch.setattr(fprop, "PRODUCER_REGISTERS", 80)
     fprop.make_fprop.cache_clear()

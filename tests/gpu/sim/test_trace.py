@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from implicit_conv.gpu.candidates import gpu_geometry
-from implicit_conv.gpu.plan import k_blocks
+from implicit_conv.gpu.candidate import gpu_geometry
+from implicit_conv.gpu.trace import k_blocks, trace
+from implicit_conv.gpu.verify.families import FAMILIES
 from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import FAMILIES, plan_small, random_case, stored
+from implicit_conv.gpu.verify.testing import plan_small, random_case, stored
 from implicit_conv.tma.lower import maps_for
 
 WALKS = [name for name in FAMILIES if name.startswith("tma")]
@@ -44,7 +45,7 @@ def test_kernel_issues_the_plan(name, seed):
     arrays = (stored(a, plan.variant.dtype) for a in case.arrange(*case.inputs(seed)))
     record = []
     simulate(plan, *arrays, blocks=1, record=record)
-    planned = plan.trace()
+    planned = trace(plan)
     assert [entry[:3] for entry in record] == [recorded_as(load, plan) for load in planned]
     assert [entry[4] for entry in record] == [load.rows for load in planned]
 
