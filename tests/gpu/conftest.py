@@ -28,9 +28,13 @@ class Device:
 
     def __init__(self, address, shape, dtype=np.float16, strides=None, stream=STREAM):
         self.__cuda_array_interface__ = {
-            "data": (address, False), "shape": shape, "typestr": np.dtype(dtype).str,
-            "strides": strides, "version": 3, "stream": stream,
-        }  # fmt: skip
+            "data": (address, False),
+            "shape": shape,
+            "typestr": np.dtype(dtype).str,
+            "strides": strides,
+            "version": 3,
+            "stream": stream,
+        }
 
 
 class Recorder:
@@ -119,9 +123,13 @@ class Recorder:
             (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w + 1 - g.W - g.pad_w,
         )
         y[...] = reference.conv2d(
-            x, w, stride=(g.stride_h, g.stride_w), dilation=(g.dilation_h, g.dilation_w),
-            pads=((g.pad_h, high[0]), (g.pad_w, high[1])), groups=g.groups,
-        )  # fmt: skip
+            x,
+            w,
+            stride=(g.stride_h, g.stride_w),
+            dilation=(g.dilation_h, g.dilation_w),
+            pads=((g.pad_h, high[0]), (g.pad_w, high[1])),
+            groups=g.groups,
+        )
         if call.bias:
             y += self.array(call.bias, (filters, 1, 1), (y.itemsize, 0, 0), dtype)
 
@@ -172,7 +180,7 @@ def device_array():
 @pytest.fixture
 def recorder(monkeypatch):
     """The driver replaced, and with it the compiler, which other tests run."""
-    reason = "needs numba-cuda and cuda-bindings: pip install 'implicit-conv[cu13]'"
+    reason = "needs numba-cuda and cuda-bindings: pip install '.[cu13]' in a checkout"
     real = pytest.importorskip("cuda.bindings.driver", reason=reason, exc_type=ImportError)
     if importlib.util.find_spec("numba_cuda") is None:
         pytest.skip(reason)

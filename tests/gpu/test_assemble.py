@@ -23,7 +23,7 @@ from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 from perf import gates, gpu_gates
 
-WHEELS = "pip install 'implicit-conv[cu13,assemble]'"
+WHEELS = "pip install '.[cu13,assemble]' in a checkout"
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or ptx.SIMULATED:
     pytest.skip(f"needs numba-cuda, nvdisasm and ptxas: {WHEELS}", allow_module_level=True)
 
@@ -35,17 +35,23 @@ DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")  # signed compared with unsigned, say
 
 def problem(dtype):
     return Problem.parse(
-        (32, 28, 28, 128), (256, 3, 3, 128), dtype, padding=1, layout="NHWC",
-        weight_layout="KRSC", dtypes=GPU_DTYPES,
-    )  # fmt: skip
+        (32, 28, 28, 128),
+        (256, 3, 3, 128),
+        dtype,
+        padding=1,
+        layout="NHWC",
+        weight_layout="KRSC",
+        dtypes=GPU_DTYPES,
+    )
 
 
 def served(number, dtype, plain=False):
     """The kernels that the planner may choose on a target, whatever has to be asked for."""
     return [
-        v for v in variants(problem(dtype), CLAMP, plain)
+        v
+        for v in variants(problem(dtype), CLAMP, plain)
         if not refusal(problem(dtype), KNOWN[number], v, EVERYTHING)
-    ]  # fmt: skip
+    ]
 
 
 def family(v):
@@ -83,10 +89,13 @@ def other_epilogues():
                 changes = {"bias alone": {"plain": True}, "any output": STORES}
                 for name, change in changes.items():
                     yield pytest.param(
-                        number, replace(v, **change), id=f"sm_{number} {v.name}, {name}",
-                        marks=pytest.mark.slow if dtype == "float32" or (place and change == STORES)
+                        number,
+                        replace(v, **change),
+                        id=f"sm_{number} {v.name}, {name}",
+                        marks=pytest.mark.slow
+                        if dtype == "float32" or (place and change == STORES)
                         else (),
-                    )  # fmt: skip
+                    )
 
 
 def other_families():
@@ -158,20 +167,31 @@ def test_kernel_links_without_spills(number, v):
 
 
 CHOICES = {
-    "gmem.load": [(2,), (4,)], "gmem.store": [(2,), (4,)],
+    "gmem.load": [(2,), (4,)],
+    "gmem.store": [(2,), (4,)],
     "gmem.to_float": [("float16",), ("bfloat16",), ("float32",)],
     "gmem.from_float": [("float16",), ("bfloat16",), ("float32",)],
-    "smem.load_quads": [(3, 256)], "smem.ldmatrix": [(2, 2048)], "smem.store_tiles": [(4, 144)],
-    "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)], "mma.multiply_tf32": [()],
-    "mma.multiply_float": [(1, 2)], "cp_async.wait": [(2,)], "mma.wgmma_wait": [(1,)],
+    "smem.load_quads": [(3, 256)],
+    "smem.ldmatrix": [(2, 2048)],
+    "smem.store_tiles": [(4, 144)],
+    "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)],
+    "mma.multiply_tf32": [()],
+    "mma.multiply_float": [(1, 2)],
+    "cp_async.wait": [(2,)],
+    "mma.wgmma_wait": [(1,)],
     "mma.wgmma_registers": [(d, n, 4) for d in ("bfloat16", "float16") for n in (64, 256)],
     "mma.wgmma_descriptors": [("bfloat16", n, 2) for n in (64, 128, 256)],
-    "warp.keep_registers": [(40,)], "warp.claim_registers": [(232,)],
+    "warp.keep_registers": [(40,)],
+    "warp.claim_registers": [(232,)],
     "tma.load_cluster": [
-        ("im2col",), ("im2col", True), ("im2col", False, 1), ("im2col::w",), ("im2col::w", True, 2),
+        ("im2col",),
+        ("im2col", True),
+        ("im2col", False, 1),
+        ("im2col::w",),
+        ("im2col::w", True, 2),
         ("im2col::w::128", False, 1),
     ],
-}  # fmt: skip
+}
 
 
 def hooks():

@@ -155,7 +155,7 @@ def test_wrong_arrays_for_a_plan_are_named_in_the_callers_layout(recorder):
 
 def test_memory_errors_reach_the_caller(recorder):
     recorder.failures["cuMemAlloc"] = recorder.CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with pytest.raises(DriverError, match="free device memory, or take a smaller batch"):
+    with pytest.raises(DriverError, match="free device memory, or use a smaller batch"):
         conv2d(np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 3, 3), np.float32), device="cuda")
 
 

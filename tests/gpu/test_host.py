@@ -20,9 +20,7 @@ from implicit_conv.problem import GPU_DTYPES, Problem
 
 def problem(**changes):
     options = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC", **changes}
-    return Problem.parse(
-        (2, 8, 8, 64), (64, 3, 3, 64), "float16", dtypes=GPU_DTYPES, **options
-    )  # fmt: skip
+    return Problem.parse((2, 8, 8, 64), (64, 3, 3, 64), "float16", dtypes=GPU_DTYPES, **options)
 
 
 def plan(*arguments, **options):
@@ -34,9 +32,10 @@ def plan(*arguments, **options):
 def arrays(device_array):
     """x, w and y of `problem`."""
     return (
-        device_array(4096, (2, 8, 8, 64)), device_array(1 << 16, (64, 3, 3, 64)),
+        device_array(4096, (2, 8, 8, 64)),
+        device_array(1 << 16, (64, 3, 3, 64)),
         device_array(1 << 20, (2, 8, 8, 64)),
-    )  # fmt: skip
+    )
 
 
 def test_one_launch_no_allocation_maps_encoded_once(recorder, arrays):
@@ -141,8 +140,10 @@ def test_maps_become_driver_calls(recorder):
         assert len(encode(filter_map(problem(stride=2), v, 4096))) == 128
     names = {name for name, _ in recorder.calls}
     assert names == {
-        "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide",
-    }  # fmt: skip
+        "cuTensorMapEncodeTiled",
+        "cuTensorMapEncodeIm2col",
+        "cuTensorMapEncodeIm2colWide",
+    }
     box = recorder["cuTensorMapEncodeTiled"][0]
     assert [int(v) for v in box[3]] == [64, 9, 64]  # c, taps, k
     assert [int(v) for v in box[4]] == [128, 9 * 128]  # bytes from tap to tap, filter to filter
@@ -152,9 +153,16 @@ def test_maps_become_driver_calls(recorder):
 def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
     """Fastest axis first, W before H; corners, steps and swizzle of a lopsided convolution."""
     lopsided = Problem.parse(
-        (4, 5, 8, 40), (55, 3, 2, 40), "bfloat16", dtypes=GPU_DTYPES, stride=(3, 1),
-        dilation=(1, 3), padding=((1, 0), (3, 2)), layout="NHWC", weight_layout="KRSC",
-    )  # fmt: skip
+        (4, 5, 8, 40),
+        (55, 3, 2, 40),
+        "bfloat16",
+        dtypes=GPU_DTYPES,
+        stride=(3, 1),
+        dilation=(1, 3),
+        padding=((1, 0), (3, 2)),
+        layout="NHWC",
+        weight_layout="KRSC",
+    )
     v = Variant(mode, "tma", "mma", "bfloat16", 64, 32, 64, 2, 1)
     encode(activation_map(lopsided, v, 4096))
     ((name, arguments),) = recorder.calls
@@ -178,8 +186,11 @@ def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
 def test_device_is_asked_for_what_it_has(recorder):
     arch = driver.current_arch()
     assert (arch.target, arch.sms, arch.smem_bytes, arch.device) == (
-        "sm_90a", 132, 227 << 10, "recorded",
-    )  # fmt: skip
+        "sm_90a",
+        132,
+        227 << 10,
+        "recorded",
+    )
 
 
 def test_a_later_gpu_is_planned_for_as_the_nearest_known(recorder):
@@ -211,9 +222,11 @@ def fake_bindings(monkeypatch, version, status="CUDA_SUCCESS"):
     result = SimpleNamespace(CUDA_SUCCESS=SimpleNamespace(name="CUDA_SUCCESS"))
     answer = result.CUDA_SUCCESS if status == "CUDA_SUCCESS" else SimpleNamespace(name=status)
     module = SimpleNamespace(
-        CUresult=result, CUDA_VERSION=13040, cuInit=lambda flags: (answer,),
+        CUresult=result,
+        CUDA_VERSION=13040,
+        cuInit=lambda flags: (answer,),
         cuDriverGetVersion=lambda: (result.CUDA_SUCCESS, version),
-    )  # fmt: skip
+    )
     monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(bindings=module))
     monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=module))
     monkeypatch.setattr(driver, "bindings", driver.bindings.__wrapped__)
@@ -222,7 +235,7 @@ def fake_bindings(monkeypatch, version, status="CUDA_SUCCESS"):
 
 def test_an_old_driver_says_what_to_update(monkeypatch):
     fake_bindings(monkeypatch, 12080)
-    with pytest.raises(PlanError, match=r"for CUDA 12\.8.* for CUDA 13: update.*conv\[cu12\]"):
+    with pytest.raises(PlanError, match=r"for CUDA 12\.8.* for CUDA 13: update.*'\.\[cu12\]' in a"):
         driver.bindings()
 
 

@@ -19,9 +19,12 @@ LAYER = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}
 
 def layer(device, size=56, channels=64, dtype="bfloat16", batch=256, **changes):
     return plan_conv2d(
-        (batch, size, size, channels), (channels, 3, 3, channels), dtype,
-        device=device, **{**LAYER, **changes},
-    )  # fmt: skip
+        (batch, size, size, channels),
+        (channels, 3, 3, channels),
+        dtype,
+        device=device,
+        **{**LAYER, **changes},
+    )
 
 
 def layer_with(options, device):
@@ -32,9 +35,10 @@ def layer_with(options, device):
 def reason(made, **fields):
     """Why the candidate with these fields was refused."""
     found = [
-        c.reason for c in made.candidates
+        c.reason
+        for c in made.candidates
         if all(getattr(c.variant, name) == value for name, value in fields.items())
-    ]  # fmt: skip
+    ]
     assert found
     return found[0]
 
@@ -42,11 +46,16 @@ def reason(made, **fields):
 @pytest.mark.parametrize(
     ("device", "producer", "consumer"),
     [
-        ("sm_80", "cp_async", "mma"), ("sm_89", "cp_async", "mma"), ("sm_90", "tma", "wgmma"),
-        ("sm_90a", "tma", "wgmma"), ("sm_100", "tma", "mma"), ("sm_103", "tma", "mma"),
-        ("sm_120", "tma", "mma"), ("sm_121", "tma", "mma"),
+        ("sm_80", "cp_async", "mma"),
+        ("sm_89", "cp_async", "mma"),
+        ("sm_90", "tma", "wgmma"),
+        ("sm_90a", "tma", "wgmma"),
+        ("sm_100", "tma", "mma"),
+        ("sm_103", "tma", "mma"),
+        ("sm_120", "tma", "mma"),
+        ("sm_121", "tma", "mma"),
     ],
-)  # fmt: skip
+)
 def test_each_generation_has_its_kernel(device, producer, consumer):
     v = layer(device, channels=256).variant
     assert (v.producer, v.consumer) == (producer, consumer)
@@ -93,9 +102,9 @@ def test_channels_first_memory_is_supported_and_said_to_be_slower():
 
 
 def test_a_plan_is_for_channels_last_memory_whatever_axes_are_called():
-    last, first = layer("sm_90"), plan_conv2d(
-        (256, 64, 56, 56), (64, 64, 3, 3), "bfloat16", padding=1, device="sm_90"
-    )  # fmt: skip
+    last = layer("sm_90")
+    shapes = (256, 64, 56, 56), (64, 64, 3, 3)
+    first = plan_conv2d(*shapes, "bfloat16", padding=1, device="sm_90")
     assert first.variant == last.variant and first.choice.view == last.choice.view
     assert first.problem.layout == "NCHW"
     assert "memory is channels-last" in first.explain()
@@ -105,9 +114,15 @@ def test_a_plan_is_for_channels_last_memory_whatever_axes_are_called():
 def test_explain_shows_the_choice_and_the_others():
     text = layer("sm_100").explain()
     for words in (
-        "sm_100a (B200: 148 multiprocessors)", "a k-block has", "junk", "shared", "refused",
-        "not yet run on hardware", "needs sm_90a and no other", "slots",
-    ):  # fmt: skip
+        "sm_100a (B200: 148 multiprocessors)",
+        "a k-block has",
+        "junk",
+        "shared",
+        "refused",
+        "not yet run on hardware",
+        "needs sm_90a and no other",
+        "slots",
+    ):
         assert words in text
 
 
@@ -186,7 +201,7 @@ def test_devices_and_dtypes_that_are_not_supported():
         gpu_arch("sm_75")
     with pytest.raises(PlanError, match=r"device 'tpu' is none of None, 'cpu', .* one of sm_80"):
         layer("tpu")
-    with pytest.raises(PlanError, match="device 'tpu' is no target; name one of sm_80"):
+    with pytest.raises(PlanError, match="device 'tpu' is not a target; name one of sm_80"):
         gpu_arch("tpu")
     with pytest.raises(DTypeError, match=r"dtype int8 is not (served|supported)"):
         layer("sm_90", dtype="int8")

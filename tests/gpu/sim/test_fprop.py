@@ -61,9 +61,17 @@ def test_problems_span_what_they_should(name):
             seen.add(f"{g.phases_w} phases")
             seen.add("skipped rows" if schedule.load_rows(g, 1, 0)[0] else "")
     wanted = {
-        "rings turn", "stride 1", "stride 2", "stride 3", "dilation", "padding", "C tail", "K tail",
-        "images in a tile", "row wrap",
-    }  # fmt: skip
+        "rings turn",
+        "stride 1",
+        "stride 2",
+        "stride 3",
+        "dilation",
+        "padding",
+        "C tail",
+        "K tail",
+        "images in a tile",
+        "row wrap",
+    }
     if "w" in name.split("-"):
         wanted |= {"junk slots", "1 phases", "2 phases", "3 phases", "skipped rows"}
     if len(FAMILIES[name].groups) > 1:

@@ -19,9 +19,14 @@ CASE = Case(
     N=2, C=48, K=40, size=(5, 7), padding=((1, 1), (1, 1)), layout="NHWC", weight_layout="KRSC"
 )
 FACTORIES = (
-    fprop.make_fprop, fprop.make_consumer, consumer.make_multiply, producer.make_producer,
-    producer.make_tensor_producer, producer.make_thread_producer, producer.make_load_activation,
-)  # fmt: skip
+    fprop.make_fprop,
+    fprop.make_consumer,
+    consumer.make_multiply,
+    producer.make_producer,
+    producer.make_tensor_producer,
+    producer.make_thread_producer,
+    producer.make_load_activation,
+)
 
 
 @pytest.fixture(autouse=True)

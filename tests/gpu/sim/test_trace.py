@@ -57,8 +57,14 @@ def test_plan_agrees_with_the_lowering(name, seed):
     _, plan = example(name, seed)
     v, n_tiles = plan.variant, plan.tiles[2]
     mode = "w" if v.wide else "im2col"
-    lowering = maps_for(plan.problem, mode, tile_m=v.tile_m, channels=v.tile_c, dtype="uint16",
-                        swizzle={64: "64B", 128: "128B"}[v.row_bytes])  # fmt: skip
+    lowering = maps_for(
+        plan.problem,
+        mode,
+        tile_m=v.tile_m,
+        channels=v.tile_c,
+        dtype="uint16",
+        swizzle={64: "64B", 128: "128B"}[v.row_bytes],
+    )
     assert lowering.tiles == plan.tiles[1]
     assert plan.geometry == gpu_geometry(plan.problem, v)
     for tile in range(lowering.tiles):
