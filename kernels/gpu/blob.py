@@ -156,9 +156,11 @@ def _unpack():
     fields = [
         types.NamedUniTuple(element, len(kind._fields), kind)
         for element, kind in (
-            (types.int64, Call), (types.int32, Geometry), (types.float32, Limits),
+            (types.int64, Call),
+            (types.int32, Geometry),
+            (types.float32, Limits),
         )
-    ]  # fmt: skip
+    ]
     returns = types.NamedTuple([types.uint64, types.uint64, *fields], Params)
 
     @intrinsic

@@ -94,8 +94,13 @@ def compile_kernel(function, signature, cc, threads):
     # Nobody else compiles while Numba takes `cc` for the device's; this thread may hold the lock.
     with global_compiler_lock, offline(cc):
         ltoir, _ = cuda.compile(
-            function, signature, cc=cc, output="ltoir", device=False, abi="numba",
+            function,
+            signature,
+            cc=cc,
+            output="ltoir",
+            device=False,
+            abi="numba",
             launch_bounds=(threads, 1),
-        )  # fmt: skip
+        )
     cubin, log = link(ltoir, cc)
     return Kernel(cubin, re.search(rb"\.text\.([\w$]+)", cubin)[1].decode(), log)

@@ -172,7 +172,7 @@ def need_numba_cuda():
     """numba.cuda of the numba-cuda package; an older one is part of Numba itself and lacks much."""
     if importlib.util.find_spec("numba_cuda") is None:
         raise ImportError(
-            "GPU kernels need numba-cuda: pip install 'implicit-conv[cu13]' (or [cu12])"
+            "GPU kernels need numba-cuda: run pip install '.[cu13]' (or '.[cu12]') in a checkout"
         )
     from numba import cuda
 

@@ -1,8 +1,8 @@
-"""Tables of an im2col::w stage: where each filter tap reads, and how each phase buffer is loaded.
+"""View tables of an im2col::w stage: offsets of filter taps, loads of phase buffers.
 
-The schedule's formulas divide, which a GPU does by a subroutine; a table in shared memory, written
-once a block, keeps that out of the loops. Entries are 16 bytes: first a tap's byte offset, then,
-for each phase buffer, its halo, w_offset and byte offset in a stage.
+The formulas of the schedule divide, for which a GPU calls a subroutine. Tables in shared memory,
+written once per block, keep divisions out of the loops. The first table has the byte offset of each
+tap; the second has the halo, w_offset and byte offset in a stage of each phase buffer.
 """
 
 from implicit_conv.kernels import schedule as plain_schedule
@@ -15,7 +15,7 @@ schedule = device_module(plain_schedule)
 
 @device
 def write(g, call, table, row_bytes):
-    """Write the tables of one block; by one warp, before the block meets."""
+    """Write the tables of a block, by one warp and before the block synchronises."""
     for s in range(g.S):
         buffer, shift = schedule.tap_view(g, 1, s)
         at = buffer * call.a_buffer + shift * row_bytes

@@ -7,7 +7,6 @@ from implicit_conv.kernels.sim.machine import LANES, current
 from implicit_conv.kernels.sim.number import from_bits
 from implicit_conv.kernels.walk import swizzle
 
-GROUP, MEMBER = LANES // 4, LANES % 4  # a fragment's row, and its pair of columns
 SWIZZLE_MASK = {0: 0, 1: 7, 2: 3, 3: 1}  # by the descriptor's mode
 SPAN = {1: 128, 2: 64, 3: 32}
 
