@@ -18,8 +18,8 @@ from implicit_conv.gpu.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.maps import activation_map
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu.ptx import requirement, supports
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS, Problem
 from implicit_conv.schedule import geometry

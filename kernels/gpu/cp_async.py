@@ -1,6 +1,7 @@
 """Hooks: asynchronous copies of 16 bytes per thread from addresses that the kernel computes."""
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 
 @instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", "rlr")

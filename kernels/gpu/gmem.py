@@ -4,7 +4,8 @@ Elements are passed as their bits. Where the predicate is 0, a load returns zero
 nothing.
 """
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 PREDICATE = "{ .reg .pred p; setp.ne.b32 p, $%d, 0; "
 

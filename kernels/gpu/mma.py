@@ -5,7 +5,8 @@ lane l is in row ``l / 4 + 8 * (j / 2)`` and column ``2 * (l % 4) + j % 2`` of t
 of wgmma holds 16 of the 64 rows in the same layout (PTX ISA 9.7.14 and 9.7.15).
 """
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 SHORT = {"bfloat16": "bf16", "float16": "f16"}
 

@@ -1,6 +1,7 @@
 """Hooks: loads and stores of shared memory through the generic proxy, by address."""
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 
 @instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "rrrrr")

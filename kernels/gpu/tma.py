@@ -5,7 +5,8 @@ tensor map. One lane issues it (`warp.elect`). Sections: PTX ISA 9.7.9.25.5 (cop
 and modes).
 """
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 LOAD = "cp.async.bulk.tensor.%dd.shared::%s.global%s.mbarrier::complete_tx::bytes%s "
 

@@ -1,6 +1,7 @@
 """Hooks: a thread's place, and synchronisation of a warp, a warpgroup or a block."""
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 
 @instruction("mov.u32 $0, %laneid;", results="r", memory=False)

@@ -1,4 +1,4 @@
-"""Twins of kernels/gpu/cp_async.py: copies stay under way until the warp ties them to a barrier."""
+"""Twins of kernels/gpu/cp_async.py: copies are pending until the warp ties them to a barrier."""
 
 import functools
 
@@ -35,9 +35,9 @@ def _deliver(block, copies, barrier):
 
 
 def commit():
-    """Groups without barriers are not used by these kernels, and not modelled."""
+    """Groups are not simulated: the kernels use barriers instead."""
     raise SimulationError(
-        "cp.async groups are not modelled: tie copies to a barrier by cp_async.arrive"
+        "cp.async groups are not simulated: tie copies to a barrier by cp_async.arrive"
     )
 
 

@@ -18,7 +18,14 @@ from implicit_conv.gpu.verify import evidence
 from implicit_conv.gpu.verify.assembly import assemble, sass, tool
 from implicit_conv.gpu.verify.families import family_name
 from implicit_conv.kernels.activation import CLAMP, HARDSWISH
-from implicit_conv.kernels.gpu import ptx
+from implicit_conv.kernels.gpu import ptx, targets
+from implicit_conv.kernels.gpu.intrinsic import (
+    Asm,
+    TargetError,
+    make_intrinsic,
+    numba_type,
+    signature_of,
+)
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 from perf import gates, gpu_gates
@@ -108,7 +115,7 @@ def other_families():
 def test_every_row_of_the_evidence_is_linked():
     """Without the slow ones, too: no kernel and target that is called assembled is left out."""
     quick = {
-        (family_name(v), ptx.target_name(KNOWN[number].cc))
+        (family_name(v), targets.target_name(KNOWN[number].cc))
         for number, v in (case.values for case in kernels() if not case.marks)
     }
     assert quick == {(row[0], row[4]) for row in evidence.ladder()}
@@ -203,13 +210,13 @@ def hooks():
 def kernel_of(name, choices):
     """A kernel that calls the hook once, with arguments of its own and the results used."""
     names, asm = ptx.HOOKS[name].assembly(*choices)
-    hook = ptx._intrinsic(name, ptx.signature_of(names), asm)
-    sink = ptx._intrinsic("sink", ptx.signature_of("value"), ptx.Asm("", asm.results))
+    hook = make_intrinsic(name, signature_of(names), asm)
+    sink = make_intrinsic("sink", signature_of("value"), Asm("", asm.results))
     call = f"hook({', '.join(names.split())})"
     scope = {"hook": hook, "sink": sink}
     body = f"sink({call})" if asm.results else call
     exec(f"def kernel({', '.join(names.split())}):\n    {body}", scope)
-    return scope["kernel"], [ptx._numba_type(spec) for spec in asm.operands], asm.target
+    return scope["kernel"], [numba_type(spec) for spec in asm.operands], asm.target
 
 
 def to_ptx(kernel, operands, cc):
@@ -272,10 +279,10 @@ def test_every_hook_assembles_where_it_exists(number):
     for name, choices in hooks():
         kernel, operands, target = kernel_of(name, choices)
         cc = KNOWN[number].cc
-        if ptx.supports(target, cc):
-            assemble(to_ptx(kernel, operands, cc), ptx.target_name(cc))
+        if targets.supports(target, cc):
+            assemble(to_ptx(kernel, operands, cc), targets.target_name(cc))
             continue
-        with pytest.raises(ptx.TargetError, match=f"{name} needs .* compiled for sm_{number}"):
+        with pytest.raises(TargetError, match=f"{name} needs .* compiled for sm_{number}"):
             to_ptx(kernel, operands, cc)
 
 
@@ -289,7 +296,7 @@ def test_hook_targets_are_the_least():
         cc = KNOWN[earlier[asm.target]].cc
         kernel, operands, _ = kernel_of_any_target(name, choices)
         with pytest.raises(RuntimeError, match="ptxas failed"):
-            assemble(to_ptx(kernel, operands, cc), ptx.target_name(cc))
+            assemble(to_ptx(kernel, operands, cc), targets.target_name(cc))
 
 
 def kernel_of_any_target(name, choices):

@@ -7,7 +7,7 @@ from implicit_conv import plan_conv2d
 from implicit_conv.gpu.verify import evidence
 from implicit_conv.gpu.verify.evidence import NOT_RUN, ladder, markdown, summary
 from implicit_conv.gpu.verify.families import FAMILIES, family_name
-from implicit_conv.kernels.gpu.ptx import TARGETS
+from implicit_conv.kernels.gpu.targets import TARGETS
 from implicit_conv.tools.cli import main
 
 ROOT = Path(__file__).parents[2]

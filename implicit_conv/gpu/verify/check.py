@@ -42,7 +42,8 @@ from implicit_conv.gpu.verify.testing import (
     problem_of,
     stored,
 )
-from implicit_conv.kernels.gpu.ptx import need_numba_cuda, requirement, supports
+from implicit_conv.kernels.gpu.intrinsic import need_numba_cuda
+from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.testing import Case, error_units, to_nchw
 
 Array = NDArray[Any]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.verify.families import FAMILIES, Family, family_name
-from implicit_conv.kernels.gpu.ptx import supports, target_name
+from implicit_conv.kernels.gpu.targets import supports, target_name
 from implicit_conv.kernels.gpu.variant import Variant
 
 # One target of each generation; sm_86, 89, 103 and 121 run the code of the one before.
