@@ -1,7 +1,7 @@
-"""A driver that records what it is asked and computes in the kernel's place, from its params blob.
+"""A driver that records its calls, and computes what a launch would from the params blob.
 
-Structures and enumerations are those of cuda.bindings; nothing here shows that a driver accepts
-them.
+Structures and enumerations are those of cuda.bindings; these tests cannot show that a driver
+accepts them.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ PARTS = ((Call, np.int64), (Geometry, np.int32), (Limits, np.float32))
 
 
 class Device:
-    """A device array: an address and the interface; it remembers nothing else."""
+    """A device array: an address and the interface, without memory."""
 
     def __init__(self, address, shape, dtype=np.float16, strides=None, stream=STREAM):
         self.__cuda_array_interface__ = {
@@ -40,7 +40,7 @@ class Device:
 class Recorder:
     """cuda.bindings.driver whose functions are recorded and succeed.
 
-    Two devices are there, 0 the current one. A launch convolves arrays that lie in memory which was
+    There are two devices, of which 0 is current. A launch convolves arrays in memory that was
     allocated here.
     """
 
@@ -71,7 +71,7 @@ class Recorder:
         return lambda *_: encoded if name.startswith("cuTensorMapEncode") else 0
 
     def __getitem__(self, prefix):
-        """Arguments of the calls whose names begin so."""
+        """Arguments of the calls whose names begin with `prefix`."""
         return [arguments for name, arguments in self.calls if name.startswith(prefix)]
 
     def launched(self):
@@ -104,7 +104,7 @@ class Recorder:
             self.convolve(dtype)
 
     def convolve(self, dtype):
-        """What a kernel without residual and activation writes to y, by the oracle."""
+        """Write to y what a kernel without residual and activation would, by the oracle."""
         call, g, *_ = self.launched()
         channels, filters = g.groups * g.C, g.groups * g.K
         x = self.array(
@@ -179,7 +179,7 @@ def device_array():
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """The driver replaced, and with it the compiler, which other tests run."""
+    """Replace the driver, and the compiler, which other tests run."""
     reason = "needs numba-cuda and cuda-bindings: pip install '.[cu13]' in a checkout"
     real = pytest.importorskip("cuda.bindings.driver", reason=reason, exc_type=ImportError)
     if importlib.util.find_spec("numba_cuda") is None:

@@ -1,4 +1,4 @@
-"""Arrays of other libraries are read where they lie: interface, DLPack, device, stream."""
+"""Arrays of other libraries are read in place: interface, DLPack, device, stream."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from implicit_conv.gpu.arrays import _from_torch, current_stream, is_device_arra
 
 
 class DLPack:
-    """A numpy array that says it lies on a GPU."""
+    """A numpy array that claims to be on a GPU."""
 
     def __init__(self, array, device=(2, 0)):
         self.array, self.device = array, device
@@ -24,7 +24,7 @@ class DLPack:
 
 
 class Gradient(DLPack):
-    """As torch has it: neither interface can be asked for."""
+    """As a tensor of torch that requires gradients: reading its interface raises."""
 
     requires_grad = True
 

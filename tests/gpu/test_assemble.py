@@ -1,6 +1,6 @@
-"""Every kernel on every target: compiled, linked, free of spills, made of the instructions meant.
+"""Every kernel on every target compiles and links, without spills, to the intended instructions.
 
-No GPU is needed, but the compilers are; without them these tests say so and are skipped.
+No GPU is needed, but the compilers are; without them the tests are skipped.
 """
 
 import importlib
@@ -37,7 +37,8 @@ if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
 REGISTER_LIMIT = 65536
 STORES = {"packed": False}
-DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")  # signed compared with unsigned, say: slow on most GPUs
+# Slow on most GPUs; a comparison of signed with unsigned integers would cause them, for example.
+DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
 
 def problem(dtype):
@@ -52,8 +53,8 @@ def problem(dtype):
     )
 
 
-def served(number, dtype, plain=False):
-    """The kernels that the planner may choose on a target, whatever has to be asked for."""
+def plannable(number, dtype, plain=False):
+    """The kernels that the planner may choose on a target, opt-in kernels included."""
     return [
         v
         for v in variants(problem(dtype), CLAMP, plain)
@@ -66,15 +67,15 @@ def family(v):
 
 
 def kernels():
-    """(target, variant): all that a planner may choose.
+    """(target, variant) of every kernel that the planner may choose.
 
-    Quick are the largest and the smallest tile of each family; of float16, which differs from
-    bfloat16 by a suffix, the largest.
+    All are slow but the largest and the smallest tile of each family. float16 differs from bfloat16
+    by a suffix, so only its largest tiles are quick.
     """
     made = []
     for number in evidence.GENERATIONS:
         for dtype in GPU_DTYPES:
-            able = served(number, dtype)
+            able = plannable(number, dtype)
             largest = {family(v): v for v in reversed(able)}
             smallest = {family(v): v for v in able if dtype != "float16"}
             for v in able:
@@ -87,11 +88,11 @@ def kernels():
 def other_epilogues():
     """The first tile of each family with the bias alone, and with stores element by element.
 
-    Stores are the same code in every family: a quick run has them once a target.
+    The stores are the same code in every family, so a quick run has them once per target.
     """
     for number in evidence.GENERATIONS:
         for dtype in ("bfloat16", "float32"):
-            first = {family(v): v for v in reversed(served(number, dtype))}
+            first = {family(v): v for v in reversed(plannable(number, dtype))}
             for place, v in enumerate(first.values()):
                 changes = {"bias alone": {"plain": True}, "any output": STORES}
                 for name, change in changes.items():
@@ -106,14 +107,14 @@ def other_epilogues():
 
 
 def other_families():
-    """What only tests ask for: plain im2col with A from registers."""
-    for v in served(90, "bfloat16"):
+    """The family that only tests use: plain im2col with A in registers."""
+    for v in plannable(90, "bfloat16"):
         if family_name(v) == "tma-wgmma":
             yield pytest.param(90, replace(v, descriptors=False), id=f"sm_90 {v.name}, registers")
 
 
 def test_every_row_of_the_evidence_is_linked():
-    """Without the slow ones, too: no kernel and target that is called assembled is left out."""
+    """Without the slow cases too, every family and target of the table of evidence is linked."""
     quick = {
         (family_name(v), targets.target_name(KNOWN[number].cc))
         for number, v in (case.values for case in kernels() if not case.marks)
@@ -143,7 +144,7 @@ GATED = {(v, cc): name for name, v, cc in gpu_gates.kernels()}
 
 
 def test_gates_are_for_these_compilers():
-    """Else what is linked here is not held to the committed counts."""
+    """Otherwise the kernels linked here would not be compared with the committed counts."""
     if gpu_gates.compiler() != GATES["gpu compiler"]:
         pytest.skip(f"counted for {GATES['gpu compiler']}, this is {gpu_gates.compiler()}")
     linked = {(v, KNOWN[number].cc) for number, v in (c.values for c in kernels() if not c.marks)}
@@ -164,7 +165,7 @@ def test_kernel_links_without_spills(number, v):
     assert not {name.split(".")[0] for name in found} & {"LDL", "STL"}
     assert not [name for name in found if "F64" in name or name.startswith(DOUBLE)]
     if "USETMAXREG" in expected_sass(v):
-        assert kernel.registers == LAUNCH_REGISTERS  # the pool from which consumers claim theirs
+        assert kernel.registers == LAUNCH_REGISTERS  # the pool of setmaxnreg
     assert found.count("ELECT") == (v.producer == "tma")  # once, not around every tensor copy
     name = GATED.get((v, KNOWN[number].cc))
     if name and gpu_gates.compiler() == GATES["gpu compiler"]:
@@ -208,7 +209,7 @@ def hooks():
 
 
 def kernel_of(name, choices):
-    """A kernel that calls the hook once, with arguments of its own and the results used."""
+    """A kernel that calls the hook once with its arguments and uses the results."""
     names, asm = ptx.HOOKS[name].assembly(*choices)
     hook = make_intrinsic(name, signature_of(names), asm)
     sink = make_intrinsic("sink", signature_of("value"), Asm("", asm.results))
@@ -241,7 +242,7 @@ def test_every_activation_links(kind):
 
 
 def test_targets_in_any_order():
-    """A device function is not kept from one target to the next: waits are each target's own."""
+    """Device functions are compiled again for each target, which shows in their waits."""
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.fprop import make_fprop
@@ -255,7 +256,7 @@ def test_targets_in_any_order():
 
 @pytest.mark.parametrize("number", evidence.GENERATIONS)
 def test_blob_is_the_kernels_one_argument(number):
-    """By value, 64-byte aligned for the tensor maps, as long as what the host packs."""
+    """It is passed by value, aligned to 64 bytes for the tensor maps, and as long as the host's."""
     from implicit_conv.kernels.gpu import blob
     from implicit_conv.kernels.gpu.call import Call, Limits
     from implicit_conv.kernels.gpu.compile import offline
@@ -275,7 +276,7 @@ def test_blob_is_the_kernels_one_argument(number):
 
 @pytest.mark.parametrize("number", evidence.GENERATIONS)
 def test_every_hook_assembles_where_it_exists(number):
-    """By the assembler's own program, and refused by a sentence everywhere else."""
+    """ptxas assembles it; on all other targets the compiler refuses it with a message."""
     for name, choices in hooks():
         kernel, operands, target = kernel_of(name, choices)
         cc = KNOWN[number].cc
@@ -287,7 +288,7 @@ def test_every_hook_assembles_where_it_exists(number):
 
 
 def test_hook_targets_are_the_least():
-    """What is said to need a later target is refused by the assembler on the one before."""
+    """ptxas refuses a hook on the target before the one that it is documented to need."""
     earlier = {"sm_90": 80, "sm_90a+": 80, "sm_100": 90, "sm_90a": 100, "sm_100a": 120}
     for name, choices in hooks():
         _, asm = ptx.HOOKS[name].assembly(*choices)
@@ -300,7 +301,7 @@ def test_hook_targets_are_the_least():
 
 
 def kernel_of_any_target(name, choices):
-    """As kernel_of, without our own check of the target."""
+    """The kernel of `kernel_of` without our check of the target."""
     names, asm = ptx.HOOKS[name].assembly(*choices)
     before = ptx.HOOKS[name]
     ptx.HOOKS[name] = ptx.Hook(before.function, lambda *_: (names, asm._replace(target="sm_80")))

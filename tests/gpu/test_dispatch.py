@@ -1,4 +1,4 @@
-"""Where arrays are computed: by what they are, by device=, by settings; over a recorded driver."""
+"""Where arrays are computed: by their memory, by device=, by settings; on a recorded driver."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from implicit_conv.testing import Case
 
 
 def test_memory_order_decides_not_the_names_of_axes(recorder, device_array):
-    """An N, C, H, W view of channels-last memory takes the copies of 16 bytes."""
+    """An N, C, H, W view of channels-last memory is loaded by copies of 16 bytes."""
     x = device_array(4096, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
     w = device_array(1 << 17, (64, 64, 3, 3), np.float16, (1152, 2, 384, 128))
     y = device_array(1 << 20, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
@@ -45,7 +45,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_numpy_arrays_are_sent_rearranged_and_fetched(recorder, name):
-    """The recorded driver convolves what lies where the params blob says it lies."""
+    """The recorded driver convolves the arrays at the addresses in the params blob."""
     case = CASES[name]
     x, w = case.inputs(0, integers=True)
     given, bias = case.arrange(x, w), np.arange(case.K * case.groups, dtype=np.float32)
@@ -110,7 +110,7 @@ def test_arrays_that_do_not_lie_together_are_refused(recorder, device_array):
 
 
 class Elsewhere:
-    """A device array of GPU 1, as torch's: it tells by DLPack."""
+    """A device array that names GPU 1 through DLPack, as a tensor of torch does."""
 
     def __init__(self, array):
         self.__cuda_array_interface__ = array.__cuda_array_interface__

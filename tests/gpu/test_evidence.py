@@ -1,4 +1,4 @@
-"""The table of evidence is the one in the documentation, and names every kernel family."""
+"""The documentation has the current table of evidence, which names every kernel family."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The host side of a launch, over a driver that records what it is asked (conftest.py)."""
+"""The host side of a launch, on a driver that records its calls (conftest.py)."""
 
 from types import SimpleNamespace
 
@@ -87,7 +87,7 @@ def test_each_launch_is_on_the_stream_of_its_arrays(recorder, device_array, arra
 
 
 def test_shared_memory_is_allowed_for_before_the_first_launch(recorder, arrays):
-    """More than 48 KB of dynamic shared memory has to be asked for, once a kernel and device."""
+    """More than 48 KB of dynamic shared memory must be requested once per kernel and device."""
     made = plan(problem(), driver.current_arch())
     made(*arrays[:2], out=arrays[2])
     ((name, size, _, device),) = recorder["cuKernelSetAttribute"]
@@ -114,7 +114,7 @@ def test_arrays_a_map_cannot_hold_take_slower_kernels(
 
 
 def test_epilogue_follows_the_arrays_and_loads_stay(recorder, device_array, arrays):
-    """A residual, or an output that 16-byte stores cannot write: another epilogue alone."""
+    """A residual, or an output that 16-byte stores cannot write, changes only the epilogue."""
     made = plan(problem(), gpu_arch("sm_90"))
     x, w, y = arrays
     odd = device_array((1 << 20) + 2, (2, 8, 8, 64))
@@ -151,7 +151,7 @@ def test_maps_become_driver_calls(recorder):
 
 @pytest.mark.parametrize("mode", ["im2col", "w"])
 def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
-    """Fastest axis first, W before H; corners, steps and swizzle of a lopsided convolution."""
+    """Axes are fastest first, W before H, which differ in size, stride, dilation and padding."""
     lopsided = Problem.parse(
         (4, 5, 8, 40),
         (55, 3, 2, 40),
@@ -176,7 +176,7 @@ def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
         assert [int(value) for value in rest[4]] == [1, 1, 3, 1]
     else:
         assert name == "cuTensorMapEncodeIm2colWide"
-        # Q is 10, but with 10 slots pixel 7 would be the next row's first: 11, of w = -3 .. 7.
+        # Q is 10, but with 10 slots pixel 7 would begin the next row. So 11 slots: w = -3 .. 7.
         assert rest[:4] == [-3, 0, 32, 64]
         assert [int(value) for value in rest[4]] == [1, 1, 1, 1]
         assert rest[6].name == "CU_TENSOR_MAP_IM2COL_WIDE_MODE_W"
@@ -282,7 +282,7 @@ def test_hardware_checks_reach_a_verdict(recorder, monkeypatch, command, failure
 
 
 def test_a_check_says_what_is_missing(monkeypatch, capsys):
-    """And is told apart from one that fails."""
+    """Its exit status differs from that of a failure."""
     fake_bindings(monkeypatch, 12080)
     assert check.main(["layers"]) == 2
     assert "cannot run: the CUDA driver is for CUDA 12.8" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Plans for GPUs that are not at hand: choices, refusals, and what explain() says."""
+"""Plans for GPUs that this machine lacks: choices, refusals, and the text of explain()."""
 
 from dataclasses import replace
 
@@ -28,12 +28,12 @@ def layer(device, size=56, channels=64, dtype="bfloat16", batch=256, **changes):
 
 
 def layer_with(options, device):
-    """The same layer, with what has to be asked for."""
+    """The choice for the same layer with opt-in kernels."""
     return choose(layer(device).problem, gpu_arch(device), options=options)
 
 
 def reason(made, **fields):
-    """Why the candidate with these fields was refused."""
+    """The reason of the first candidate with these fields; empty if it was not refused."""
     found = [
         c.reason
         for c in made.candidates
@@ -62,7 +62,7 @@ def test_each_generation_has_its_kernel(device, producer, consumer):
 
 
 def test_wide_rows_take_im2col_w_and_small_images_do_not():
-    """Traffic falls by the taps of a row; at 7 pixels the slots that are dropped cost more."""
+    """im2col::w loads a row once for all its taps; at 7 pixels its junk slots cost more."""
     assert layer("sm_100", size=112).variant.mode == "w"
     assert layer("sm_100", size=7, channels=512).variant.mode == "im2col"
 
@@ -141,7 +141,7 @@ def test_demands_that_a_gpu_cannot_meet_are_refused():
 
 
 def test_strict_keeps_one_order_of_sums():
-    """gemm_k by tap and channel block in steps of 16, whatever batch, tile or loader."""
+    """Sums run over taps, channel blocks and steps of 16, for every batch size, tile and loader."""
     for device in ("sm_80", "sm_90", "sm_120"):
         for batch in (1, 64):
             v = layer(device, batch=batch, precision="strict").variant
@@ -189,7 +189,7 @@ def test_layout_regions_do_not_overlap():
     made = layer("sm_100", stride=2)
     layout = shared_layout(v, gpu_geometry(made.problem, v), 227 << 10)
     assert layout.a_stage == 2 * layout.a_buffer  # stride 2: two phase buffers
-    assert layout.a_load == (129 + 128) * 128  # of 1 and 0 halo rows
+    assert layout.a_load == (129 + 128) * 128  # rows of the two buffers, with 1 and 0 halo rows
     assert layout.b_at == layout.a_stages * layout.a_stage
     assert layout.staging_at == layout.b_at + layout.b_stages * layout.b_stage
     assert layout.rows_at <= layout.barriers_at < layout.total

@@ -24,7 +24,7 @@ STORES = (
 
 
 def apply(name, x):
-    """The activation, from its definition, in float64."""
+    """The activation by its definition, in float64."""
     if isinstance(name, tuple):
         if name[0] == "leaky_relu":
             return np.where(x < 0, name[1] * x, x)
@@ -76,7 +76,7 @@ def test_smooth_activations(activation):
 
 
 def test_float32_meets_its_bound():
-    """True float32: no product is rounded to fewer bits."""
+    """Products are not rounded to fewer bits than float32 has."""
     v = FAMILIES["fma"].variants[0]
     case = Case(**{**CASE.__dict__, "layout": "NHWC", "weight_layout": "KRSC"})
     x, w = case.inputs(2)

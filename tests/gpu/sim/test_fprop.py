@@ -1,4 +1,4 @@
-"""Every kernel family in the simulator against the float64 oracle, equal to the bit on integers."""
+"""Every kernel family in the simulator equals the float64 oracle bit for bit on integer data."""
 
 import functools
 
@@ -17,7 +17,7 @@ BLOCKS = 2
 
 @functools.cache
 def problems(name):
-    """(case, plan) of a family's problems, made once."""
+    """(case, plan) of the problems of a family; cached."""
     return list(family_problems(FAMILIES[name], PROBLEMS, seed=len(name)))
 
 
@@ -40,7 +40,7 @@ def test_family_equals_oracle(name, number):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_problems_span_what_they_should(name):
-    """Two tiles along each GEMM axis always; each of the hard things in some of them."""
+    """Every problem has two tiles along each GEMM axis; each difficulty occurs in some problems."""
     seen = set()
     for case, plan in problems(name):
         v, g = plan.variant, plan.geometry
@@ -81,7 +81,7 @@ def test_problems_span_what_they_should(name):
 
 @pytest.mark.parametrize("name", ["elements-mma", "fma"])
 def test_no_channels_sum_to_zero(name):
-    """The consumer waits for a k-block even then, so the producer fills one with zeros."""
+    """The consumer waits for one k-block even then, so the producer fills it with zeros."""
     family = FAMILIES[name]
     case = Case(N=1, C=0, K=40, size=(5, 9), layout="NHWC", weight_layout="KRSC")
     y, expected = run(case, plan_small(case, family, family.variants[-1]), 0)

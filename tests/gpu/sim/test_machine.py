@@ -1,4 +1,4 @@
-"""The simulator itself: hooks have twins, fragments are where PTX puts them, memory is guarded."""
+"""The simulator itself: hooks have twins, fragments have the layout of PTX, memory is guarded."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""The tiles that the planner chooses from, which the families' small ones stand for elsewhere."""
+"""The tiles that the planner considers; other tests use the small tiles of the families."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The tensor copies that a kernel issues are those that its plan lists, in the producer's order."""
+"""A kernel issues the tensor copies that its plan lists, in the same order."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def example(name, seed):
 
 
 def recorded_as(load, plan):
-    """A planned load as the copy that the recorder sees: coordinates and operands of its mode."""
+    """A planned load as the simulator records it: mode, coordinates and operands."""
     S = plan.geometry.S
     if load.operand == "w":
         k, r, s, c = load.coords
@@ -53,7 +53,7 @@ def test_kernel_issues_the_plan(name, seed):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["tma-mma", "tma-w-mma"])
 def test_plan_agrees_with_the_lowering(name, seed):
-    """The same loads and taps as implicit_conv.tma derives for the same problem, tile by tile."""
+    """Plan and implicit_conv.tma derive the same loads and taps for each tile."""
     _, plan = example(name, seed)
     v, n_tiles = plan.variant, plan.tiles[2]
     mode = "w" if v.wide else "im2col"
