@@ -1,7 +1,6 @@
 """Hooks: asynchronous copies of 16 bytes per thread from addresses that the kernel computes."""
 
-from implicit_conv.kernels.gpu.intrinsic import Asm
-from implicit_conv.kernels.gpu.ptx import instruction, instructions
+from implicit_conv.kernels.gpu.ptx import instruction
 
 
 @instruction("cp.async.cg.shared.global [$0], [$1], 16, $2;", "rlr")
@@ -20,20 +19,3 @@ def arrive(barrier):
 
     PTX ISA 9.7.13.15, PTX 7.0, sm_80.
     """
-
-
-@instruction("cp.async.commit_group;")
-def commit():
-    """``cp.async.commit_group``: all copies issued since the last commit form a group.
-
-    PTX ISA 9.7.9.25.3, PTX 7.0, sm_80.
-    """
-
-
-@instructions
-def wait(groups):
-    """``cp.async.wait_group``: wait until at most `groups` groups are pending.
-
-    PTX ISA 9.7.9.25.3, PTX 7.0, sm_80.
-    """
-    return "", Asm(f"cp.async.wait_group {groups};")

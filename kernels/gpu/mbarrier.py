@@ -17,14 +17,6 @@ def init(barrier, count, predicate):
     """
 
 
-@instruction("mbarrier.inval.shared::cta.b64 [$0];", "r")
-def inval(barrier):
-    """``mbarrier.inval``: free the barrier's memory for other uses.
-
-    PTX ISA 9.7.13.15, PTX 7.0, sm_80.
-    """
-
-
 @instruction("fence.mbarrier_init.release.cluster;", target="sm_90")
 def fence_init():
     """``fence.mbarrier_init``: make initialised barriers visible to tensor copies.

@@ -4,7 +4,6 @@ import functools
 
 import numpy as np
 
-from implicit_conv.kernels.sim.errors import SimulationError
 from implicit_conv.kernels.sim.machine import LANES, current
 
 
@@ -32,14 +31,3 @@ def _deliver(block, copies, barrier):
     for addresses, data in copies:
         block.smem.deliver(addresses, data, barrier.actor, barrier.filling)
     barrier.arrive(len(LANES))
-
-
-def commit():
-    """Groups are not simulated: the kernels use barriers instead."""
-    raise SimulationError(
-        "cp.async groups are not simulated: tie copies to a barrier by cp_async.arrive"
-    )
-
-
-def wait(groups):
-    return commit

@@ -20,10 +20,6 @@ def init(barrier, count, predicate):
     block.barriers[barrier] = Barrier(block, barrier, count, actor)
 
 
-def inval(barrier):
-    del current().block.barriers[barrier]
-
-
 def fence_init():
     """Nothing to do: initialised barriers are visible at once."""
 
