@@ -228,11 +228,12 @@ def plan_conv2d(
                 tuple(x_shape), tuple(w_shape), cpu_engine.dtype_key(dtype), options,
                 *choices[:-1], settings.num_threads, settings.subnormals,
             )  # fmt: skip
-        from implicit_conv.gpu.api import Demands
-        from implicit_conv.gpu.api import plan_conv2d as gpu_plan
+        from implicit_conv.gpu.candidate import Request as GpuRequest
+        from implicit_conv.gpu.engine import plan as gpu_plan
 
-        demands = Demands(*choices[:-1])
-        return Plan(gpu_plan(tuple(x_shape), tuple(w_shape), dtype, options, demands, choices[-1]))
+        request = GpuRequest(*choices[:-1])
+        shapes = tuple(x_shape), tuple(w_shape)
+        return Plan(gpu_plan(*shapes, dtype, options, request, choices[-1]))
     except TypeError:
         _check_shapes(x_shape=x_shape, w_shape=w_shape)
         _check_hashable(OPTIONS, options + choices)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.gpu.arrays import Operand, operand_of_capsule
 
 Array = NDArray[Any]
 CPU_DEVICE = 1  # of DLPack
@@ -79,7 +79,7 @@ def _from_dlpack(value: Any) -> Array:
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError):
-        array = operand_of_capsule(value, value.__dlpack__())
+        array = read_capsule(value, value.__dlpack__())
     if array.dtype != "bfloat16":
         raise DTypeError(f"numpy has no {array.dtype} for a {type(value).__name__}")
     return np.asarray(_Memory(array)).view(numpy_dtype("bfloat16"))
@@ -88,7 +88,7 @@ def _from_dlpack(value: Any) -> Array:
 class _Memory:
     """Memory of another library as numpy takes it: 16-bit integers in place of bfloat16."""
 
-    def __init__(self, array: Operand) -> None:
+    def __init__(self, array: ForeignArray) -> None:
         self._array = array  # keeps the memory alive
         self.__array_interface__ = {
             "version": 3, "typestr": "<u2", "shape": array.shape, "strides": array.strides,

@@ -155,7 +155,7 @@ def gpu_contenders(torch: Any, case: Case, x: Any, w: Any) -> tuple[dict[str, Ca
         "plan": lambda: plan(x, packed),
         "torch": lambda: torch_conv(torch, case, x, w),
     }
-    return contenders, plan.variant.name
+    return contenders, plan.engine.variant.name
 
 
 def torch_conv(torch: Any, case: Case, x: Any, w: Any) -> Any:

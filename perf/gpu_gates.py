@@ -12,9 +12,10 @@ from importlib.util import find_spec
 from typing import Any
 
 from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.candidates import variants
+from implicit_conv.gpu.planner import variants
 from implicit_conv.gpu.verify.assembly import sass, tool
-from implicit_conv.gpu.verify.evidence import KERNELS, kernel_name, targets
+from implicit_conv.gpu.verify.evidence import targets
+from implicit_conv.gpu.verify.families import FAMILIES, family_name
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
@@ -41,10 +42,10 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
     by_name: dict[str, Variant] = {}
     for dtype in ("bfloat16", "float32"):
         for v in variants(_problem(dtype), CLAMP, plain=False):
-            by_name.setdefault(kernel_name(v), v)
+            by_name.setdefault(family_name(v), v)
     # What the planner never chooses beside descriptors: A of a plain im2col load from registers.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
-    for family in KERNELS:
+    for family in FAMILIES.values():
         for target in targets(family):
             number = int(target.strip("sm_a"))
             yield f"{family.name} {target}", by_name[family.name], KNOWN[number].cc

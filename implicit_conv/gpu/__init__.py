@@ -1,14 +1,15 @@
-"""The GPU engine's host side; kernels are in implicit_conv.kernels.
+"""The GPU engine's host side; its kernels are in implicit_conv.kernels.gpu.
 
-    api        what the public functions ask for: demands -> plan
-    run        a plan and arrays: in place, or numpy's by copies (`transfer`)
-    arch       what a target offers; `driver`: what the GPU at hand is
-    candidates -> plan -> explain         which kernel, by what estimate; no GPU needed
-    layout, maps, call                    what follows from a plan: shared memory, maps, arguments
-    arrays, filter                        arrays of other libraries; packed filters
-    encode, load, launch                  tensor maps, kernels and launches by the driver
-    simulate                              a plan's kernel without a GPU
-    assembly, evidence, testing, check*   what is known of each kernel, and how it is found out
+    arch                       what a target offers
+    layout, maps               shared memory and tensor maps of a kernel
+    candidate, planner         problem -> candidates -> choice; no GPU needed
+    explain, trace             a choice in words, and its planned loads
+    arrays, filter             device arrays of other libraries; packed filters
+    arguments, launch, call    a choice bound to arrays, ready to launch
+    run                        device arrays in place, numpy arrays through copies
+    engine                     what the public functions call
+    cuda/                      everything that calls the CUDA driver
+    verify/                    simulator, checks, and the evidence for each kernel
 
-Importing any of it loads neither numba.cuda nor cuda.bindings; a launch does.
+Importing any of these loads neither numba.cuda nor cuda.bindings; only a launch does.
 """

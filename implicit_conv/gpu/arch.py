@@ -1,5 +1,6 @@
-"""What a GPU offers: capability, multiprocessors, shared memory; by target name where none is at
-hand.
+"""What a GPU offers: capability, multiprocessors, shared memory, rates.
+
+A target name such as "sm_90a" stands for the GPU of that generation in `KNOWN`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ class GpuArch:
     cc : (major, minor, suffix)
         Compute capability; the suffix "a" admits instructions of that generation alone.
     device : str
-        Whose numbers these are.
+        Name of the GPU that has these figures.
     sms : int
-        Multiprocessors.
+        Number of multiprocessors.
     smem_bytes : int
-        Shared memory a block may have (CUDA programming guide, technical specifications).
+        Largest shared memory of a block (CUDA programming guide, technical specifications).
     mma_flops, fma_flops : int
-        Multiplications and additions a clock of one multiprocessor: 16-bit operands by the warp's
-        matrix instruction, and float32. Of the estimate only.
+        Multiplications and additions per cycle and multiprocessor: 16-bit operands by mma.sync, and
+        float32. Only the estimate uses them.
     """
 
     cc: Capability
@@ -41,15 +42,16 @@ class GpuArch:
 
     @property
     def target(self) -> str:
-        """How ptxas names it: sm_90a."""
+        """The name by which ptxas knows the capability: sm_90a."""
         return f"sm_{10 * self.cc[0] + self.cc[1]}{self.cc[2]}"
 
 
 KB = 1 << 10
-WGMMA_FLOPS = 4096  # of sm_90, by wgmma; the warp's matrix instruction reaches about 5/8 of it
+WGMMA_FLOPS = 4096  # per cycle and multiprocessor of sm_90; mma.sync reaches about 5/8 of it
 
-# mma_flops: data-sheet dense 16-bit rate with float32 sums / (multiprocessors x boost clock). For
-# sm_100 and sm_103 that rate is tcgen05's; the warp's instruction is taken to run as on sm_90.
+# mma_flops is the data sheet's dense 16-bit rate with float32 sums, divided by multiprocessors and
+# boost clock. The data sheets of sm_100 and sm_103 give the rate of tcgen05 only, so mma.sync is
+# assumed to be as fast there as on sm_90.
 KNOWN = {
     80: GpuArch((8, 0, ""), "A100", 108, 163 * KB, 2048, 128),
     86: GpuArch((8, 6, ""), "RTX 3090", 82, 99 * KB, 512),
@@ -67,24 +69,24 @@ DEVICE = re.compile(r"cuda(?::(\d+))?")
 
 
 def device_number(device: str) -> int | None:
-    """Which GPU "cuda:1" names; None for "cuda", the current one.
+    """The number in "cuda:1"; None for "cuda", the current GPU.
 
     Raises
     ------
     PlanError
-        Something else.
+        `device` has another form.
     """
     match = DEVICE.fullmatch(device)
     if match is None:
         raise PlanError(
-            f"device {device!r} is none of None, 'cpu', 'cuda', 'cuda:1' and the like; to plan for "
-            f"a GPU that is not at hand, {_names()}"
+            f"device {device!r} is none of None, 'cpu', 'cuda' and 'cuda:N'; to plan for a GPU "
+            f"that this machine lacks, {_names()}"
         )
     return None if match[1] is None else int(match[1])
 
 
 def is_target(device: str) -> bool:
-    """Whether this is how a target is spelled, served or not."""
+    """Whether `device` has the form of a target name, supported or not."""
     return TARGET.fullmatch(device) is not None
 
 
@@ -94,15 +96,15 @@ def gpu_arch(device: str) -> GpuArch:
     Raises
     ------
     PlanError
-        No such target, or one before sm_80.
+        The target does not exist or is older than sm_80.
     """
     match = TARGET.fullmatch(device)
     if match is None:
-        raise PlanError(f"device {device!r} is no target; {_names()}")
+        raise PlanError(f"device {device!r} is not a target; {_names()}")
     number = int(match[1])
     if number not in KNOWN:
         least = "GPUs before sm_80 lack asynchronous copies; " if number < 80 else ""
-        raise PlanError(f"device {device!r} is not served: {least}{_names()}")
+        raise PlanError(f"device {device!r} is not supported: {least}{_names()}")
     return KNOWN[number]
 
 

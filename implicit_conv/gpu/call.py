@@ -1,47 +1,125 @@
-"""From a plan and arrays to the kernel's Call."""
+"""Call: a choice bound to arrays of one kind, ready to launch.
+
+Arrays that the chosen kernel cannot load go to a slower kernel, and a DEBUG line says so.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
+from dataclasses import replace
 
-from implicit_conv.gpu.plan import GpuPlan
-from implicit_conv.kernels.gpu.call import Call
-from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.cache import OPERATORS
+from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.gpu.arch import GpuArch
+from implicit_conv.gpu.arrays import Operand
+from implicit_conv.gpu.candidate import Choice
+from implicit_conv.gpu.launch import Arrays, Launcher, misfit, unaligned
+from implicit_conv.gpu.planner import choose
+from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem import Problem
+
+LOG = logging.getLogger("implicit_conv")
 
 
-class DeviceArray(NamedTuple):
-    """An array in device memory: address and byte strides."""
+class Call:
+    """A choice bound to the shapes, strides and alignment of arrays in the caller's layouts.
 
-    address: int
-    strides: tuple[int, ...]
+    `launcher` is None where the output has no elements.
+    """
+
+    __slots__ = ("launcher", "reach")
+
+    def __init__(self, choice: Choice, given: Arrays, device: int) -> None:
+        shape = choice.problem.output_shape
+        for name, array in given.named():
+            if array.device not in (None, device):
+                raise PlanError(f"{name} is on cuda:{array.device}, but x is on cuda:{device}")
+        bias, residual = given.bias, given.residual
+        arrays = Arrays(
+            x=_images(choice, given.x, "x", choice.problem.input_shape),
+            w=given.w,
+            y=_images(choice, given.y, "out", shape),
+            bias=bias and _vector("bias", bias, choice.problem),
+            residual=residual and _images(choice, residual, "residual", shape),
+        )
+        self.launcher = None if 0 in shape else bind(choice, arrays)
+        self.reach = [None if array is None else array.reach for array in given.all]
+
+    def __call__(self, given: Arrays, stream: int) -> None:
+        """Enqueue the kernel for `given`, arrays of the same kind, on `stream`.
+
+        Raises
+        ------
+        ShapeError
+            y overlaps an array that some blocks read while others write y.
+        """
+        self._check_overlap(given)
+        if self.launcher is not None:
+            self.launcher(given, stream)
+
+    def _check_overlap(self, given: Arrays) -> None:
+        x, w, y, bias, _ = zip(given.all, self.reach, strict=True)
+        low, high = (given.y.address + at for at in y[1])  # type: ignore[union-attr]
+        for name, (array, reach) in (("x", x), ("w", w), ("bias", bias)):
+            if array is None or reach is None:
+                continue
+            if array.address + reach[0] < high and low < array.address + reach[1]:
+                raise ShapeError(f"out overlaps {name} in memory; pass another array")
 
 
-NOWHERE = DeviceArray(0, (0, 0, 0, 0))
+def bind(choice: Choice, arrays: Arrays) -> Launcher:
+    """The launcher of `choice` for arrays whose axes have the view's order."""
+    return Launcher(adapted(choice, arrays), arrays)
 
 
-def call_of(
-    plan: GpuPlan,
-    x: DeviceArray,
-    w: DeviceArray,
-    y: DeviceArray,
-    bias: int = 0,
-    residual: DeviceArray = NOWHERE,
-) -> Call:
-    """The Call of one launch; arrays in the problem's layouts, `bias` an address (0: none)."""
-    groups, tiles_m, tiles_n = plan.tiles
-    layout = plan.layout
-    axes, filter_axes = LAYOUTS[plan.problem.layout], WEIGHT_LAYOUTS[plan.problem.weight_layout]
-    x_n, x_h, x_w, x_c = (x.strides[axis] for axis in axes)
-    y_n, y_p, y_q, y_k = (y.strides[axis] for axis in axes)
-    z_n, z_p, z_q, z_k = (residual.strides[axis] for axis in axes)
-    w_k, w_c, w_r, w_s = (w.strides[axis] for axis in filter_axes)
-    return Call(
-        x=x.address, w=w.address, bias=bias, residual=residual.address, y=y.address, x_n=x_n,
-        x_h=x_h, x_w=x_w, x_c=x_c, w_k=w_k, w_c=w_c, w_r=w_r, w_s=w_s, y_n=y_n, y_p=y_p, y_q=y_q,
-        y_k=y_k, residual_n=z_n, residual_p=z_p, residual_q=z_q, residual_k=z_k, tiles_m=tiles_m,
-        tiles_n=tiles_n, tiles=groups * tiles_m * tiles_n, a_stages=layout.a_stages,
-        b_stages=layout.b_stages, a_buffer=layout.a_buffer, a_stage=layout.a_stage,
-        b_stage=layout.b_stage, a_load=layout.a_load, b_load=layout.b_load, a_at=layout.a_at,
-        b_at=layout.b_at, staging_at=layout.staging_at, rows_at=layout.rows_at,
-        views_at=layout.views_at, barriers_at=layout.barriers_at,
-    )  # fmt: skip
+def adapted(choice: Choice, arrays: Arrays) -> Choice:
+    """The choice, changed where these arrays need it: epilogue, stores, and last the loads."""
+    v = choice.variant
+    v = replace(
+        v,
+        plain=v.plain and arrays.residual is None,
+        packed=v.packed and not unaligned(arrays.y, v.itemsize),
+    )
+    reason = misfit(v, arrays)
+    if not reason:
+        return choice if v == choice.variant else replace(choice, variant=v)
+    slower = (_slower(v, producer) for producer in ("cp_async", "elements"))
+    other = next(other for other in slower if not misfit(other, arrays))
+    LOG.debug("%s: %s instead of %s", reason, other.name, v.name)
+    found = _choose(choice.view, choice.arch, other, choice.limits)
+    return replace(found, problem=choice.problem, unbatched=choice.unbatched)
+
+
+def _slower(v: Variant, producer: str) -> Variant:
+    """A kernel with 64 x 64 tiles that loads by `producer`, and the epilogue of `v`."""
+    return Variant(
+        mode="im2col",
+        producer=producer,
+        consumer="fma" if v.dtype == "float32" else "mma",
+        dtype=v.dtype,
+        tile_m=64,
+        tile_n=64,
+        row_bytes=v.row_bytes,
+        plain=v.plain,
+        activation=v.activation,
+        packed=v.packed,
+    )
+
+
+@OPERATORS
+def _choose(view: Problem, arch: GpuArch, v: Variant, limits: tuple[float, float]) -> Choice:
+    return choose(view, arch, variant=v, activation=(float(v.activation), *limits))
+
+
+def _images(choice: Choice, array: Operand, name: str, shape: tuple[int, ...]) -> Operand:
+    """An array like x or y, with a batch axis and its axes in the view's order."""
+    array.expect(name, shape[int(choice.unbatched) :], choice.view.dtype)
+    if choice.unbatched:
+        array = replace(array, shape=shape, strides=(0, *array.strides))
+    return array.view(choice.axes)
+
+
+def _vector(name: str, array: Operand, problem: Problem) -> Operand:
+    if not array.expect(name, (problem.K,), problem.dtype).packed:
+        raise ShapeError(f"{name} must be contiguous on a GPU; its stride is {array.strides[0]}")
+    return array

@@ -6,17 +6,21 @@ from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu.variant import CHUNK_ROWS, STAGING_PITCH, WARP, Variant
+from implicit_conv.kernels.gpu.sizes import (
+    ROW_ENTRY_BYTES,
+    STAGE_BARRIERS_BYTES,
+    STAGING_BYTES,
+    SWIZZLE_ATOM_BYTES,
+    VIEW_ENTRY_BYTES,
+    WARP,
+)
+from implicit_conv.kernels.gpu.variant import Variant
 
-ATOM = 1024  # bytes after which every swizzle pattern repeats
-ROW_ENTRY_BYTES = 16
-VIEW_ENTRY_BYTES = 16
-STAGE_BARRIERS_BYTES = 16
-MAX_STAGES = 6
+MAX_STAGES = 6  # of each ring; barriers for so many are always laid out
 
 
 class SharedLayout(NamedTuple):
-    """Bytes, counts and offsets, as the kernel's Call has them."""
+    """Counts, sizes in bytes and offsets, named as in the kernel's Call; `total` in bytes."""
 
     a_stages: int
     b_stages: int
@@ -35,12 +39,12 @@ class SharedLayout(NamedTuple):
 
 
 def buffers(v: Variant, g: Geometry) -> int:
-    """Phase buffers of a stage."""
+    """Number of phase buffers in a stage of A."""
     return g.phases_w if v.wide else 1
 
 
 def buffer_rows(v: Variant, g: Geometry, b: int) -> int:
-    """Rows that the load of phase buffer b delivers."""
+    """Number of rows that the load of phase buffer `b` delivers."""
     if not v.wide:
         return v.tile_m
     halo = schedule.halo_max(g) if v.permuted else schedule.column_halo(g, b)
@@ -52,30 +56,44 @@ def shared_layout(v: Variant, g: Geometry, limit: int) -> SharedLayout | None:
     count = buffers(v, g)
     rows = [buffer_rows(v, g, b) for b in range(count)]
     a_buffer, b_stage = _round(max(rows) * v.row_bytes), _round(v.tile_n * v.row_bytes)
-    staging = v.consumer_warps * CHUNK_ROWS * STAGING_PITCH
-    copiers = WARP * v.producer_warps  # each of which writes whole turns of the row table
+    a_stage = count * a_buffer
+    staging = v.consumer_warps * STAGING_BYTES
+    copiers = WARP * v.producer_warps  # threads; each writes one row of the table at a time
     table = 0 if v.producer == "tma" else -(-v.tile_m // copiers) * copiers * ROW_ENTRY_BYTES
     views = (g.S + g.phases_w) * VIEW_ENTRY_BYTES if v.wide else 0
     fixed = staging + table + views + 2 * MAX_STAGES * STAGE_BARRIERS_BYTES
-    stages = _stages(v, g, count * a_buffer, b_stage, limit - fixed)
+    stages = _stages(v, g, a_stage, b_stage, limit - fixed)
     if stages is None:
         return None
     a_stages, b_stages = stages
-    b_at = a_stages * count * a_buffer
+    b_at = a_stages * a_stage
     staging_at = b_at + b_stages * b_stage
+    rows_at = staging_at + staging
     return SharedLayout(
-        a_stages=a_stages, b_stages=b_stages, a_buffer=a_buffer, a_stage=count * a_buffer,
-        b_stage=b_stage, a_load=sum(rows) * v.row_bytes, b_load=v.tile_n * v.row_bytes, a_at=0,
-        b_at=b_at, staging_at=staging_at, rows_at=staging_at + staging, views_at=staging_at +
-        staging + table, barriers_at=staging_at + staging + table + views, total=staging_at + fixed,
-    )  # fmt: skip
+        a_stages=a_stages,
+        b_stages=b_stages,
+        a_buffer=a_buffer,
+        a_stage=a_stage,
+        b_stage=b_stage,
+        a_load=sum(rows) * v.row_bytes,
+        b_load=v.tile_n * v.row_bytes,
+        a_at=0,
+        b_at=b_at,
+        staging_at=staging_at,
+        rows_at=rows_at,
+        views_at=rows_at + table,
+        barriers_at=rows_at + table + views,
+        total=staging_at + fixed,
+    )
 
 
 def _stages(
     v: Variant, g: Geometry, a_stage: int, b_stage: int, room: int
 ) -> tuple[int, int] | None:
-    """(stages of A, stages of B): both deep where loads come in pairs, else B for the taps of a
-    load.
+    """(stages of A, stages of B) in `room` bytes.
+
+    Where every load of A has one load of B, both rings are as deep as fits. Otherwise A has two or
+    three stages, and B enough for the taps of a load.
     """
     if not v.wide:
         count = min(MAX_STAGES, room // (a_stage + b_stage))
@@ -89,7 +107,7 @@ def _stages(
 
 
 def region_names(layout: SharedLayout, count: int) -> dict[int, str]:
-    """What begins at which offset: for messages of the simulator."""
+    """The names of the regions by their offsets, for messages of the simulator."""
     names = {
         layout.staging_at: "staging tiles",
         layout.rows_at: "row table",
@@ -109,4 +127,5 @@ def region_names(layout: SharedLayout, count: int) -> dict[int, str]:
 
 
 def _round(size: int) -> int:
-    return int(schedule.ceil_div(size, ATOM)) * ATOM
+    """`size` rounded up to whole swizzle atoms, so that a region begins where patterns repeat."""
+    return int(schedule.ceil_div(size, SWIZZLE_ATOM_BYTES)) * SWIZZLE_ATOM_BYTES

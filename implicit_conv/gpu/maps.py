@@ -1,10 +1,11 @@
-"""Tensor maps of a GPU plan: the activation's by lowering the problem, the filter's as a box."""
+"""Tensor maps of a GPU kernel: im2col maps of the activation, a tiled map of the filter."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+
+import numpy as np
 
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import Problem
@@ -12,14 +13,13 @@ from implicit_conv.tma.lower import maps_for
 from implicit_conv.tma.lowering_wide import WideLowering
 from implicit_conv.tma.maps import TensorMap
 
-SWIZZLES = {64: "64B", 128: "128B"}
-
 
 @dataclass(frozen=True)
 class BoxMap:
-    """A tiled map over (a, b, c), c contiguous, whose box is {channels, 1, box_rows}.
+    """A tiled map over axes (a, b, c), c contiguous, whose box is {channels, 1, box_rows}.
 
-    `strides` are the byte strides of a and b. Rows outside [0, a) and channels past c are zero.
+    `strides` are the byte strides of a and b. The copy fills rows outside [0, a) and channels past
+    c with zeros.
     """
 
     shape: tuple[int, int, int]
@@ -32,15 +32,15 @@ class BoxMap:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes that one row delivers."""
-        return self.channels * {"uint16": 2, "float32": 4}[self.dtype]
+        """Bytes of one row of the box."""
+        return self.channels * np.dtype(self.dtype).itemsize
 
     def axes(self) -> None:
-        """A box has no walk."""
+        """A tiled map has no walk; im2col maps return their axes here."""
 
 
 def moved_as(dtype: str) -> str:
-    """The numpy type that copies move: bits, for types that numpy or the driver may lack."""
+    """The numpy type by which copies move `dtype`: uint16 bits for the 16-bit types."""
     return "float32" if dtype == "float32" else "uint16"
 
 
@@ -50,29 +50,39 @@ def activation_map(problem: Problem, v: Variant, address: int | None = None) -> 
     Raises
     ------
     ValueError
-        Sizes that no map can hold, with all reasons.
+        No map can express these sizes; the message gives all reasons.
     """
     mode = "im2col" if not v.wide else "w_sm90" if v.permuted else "w"
     lowering = maps_for(
-        problem, mode, tile_m=v.tile_m, channels=v.tile_c, dtype=moved_as(problem.dtype),
-        swizzle=SWIZZLES[v.row_bytes], address=address,
-    )  # fmt: skip
+        problem,
+        mode,
+        tile_m=v.tile_m,
+        channels=v.tile_c,
+        dtype=moved_as(problem.dtype),
+        swizzle=_swizzle(v),
+        address=address,
+    )
     if not isinstance(lowering, WideLowering):
         return lowering.maps[0]
     longest = max(range(lowering.buffers), key=lowering.halo)
-    return lowering.maps[longest]  # one map serves all buffers
+    return lowering.maps[longest]  # it has rows enough for every buffer
 
 
 def filter_map(problem: Problem, v: Variant, address: int | None = None) -> BoxMap:
-    """The map of a KRSC filter: a box is the tile's filters at one tap and channel block."""
+    """The map of a KRSC filter; a box holds the tile's filters at one tap and channel block."""
     taps = problem.kernel[0] * problem.kernel[1]
     row = problem.C * problem.itemsize
     return BoxMap(
-        (problem.K, taps, problem.C), moved_as(problem.dtype), (taps * row, row), v.tile_n,
-        v.tile_c, SWIZZLES[v.row_bytes], address,
-    )  # fmt: skip
+        shape=(problem.K, taps, problem.C),
+        dtype=moved_as(problem.dtype),
+        strides=(taps * row, row),
+        box_rows=v.tile_n,
+        channels=v.tile_c,
+        swizzle=_swizzle(v),
+        address=address,
+    )
 
 
-def at(map: Any, address: int) -> Any:
-    """The same map for a tensor at another address."""
-    return replace(map, address=address)
+def _swizzle(v: Variant) -> str:
+    """The name of the swizzle mode whose span is a row."""
+    return f"{v.row_bytes}B"

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.gpu.sizes import SWIZZLE_ATOM_BYTES
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import KBlock, Load, Tap
 from implicit_conv.tma.driver import driver_arguments
@@ -28,8 +29,6 @@ from implicit_conv.tma.limits import SPANS
 from implicit_conv.tma.maps import Im2colMap, TensorMap
 from implicit_conv.tma.ptx import instruction
 from implicit_conv.tma.simulate import Array
-
-ATOM = 1024  # bytes after which every swizzle pattern repeats
 
 
 class AxisWalk(NamedTuple):
@@ -141,7 +140,9 @@ class Lowering:
     def buffer_address(self, buffer: int) -> int:
         """Shared address of a buffer, the first at 0; each begins where swizzle patterns repeat."""
         sizes = [self.rows(b) * self.maps[b].pitch for b in range(buffer)]
-        return sum(schedule.ceil_div(size, ATOM) * ATOM for size in sizes)
+        return sum(
+            schedule.ceil_div(size, SWIZZLE_ATOM_BYTES) * SWIZZLE_ATOM_BYTES for size in sizes
+        )
 
     def rows(self, buffer: int) -> int:
         """Rows that a load of this buffer delivers."""

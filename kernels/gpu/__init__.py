@@ -1,1 +1,1 @@
-"""GPU kernels (Numba-CUDA) and their PTX instructions, one function each."""
+"""GPU kernels in Numba-CUDA, and hooks for their PTX instructions."""

@@ -1,8 +1,7 @@
-"""Activations, compiled into the GPU's epilogue: activate(x, limits), by the numbers of
-activation.py.
+"""Activations of the epilogue: activate(x, limits) for each number of kernels/activation.py.
 
-A NaN stays a NaN: no comparison with it holds, so `select` keeps the value. Constants are float32:
-one literal would have the rest computed in float64, which most GPUs do at 1/64 of the rate.
+A NaN stays a NaN: comparisons with it are false, so `select` returns it. Constants are float32: a
+single float64 literal would promote the whole expression, at 1/64 of the rate on most GPUs.
 """
 
 import numpy as np
@@ -26,7 +25,7 @@ ROOT_HALF = np.float32(0.7071067811865476)
 
 @device
 def clamp(x, limits):
-    """None, relu, relu6 and clamp, by their limits."""
+    """No activation, relu, relu6 and clamp, which differ in their limits."""
     x = select(limits.low, x, x < limits.low)
     return select(limits.high, x, x > limits.high)
 

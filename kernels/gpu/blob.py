@@ -7,33 +7,46 @@
     4 each     the limits of a clamp, float32
 
 As a grid constant it stays in the constant bank, where a tensor copy may read a map without the
-fence that a map in global memory needs. Without that mark, or as a plain value, it would be copied
-to local memory, which tensor copies do not see.
+fence that a map in global memory needs. Without that attribute, or as a plain value, the compiler
+would copy it to local memory, which tensor copies cannot read.
 """
 
+from __future__ import annotations
+
 import functools
+from typing import Any
+
+import numpy as np
 
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu.call import MAP_BYTES, Call, Limits, Params
-from implicit_conv.kernels.gpu.ptx import SIMULATED, current_target, need_numba_cuda
+from implicit_conv.kernels.gpu.call import Call, Limits, Params
+from implicit_conv.kernels.gpu.intrinsic import cuda_module, current_target
+from implicit_conv.kernels.gpu.ptx import SIMULATED
+from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 
 MAPS, CALL, GEOMETRY, LIMITS = range(4)  # fields of the struct
 
 
-def pack(activation_map, filter_map, call, geometry, limits):
-    """The blob's bytes; a map is 128 bytes, or None where the kernel does not use it."""
-    import numpy as np
-
-    maps = [
-        bytes(value) if value is not None else bytes(MAP_BYTES)
-        for value in (activation_map, filter_map)
+def pack(
+    activation_map: bytes | None,
+    filter_map: bytes | None,
+    call: Call,
+    geometry: Geometry,
+    limits: tuple[float, float],
+) -> bytes:
+    """The blob's bytes; a map is None where the kernel does not use it."""
+    maps = [bytes(MAP_BYTES) if map is None else map for map in (activation_map, filter_map)]
+    numbers = [
+        np.array(call, np.int64).tobytes(),
+        np.array(geometry, np.int32).tobytes(),
+        np.array(limits, np.float32).tobytes(),
     ]
-    parts = [np.array(call, np.int64), np.array(geometry, np.int32), np.array(limits, np.float32)]
-    blob = b"".join([*maps, *(part.tobytes() for part in parts)])
+    blob = b"".join([*maps, *numbers])
     return blob + bytes(-len(blob) % 8)  # a struct's size is a multiple of its alignment
 
 
-def _struct():
+def _struct() -> Any:
+    """The LLVM type of the blob."""
     from llvmlite import ir
 
     words = ir.ArrayType(ir.IntType(64), 2 * MAP_BYTES // 8)
@@ -45,36 +58,37 @@ def _struct():
 
 
 @functools.cache
-def numba_type():
-    """The type of the kernel's argument: for Numba a pointer, which `_mark` turns into a value."""
-    from numba.cuda import types
-    from numba.cuda.extending import models, register_model
+def numba_type() -> Any:
+    """The type of the kernel's argument: a pointer for Numba, which `_mark` makes a value."""
+    extending = cuda_module("extending")
+    kind_of_type: Any = cuda_module("types").Type
+    kind_of_model: Any = extending.models.PrimitiveModel
 
-    class Blob(types.Type):
-        def __init__(self):
+    class Blob(kind_of_type):  # type: ignore[misc]
+        def __init__(self) -> None:
             super().__init__("ParamsBlob")
 
-    @register_model(Blob)
-    class BlobModel(models.PrimitiveModel):
-        def __init__(self, manager, kind):
+    class BlobModel(kind_of_model):  # type: ignore[misc]
+        def __init__(self, manager: Any, kind: Any) -> None:
             super().__init__(manager, kind, _struct().as_pointer())
+
+    extending.register_model(Blob)(BlobModel)
 
     return Blob()
 
 
-def signature():
+def signature() -> Any:
     """The signature of every kernel."""
-    from numba.cuda import types
-
-    return types.void(numba_type())
+    return cuda_module("types").void(numba_type())
 
 
-def _by_value(typed):
-    """The argument attribute ``byval``; `typed` as the libNVVM of sm_100 and later spells it."""
+def _by_value(typed: bool) -> Any:
+    """The argument attribute ``byval``, with its type (`typed`) for sm_100 and later."""
     from llvmlite import ir
 
-    class Attributes(ir.values.ArgumentAttributes):
-        def _expand(self, name, kind):
+    class Attributes(ir.values.ArgumentAttributes):  # type: ignore[misc]
+        def _expand(self, name: str, kind: Any) -> str:
+            """The spelling that libNVVM expects of an attribute."""
             return f"{name}({kind.pointee})" if name == "byval" and typed else name
 
     attributes = Attributes()
@@ -83,14 +97,13 @@ def _by_value(typed):
     return attributes
 
 
-def _mark(builder):
-    """Make the kernel's blob argument a by-value grid constant; once a kernel.
+def _mark(builder: Any) -> None:
+    """Make the kernel's blob argument a by-value grid constant, once per kernel.
 
-    Numba puts a return pointer before the arguments and removes it later, so the argument's place
-    now is its number, counted from 1, in the finished kernel.
+    Numba puts a return pointer before the arguments and removes it later. So the argument's index
+    here, counted from 0, is its number in the finished kernel, counted from 1.
     """
     from llvmlite import ir
-    from numba.cuda import cgutils
 
     kernel, module = builder.function, builder.module
     number = next(
@@ -101,18 +114,18 @@ def _mark(builder):
     kernel.args[number].attributes = _by_value(typed=tuple(current_target()[:2]) >= (10, 0))
     numbers = module.add_metadata([ir.Constant(ir.IntType(32), number)])
     name = ir.MetaDataString(module, "grid_constant")
-    annotations = cgutils.get_or_insert_named_metadata(module, "nvvm.annotations")
+    annotations = cuda_module("cgutils").get_or_insert_named_metadata(module, "nvvm.annotations")
     annotations.add(module.add_metadata((kernel, name, numbers)))
 
 
-def _pointer(builder, blob, *path):
+def _pointer(builder: Any, blob: Any, *path: int) -> Any:
     from llvmlite import ir
 
     steps = [ir.Constant(ir.IntType(32), step) for step in (0, *path)]
     return builder.gep(blob, steps, inbounds=True)
 
 
-def _load_fields(context, builder, blob, index, kind):
+def _load_fields(context: Any, builder: Any, blob: Any, index: int, kind: Any) -> Any:
     """One field of the struct as a value of the named tuple type `kind`."""
     from llvmlite import ir
 
@@ -123,8 +136,8 @@ def _load_fields(context, builder, blob, index, kind):
     return value
 
 
-def _emit_unpack(context, builder, signature, arguments):
-    """Maps as addresses, all else loaded; loads that are not used vanish."""
+def _emit_unpack(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """The addresses of the maps and all other fields; unused loads are optimised away."""
     from llvmlite import ir
 
     _mark(builder)
@@ -140,31 +153,30 @@ def _emit_unpack(context, builder, signature, arguments):
     return value
 
 
-def _unpack():
+def _unpack() -> Any:
     """The hook `unpack(blob) -> Params`.
 
-    To be called in the kernel itself: it marks the argument of the function it stands in, and a
-    device function that takes the blob would take a copy.
+    The kernel itself must call it, because it marks the argument of the function that calls it, and
+    a device function would receive a copy of the blob.
     """
     if SIMULATED:
         return lambda params: params
-    need_numba_cuda()
-    from numba.cuda import types
-    from numba.cuda.extending import intrinsic
+    types = cuda_module("types")
 
     fields = [
         types.NamedUniTuple(element, len(kind._fields), kind)
         for element, kind in (
-            (types.int64, Call), (types.int32, Geometry), (types.float32, Limits),
+            (types.int64, Call),
+            (types.int32, Geometry),
+            (types.float32, Limits),
         )
-    ]  # fmt: skip
+    ]
     returns = types.NamedTuple([types.uint64, types.uint64, *fields], Params)
 
-    @intrinsic
-    def unpack(typingctx, blob):
+    def unpack(typingctx: Any, blob: Any) -> Any:
         return returns(blob), _emit_unpack
 
-    return unpack
+    return cuda_module("extending").intrinsic(unpack)
 
 
 unpack = _unpack()

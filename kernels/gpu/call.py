@@ -1,19 +1,17 @@
-"""What one launch tells a GPU kernel, as named tuples of plain numbers."""
+"""The parameters of a GPU kernel's launch, as named tuples of plain numbers."""
 
 from typing import NamedTuple
 
 from implicit_conv.kernels.geometry import Geometry
 
-MAP_BYTES = 128  # of a tensor map
-
 
 class Call(NamedTuple):
-    """What a launch tells a kernel besides the Geometry: addresses, byte strides, counts."""
+    """Addresses, byte strides, counts and the layout of shared memory of one launch."""
 
     x: int
     w: int
-    bias: int  # 0: none
-    residual: int  # 0: none
+    bias: int  # 0: no bias
+    residual: int  # 0: no residual
     y: int
     x_n: int
     x_h: int
@@ -39,7 +37,7 @@ class Call(NamedTuple):
     a_buffer: int  # bytes of a phase buffer
     a_stage: int  # bytes of all phase buffers of a stage
     b_stage: int
-    a_load: int  # bytes that the loads of a stage report
+    a_load: int  # bytes that the tensor copies of a stage report to its barrier
     b_load: int
     a_at: int  # offsets in the block's shared memory
     b_at: int
@@ -50,14 +48,14 @@ class Call(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Bounds of a clamp; `low` doubles as a leaky ReLU's slope."""
+    """Bounds of a clamp; for a leaky ReLU, `low` is the slope."""
 
     low: float
     high: float
 
 
 class Params(NamedTuple):
-    """All of the blob; to a kernel the maps are addresses, in the simulator they are values."""
+    """Everything in the blob; the maps are addresses in a kernel, objects in the simulator."""
 
     activation_map: object
     filter_map: object

@@ -1,63 +1,71 @@
 """Compile a kernel for a target, with or without a GPU: Numba -> LTO-IR -> nvJitLink -> cubin.
 
-Linking at link time (LTO) is not an optimisation here: without it ptxas compiles relocatable code
-and drops setmaxnreg, silently but for a C7504 message in the log.
+Link-time optimisation (LTO) is not an optimisation here: without it ptxas compiles relocatable code
+and drops setmaxnreg, and only a C7504 message in the log says so.
 """
+
+from __future__ import annotations
 
 import contextlib
 import re
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
-from implicit_conv.kernels.gpu import ptx
+from implicit_conv.kernels.gpu.intrinsic import cuda_module, need_numba_cuda
+from implicit_conv.kernels.gpu.ptx import forget_compiled
+from implicit_conv.kernels.gpu.targets import target_name
+
+Capability: TypeAlias = "tuple[int, int, str]"
 
 
 class Kernel(NamedTuple):
-    """A linked kernel: the image, its entry, and what the linker said."""
+    """A linked kernel: the image, its entry, and the linker's log."""
 
     cubin: bytes
     entry: str
     log: str
 
     @property
-    def registers(self):
+    def registers(self) -> int:
         """Registers of a thread at entry."""
-        return int(re.search(r"Used (\d+) registers", self.log)[1])
+        return self._counts(r"Used (\d+) registers")[0]
 
     @property
-    def spills(self):
+    def spills(self) -> int:
         """Bytes of spill stores and loads of a thread."""
-        counts = re.findall(r"(\d+) bytes spill (?:stores|loads)", self.log)
-        return sum(map(int, counts))
+        return sum(self._counts(r"(\d+) bytes spill (?:stores|loads)"))
 
     @property
-    def stack(self):
-        """Bytes of a thread's stack: what was put there without a spill, such as a blob's copy."""
-        return int(re.search(r"(\d+) bytes stack frame", self.log)[1])
+    def stack(self) -> int:
+        """Bytes of a thread's stack, for variables that are no spills, such as a copied blob."""
+        return self._counts(r"(\d+) bytes stack frame")[0]
 
     @property
-    def complaints(self):
+    def complaints(self) -> list[str]:
         """Lines of the log that report serialised wgmma, ignored setmaxnreg or a register limit."""
         return [line for line in self.log.splitlines() if re.search(r"C7[56]\d\d", line)]
 
+    def _counts(self, pattern: str) -> list[int]:
+        return [int(count) for count in re.findall(pattern, self.log)]
 
-_compiled_for: list[tuple] = []  # the target that compiled device functions are for
+
+_compiled_for: list[Capability] = []  # the target for which device functions are compiled, if any
 
 
 @contextlib.contextmanager
-def offline(cc):
-    """Let device functions be typed for `cc`: Numba asks the current device, if there is one or
-    not.
-    """
-    from numba.cuda import compiler, dispatcher
+def offline(cc: Capability) -> Iterator[None]:
+    """Let Numba type device functions for `cc`.
 
+    Numba asks the current device for its capability, even where there is none.
+    """
     if _compiled_for != [cc]:
-        ptx.forget_compiled()
+        forget_compiled()
         _compiled_for[:] = [cc]
 
     class Device:
         compute_capability = cc
 
-    modules = (compiler, dispatcher)
+    modules = cuda_module("compiler"), cuda_module("dispatcher")
     before = [module.get_current_device for module in modules]
     for module in modules:
         module.get_current_device = lambda: Device
@@ -68,11 +76,11 @@ def offline(cc):
             module.get_current_device = function
 
 
-def link(ltoir, cc):
+def link(ltoir: bytes, cc: Capability) -> tuple[bytes, str]:
     """(cubin, log) of LTO-IR, by nvJitLink."""
     from cuda.bindings import nvjitlink
 
-    options = [f"-arch={ptx.target_name(cc)}", "-lto", "-O3", "-Xptxas=-v"]
+    options = [f"-arch={target_name(cc)}", "-lto", "-O3", "-Xptxas=-v"]
     handle = nvjitlink.create(len(options), options)
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, ltoir, len(ltoir), "fprop")
@@ -86,16 +94,23 @@ def link(ltoir, cc):
     return bytes(cubin), log.decode().strip("\0")
 
 
-def compile_kernel(function, signature, cc, threads):
-    """`function` for compute capability `cc` = (major, minor, suffix) and blocks of `threads`."""
-    from numba import cuda
-    from numba.cuda.core.compiler_lock import global_compiler_lock
-
-    # Nobody else compiles while Numba takes `cc` for the device's; this thread may hold the lock.
-    with global_compiler_lock, offline(cc):
-        ltoir, _ = cuda.compile(
-            function, signature, cc=cc, output="ltoir", device=False, abi="numba",
+def compile_kernel(
+    function: Callable[..., Any], signature: Any, cc: Capability, threads: int
+) -> Kernel:
+    """`function` compiled and linked for compute capability `cc` and blocks of `threads`."""
+    numba_cuda, lock = need_numba_cuda(), cuda_module("core.compiler_lock").global_compiler_lock
+    # Other threads must not compile while Numba takes `cc` for the device's capability. The lock is
+    # reentrant: this thread may hold it already.
+    with lock, offline(cc):
+        ltoir, _ = numba_cuda.compile(
+            function,
+            signature,
+            cc=cc,
+            output="ltoir",
+            device=False,
+            abi="numba",
             launch_bounds=(threads, 1),
-        )  # fmt: skip
+        )
     cubin, log = link(ltoir, cc)
-    return Kernel(cubin, re.search(rb"\.text\.([\w$]+)", cubin)[1].decode(), log)
+    (entry, *_) = re.findall(rb"\.text\.([\w$]+)", cubin)
+    return Kernel(cubin, entry.decode(), log)

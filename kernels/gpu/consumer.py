@@ -1,9 +1,9 @@
-"""Consumers: multiply a stage's views into the accumulator of one warp (or warpgroup).
+"""Consumers: multiply the views of a stage into the accumulator of one warp or warpgroup.
 
-A view is an address: a tap of an im2col::w load reads its phase buffer some rows further down. The
-swizzle belongs to absolute addresses, so a shifted view is swizzled by where it lies, and
-`ldmatrix` takes any row. Two rows a multiple of 8 apart have the same swizzle, hence the fixed
-steps between tiles.
+A view is an address. A tap of an im2col::w load reads its phase buffer from a row further down: a
+shifted view. The swizzle is a function of absolute addresses, so the addresses of a shifted view
+are swizzled like all others, and `ldmatrix` can start at any row. Rows whose distance is a multiple
+of 8 have the same swizzle, so the steps between tiles are constants.
 """
 
 import functools
@@ -17,15 +17,16 @@ walk = device_module(plain_walk)
 
 @functools.cache
 def make_multiply(v):
-    """multiply(acc, a, b, warp, lane) for stage views at a and b: one filter tap, one channel
-    block.
+    """multiply(acc, a, b, row, column, lane): acc + A x B for one filter tap and channel block.
+
+    `a` and `b` are the addresses of the views, `row` and `column` the warp's origin in the tile.
     """
     return {"mma": make_mma, "fma": make_fma, "wgmma": make_wgmma}[v.consumer](v)
 
 
 @functools.cache
 def make_warp_origin(v):
-    """(first row, first column) in the tile of consumer warp `index`."""
+    """warp_origin(index): (first row, first column) of a consumer warp in the tile."""
     warps_n, rows, columns = v.warps_n, 16 * v.tiles_m, 8 * v.tiles_n
 
     @device
@@ -36,7 +37,7 @@ def make_warp_origin(v):
 
 
 def make_mma(v):
-    """mma.sync: fragments by ldmatrix, a step of 32 bytes of gemm_k at a time."""
+    """mma.sync with fragments from ldmatrix, in steps of 32 bytes of gemm_k."""
     pitch, steps = v.row_bytes, v.row_bytes // 32
     mask = plain_walk.swizzle_mask(pitch)
     load_a = smem.ldmatrix(v.tiles_m, 16 * pitch)
@@ -57,7 +58,7 @@ def make_mma(v):
 
 
 def make_fma(v):
-    """Plain float32, 16 bytes of gemm_k at a time: every product and sum rounded once."""
+    """float32 fma in steps of 16 bytes of gemm_k: product and sum are rounded once together."""
     pitch, steps = v.row_bytes, v.row_bytes // 16
     mask = plain_walk.swizzle_mask(pitch)
     load_a = smem.load_quads(2 * v.tiles_m, 8 * pitch)
@@ -79,10 +80,11 @@ def make_fma(v):
 
 
 def make_wgmma(v):
-    """wgmma: B by descriptor; A by ldmatrix, which takes any row, or by descriptor as well.
+    """wgmma with B by descriptor, and A in registers from ldmatrix or by descriptor.
 
-    A warpgroup has 64 rows and all columns. The documents allow a descriptor to start at 8-row
-    boundaries; one that starts elsewhere awaits the hardware probe.
+    A warpgroup computes 64 rows and all columns. By the documentation a descriptor starts at a
+    multiple of 8 rows; whether one may start elsewhere is for the hardware probe to show. ldmatrix
+    can start at any row.
     """
     pitch, steps = v.row_bytes, v.row_bytes // 32
     mask = plain_walk.swizzle_mask(pitch)
@@ -113,7 +115,7 @@ def make_wgmma(v):
 
 
 def make_load_steps(steps):
-    """The fragments of all steps of a stage, one tuple."""
+    """load_steps(a): the fragments of all steps of a stage in one tuple."""
     load = smem.ldmatrix(1, 0)
     if steps == 2:
         return device(lambda a: load(a) + load(a ^ 32))

@@ -1,7 +1,7 @@
-"""What one tensor copy delivers, byte by byte: a probe of walks, fills, swizzles and maps.
+"""A kernel that returns the bytes of one tensor copy: a probe of walks, fills, swizzles and maps.
 
-One warp: a lane issues the copy named by the factory, all lanes wait, then shared memory goes to y.
-The copy's operands travel in Call's strides:
+It has one warp. A lane issues the copy, all lanes wait, and they write shared memory to y. The
+fields of Call carry the operands of the copy:
 
     x_n, x_h, x_w, x_c    coordinates n, h, w, c
     w_r, w_s              im2col: offsets of h and w; im2col::w and ::w::128: halo and w_offset
@@ -12,10 +12,11 @@ import functools
 
 from implicit_conv.kernels.gpu import blob, gmem, mbarrier, smem, tma, warp
 from implicit_conv.kernels.gpu.ptx import device, shared_base
+from implicit_conv.kernels.gpu.sizes import SWIZZLE_ATOM_BYTES
 
 MODES = ("im2col", "w", "w128")
 THREADS = 32
-BARRIER_BYTES = 1024  # the barrier comes first; data begin where swizzle patterns repeat
+BARRIER_BYTES = SWIZZLE_ATOM_BYTES  # the barrier comes first; data begin at the next atom
 
 smem_base = shared_base()
 

@@ -1,8 +1,9 @@
 """Epilogue: accumulator -> staging tile -> bias, residual, activation -> y.
 
-A warp stages 16 rows x 32 columns of its accumulator at a time in shared memory of its own, so that
-stores run along y's contiguous axis whatever the fragments' layout. Rows past the last pixel, junk
-slots and columns past K are dropped here.
+A warp writes chunks of 16 rows x 32 columns of its accumulator to a staging tile of its own in
+shared memory, and reads them back row by row, so that stores run along the contiguous axis of y
+whatever the layout of the fragments. Rows past the last pixel, junk slots and columns past K are
+not stored.
 """
 
 import functools
@@ -10,7 +11,7 @@ import functools
 from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.gpu import activate, gmem, smem, warp
 from implicit_conv.kernels.gpu.ptx import device, device_module
-from implicit_conv.kernels.gpu.variant import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
+from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
 
 schedule = device_module(plain_schedule)
 TILES = CHUNK_COLUMNS // 8
@@ -19,12 +20,11 @@ VALUES = 4 * TILES  # accumulator registers of a chunk
 
 @functools.cache
 def make_store_tile(v, block=0):
-    """store_tile(params, staging, tile, row, column, lane, acc): blocks of 16 rows, from `block`
-    on.
+    """store_tile(params, staging, tile, row, column, lane, acc): stores blocks of 16 rows.
 
-    `tile` is (group, gemm_m tile, gemm_n tile). A tuple's values can only be told apart by
-    constants, so each block, and each chunk of it, has a function of its own, which hands the rest
-    of the tuple to the next.
+    It begins with block number `block`; `tile` is (group, gemm_m tile, gemm_n tile). Values in
+    registers are indexed by constants alone. So each block, and each chunk of a block, is stored by
+    a function of its own, which passes the rest of the tuple on to the next.
     """
     wide, tile_n = v.wide, v.tile_n
     rows, values = block * CHUNK_ROWS, 4 * v.tiles_n
@@ -57,7 +57,11 @@ def make_store_tile(v, block=0):
 
 @functools.cache
 def make_store_chunks(v, chunk=0):
-    """store_chunks(params, staging, place, k, lane, values): a block's chunks, from `chunk` on."""
+    """store_chunks(params, staging, place, k, lane, values): stores the chunks of a block.
+
+    It begins with chunk number `chunk`; `values` are the accumulators from there on, and `k`
+    is the first column of the block in its group.
+    """
     columns = chunk * CHUNK_COLUMNS
     stage = smem.store_tiles(TILES, STAGING_PITCH)
     write_row = (make_write_packed(v) if v.packed else make_write_elements(v))[1]
@@ -85,8 +89,10 @@ def make_store_chunks(v, chunk=0):
 
 @functools.cache
 def make_finish(v):
-    """finish(params, value, residual row, kept, filter of all groups): one value of y, its
-    bits.
+    """finish(params, value, residual, kept, k): the bits of one element of y.
+
+    `residual` is the address of the pixel's residual, `kept` says whether the element is stored,
+    and `k` numbers the filters of all groups.
     """
     itemsize, plain = v.itemsize, v.plain
     load, to_float = gmem.load(itemsize), gmem.to_float(v.dtype)
@@ -115,7 +121,7 @@ def make_finish(v):
 
 @functools.cache
 def make_write_elements(v):
-    """Any layout of y: lanes stand along rows (neighbouring pixels), element by element along K."""
+    """For any layout of y: lanes are neighbouring pixels, and each lane loops over K."""
     itemsize = v.itemsize
     store, finish = gmem.store(itemsize), make_finish(v)
     step = 32 // CHUNK_ROWS
@@ -139,7 +145,7 @@ def make_write_elements(v):
 
 @functools.cache
 def make_write_packed(v):
-    """Channels-last y whose rows of K are 16-byte aligned: 16 bytes a store, two lanes a row."""
+    """For channels-last y whose pixels are aligned to 16 bytes: two lanes store each row."""
     itemsize = v.itemsize
     finish = make_finish(v)
     per_store = 16 // itemsize
@@ -158,7 +164,7 @@ def make_write_packed(v):
         low = finish(params, values[0], residual, here, k)
         return low | finish(params, values[1], residual, here, k + 1) << 16
 
-    per_word = 4 // itemsize  # slices of a tuple must be told by names or literals
+    per_word = 4 // itemsize  # Numba slices tuples by names or literals, not by expressions
     second, third = 2 * per_word, 3 * per_word
 
     @device

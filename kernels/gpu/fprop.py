@@ -1,10 +1,10 @@
 """fprop on NVIDIA GPUs.
 
-GEMM mapping: A = activation, gemm_m = N*P*Q, by (n, p, q), or for im2col::w by (p, n, slot);
+GEMM mapping: A = activation, gemm_m = N*P*Q in the order (n, p, q), or (p, n, slot) for im2col::w;
 B = filter, gemm_n = K; C = output; gemm_k = R*S*C.
 
-One schedule and two rings for every kernel: ring A holds activation loads, ring B the filter of one
-tap.
+Every kernel has the same schedule and two rings: a stage of ring A holds one activation load, a
+stage of ring B the filter of one tap.
 
     producer warps                                consumer warps
     for load of the tile:                         for load of the tile:
@@ -16,8 +16,8 @@ tap.
                                                       A: release
                                                   epilogue -> y
 
-Three producers (tensor copies, cp.async, elements; producer.py) and three consumers (mma.sync,
-wgmma, fma; consumer.py) meet only in the rings.
+The three producers (tensor copies, cp.async, elements; producer.py) and the three consumers
+(mma.sync, wgmma, fma; consumer.py) communicate through the rings alone.
 """
 
 import functools
@@ -30,15 +30,15 @@ from implicit_conv.kernels.gpu.consumer import make_multiply, make_warp_origin
 from implicit_conv.kernels.gpu.epilogue import make_store_tile
 from implicit_conv.kernels.gpu.producer import make_producer
 from implicit_conv.kernels.gpu.ptx import device, device_module, shared_base
-from implicit_conv.kernels.gpu.variant import CHUNK_ROWS, STAGING_PITCH
+from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES, STAGING_BYTES
 
 schedule = device_module(plain_schedule)
 smem_base = shared_base()
 
-STAGING_BYTES = CHUNK_ROWS * STAGING_PITCH  # of one warp
-# Registers of a thread of three warpgroups: at launch, then of the two that consume and of the one
-# that produces. What one claims the others must have given back, or it waits for ever: the pool is
-# what the block was launched with, 64 K / 384 threads rounded down to a multiple of 8, no more.
+# Registers per thread of a block of three warpgroups: at launch, then of the two that consume and
+# of the one that produces. A warpgroup can only claim what another has given back, and waits for
+# ever where that is too little: the pool holds the registers of the launch, which are 64 K / 384
+# threads, rounded down to a multiple of 8.
 REGISTER_THREADS, LAUNCH_REGISTERS = 384, 168
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 216, 72
 assert 2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS <= 3 * LAUNCH_REGISTERS
@@ -60,7 +60,7 @@ def make_fprop(v):
         index, lane = warp.index(), warp.lane()
         barriers = base + call.barriers_at
         a_ring = ring.Ring(barriers, base + call.a_at, call.a_stage, call.a_stages)
-        barriers += ring.STAGE_BARRIERS_BYTES * call.a_stages
+        barriers += STAGE_BARRIERS_BYTES * call.a_stages
         b_ring = ring.Ring(barriers, base + call.b_at, call.b_stage, call.b_stages)
         if index == 0:
             ring.init(a_ring, arrivals, consumer_warps, lane)
@@ -80,7 +80,7 @@ def make_fprop(v):
 
 @functools.cache
 def make_consumer(v):
-    """The consumer's role: a warp's part of each tile, from both rings into y."""
+    """The consumer's role: computes a warp's part of each tile from both rings and stores it."""
     wide = v.wide
     multiply, warp_origin, store_tile = make_multiply(v), make_warp_origin(v), make_store_tile(v)
     zeros = (np.float32(0),) * v.accumulators
@@ -114,7 +114,7 @@ def make_consumer(v):
 
 
 def make_register_split(v):
-    """(start_consumer, start_producer): who needs many registers takes them from who needs few."""
+    """(start_consumer, start_producer): the producer gives registers to the consumers."""
     nothing = device(lambda: None)
     if v.consumer != "wgmma" or v.threads != REGISTER_THREADS:
         return nothing, nothing

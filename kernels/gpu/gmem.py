@@ -1,17 +1,18 @@
-"""Hooks: global memory by element and by 16 bytes, and the conversions between its types and
-float32.
+"""Hooks: loads and stores of global memory, and conversions of its elements from and to float32.
 
-Elements are handled as their bits. A predicate that does not hold reads zero and writes nothing.
+Elements are passed as their bits. Where the predicate is 0, a load returns zero and a store writes
+nothing.
 """
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 PREDICATE = "{ .reg .pred p; setp.ne.b32 p, $%d, 0; "
 
 
 @instructions
 def load(itemsize):
-    """``ld.global.nc``: the bits of an element of 2 or 4 bytes, or zero.
+    """``ld.global.nc``: load the bits of an element of 2 or 4 bytes, or zero.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -24,7 +25,7 @@ def load(itemsize):
 
 @instructions
 def store(itemsize):
-    """``st.global``: the bits of an element of 2 or 4 bytes.
+    """``st.global``: store the bits of an element of 2 or 4 bytes.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -37,7 +38,7 @@ def store(itemsize):
 
 @instruction(PREDICATE % 5 + "@p st.global.v4.b32 [$0], {$1, $2, $3, $4}; }", "lrrrrr")
 def store16(address, a, b, c, d, predicate):
-    """``st.global.v4``: 16 bytes, aligned to 16.
+    """``st.global.v4``: store 16 bytes at an address aligned to 16.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -45,7 +46,7 @@ def store16(address, a, b, c, d, predicate):
 
 @instructions
 def to_float(dtype):
-    """``cvt.f32``: the float32 of an element's bits, exactly.
+    """``cvt.f32``: the exact float32 value of an element's bits.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -75,7 +76,7 @@ def from_float(dtype):
     "{ .reg .pred p; setp.ne.b32 p, $3, 0; selp.f32 $0, $1, $2, p; }", "ffr", "f", memory=False
 )
 def select(a, b, predicate):
-    """``selp.f32``: a where the predicate holds, else b.
+    """``selp.f32``: a if the predicate holds, else b.
 
     PTX ISA 9.7.7, sm_80.
     """

@@ -1,7 +1,7 @@
 """Hooks: barriers in shared memory that count arrivals and bytes.
 
-A barrier's phase ends when its arrivals and the bytes it expects are in. Waiting names the parity
-of the phase; a fresh barrier is in phase 0, so waiting for parity 1 passes at once.
+A phase of a barrier ends when all arrivals and all expected bytes have come. A wait names the
+parity of the phase; a new barrier is in phase 0, so a wait for parity 1 does not block.
 """
 
 from implicit_conv.kernels.gpu.ptx import instruction
@@ -11,15 +11,7 @@ from implicit_conv.kernels.gpu.ptx import instruction
     "{ .reg .pred p; setp.ne.b32 p, $2, 0; @p mbarrier.init.shared::cta.b64 [$0], $1; }", "rrr"
 )
 def init(barrier, count, predicate):
-    """``mbarrier.init``: expect `count` arrivals a phase.
-
-    PTX ISA 9.7.13.15, PTX 7.0, sm_80.
-    """
-
-
-@instruction("mbarrier.inval.shared::cta.b64 [$0];", "r")
-def inval(barrier):
-    """``mbarrier.inval``: its memory may serve otherwise.
+    """``mbarrier.init``: expect `count` arrivals in each phase.
 
     PTX ISA 9.7.13.15, PTX 7.0, sm_80.
     """
@@ -27,7 +19,7 @@ def inval(barrier):
 
 @instruction("fence.mbarrier_init.release.cluster;", target="sm_90")
 def fence_init():
-    """``fence.mbarrier_init``: initialised barriers are visible to tensor copies.
+    """``fence.mbarrier_init``: make initialised barriers visible to tensor copies.
 
     PTX ISA 9.7.13, PTX 8.0, sm_90.
     """
@@ -37,7 +29,7 @@ def fence_init():
     "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared::cta.b64 _, [$0]; }", "rr"
 )
 def arrive(barrier, predicate):
-    """``mbarrier.arrive``: one arrival of each lane whose predicate holds.
+    """``mbarrier.arrive``: each lane whose predicate holds arrives once.
 
     PTX ISA 9.7.13.15, PTX 7.0, sm_80.
     """
@@ -45,7 +37,7 @@ def arrive(barrier, predicate):
 
 @instruction("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "rr", target="sm_90")
 def arrive_expect_tx(barrier, size):
-    """``mbarrier.arrive.expect_tx``: arrive and expect `size` bytes more.
+    """``mbarrier.arrive.expect_tx``: arrive once and expect `size` more bytes.
 
     PTX ISA 9.7.13.15, PTX 8.0, sm_90.
     """
@@ -53,7 +45,7 @@ def arrive_expect_tx(barrier, size):
 
 @instruction("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;", "rr", target="sm_90")
 def expect_tx(barrier, size):
-    """``mbarrier.expect_tx``: expect `size` bytes more.
+    """``mbarrier.expect_tx``: expect `size` more bytes.
 
     PTX ISA 9.7.13.15, PTX 8.0, sm_90.
     """
@@ -68,9 +60,10 @@ def expect_tx(barrier, size):
     "rr",
 )
 def wait(barrier, parity):
-    """``mbarrier.try_wait.parity`` until the phase of this parity has ended.
+    """``mbarrier.try_wait.parity``, repeated until the phase of this parity has ended.
 
-    Before sm_90 ``mbarrier.test_wait.parity`` (7.1; sm_80), which does not suspend the thread.
+    Targets before sm_90 get ``mbarrier.test_wait.parity`` (PTX 7.1), which does not suspend the
+    thread.
 
     PTX ISA 9.7.13.15, PTX 7.8, sm_90.
     """

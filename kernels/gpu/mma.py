@@ -1,15 +1,17 @@
-"""Hooks: matrix instructions, and the multiply-adds of plain float32.
+"""Hooks: matrix instructions, and float32 multiply-adds on the same fragments.
 
 An accumulator of tiles_m x tiles_n tiles of 16 x 8 is a tuple; value 4 * (m * tiles_n + n) + j of
-lane l stands in row ``l / 4 + 8 * (j / 2)`` and column ``2 * (l % 4) + j % 2`` of tile (m, n).
-wgmma's rows are those of a warp's 16 of 64, so all forms share it (PTX ISA 9.7.14 and 9.7.15).
+lane l is in row ``l / 4 + 8 * (j / 2)`` and column ``2 * (l % 4) + j % 2`` of tile (m, n). A warp
+of wgmma holds 16 of the 64 rows in the same layout (PTX ISA 9.7.14 and 9.7.15).
 """
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 SHORT = {"bfloat16": "bf16", "float16": "f16"}
 
-# the constant part of a K-major shared-memory descriptor: LBO 1 (unused), SBO 8 rows, swizzle mode
+# Constant part of a K-major shared-memory descriptor, by swizzle span: LBO 1 (unused), SBO of 8
+# rows, swizzle mode.
 DESCRIPTOR = {128: 0x4000_0040_0001_0000, 64: 0x8000_0020_0001_0000}
 
 
@@ -21,7 +23,7 @@ def _list(first, count):
 def multiply(dtype, tiles_m, tiles_n):
     """``mma.sync.aligned.m16n8k16`` over all tiles: acc + a x b.
 
-    a holds 4 registers a tile of 16 rows, b 2 registers a tile of 8 columns; bfloat16 or float16.
+    a holds 4 registers per tile of 16 rows, b 2 per tile of 8 columns; bfloat16 or float16.
 
     PTX ISA 9.7.14, PTX 7.0, sm_80.
     """
@@ -55,8 +57,8 @@ def multiply_tf32():
 def multiply_float(tiles_m, tiles_n):
     """``fma.rn.f32`` over the same accumulator, four elements of gemm_k deep.
 
-    a holds float32 [tile][row l / 4, then + 8][4 of gemm_k], b two tuples [tile][4 of gemm_k], of
-    columns 2 * (l % 4) and the next.
+    a holds float32 values [tile][row l / 4, row l / 4 + 8][4 of gemm_k]. b_even and b_odd hold
+    [tile][4 of gemm_k] of columns 2 * (l % 4) and 2 * (l % 4) + 1.
 
     PTX ISA 9.7.3, sm_80.
     """
@@ -77,7 +79,7 @@ def multiply_float(tiles_m, tiles_n):
 
 
 def _wgmma(dtype, columns, steps, b, a_of):
-    """The block of one stage: fence, `steps` wgmma along gemm_k, commit, wait."""
+    """The text for one stage: fence, `steps` wgmma along gemm_k, commit, wait."""
     kind, acc = SHORT[dtype], _list(0, columns // 2)
     tail = "p, 1, 1, 0" if a_of(0).startswith("{") else "p, 1, 1, 0, 0"
     lines = ["{ .reg .pred p; .reg .b64 a, b; setp.ne.b32 p, 1, 0;", "wgmma.fence.sync.aligned;"]
@@ -98,9 +100,9 @@ def _wgmma(dtype, columns, steps, b, a_of):
 def wgmma_registers(dtype, columns, steps):
     """``wgmma.mma_async.m64nNk16`` `steps` times, A in registers, B by descriptor.
 
-    One asm block (wgmma.fence, the steps, commit_group, wait_group 0), since ptxas serialises wgmma
-    whose registers other code touches in between. A holds 4 registers a step, in mma.sync's
-    fragments.
+    It is one asm block (wgmma.fence, the steps, commit_group, wait_group 0), because ptxas
+    serialises wgmma if other code touches its registers in between. A holds 4 registers per step,
+    in the fragments of mma.sync.
 
     PTX ISA 9.7.15, PTX 8.0, sm_90a.
     """
@@ -113,9 +115,11 @@ def wgmma_registers(dtype, columns, steps):
 
 @instructions
 def wgmma_descriptors(dtype, columns, steps):
-    """As `wgmma_registers`, with A by descriptor too; it starts at a multiple of 8 rows.
+    """``wgmma.mma_async.m64nNk16`` `steps` times, A and B by descriptor.
 
-    sm_90a.
+    It is one asm block, as in `wgmma_registers`. The view of A starts at a multiple of 8 rows.
+
+    PTX ISA 9.7.15, PTX 8.0, sm_90a.
     """
     count = columns // 2
     text = _wgmma(dtype, columns, steps, 2 * count + 1, lambda step: f"${2 * count}")
@@ -124,7 +128,7 @@ def wgmma_descriptors(dtype, columns, steps):
 
 @instruction("wgmma.fence.sync.aligned;", target="sm_90a")
 def wgmma_fence():
-    """``wgmma.fence``: registers written before are wgmma's to read.
+    """``wgmma.fence``: wgmma may read registers that were written before.
 
     PTX ISA 9.7.15, PTX 8.0, sm_90a.
     """
@@ -132,7 +136,7 @@ def wgmma_fence():
 
 @instruction("wgmma.commit_group.sync.aligned;", target="sm_90a")
 def wgmma_commit():
-    """``wgmma.commit_group``: the wgmma so far make a group.
+    """``wgmma.commit_group``: all wgmma issued since the last commit form a group.
 
     PTX ISA 9.7.15, PTX 8.0, sm_90a.
     """
@@ -140,7 +144,7 @@ def wgmma_commit():
 
 @instructions
 def wgmma_wait(groups):
-    """``wgmma.wait_group``: at most `groups` groups are still under way.
+    """``wgmma.wait_group``: wait until at most `groups` groups are pending.
 
     PTX ISA 9.7.15, PTX 8.0, sm_90a.
     """

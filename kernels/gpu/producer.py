@@ -1,4 +1,4 @@
-"""Producers: fill the stages of both rings, in the order in which the consumer reads them.
+"""Producers: fill the stages of both rings in the order in which the consumer reads them.
 
     for tile of this block:
         for load of the tile:                    # filter row [x filter column] x channel block
@@ -6,7 +6,8 @@
             for tap of the load:
                 ring B: wait empty -> load filter -> full
 
-A stage holds rows of `row_bytes`, one pixel or filter each, 16-byte chunks swizzled as TMA does it.
+A stage holds rows of `row_bytes`, one pixel or filter each. Its 16-byte chunks are swizzled in the
+pattern of TMA.
 """
 
 import functools
@@ -15,15 +16,14 @@ from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels import walk as plain_walk
 from implicit_conv.kernels.gpu import cp_async, gmem, mbarrier, raster, ring, smem, tma, views, warp
 from implicit_conv.kernels.gpu.ptx import device, device_module
+from implicit_conv.kernels.gpu.sizes import ROW_ENTRY_BYTES
 
 schedule = device_module(plain_schedule)
 walk = device_module(plain_walk)
 
-NOWHERE = -(
-    1 << 30
-)  # the first image row of a gemm_m row past the last: outside for every filter tap
-ROW_ENTRY = 16  # bytes of a row table's entry: image, first row, first column
-TABLE_BARRIER = 1  # named barrier of the producer warps
+# The first image row that a gemm_m row past the last reads: outside the image for every filter tap.
+NOWHERE = -(1 << 30)
+TABLE_BARRIER = 1  # the named barrier at which the producer warps meet
 
 
 @functools.cache
@@ -96,7 +96,10 @@ def make_load_activation(v):
 
     @device
     def load_permuted(params, table, stage, barrier, n, p, q, r, s, c):
-        """The map's H is the batch and its N the image row: W carries to the next image."""
+        """The H axis of the map is the batch and its N axis the image row.
+
+        So a walk along W continues in the next image.
+        """
         g, map = params.geometry, params.activation_map
         w, h = q * g.stride_w - g.pad_w, p * g.stride_h - g.pad_h + r * g.dilation_h
         for b in range(g.phases_w):
@@ -110,10 +113,10 @@ def make_load_activation(v):
 
 @functools.cache
 def make_thread_producer(v):
-    """128 threads compute addresses; any layout, stride, group and alignment of x and w.
+    """128 threads compute addresses, for any layout, stride, group and alignment of x and w.
 
-    Each gemm_m row's pixel is found once a tile and kept in a row table. Thread t copies chunk
-    t % chunks of every (128 / chunks)-th row.
+    The pixel of each gemm_m row is computed once per tile and kept in a row table. Thread t copies
+    chunk t % chunks of every (128 / chunks)-th row.
     """
     tile_n, tile_m, tile_c = v.tile_n, v.tile_m, v.tile_c
     itemsize, row_bytes = v.itemsize, v.row_bytes
@@ -131,7 +134,7 @@ def make_thread_producer(v):
             n, p, q = schedule.gemm_m_pixel(g, 0, tile_m_index, row)
             outside = NOWHERE * (1 - schedule.gemm_m_kept(g, n, q))
             h, w = p * g.stride_h - g.pad_h + outside, q * g.stride_w - g.pad_w
-            smem.store16(table + row * ROW_ENTRY, n, h, w, 0)
+            smem.store16(table + row * ROW_ENTRY_BYTES, n, h, w, 0)
 
     @device
     def load_activation(g, call, table, stage, group, r, s, c, thread):
@@ -140,7 +143,7 @@ def make_thread_producer(v):
         source = call.x + (group * g.C + channel) * call.x_c
         for first in range(0, tile_m, rows_at_once):
             row = first + thread // chunks
-            n, h, w, _ = smem.load16(table + row * ROW_ENTRY)
+            n, h, w, _ = smem.load16(table + row * ROW_ENTRY_BYTES)
             h, w = h + r * g.dilation_h, w + s * g.dilation_w
             inside = (h >= 0) & (h < g.H) & (w >= 0) & (w < g.W)
             at = source + n * call.x_n + h * call.x_h + w * call.x_w
@@ -168,12 +171,14 @@ def make_thread_producer(v):
         tile = warp.block()
         while tile < call.tiles:
             group, tile_m_index, panel = raster.tile_at(call, tile)
-            warp.sync_named(TABLE_BARRIER, threads)  # all have read the last tile's table
+            warp.sync_named(
+                TABLE_BARRIER, threads
+            )  # all warps have read the table of the last tile
             write_row_table(g, table, tile_m_index, thread)
             warp.sync_named(TABLE_BARRIER, threads)
             for r in range(g.R):
                 for s in range(g.S):
-                    for block in range(schedule.block_count(g)):  # without channels, one of zeros
+                    for block in range(schedule.block_count(g)):  # one of zeros if C is 0
                         c = block * tile_c
                         ring.wait_empty(a_ring, a, a_parity)
                         stage = ring.address(a_ring, a)
@@ -192,23 +197,24 @@ def make_thread_producer(v):
 
 @functools.cache
 def make_copy_chunk(v):
-    """(copy_chunk, finish): how 16 bytes of a row come in, and how a thread reports that its own
-    have.
+    """(copy_chunk, finish): copy 16 bytes of a row; report that a thread's copies are complete.
 
-    copy_chunk(to, at, valid address, element step, elements): elements past the count are zero.
+    copy_chunk(to, at, base, step, count) copies `count` elements that are `step` bytes apart from
+    global address `at` to shared address `to`, and fills the rest with zeros. `base` is a valid
+    address for the case that there is nothing to read.
     """
     itemsize = v.itemsize
     load = gmem.load(itemsize)
 
     @device
     def copy_async(to, at, base, step, count):
-        """For a 16-byte aligned source: a chunk is read whole or not at all."""
+        """The source is aligned to 16 bytes; a chunk is read as a whole or not at all."""
         present = count > 0
         cp_async.copy16(to, base + (at - base) * present, 16 * present)
 
     @device
     def word(at, step, count, element):
-        """Four bytes of the chunk, from its element-th element on."""
+        """Four bytes of the chunk, which begin with the given element."""
         bits = load(at + element * step, element < count)
         if itemsize == 4:
             return bits
@@ -216,7 +222,7 @@ def make_copy_chunk(v):
 
     @device
     def copy_elements(to, at, base, step, count):
-        """For any source: element by element through registers, the slower path."""
+        """The source is arbitrary; each element goes through a register, which is slower."""
         smem.store16(
             to,
             word(at, step, count, 0),

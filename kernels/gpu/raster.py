@@ -7,8 +7,8 @@ from implicit_conv.kernels.gpu.ptx import device
 def tile_at(call, index):
     """(group, gemm_m tile, gemm_n tile) of the index-th tile.
 
-    gemm_n varies fastest: blocks that run together share activations, which are the larger operand,
-    and all filters stay in L2.
+    gemm_n varies fastest, so blocks that run at the same time share activations, which are the
+    larger operand, and all filters stay in L2.
     """
     group, rest = index // (call.tiles_m * call.tiles_n), index % (call.tiles_m * call.tiles_n)
     return group, rest // call.tiles_n, rest % call.tiles_n

@@ -1,20 +1,19 @@
-"""A ring of stages in shared memory, each with a barrier for "full" and one for "empty".
+"""A ring of stages in shared memory, each with a "full" and an "empty" barrier.
 
-Both sides walk it in step: `stage` and `parity` start at 0 and move on in `advance` alone. The
-consumer waits for the parity it is in; the producer for the one before, so its first round passes
-at once.
+Producer and consumer walk it in the same order: `stage` and `parity` start at 0 and change only in
+`advance`. The consumer waits for the current parity of "full", the producer for the previous parity
+of "empty", so that in its first round the producer never waits.
 """
 
 from typing import NamedTuple
 
 from implicit_conv.kernels.gpu import mbarrier, warp
 from implicit_conv.kernels.gpu.ptx import device
-
-STAGE_BARRIERS_BYTES = 16  # full, then empty
+from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES
 
 
 class Ring(NamedTuple):
-    """Where a ring lies: its barriers, its first stage, bytes of a stage, number of stages."""
+    """Addresses of a ring's barriers and first stage, bytes of a stage, number of stages."""
 
     barriers: int
     base: int
@@ -24,7 +23,10 @@ class Ring(NamedTuple):
 
 @device
 def init(ring, producers, consumers, lane):
-    """Expect `producers` arrivals (and bytes) until full, `consumers` until empty; one warp."""
+    """Initialise the barriers, by one warp.
+
+    A stage is full after `producers` arrivals and the announced bytes, empty after `consumers`.
+    """
     for stage in range(ring.stages):
         barrier = ring.barriers + STAGE_BARRIERS_BYTES * stage
         mbarrier.init(barrier, producers, lane == 0)
@@ -39,7 +41,7 @@ def full(ring, stage):
 
 @device
 def address(ring, stage):
-    """Where a stage begins."""
+    """Address of a stage."""
     return ring.base + stage * ring.stage_bytes
 
 
@@ -54,18 +56,21 @@ def advance(ring, stage, parity):
 
 @device
 def wait_empty(ring, stage, parity):
-    """Producer: the stage may be overwritten."""
+    """Producer: wait until the stage may be overwritten."""
     mbarrier.wait(ring.barriers + STAGE_BARRIERS_BYTES * stage + 8, parity ^ 1)
 
 
 @device
 def wait_full(ring, stage, parity):
-    """Consumer: the stage's data are in."""
+    """Consumer: wait until the data of the stage have arrived."""
     mbarrier.wait(ring.barriers + STAGE_BARRIERS_BYTES * stage, parity)
 
 
 @device
 def release(ring, stage, lane):
-    """Consumer: this warp has read the stage. The lanes meet first: one arrives for all."""
+    """Consumer: report that this warp has read the stage.
+
+    The lanes synchronise first, because one lane arrives for all of them.
+    """
     warp.sync()
     mbarrier.arrive(ring.barriers + STAGE_BARRIERS_BYTES * stage + 8, lane == 0)

@@ -1,11 +1,12 @@
-"""Hooks: shared memory by address, as the generic proxy reads and writes it."""
+"""Hooks: loads and stores of shared memory through the generic proxy, by address."""
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 
 @instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", "rrrrr")
 def store16(address, a, b, c, d):
-    """``st.shared.v4``: 16 bytes, aligned to 16.
+    """``st.shared.v4``: store 16 bytes at an address aligned to 16.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -13,7 +14,7 @@ def store16(address, a, b, c, d):
 
 @instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "r", (("i", 4),))
 def load16(address):
-    """``ld.shared.v4``: four int32.
+    """``ld.shared.v4``: load four int32.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -21,11 +22,11 @@ def load16(address):
 
 @instructions
 def store_tiles(tiles, pitch):
-    """``st.shared.v2.f32``: accumulator tiles of 16 x 8, side by side in rows `pitch` bytes apart.
+    """``st.shared.v2.f32``: store accumulator tiles of 16 x 8 side by side, with a row pitch.
 
-    `address` is this lane's: row l / 4, column 2 * (l % 4).
+    `address` is that of row l / 4 and column 2 * (l % 4) for lane l; `pitch` is in bytes.
 
-    sm_80.
+    PTX ISA 9.7.9, sm_80.
     """
     at = 4 * tiles
     lines = [
@@ -39,7 +40,7 @@ def store_tiles(tiles, pitch):
 
 @instruction("ld.shared.f32 $0, [$1];", "r", "f")
 def load_float(address):
-    """``ld.shared``: one float32.
+    """``ld.shared``: load one float32.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -47,7 +48,7 @@ def load_float(address):
 
 @instructions
 def load_quads(count, step):
-    """``ld.shared.v4`` `count` times, `step` bytes apart: 4 * count float32.
+    """``ld.shared.v4`` `count` times at a distance of `step` bytes: 4 * count float32.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -62,10 +63,10 @@ def load_quads(count, step):
 
 @instructions
 def ldmatrix(count, step):
-    """``ldmatrix.sync.aligned.m8n8.x4`` `count` times, `step` bytes apart.
+    """``ldmatrix.sync.aligned.m8n8.x4`` `count` times at a distance of `step` bytes.
 
-    Lane l gives the address of row l % 8 of matrix l / 8, any 16-byte aligned one; lane l receives
-    elements 2 * (l % 4) and the next of row l / 4 of each matrix.
+    Lane l passes the address of row l % 8 of matrix l / 8, aligned to 16 bytes. It receives
+    elements 2 * (l % 4) and 2 * (l % 4) + 1 of row l / 4 of each matrix.
 
     PTX ISA 9.7.14, PTX 6.5, sm_80.
     """
@@ -80,7 +81,7 @@ def ldmatrix(count, step):
 
 @instruction("fence.proxy.async.shared::cta;", target="sm_90")
 def fence_async():
-    """``fence.proxy.async``: what was written here is visible to tensor copies and wgmma.
+    """``fence.proxy.async``: make this thread's stores visible to tensor copies and wgmma.
 
     PTX ISA 9.7.13, PTX 8.0, sm_90.
     """

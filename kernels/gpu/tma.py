@@ -1,11 +1,12 @@
-"""Hooks: tensor copies. Coordinates come in PTX's order, fastest first: c, w, h, n.
+"""Hooks: tensor copies. Coordinates are in the order of PTX, fastest first: c, w, h, n.
 
-A load goes to shared memory `smem` and reports its bytes to `barrier`; `map` is a tensor map's
-address. One lane issues it (`warp.elect`). Sections: PTX ISA 9.7.9.25.5 (copies), 5.5 (tensors and
-modes).
+A load writes to shared memory `smem` and reports its bytes to `barrier`; `map` is the address of a
+tensor map. One lane issues it (`warp.elect`). Sections: PTX ISA 9.7.9.25.5 (copies), 5.5 (tensors
+and modes).
 """
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 LOAD = "cp.async.bulk.tensor.%dd.shared::%s.global%s.mbarrier::complete_tx::bytes%s "
 
@@ -26,7 +27,7 @@ def load_tile_3d(smem, map, c, b, a, barrier):
     target="sm_90",
 )
 def load_im2col(smem, map, c, w, h, n, barrier, offset_w, offset_h):
-    """``cp.async.bulk.tensor.4d.im2col``: pixels_per_column pixels of one tap.
+    """``cp.async.bulk.tensor.4d.im2col``: pixels_per_column pixels of one filter tap.
 
     PTX 8.6 for .shared::cta, sm_90.
     """
@@ -38,7 +39,7 @@ def load_im2col(smem, map, c, w, h, n, barrier, offset_w, offset_h):
     target="sm_100",
 )
 def load_im2col_w(smem, map, c, w, h, n, barrier, halo, offset):
-    """``cp.async.bulk.tensor.4d.im2col::w``: pixels of one row of each image, and `halo` more.
+    """``cp.async.bulk.tensor.4d.im2col::w``: pixels of one row per image, and `halo` more.
 
     PTX 8.6, sm_100.
     """
@@ -58,10 +59,11 @@ def load_im2col_w128(smem, map, c, w, h, n, barrier, halo, offset):
 
 @instructions
 def load_cluster(mode, multicast=False, cta_group=0):
-    """``cp.async.bulk.tensor.4d.shared::cluster``: a load into blocks of a cluster (8.0, ::w 8.6).
+    """``cp.async.bulk.tensor.4d.shared::cluster``: a load into the blocks of a cluster.
 
-    `mode` is im2col (sm_90) or im2col::w, im2col::w::128 (sm_100a); `multicast` adds a mask of
-    blocks, `cta_group` 1 or 2 (sm_100a) lets the barrier be the pair's.
+    `mode` is im2col (PTX 8.0, sm_90), im2col::w or im2col::w::128 (PTX 8.6, sm_100a). `multicast`
+    adds an operand with a mask of blocks. `cta_group` is 1 or 2 (sm_100a); with 2
+    the barrier may be in either block of a pair.
     """
     suffix = ".multicast::cluster" if multicast else ""
     suffix += f".cta_group::{cta_group}" if cta_group else ""
@@ -78,7 +80,7 @@ def load_cluster(mode, multicast=False, cta_group=0):
     target="sm_90",
 )
 def prefetch_im2col(map, c, w, h, n, offset_w, offset_h):
-    """``cp.async.bulk.prefetch.tensor.4d.im2col``: what `load_im2col` would read goes to L2.
+    """``cp.async.bulk.prefetch.tensor.4d.im2col``: fetch what `load_im2col` reads into L2.
 
     PTX 8.0, sm_90.
     """
@@ -86,7 +88,7 @@ def prefetch_im2col(map, c, w, h, n, offset_w, offset_h):
 
 @instruction("prefetch.tensormap [$0];", "l", target="sm_90")
 def prefetch_map(map):
-    """``prefetch.tensormap``: fetch the map itself.
+    """``prefetch.tensormap``: fetch the tensor map itself.
 
     PTX ISA 9.7.9, PTX 8.0, sm_90.
     """
@@ -94,7 +96,7 @@ def prefetch_map(map):
 
 @instruction("fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", target="sm_90")
 def acquire_map(map):
-    """``fence.proxy.tensormap``: a map in global memory may be used now.
+    """``fence.proxy.tensormap``: make a map in global memory usable by tensor copies.
 
     PTX ISA 9.7.13, PTX 8.3, sm_90.
     """
@@ -106,7 +108,7 @@ def acquire_map(map):
     target="sm_90",
 )
 def store_tile(map, smem, c, w, h, n):
-    """``cp.async.bulk.tensor.4d.global``: write the map's box at (c, w, h, n).
+    """``cp.async.bulk.tensor.4d.global``: store the box of the map at (c, w, h, n).
 
     PTX 8.0, sm_90.
     """
@@ -114,7 +116,7 @@ def store_tile(map, smem, c, w, h, n):
 
 @instruction("cp.async.bulk.commit_group;", target="sm_90")
 def store_commit():
-    """``cp.async.bulk.commit_group``: the stores so far make a group.
+    """``cp.async.bulk.commit_group``: all stores issued since the last commit form a group.
 
     PTX ISA 9.7.9.25.4, PTX 8.0, sm_90.
     """
@@ -122,7 +124,7 @@ def store_commit():
 
 @instruction("cp.async.bulk.wait_group.read 0;", target="sm_90")
 def store_wait():
-    """``cp.async.bulk.wait_group.read 0``: their shared memory may be written again.
+    """``cp.async.bulk.wait_group.read 0``: wait until all stores have read shared memory.
 
     PTX ISA 9.7.9.25.4, PTX 8.0, sm_90.
     """

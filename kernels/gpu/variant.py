@@ -1,4 +1,4 @@
-"""Variant: the compile-time choices of a GPU kernel, and the counts that follow from them."""
+"""Variant: the compile-time choices of a GPU kernel, and the counts derived from them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, ITEMSIZES, WARP
 
-ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 PRODUCERS = ("tma", "cp_async", "elements")
 CONSUMERS = ("mma", "fma", "wgmma")
-WARP = 32
-CHUNK_ROWS, CHUNK_COLUMNS = 16, 32  # what a warp's epilogue stages at a time
-STAGING_PITCH = 4 * CHUNK_COLUMNS + 16  # bytes; the 16 keep rows off each other's banks
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel: who loads, who multiplies, on which tile.
+    """One kernel: how it loads and multiplies, and on which tile.
 
-    `mode` "im2col" loads each filter tap by itself, "w" a filter row for all its taps. `warps_m` x
-    `warps_n` consumer warps share the tile; for wgmma warps_m counts all warps, 16 rows each.
+    `mode` "im2col" loads each filter tap separately, "w" all taps of a filter row together.
+    `warps_m` x `warps_n` consumer warps share the tile; with wgmma, warps_m is the number of all
+    consumer warps, which have 16 rows each.
     """
 
     mode: str
@@ -29,14 +27,14 @@ class Variant:
     dtype: str
     tile_m: int
     tile_n: int
-    row_bytes: int = 128  # of one pixel's channel block: the swizzle span
+    row_bytes: int = 128  # bytes of one pixel's channel block, which is the swizzle span
     warps_m: int = 2
     warps_n: int = 2
-    permuted: bool = False  # the w walk as plain im2col over permuted axes (sm_90)
+    permuted: bool = False  # the w walk is made of im2col copies over permuted axes (sm_90)
     descriptors: bool = False  # wgmma reads A by descriptor, not from registers
     activation: int = CLAMP
-    plain: bool = False  # neither residual nor activation: the epilogue adds the bias alone
-    packed: bool = False  # 16-byte stores of channels-last output
+    plain: bool = False  # the epilogue adds the bias only: no residual, no activation
+    packed: bool = False  # y is channels-last and stored 16 bytes at a time
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self):
@@ -45,55 +43,55 @@ class Variant:
 
     @property
     def wide(self) -> int:
-        """1 where loads are im2col::w walks."""
+        """1 if loads are im2col::w walks, else 0."""
         return int(self.mode == "w")
 
     @property
     def itemsize(self) -> int:
         """Bytes of an element of x, w and y."""
-        return ITEMSIZE[self.dtype]
+        return ITEMSIZES[self.dtype]
 
     @property
     def tile_c(self) -> int:
-        """Channels of a k-block."""
+        """Number of channels of a k-block."""
         return self.row_bytes // self.itemsize
 
     @property
     def consumer_warps(self) -> int:
-        """Warps that multiply."""
+        """Number of warps that multiply."""
         return self.warps_m * self.warps_n
 
     @property
     def producer_warps(self) -> int:
-        """Warps that load: one issues tensor copies, four compute addresses.
+        """Number of warps that load: one for tensor copies, four where threads compute addresses.
 
-        setmaxnreg takes a whole warpgroup, so beside wgmma there are four either way.
+        With wgmma there are always four, because setmaxnreg applies to a whole warpgroup.
         """
         return 1 if self.producer == "tma" and self.consumer != "wgmma" else 4
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Number of threads of a block."""
         return WARP * (self.consumer_warps + self.producer_warps)
 
     @property
     def tiles_m(self) -> int:
-        """Tiles of 16 rows that a warp accumulates."""
+        """Number of tiles of 16 rows that a warp accumulates."""
         return self.tile_m // (16 * self.warps_m)
 
     @property
     def tiles_n(self) -> int:
-        """Tiles of 8 columns that a warp accumulates."""
+        """Number of tiles of 8 columns that a warp accumulates."""
         return self.tile_n // (8 * self.warps_n)
 
     @property
     def accumulators(self) -> int:
-        """Registers of a thread's accumulator."""
+        """Number of accumulator registers of a thread."""
         return 4 * self.tiles_m * self.tiles_n
 
     @property
     def arrivals(self) -> int:
-        """Arrivals that fill a stage: the thread that announces a tensor copy, or all that copy."""
+        """Arrivals that fill a stage: one announces a tensor copy, otherwise all threads copy."""
         return 1 if self.producer == "tma" else WARP * self.producer_warps
 
     @property
@@ -120,7 +118,7 @@ def _rules(v: Variant) -> Iterator[tuple[str, bool]]:
     yield f"mode is one of im2col, w; not {v.mode!r}", v.mode in ("im2col", "w")
     yield f"producer is one of {PRODUCERS}, not {v.producer!r}", v.producer in PRODUCERS
     yield f"consumer is one of {CONSUMERS}, not {v.consumer!r}", v.consumer in CONSUMERS
-    yield f"dtype is one of {tuple(ITEMSIZE)}, not {v.dtype!r}", v.dtype in ITEMSIZE
+    yield f"dtype is one of {tuple(ITEMSIZES)}, not {v.dtype!r}", v.dtype in ITEMSIZES
     yield (
         "float32 is multiplied by fma, and nothing else is",
         (v.consumer == "fma") == (v.itemsize == 4),

@@ -1,11 +1,12 @@
-"""Hooks: where a thread is, and how the threads of a warp, a warpgroup or a block meet."""
+"""Hooks: a thread's place, and synchronisation of a warp, a warpgroup or a block."""
 
-from implicit_conv.kernels.gpu.ptx import Asm, instruction, instructions
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
 
 
 @instruction("mov.u32 $0, %laneid;", results="r", memory=False)
 def lane():
-    """``mov.u32 %laneid``: this thread's place in its warp, 0..31.
+    """``mov.u32 %laneid``: the number of this thread in its warp, 0 to 31.
 
     PTX ISA 10.8, sm_80.
     """
@@ -17,9 +18,9 @@ def lane():
     results="r",
 )
 def index():
-    """``shfl.sync.idx`` of %tid.x / 32: the warp's place in its block.
+    """``shfl.sync.idx`` of %tid.x / 32: the number of the warp in its block.
 
-    Shuffled so that ptxas knows it to be the same in all lanes: roles branch on it.
+    The shuffle tells ptxas that the value is the same in all lanes, which branch on it.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -27,9 +28,9 @@ def index():
 
 @instruction("mov.u32 $0, %ctaid.x;", results="i", memory=False)
 def block():
-    """``mov.u32 %ctaid.x``: the block's place in the grid.
+    """``mov.u32 %ctaid.x``: the number of the block in the grid.
 
-    Signed, as counts are: Numba would compare signed with unsigned as float64.
+    It is signed, as counts are, because Numba compares signed with unsigned integers as float64.
 
     PTX ISA 10.6, sm_80.
     """
@@ -37,7 +38,7 @@ def block():
 
 @instruction("mov.u32 $0, %nctaid.x;", results="i", memory=False)
 def blocks():
-    """``mov.u32 %nctaid.x``: blocks of the grid.
+    """``mov.u32 %nctaid.x``: the number of blocks in the grid.
 
     PTX ISA 10.7, sm_80.
     """
@@ -51,8 +52,8 @@ def blocks():
 def elect():
     """``elect.sync``: 1 in one lane of the warp, 0 in the others.
 
-    Tensor copies stand under it: guarded by a thread index, ptxas would wrap each in a loop. In the
-    simulator one lane stays active from here to the next `sync`.
+    Tensor copies are guarded by it, because ptxas would wrap each of them in a loop if a thread
+    index guarded them. In the simulator one lane stays active from here to the next `sync`.
 
     PTX ISA 9.7.13, PTX 8.0, sm_90.
     """
@@ -60,7 +61,7 @@ def elect():
 
 @instruction("bar.warp.sync 0xffffffff;")
 def sync():
-    """``bar.warp.sync``: the lanes meet, and see each other's memory.
+    """``bar.warp.sync``: the lanes wait for each other and see each other's memory accesses.
 
     PTX ISA 9.7.13, PTX 6.0, sm_80.
     """
@@ -68,7 +69,7 @@ def sync():
 
 @instruction("barrier.sync.aligned 0;")
 def sync_block():
-    """``barrier.sync.aligned 0``: all threads of the block meet.
+    """``barrier.sync.aligned 0``: all threads of the block wait for each other.
 
     PTX ISA 9.7.13, PTX 6.0, sm_80.
     """
@@ -76,7 +77,7 @@ def sync_block():
 
 @instruction("bar.sync $0, $1;", "rr")
 def sync_named(barrier, threads):
-    """``bar.sync a, b``: `threads` threads meet at one of barriers 1..15.
+    """``bar.sync a, b``: `threads` threads wait for each other at one of barriers 1 to 15.
 
     PTX ISA 9.7.13, sm_80.
     """
@@ -84,10 +85,10 @@ def sync_named(barrier, threads):
 
 @instructions
 def keep_registers(count):
-    """``setmaxnreg.dec``: a warpgroup gives registers back.
+    """``setmaxnreg.dec``: a warpgroup keeps `count` registers per thread and gives back the rest.
 
-    `count` is 24..256, a multiple of 8. Kept only if the kernel has launch bounds and is linked by
-    LTO.
+    `count` is a multiple of 8 from 24 to 256. ptxas drops the instruction unless the kernel has
+    launch bounds and is linked with LTO.
 
     PTX ISA 9.7.19.5, PTX 8.0, sm_90a and a/f.
     """
@@ -96,7 +97,9 @@ def keep_registers(count):
 
 @instructions
 def claim_registers(count):
-    """``setmaxnreg.inc``: a warpgroup waits for registers and takes them; as `keep_registers`.
+    """``setmaxnreg.inc``: a warpgroup waits until it can have `count` registers per thread.
+
+    The conditions are those of `keep_registers`.
 
     PTX ISA 9.7.19.5, PTX 8.0, sm_90a and a/f.
     """
@@ -105,7 +108,7 @@ def claim_registers(count):
 
 @instruction("griddepcontrol.wait;", target="sm_90")
 def wait_for_previous_grid():
-    """``griddepcontrol.wait``: the previous kernel's results are visible.
+    """``griddepcontrol.wait``: wait until the results of the previous kernel are visible.
 
     PTX ISA 9.7.13, PTX 7.8, sm_90.
     """
@@ -113,7 +116,7 @@ def wait_for_previous_grid():
 
 @instruction("griddepcontrol.launch_dependents;", target="sm_90")
 def launch_next_grid():
-    """``griddepcontrol.launch_dependents``: the next kernel may start.
+    """``griddepcontrol.launch_dependents``: allow the next kernel to start.
 
     PTX ISA 9.7.13, PTX 7.8, sm_90.
     """

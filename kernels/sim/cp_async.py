@@ -1,10 +1,9 @@
-"""Twins of kernels/gpu/cp_async.py: copies stay under way until the warp ties them to a barrier."""
+"""Twins of kernels/gpu/cp_async.py: copies are pending until the warp ties them to a barrier."""
 
 import functools
 
 import numpy as np
 
-from implicit_conv.kernels.sim.errors import SimulationError
 from implicit_conv.kernels.sim.machine import LANES, current
 
 
@@ -32,14 +31,3 @@ def _deliver(block, copies, barrier):
     for addresses, data in copies:
         block.smem.deliver(addresses, data, barrier.actor, barrier.filling)
     barrier.arrive(len(LANES))
-
-
-def commit():
-    """Groups without barriers are not used by these kernels, and not modelled."""
-    raise SimulationError(
-        "cp.async groups are not modelled: tie copies to a barrier by cp_async.arrive"
-    )
-
-
-def wait(groups):
-    return commit

@@ -1,4 +1,4 @@
-"""What the simulator reports."""
+"""Errors of the simulator."""
 
 
 class SimulationError(Exception):
@@ -6,4 +6,4 @@ class SimulationError(Exception):
 
 
 class Aborted(BaseException):
-    """Another warp failed: this one stops."""
+    """Ends the thread of a warp after another warp has failed."""

@@ -1,4 +1,4 @@
-"""Twins of kernels/gpu/gmem.py, and float32 functions of all lanes."""
+"""Twins of kernels/gpu/gmem.py, and float32 functions over all lanes."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Twins of kernels/gpu/mbarrier.py. A scalar predicate stands for all active lanes."""
+"""Twins of kernels/gpu/mbarrier.py. A scalar predicate applies to all active lanes."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from implicit_conv.kernels.sim.machine import MAX_BARRIERS, Barrier, current
 
 
 def active(predicate):
-    """How many active lanes hold the predicate."""
+    """Number of active lanes whose predicate holds."""
     if np.ndim(predicate):
         return int(np.count_nonzero(predicate))
     return bool(predicate) * (1 if current().elected else 32)
@@ -20,12 +20,8 @@ def init(barrier, count, predicate):
     block.barriers[barrier] = Barrier(block, barrier, count, actor)
 
 
-def inval(barrier):
-    del current().block.barriers[barrier]
-
-
 def fence_init():
-    """Initialised barriers are visible at once."""
+    """Nothing to do: initialised barriers are visible at once."""
 
 
 def arrive(barrier, predicate):

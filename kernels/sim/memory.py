@@ -1,24 +1,54 @@
 """Memory of the simulated GPU: global arrays with guards, shared memory that detects races."""
 
+from __future__ import annotations
+
+from typing import Any, NoReturn, Protocol
+
 import numpy as np
+import numpy.typing as npt
 
 from implicit_conv.kernels.sim.errors import SimulationError
 
-GUARD = 256  # bytes between allocations that nobody may touch
-GRANULE = 16  # bytes of shared memory that are ordered together
+GUARD = 256  # bytes between allocations that no access may touch
+GRANULE = 16  # bytes of shared memory whose accesses are ordered together
 IN_FLIGHT = 1 << 60  # the time of a write that has not arrived
+
+Bytes = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int64]
+
+
+class Places(Protocol):
+    """Names of the regions of a block's shared memory, for messages."""
+
+    def place(self, offset: int) -> str:
+        """The region of a byte."""
+
+
+class Accessor(Protocol):
+    """What shared memory needs of a warp."""
+
+    @property
+    def index(self) -> int:
+        """Its number in the block."""
+
+    @property
+    def clock(self) -> Integers:
+        """The time of each actor that it has seen."""
+
+    @property
+    def block(self) -> Places:
+        """Its block."""
 
 
 class GlobalMemory:
-    """Arrays at addresses of their own; an access outside of all of them is an error."""
+    """Arrays at separate addresses; an access outside of all of them is an error."""
 
-    def __init__(self):
-        self.bytes = np.zeros(GUARD, np.uint8)
-        self.owner = np.zeros(GUARD // GRANULE, np.int32)  # of each granule; 0: nobody
+    def __init__(self) -> None:
+        self.bytes: Bytes = np.zeros(GUARD, np.uint8)
         self.sizes = [(0, 0)]
 
-    def put(self, array, offset=0):
-        """Address of a copy of `array`, `offset` bytes past a 256-byte boundary."""
+    def put(self, array: npt.NDArray[Any], offset: int = 0) -> int:
+        """Copy `array` to `offset` bytes past a 256-byte boundary and return its address."""
         data = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
         start = len(self.bytes) + offset
         size = -(-(offset + len(data)) // GUARD) * GUARD + GUARD
@@ -28,14 +58,14 @@ class GlobalMemory:
         self.sizes.append((start, len(data)))
         return start
 
-    def get(self, address, shape, dtype):
-        """The array that begins at `address`."""
+    def get(self, address: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """A copy of the array that begins at `address`."""
         dtype = np.dtype(dtype)
         count = int(np.prod(shape)) * dtype.itemsize
         return self.bytes[address : address + count].copy().view(dtype).reshape(shape)
 
-    def check(self, addresses, width, what):
-        """Every access of `width` bytes lies in one allocation and is aligned."""
+    def check(self, addresses: npt.ArrayLike, width: int, what: str) -> None:
+        """Raise SimulationError unless each access of `width` bytes is aligned and in one array."""
         addresses = np.atleast_1d(addresses)
         if not len(addresses):
             return
@@ -50,36 +80,37 @@ class GlobalMemory:
                 "is outside every array or misaligned"
             )
 
-    def load(self, addresses, width):
+    def load(self, addresses: npt.ArrayLike, width: int) -> Bytes:
         """Bytes (len(addresses), width)."""
         self.check(addresses, width, "a read")
         return self.bytes[np.asarray(addresses)[:, None] + np.arange(width)]
 
-    def store(self, addresses, data):
+    def store(self, addresses: npt.ArrayLike, data: Bytes) -> None:
         """Write `data` (len(addresses), width)."""
         self.check(addresses, data.shape[1], "a write")
         self.bytes[np.asarray(addresses)[:, None] + np.arange(data.shape[1])] = data
 
 
 class SharedMemory:
-    """A block's shared memory from address `base` on, with the time of each granule's last
-    accesses.
+    """The shared memory of a block from address `base` on, with the last accesses to each granule.
 
-    Actors are the block's warps, then its barriers. A granule remembers which actor wrote it at
-    what time of the actor's own clock, and when each warp read it last; an access is in order if
-    its warp's clock has seen those times. A barrier's time counts its completed phases.
+    Actors are the warps of the block, then its barriers. For each granule the last writer is kept
+    with the time on its own clock, and the time of the last read by each warp. An access is in
+    order if the clock of its warp has seen those times. The time of a barrier is the number of its
+    completed phases.
     """
 
-    def __init__(self, size, base, warps):
+    def __init__(self, size: int, base: int, warps: int) -> None:
         self.base = base
-        self.bytes = np.full(size, 0xFF, np.uint8)  # a NaN in every floating-point type
+        self.bytes: Bytes = np.full(size, 0xFF, np.uint8)  # a NaN in every floating-point type
         granules = -(-size // GRANULE)
-        self.writer = np.zeros(granules, np.int64)
-        self.written = np.zeros(granules, np.int64)  # 0: never
-        self.read = np.zeros((granules, warps), np.int64)
+        self.writer: Integers = np.zeros(granules, np.int64)
+        self.written: Integers = np.zeros(granules, np.int64)  # 0: never
+        self.read: Integers = np.zeros((granules, warps), np.int64)
 
-    def _offsets(self, addresses, width, align):
-        offsets = np.atleast_1d(addresses) - self.base
+    def _offsets(self, addresses: npt.ArrayLike, width: int, align: int) -> Integers:
+        """Offsets of accesses that are aligned and inside the block's shared memory."""
+        offsets: Integers = np.atleast_1d(addresses) - self.base
         if (offsets % align).any():
             raise SimulationError(
                 f"shared address {int(np.max(addresses)):#x} is not aligned to {align} bytes"
@@ -91,7 +122,9 @@ class SharedMemory:
             )
         return offsets
 
-    def load(self, warp, addresses, width, align=None):
+    def load(
+        self, warp: Accessor, addresses: npt.ArrayLike, width: int, align: int | None = None
+    ) -> Bytes:
         """Bytes (len(addresses), width) as `warp` reads them."""
         offsets = self._offsets(addresses, width, align or width)
         granules = _granules(offsets, width)
@@ -104,9 +137,12 @@ class SharedMemory:
                 f"{warp} reads {warp.block.place(where)}, which was never written"
             )
         self.read[granules, warp.index] = warp.clock[warp.index]
-        return self.bytes[offsets[:, None] + np.arange(width)]
+        data: Bytes = self.bytes[offsets[:, None] + np.arange(width)]
+        return data
 
-    def store(self, warp, addresses, data, align=None):
+    def store(
+        self, warp: Accessor, addresses: npt.ArrayLike, data: Bytes, align: int | None = None
+    ) -> None:
         """Write `data` (len(addresses), width) as `warp`."""
         width = data.shape[1]
         offsets = self._offsets(addresses, width, align or width)
@@ -115,23 +151,24 @@ class SharedMemory:
         self.bytes[offsets[:, None] + np.arange(width)] = data
         self.writer[granules], self.written[granules] = warp.index, warp.clock[warp.index]
 
-    def announce(self, warp, addresses, width):
-        """`warp` starts an asynchronous write: until it arrives nobody may look."""
+    def announce(self, warp: Accessor, addresses: npt.ArrayLike, width: int) -> None:
+        """`warp` starts an asynchronous write; until it arrives, every access is an error."""
         offsets = self._offsets(addresses, width, GRANULE)
         granules = _granules(offsets, width)
         self._claim(warp, granules)
         self.bytes[offsets[:, None] + np.arange(width)] = 0xFF
         self.written[granules] = IN_FLIGHT
 
-    def deliver(self, addresses, data, actor, time):
-        """An asynchronous write arrives; it is ordered by `actor` reaching `time`."""
+    def deliver(self, addresses: npt.ArrayLike, data: Bytes, actor: int, time: int) -> None:
+        """An asynchronous write arrives; it is ordered before whoever sees `actor` at `time`."""
         offsets = np.atleast_1d(addresses) - self.base
         width = data.shape[1]
         self.bytes[offsets[:, None] + np.arange(width)] = data
         granules = _granules(offsets, width)
         self.writer[granules], self.written[granules] = actor, time
 
-    def _claim(self, warp, granules):
+    def _claim(self, warp: Accessor, granules: Integers) -> None:
+        """Raise SimulationError unless `warp` may overwrite these granules."""
         warps = self.read.shape[1]
         unread = self.read[granules] > warp.clock[:warps]
         if unread.any():
@@ -145,7 +182,7 @@ class SharedMemory:
                 f"{warp} overwrites {place} before its last contents were complete"
             )
 
-    def _early(self, warp, granule):
+    def _early(self, warp: Accessor, granule: int) -> NoReturn:
         place = warp.block.place(int(granule) * GRANULE)
         state = (
             "its copy is still under way"
@@ -155,7 +192,7 @@ class SharedMemory:
         raise SimulationError(f"{warp} reads {place} before it is full: {state}")
 
 
-def _granules(offsets, width):
+def _granules(offsets: Integers, width: int) -> Integers:
     if width <= GRANULE:
         return offsets // GRANULE
     return np.unique(offsets[:, None] // GRANULE + np.arange(width // GRANULE))

@@ -1,15 +1,13 @@
-"""Twins of kernels/gpu/mma.py: exact products, summed in float64, rounded once an instruction."""
+"""Twins of kernels/gpu/mma.py: products and sums in float64, rounded once per instruction."""
 
 import numpy as np
 
 from implicit_conv.kernels.sim.errors import SimulationError
 from implicit_conv.kernels.sim.machine import LANES, current
 from implicit_conv.kernels.sim.number import from_bits
-from implicit_conv.kernels.walk import swizzle
+from implicit_conv.kernels.walk import swizzle, swizzle_mask
 
-GROUP, MEMBER = LANES // 4, LANES % 4  # a fragment's row, and its pair of columns
-SWIZZLE_MASK = {0: 0, 1: 7, 2: 3, 3: 1}  # by the descriptor's mode
-SPAN = {1: 128, 2: 64, 3: 32}
+SPAN = {1: 128, 2: 64, 3: 32}  # bytes of a swizzled row by the descriptor's mode
 
 
 def _pairs(registers, dtype):
@@ -20,9 +18,8 @@ def _pairs(registers, dtype):
 
 def _a_matrix(registers, dtype, tiles):
     """Rows x 16 from fragments (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)."""
-    pairs = _pairs(registers, dtype).reshape(
-        tiles, 2, 2, 8, 4, 2
-    )  # tile, k half, row half, g, t, pair
+    pairs = _pairs(registers, dtype)
+    pairs = pairs.reshape(tiles, 2, 2, 8, 4, 2)  # tile, k half, row half, g, t, pair
     return pairs.transpose(0, 2, 3, 1, 4, 5).reshape(16 * tiles, 16)
 
 
@@ -33,7 +30,7 @@ def _b_matrix(registers, dtype, tiles):
 
 
 def _scatter(products, tiles_m, tiles_n):
-    """The accumulator's registers from a matrix of 16 tiles_m x 8 tiles_n."""
+    """The registers of an accumulator, from a matrix of 16 tiles_m x 8 tiles_n."""
     parts = products.reshape(tiles_m, 2, 8, tiles_n, 4, 2)  # m, row half, g, n, t, pair
     return parts.transpose(0, 3, 1, 5, 2, 4).reshape(4 * tiles_m * tiles_n, 32)
 
@@ -69,12 +66,12 @@ def multiply_tf32():
 
 
 def _truncate(registers):
-    """tf32 keeps the upper 19 bits."""
+    """float32 values truncated to tf32, which has the upper 19 bits."""
     return (np.stack(registers).astype(np.uint32) & 0xFFFFE000).view(np.float32)
 
 
 def multiply_float(tiles_m, tiles_n):
-    """Each step of gemm_k is an fma: product and sum exact in float64, rounded to float32."""
+    """Each step of gemm_k is an fma: the float64 sum is rounded to float32."""
 
     def hook(acc, a, b_even, b_odd):
         total = np.stack(_lanes(acc)).reshape(tiles_m, tiles_n, 2, 2, 32)
@@ -92,28 +89,28 @@ def _decode(descriptor):
     """(start, LBO, SBO, swizzle mode) of a shared-memory matrix descriptor."""
     descriptor = int(descriptor)
     if descriptor >> 49 & 7:
-        raise SimulationError("a descriptor's base offset other than 0 is not modelled")
+        raise SimulationError("a descriptor's base offset other than 0 is not simulated")
     start, lbo, sbo = ((descriptor >> at & 0x3FFF) << 4 for at in (0, 16, 32))
     return start, lbo, sbo, descriptor >> 62
 
 
 def _read_operand(descriptor, rows, first_row, step):
-    """`rows` x 16 elements: row i at start + i // 8 * SBO + i % 8 * span, swizzled absolutely."""
+    """`rows` x 16 elements; row i is at start + i // 8 * SBO + i % 8 * span, then swizzled."""
     warp = current()
     start, _, sbo, mode = _decode(descriptor)
     if mode == 0:
-        raise SimulationError("descriptors without swizzle are not modelled")
+        raise SimulationError("descriptors without swizzle are not simulated")
     row = first_row + np.arange(rows)
     line = start + 32 * step + row // 8 * sbo + row % 8 * SPAN[mode]
     halves = [
-        warp.block.smem.load(warp, swizzle(line + 16 * half, SWIZZLE_MASK[mode]), 16)
+        warp.block.smem.load(warp, swizzle(line + 16 * half, swizzle_mask(SPAN[mode])), 16)
         for half in (0, 1)
     ]
     return np.concatenate(halves, axis=1).view(np.uint16)
 
 
 def _wgmma(dtype, columns, steps, a_of):
-    """What one warp of a warpgroup does: its 16 rows; all four must give the same descriptors."""
+    """The part of one warp: 16 rows. All four warps must pass the same descriptors."""
 
     def hook(acc, a, b):
         warp = current()
@@ -128,12 +125,12 @@ def _wgmma(dtype, columns, steps, a_of):
 
 
 def _same_in_warpgroup(warp, descriptor):
-    calls = warp.__dict__.setdefault("wgmma_calls", 0)
-    warp.wgmma_calls = calls + 1
-    log = warp.block.__dict__.setdefault("wgmma_log", {})
-    first = log.setdefault((warp.index // 4, calls), int(descriptor))
+    call, warp.wgmma_calls = warp.wgmma_calls, warp.wgmma_calls + 1
+    first = warp.block.wgmma_log.setdefault((warp.index // 4, call), int(descriptor))
     if first != int(descriptor):
-        raise SimulationError(f"{warp}: the warps of a warpgroup give wgmma different descriptors")
+        raise SimulationError(
+            f"{warp}: the warps of a warpgroup pass different descriptors to wgmma"
+        )
 
 
 def wgmma_registers(dtype, columns, steps):
@@ -151,11 +148,11 @@ def wgmma_descriptors(dtype, columns, steps):
 
 
 def wgmma_fence():
-    """wgmma's twin works at once and in order."""
+    """Nothing to do: the twin of wgmma completes at once."""
 
 
 def wgmma_commit():
-    """As `wgmma_fence`."""
+    """Nothing to do: the twin of wgmma completes at once."""
 
 
 def wgmma_wait(groups):

@@ -1,10 +1,15 @@
-"""Element types of 16 bits as their bits; numpy has no bfloat16."""
+"""Elements of 16 bits represented by their bits, since numpy has no bfloat16."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 
-def from_bits(bits, dtype):
-    """float32 of the elements whose bits stand in the low half of an integer array."""
+def from_bits(bits: npt.ArrayLike, dtype: str) -> npt.NDArray[np.float32]:
+    """The float32 values of elements whose bits are in the low half of an integer array."""
     bits = np.asarray(bits)
     if dtype == "float32":
         return bits.astype(np.uint32).view(np.float32)
@@ -13,8 +18,8 @@ def from_bits(bits, dtype):
     return bits.astype(np.uint16).view(np.float16).astype(np.float32)
 
 
-def to_bits(values, dtype):
-    """Bits of the elements nearest to float32 `values`, ties to even; a NaN stays one."""
+def to_bits(values: npt.ArrayLike, dtype: str) -> npt.NDArray[Any]:
+    """The bits of the elements nearest to float32 `values`, ties to even; a NaN stays a NaN."""
     values = np.asarray(values, np.float32)
     if dtype == "float32":
         return values.view(np.uint32)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from implicit_conv.kernels.sim.machine import BASE, LANES, current  # noqa: F401 (ptx asks for BASE)
+from implicit_conv.kernels.sim.machine import BASE, LANES, current  # noqa: F401 (ptx reads BASE)
 
 
 def _lanes(value):
@@ -26,7 +26,7 @@ def store16(address, a, b, c, d):
 
 def load16(address):
     words = _load(address, 16).view(np.int32).astype(np.int64)
-    if np.ndim(address) == 0:  # the same for all lanes, so a branch may depend on it
+    if np.ndim(address) == 0:  # the same in all lanes, so a branch may depend on it
         return tuple(int(word) for word in words[0])
     return tuple(words.T)
 
@@ -57,7 +57,7 @@ def load_quads(count, step):
 
 
 def ldmatrix(count, step):
-    """Lane l's row comes from lane l // 4 of the eight that address a matrix."""
+    """Lane l receives from the row that lane l // 4 of the matrix's eight addresses."""
 
     def hook(address):
         registers = []
@@ -70,4 +70,4 @@ def ldmatrix(count, step):
 
 
 def fence_async():
-    """The proxies of the simulator see the same memory."""
+    """Nothing to do: the simulator has one view of memory for all proxies."""

@@ -1,8 +1,7 @@
 """Twins of kernels/gpu/tma.py: the walks of kernels/walk.py over global memory into shared memory.
 
-A map is an object with shape, byte strides, dtype, boxes (`axes`), `swizzle` and `rows`; see
-implicit_conv.tma and implicit_conv.gpu.maps. A copy is announced when it is issued and arrives
-later.
+A map is an object of implicit_conv.tma or implicit_conv.gpu.maps, with shape, byte strides, dtype,
+`axes`, `swizzle` and `rows`. A copy is announced when it is issued, and arrives later.
 """
 
 import functools
@@ -18,7 +17,7 @@ SMEM_ALIGNMENT = 128
 
 
 def _issue(map, smem, barrier, positions, channel, entry):
-    """Announce the rows at `positions` (n, d, h, w), record the entry, deliver later."""
+    """Announce the rows at `positions` (n, d, h, w), record `entry`, and deliver them later."""
     warp = current()
     if warp.block.record is not None:
         warp.block.record.append((*entry, smem, len(positions)))
@@ -50,7 +49,7 @@ def _deliver(block, map, addresses, positions, channel, barrier):
 
 
 def _gather(memory, map, positions, channel):
-    """Rows x bytes; what lies outside the tensor is zero."""
+    """Rows x bytes of the copy; elements outside the tensor are zero."""
     sizes = (map.shape[0], *(1,) * (5 - len(map.shape)), *map.shape[1:-1])
     given = map.strides or map.description.byte_strides
     strides = (given[0], *(0,) * (5 - len(map.shape)), *given[1:])
@@ -65,7 +64,7 @@ def _gather(memory, map, positions, channel):
 
 
 def load_tile_3d(smem, map, c, b, a, barrier):
-    """The box is {channels, 1, rows}."""
+    """Copies the box {channels, 1, rows}."""
     rows = a + np.arange(map.box_rows)
     positions = np.stack([rows, 0 * rows, 0 * rows, 0 * rows + b], axis=1)
     _issue(map, smem, barrier, positions, c, ("tile", (a, b, c), ()))
@@ -95,7 +94,7 @@ def load_im2col_w128(smem, map, c, w, h, n, barrier, halo, offset):
 
 
 def load_cluster(mode, multicast=False, cta_group=0):
-    """A simulated cluster has one block, so a multicast goes to it alone."""
+    """A simulated cluster has one block, to which a multicast goes."""
     hook = {"im2col": load_im2col, "im2col::w": load_im2col_w, "im2col::w::128": load_im2col_w128}[
         mode
     ]
@@ -117,20 +116,20 @@ def prefetch_im2col(map, c, w, h, n, offset_w, offset_h):
 
 
 def prefetch_map(map):
-    """Nothing to fetch."""
+    """Nothing to do: there is no cache."""
 
 
 def acquire_map(map):
-    """Maps are Python objects."""
+    """Nothing to do: maps are Python objects."""
 
 
 def store_tile(map, smem, c, w, h, n):
-    raise SimulationError("TMA stores are not modelled: no kernel uses them yet")
+    raise SimulationError("TMA stores are not simulated: no kernel uses them yet")
 
 
 def store_commit():
-    """See `store_tile`."""
+    """Nothing to do: `store_tile` raises."""
 
 
 def store_wait():
-    """See `store_tile`."""
+    """Nothing to do: `store_tile` raises."""

@@ -61,7 +61,7 @@ def claim_registers(count):
 
 
 def _change_registers(count):
-    """What this warp gives back goes to the block's pool, what it takes comes from there."""
+    """Move registers between this warp and the pool of its block."""
     assert 24 <= count <= 256 and count % 8 == 0
     warp = current()
     warp.block.free_registers += LANES.size * (warp.registers - count)
@@ -69,8 +69,8 @@ def _change_registers(count):
 
 
 def wait_for_previous_grid():
-    """Blocks of a simulated launch run after those of the one before."""
+    """Nothing to do: simulated launches run one after the other."""
 
 
 def launch_next_grid():
-    """As `wait_for_previous_grid`."""
+    """Nothing to do: simulated launches run one after the other."""

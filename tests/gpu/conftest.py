@@ -1,7 +1,7 @@
-"""A driver that records what it is asked and computes in the kernel's place, from its params blob.
+"""A driver that records its calls, and computes what a launch would from the params blob.
 
-Structures and enumerations are those of cuda.bindings; nothing here shows that a driver accepts
-them.
+Structures and enumerations are those of cuda.bindings; these tests cannot show that a driver
+accepts them.
 """
 
 import ctypes
@@ -11,31 +11,36 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from implicit_conv import reference
+from implicit_conv import cache, reference
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu import ptx
-from implicit_conv.kernels.gpu.call import MAP_BYTES, Call, Limits
+from implicit_conv.kernels.gpu.call import Call, Limits
+from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 
 STREAM = 77
 PARTS = ((Call, np.int64), (Geometry, np.int32), (Limits, np.float32))
 
 
 class Device:
-    """A device array: an address and the interface; it remembers nothing else."""
+    """A device array: an address and the interface, without memory."""
 
     def __init__(self, address, shape, dtype=np.float16, strides=None, stream=STREAM):
         self.__cuda_array_interface__ = {
-            "data": (address, False), "shape": shape, "typestr": np.dtype(dtype).str,
-            "strides": strides, "version": 3, "stream": stream,
-        }  # fmt: skip
+            "data": (address, False),
+            "shape": shape,
+            "typestr": np.dtype(dtype).str,
+            "strides": strides,
+            "version": 3,
+            "stream": stream,
+        }
 
 
 class Recorder:
     """cuda.bindings.driver whose functions are recorded and succeed.
 
-    Two devices are there, 0 the current one. A launch convolves arrays that lie in memory which was
+    There are two devices, of which 0 is current. A launch convolves arrays in memory that was
     allocated here.
     """
 
@@ -66,7 +71,7 @@ class Recorder:
         return lambda *_: encoded if name.startswith("cuTensorMapEncode") else 0
 
     def __getitem__(self, prefix):
-        """Arguments of the calls whose names begin so."""
+        """Arguments of the calls whose names begin with `prefix`."""
         return [arguments for name, arguments in self.calls if name.startswith(prefix)]
 
     def launched(self):
@@ -99,7 +104,7 @@ class Recorder:
             self.convolve(dtype)
 
     def convolve(self, dtype):
-        """What a kernel without residual and activation writes to y, by the oracle."""
+        """Write to y what a kernel without residual and activation would, by the oracle."""
         call, g, *_ = self.launched()
         channels, filters = g.groups * g.C, g.groups * g.K
         x = self.array(
@@ -118,9 +123,13 @@ class Recorder:
             (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w + 1 - g.W - g.pad_w,
         )
         y[...] = reference.conv2d(
-            x, w, stride=(g.stride_h, g.stride_w), dilation=(g.dilation_h, g.dilation_w),
-            pads=((g.pad_h, high[0]), (g.pad_w, high[1])), groups=g.groups,
-        )  # fmt: skip
+            x,
+            w,
+            stride=(g.stride_h, g.stride_w),
+            dilation=(g.dilation_h, g.dilation_w),
+            pads=((g.pad_h, high[0]), (g.pad_w, high[1])),
+            groups=g.groups,
+        )
         if call.bias:
             y += self.array(call.bias, (filters, 1, 1), (y.itemsize, 0, 0), dtype)
 
@@ -170,8 +179,8 @@ def device_array():
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """The driver replaced, and with it the compiler, which other tests run."""
-    reason = "needs numba-cuda and cuda-bindings: pip install 'implicit-conv[cu13]'"
+    """Replace the driver, and the compiler, which other tests run."""
+    reason = "needs numba-cuda and cuda-bindings: pip install '.[cu13]' in a checkout"
     real = pytest.importorskip("cuda.bindings.driver", reason=reason, exc_type=ImportError)
     if importlib.util.find_spec("numba_cuda") is None:
         pytest.skip(reason)
@@ -185,9 +194,10 @@ def recorder(monkeypatch):
         return b"image", v.dtype
 
     monkeypatch.setattr(load, "cubin", cubin)
-    kept = driver.device_arch, driver._primary_context, load.loaded
-    for function in kept:
-        function.cache_clear()
+    kept = driver.device_arch.cache_clear, driver._primary_context.cache_clear
+    forget = *kept, load.loaded.cache_clear, cache.clear
+    for function in forget:
+        function()
     yield recorder
-    for function in kept:
-        function.cache_clear()
+    for function in forget:
+        function()

@@ -1,4 +1,4 @@
-"""Arrays of other libraries are read where they lie: interface, DLPack, device, stream."""
+"""Arrays of other libraries are read in place: interface, DLPack, device, stream."""
 
 from types import SimpleNamespace
 
@@ -10,7 +10,7 @@ from implicit_conv.gpu.arrays import _from_torch, current_stream, is_device_arra
 
 
 class DLPack:
-    """A numpy array that says it lies on a GPU."""
+    """A numpy array that claims to be on a GPU."""
 
     def __init__(self, array, device=(2, 0)):
         self.array, self.device = array, device
@@ -24,7 +24,7 @@ class DLPack:
 
 
 class Gradient(DLPack):
-    """As torch has it: neither interface can be asked for."""
+    """As a tensor of torch that requires gradients: reading its interface raises."""
 
     requires_grad = True
 
@@ -59,9 +59,9 @@ def test_bfloat16_by_the_name_that_torch_gives_it(device_array):
 def test_wrong_arrays_are_named(device_array):
     with pytest.raises(DTypeError, match="ndarray is no device array"):
         operand(np.zeros(3))
-    with pytest.raises(DTypeError, match=r"DLPack type \(2, 64 bits\) is not served here"):
+    with pytest.raises(DTypeError, match=r"DLPack type \(2, 64 bits\) is not supported here"):
         operand(DLPack(np.zeros(3)))
-    with pytest.raises(DTypeError, match="type <i4 are not served on the GPU"):
+    with pytest.raises(DTypeError, match="type <i4 are not supported on the GPU"):
         operand(device_array(512, (3,), np.int32))
     x = operand(device_array(512, (2, 3)))
     with pytest.raises(ShapeError, match=r"x has shape \(2, 3\), but the plan is for \(2, 4\)"):
@@ -89,7 +89,7 @@ def test_tensors_are_read_by_their_own_attributes():
     seen = _from_torch(tensor)
     assert (seen.address, seen.shape, seen.strides) == (tensor.data_ptr(), (2, 4, 3), (24, 2, 8))
     assert (seen.dtype, seen.owner is tensor) == ("bfloat16", True)
-    with pytest.raises(DTypeError, match="tensor of int8 is not served"):
+    with pytest.raises(DTypeError, match="tensor of int8 is not supported"):
         _from_torch(torch.zeros(2, dtype=torch.int8))
     with pytest.raises(DTypeError, match="Tensor is no device array"):
         operand(tensor)

@@ -1,6 +1,6 @@
-"""Every kernel on every target: compiled, linked, free of spills, made of the instructions meant.
+"""Every kernel on every target compiles and links, without spills, to the intended instructions.
 
-No GPU is needed, but the compilers are; without them these tests say so and are skipped.
+No GPU is needed, but the compilers are; without them the tests are skipped.
 """
 
 import importlib
@@ -12,39 +12,54 @@ from dataclasses import replace
 import pytest
 
 from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.candidates import Options, gpu_geometry, refusal, variants
+from implicit_conv.gpu.candidate import Options, gpu_geometry, refusal
+from implicit_conv.gpu.planner import variants
 from implicit_conv.gpu.verify import evidence
 from implicit_conv.gpu.verify.assembly import assemble, sass, tool
+from implicit_conv.gpu.verify.families import family_name
 from implicit_conv.kernels.activation import CLAMP, HARDSWISH
-from implicit_conv.kernels.gpu import ptx
+from implicit_conv.kernels.gpu import ptx, targets
+from implicit_conv.kernels.gpu.intrinsic import (
+    Asm,
+    TargetError,
+    make_intrinsic,
+    numba_type,
+    signature_of,
+)
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 from perf import gates, gpu_gates
 
-WHEELS = "pip install 'implicit-conv[cu13,assemble]'"
+WHEELS = "pip install '.[cu13,assemble]' in a checkout"
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or ptx.SIMULATED:
     pytest.skip(f"needs numba-cuda, nvdisasm and ptxas: {WHEELS}", allow_module_level=True)
 
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
-TARGETS = (80, 90, 100, 120)  # 86, 89, 103 and 121 differ from these in nothing that we emit
 REGISTER_LIMIT = 65536
 STORES = {"packed": False}
-DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")  # signed compared with unsigned, say: slow on most GPUs
+# Slow on most GPUs; a comparison of signed with unsigned integers would cause them, for example.
+DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
 
 def problem(dtype):
     return Problem.parse(
-        (32, 28, 28, 128), (256, 3, 3, 128), dtype, padding=1, layout="NHWC",
-        weight_layout="KRSC", dtypes=GPU_DTYPES,
-    )  # fmt: skip
+        (32, 28, 28, 128),
+        (256, 3, 3, 128),
+        dtype,
+        padding=1,
+        layout="NHWC",
+        weight_layout="KRSC",
+        dtypes=GPU_DTYPES,
+    )
 
 
-def served(number, dtype, plain=False):
-    """The kernels that the planner may choose on a target, whatever has to be asked for."""
+def plannable(number, dtype, plain=False):
+    """The kernels that the planner may choose on a target, opt-in kernels included."""
     return [
-        v for v in variants(problem(dtype), CLAMP, plain)
+        v
+        for v in variants(problem(dtype), CLAMP, plain)
         if not refusal(problem(dtype), KNOWN[number], v, EVERYTHING)
-    ]  # fmt: skip
+    ]
 
 
 def family(v):
@@ -52,15 +67,15 @@ def family(v):
 
 
 def kernels():
-    """(target, variant): all that a planner may choose.
+    """(target, variant) of every kernel that the planner may choose.
 
-    Quick are the largest and the smallest tile of each family; of float16, which differs from
-    bfloat16 by a suffix, the largest.
+    All are slow but the largest and the smallest tile of each family. float16 differs from bfloat16
+    by a suffix, so only its largest tiles are quick.
     """
     made = []
-    for number in TARGETS:
+    for number in evidence.GENERATIONS:
         for dtype in GPU_DTYPES:
-            able = served(number, dtype)
+            able = plannable(number, dtype)
             largest = {family(v): v for v in reversed(able)}
             smallest = {family(v): v for v in able if dtype != "float16"}
             for v in able:
@@ -73,32 +88,35 @@ def kernels():
 def other_epilogues():
     """The first tile of each family with the bias alone, and with stores element by element.
 
-    Stores are the same code in every family: a quick run has them once a target.
+    The stores are the same code in every family, so a quick run has them once per target.
     """
-    for number in TARGETS:
+    for number in evidence.GENERATIONS:
         for dtype in ("bfloat16", "float32"):
-            first = {family(v): v for v in reversed(served(number, dtype))}
+            first = {family(v): v for v in reversed(plannable(number, dtype))}
             for place, v in enumerate(first.values()):
                 changes = {"bias alone": {"plain": True}, "any output": STORES}
                 for name, change in changes.items():
                     yield pytest.param(
-                        number, replace(v, **change), id=f"sm_{number} {v.name}, {name}",
-                        marks=pytest.mark.slow if dtype == "float32" or (place and change == STORES)
+                        number,
+                        replace(v, **change),
+                        id=f"sm_{number} {v.name}, {name}",
+                        marks=pytest.mark.slow
+                        if dtype == "float32" or (place and change == STORES)
                         else (),
-                    )  # fmt: skip
+                    )
 
 
 def other_families():
-    """What only tests ask for: plain im2col with A from registers."""
-    for v in served(90, "bfloat16"):
-        if evidence.kernel_name(v) == "tma-wgmma":
+    """The family that only tests use: plain im2col with A in registers."""
+    for v in plannable(90, "bfloat16"):
+        if family_name(v) == "tma-wgmma":
             yield pytest.param(90, replace(v, descriptors=False), id=f"sm_90 {v.name}, registers")
 
 
 def test_every_row_of_the_evidence_is_linked():
-    """Without the slow ones, too: no kernel and target that is called assembled is left out."""
+    """Without the slow cases too, every family and target of the table of evidence is linked."""
     quick = {
-        (evidence.kernel_name(v), ptx.target_name(KNOWN[number].cc))
+        (family_name(v), targets.target_name(KNOWN[number].cc))
         for number, v in (case.values for case in kernels() if not case.marks)
     }
     assert quick == {(row[0], row[4]) for row in evidence.ladder()}
@@ -126,7 +144,7 @@ GATED = {(v, cc): name for name, v, cc in gpu_gates.kernels()}
 
 
 def test_gates_are_for_these_compilers():
-    """Else what is linked here is not held to the committed counts."""
+    """Otherwise the kernels linked here would not be compared with the committed counts."""
     if gpu_gates.compiler() != GATES["gpu compiler"]:
         pytest.skip(f"counted for {GATES['gpu compiler']}, this is {gpu_gates.compiler()}")
     linked = {(v, KNOWN[number].cc) for number, v in (c.values for c in kernels() if not c.marks)}
@@ -147,7 +165,7 @@ def test_kernel_links_without_spills(number, v):
     assert not {name.split(".")[0] for name in found} & {"LDL", "STL"}
     assert not [name for name in found if "F64" in name or name.startswith(DOUBLE)]
     if "USETMAXREG" in expected_sass(v):
-        assert kernel.registers == LAUNCH_REGISTERS  # the pool from which consumers claim theirs
+        assert kernel.registers == LAUNCH_REGISTERS  # the pool of setmaxnreg
     assert found.count("ELECT") == (v.producer == "tma")  # once, not around every tensor copy
     name = GATED.get((v, KNOWN[number].cc))
     if name and gpu_gates.compiler() == GATES["gpu compiler"]:
@@ -157,20 +175,30 @@ def test_kernel_links_without_spills(number, v):
 
 
 CHOICES = {
-    "gmem.load": [(2,), (4,)], "gmem.store": [(2,), (4,)],
+    "gmem.load": [(2,), (4,)],
+    "gmem.store": [(2,), (4,)],
     "gmem.to_float": [("float16",), ("bfloat16",), ("float32",)],
     "gmem.from_float": [("float16",), ("bfloat16",), ("float32",)],
-    "smem.load_quads": [(3, 256)], "smem.ldmatrix": [(2, 2048)], "smem.store_tiles": [(4, 144)],
-    "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)], "mma.multiply_tf32": [()],
-    "mma.multiply_float": [(1, 2)], "cp_async.wait": [(2,)], "mma.wgmma_wait": [(1,)],
+    "smem.load_quads": [(3, 256)],
+    "smem.ldmatrix": [(2, 2048)],
+    "smem.store_tiles": [(4, 144)],
+    "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)],
+    "mma.multiply_tf32": [()],
+    "mma.multiply_float": [(1, 2)],
+    "mma.wgmma_wait": [(1,)],
     "mma.wgmma_registers": [(d, n, 4) for d in ("bfloat16", "float16") for n in (64, 256)],
     "mma.wgmma_descriptors": [("bfloat16", n, 2) for n in (64, 128, 256)],
-    "warp.keep_registers": [(40,)], "warp.claim_registers": [(232,)],
+    "warp.keep_registers": [(40,)],
+    "warp.claim_registers": [(232,)],
     "tma.load_cluster": [
-        ("im2col",), ("im2col", True), ("im2col", False, 1), ("im2col::w",), ("im2col::w", True, 2),
+        ("im2col",),
+        ("im2col", True),
+        ("im2col", False, 1),
+        ("im2col::w",),
+        ("im2col::w", True, 2),
         ("im2col::w::128", False, 1),
     ],
-}  # fmt: skip
+}
 
 
 def hooks():
@@ -180,15 +208,15 @@ def hooks():
 
 
 def kernel_of(name, choices):
-    """A kernel that calls the hook once, with arguments of its own and the results used."""
+    """A kernel that calls the hook once with its arguments and uses the results."""
     names, asm = ptx.HOOKS[name].assembly(*choices)
-    hook = ptx._intrinsic(name, ptx.signature_of(names), asm)
-    sink = ptx._intrinsic("sink", ptx.signature_of("value"), ptx.Asm("", asm.results))
+    hook = make_intrinsic(name, signature_of(names), asm)
+    sink = make_intrinsic("sink", signature_of("value"), Asm("", asm.results))
     call = f"hook({', '.join(names.split())})"
     scope = {"hook": hook, "sink": sink}
     body = f"sink({call})" if asm.results else call
     exec(f"def kernel({', '.join(names.split())}):\n    {body}", scope)
-    return scope["kernel"], [ptx._numba_type(spec) for spec in asm.operands], asm.target
+    return scope["kernel"], [numba_type(spec) for spec in asm.operands], asm.target
 
 
 def to_ptx(kernel, operands, cc):
@@ -213,7 +241,7 @@ def test_every_activation_links(kind):
 
 
 def test_targets_in_any_order():
-    """A device function is not kept from one target to the next: waits are each target's own."""
+    """Device functions are compiled again for each target, which shows in their waits."""
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.fprop import make_fprop
@@ -225,9 +253,9 @@ def test_targets_in_any_order():
         assert bool(waits) == (number == 90)
 
 
-@pytest.mark.parametrize("number", TARGETS)
+@pytest.mark.parametrize("number", evidence.GENERATIONS)
 def test_blob_is_the_kernels_one_argument(number):
-    """By value, 64-byte aligned for the tensor maps, as long as what the host packs."""
+    """It is passed by value, aligned to 64 bytes for the tensor maps, and as long as the host's."""
     from implicit_conv.kernels.gpu import blob
     from implicit_conv.kernels.gpu.call import Call, Limits
     from implicit_conv.kernels.gpu.compile import offline
@@ -245,21 +273,21 @@ def test_blob_is_the_kernels_one_argument(number):
     assert [(kind.strip(), int(count)) for kind, count in parameters] == [(".align 64 .b8", size)]
 
 
-@pytest.mark.parametrize("number", TARGETS)
+@pytest.mark.parametrize("number", evidence.GENERATIONS)
 def test_every_hook_assembles_where_it_exists(number):
-    """By the assembler's own program, and refused by a sentence everywhere else."""
+    """ptxas assembles it; on all other targets the compiler refuses it with a message."""
     for name, choices in hooks():
         kernel, operands, target = kernel_of(name, choices)
         cc = KNOWN[number].cc
-        if ptx.supports(target, cc):
-            assemble(to_ptx(kernel, operands, cc), ptx.target_name(cc))
+        if targets.supports(target, cc):
+            assemble(to_ptx(kernel, operands, cc), targets.target_name(cc))
             continue
-        with pytest.raises(ptx.TargetError, match=f"{name} needs .* compiled for sm_{number}"):
+        with pytest.raises(TargetError, match=f"{name} needs .* compiled for sm_{number}"):
             to_ptx(kernel, operands, cc)
 
 
 def test_hook_targets_are_the_least():
-    """What is said to need a later target is refused by the assembler on the one before."""
+    """ptxas refuses a hook on the target before the one that it is documented to need."""
     earlier = {"sm_90": 80, "sm_90a+": 80, "sm_100": 90, "sm_90a": 100, "sm_100a": 120}
     for name, choices in hooks():
         _, asm = ptx.HOOKS[name].assembly(*choices)
@@ -268,11 +296,11 @@ def test_hook_targets_are_the_least():
         cc = KNOWN[earlier[asm.target]].cc
         kernel, operands, _ = kernel_of_any_target(name, choices)
         with pytest.raises(RuntimeError, match="ptxas failed"):
-            assemble(to_ptx(kernel, operands, cc), ptx.target_name(cc))
+            assemble(to_ptx(kernel, operands, cc), targets.target_name(cc))
 
 
 def kernel_of_any_target(name, choices):
-    """As kernel_of, without our own check of the target."""
+    """The kernel of `kernel_of` without our check of the target."""
     names, asm = ptx.HOOKS[name].assembly(*choices)
     before = ptx.HOOKS[name]
     ptx.HOOKS[name] = ptx.Hook(before.function, lambda *_: (names, asm._replace(target="sm_80")))

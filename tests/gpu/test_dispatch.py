@@ -1,4 +1,4 @@
-"""Where arrays are computed: by what they are, by device=, by settings; over a recorded driver."""
+"""Where arrays are computed: by their memory, by device=, by settings; on a recorded driver."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from implicit_conv.testing import Case
 
 
 def test_memory_order_decides_not_the_names_of_axes(recorder, device_array):
-    """An N, C, H, W view of channels-last memory takes the copies of 16 bytes."""
+    """An N, C, H, W view of channels-last memory is loaded by copies of 16 bytes."""
     x = device_array(4096, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
     w = device_array(1 << 17, (64, 64, 3, 3), np.float16, (1152, 2, 384, 128))
     y = device_array(1 << 20, (2, 64, 8, 8), np.float16, (8192, 2, 1024, 128))
@@ -45,7 +45,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_numpy_arrays_are_sent_rearranged_and_fetched(recorder, name):
-    """The recorded driver convolves what lies where the params blob says it lies."""
+    """The recorded driver convolves the arrays at the addresses in the params blob."""
     case = CASES[name]
     x, w = case.inputs(0, integers=True)
     given, bias = case.arrange(x, w), np.arange(case.K * case.groups, dtype=np.float32)
@@ -101,7 +101,7 @@ def test_arrays_that_do_not_lie_together_are_refused(recorder, device_array):
         conv2d(x, host, out=y)
     with pytest.raises(PlanError, match="w lies on a device on which x does not"):
         conv2d(np.ones((1, 8, 6, 6), np.float16), w)
-    with pytest.raises(PlanError, match="x lies on cuda, not on 'cpu'; copy it"):
+    with pytest.raises(PlanError, match="x is on cuda, not on 'cpu'; copy it"):
         conv2d(x, w, out=y, device="cpu")
     with pytest.raises(ShapeError, match="out overlaps x in memory"):
         conv2d(x, w, padding=1, out=x)
@@ -110,7 +110,7 @@ def test_arrays_that_do_not_lie_together_are_refused(recorder, device_array):
 
 
 class Elsewhere:
-    """A device array of GPU 1, as torch's: it tells by DLPack."""
+    """A device array that names GPU 1 through DLPack, as a tensor of torch does."""
 
     def __init__(self, array):
         self.__cuda_array_interface__ = array.__cuda_array_interface__
@@ -122,12 +122,12 @@ class Elsewhere:
 def test_the_gpu_that_holds_x_computes(recorder, device_array):
     x, w = device_array(4096, (1, 8, 6, 6)), device_array(1 << 19, (8, 8, 3, 3))
     y = device_array(1 << 20, (1, 8, 4, 4))
-    with pytest.raises(PlanError, match="w lies on cuda:1, but x on cuda:0"):
+    with pytest.raises(PlanError, match="w is on cuda:1, but x is on cuda:0"):
         conv2d(x, Elsewhere(w), out=y)
     conv2d(*map(Elsewhere, (x, w)), out=Elsewhere(y))
     assert [int(context) for (context,) in recorder["cuCtxPushCurrent"]] == [1]
     assert recorder.contexts == [0]
-    with pytest.raises(PlanError, match="x lies on cuda:1, not on 'cuda:0'"):
+    with pytest.raises(PlanError, match="x is on cuda:1, not on 'cuda:0'"):
         conv2d(*map(Elsewhere, (x, w)), out=Elsewhere(y), device="cuda:0")
 
 
@@ -155,12 +155,12 @@ def test_wrong_arrays_for_a_plan_are_named_in_the_callers_layout(recorder):
 
 def test_memory_errors_reach_the_caller(recorder):
     recorder.failures["cuMemAlloc"] = recorder.CUresult.CUDA_ERROR_OUT_OF_MEMORY
-    with pytest.raises(DriverError, match="free device memory, or take a smaller batch"):
+    with pytest.raises(DriverError, match="free device memory, or use a smaller batch"):
         conv2d(np.ones((1, 1, 4, 4), np.float32), np.ones((1, 1, 3, 3), np.float32), device="cuda")
 
 
 def test_dtypes_that_no_kernel_has_are_refused():
-    with pytest.raises(DTypeError, match="float64 is not served; convert to one of float16"):
+    with pytest.raises(DTypeError, match=r"float64 is not (served|supported); convert"):
         plan_conv2d((1, 8, 6, 6), (8, 8, 3, 3), "float64", device="sm_90a")
 
 
@@ -170,6 +170,7 @@ import sys
 import numpy as np
 from implicit_conv import conv2d, plan_conv2d
 conv2d(np.ones((1, 8, 9, 9), np.float32), np.ones((8, 8, 3, 3), np.float32))
+print(sorted(name for name in sys.modules if name.startswith("implicit_conv.gpu")))
 conv2d([[[[1.0]]]], [[[[2.0]]]])
 plan_conv2d((1, 8, 9, 9), (8, 8, 3, 3), "bfloat16", device="sm_90a").explain()
 print(sorted(n for n in sys.modules if n.startswith(("cuda", "numba.cuda", "numba_cuda"))))
@@ -177,7 +178,7 @@ print(sorted(n for n in sys.modules if n.startswith(("cuda", "numba.cuda", "numb
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert result.stdout.strip() == "[]"
+    assert result.stdout.split() == ["[]", "[]"]
 
 
 def test_explain_for_a_gpu_on_the_command_line(capsys):

@@ -1,17 +1,13 @@
-"""The table of evidence is the one in the documentation, and names every kernel family."""
+"""The documentation has the current table of evidence, which names every kernel family."""
 
+import re
 from pathlib import Path
 
-from implicit_conv.gpu.verify.evidence import (
-    KERNELS,
-    NOT_RUN,
-    kernel_name,
-    ladder,
-    markdown,
-    summary,
-)
-from implicit_conv.gpu.verify.testing import FAMILIES
-from implicit_conv.kernels.gpu.ptx import TARGETS
+from implicit_conv import plan_conv2d
+from implicit_conv.gpu.verify import evidence
+from implicit_conv.gpu.verify.evidence import NOT_RUN, ladder, markdown, summary
+from implicit_conv.gpu.verify.families import FAMILIES, family_name
+from implicit_conv.kernels.gpu.targets import TARGETS
 from implicit_conv.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +16,17 @@ ROOT = Path(__file__).parents[2]
 def test_page_and_readme_have_the_tables():
     assert markdown() in (ROOT / "docs" / "gpu.md").read_text()
     assert summary() in (ROOT / "README.md").read_text()
+
+
+def test_snippets_of_the_page_run(capsys):
+    """One after the other, in one namespace, as a reader would paste them."""
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    snippets, names = re.findall(r"```python\n(.*?)```", page, re.DOTALL), {}
+    for snippet in snippets:
+        exec(snippet, names)
+    printed = capsys.readouterr().out
+    assert len(snippets) == 2
+    assert "TMA im2col::w + mma bfloat16" in printed and "im2col-w (permuted)" in printed
 
 
 def test_info_prints_the_ladder(capsys):
@@ -32,12 +39,21 @@ def test_info_prints_the_ladder(capsys):
         )
 
 
-def test_every_family_is_in_it():
-    assert [kernels.name for kernels in KERNELS] == list(FAMILIES)
-    for kernels in KERNELS:
-        assert {v.target for v in FAMILIES[kernels.name].variants} == {kernels.target}
-        assert {kernel_name(v) for v in FAMILIES[kernels.name].variants} == {kernels.name}
-        assert kernels.target in TARGETS
+def test_every_family_has_one_name_and_one_least_target():
+    assert list(dict.fromkeys(row[0] for row in ladder())) == list(FAMILIES)
+    for family in FAMILIES.values():
+        assert {v.target for v in family.variants} == {family.target}
+        assert {family_name(v) for v in family.variants} == {family.name}
+        assert family.target in TARGETS
+
+
+def test_a_run_on_hardware_shows_in_every_table_and_in_explain(monkeypatch):
+    ran = "H100, R580, 2027-01-01"
+    made = plan_conv2d((8, 64, 9, 9), (64, 64, 3, 3), "float16", padding=1, device="sm_90")
+    assert "not yet run on hardware" in made.explain()
+    monkeypatch.setitem(evidence.HARDWARE, (family_name(made.engine.variant), "sm_90a"), ran)
+    assert f"run on {ran}" in made.explain() and "not yet run" not in made.explain()
+    assert ran in markdown() and f"A S H: {ran}" in summary()
 
 
 def test_nothing_is_claimed_of_hardware_without_a_run():

@@ -1,4 +1,4 @@
-"""The committed counts of GPU kernels; test_assemble.py holds what is linked to them."""
+"""The committed counts of GPU kernels; test_assemble.py compares linked kernels with them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show; each check is a process of its own (implicit_conv.gpu.verify.check)."""
+"""Checks that need a GPU, each in its own process (implicit_conv.gpu.verify.check)."""
 
 import functools
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from implicit_conv.gpu.verify.testing import FAMILIES
+from implicit_conv.gpu.verify.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ REDUCED = ("cp_async-mma", "elements-mma", "tma-mma", "tma-w-mma", "tma-wgmma")
 
 
 def run(*arguments, prefix=()):
-    """The finished process of a check."""
+    """Run a check and return its finished process."""
     command = [*prefix, sys.executable, "-m", "implicit_conv.gpu.verify.check", *arguments]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
@@ -27,7 +27,7 @@ def run(*arguments, prefix=()):
 
 @functools.cache
 def missing():
-    """Why nothing can run here, asked once; empty where there is a usable GPU."""
+    """The reason why nothing can run here, or an empty string; cached."""
     done = run("here")
     if done.returncode == 2:
         return done.stdout.strip().splitlines()[-1]
@@ -36,7 +36,7 @@ def missing():
 
 
 def check(*arguments, prefix=()):
-    """A check that passed; skipped where it cannot run, failed with its report else."""
+    """Run a check: skip if it cannot run here, fail with its report if it fails."""
     if missing():
         pytest.skip(missing())
     done = run(*arguments, prefix=prefix)
@@ -49,7 +49,7 @@ def check(*arguments, prefix=()):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family_equals_oracle(name):
-    """The two that need permuted axes, too: this is where they are proved or not."""
+    """The two opt-in families with permuted axes run as well: this is their proof."""
     check("family", name, str(PROBLEMS))
 
 

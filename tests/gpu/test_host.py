@@ -1,4 +1,4 @@
-"""The host side of a launch, over a driver that records what it is asked (conftest.py)."""
+"""The host side of a launch, on a driver that records its calls (conftest.py)."""
 
 from types import SimpleNamespace
 
@@ -7,35 +7,41 @@ import pytest
 
 from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.gpu.arch import gpu_arch
-from implicit_conv.gpu.candidates import Options
+from implicit_conv.gpu.candidate import Options
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode
+from implicit_conv.gpu.engine import GpuEngine
 from implicit_conv.gpu.maps import activation_map, filter_map
-from implicit_conv.gpu.plan import plan
+from implicit_conv.gpu.planner import choose
 from implicit_conv.gpu.verify import check, check_arrays, device_memory
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.plan import Plan
 from implicit_conv.problem import GPU_DTYPES, Problem
 
 
 def problem(**changes):
     options = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC", **changes}
-    return Problem.parse(
-        (2, 8, 8, 64), (64, 3, 3, 64), "float16", dtypes=GPU_DTYPES, **options
-    )  # fmt: skip
+    return Problem.parse((2, 8, 8, 64), (64, 3, 3, 64), "float16", dtypes=GPU_DTYPES, **options)
+
+
+def plan(*arguments, **options):
+    """A plan of the planner's choice, outside of the plan cache."""
+    return Plan(GpuEngine(choose(*arguments, **options)))
 
 
 @pytest.fixture
 def arrays(device_array):
     """x, w and y of `problem`."""
     return (
-        device_array(4096, (2, 8, 8, 64)), device_array(1 << 16, (64, 3, 3, 64)),
+        device_array(4096, (2, 8, 8, 64)),
+        device_array(1 << 16, (64, 3, 3, 64)),
         device_array(1 << 20, (2, 8, 8, 64)),
-    )  # fmt: skip
+    )
 
 
 def test_one_launch_no_allocation_maps_encoded_once(recorder, arrays):
     made = plan(problem(), driver.current_arch())
-    assert made.variant.producer == "tma"
+    assert made.engine.variant.producer == "tma"
     x, w, y = arrays
     assert made(x, w, out=y) is y
     made(x, w, out=y)
@@ -43,30 +49,31 @@ def test_one_launch_no_allocation_maps_encoded_once(recorder, arrays):
     assert len(recorder["cuTensorMapEncode"]) == 2
     assert len(recorder["cuLibraryLoadData"]) == 1
     call, _, _, config = recorder.launched()
-    assert (config.gridDimX, config.blockDimX) == (made.blocks, made.variant.threads)
-    assert config.sharedMemBytes == made.layout.total and int(config.hStream) == 77
+    choice = made.engine.choice
+    assert (config.gridDimX, config.blockDimX) == (choice.blocks, choice.variant.threads)
+    assert config.sharedMemBytes == choice.layout.total and int(config.hStream) == 77
     assert recorder["cuLaunchKernelEx"][-1][3] == 0
     assert recorder.blob[:128] == np.arange(16, dtype=np.uint64).tobytes()
     assert (call.x, call.w, call.y, call.bias) == (4096, 1 << 16, 1 << 20, 0)
     assert (call.x_n, call.x_h, call.x_w, call.x_c) == (8192, 1024, 128, 2)
-    assert call.tiles == np.prod(made.tiles)
+    assert call.tiles == np.prod(made.engine.choice.tiles)
 
 
 def test_arrays_elsewhere_are_patched_into_a_launch_made_ready(recorder, device_array, arrays):
     made = plan(problem(), driver.current_arch())
     x, w, y = arrays
     made(x, w, out=y)
-    ready = list(made.prepared.values())
+    ready = list(made.engine.calls.values())
     bias, residual = device_array(1 << 21, (64,)), device_array(1 << 22, (2, 8, 8, 64))
     made(device_array(1 << 23, (2, 8, 8, 64)), w, out=residual)
-    assert list(made.prepared.values()) == ready
+    assert list(made.engine.calls.values()) == ready
     call, *_ = recorder.launched()
     assert (call.x, call.w, call.y) == (1 << 23, 1 << 16, 1 << 22)
     assert len(recorder["cuTensorMapEncode"]) == 4
     made(x, w, bias, residual=residual, out=y)
     call, *_ = recorder.launched()
     assert (call.x, call.bias, call.residual, call.y) == (4096, 1 << 21, 1 << 22, 1 << 20)
-    assert len(made.prepared) == 2
+    assert len(made.engine.calls) == 2
     made(device_array(4098, (2, 8, 8, 64)), w, out=y)
     assert recorder.variants[-1].producer == "elements"
 
@@ -82,12 +89,12 @@ def test_each_launch_is_on_the_stream_of_its_arrays(recorder, device_array, arra
 
 
 def test_shared_memory_is_allowed_for_before_the_first_launch(recorder, arrays):
-    """More than 48 KB of dynamic shared memory has to be asked for, once a kernel and device."""
+    """More than 48 KB of dynamic shared memory must be requested once per kernel and device."""
     made = plan(problem(), driver.current_arch())
     made(*arrays[:2], out=arrays[2])
     ((name, size, _, device),) = recorder["cuKernelSetAttribute"]
     assert name.name == "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
-    assert size == 227 << 10 >= made.layout.total and int(device) == 0
+    assert size == 227 << 10 >= made.engine.choice.layout.total and int(device) == 0
 
 
 @pytest.mark.parametrize(
@@ -109,16 +116,16 @@ def test_arrays_a_map_cannot_hold_take_slower_kernels(
 
 
 def test_epilogue_follows_the_arrays_and_loads_stay(recorder, device_array, arrays):
-    """A residual, or an output that 16-byte stores cannot write: another epilogue alone."""
+    """A residual, or an output that 16-byte stores cannot write, changes only the epilogue."""
     made = plan(problem(), gpu_arch("sm_90"))
     x, w, y = arrays
     odd = device_array((1 << 20) + 2, (2, 8, 8, 64))
     made(x, w, out=odd)
     made(x, w, residual=y, out=y)
-    assert made.variant.packed and made.variant.plain
+    assert made.engine.variant.packed and made.engine.variant.plain
     assert len(recorder["cuTensorMapEncode"]) == 4  # a pair for each kernel
     assert {config.blockDimX for config, *_ in recorder["cuLaunchKernelEx"]} == {
-        made.variant.threads
+        made.engine.variant.threads
     }
     stores, residual = recorder.variants
     assert (stores.packed, stores.plain) == (False, True)
@@ -135,8 +142,10 @@ def test_maps_become_driver_calls(recorder):
         assert len(encode(filter_map(problem(stride=2), v, 4096))) == 128
     names = {name for name, _ in recorder.calls}
     assert names == {
-        "cuTensorMapEncodeTiled", "cuTensorMapEncodeIm2col", "cuTensorMapEncodeIm2colWide",
-    }  # fmt: skip
+        "cuTensorMapEncodeTiled",
+        "cuTensorMapEncodeIm2col",
+        "cuTensorMapEncodeIm2colWide",
+    }
     box = recorder["cuTensorMapEncodeTiled"][0]
     assert [int(v) for v in box[3]] == [64, 9, 64]  # c, taps, k
     assert [int(v) for v in box[4]] == [128, 9 * 128]  # bytes from tap to tap, filter to filter
@@ -144,11 +153,18 @@ def test_maps_become_driver_calls(recorder):
 
 @pytest.mark.parametrize("mode", ["im2col", "w"])
 def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
-    """Fastest axis first, W before H; corners, steps and swizzle of a lopsided convolution."""
+    """Axes are fastest first, W before H, which differ in size, stride, dilation and padding."""
     lopsided = Problem.parse(
-        (4, 5, 8, 40), (55, 3, 2, 40), "bfloat16", dtypes=GPU_DTYPES, stride=(3, 1),
-        dilation=(1, 3), padding=((1, 0), (3, 2)), layout="NHWC", weight_layout="KRSC",
-    )  # fmt: skip
+        (4, 5, 8, 40),
+        (55, 3, 2, 40),
+        "bfloat16",
+        dtypes=GPU_DTYPES,
+        stride=(3, 1),
+        dilation=(1, 3),
+        padding=((1, 0), (3, 2)),
+        layout="NHWC",
+        weight_layout="KRSC",
+    )
     v = Variant(mode, "tma", "mma", "bfloat16", 64, 32, 64, 2, 1)
     encode(activation_map(lopsided, v, 4096))
     ((name, arguments),) = recorder.calls
@@ -162,7 +178,7 @@ def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
         assert [int(value) for value in rest[4]] == [1, 1, 3, 1]
     else:
         assert name == "cuTensorMapEncodeIm2colWide"
-        # Q is 10, but with 10 slots pixel 7 would be the next row's first: 11, of w = -3 .. 7.
+        # Q is 10, but with 10 slots pixel 7 would begin the next row. So 11 slots: w = -3 .. 7.
         assert rest[:4] == [-3, 0, 32, 64]
         assert [int(value) for value in rest[4]] == [1, 1, 1, 1]
         assert rest[6].name == "CU_TENSOR_MAP_IM2COL_WIDE_MODE_W"
@@ -172,11 +188,14 @@ def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
 def test_device_is_asked_for_what_it_has(recorder):
     arch = driver.current_arch()
     assert (arch.target, arch.sms, arch.smem_bytes, arch.device) == (
-        "sm_90a", 132, 227 << 10, "recorded",
-    )  # fmt: skip
+        "sm_90a",
+        132,
+        227 << 10,
+        "recorded",
+    )
 
 
-def test_a_later_gpu_is_served_as_the_nearest_known(recorder):
+def test_a_later_gpu_is_planned_for_as_the_nearest_known(recorder):
     recorder.capability = 11, 0
     assert driver.current_arch().target == "sm_110a"
     assert driver.current_arch().mma_flops == gpu_arch("sm_103").mma_flops
@@ -205,9 +224,11 @@ def fake_bindings(monkeypatch, version, status="CUDA_SUCCESS"):
     result = SimpleNamespace(CUDA_SUCCESS=SimpleNamespace(name="CUDA_SUCCESS"))
     answer = result.CUDA_SUCCESS if status == "CUDA_SUCCESS" else SimpleNamespace(name=status)
     module = SimpleNamespace(
-        CUresult=result, CUDA_VERSION=13040, cuInit=lambda flags: (answer,),
+        CUresult=result,
+        CUDA_VERSION=13040,
+        cuInit=lambda flags: (answer,),
         cuDriverGetVersion=lambda: (result.CUDA_SUCCESS, version),
-    )  # fmt: skip
+    )
     monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(bindings=module))
     monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=module))
     monkeypatch.setattr(driver, "bindings", driver.bindings.__wrapped__)
@@ -216,7 +237,7 @@ def fake_bindings(monkeypatch, version, status="CUDA_SUCCESS"):
 
 def test_an_old_driver_says_what_to_update(monkeypatch):
     fake_bindings(monkeypatch, 12080)
-    with pytest.raises(PlanError, match=r"for CUDA 12\.8.* for CUDA 13: update.*conv\[cu12\]"):
+    with pytest.raises(PlanError, match=r"for CUDA 12\.8.* for CUDA 13: update.*'\.\[cu12\]' in a"):
         driver.bindings()
 
 
@@ -263,7 +284,7 @@ def test_hardware_checks_reach_a_verdict(recorder, monkeypatch, command, failure
 
 
 def test_a_check_says_what_is_missing(monkeypatch, capsys):
-    """And is told apart from one that fails."""
+    """Its exit status differs from that of a failure."""
     fake_bindings(monkeypatch, 12080)
     assert check.main(["layers"]) == 2
     assert "cannot run: the CUDA driver is for CUDA 12.8" in capsys.readouterr().out
@@ -277,7 +298,7 @@ def test_a_check_fails_with_what_was_wrong(recorder, monkeypatch, capsys):
     assert capsys.readouterr().out == "WRONG: kernel: 3 units\n1 wrong\n"
     assert check.main(["here"]) == 0
     assert check.main(["family", "tma-w-mma", "1"]) == 2  # im2col::w on sm_90
-    assert "tma-w-mma needs sm_100 or later, this is sm_90a" in capsys.readouterr().out
+    assert "tma-w-mma needs sm_100 or later, but this is sm_90a" in capsys.readouterr().out
 
 
 def test_a_kernel_that_does_not_end_is_an_error(recorder, monkeypatch):

@@ -1,15 +1,16 @@
-"""Plans for GPUs that are not at hand: choices, refusals, and what explain() says."""
+"""Plans for GPUs that this machine lacks: choices, refusals, and the text of explain()."""
 
 from dataclasses import replace
 
 import pytest
 
-from implicit_conv import plan_conv2d
+from implicit_conv import cache, plan_conv2d
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.arch import KNOWN, gpu_arch
-from implicit_conv.gpu.candidates import Options, consider, gpu_geometry
+from implicit_conv.gpu.candidate import Options, consider, gpu_geometry
+from implicit_conv.gpu.explain import explain
 from implicit_conv.gpu.layout import shared_layout
-from implicit_conv.gpu.plan import plan
+from implicit_conv.gpu.planner import choose
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import GPU_DTYPES, Problem
 
@@ -18,22 +19,26 @@ LAYER = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}
 
 def layer(device, size=56, channels=64, dtype="bfloat16", batch=256, **changes):
     return plan_conv2d(
-        (batch, size, size, channels), (channels, 3, 3, channels), dtype,
-        device=device, **{**LAYER, **changes},
-    )  # fmt: skip
+        (batch, size, size, channels),
+        (channels, 3, 3, channels),
+        dtype,
+        device=device,
+        **{**LAYER, **changes},
+    )
 
 
 def layer_with(options, device):
-    """The same layer, with what has to be asked for."""
-    return plan(layer(device).problem, gpu_arch(device), options=options)
+    """The choice for the same layer with opt-in kernels."""
+    return choose(layer(device).problem, gpu_arch(device), options=options)
 
 
 def reason(made, **fields):
-    """Why the candidate with these fields was refused."""
+    """The reason of the first candidate with these fields; empty if it was not refused."""
     found = [
-        c.reason for c in made.candidates
+        c.reason
+        for c in made.candidates
         if all(getattr(c.variant, name) == value for name, value in fields.items())
-    ]  # fmt: skip
+    ]
     assert found
     return found[0]
 
@@ -41,25 +46,30 @@ def reason(made, **fields):
 @pytest.mark.parametrize(
     ("device", "producer", "consumer"),
     [
-        ("sm_80", "cp_async", "mma"), ("sm_89", "cp_async", "mma"), ("sm_90", "tma", "wgmma"),
-        ("sm_90a", "tma", "wgmma"), ("sm_100", "tma", "mma"), ("sm_103", "tma", "mma"),
-        ("sm_120", "tma", "mma"), ("sm_121", "tma", "mma"),
+        ("sm_80", "cp_async", "mma"),
+        ("sm_89", "cp_async", "mma"),
+        ("sm_90", "tma", "wgmma"),
+        ("sm_90a", "tma", "wgmma"),
+        ("sm_100", "tma", "mma"),
+        ("sm_103", "tma", "mma"),
+        ("sm_120", "tma", "mma"),
+        ("sm_121", "tma", "mma"),
     ],
-)  # fmt: skip
+)
 def test_each_generation_has_its_kernel(device, producer, consumer):
-    v = layer(device, channels=256).variant
+    v = layer(device, channels=256).engine.variant
     assert (v.producer, v.consumer) == (producer, consumer)
 
 
 def test_wide_rows_take_im2col_w_and_small_images_do_not():
-    """Traffic falls by the taps of a row; at 7 pixels the slots that are dropped cost more."""
-    assert layer("sm_100", size=112).variant.mode == "w"
-    assert layer("sm_100", size=7, channels=512).variant.mode == "im2col"
+    """im2col::w loads a row once for all its taps; at 7 pixels its junk slots cost more."""
+    assert layer("sm_100", size=112).engine.variant.mode == "w"
+    assert layer("sm_100", size=7, channels=512).engine.variant.mode == "im2col"
 
 
 def test_nothing_unproven_is_chosen_unasked():
     made = layer("sm_90")
-    assert not made.variant.permuted
+    assert not made.engine.variant.permuted
     assert "opt-in" in reason(made, permuted=True)
     asked = layer_with(Options(permuted_axes=True), "sm_90")
     assert "probe" in reason(asked, permuted=True, descriptors=True)
@@ -74,45 +84,55 @@ def test_refusals_give_their_reason():
         (2, 9, 9, 32), (32, 3, 3, 16), "float16", device="sm_90", groups=2, **LAYER
     )
     assert reason(grouped, producer="tma", consumer="mma", mode="im2col").startswith(
-        "a tensor map serves one"
+        "a tensor map covers one group, but the problem has 2"
     )
     odd = plan_conv2d((2, 9, 9, 9), (8, 3, 3, 9), "float16", device="sm_90", **LAYER)
-    assert odd.variant.producer == "elements"
+    assert odd.engine.variant.producer == "elements"
     assert "18 bytes of channels" in reason(odd, producer="cp_async")
     strided = layer("sm_100", stride=9)
     assert "traversal_stride" in reason(strided, mode="w", consumer="mma")
 
 
-def test_channels_first_memory_is_served_and_said_to_be_slower():
+def test_channels_first_memory_is_supported_and_said_to_be_slower():
     problem = Problem.parse((2, 64, 9, 9), (64, 64, 3, 3), "bfloat16", dtypes=GPU_DTYPES)
-    made = plan(problem, gpu_arch("sm_90"))
+    made = choose(problem, gpu_arch("sm_90"))
     assert made.variant.producer == "elements"
-    assert "element by element" in made.explain()
+    assert "element by element" in explain(made)
     assert "NCHW, KCRS" in reason(made, producer="tma", consumer="mma", mode="im2col")
 
 
 def test_a_plan_is_for_channels_last_memory_whatever_axes_are_called():
-    last, first = layer("sm_90"), plan_conv2d(
-        (256, 64, 56, 56), (64, 64, 3, 3), "bfloat16", padding=1, device="sm_90"
-    )  # fmt: skip
-    assert first.variant == last.variant and first.problem == last.problem
-    assert first.names.layout == "NCHW"
-    assert "channels last" in first.explain() and "channels last" not in last.explain()
+    last = layer("sm_90")
+    shapes = (256, 64, 56, 56), (64, 64, 3, 3)
+    first = plan_conv2d(*shapes, "bfloat16", padding=1, device="sm_90")
+    assert first.engine.variant == last.engine.variant
+    assert first.engine.choice.view == last.engine.choice.view
+    assert first.problem.layout == "NCHW"
+    assert "memory is channels-last" in first.explain()
+    assert "memory is channels-last" not in last.explain()
 
 
 def test_explain_shows_the_choice_and_the_others():
     text = layer("sm_100").explain()
     for words in (
-        "sm_100a (B200: 148 multiprocessors)", "a k-block has", "junk", "shared", "refused",
-        "not yet run on hardware", "needs sm_90a and no other", "slots",
-    ):  # fmt: skip
+        "sm_100a (B200: 148 multiprocessors)",
+        "a k-block has",
+        "junk",
+        "shared",
+        "refused",
+        "not yet run on hardware",
+        "needs sm_90a and no other",
+        "slots",
+    ):
         assert words in text
 
 
 def test_demands_that_a_gpu_cannot_meet_are_refused():
-    with pytest.raises(PlanError, match="'winograd_f2' runs on the CPU alone; a GPU takes 'auto'"):
+    with pytest.raises(
+        PlanError, match="'winograd_f2' runs on the CPU alone; a GPU supports 'auto'"
+    ):
         layer("sm_90", algorithm="winograd_f2")
-    with pytest.raises(PlanError, match="algorithm 'fft' is not known"):
+    with pytest.raises(PlanError, match="algorithm 'fft' does not exist"):
         layer("sm_90", algorithm="fft")
     with pytest.raises(PlanError, match="precision 'exact' is none of strict, standard, fast"):
         layer("sm_90", precision="exact")
@@ -122,24 +142,33 @@ def test_demands_that_a_gpu_cannot_meet_are_refused():
 
 
 def test_strict_keeps_one_order_of_sums():
-    """gemm_k by tap and channel block in steps of 16, whatever batch, tile or loader."""
+    """Sums run over taps, channel blocks and steps of 16, for every batch size, tile and loader."""
     for device in ("sm_80", "sm_90", "sm_120"):
         for batch in (1, 64):
-            v = layer(device, batch=batch, precision="strict").variant
+            v = layer(device, batch=batch, precision="strict").engine.variant
             assert (v.mode, v.consumer, v.tile_c) == ("im2col", "mma", 64)
     assert "one order of sums" in reason(layer("sm_90", precision="strict"), consumer="wgmma")
 
 
 def test_no_channels_are_left_to_the_kernel_that_copies_elements():
     made = plan_conv2d((1, 9, 9, 0), (8, 3, 3, 0), "float16", device="sm_90", **LAYER)
-    assert made.variant.producer == "elements"
+    assert made.engine.variant.producer == "elements"
     assert reason(made, producer="cp_async") == "there are no channels to copy"
+
+
+def test_the_owner_of_plans_keeps_and_drops_them():
+    cache.clear()
+    made = layer("sm_90")
+    assert layer("sm_90").engine is made.engine and len(cache.PLANS) == 1
+    cache.clear()
+    assert len(cache.PLANS) == 0 and layer("sm_90").engine is not made.engine
 
 
 def test_a_plan_says_what_it_moves():
     made = layer("sm_90", batch=2)
     x = 2 * 56 * 56 * 64
     assert (made.workspace_bytes, made.bytes) == (0, 2 * (2 * x + 9 * 64 * 64))
+    assert made.packed_bytes == 2 * 9 * 64 * 64
     assert made.peak_bytes == 2 * (x + 9 * 64 * 64)
     assert made.flops == 2 * x * 9 * 64
 
@@ -151,8 +180,9 @@ def test_shared_memory_bounds_the_stages():
     assert "two stages do not fit 61440 bytes" in small.reason
     for number, arch in KNOWN.items():
         made = layer(f"sm_{number}")
-        assert made.layout.total <= arch.smem_bytes
-        assert min(made.layout.a_stages, made.layout.b_stages) >= 2
+        layout = made.engine.choice.layout
+        assert layout.total <= arch.smem_bytes
+        assert min(layout.a_stages, layout.b_stages) >= 2
 
 
 def test_layout_regions_do_not_overlap():
@@ -160,21 +190,21 @@ def test_layout_regions_do_not_overlap():
     made = layer("sm_100", stride=2)
     layout = shared_layout(v, gpu_geometry(made.problem, v), 227 << 10)
     assert layout.a_stage == 2 * layout.a_buffer  # stride 2: two phase buffers
-    assert layout.a_load == (129 + 128) * 128  # of 1 and 0 halo rows
+    assert layout.a_load == (129 + 128) * 128  # rows of the two buffers, with 1 and 0 halo rows
     assert layout.b_at == layout.a_stages * layout.a_stage
     assert layout.staging_at == layout.b_at + layout.b_stages * layout.b_stage
     assert layout.rows_at <= layout.barriers_at < layout.total
     assert all(at % 1024 == 0 for at in (layout.a_buffer, layout.b_at, layout.b_stage))
 
 
-def test_devices_and_dtypes_that_are_not_served():
+def test_devices_and_dtypes_that_are_not_supported():
     with pytest.raises(PlanError, match="before sm_80 lack asynchronous copies"):
         gpu_arch("sm_75")
     with pytest.raises(PlanError, match=r"device 'tpu' is none of None, 'cpu', .* one of sm_80"):
         layer("tpu")
-    with pytest.raises(PlanError, match="device 'tpu' is no target; name one of sm_80"):
+    with pytest.raises(PlanError, match="device 'tpu' is not a target; name one of sm_80"):
         gpu_arch("tpu")
-    with pytest.raises(DTypeError, match="dtype int8 is not served"):
+    with pytest.raises(DTypeError, match=r"dtype int8 is not (served|supported)"):
         layer("sm_90", dtype="int8")
 
 

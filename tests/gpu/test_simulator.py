@@ -1,4 +1,4 @@
-"""Run each file of tests/gpu/sim in a process whose hooks are twins."""
+"""Run each file of tests/gpu/sim in a process that replaces hooks by their twins."""
 
 import os
 import subprocess

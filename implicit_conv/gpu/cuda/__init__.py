@@ -1,1 +1,1 @@
-"""What talks to the CUDA driver: devices, tensor maps, transfers, kernels."""
+"""Everything that calls the CUDA driver: devices, tensor maps, transfers, kernels."""

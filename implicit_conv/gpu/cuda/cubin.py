@@ -1,4 +1,4 @@
-"""Kernels on a device: compiled and linked, loaded once a device, put on a stream."""
+"""Kernels on a device: compiled and linked, loaded once per device, enqueued on a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STREAMS_KEPT = 64  # launch configurations of a kernel
 
 @functools.cache
 def cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
-    """(image, entry) of a variant's kernel; independent of the device at hand."""
+    """(image, entry) of a variant's kernel; needs no device."""
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.fprop import make_fprop
@@ -29,12 +29,12 @@ def cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
 
 @functools.cache
 def loaded(v: Variant, cc: tuple[int, int, str], device: int) -> Any:
-    """The kernel's handle."""
+    """The handle of a variant's kernel on `device`."""
     return load(*cubin(v, cc), device)
 
 
 def load(image: bytes, entry: str, device: int) -> Any:
-    """A kernel's handle, with all of the device's shared memory allowed to it."""
+    """A kernel's handle; the kernel may use all of the device's shared memory."""
     library = driver.call("cuLibraryLoadData", image, [], [], 0, [], [], 0)
     kernel = driver.call("cuLibraryGetKernel", library, entry.encode())
     attribute = driver.bindings().CUfunction_attribute
@@ -49,7 +49,7 @@ class Kernel:
     """A kernel's handle with the grid and block it is launched on."""
 
     def __init__(self, handle: Any, blocks: int, threads: int, smem_bytes: int) -> None:
-        # The launch takes a CUkernel in a CUfunction's place.
+        # cuLaunchKernelEx accepts a CUkernel cast to CUfunction.
         self.function = driver.bindings().CUfunction(int(handle))
         self.sizes = blocks, threads, smem_bytes
         self.configs: dict[int, Any] = {}  # by stream
@@ -76,7 +76,7 @@ class Kernel:
 
 
 def run_dump(mode: str, arch: GpuArch, blob: bytes, size: int) -> None:
-    """Launch the probe of kernels/gpu/dump.py for a copy of `size` bytes on the default stream."""
+    """Launch the kernel of kernels/gpu/dump.py for a copy of `size` bytes on the default stream."""
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.dump import BARRIER_BYTES, THREADS, make_dump

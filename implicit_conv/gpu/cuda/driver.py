@@ -1,6 +1,6 @@
-"""The CUDA driver, as far as a launch needs it: its calls, errors and devices. Imported lazily.
+"""The calls, errors and devices of the CUDA driver; its bindings are imported on first use.
 
-Every failure says what was asked of the driver, what it answered and what the caller can do.
+Every error names the function that was called, the driver's answer, and what the caller can do.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.gpu.arch import KNOWN, GpuArch, gpu_arch
 
 ADVICE = {
-    "CUDA_ERROR_OUT_OF_MEMORY": "free device memory, or take a smaller batch",
-    "CUDA_ERROR_NO_DEVICE": "no GPU is visible; leave device unset to stay on the CPU",
-    "CUDA_ERROR_INVALID_DEVICE": "implicit-conv info lists the devices there are",
+    "CUDA_ERROR_OUT_OF_MEMORY": "free device memory, or use a smaller batch",
+    "CUDA_ERROR_NO_DEVICE": "no GPU is visible; leave device unset to compute on the CPU",
+    "CUDA_ERROR_INVALID_DEVICE": "implicit-conv info lists the devices of this machine",
     "CUDA_ERROR_NO_BINARY_FOR_GPU": "the GPU is newer or older than the kernel's target",
-    "CUDA_ERROR_ILLEGAL_ADDRESS": "this process can use the GPU no more; an array was freed early, "
-    "or the kernel is wrong: compute-sanitizer shows where",
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "this process cannot use the GPU any more; an array was freed "
+    "too early, or the kernel is wrong: compute-sanitizer shows where",
 }
 
 
@@ -29,14 +29,14 @@ def bindings() -> Any:
     Raises
     ------
     PlanError
-        No bindings, no driver, or one older than the bindings' generation, for which the compiler
-        that comes with them makes kernels.
+        The bindings or the driver are missing, or the driver is of an older CUDA generation than
+        the bindings, whose compiler makes kernels for their own generation.
     """
     try:
         from cuda.bindings import driver
     except ImportError as error:
         raise PlanError(
-            "the GPU engine needs cuda-bindings: pip install 'implicit-conv[cu13]'"
+            "the GPU engine needs cuda-bindings: run pip install '.[cu13]' in a checkout"
         ) from error
     try:
         (status,) = driver.cuInit(0)
@@ -51,8 +51,8 @@ def bindings() -> Any:
     if version // 1000 < needed:
         raise PlanError(
             f"the CUDA driver is for CUDA {version // 1000}.{version % 1000 // 10}, but the "
-            f"installed cuda-bindings are for CUDA {needed}: update the driver, or install "
-            f"'implicit-conv[cu{version // 1000}]'"
+            f"installed cuda-bindings are for CUDA {needed}: update the driver, or run "
+            f"pip install '.[cu{version // 1000}]' in a checkout"
         )
     return driver
 
@@ -68,7 +68,7 @@ def _check(cuda: Any, what: str, status: Any) -> None:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """The result of a driver function; DriverError where it fails."""
+    """The result of a driver function; a failure raises DriverError."""
     cuda = bindings()
     status, *results = getattr(cuda, name)(*arguments)
     _check(cuda, name, status)
@@ -76,7 +76,7 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def current_device() -> int:
-    """The device of the current context; the primary context of device 0 where there is none."""
+    """The device of the current context; where there is none, device 0 becomes current."""
     cuda = bindings()
     status, device = cuda.cuCtxGetDevice()
     if status == cuda.CUresult.CUDA_SUCCESS:
@@ -87,14 +87,14 @@ def current_device() -> int:
 
 @functools.cache
 def _primary_context(device: int) -> Any:
-    """The context that CUDA libraries share; kept for the process."""
+    """The context of a device that all CUDA libraries share; retained until the process ends."""
     return call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", device))
 
 
 class on:  # noqa: N801 (reads as a verb: `with driver.on(1):`)
-    """A device made the current one for a ``with`` block; None: the current device, whichever.
+    """Make a device the current one for a ``with`` block; None keeps the current device.
 
-    ``with driver.on(device) as index`` gives its number.
+    ``with driver.on(device) as number`` gives the number of the current device.
     """
 
     def __init__(self, device: int | None) -> None:
@@ -115,7 +115,7 @@ class on:  # noqa: N801 (reads as a verb: `with driver.on(1):`)
 
 
 def device_of(address: int) -> int:
-    """The device that an address belongs to."""
+    """The number of the device whose memory holds an address."""
     attribute = bindings().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
     return int(call("cuPointerGetAttribute", attribute, address))
 
@@ -127,12 +127,12 @@ def current_arch() -> GpuArch:
 
 @functools.cache
 def device_arch(device: int) -> GpuArch:
-    """The arch of a device: known rates of its generation, its own counts.
+    """The arch of a device: the rates of its generation, its own counts and sizes.
 
     Raises
     ------
     PlanError
-        A GPU before sm_80, or a driver that cannot be used.
+        The GPU is older than sm_80, or there is no usable driver.
     """
     attributes, handle = bindings().CUdevice_attribute, call("cuDeviceGet", device)
 
@@ -151,7 +151,9 @@ def device_arch(device: int) -> GpuArch:
         )
     nearest = gpu_arch(f"sm_{max(known for known in KNOWN if known <= number)}")
     return replace(
-        nearest, cc=(major, minor, "a" if number >= 90 else ""), device=name,
+        nearest,
+        cc=(major, minor, "a" if number >= 90 else ""),
+        device=name,
         sms=attribute("MULTIPROCESSOR_COUNT"),
         smem_bytes=attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
-    )  # fmt: skip
+    )

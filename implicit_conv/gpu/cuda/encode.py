@@ -1,4 +1,4 @@
-"""Tensor maps as the driver encodes them: 128 bytes that a kernel takes by value."""
+"""Tensor maps as the driver encodes them: 128 bytes that a kernel receives by value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from implicit_conv.errors import DriverError
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.maps import BoxMap
-from implicit_conv.kernels.gpu.call import MAP_BYTES
+from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 from implicit_conv.tma.driver import driver_arguments
 from implicit_conv.tma.maps import TensorMap
 
@@ -22,13 +22,14 @@ def encode(map: TensorMap | BoxMap) -> bytes:
     Raises
     ------
     DriverError
-        The driver refuses it; older drivers lack the wide form altogether.
+        The driver refuses it; older drivers lack the function for the wide form.
     """
     if isinstance(map, BoxMap):
-        made = _encode_box(map)
+        encoded = _encode_box(map)
     else:
-        made = encode_arguments({**driver_arguments(map), "l2Promotion": L2_PROMOTION})
-    return bytes(np.array([int(word) for word in made.opaque], np.uint64).tobytes()[:MAP_BYTES])
+        encoded = encode_arguments({**driver_arguments(map), "l2Promotion": L2_PROMOTION})
+    words = np.array([int(word) for word in encoded.opaque], np.uint64)
+    return bytes(words.tobytes()[:MAP_BYTES])
 
 
 def _words(name: str, values: Any) -> list[Any]:
@@ -41,14 +42,22 @@ def _enum(kind: str, name: str) -> Any:
 
 
 def encode_arguments(a: dict[str, Any]) -> Any:
-    """The CUtensorMap that the driver makes of arguments by cuda.h's names; it may refuse them."""
+    """The CUtensorMap that the driver makes of arguments with the names of cuda.h.
+
+    Raises
+    ------
+    DriverError
+        The driver refuses the arguments, or the bindings lack the function.
+    """
     if not hasattr(driver.bindings(), a["function"]):
         raise DriverError(f"cuda-bindings lacks {a['function']}: install version 13 or later")
     head = (
-        _enum("CUtensorMapDataType", a["tensorDataType"]), a["tensorRank"],
-        a["globalAddress"], _words("cuuint64_t", a["globalDim"]),
+        _enum("CUtensorMapDataType", a["tensorDataType"]),
+        a["tensorRank"],
+        a["globalAddress"],
+        _words("cuuint64_t", a["globalDim"]),
         _words("cuuint64_t", a["globalStrides"]),
-    )  # fmt: skip
+    )
     tail = (
         _enum("CUtensorMapSwizzle", a["swizzle"]),
         _enum("CUtensorMapL2promotion", a["l2Promotion"]),
@@ -69,14 +78,17 @@ def encode_arguments(a: dict[str, Any]) -> Any:
 
 
 def _encode_box(map: BoxMap) -> Any:
-    kind = {"uint16": "UINT16", "float32": "FLOAT32"}[map.dtype]
     return driver.call(
         "cuTensorMapEncodeTiled",
-        _enum("CUtensorMapDataType", f"CU_TENSOR_MAP_DATA_TYPE_{kind}"), 3, map.address,
-        _words("cuuint64_t", map.shape[::-1]), _words("cuuint64_t", map.strides[::-1]),
-        _words("cuuint32_t", (map.channels, 1, map.box_rows)), _words("cuuint32_t", (1, 1, 1)),
+        _enum("CUtensorMapDataType", f"CU_TENSOR_MAP_DATA_TYPE_{map.dtype.upper()}"),
+        len(map.shape),
+        map.address,
+        _words("cuuint64_t", map.shape[::-1]),
+        _words("cuuint64_t", map.strides[::-1]),
+        _words("cuuint32_t", (map.channels, 1, map.box_rows)),
+        _words("cuuint32_t", (1, 1, 1)),
         _enum("CUtensorMapInterleave", "CU_TENSOR_MAP_INTERLEAVE_NONE"),
         _enum("CUtensorMapSwizzle", f"CU_TENSOR_MAP_SWIZZLE_{map.swizzle}"),
         _enum("CUtensorMapL2promotion", L2_PROMOTION),
         _enum("CUtensorMapFloatOOBfill", "CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE"),
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""Device memory of our own, and numpy arrays in it. For ``device="cuda"``."""
+"""Copies of numpy arrays in device memory, for ``device="cuda"``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from implicit_conv.dlpack import packed_strides
 from implicit_conv.errors import DTypeError
-from implicit_conv.gpu.arrays import Operand, packed_strides
+from implicit_conv.gpu.arrays import Operand
 from implicit_conv.gpu.cuda import driver
 
 Array = npt.NDArray[Any]
-STREAM = 0  # the legacy default stream, which a synchronous copy orders
+STREAM = 0  # the legacy default stream: a synchronous copy waits for its work
 
 
 class Buffer:
-    """Memory of the current device that lives as long as this object."""
+    """Memory of the current device, freed with this object."""
 
     def __init__(self, size: int) -> None:
         self.size, self.device = max(1, size), driver.current_device()
@@ -39,7 +40,7 @@ def sent(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Operand
     Raises
     ------
     ShapeError, DTypeError
-        It is not what the plan was made for.
+        Its shape or dtype differs from the plan's.
     """
     here = np.ascontiguousarray(array)
     if here.dtype.name != dtype:
@@ -51,7 +52,7 @@ def sent(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> Operand
 
 
 def fetched(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> Array:
-    """A numpy array of what `buffer` holds once the default stream is done."""
+    """A numpy copy of `buffer`, taken when the work of the default stream is done."""
     array = np.empty(shape, dtype)
     driver.call("cuMemcpyDtoH", array.ctypes.data, buffer.pointer, array.nbytes)
     return array

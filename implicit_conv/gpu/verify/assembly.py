@@ -1,4 +1,4 @@
-"""What an assembled kernel contains: its SASS, by nvdisasm, and what ptxas says of its PTX.
+"""The SASS of a linked kernel, by nvdisasm, and the report of ptxas on a piece of PTX.
 
 Both programs come as wheels (nvidia-cuda-nvdisasm, nvidia-cuda-nvcc) or with a CUDA toolkit.
 """
@@ -16,7 +16,7 @@ INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)"
 
 
 def tool(name: str) -> Path | None:
-    """Where a program of the CUDA toolkit is: among the wheels, or on the path."""
+    """The path of a program of the CUDA toolkit, from the wheels or from PATH."""
     for folder in sorted(Path(sysconfig.get_paths()["purelib"]).glob("nvidia/*/bin")):
         if (folder / name).exists():
             return folder / name
@@ -27,7 +27,7 @@ def tool(name: str) -> Path | None:
 def _run(name: str, *arguments: str) -> str:
     path = tool(name)
     if path is None:
-        raise FileNotFoundError(f"{name} is neither among the installed wheels nor on the path")
+        raise FileNotFoundError(f"{name} is neither among the installed wheels nor on PATH")
     done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{name} failed: {done.stdout}{done.stderr}")
@@ -43,12 +43,12 @@ def sass(cubin: bytes) -> list[str]:
 
 
 def assemble(ptx: str, target: str) -> str:
-    """What ptxas reports of `ptx`, assembled as a whole program for `target`.
+    """The report of ptxas on `ptx`, assembled as a whole program for `target`.
 
     Raises
     ------
     RuntimeError
-        It does not assemble.
+        ptxas refuses it.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"

@@ -2,15 +2,15 @@
 
 Usage: ``python -m implicit_conv.gpu.verify.check CHECK``.
 
-    here                  whether there is a GPU that kernels can be run on, and which
+    here                  which GPU there is, if kernels can run on it
     family NAME [COUNT]   random problems of one kernel family against the float64 oracle
-    layers                layers of a ResNet as the planner runs them, on normal data
+    layers                layers of a ResNet with the planner's kernels, on normal data
     copies                tensor copies, byte by byte against implicit_conv.tma
-    maps                  what the driver says of tensor maps, beside our linter
-    arrays                torch, CuPy and Numba arrays in and out, where those libraries are
+    maps                  which tensor maps the driver accepts, compared with our linter
+    arrays                arrays of torch, CuPy and Numba, where these are installed
 
-Exit status 0: all right; 1: something is wrong; 2: it cannot run here, and why. A kernel that never
-ends, or an illegal instruction, takes its process along and no other check.
+Exit status: 0 if all is right, 1 if something is wrong, 2 if the check cannot run here. A kernel
+that never ends or meets an illegal instruction ends its own process, and so no other check.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.errors import DriverError, PlanError
+from implicit_conv.gpu.call import bind
+from implicit_conv.gpu.candidate import Choice
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.transfer import STREAM
-from implicit_conv.gpu.launch import Arrays, launch
-from implicit_conv.gpu.plan import GpuPlan, plan
+from implicit_conv.gpu.launch import Arrays
+from implicit_conv.gpu.planner import choose
 from implicit_conv.gpu.verify.check_arrays import check_arrays
 from implicit_conv.gpu.verify.check_copies import check_copies, check_maps
 from implicit_conv.gpu.verify.device_memory import StuckError, fetch, poisoned, send
+from implicit_conv.gpu.verify.families import FAMILIES
 from implicit_conv.gpu.verify.testing import (
-    FAMILIES,
     ROUNDING,
     SUM_UNITS,
     family_problems,
@@ -40,32 +42,34 @@ from implicit_conv.gpu.verify.testing import (
     problem_of,
     stored,
 )
-from implicit_conv.kernels.gpu.ptx import TARGETS, need_numba_cuda, supports
+from implicit_conv.kernels.gpu.intrinsic import need_numba_cuda
+from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.testing import Case, error_units, to_nchw
 
 Array = NDArray[Any]
 
 
 class CannotRunError(Exception):
-    """What is missing for a check."""
+    """Something that a check needs is missing."""
 
 
-def convolve(made: GpuPlan, x: Array, w: Array) -> Array:
-    """y of a plan for stored arrays; every element of the output is poisoned before."""
-    problem, itemsize = made.problem, made.variant.itemsize
+def convolve(choice: Choice, x: Array, w: Array) -> Array:
+    """y of a choice for stored arrays; the output holds NaNs before the launch."""
+    problem, itemsize = choice.view, choice.variant.itemsize
     buffers = send(x), send(w), poisoned(int(np.prod(problem.output_shape)) * itemsize)
     shapes = x.shape, w.shape, problem.output_shape
     operands = (
         buffer.operand(shape, problem.dtype, itemsize)
         for buffer, shape in zip(buffers, shapes, strict=True)
     )
-    launch(made, Arrays(*operands), STREAM)
+    arrays = Arrays(*operands)
+    bind(choice, arrays)(arrays, STREAM)
     kind = np.float32 if itemsize == 4 else np.uint16
     return loaded(fetch(buffers[2], problem.output_shape, kind), problem.dtype)
 
 
 def check_here() -> Iterator[str]:
-    """No lines: that it was reached says enough."""
+    """No lines: reaching this check shows that there is a usable GPU."""
     arch = driver.current_arch()
     print(f"{arch.device}, {arch.target}, {arch.sms} multiprocessors")
     return iter(())
@@ -74,9 +78,10 @@ def check_here() -> Iterator[str]:
 def check_family(name: str, count: str = "100") -> Iterator[str]:
     """Lines that report failures of a family."""
     arch, family = driver.current_arch(), FAMILIES[name]
-    target = family.variants[0].target
-    if not supports(target, arch.cc):
-        raise CannotRunError(f"{name} needs {TARGETS[target][1]}, this is {arch.target}")
+    if not supports(family.target, arch.cc):
+        raise CannotRunError(
+            f"{name} needs {requirement(family.target)}, but this is {arch.target}"
+        )
     for number, (case, made) in enumerate(family_problems(family, int(count), 1, arch)):
         dtype = made.problem.dtype
         x, w = case.inputs(number, integers=True)
@@ -102,7 +107,7 @@ def check_layers() -> Iterator[str]:
     for case in (Case(**{**c.__dict__, "layout": "NHWC", "weight_layout": "KRSC"}) for c in LAYERS):
         for dtype, rounding in ROUNDING.items():
             x, w = (loaded(stored(a, dtype), dtype) for a in case.inputs(0))
-            made = plan(problem_of(case, dtype), arch)
+            made = choose(problem_of(case, dtype), arch)
             y = to_nchw(convolve(made, *(stored(a, dtype) for a in case.arrange(x, w))), "NHWC")
             expected, scale = case.reference(x, w), case.reference(x, w, magnitude=True)
             allowed = scale + np.abs(expected) * rounding / (SUM_UNITS * 2.0**-24)
@@ -113,13 +118,17 @@ def check_layers() -> Iterator[str]:
 
 
 COMMANDS: dict[str, Callable[..., Iterator[str]]] = {
-    "here": check_here, "family": check_family, "layers": check_layers, "arrays": check_arrays,
-    "copies": check_copies, "maps": check_maps,
-}  # fmt: skip
+    "here": check_here,
+    "family": check_family,
+    "layers": check_layers,
+    "arrays": check_arrays,
+    "copies": check_copies,
+    "maps": check_maps,
+}
 
 
 def need_gpu() -> None:
-    """Return where kernels can be compiled and run; CannotRunError else."""
+    """Raise CannotRunError unless kernels can be compiled and run here."""
     try:
         driver.current_arch()
         need_numba_cuda()
@@ -128,7 +137,7 @@ def need_gpu() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one check; its exit status."""
+    """Run one check and return its exit status."""
     name, *rest = arguments or ["help"]
     if name not in COMMANDS:
         print(__doc__)

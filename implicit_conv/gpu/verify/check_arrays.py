@@ -1,4 +1,4 @@
-"""Checks of other libraries' arrays on a GPU: results, layouts, streams, graphs."""
+"""Checks of arrays of other libraries on a GPU: results, layouts, streams, graphs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CASE = Case(2, 64, 48, size=(9, 11), padding=((1, 1), (1, 1)))
 
 
 def check_arrays() -> Iterator[str]:
-    """Lines that report wrong results or layouts for other libraries' arrays, and for numpy's."""
+    """Lines that report wrong results or layouts for arrays of numpy and other libraries."""
     checks = {
         "torch": (_torch_layouts, _torch_epilogue, _torch_graph),
         "cupy": (_cupy,),
@@ -39,7 +39,7 @@ def _tensors(torch: Any, dtype: Any) -> tuple[Any, Any]:
 
 
 def _torch_layouts(torch: Any) -> Iterator[str]:
-    """Both memory formats, on a stream of the caller's."""
+    """Both memory formats, on a stream that the caller made."""
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         x, w = _tensors(torch, dtype)
         expected = torch.nn.functional.conv2d(x.double(), w.double(), padding=1).to(dtype)
@@ -55,7 +55,7 @@ def _torch_layouts(torch: Any) -> Iterator[str]:
 
 
 def _torch_epilogue(torch: Any) -> Iterator[str]:
-    """Bias, residual and relu; sums are small integers, so exact in bfloat16 up to the rounding."""
+    """Bias, residual and relu; sums are small integers, so only the result is rounded."""
     x, w = _tensors(torch, torch.bfloat16)
     bias = torch.arange(48, device="cuda").to(torch.bfloat16)
     sums = torch.nn.functional.conv2d(x.double(), w.double(), bias.double(), padding=1)
@@ -66,7 +66,7 @@ def _torch_epilogue(torch: Any) -> Iterator[str]:
 
 
 def _torch_graph(torch: Any) -> Iterator[str]:
-    """A plan that has run once can be captured and replayed on new values."""
+    """A plan that has run once can be captured, and the capture replayed on new values."""
     x, w = _tensors(torch, torch.float16)
     x = x.contiguous(memory_format=torch.channels_last)
     made: Any = plan_conv2d(tuple(x.shape), tuple(w.shape), "float16", padding=1, device="cuda")

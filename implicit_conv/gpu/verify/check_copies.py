@@ -1,4 +1,4 @@
-"""Checks of single tensor copies on a GPU: what they deliver, and which maps the driver takes."""
+"""Checks of single tensor copies on a GPU: their bytes, and which maps the driver accepts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,30 @@ from implicit_conv.gpu.verify.device_memory import fetch, poisoned, send
 from implicit_conv.gpu.verify.testing import Copy, dump_call, example_copies
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Limits
-from implicit_conv.kernels.gpu.ptx import supports
+from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.tma.driver import driver_arguments
 
-TARGETS = {"im2col": "sm_90", "w": "sm_100", "w128": "sm_100a"}  # of a copy's mode
-SPOILED: tuple[tuple[str, Any], ...] = (
-    ("channelsPerPixel", 257), ("channelsPerPixel", 4), ("pixelsPerColumn", 0), ("pixelsPerColumn",
-    1025), ("elementStrides", (1, 9, 1, 1)), ("pixelBoxLowerCorner", (-129, 0)),
-    ("pixelBoxUpperCorner", (-8, -8)), ("globalStrides", (130, 910, 4550)),
-)  # fmt: skip
+COPY_TARGETS = {"im2col": "sm_90", "w": "sm_100", "w128": "sm_100a"}  # least target of a mode
+SPOILED: tuple[tuple[str, Any], ...] = (  # arguments that break a rule of tensor maps
+    ("channelsPerPixel", 257),
+    ("channelsPerPixel", 4),
+    ("pixelsPerColumn", 0),
+    ("pixelsPerColumn", 1025),
+    ("elementStrides", (1, 9, 1, 1)),
+    ("pixelBoxLowerCorner", (-129, 0)),
+    ("pixelBoxUpperCorner", (-8, -8)),
+    ("globalStrides", (130, 910, 4550)),
+)
 
 
 def copies_here() -> Iterator[Copy]:
     """The example copies that the current GPU has an instruction for."""
     cc = driver.current_arch().cc
-    return (copy for copy in example_copies() if supports(TARGETS[copy.mode], cc))
+    return (copy for copy in example_copies() if supports(COPY_TARGETS[copy.mode], cc))
 
 
 def check_copies() -> Iterator[str]:
-    """Lines that report copies whose bytes differ from implicit_conv.tma's."""
+    """Lines that report copies whose bytes differ from those that implicit_conv.tma computes."""
     from implicit_conv.kernels.gpu import blob
 
     arch = driver.current_arch()
@@ -59,7 +64,7 @@ def check_copies() -> Iterator[str]:
 
 
 def check_maps() -> Iterator[str]:
-    """Lines that report maps of ours that the driver refuses; all verdicts are printed."""
+    """Lines that report correct maps that the driver refuses; it prints all verdicts."""
     memory = send(np.zeros(1 << 16, np.uint8))
     for copy in copies_here():
         given = driver_arguments(copy.at(int(memory.pointer)))

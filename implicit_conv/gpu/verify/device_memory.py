@@ -1,4 +1,4 @@
-"""Arrays there and back for checks: poisoned outputs, and no wait without an end."""
+"""Device memory for checks: outputs filled with NaNs, and waits that end."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.transfer import STREAM, Buffer, fetched
 
 Array = NDArray[Any]
-PATIENCE = 20.0  # seconds until a kernel is taken to be stuck
-POISON = 0xFF  # bytes of a NaN in every type
+PATIENCE = 20.0  # seconds after which a kernel is considered stuck
+POISON = 0xFF  # a byte that makes a NaN in every floating-point type
 
 
 class StuckError(Exception):
-    """A kernel that does not end."""
+    """A kernel did not end in time."""
 
 
 def wait() -> None:
-    """Until the default stream is done; a kernel that does not end is an error, not a hang."""
+    """Wait for the default stream; a kernel that does not end raises StuckError."""
     cuda, deadline = driver.bindings(), time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         (status,) = cuda.cuStreamQuery(STREAM)
@@ -34,7 +34,7 @@ def wait() -> None:
 
 
 def send(array: Array) -> Buffer:
-    """Device memory with the array's bytes."""
+    """A copy of the array in device memory."""
     here = np.ascontiguousarray(array)
     buffer = Buffer(here.nbytes)
     driver.call("cuMemcpyHtoD", buffer.pointer, here.ctypes.data, here.nbytes)
@@ -47,6 +47,6 @@ def poisoned(size: int) -> Buffer:
 
 
 def fetch(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> Array:
-    """The array in device memory, once all work is done."""
+    """A copy of the array in device memory, taken when all work is done."""
     wait()
     return fetched(buffer, shape, dtype)

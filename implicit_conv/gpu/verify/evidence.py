@@ -1,107 +1,85 @@
-"""What is known of each GPU kernel on each target: assembled, simulated, run on hardware.
+"""What has been shown of each family of GPU kernels on each target: linked, simulated, run.
 
-Nothing moves up without its test: tests/gpu/test_assemble.py links every kernel, tests/gpu/sim runs
-every family against the float64 oracle, and a line in `HARDWARE` is a run of ``pytest -m gpu`` on
-that machine.
+A step is claimed only because a test shows it: tests/gpu/test_assemble.py links every kernel of
+every row, tests/gpu/sim runs every family against the float64 oracle, and an entry of `HARDWARE`
+records a run of ``pytest -m gpu`` on that GPU.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from implicit_conv.kernels.gpu.ptx import supports, target_name
+from implicit_conv.gpu.arch import KNOWN
+from implicit_conv.gpu.verify.families import FAMILIES, Family, family_name
+from implicit_conv.kernels.gpu.targets import supports, target_name
 from implicit_conv.kernels.gpu.variant import Variant
 
-TARGETS = ((8, 0, ""), (9, 0, "a"), (10, 0, "a"), (12, 0, "a"))
-SIMULATED_PROBLEMS = 50  # of a family, of two tiles along each axis: tests/gpu/sim/test_fprop.py
-
-
-class Kernels(NamedTuple):
-    """A family of kernels: what loads, what multiplies, what must be asked for, least target."""
-
-    name: str
-    loads: str
-    multiplies: str
-    opt_in: str
-    target: str
-
-
-KERNELS = (
-    Kernels("cp_async-mma", "cp.async, computed addresses", "mma.sync", "", "sm_80"),
-    Kernels("elements-mma", "element by element", "mma.sync", "", "sm_80"),
-    Kernels("fma", "cp.async or elements", "float32 fma", "", "sm_80"),
-    Kernels("tma-mma", "TMA im2col", "mma.sync", "", "sm_90"),
-    Kernels("tma-w-mma", "TMA im2col::w", "mma.sync", "", "sm_100"),
-    Kernels("tma-wgmma", "TMA im2col", "wgmma, descriptors", "", "sm_90a"),
-    Kernels("tma-wgmma-registers", "TMA im2col", "wgmma, A by ldmatrix", "", "sm_90a"),
-    Kernels(
-        "tma-w-wgmma-registers", "TMA im2col, permuted axes", "wgmma, A by ldmatrix",
-        "permuted_axes", "sm_90a",
-    ),
-    Kernels(
-        "tma-w-wgmma", "TMA im2col, permuted axes", "wgmma, shifted descriptors",
-        "permuted_axes, shifted_descriptors", "sm_90a",
-    ),
-)  # fmt: skip
+# One target of each generation; sm_86, 89, 103 and 121 run the code of the one before.
+GENERATIONS = (80, 90, 100, 120)
+SIMULATED_PROBLEMS = 50  # of a family, each of two tiles along gemm_m and gemm_n
 
 NOT_RUN = "not yet run"
-# (family, target): GPU, driver, date, error, TFLOP/s, ratio to cuDNN
+# (family, target) -> GPU, driver, date, error, TFLOP/s, ratio to cuDNN
 HARDWARE: dict[tuple[str, str], str] = {}
 
 HEAD = ("kernel", "loads", "multiplies", "opt-in", "target", "assembled", "simulated", "hardware")
+LINKED = "by CI"  # tests/gpu/test_assemble.py links each row of the table
 
 
-def kernel_name(v: Variant) -> str:
-    """The family that a kernel belongs to."""
-    if v.consumer == "fma":
-        return "fma"
-    walk = "-w" if v.wide else ""
-    registers = "-registers" if v.consumer == "wgmma" and not v.descriptors else ""
-    return f"{v.producer}{walk}-{v.consumer}{registers}"
+def hardware(family: str, target: str) -> str:
+    """The record of a run on that target, or that there was none."""
+    return HARDWARE.get((family, target), NOT_RUN)
 
 
-def hardware(kernel: str, target: str) -> str:
-    """What a run on that target showed, or that there was none."""
-    return HARDWARE.get((kernel, target), NOT_RUN)
+def evidence_of(v: Variant, target: str) -> str:
+    """What has been shown of a kernel on a target, as a clause for `explain`."""
+    ran = hardware(family_name(v), target)
+    simulated = f"its family is simulated on {SIMULATED_PROBLEMS} problems"
+    return f"{simulated}; {ran} on hardware" if ran == NOT_RUN else f"{simulated}; run on {ran}"
 
 
-def targets(kernels: Kernels) -> list[str]:
-    """The targets that a family is for."""
-    return [target_name(cc) for cc in TARGETS if supports(kernels.target, cc)]
+def targets(family: Family) -> list[str]:
+    """The targets that a family has kernels for."""
+    capabilities = (KNOWN[number].cc for number in GENERATIONS)
+    return [target_name(cc) for cc in capabilities if supports(family.target, cc)]
 
 
 def ladder() -> list[tuple[str, ...]]:
-    """Rows of the table, one a kernel family and target, under `HEAD`."""
+    """Rows of the table, one for each family and target, under `HEAD`."""
     return [
         (
-            *kernels[:4], target, "yes", f"{SIMULATED_PROBLEMS} problems",
-            hardware(kernels.name, target),
+            family.name,
+            family.loads,
+            family.multiplies,
+            family.opt_in,
+            target,
+            LINKED,
+            f"{SIMULATED_PROBLEMS} problems",
+            hardware(family.name, target),
         )
-        for kernels in KERNELS
-        for target in targets(kernels)
-    ]  # fmt: skip
+        for family in FAMILIES.values()
+        for target in targets(family)
+    ]
 
 
 def markdown() -> str:
-    """The table as it stands in docs/gpu.md."""
+    """The table of docs/gpu.md."""
     return _table([HEAD, *ladder()])
 
 
 def summary() -> str:
-    """The table as it stands in README: a column a target, what was shown there in short."""
-    names = [target_name(cc) for cc in TARGETS]
+    """The short table of the README, with a column for each target."""
+    names = [target_name(KNOWN[number].cc) for number in GENERATIONS]
     rows: list[tuple[str, ...]] = [("kernel", "loads", "multiplies", *names)]
-    for kernels in KERNELS:
-        loads = f"{kernels.loads} (opt-in)" if kernels.opt_in else kernels.loads
-        cells = (_steps(kernels, name) for name in names)
-        rows.append((kernels.name, loads, kernels.multiplies, *cells))
+    for family in FAMILIES.values():
+        loads = f"{family.loads} (opt-in)" if family.opt_in else family.loads
+        cells = (_steps(family, name) for name in names)
+        rows.append((family.name, loads, family.multiplies, *cells))
     return _table(rows)
 
 
-def _steps(kernels: Kernels, target: str) -> str:
-    if target not in targets(kernels):
+def _steps(family: Family, target: str) -> str:
+    if target not in targets(family):
         return "-"
-    ran = hardware(kernels.name, target)
+    ran = hardware(family.name, target)
     return f"A S, {ran}" if ran == NOT_RUN else f"A S H: {ran}"
 
 
@@ -111,8 +89,8 @@ def _table(rows: list[tuple[str, ...]]) -> str:
 
 
 def lines() -> list[str]:
-    """The ladder for people, a line a kernel family and target."""
+    """The table for the terminal, a line for each family and target."""
     return [
-        f"{name:23}{target:9}assembled; simulated, {problems}; hardware {ran}"
-        for name, _, _, _, target, _, problems, ran in ladder()
+        f"{name:23}{target:9}assembled {linked}; simulated on {problems}; hardware {ran}"
+        for name, _, _, _, target, linked, problems, ran in ladder()
     ]

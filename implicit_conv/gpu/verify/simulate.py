@@ -1,4 +1,4 @@
-"""Run a GPU plan in the simulator: the kernel's own source, on numpy arrays.
+"""Run a chosen kernel in the simulator: its own source, on numpy arrays.
 
 The process must have been started with NUMBA_ENABLE_CUDASIM=1, the switch between hooks and twins.
 """
@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from implicit_conv.dlpack import packed_strides
 from implicit_conv.errors import PlanError
-from implicit_conv.gpu.arrays import packed_strides
-from implicit_conv.gpu.call import NOWHERE, DeviceArray, call_of
+from implicit_conv.gpu.arguments import NOWHERE, DeviceArray, arguments
+from implicit_conv.gpu.candidate import Choice
 from implicit_conv.gpu.layout import buffers, region_names
 from implicit_conv.gpu.maps import activation_map, filter_map
-from implicit_conv.gpu.plan import GpuPlan
 from implicit_conv.kernels.gpu import ptx
 from implicit_conv.kernels.gpu.call import Call, Limits, Params
 
 Array = npt.NDArray[Any]
-MISALIGNMENT = 2  # bytes past a 16-byte boundary at which the element producer's arrays are put
+MISALIGNMENT = 2  # bytes past a 16-byte boundary, for arrays that are loaded by elements
 
 
 def simulate(
-    plan: GpuPlan,
+    choice: Choice,
     x: Array,
     w: Array,
     bias: Array | None = None,
@@ -34,18 +34,18 @@ def simulate(
     seed: int = 0,
     record: list[Any] | None = None,
 ) -> Array:
-    """y of `plan` for arrays in the problem's layouts, C-contiguous, element bits as stored.
+    """y of `choice` for C-contiguous arrays in the view's layouts.
 
     Parameters
     ----------
     x, w, bias, residual : arrays
-        float32, or uint16 bits of float16 and bfloat16.
+        float32 elements, or the bits of float16 and bfloat16 as uint16.
     blocks : int, optional
-        Blocks of the grid; fewer than tiles make blocks visit several tiles.
+        Blocks of the grid; where there are more tiles, a block visits several of them.
     seed : int
         Draws the order of warps and copies.
     record : list, optional
-        Takes each tensor copy that is issued; see `kernels.sim.machine.launch`.
+        Receives each tensor copy that is issued; see `kernels.sim.machine.launch`.
 
     Raises
     ------
@@ -58,20 +58,26 @@ def simulate(
     from implicit_conv.kernels.sim.machine import launch
     from implicit_conv.kernels.sim.memory import GlobalMemory
 
-    memory, v = GlobalMemory(), plan.variant
+    memory, v, view = GlobalMemory(), choice.variant, choice.view
     offset = MISALIGNMENT * v.itemsize // 2 if v.producer == "elements" else 0
-    y = np.full(plan.problem.output_shape, 0xFF, np.uint8).repeat(v.itemsize, axis=-1)
+    y = np.full(view.output_shape, 0xFF, np.uint8).repeat(v.itemsize, axis=-1)
     places = [_put(memory, array, offset) for array in (x, w, residual)]
-    out = DeviceArray(memory.put(y), packed_strides(plan.problem.output_shape, v.itemsize))
+    out = DeviceArray(memory.put(y), packed_strides(view.output_shape, v.itemsize))
     bias_at = 0 if bias is None else memory.put(bias)
-    call = call_of(plan, places[0], places[1], out, bias_at, places[2])
+    call = arguments(choice, places[0], places[1], out, bias_at, places[2])
     launch(
-        make_fprop(v), _params(plan, call), blocks=blocks or plan.blocks, threads=v.threads,
-        smem_bytes=plan.layout.total, memory=memory, seed=seed, record=record,
-        names=region_names(plan.layout, buffers(v, plan.geometry)),
-    )  # fmt: skip
+        make_fprop(v),
+        _params(choice, call),
+        blocks=blocks or choice.blocks,
+        threads=v.threads,
+        smem_bytes=choice.layout.total,
+        memory=memory,
+        seed=seed,
+        record=record,
+        names=region_names(choice.layout, buffers(v, choice.geometry)),
+    )
     kind = np.float32 if v.itemsize == 4 else np.uint16
-    result: Array = memory.get(out.address, plan.problem.output_shape, kind)
+    result: Array = memory.get(out.address, view.output_shape, kind)
     return result
 
 
@@ -81,9 +87,9 @@ def _put(memory: Any, array: Array | None, offset: int) -> DeviceArray:
     return DeviceArray(memory.put(array, offset), packed_strides(array.shape, array.itemsize))
 
 
-def _params(plan: GpuPlan, call: Call) -> Params:
+def _params(choice: Choice, call: Call) -> Params:
     maps: tuple[Any, Any] = (None, None)
-    if plan.variant.producer == "tma":
-        x = activation_map(plan.problem, plan.variant, call.x)
-        maps = x, filter_map(plan.problem, plan.variant, call.w)
-    return Params(*maps, call, plan.geometry, Limits(*plan.limits))
+    if choice.variant.producer == "tma":
+        x = activation_map(choice.view, choice.variant, call.x)
+        maps = x, filter_map(choice.view, choice.variant, call.w)
+    return Params(*maps, call, choice.geometry, Limits(*choice.limits))

@@ -1,4 +1,4 @@
-"""Families of GPU kernels, random problems for each, and runs: what tests and scripts share."""
+"""Random problems for each family of GPU kernels, and example copies, for tests and checks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.gpu.arch import GpuArch, gpu_arch
-from implicit_conv.gpu.candidates import Options
-from implicit_conv.gpu.plan import GpuPlan, plan
+from implicit_conv.gpu.candidate import Choice, Options
+from implicit_conv.gpu.planner import choose
+from implicit_conv.gpu.verify.families import Family
 from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.kernels.sim.number import from_bits, to_bits
@@ -21,80 +22,9 @@ from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 
 Array = NDArray[Any]
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
-ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # of the stored result
-SUM_UNITS = 64.0  # of eps * sum|x||w|: float32 sums in the hardware's own order
-SMALL_SHARED = (20 << 10, 28 << 10, 40 << 10, 56 << 10, 80 << 10, 227 << 10)
-
-
-@dataclass(frozen=True)
-class Family:
-    """One way to load and to multiply, on tiles small enough for the simulator."""
-
-    name: str
-    device: str
-    variants: tuple[Variant, ...]
-    layouts: tuple[tuple[str, str], ...] = (("NHWC", "KRSC"),)
-    groups: tuple[int, ...] = (1,)
-
-
-def _family(name: str, device: str, *variants: Variant, **options: Any) -> Family:
-    return Family(name, device, variants, **options)
-
-
-_BF, _HALF, _FLOAT = "bfloat16", "float16", "float32"
-ANY_LAYOUT = (("NHWC", "KRSC"), ("NCHW", "KCRS"), ("NHWC", "RSCK"), ("NCHW", "KRSC"))
-FAMILIES = {
-    family.name: family
-    for family in (
-        _family(
-            "cp_async-mma", "sm_80",
-            Variant("im2col", "cp_async", "mma", _BF, 32, 32, 64, 2, 1),
-            Variant("im2col", "cp_async", "mma", _HALF, 32, 64, 128, 1, 2, packed=True),
-            groups=(1, 2),
-        ),
-        _family(
-            "elements-mma", "sm_80",
-            Variant("im2col", "elements", "mma", _BF, 32, 32, 64, 2, 1),
-            Variant("im2col", "elements", "mma", _HALF, 32, 32, 128, 1, 1),
-            layouts=ANY_LAYOUT, groups=(1, 2),
-        ),
-        _family(
-            "fma", "sm_80",
-            Variant("im2col", "cp_async", "fma", _FLOAT, 32, 32, 64, 2, 1, packed=True),
-            Variant("im2col", "elements", "fma", _FLOAT, 32, 32, 64, 1, 1),
-            groups=(1, 2),
-        ),
-        _family(
-            "tma-mma", "sm_120",
-            Variant("im2col", "tma", "mma", _BF, 32, 32, 64, 2, 1, packed=True),
-            Variant("im2col", "tma", "mma", _HALF, 32, 32, 128, 1, 1),
-        ),
-        _family(
-            "tma-w-mma", "sm_120",
-            Variant("w", "tma", "mma", _BF, 32, 32, 64, 2, 1),
-            Variant("w", "tma", "mma", _HALF, 32, 32, 128, 1, 1, packed=True),
-        ),
-        _family(
-            "tma-wgmma", "sm_90",
-            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, descriptors=True),
-            Variant("im2col", "tma", "wgmma", _HALF, 64, 32, 128, 4, 1, descriptors=True),
-        ),
-        _family(
-            "tma-wgmma-registers", "sm_90",
-            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, packed=True),
-            Variant("im2col", "tma", "wgmma", _HALF, 64, 64, 128, 4, 1),
-        ),
-        _family(
-            "tma-w-wgmma-registers", "sm_90",
-            Variant("w", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, permuted=True),
-            Variant("w", "tma", "wgmma", _HALF, 64, 32, 128, 4, 1, permuted=True),
-        ),
-        _family(
-            "tma-w-wgmma", "sm_90",
-            Variant("w", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, permuted=True, descriptors=True),
-        ),
-    )
-}  # fmt: skip
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}  # relative, of y
+SUM_UNITS = 64.0  # bound of the error in eps * sum|x||w|: the hardware chooses the order of sums
+SMALL_SHARED = (20 << 10, 28 << 10, 40 << 10, 56 << 10, 80 << 10, 227 << 10)  # bytes
 
 
 def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
@@ -114,8 +44,9 @@ def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
             stride=(int(rng.integers(1, 4)), int(rng.integers(1, 4))),
             dilation=(int(rng.integers(1, 3)), int(rng.integers(1, 4))),
             padding=((int(pads[0]), int(pads[1])), (int(pads[2]), int(pads[3]))),
-            layout=layout, weight_layout=weight_layout,
-        )  # fmt: skip
+            layout=layout,
+            weight_layout=weight_layout,
+        )
         p, q = case.output
         if min(p, q) >= 1 and case.N * p * q > v.tile_m and (p > 1 or not v.wide):
             return case
@@ -126,7 +57,7 @@ def _round(value: int, unit: int) -> int:
 
 
 def problem_of(case: Case, dtype: str) -> Problem:
-    """The case as a problem of `dtype`."""
+    """The problem of a case in `dtype`."""
     x = np.empty((case.N, case.C * case.groups, *case.size), np.uint8)
     w = np.empty((case.K * case.groups, case.C, *case.kernel), np.uint8)
     x, w = case.arrange(x, w)
@@ -140,13 +71,13 @@ def plan_small(
     extra: int = 0,
     arch: GpuArch | None = None,
     **options: Any,
-) -> GpuPlan:
-    """The plan of a case on as little shared memory as it runs with, or one size above."""
+) -> Choice:
+    """The choice for a case with the least shared memory that suffices, or `extra` sizes more."""
     problem = problem_of(case, v.dtype)
     arch, able = arch or gpu_arch(family.device), 0
     for size in SMALL_SHARED:
         try:
-            made = plan(
+            made = choose(
                 problem, replace(arch, smem_bytes=size), variant=v, options=EVERYTHING, **options
             )
         except ValueError:
@@ -158,22 +89,22 @@ def plan_small(
 
 
 def stored(values: Array, dtype: str) -> Array:
-    """float32 values as arrays of `dtype` are stored: bits for the 16-bit types."""
+    """float32 values as `dtype` stores them: uint16 bits for the 16-bit types."""
     bits = to_bits(values.astype(np.float32), dtype)
     result: Array = bits.view(np.float32) if dtype == "float32" else bits.astype(np.uint16)
     return result
 
 
 def loaded(array: Array, dtype: str) -> Array:
-    """The values of a stored array, float32."""
+    """The float32 values of a stored array."""
     result: Array = array if dtype == "float32" else from_bits(array, dtype)
     return result
 
 
 def family_problems(
     family: Family, count: int, seed: int, arch: GpuArch | None = None
-) -> Iterator[tuple[Case, GpuPlan]]:
-    """`count` random problems of a family; variants and stage counts take turns."""
+) -> Iterator[tuple[Case, Choice]]:
+    """`count` random problems of a family, alternating its variants and sizes of memory."""
     rng, made = np.random.default_rng(seed), 0
     while made < count:
         v = family.variants[made % len(family.variants)]
@@ -181,14 +112,14 @@ def family_problems(
         try:
             chosen = plan_small(case, family, v, extra=made // 2 % 2, arch=arch)
         except ValueError:
-            continue  # a walk that no map can hold
+            continue  # no tensor map can express the walk
         made += 1
         yield case, chosen
 
 
 @dataclass(frozen=True)
 class Copy:
-    """One tensor copy: its map, operands, and the order of axes in which its tensor lies."""
+    """One tensor copy: its map, its operands, and the order of the tensor's axes in memory."""
 
     name: str
     map: TensorMap
@@ -196,7 +127,7 @@ class Copy:
     offsets: tuple[int, ...] | None = None
     halo: int = 0
     offset: int = 0
-    order: tuple[int, ...] = (0, 1, 2, 3)  # of the stored tensor's axes in the map; its own inverse
+    order: tuple[int, ...] = (0, 1, 2, 3)  # the map's axes in memory order; its own inverse
 
     @property
     def mode(self) -> str:
@@ -204,7 +135,7 @@ class Copy:
         return self.map.mode
 
     def tensor(self, rng: np.random.Generator) -> tuple[Array, Array]:
-        """(random bits as they are stored, the same memory with the map's axes)."""
+        """(random bits in memory order, the same memory with the map's axes)."""
         shape = [self.map.shape[axis] for axis in self.order]
         stored = rng.integers(0, 1 << 16, shape).astype(np.uint16)
         return stored, stored.transpose(self.order)
@@ -224,18 +155,26 @@ def example_copies() -> list[Copy]:
     plain = Im2colMap(lower_corner=(-1, -1), upper_corner=(-1, -1), traversal_stride=1, **tap)
     strided = Im2colMap(lower_corner=(-1, -1), upper_corner=(-1, -1), traversal_stride=2, **tap)
     narrow = Im2colMap(
-        lower_corner=(0, 0), upper_corner=(-2, -2), traversal_stride=1,
+        lower_corner=(0, 0),
+        upper_corner=(-2, -2),
+        traversal_stride=1,
         **{**tap, "channels_per_pixel": 32, "swizzle": "64B"},
-    )  # fmt: skip
+    )
     wide = Im2colWideMap(upper_corner_w=0, traversal_stride=1, **row)
     wide_strided = Im2colWideMap(upper_corner_w=0, traversal_stride=2, **row)
     wide_128 = Im2colWideMap(upper_corner_w=0, traversal_stride=1, mode="w128", **row)
     pixel, line = 128, 7 * 128
     permuted = Im2colMap(
-        lower_corner=(0, -1), upper_corner=(4, 0), traversal_stride=1, shape=(5, 3, 7, 64),
-        dtype="uint16", channels_per_pixel=64, pixels_per_column=26, swizzle="128B",
+        lower_corner=(0, -1),
+        upper_corner=(4, 0),
+        traversal_stride=1,
+        shape=(5, 3, 7, 64),
+        dtype="uint16",
+        channels_per_pixel=64,
+        pixels_per_column=26,
+        swizzle="128B",
         strides=(line, 5 * line, pixel),
-    )  # fmt: skip
+    )
     return [
         Copy("im2col", plain, (0, -1, -1, 0), (0, 0)),
         Copy("im2col tap", plain, (1, 2, 3, 0), (2, 2)),

@@ -1,5 +1,5 @@
-"""These tests need the twins of the hooks, hence a process of their own with
-NUMBA_ENABLE_CUDASIM=1: tests/gpu/test_simulator.py starts it.
+"""These tests need the twins of hooks, so tests/gpu/test_simulator.py runs them in processes with
+NUMBA_ENABLE_CUDASIM=1.
 """
 
 from implicit_conv.kernels.gpu import ptx

@@ -23,7 +23,11 @@ def test_copy_delivers_the_image(copy):
     y = memory.put(np.full(size, 0xFF, np.uint8))
     params = Params(map, None, dump_call(copy, y, size), None, Limits(0.0, 0.0))
     launch(
-        make_dump(copy.mode), params, blocks=1, threads=THREADS, memory=memory,
+        make_dump(copy.mode),
+        params,
+        blocks=1,
+        threads=THREADS,
+        memory=memory,
         smem_bytes=BARRIER_BYTES + -(-size // (16 * THREADS)) * 16 * THREADS,
-    )  # fmt: skip
+    )
     np.testing.assert_array_equal(memory.get(y, size, np.uint8), image.bytes)

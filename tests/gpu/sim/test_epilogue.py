@@ -6,30 +6,40 @@ import numpy as np
 import pytest
 
 from implicit_conv.activation import parse_activation
+from implicit_conv.gpu.verify.families import FAMILIES
 from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import FAMILIES, loaded, plan_small, stored
+from implicit_conv.gpu.verify.testing import loaded, plan_small, stored
 from implicit_conv.testing import Case, error_units, from_nchw, to_nchw
 
 EXACT = (None, "relu", "relu6", ("clamp", -3.0, 5.0), ("leaky_relu", 0.5))
 SMOOTH = ("silu", "gelu", "sigmoid", "tanh", "hardswish")
 CASE = Case(N=2, C=24, K=40, size=(5, 6), padding=((1, 1), (1, 1)))
 # name, variant of the family: every producer's epilogue is the same, so two stores and two layouts
-STORES = (("fma", 0, "NHWC"), ("tma-mma", 0, "NHWC"), ("cp_async-mma", 0, "NHWC"),
-          ("elements-mma", 0, "NCHW"))  # fmt: skip
+STORES = (
+    ("fma", 0, "NHWC"),
+    ("tma-mma", 0, "NHWC"),
+    ("cp_async-mma", 0, "NHWC"),
+    ("elements-mma", 0, "NCHW"),
+)
 
 
 def apply(name, x):
-    """The activation, from its definition, in float64."""
+    """The activation by its definition, in float64."""
     if isinstance(name, tuple):
         if name[0] == "leaky_relu":
             return np.where(x < 0, name[1] * x, x)
         return np.clip(x, *name[1:])
     sigmoid = 1 / (1 + np.exp(-x))
     return {
-        None: x, "relu": np.maximum(x, 0), "relu6": np.clip(x, 0, 6), "sigmoid": sigmoid,
-        "silu": x * sigmoid, "tanh": np.tanh(x), "hardswish": x * np.clip(x + 3, 0, 6) / 6,
+        None: x,
+        "relu": np.maximum(x, 0),
+        "relu6": np.clip(x, 0, 6),
+        "sigmoid": sigmoid,
+        "silu": x * sigmoid,
+        "tanh": np.tanh(x),
+        "hardswish": x * np.clip(x + 3, 0, 6) / 6,
         "gelu": 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
-    }[name]  # fmt: skip
+    }[name]
 
 
 def run(family, number, layout, activation, integers):
@@ -43,9 +53,11 @@ def run(family, number, layout, activation, integers):
     if not integers:
         x, w = (loaded(stored(array, v.dtype), v.dtype) / 4 for array in (x, w))
     y = simulate(
-        plan, *(stored(a, v.dtype) for a in case.arrange(x, w)), stored(bias, v.dtype),
+        plan,
+        *(stored(a, v.dtype) for a in case.arrange(x, w)),
+        stored(bias, v.dtype),
         stored(np.ascontiguousarray(from_nchw(residual, layout)), v.dtype),
-    )  # fmt: skip
+    )
     total = case.reference(x, w) + bias[:, None, None] + residual
     return to_nchw(loaded(y, v.dtype), layout), apply(activation, total), v.dtype
 
@@ -64,7 +76,7 @@ def test_smooth_activations(activation):
 
 
 def test_float32_meets_its_bound():
-    """True float32: no product is rounded to fewer bits."""
+    """Products are not rounded to fewer bits than float32 has."""
     v = FAMILIES["fma"].variants[0]
     case = Case(**{**CASE.__dict__, "layout": "NHWC", "weight_layout": "KRSC"})
     x, w = case.inputs(2)

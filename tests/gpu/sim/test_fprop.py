@@ -1,12 +1,13 @@
-"""Every kernel family in the simulator against the float64 oracle, equal to the bit on integers."""
+"""Every kernel family in the simulator equals the float64 oracle bit for bit on integer data."""
 
 import functools
 
 import numpy as np
 import pytest
 
+from implicit_conv.gpu.verify.families import FAMILIES
 from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import FAMILIES, family_problems, loaded, plan_small, stored
+from implicit_conv.gpu.verify.testing import family_problems, loaded, plan_small, stored
 from implicit_conv.kernels import schedule
 from implicit_conv.testing import Case, to_nchw
 
@@ -16,7 +17,7 @@ BLOCKS = 2
 
 @functools.cache
 def problems(name):
-    """(case, plan) of a family's problems, made once."""
+    """(case, plan) of the problems of a family; cached."""
     return list(family_problems(FAMILIES[name], PROBLEMS, seed=len(name)))
 
 
@@ -39,7 +40,7 @@ def test_family_equals_oracle(name, number):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_problems_span_what_they_should(name):
-    """Two tiles along each GEMM axis always; each of the hard things in some of them."""
+    """Every problem has two tiles along each GEMM axis; each difficulty occurs in some problems."""
     seen = set()
     for case, plan in problems(name):
         v, g = plan.variant, plan.geometry
@@ -60,9 +61,17 @@ def test_problems_span_what_they_should(name):
             seen.add(f"{g.phases_w} phases")
             seen.add("skipped rows" if schedule.load_rows(g, 1, 0)[0] else "")
     wanted = {
-        "rings turn", "stride 1", "stride 2", "stride 3", "dilation", "padding", "C tail", "K tail",
-        "images in a tile", "row wrap",
-    }  # fmt: skip
+        "rings turn",
+        "stride 1",
+        "stride 2",
+        "stride 3",
+        "dilation",
+        "padding",
+        "C tail",
+        "K tail",
+        "images in a tile",
+        "row wrap",
+    }
     if "w" in name.split("-"):
         wanted |= {"junk slots", "1 phases", "2 phases", "3 phases", "skipped rows"}
     if len(FAMILIES[name].groups) > 1:
@@ -72,7 +81,7 @@ def test_problems_span_what_they_should(name):
 
 @pytest.mark.parametrize("name", ["elements-mma", "fma"])
 def test_no_channels_sum_to_zero(name):
-    """The consumer waits for a k-block even then, so the producer fills one with zeros."""
+    """The consumer waits for one k-block even then, so the producer fills it with zeros."""
     family = FAMILIES[name]
     case = Case(N=1, C=0, K=40, size=(5, 9), layout="NHWC", weight_layout="KRSC")
     y, expected = run(case, plan_small(case, family, family.variants[-1]), 0)

@@ -1,12 +1,11 @@
-"""The tiles that the planner chooses from, which the families' small ones stand for elsewhere."""
+"""The tiles that the planner considers; other tests use the small tiles of the families."""
 
 import numpy as np
 import pytest
 
 from implicit_conv.gpu.arch import gpu_arch
-from implicit_conv.gpu.candidates import variants
-from implicit_conv.gpu.plan import plan
-from implicit_conv.gpu.verify.evidence import kernel_name
+from implicit_conv.gpu.planner import choose, variants
+from implicit_conv.gpu.verify.families import family_name
 from implicit_conv.gpu.verify.simulate import simulate
 from implicit_conv.gpu.verify.testing import EVERYTHING, loaded, problem_of, stored
 from implicit_conv.testing import Case, to_nchw
@@ -20,7 +19,7 @@ DEVICES = {"wgmma": "sm_90", "mma": "sm_100"}
 def kernels():
     """Every tile of every family that loads by tensor copies; cp.async has the same consumers."""
     return [
-        pytest.param(v, id=f"{kernel_name(v)} {v.tile_m}x{v.tile_n}")
+        pytest.param(v, id=f"{family_name(v)} {v.tile_m}x{v.tile_n}")
         for v in variants(problem_of(CASE, "bfloat16"), 0, plain=True)
         if v.producer == "tma"
     ]
@@ -28,7 +27,7 @@ def kernels():
 
 @pytest.mark.parametrize("v", kernels())
 def test_tile_equals_oracle(v):
-    made = plan(
+    made = choose(
         problem_of(CASE, "bfloat16"), gpu_arch(DEVICES[v.consumer]), variant=v, options=EVERYTHING
     )
     assert min(made.tiles[1:]) >= 2

@@ -1,4 +1,4 @@
-"""Planted bugs: each is found, as a wrong result or as a report that names stage and phase."""
+"""Planted bugs: each shows as a wrong result or as a report that names stage and phase."""
 
 import re
 import types
@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from implicit_conv.gpu.verify.families import FAMILIES
 from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import FAMILIES, Family, loaded, plan_small, stored
+from implicit_conv.gpu.verify.testing import loaded, plan_small, stored
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu import consumer, fprop, mma, producer, ring, warp
 from implicit_conv.kernels.sim.errors import SimulationError
@@ -18,14 +19,19 @@ CASE = Case(
     N=2, C=48, K=40, size=(5, 7), padding=((1, 1), (1, 1)), layout="NHWC", weight_layout="KRSC"
 )
 FACTORIES = (
-    fprop.make_fprop, fprop.make_consumer, consumer.make_multiply, producer.make_producer,
-    producer.make_tensor_producer, producer.make_thread_producer, producer.make_load_activation,
-)  # fmt: skip
+    fprop.make_fprop,
+    fprop.make_consumer,
+    consumer.make_multiply,
+    producer.make_producer,
+    producer.make_tensor_producer,
+    producer.make_thread_producer,
+    producer.make_load_activation,
+)
 
 
 @pytest.fixture(autouse=True)
 def fresh_kernels():
-    """Kernels are made anew before and after: a planted bug must not stay in a cache."""
+    """Empty the caches of kernels before and after, so that no planted bug stays in them."""
     for factory in FACTORIES:
         factory.cache_clear()
     yield
@@ -34,8 +40,8 @@ def fresh_kernels():
 
 
 def outcome(name, change=lambda plan: plan, seed=0):
-    """ "right", "wrong", or the simulator's report."""
-    family = name if isinstance(name, Family) else FAMILIES[name]
+    """The string "right" or "wrong", or the report of the simulator."""
+    family = FAMILIES[name] if isinstance(name, str) else name
     v = family.variants[0]
     plan = change(plan_small(CASE, family, v))
     x, w = CASE.inputs(1, integers=True)
@@ -54,9 +60,9 @@ def test_nothing_planted(name):
 
 
 def test_more_registers_than_the_block_has(monkeypatch):
-    """Three warpgroups: the second one to claim would wait for ever."""
+    """Of three warpgroups, the second that claims registers would wait for ever."""
     v = replace(FAMILIES["tma-wgmma"].variants[0], tile_m=128, warps_m=8)
-    split = Family("split", "sm_90", (v,))
+    split = replace(FAMILIES["tma-wgmma"], name="split", variants=(v,))
     assert outcome(split) == "right"
     monkeypatch.setattr(fprop, "PRODUCER_REGISTERS", 80)
     fprop.make_fprop.cache_clear()
@@ -90,7 +96,7 @@ def test_wrong_swizzle(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["tma-mma", "cp_async-mma"])
 def test_wrong_fragment_row(name, monkeypatch):
-    """Registers 1 and 2 exchanged: rows + 8 taken for columns + 8."""
+    """Registers 1 and 2 exchanged: rows + 8 are read as columns + 8."""
 
     def ldmatrix(count, step):
         hook = consumer_smem.ldmatrix(count, step)
@@ -150,7 +156,7 @@ def test_stage_never_released(monkeypatch):
 
 
 def test_every_lane_releases(monkeypatch):
-    """32 arrivals where the barrier counts warps."""
+    """Every lane arrives, but the barrier expects one arrival per warp."""
     release = ring.release
     monkeypatch.setattr(ring, "release", lambda r, stage, lane: release(r, stage, 0 * lane))
     assert "32 arrivals, but only 2 of 2 are missing" in outcome("tma-mma")

@@ -1,12 +1,13 @@
-"""The tensor copies that a kernel issues are those that its plan lists, in the producer's order."""
+"""A kernel issues the tensor copies that its plan lists, in the same order."""
 
 import numpy as np
 import pytest
 
-from implicit_conv.gpu.candidates import gpu_geometry
-from implicit_conv.gpu.plan import k_blocks
+from implicit_conv.gpu.candidate import gpu_geometry
+from implicit_conv.gpu.trace import k_blocks, trace
+from implicit_conv.gpu.verify.families import FAMILIES
 from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import FAMILIES, plan_small, random_case, stored
+from implicit_conv.gpu.verify.testing import plan_small, random_case, stored
 from implicit_conv.tma.lower import maps_for
 
 WALKS = [name for name in FAMILIES if name.startswith("tma")]
@@ -24,7 +25,7 @@ def example(name, seed):
 
 
 def recorded_as(load, plan):
-    """A planned load as the copy that the recorder sees: coordinates and operands of its mode."""
+    """A planned load as the simulator records it: mode, coordinates and operands."""
     S = plan.geometry.S
     if load.operand == "w":
         k, r, s, c = load.coords
@@ -44,7 +45,7 @@ def test_kernel_issues_the_plan(name, seed):
     arrays = (stored(a, plan.variant.dtype) for a in case.arrange(*case.inputs(seed)))
     record = []
     simulate(plan, *arrays, blocks=1, record=record)
-    planned = plan.trace()
+    planned = trace(plan)
     assert [entry[:3] for entry in record] == [recorded_as(load, plan) for load in planned]
     assert [entry[4] for entry in record] == [load.rows for load in planned]
 
@@ -52,12 +53,18 @@ def test_kernel_issues_the_plan(name, seed):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["tma-mma", "tma-w-mma"])
 def test_plan_agrees_with_the_lowering(name, seed):
-    """The same loads and taps as implicit_conv.tma derives for the same problem, tile by tile."""
+    """Plan and implicit_conv.tma derive the same loads and taps for each tile."""
     _, plan = example(name, seed)
     v, n_tiles = plan.variant, plan.tiles[2]
     mode = "w" if v.wide else "im2col"
-    lowering = maps_for(plan.problem, mode, tile_m=v.tile_m, channels=v.tile_c, dtype="uint16",
-                        swizzle={64: "64B", 128: "128B"}[v.row_bytes])  # fmt: skip
+    lowering = maps_for(
+        plan.problem,
+        mode,
+        tile_m=v.tile_m,
+        channels=v.tile_c,
+        dtype="uint16",
+        swizzle={64: "64B", 128: "128B"}[v.row_bytes],
+    )
     assert lowering.tiles == plan.tiles[1]
     assert plan.geometry == gpu_geometry(plan.problem, v)
     for tile in range(lowering.tiles):

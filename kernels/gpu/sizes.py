@@ -1,0 +1,21 @@
+"""Sizes that the host's plan and the kernels must agree on, each written here once.
+
+Plain integers: planning imports them without numba-cuda.
+"""
+
+WARP = 32  # threads
+MAP_BYTES = 128  # a tensor map
+VECTOR_BYTES = 16  # the widest load, store or cp.async of one thread; its address is a multiple
+
+# Shared memory
+SWIZZLE_ATOM_BYTES = 1024  # every swizzle pattern repeats after so many bytes
+STAGE_BARRIERS_BYTES = 16  # the barriers of a stage: full, then empty
+ROW_ENTRY_BYTES = 16  # an entry of the row table: image, first row, first column, unused
+VIEW_ENTRY_BYTES = 16  # an entry of the view tables (views.py)
+
+# The staging tile in which the epilogue of a warp turns 16 x 32 accumulators into rows of y
+CHUNK_ROWS, CHUNK_COLUMNS = 16, 32
+STAGING_PITCH = 4 * CHUNK_COLUMNS + 16  # bytes of a row; the last 16 avoid bank conflicts
+STAGING_BYTES = CHUNK_ROWS * STAGING_PITCH
+
+ITEMSIZES = {"bfloat16": 2, "float16": 2, "float32": 4}  # bytes of an element of x, w and y
