@@ -14,7 +14,7 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, vectors_name
 from implicit_conv.kernels.cpu.runtime.call import Call, blob_of
 from implicit_conv.kernels.cpu.runtime.launch import ENTRY, launch
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
-from implicit_conv.kernels.cpu.runtime.table import compile_emitted, compile_part
+from implicit_conv.kernels.cpu.runtime.table import compile_emitted, compile_part, run_part
 from implicit_conv.kernels.geometry import Geometry
 
 CHAINS = 12  # independent sums: latency 4 x 2 FMAs a cycle needs 8; 16 registers hold 12
@@ -24,14 +24,14 @@ LINES = 64 * (CHAINS + 2)  # bytes of a thread: the sums, a factor and an addend
 NO_GEOMETRY = Geometry(*[0] * (len(Geometry._fields)))
 
 
-def emit_fmas(lanes, itemsize, fma, pairs, builder, args):
-    """TURNS x STEPS x CHAINS FMAs on the values at args[0], which are written back.
+def emit_fmas(lanes, itemsize, fma, pairs, builder, at):
+    """`turns` x STEPS x CHAINS FMAs on the vectors at `values`, which are written back.
 
     With `pairs` they are dot products of pairs of bfloat16.
     """
     e = Emitter(builder, lanes, itemsize, fma)
     multiply_add = e.dot_pairs if pairs else e.multiply_add
-    base = builder.inttoptr(args[0], BYTES)
+    base = builder.inttoptr(at["values"], BYTES)
     places = [e.at(base, 64 * i) for i in range(CHAINS + 2)]
     *sums, factor, addend = (e.load(place) for place in places)
 
@@ -40,15 +40,15 @@ def emit_fmas(lanes, itemsize, fma, pairs, builder, args):
             sums = [multiply_add(factor, addend, value) for value in sums]
         return sums
 
-    sums = e.loop(args[1], 1, sums, turn)
+    sums = e.loop(at["turns"], 1, sums, turn)
     for value, place in zip(sums, places, strict=False):
         e.store(value, place)
 
 
 def fmas(blob, thread):
-    """Template: one thread's FMAs."""
+    """Template: one thread's FMAs, which the only part of the kernel table executes."""
     call = carray(blob, 1)[0].call
-    body(call.scratch + thread * call.scratch_bytes, call.items)  # noqa: F821, bound
+    run_part(call.kernels, 0, call.scratch + thread * call.scratch_bytes, call.items)
 
 
 def copy_share(blob, thread):
@@ -59,10 +59,15 @@ def copy_share(blob, thread):
 
 
 @functools.cache
-def _compile_fmas(lanes, itemsize, fma, pairs):
+def _compile_part(lanes, itemsize, fma, pairs):
     name = f"fmas_{vectors_name(lanes, itemsize, fma)}{'_pairs' if pairs else ''}"
     emit = functools.partial(emit_fmas, lanes, itemsize, fma, pairs)
-    return compile_emitted(ENTRY, fmas, name, emit)
+    return compile_emitted(name, ("values", "turns"), (), emit)
+
+
+@functools.cache
+def _compile_fmas():
+    return compile_part(ENTRY, fmas, "fmas")
 
 
 @functools.cache
@@ -78,11 +83,15 @@ class Fmas:
     """A callable that does `flops` floating-point operations from registers, nothing else."""
 
     def __init__(self, lanes, itemsize, fma, threads, pairs=False):
-        self._entry = _compile_fmas(lanes, itemsize, fma, pairs).address
+        self._entry = _compile_fmas().address
+        self._kernels = np.array([_compile_part(lanes, itemsize, fma, pairs).address], np.int64)
         self._threads = threads
         self._values = aligned_bytes(LINES * threads)
         self._values.view(np.float32 if itemsize == 4 else np.float64)[:] = 0.5
-        call = _call(scratch=self._values.ctypes.data, scratch_bytes=LINES, items=TURNS)
+        call = _call(
+            kernels=self._kernels.ctypes.data, scratch=self._values.ctypes.data,
+            scratch_bytes=LINES, items=TURNS,
+        )  # fmt: skip
         self._blob = blob_of(call, NO_GEOMETRY)
         self.flops = 2 * lanes * CHAINS * STEPS * TURNS * threads * (2 if pairs else 1)
 

@@ -18,7 +18,6 @@ One work item is a row of pixels and a chunk of filter panels:
 import functools
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
@@ -27,6 +26,7 @@ from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import fields
 from implicit_conv.kernels.cpu.runtime.table import (
     CHANNEL_LANES,
+    LIMITS,
     LOAD_TILE,
     STORE_TILE,
     compile_emitted,
@@ -50,20 +50,17 @@ ARGUMENTS = (
     "w_filter",
     "out_pixel",
 )
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 AHEAD_BYTES = 512  # how far ahead rows are asked for: prefetchers follow fewer of them
 
 
-def emit(pixels, filters, dtype, e, *values):
+def emit(pixels, filters, dtype, e, at):
     """Register tiles of `pixels` x `filters`, as many sums as there are lanes at most, along a row.
 
     A tile that would reach beyond the last pixel begins earlier, and writes what is new alone.
     """
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
     x, w, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:4])
-    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     filter_of = ir.Constant(e.words, [lane % filters for lane in range(e.lanes)])
     written = builder.and_(
         builder.icmp_signed(">=", filter_of, e.splat_word(at["skipped"])),
@@ -143,26 +140,15 @@ def sums_of_lanes(e, rows):
     return rows[0]
 
 
-def microkernel(
-    x, w, sums, out, elements, pixels, last, skipped, filters, x_pixel, w_filter, out_pixel,
-    low, high,
-):  # fmt: skip
-    """Template of the microkernels."""
-    body(  # noqa: F821, bound
-        x, w, sums, out, elements, pixels, last, skipped, filters, x_pixel, w_filter, out_pixel,
-        low, high,
-    )  # fmt: skip
-
-
 @functools.cache
 def compile_microkernel(pixels, filters, dtype, lanes, itemsize, fma):
     """The compiled microkernel of a register tile, for x and w stored as `dtype`."""
 
-    def emit_part(builder, values):
-        emit(pixels, filters, dtype, Emitter(builder, lanes, itemsize, fma), *values)
+    def emit_part(builder, at):
+        emit(pixels, filters, dtype, Emitter(builder, lanes, itemsize, fma), at)
 
     name = f"channel_lanes_{pixels}x{filters}_{dtype}_{vectors_name(lanes, itemsize, fma)}"
-    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
 
 
 @kernel()

@@ -8,11 +8,10 @@ import functools
 from typing import NamedTuple
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
-from implicit_conv.kernels.cpu.runtime.table import compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import storage
 
 ARGUMENTS = (
@@ -32,7 +31,6 @@ ARGUMENTS = (
     "ahead",  # bytes from `a` to the row that the next output row reads first
     "rounds",  # 1: results are stored as y's type
 )
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 class Row(NamedTuple):
@@ -44,7 +42,7 @@ class Row(NamedTuple):
     after: int = 0  # and at its end
 
 
-def emit(pixels, row, group, types_stored, e, *values):
+def emit(pixels, row, group, types_stored, e, at):
     """Sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of filters: those
     of whole groups, each of `group` = (channels, filters).
 
@@ -53,10 +51,8 @@ def emit(pixels, row, group, types_stored, e, *values):
     The tap table holds (byte offset from `a`, byte offset from `w`) of each tap; or, with a `row`,
     of the first tap of each filter row: its taps then share what they read.
     """
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
-    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     a, w, taps, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
     base_step = builder.mul(at["a_pixel"], i64(PIXELS_PER_BASE))
     a_tile = builder.mul(at["a_pixel"], i64(pixels * (row.stride if row else 1)))
@@ -148,28 +144,17 @@ def emit(pixels, row, group, types_stored, e, *values):
     e.loop(at["tiles"], 1, [a, out], tile)
 
 
-def microkernel(
-    a, w, taps, sums, out, tap_count, a_pixel, w_tap, w_channel, out_pixel, vectors, last, tiles,
-    ahead, rounds, low, high,
-):  # fmt: skip
-    """Template of the depthwise microkernels."""
-    body(  # noqa: F821, bound
-        a, w, taps, sums, out, tap_count, a_pixel, w_tap, w_channel, out_pixel, vectors, last,
-        tiles, ahead, rounds, low, high,
-    )  # fmt: skip
-
-
 @functools.cache
 def compile_microkernel(pixels, row, group, types_stored, lanes, fma):
     """The compiled microkernel of `pixels` pixels, tap by tap or, with `row`, row by row."""
     read_as, sum_type, y_type = types_stored
     itemsize = storage.SIZES[sum_type]
 
-    def emit_part(builder, values):
-        emit(pixels, row, group, types_stored, Emitter(builder, lanes, itemsize, fma), *values)
+    def emit_part(builder, at):
+        emit(pixels, row, group, types_stored, Emitter(builder, lanes, itemsize, fma), at)
 
     by_row = "_row_{}_{}_{}_{}".format(*row) if row else ""
     together = "" if group == (1, 1) else "_groups_of_{}_{}".format(*group)
     name = f"depthwise_{pixels}{by_row}{together}_{read_as}_{y_type}_"
     name += vectors_name(lanes, itemsize, fma)
-    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)

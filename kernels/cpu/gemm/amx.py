@@ -25,13 +25,11 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I8, I64, VOID, Emitter,
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.gemm.microkernel import (
     ARGUMENTS,
-    SIGNATURE,
     emit_stores,
     for_each_tile,
-    microkernel,
     pixel_address,
 )
-from implicit_conv.kernels.cpu.runtime.table import compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import LIMITS, compile_emitted
 
 ROWS = 16  # of a tile, at most: pixels of A and of the sums, pairs of B
 ROW_BYTES = 64  # of a tile: pairs of A, filters of B and of the sums
@@ -101,10 +99,8 @@ def config_of(blocks):
     return config
 
 
-def emit(tile, instructions, builder, args):
-    """Emit the microkernel of `tile`; `args` holds the values named in ARGUMENTS, low and high."""
-    *integers, low, high = args
-    at = dict(zip(ARGUMENTS, integers, strict=True))
+def emit(tile, instructions, builder, at):
+    """Emit the microkernel of `tile`; `at` maps the names in ARGUMENTS and LIMITS to values."""
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
     tiles = instructions(builder)
     panel_row = tile.vectors * ROW_BYTES
@@ -159,7 +155,7 @@ def emit(tile, instructions, builder, args):
                 for v in range(tile.vectors):
                     yield e.load(e.at(room, place * panel_row + v * ROW_BYTES), ROW_BYTES)
 
-        emit_stores(tile, e, at, (low, high), pixels, values)
+        emit_stores(tile, e, at, pixels, values)
 
     def register_tile(at):
         c_in = builder.inttoptr(at["c_in"], BYTES)
@@ -179,4 +175,4 @@ def emit(tile, instructions, builder, args):
 def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
     name = f"amx_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.y}"
-    return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile, Tiles))
+    return compile_emitted(name, ARGUMENTS, LIMITS, functools.partial(emit, tile, Tiles))

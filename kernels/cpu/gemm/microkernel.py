@@ -18,11 +18,10 @@ import itertools
 from dataclasses import dataclass
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
-from implicit_conv.kernels.cpu.runtime.table import compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import storage
 
 UNROLL = 4
@@ -45,7 +44,6 @@ ARGUMENTS = (
     "tiles",  # register tiles, one behind the other along the inner axis
     "rounds",  # 1: results are stored as the tile's `y`
 )
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 @dataclass(frozen=True)
@@ -72,12 +70,10 @@ class RegisterTile:
         return self.lanes * self.itemsize
 
 
-def emit(tile, builder, args):
-    """Emit the microkernel of `tile`; `args` holds the values named in ARGUMENTS, low and high."""
-    *integers, low, high = args
-    at = dict(zip(ARGUMENTS, integers, strict=True))
+def emit(tile, builder, at):
+    """Emit the microkernel of `tile`; `at` maps the names in ARGUMENTS and LIMITS to values."""
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
-    for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at, (low, high)))
+    for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at))
 
 
 def for_each_tile(tile, e, at, emit_tile):
@@ -92,7 +88,7 @@ def for_each_tile(tile, e, at, emit_tile):
     e.loop(at["tiles"], 1, [at[name] for name in names], body)
 
 
-def _emit_tile(tile, e, at, bounds):
+def _emit_tile(tile, e, at):
     builder = e.builder
     multiply_add = e.dot_pairs if tile.pairs else e.multiply_add
     a, b = (builder.inttoptr(at[name], BYTES) for name in ("a", "b"))
@@ -154,7 +150,7 @@ def _emit_tile(tile, e, at, bounds):
         acc = [e.load(place) for place in places]
     results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
     acc = results[base_count + 2 :]
-    emit_stores(tile, e, at, bounds, pixels, lambda: acc)
+    emit_stores(tile, e, at, pixels, lambda: acc)
 
 
 def pixel_address(e, at, base, name, g, p):
@@ -172,13 +168,13 @@ def _places(tile, e, at, name, pixels, vector_bytes):
             yield e.at(address, v * vector_bytes)
 
 
-def emit_stores(tile, e, at, bounds, pixels, sums):
+def emit_stores(tile, e, at, pixels, sums):
     """Store the vectors that `sums()` yields for `pixels`, within (low, high), as sums or rounded.
 
     Each way to store is a branch of its own, and asks for the sums anew.
     """
     builder = e.builder
-    low, high = bounds
+    bounds = low, high = [at[name] for name in LIMITS]
 
     def bounded():
         limits = [e.splat(e.narrow(bound)) for bound in bounds]
@@ -217,19 +213,6 @@ def emit_stores(tile, e, at, bounds, pixels, sums):
             store(store_sums)
 
 
-def microkernel(
-    a, b, runs, c_in, c_out, run_count,
-    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, tiles, rounds,
-    low, high,
-):  # fmt: skip
-    """Template of all microkernels."""
-    body(  # noqa: F821, bound
-        a, b, runs, c_in, c_out, run_count,
-        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, tiles, rounds,
-        low, high,
-    )  # fmt: skip
-
-
 @functools.cache
 def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
@@ -237,4 +220,4 @@ def compile_microkernel(tile):
     name += vectors_name(tile.lanes, tile.itemsize, tile.fma)
     name += f"{'_pairs' if tile.pairs else ''}{tile.y and f'_{tile.y}'}"
     name += ("_far" if tile.far else "") + ("_fresh" if tile.fresh else "")
-    return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile))
+    return compile_emitted(name, ARGUMENTS, LIMITS, functools.partial(emit, tile))

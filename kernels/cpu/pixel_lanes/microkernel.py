@@ -7,11 +7,9 @@ broadcast, read where it lies.
 import functools
 from typing import NamedTuple
 
-from numba import types
-
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
-from implicit_conv.kernels.cpu.runtime.table import compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import transpose
 
 ARGUMENTS = (
@@ -27,7 +25,6 @@ ARGUMENTS = (
     "out_row",
     "columns",
 )
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 class RegisterTile(NamedTuple):
@@ -50,14 +47,13 @@ class RegisterTile(NamedTuple):
         return max(1, self.height)
 
 
-def emit(tile, e, *values):
+def emit(tile, e, at):
     """The sums of `columns` pixels, by one register tile after another."""
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
     w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
-    limits = [e.splat(e.narrow(bound)) for bound in (low, high)]
-    bounded = builder.zext(e.bounded(low, high), I64)
+    bounds = [at[name] for name in LIMITS]
+    limits = [e.splat(e.narrow(bound)) for bound in bounds]
+    bounded = builder.zext(e.bounded(*bounds), I64)
     filters, height, whole = tile.filters, tile.rows, tile.height > 0
     step = e.lanes * (height if tile.long_row else 1)
     places = [(k, p) for k in range(filters) for p in range(height)]
@@ -120,22 +116,13 @@ def store_pixels(e, sums, first, pixel, count):
                 e.store_masked(value, place, mask)
 
 
-def microkernel(
-    w, b, views, sums, out, elements, w_filter, b_row, out_filter, out_row, columns, low, high
-):
-    """Template of the microkernels."""
-    body(  # noqa: F821, bound
-        w, b, views, sums, out, elements, w_filter, b_row, out_filter, out_row, columns, low, high
-    )
-
-
 @functools.cache
 def compile_microkernel(tile, lanes, itemsize, fma):
     """The compiled microkernel of a register tile."""
 
-    def emit_part(builder, values):
-        emit(tile, Emitter(builder, lanes, itemsize, fma), *values)
+    def emit_part(builder, at):
+        emit(tile, Emitter(builder, lanes, itemsize, fma), at)
 
     name = f"pixel_lanes_{tile.filters}x{tile.height}_{vectors_name(lanes, itemsize, fma)}"
     name += "_together" * tile.together + "_long_row" * tile.long_row + "_ahead" * tile.ahead
-    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)

@@ -28,6 +28,7 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.table import (
+    LIMITS,
     PACK_BLOCK,
     PLANES,
     STORE_TILE,
@@ -52,7 +53,6 @@ ARGUMENTS = (
     "columns",
 )
 rows_together = kernel()(plane_pass_rows)
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 class Filter(NamedTuple):
@@ -70,7 +70,7 @@ class Filter(NamedTuple):
         return 1 + max(phase for phase, *_ in self.rows)
 
 
-def emit(height, taps, e, *values):
+def emit(height, taps, e, at):
     """`height` output rows of `columns` pixels.
 
     The row table holds, pass by pass, the byte offset from `a` of the first row of each row phase.
@@ -79,11 +79,9 @@ def emit(height, taps, e, *values):
     vectors, each in one cache line, and shifted in registers: a load across two lines takes four
     times as long.
     """
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
     a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
-    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     start = e.broadcast(first)
     vector_bytes, row_bytes = e.lanes * e.itemsize, len(taps.columns) * e.itemsize
 
@@ -145,21 +143,16 @@ def buffered_rows(rows, height, stride):
     return sorted(met.items())
 
 
-def microkernel(a, w, rows, sum, out, a_row, a_phase, out_row, columns, low, high):
-    """Template of the microkernels."""
-    body(a, w, rows, sum, out, a_row, a_phase, out_row, columns, low, high)  # noqa: F821
-
-
 @functools.cache
 def compile_microkernel(height, taps, lanes, itemsize, fma):
     """The compiled microkernel of `height` output rows."""
 
-    def emit_part(builder, values):
-        emit(height, taps, Emitter(builder, lanes, itemsize, fma), *values)
+    def emit_part(builder, at):
+        emit(height, taps, Emitter(builder, lanes, itemsize, fma), at)
 
     digest = hashlib.sha256(repr(taps).encode()).hexdigest()[:8]
     name = f"planes_{height}_{digest}_{vectors_name(lanes, itemsize, fma)}"
-    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
 
 
 def pack_planes(blob, first, end, panels):

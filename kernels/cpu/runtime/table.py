@@ -4,6 +4,7 @@ Compiled code calls them by address, as a launch calls a kernel. Inlined instead
 optimise the same thousand vector instructions again, and first calls would take seconds longer.
 """
 
+import functools
 from types import FunctionType
 
 from llvmlite import ir
@@ -39,6 +40,8 @@ WRITE_LOADS = SPREAD_ROW + 1
 CHANNEL_LANES = WRITE_LOADS + 1  # the microkernel whose lanes are channels
 FINISH = CHANNEL_LANES + 1  # [activation][residual]
 SLOTS = FINISH + 2 * ACTIVATIONS
+
+LIMITS = ("low", "high")  # float64 arguments of the parts that clamp what they write
 
 
 @register_jitable
@@ -90,15 +93,35 @@ def compile_part(signature, template, name, **bound):
     return entry(signature)(function)
 
 
-def compile_emitted(signature, template, name, emit):
-    """Compile a `template` that only calls ``body(...)``: what `emit(builder, values)` emits."""
+def compile_emitted(name, integers, floats, emit):
+    """Compile a part whose whole body is emitted: ``emit(builder, at)``.
+
+    `integers` and `floats` name the part's int64 arguments and the float64 arguments after them;
+    `at` maps each name to its LLVM value.
+    """
+    names = (*integers, *floats)
 
     @intrinsic
     def body(typingctx, *arguments):
         def codegen(context, builder, _, args):
-            emit(builder, cgutils.unpack_tuple(builder, args[0]))
+            values = cgutils.unpack_tuple(builder, args[0])
+            emit(builder, dict(zip(names, values, strict=True)))
             return context.get_dummy_value()
 
         return types.void(types.StarArgTuple.from_types(arguments)), codegen
 
-    return compile_part(signature, template, name, body=body)
+    signature = types.void(*[types.int64] * len(integers), *[types.float64] * len(floats))
+    return compile_part(signature, _template(names), name, body=body)
+
+
+@functools.cache
+def _template(names):
+    """``def part(a, b, ...): body(a, b, ...)`` with arguments of these names.
+
+    A C callback takes its arguments one by one, so Numba needs a function that lists them. It is
+    generated from the one tuple of names, in this file, which is where Numba's cache looks for it.
+    """
+    listed = ", ".join(names)
+    namespace = {"__name__": __name__}
+    exec(compile(f"def part({listed}): body({listed})", __file__, "exec"), namespace)
+    return namespace["part"]

@@ -52,32 +52,27 @@ def row_axis(y_q, y_k, size, single, apart):
     return PIXEL_ROWS if y_q == size else SINGLE
 
 
-def spread_row(to, at, count):
-    """Template of the part that writes a row of pixels apart."""
-    body(to, at, count)  # noqa: F821, bound
-
-
 @functools.cache
 def compile_spread_row(apart, lanes, form):
     """The part that writes rows of numbers of y, `apart` numbers apart."""
     itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
 
-    def emit(builder, values):
+    def emit(builder, arguments):
         e = Emitter(builder, lanes, itemsize, fma=True)
-        to, at = (builder.inttoptr(address, BYTES) for address in values[:2])
+        *addresses, count = arguments.values()
+        to, at = (builder.inttoptr(address, BYTES) for address in addresses)
 
         def vector(first, _):
             source = e.at(at, builder.mul(first, i64(size)))
             target = e.at(to, builder.mul(first, i64(apart * size)))
-            rest = builder.sub(values[2], first)
+            rest = builder.sub(count, first)
             storage.spread(e, form.y, apart, target, source, rest)
             return []
 
-        e.loop(values[2], lanes, [], vector)
+        e.loop(count, lanes, [], vector)
 
-    signature = types.void(*[types.int64] * 3)
     name = f"spread_row_{apart}_{lanes}x{form.sums}_{form.y}"
-    return compile_emitted(signature, spread_row, name, emit)
+    return compile_emitted(name, ("to", "at", "count"), (), emit)
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from implicit_conv.kernels.activation import (
 from implicit_conv.kernels.cpu.emit import elementary
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.table import FINISH, compile_emitted, compile_part
+from implicit_conv.kernels.cpu.runtime.table import FINISH, LIMITS, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.tile import storage
 
 ARGUMENTS = (
@@ -113,13 +113,11 @@ def tanh(x):
 FLOAT64_NUMBERS = {SIGMOID: sigmoid, SILU: silu, TANH: tanh, GELU: gelu}
 
 
-def emit(variant, builder, values):
+def emit(variant, builder, at):
     """Whole vectors of a row, then what is left of it."""
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
     x, _, sums, y = variant.form
     e = Emitter(builder, variant.lanes, storage.SIZES[sums], variant.fma)
-    bounds = [e.splat(e.narrow(bound)) for bound in (low, high)]
+    bounds = [e.splat(e.narrow(at[name])) for name in LIMITS]
     rest = builder.and_(at["columns"], i64(variant.lanes - 1))
     whole = builder.sub(at["columns"], rest)
     some_left, mask = builder.icmp_signed("<", i64(0), rest), e.below(rest)
@@ -153,13 +151,6 @@ def emit(variant, builder, values):
     e.loop(at["rows"], 1, [builder.inttoptr(at[name], BYTES) for name in arrays], row)
 
 
-def finish(sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high):
-    """Template of the parts that are emitted."""
-    body(  # noqa: F821, bound
-        sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high
-    )
-
-
 def finish_numbers(
     sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high
 ):
@@ -181,5 +172,4 @@ def compile_finish(variant):
             read=storage.make_read("float64"), write=storage.make_write("float64"),
             activate=FLOAT64_NUMBERS[variant.kind],
         )  # fmt: skip
-    emit_part = functools.partial(emit, variant)
-    return compile_emitted(SIGNATURE, finish, variant.name, emit_part)
+    return compile_emitted(variant.name, ARGUMENTS, LIMITS, functools.partial(emit, variant))

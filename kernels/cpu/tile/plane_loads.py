@@ -29,6 +29,8 @@ from implicit_conv.kernels.cpu.runtime.table import (
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 
+LOADS_ARGUMENTS = ("table", "count", "source", "target", "ahead")  # of the part LOAD_ROWS
+
 
 class Row(NamedTuple):
     """One load: a row of `pixels`, those from `first` to `end` in the image, the others zero."""
@@ -40,14 +42,17 @@ class Row(NamedTuple):
     end: int
 
 
-def emit_loads(step, dtype, e, table, count, source, target, ahead):
+def emit_loads(step, dtype, e, at):
     """Execute `count` loads of the table for one channel; pixels of a row lie `step` numbers apart,
     which are stored as `dtype`.
 
     The next channel's rows, `ahead` bytes on, are prefetched.
     """
     builder, size = e.builder, storage.SIZES[dtype]
-    table, source, target = (builder.inttoptr(v, BYTES) for v in (table, source, target))
+    table, source, target = (
+        builder.inttoptr(at[name], BYTES) for name in ("table", "source", "target")
+    )
+    count, ahead = at["count"], at["ahead"]
 
     def every_step(parts):
         """Numbers 0, step, 2 * step, ... of vectors that follow one another."""
@@ -107,21 +112,15 @@ def emit_loads(step, dtype, e, table, count, source, target, ahead):
     e.loop(count, 1, [], load)
 
 
-def load_rows(table, count, source, target, ahead):
-    """Template of the part that executes loads."""
-    body(table, count, source, target, ahead)  # noqa: F821, bound
-
-
 @functools.cache
 def compile_load_rows(step, lanes, form):
     """The part that executes the loads of one channel, of pixels `step` numbers apart."""
     itemsize = storage.SIZES[form.buffer]
 
-    def emit_part(builder, values):
-        emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), *values)
+    def emit_part(builder, at):
+        emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), at)
 
-    signature = types.void(*[types.int64] * 5)
-    return compile_emitted(signature, load_rows, f"load_rows_{step}_{lanes}x{form.x}", emit_part)
+    return compile_emitted(f"load_rows_{step}_{lanes}x{form.x}", LOADS_ARGUMENTS, (), emit_part)
 
 
 @kernel()

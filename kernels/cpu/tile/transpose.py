@@ -9,7 +9,6 @@ import functools
 from typing import NamedTuple
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
@@ -24,6 +23,7 @@ from implicit_conv.kernels.cpu.runtime.table import (
 )
 from implicit_conv.kernels.cpu.tile import storage
 
+ARGUMENTS = ("source", "source_stride", "target", "target_stride", "rows", "columns")
 AHEAD_BYTES = 1024  # how far ahead filters are asked for, into L2: each row is a stream of its own
 
 
@@ -114,14 +114,6 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
                 storage.store(e, stored, vectors[i], target_row(i // step), kept)
 
 
-SIGNATURE = types.void(*[types.int64] * 6)
-
-
-def transpose(source, source_stride, target, target_stride, rows, columns):
-    """Template of all transposes."""
-    body(source, source_stride, target, target_stride, rows, columns)  # noqa: F821, bound
-
-
 @functools.cache
 def compile_transpose(variant):
     """The compiled transpose of one variant; its `.address` goes into the kernel table."""
@@ -130,10 +122,10 @@ def compile_transpose(variant):
     name = f"transpose_{lanes}x{kind}_step{step}_{'full' if full else 'edge'}"
     itemsize = max(4, storage.SIZES[source])
 
-    def emit(builder, args):
-        _emit(Emitter(builder, lanes, itemsize, True), variant, *args)
+    def emit(builder, at):
+        _emit(Emitter(builder, lanes, itemsize, True), variant, **at)
 
-    return compile_emitted(SIGNATURE, transpose, name, emit)
+    return compile_emitted(name, ARGUMENTS, (), emit)
 
 
 def transposes(way, step, lanes, form):

@@ -22,6 +22,7 @@ from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm import amx
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile
 from implicit_conv.kernels.cpu.runtime import cache
+from implicit_conv.kernels.cpu.runtime.table import LIMITS
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16
@@ -206,10 +207,11 @@ def assembly():
     tile = RegisterTile(1, arches.AMX_PIXELS, 2, 16, 4, True, pairs=True, y="bfloat16")
     module = ir.Module("amx")
     module.triple = "x86_64-linux-gnu"
-    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * 2
+    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * len(LIMITS)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "microkernel")
     builder = ir.IRBuilder(function.append_basic_block())
-    amx.emit(tile, amx.Tiles, builder, function.args)
+    at = dict(zip((*ARGUMENTS, *LIMITS), function.args, strict=True))
+    amx.emit(tile, amx.Tiles, builder, at)
     builder.ret_void()
     features = "+avx512f,+avx512bf16,+amx-tile,+amx-bf16"
     target = llvm.Target.from_triple(module.triple)
