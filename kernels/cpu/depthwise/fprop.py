@@ -27,6 +27,7 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.table import (
+    BOUND,
     DEPTHWISE,
     DEPTHWISE_ROW,
     LOAD_TILE,
@@ -40,11 +41,13 @@ from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.work import bounds
 
+element_bytes = transpose_block = move_element = BOUND  # by compile_pack_channels
+
 
 def pack_channels(blob, block, panels):
     """Template of the part that packs one block of filters; lanes past the last one are zero."""
     call, g = fields(blob).call, fields(blob).geometry
-    size = element_bytes  # noqa: F821, bound
+    size = element_bytes
     filters = min(g.tile_k, g.K - block * g.tile_k)
     pitch = schedule.ceil_div(filters, call.lanes) * call.lanes * call.itemsize
     target = panels + block * call.panel_group
@@ -59,7 +62,7 @@ def pack_channels(blob, block, panels):
             for element in range(0, elements, call.lanes):
                 rows, columns = min(call.lanes, filters - k), min(call.lanes, elements - element)
                 at, to = k * call.w_k + element * size, element * pitch + k * call.itemsize
-                transpose_block(  # noqa: F821, bound
+                transpose_block(
                     call.kernels, 1, source + at, call.w_k, target + to, pitch, rows, columns
                 )
         return
@@ -68,7 +71,7 @@ def pack_channels(blob, block, panels):
         at = source + c * call.w_c + tap // g.S * call.w_r + tap % g.S * call.w_s
         for k in range(filters):
             to = target + element * pitch + k * call.itemsize
-            move_element(to, at + k * call.w_k)  # noqa: F821, bound
+            move_element(to, at + k * call.w_k)
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.record import FILTER, recorder
 from implicit_conv.kernels.cpu.runtime.table import (
+    BOUND,
     PACK_BLOCK,
     TRANSPOSE_IN,
     TRANSPOSE_TAPS,
@@ -99,6 +100,9 @@ def make_pack_taps(lanes, form):
     return pack_taps
 
 
+record = together = pack_taps = BOUND  # by compile_pack_block
+
+
 def pack_block(blob, target, group, panel, c, channels, scratch):
     """Template of the part that packs the channels c, c + 1, ... of one panel to `target`.
 
@@ -111,8 +115,8 @@ def pack_block(blob, target, group, panel, c, channels, scratch):
     k = group * g.K + panel * g.tile_k
     if filters < width:
         memory.zero(target, channels * g.R * g.S * pitch)
-    numbers = min(channels * together, call.channels // g.groups - c * together)  # noqa: F821
-    source = call.w + k * call.w_k + c * together * call.w_c  # noqa: F821, bound
+    numbers = min(channels * together, call.channels // g.groups - c * together)
+    source = call.w + k * call.w_k + c * together * call.w_c
     places = scratch  # where each tap goes, by its place in the filter
     for r in range(g.R):
         for i in range(g.S):
@@ -121,8 +125,8 @@ def pack_block(blob, target, group, panel, c, channels, scratch):
             if c % g.tile_c == 0:
                 block, where = min(g.tile_c, g.C - c), (k, r, s, c)
                 size = filters * block * call.itemsize
-                record(call.record, FILTER, where, 0, 0, panel, block, size)  # noqa: F821, bound
-    pack_taps(call, g, target, source, filters, numbers, pitch, places)  # noqa: F821
+                record(call.record, FILTER, where, 0, 0, panel, block, size)
+    pack_taps(call, g, target, source, filters, numbers, pitch, places)
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)

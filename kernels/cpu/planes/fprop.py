@@ -28,6 +28,7 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.table import (
+    BOUND,
     LIMITS,
     PACK_BLOCK,
     PLANES,
@@ -155,21 +156,24 @@ def compile_microkernel(height, taps, lanes, itemsize, fma):
     return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
 
 
+element_bytes = move = move_element = BOUND  # by compile_pack_planes
+
+
 def pack_planes(blob, first, end, panels):
     """Template of the part that packs the filters of the channels first .. end - 1."""
     call, g = fields(blob).call, fields(blob).geometry
-    taps, size = g.R * g.S, element_bytes  # noqa: F821, bound
+    taps, size = g.R * g.S, element_bytes
     rows_follow = g.R == 1 or call.w_r == g.S * size
     taps_follow = rows_follow and (g.S == 1 or call.w_s == size)
     if taps_follow and call.w_k == taps * size:
         to, at = panels + first * call.panel_group, call.w + first * call.w_k
-        move(to, at, (end - first) * taps)  # noqa: F821, bound
+        move(to, at, (end - first) * taps)
         return
     for c in range(first, end):
         to = panels + c * call.panel_group
         for tap in range(taps):
             at = call.w + c * call.w_k + tap // g.S * call.w_r + tap % g.S * call.w_s
-            move_element(to + tap * call.itemsize, at)  # noqa: F821, bound
+            move_element(to + tap * call.itemsize, at)
 
 
 @functools.cache

@@ -81,12 +81,17 @@ def run_part(kernels, slot, *arguments):
     _call_address(memory.read(kernels + 8 * slot), *arguments)
 
 
+BOUND = object()  # the value of a template's globals until `compile_part` binds them
+
+
 def compile_part(signature, template, name, **bound):
-    """Compile `template` over its module's globals and those `bound` for this variant.
+    """Compile `template` over its module's globals, of which those in `bound` are the variant's.
 
     Bound names are globals, not closure cells, since Numba cannot recognise a closure over compiled
-    functions in its cache; and each variant has a name of its own, hence a cache entry of its own.
+    functions in its cache; the template's module declares them as BOUND. Each variant has a name of
+    its own, hence a cache entry of its own.
     """
+    assert all(template.__globals__.get(variable) is BOUND for variable in bound), bound.keys()
     namespace = {**template.__globals__, **bound}
     function = FunctionType(template.__code__, namespace, name)
     function.__qualname__ = name
@@ -122,6 +127,6 @@ def _template(names):
     generated from the one tuple of names, in this file, which is where Numba's cache looks for it.
     """
     listed = ", ".join(names)
-    namespace = {"__name__": __name__}
+    namespace = {"__name__": __name__, "body": BOUND}
     exec(compile(f"def part({listed}): body({listed})", __file__, "exec"), namespace)
     return namespace["part"]

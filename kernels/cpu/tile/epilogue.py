@@ -23,6 +23,7 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.table import (
+    BOUND,
     SPREAD_ROW,
     TRANSPOSE_OUT,
     TRANSPOSE_WORDS,
@@ -170,6 +171,9 @@ def make_add_residual(form):
     return add_residual
 
 
+write = add_residual = BOUND  # by compile_store_tile
+
+
 def store_tile(blob, staging, width, n0, p0, q0, k, filters):
     """Template of the part that finishes a staging tile of filters k, k + 1, ... and writes it.
 
@@ -189,9 +193,9 @@ def store_tile(blob, staging, width, n0, p0, q0, k, filters):
             residual = call.residual + n * call.residual_n + p * call.residual_p
             residual += q0 * call.residual_q + k * call.residual_k
             if call.adds_first:
-                add_residual(call, at, width, filters, columns, residual)  # noqa: F821, bound
+                add_residual(call, at, width, filters, columns, residual)
             y = call.y + n * call.y_n + p * call.y_p + q0 * call.y_q + k * call.y_k
-            write(call, at, width, filters, columns, residual, y)  # noqa: F821, bound
+            write(call, at, width, filters, columns, residual, y)
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)

@@ -25,7 +25,13 @@ from implicit_conv.kernels.activation import (
 from implicit_conv.kernels.cpu.emit import elementary
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.table import FINISH, LIMITS, compile_emitted, compile_part
+from implicit_conv.kernels.cpu.runtime.table import (
+    BOUND,
+    FINISH,
+    LIMITS,
+    compile_emitted,
+    compile_part,
+)
 from implicit_conv.kernels.cpu.tile import storage
 
 ARGUMENTS = (
@@ -151,25 +157,29 @@ def emit(variant, builder, at):
     e.loop(at["rows"], 1, [builder.inttoptr(at[name], BYTES) for name in arrays], row)
 
 
+DOUBLE = storage.SIZES["float64"]  # bytes
+read_double, write_double = storage.make_read("float64"), storage.make_write("float64")
+added = activate = BOUND  # by compile_finish
+
+
 def finish_numbers(
     sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high
 ):
     """Template of the parts that take one number after another."""
     for row in range(rows):
         for column in range(columns):
-            value = read(sums + row * sums_row + column * size)  # noqa: F821, bound
-            if added:  # noqa: F821, bound
-                value += read(residual + row * residual_row + column * size)  # noqa: F821
-            write(y + row * y_row + column * size, activate(value))  # noqa: F821
+            value = read_double(sums + row * sums_row + column * DOUBLE)
+            if added:
+                value += read_double(residual + row * residual_row + column * DOUBLE)
+            write_double(y + row * y_row + column * DOUBLE, activate(value))
 
 
 @functools.cache
 def compile_finish(variant):
     """The compiled part of one variant."""
     if variant.form.sums == "float64" and variant.kind in FLOAT64_NUMBERS:
+        activate = FLOAT64_NUMBERS[variant.kind]
         return compile_part(
-            SIGNATURE, finish_numbers, variant.name, added=variant.added, size=8,
-            read=storage.make_read("float64"), write=storage.make_write("float64"),
-            activate=FLOAT64_NUMBERS[variant.kind],
-        )  # fmt: skip
+            SIGNATURE, finish_numbers, variant.name, added=variant.added, activate=activate
+        )
     return compile_emitted(variant.name, ARGUMENTS, LIMITS, functools.partial(emit, variant))

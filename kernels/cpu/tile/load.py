@@ -14,7 +14,7 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
-from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_IN, compile_part
+from implicit_conv.kernels.cpu.runtime.table import BOUND, TRANSPOSE_IN, compile_part
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 
@@ -93,6 +93,9 @@ def make_load_row(lanes, form):
     return load_row
 
 
+record = together = load_row = BOUND  # by compile_load_tile
+
+
 def load_tile(blob, buffer, n0, p0, q0, c, channels):
     """Template of the part that loads a tile: per image, per buffered row, per phase buffer.
 
@@ -104,7 +107,7 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
         return
     images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
     pixel = channels * call.itemsize
-    numbers = min(channels * together, call.channels - c * together)  # noqa: F821, bound
+    numbers = min(channels * together, call.channels - c * together)
     pitch = schedule.row_pitch(g) * pixel
     w = q0 * g.stride_w - g.pad_w
     for image in range(images):
@@ -123,16 +126,14 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
                     index = -1 if call.in_place else row * g.phases_w + b
                     where = (n, h, w, c)
                     size = pixels * pixel
-                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)  # noqa: F821
+                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
                     if call.in_place:
                         continue
                     target = buffer + row * pitch + schedule.buffer_column(g, b) * pixel
                     if h < 0 or h >= g.H:
                         memory.zero(target, size)
                     else:
-                        load_row(  # noqa: F821, bound
-                            call, g, target, source, pixel, w + offset, pixels, numbers
-                        )
+                        load_row(call, g, target, source, pixel, w + offset, pixels, numbers)
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)

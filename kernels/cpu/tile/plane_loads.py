@@ -19,6 +19,7 @@ from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.runtime.table import (
+    BOUND,
     GATHER_ROWS,
     LOAD_ROWS,
     TRANSPOSE_IN,
@@ -28,6 +29,10 @@ from implicit_conv.kernels.cpu.runtime.table import (
 )
 from implicit_conv.kernels.cpu.tile import storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
+
+# Globals of the templates here, bound by compile_gather_rows, compile_write_loads and
+# compile_load_planes: the last two are a function and the pixels and channels of its blocks.
+move_element = record = transpose_block = block = BOUND
 
 LOADS_ARGUMENTS = ("table", "count", "source", "target", "ahead")  # of the part LOAD_ROWS
 
@@ -139,7 +144,7 @@ def gather_rows(blob, table, count, source, target):
         memory.zero(to, memory.read(entry + 16) * call.itemsize)
         for i in range(first, end):
             at = from_ + i * g.step_w * call.x_w
-            move_element(to + i * call.itemsize, at)  # noqa: F821, bound
+            move_element(to + i * call.itemsize, at)
 
 
 @functools.cache
@@ -201,7 +206,7 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
                 for c in range(first_channel, end_channel, together):
                     index, size = row * g.phases_w + b, pixels * together * call.itemsize
                     where = (n0, h, w, c)
-                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)  # noqa: F821
+                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
     memory.write(address, count)
 
 
@@ -238,12 +243,12 @@ def load_planes(blob, table, c, buffer, plane):
         for i in range(g.C):
             memory.zero(to + i * plane, first * size)
             memory.zero(to + i * plane + end * size, (memory.read(entry + 16) - end) * size)
-        for w in range(first, end, lanes):  # noqa: F821, bound
-            for i in range(0, g.C, lanes):  # noqa: F821, bound
-                transpose_block(  # noqa: F821, bound
+        for w in range(first, end, block):
+            for i in range(0, g.C, block):
+                transpose_block(
                     call.kernels, 1, source + w * step + i * size, step,
                     to + w * size + i * plane, plane,
-                    min(lanes, end - w), min(lanes, g.C - i),  # noqa: F821, bound
+                    min(block, end - w), min(block, g.C - i),
                 )  # fmt: skip
 
 
@@ -252,6 +257,6 @@ def compile_load_planes(lanes, form):
     """The part that loads channels-last tiles of numbers of `form`."""
     return compile_part(
         types.void(BLOB_POINTER, *[types.int64] * 4), load_planes,
-        f"load_planes_{lanes}x{form.x}", lanes=lanes,
+        f"load_planes_{lanes}x{form.x}", block=lanes,
         transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.table import compile_part
+from implicit_conv.kernels.cpu.runtime.table import BOUND, compile_part
 
 
 @kernel()
@@ -32,6 +32,9 @@ def bounds(call):
     return -np.inf, np.inf
 
 
+run_item = BOUND  # by compile_operator
+
+
 def every_item(blob, thread):
     """Template of the launchable operators: items are (group, load tile, chunk of panels)."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -39,7 +42,7 @@ def every_item(blob, thread):
     item = next_item(blob)
     while item < call.items:
         group, origin, first, end = tile_and_panels(call, g, item)
-        run_item(blob, group, origin, first, end, scratch)  # noqa: F821, bound
+        run_item(blob, group, origin, first, end, scratch)
         item = next_item(blob)
 
 
