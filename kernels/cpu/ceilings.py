@@ -89,9 +89,11 @@ class Fmas:
         self._values = aligned_bytes(LINES * threads)
         self._values.view(np.float32 if itemsize == 4 else np.float64)[:] = 0.5
         call = _call(
-            kernels=self._kernels.ctypes.data, scratch=self._values.ctypes.data,
-            scratch_bytes=LINES, items=TURNS,
-        )  # fmt: skip
+            kernels=self._kernels.ctypes.data,
+            scratch=self._values.ctypes.data,
+            scratch_bytes=LINES,
+            items=TURNS,
+        )
         self._blob = blob_of(call, NO_GEOMETRY)
         self.flops = 2 * lanes * CHAINS * STEPS * TURNS * threads * (2 if pairs else 1)
 

@@ -172,11 +172,23 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         for i in range(0, filters, call.tile_filters):
             first = min(i, g.K - k - call.tile_filters)
             run_part(
-                call.kernels, CHANNEL_LANES, call.x + q * call.x_w,
-                w + (k + first) * filter_bytes, sums + first * call.itemsize,
-                out + first * call.itemsize, g.C, pixels, g.Q - q - g.tile_m, i - first,
-                filters - first, call.x_w, filter_bytes, out_pixel, low, high,
-            )  # fmt: skip
+                call.kernels,
+                CHANNEL_LANES,
+                call.x + q * call.x_w,
+                w + (k + first) * filter_bytes,
+                sums + first * call.itemsize,
+                out + first * call.itemsize,
+                g.C,
+                pixels,
+                g.Q - q - g.tile_m,
+                i - first,
+                filters - first,
+                call.x_w,
+                filter_bytes,
+                out_pixel,
+                low,
+                high,
+            )
         if call.staged:
             run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
 

@@ -78,11 +78,13 @@ def pack_channels(blob, block, panels):
 def compile_pack_channels(lanes, form):
     """The part that packs filters of numbers of `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, types.int64, types.int64), pack_channels,
-        f"pack_channels_{lanes}x{form.x}_{form.buffer}", element_bytes=storage.SIZES[form.x],
+        types.void(BLOB_POINTER, types.int64, types.int64),
+        pack_channels,
+        f"pack_channels_{lanes}x{form.x}_{form.buffer}",
+        element_bytes=storage.SIZES[form.x],
         transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
         move_element=storage.make_move_element(form.x, form.buffer),
-    )  # fmt: skip
+    )
 
 
 @kernel()
@@ -127,25 +129,50 @@ class Span(NamedTuple):
     high: float
 
 
+class Taps(NamedTuple):
+    """A tap table, and byte strides of the pixels that its taps are counted from."""
+
+    table: int
+    count: int
+    step: int  # between the windows of neighbouring output pixels
+    pixel: int  # between pixels that a microkernel reads
+
+
 @kernel()
-def sum_tiles(call, span, slot, taps, tap_count, a, a_pixel, out, tiles):
-    """Register tiles, one behind the other."""
+def sum_tiles(call, span, taps, slot, a, out, tiles):
+    """Contiguous register tiles, by the microkernel at `slot`."""
     run_part(
-        call.kernels, slot, a, span.weights, taps, span.sums, out, tap_count, a_pixel, span.w_tap,
-        span.w_channel, span.out_pixel, span.vectors, span.last, tiles, span.ahead, span.rounds,
-        span.low, span.high,
-    )  # fmt: skip
+        call.kernels,
+        slot,
+        a,
+        span.weights,
+        taps.table,
+        span.sums,
+        out,
+        taps.count,
+        taps.pixel,
+        span.w_tap,
+        span.w_channel,
+        span.out_pixel,
+        span.vectors,
+        span.last,
+        tiles,
+        span.ahead,
+        span.rounds,
+        span.low,
+        span.high,
+    )
 
 
 @kernel()
-def sum_pixels(call, g, span, slot, taps, tap_count, a, step, a_pixel, out, count):
-    """`count` neighbouring pixels of a row, `step` bytes apart in A, by register tiles."""
+def sum_pixels(call, g, span, taps, slot, a, out, count):
+    """`count` neighbouring pixels of a row by register tiles; `slot` is that of no pixels."""
     done = 0
     while done < count:
         pixels = min(g.tile_m, count - done)
         tiles = (count - done) // pixels
-        at, to = a + done * step, out + done * span.out_pixel
-        sum_tiles(call, span, slot + pixels, taps, tap_count, at, a_pixel, to, tiles)
+        at, to = a + done * taps.step, out + done * span.out_pixel
+        sum_tiles(call, span, taps, slot + pixels, at, to, tiles)
         done += tiles * pixels
 
 
@@ -162,34 +189,36 @@ def sum_row_in_pieces(call, g, span, rows, a, q, out):
     """Likewise, filter rows at once."""
     tile, tiles = q // g.tile_q, schedule.ceil_div(g.Q, g.tile_q)
     first, end = memory.read(call.pieces + 8 * tile), memory.read(call.pieces + 8 * tile + 8)
-    taps = span.taps + 16 * g.R * g.S
+    step = g.stride_w * call.x_w
+    taps = Taps(span.taps + 16 * g.R * g.S, rows, step, call.x_w)
     for index in range(first, end):
         piece = call.pieces + 8 * (tiles + 1) + 24 * index
         column, count, slot = memory.read(piece), memory.read(piece + 8), memory.read(piece + 16)
-        at, to = a + column * g.stride_w * call.x_w, out + column * span.out_pixel
-        sum_tiles(call, span, slot, taps, rows, at, call.x_w, to, count)
+        sum_tiles(call, span, taps, slot, a + column * step, out + column * span.out_pixel, count)
 
 
 @kernel()
-def sum_row_in_place(call, g, span, rows, a, q, inner, end, out):
-    """Output columns q .. end - 1 of a row, read where x lies: taps that meet padding are left out.
+def sum_row_in_place(call, g, span, rows, a, out, columns):
+    """The output columns q .. end - 1 of a row, read from x in place; taps that meet padding are
+    left out.
 
-    `rows` counts the filter rows in the tables; `a` and `out` belong to column 0.
+    `rows` counts the filter rows in the tables; `a` and `out` belong to column 0; `columns` are q,
+    the first and the end of those that meet no padding, and end.
     """
+    q, first, last, end = columns
     if call.row_kernels:
         sum_row_in_pieces(call, g, span, rows, a, q, out)
         return
     step = g.stride_w * call.x_w
-    for border in (q, inner[0]), (inner[1], end):
+    for border in (q, first), (last, end):
         for column in range(border[0], border[1]):
             s, s_end = schedule.valid_columns(g, column)
-            taps, to = span.taps + 16 * s * rows, out + column * span.out_pixel
-            at = a + column * step
-            count = (s_end - s) * rows
-            sum_pixels(call, g, span, DEPTHWISE, taps, count, at, step, step, to, 1)
-    at, to = a + inner[0] * step, out + inner[0] * span.out_pixel
-    count = inner[1] - inner[0]
-    sum_pixels(call, g, span, DEPTHWISE, span.taps, rows * g.S, at, step, step, to, count)
+            taps = Taps(span.taps + 16 * s * rows, (s_end - s) * rows, step, step)
+            at, to = a + column * step, out + column * span.out_pixel
+            sum_pixels(call, g, span, taps, DEPTHWISE, at, to, 1)
+    taps = Taps(span.taps, rows * g.S, step, step)
+    at, to = a + first * step, out + first * span.out_pixel
+    sum_pixels(call, g, span, taps, DEPTHWISE, at, to, last - first)
 
 
 @kernel()
@@ -213,21 +242,21 @@ def run_item(blob, origin, block, panels, scratch):
         y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + k * call.y_k
         out = (y, call.y_n, call.y_p, call.y_q)
     weights = panels + block * call.panel_group
-    sums, taps = call.bias + block * call.bias_panel, scratch + call.runs
+    sums, table = call.bias + block * call.bias_panel, scratch + call.runs
     vectors, last = width // call.lanes, max(0, filters - call.lanes) * call.itemsize
     ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x_h if call.in_place else 0
     rounds = 1 if call.rounds and not staged else 0
     w_channel = g.R * g.S * step
     span = Span(
-        weights, sums, taps, vectors, last, ahead, rounds, step, w_channel, out[3], low, high
+        weights, sums, table, vectors, last, ahead, rounds, step, w_channel, out[3], low, high
     )
     by_row = call.row_kernels and g.phases_w == 1  # else neighbours lie in several buffers
-    slot, a_pixel = (DEPTHWISE_ROW, pixel) if by_row else (DEPTHWISE, a_step)
-    count = g.R if by_row else g.R * g.S
-    table = taps + 16 * g.R * g.S if by_row else taps
-    inner = inner_columns(g, q, q + columns)
+    slot, taps = DEPTHWISE, Taps(table, g.R * g.S, a_step, a_step)
+    if by_row:
+        slot, taps = DEPTHWISE_ROW, Taps(table + 16 * g.R * g.S, g.R, a_step, pixel)
+    first, end = inner_columns(g, q, q + columns)
     known = (0, g.R)
-    write_taps(call, g, pixel, step, known[0], known[1], taps)
+    write_taps(call, g, pixel, step, known[0], known[1], table)
     for image in range(images):
         for row in range(rows):
             to = out[0] + image * out[1] + row * out[2]
@@ -235,15 +264,15 @@ def run_item(blob, origin, block, panels, scratch):
                 needed = schedule.valid_rows(g, p + row, 1)
                 if needed != known:
                     known = needed
-                    write_taps(call, g, pixel, step, known[0], known[1], taps)
+                    write_taps(call, g, pixel, step, known[0], known[1], table)
                 a = call.x + (n + image) * call.x_n + c * call.x_c - g.pad_w * call.x_w
                 a += ((p + row) * g.stride_h - g.pad_h) * call.x_h
                 to -= q * span.out_pixel
                 r = known[1] - known[0]
-                sum_row_in_place(call, g, span, r, a, q, inner, q + columns, to)
+                sum_row_in_place(call, g, span, r, a, to, (q, first, end, q + columns))
             else:
                 a = scratch + (image * schedule.image_rows(g) + row) * pitch
-                sum_pixels(call, g, span, slot, table, count, a, a_step, a_pixel, to, columns)
+                sum_pixels(call, g, span, taps, slot, a, to, columns)
     if staged:
         run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, k, filters)
 

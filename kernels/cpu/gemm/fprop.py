@@ -116,10 +116,21 @@ def activations(call, g, origin, c, channels, buffer):
     return view_in_roles(g, buffer, image, row, schedule.column_step(g) * pixel)
 
 
+class Product(NamedTuple):
+    """What the register tiles of a load tile share for one panel and one channel block."""
+
+    a: View
+    panel: int  # address of the packed filters
+    sums: View  # where sums begin
+    out: View  # and where they go
+    vectors: int  # of the panel
+    rounds: int  # 1: what is stored is y, narrower than the sums
+    low: float
+    high: float
+
+
 @kernel()
-def multiply(
-    call, g, extent, rows, columns, a, panel, sums, out, table, vectors, rounds, low, high
-):
+def multiply(call, g, product, extent, rows, columns, table):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
     `extent` counts the pixels along (outer, group, inner); `rows` is (first output row, rows,
@@ -134,19 +145,17 @@ def multiply(
         column, _, _ = schedule.column_segment(g, column, q + count)
         if g.Q > 1:
             inner = column - q - start
-        multiply_segment(
-            call, g, (outer, group, inner), start, rows, a, panel, sums, out, table, vectors,
-            rounds, low, high,
-        )  # fmt: skip
+        multiply_segment(call, g, product, (outer, group, inner), start, rows, table)
         table += run_table(g)
 
 
 @kernel()
-def multiply_segment(
-    call, g, extent, start, rows, a, panel, sums, out, table, vectors, rounds, low, high
-):
-    """Likewise, of pixels from `start` on along the inner axis, with the same run table."""
+def multiply_segment(call, g, product, extent, start, rows, table):
+    """The register tiles of the pixels from `start` on along the inner axis, which share a run
+    table.
+    """
     outer, group, inner = extent
+    a, sums, out = product.a, product.sums, product.out
     runs, per_row = table + 8, memory.read(table)
     cuts = schedule.cuts(inner, g.tile_m)
     band = schedule.rows_together(cuts[1][0], g.tile_m)
@@ -163,13 +172,25 @@ def multiply_segment(
                         p, count = p + first, groups
                     r, r_end = schedule.valid_rows(g, p, count)
                     run_part(
-                        call.kernels, microkernel_slot(vectors, groups, pixels),
-                        at(a, o, first, begin), panel, runs + RUN_BYTES * r * per_row,
-                        at(sums, o, first, begin), at(out, o, first, begin),
+                        call.kernels,
+                        microkernel_slot(product.vectors, groups, pixels),
+                        at(a, o, first, begin),
+                        product.panel,
+                        runs + RUN_BYTES * r * per_row,
+                        at(sums, o, first, begin),
+                        at(out, o, first, begin),
                         (r_end - r) * per_row,
-                        a.inner, a.group, sums.inner, sums.group, out.inner, out.group,
-                        tiles, rounds, low, high,
-                    )  # fmt: skip
+                        a.inner,
+                        a.group,
+                        sums.inner,
+                        sums.group,
+                        out.inner,
+                        out.group,
+                        tiles,
+                        product.rounds,
+                        product.low,
+                        product.high,
+                    )
                 begin += tiles * pixels
 
 
@@ -221,10 +242,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             last = block == blocks - 1
             low, high = bounds(call) if last else (-math.inf, math.inf)
             rounds = call.rounds and not staged
-            multiply(
-                call, g, extent, row_range, (q, columns), a, weights, sums, out,
-                scratch + call.runs, vectors, rounds, low, high,
-            )  # fmt: skip
+            product = Product(a, weights, sums, out, vectors, rounds, low, high)
+            multiply(call, g, product, extent, row_range, (q, columns), scratch + call.runs)
             if last and staged:
                 first = group * g.K + k
                 run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)

@@ -111,9 +111,15 @@ def make_pack_taps(lanes):
                 for word in range(0, words, lanes):
                     columns = min(lanes, words - word)
                     transpose_words(
-                        call.kernels, 1, at + word * PAIR, call.w_k, block + word * vector, vector,
-                        rows, columns,
-                    )  # fmt: skip
+                        call.kernels,
+                        1,
+                        at + word * PAIR,
+                        call.w_k,
+                        block + word * vector,
+                        vector,
+                        rows,
+                        columns,
+                    )
                 if count * taps % 2:
                     gather_pair(call, block + words * vector, at + words * PAIR, rows, 1)
                 for i in range(0, count, 2):

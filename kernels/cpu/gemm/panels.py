@@ -50,9 +50,15 @@ def make_pack_taps(lanes, form):
                 at = source + k * call.w_k + c * taps * size
                 for e in range(0, numbers, lanes):
                     scatter_block(
-                        call.kernels, 1, at + e * size, call.w_k, to, places + 8 * e,
-                        rows, min(lanes, numbers - e),
-                    )  # fmt: skip
+                        call.kernels,
+                        1,
+                        at + e * size,
+                        call.w_k,
+                        to,
+                        places + 8 * e,
+                        rows,
+                        min(lanes, numbers - e),
+                    )
 
     @kernel()
     def transpose_filters(call, target, source, filters, channels, pitch):
@@ -61,9 +67,15 @@ def make_pack_taps(lanes, form):
             rows = min(lanes, filters - k)
             for c in range(0, channels, lanes):
                 transpose_block(
-                    call.kernels, 1, source + k * call.w_k + c * size, call.w_k,
-                    target + c * pitch + k * itemsize, pitch, rows, min(lanes, channels - c),
-                )  # fmt: skip
+                    call.kernels,
+                    1,
+                    source + k * call.w_k + c * size,
+                    call.w_k,
+                    target + c * pitch + k * itemsize,
+                    pitch,
+                    rows,
+                    min(lanes, channels - c),
+                )
 
     @kernel()
     def gather_filters(call, target, source, filters, channels, pitch):
@@ -138,9 +150,13 @@ def compile_pack_block(lanes, form, recording=False):
     name = f"pack_block_{lanes}x{form.x}_{form.buffer}{'_recording' if recording else ''}"
     paired = form.channels > 1
     return compile_part(
-        SIGNATURE, pack_block, name, record=recorder(recording), together=form.channels,
+        SIGNATURE,
+        pack_block,
+        name,
+        record=recorder(recording),
+        together=form.channels,
         pack_taps=pairs.make_pack_taps(lanes) if paired else make_pack_taps(lanes, form),
-    )  # fmt: skip
+    )
 
 
 def pack(blob, thread):

@@ -94,11 +94,23 @@ def sum_tail(call, g, panel, first_filter, pixels, rows, out, out_pixel):
     for i in range(0, panel.filters if pixels > 0 else 0, call.tile_filters):
         k = min(i, g.K - first_filter - call.tile_filters)
         run_part(
-            call.kernels, CHANNEL_LANES, rows, panel.w + k * panel.w_filter,
-            panel.sums + k * call.itemsize, out + k * call.itemsize, g.C, pixels, pixels - 1,
-            i - k, panel.filters - k, g.C * call.itemsize, panel.w_filter, out_pixel, panel.low,
+            call.kernels,
+            CHANNEL_LANES,
+            rows,
+            panel.w + k * panel.w_filter,
+            panel.sums + k * call.itemsize,
+            out + k * call.itemsize,
+            g.C,
+            pixels,
+            pixels - 1,
+            i - k,
+            panel.filters - k,
+            g.C * call.itemsize,
+            panel.w_filter,
+            out_pixel,
+            panel.low,
             panel.high,
-        )  # fmt: skip
+        )
 
 
 @kernel()
@@ -130,9 +142,15 @@ def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
             rows, columns = min(call.lanes, filters - k), min(call.lanes, pixels - i)
             slot = transpose_slot(TRANSPOSE_WORDS, 1, min(rows, columns) < call.lanes)
             run_part(
-                call.kernels, slot, staging + k * call.plane + i * call.itemsize, call.plane,
-                transposed + i * pixel + k * call.itemsize, pixel, rows, columns,
-            )  # fmt: skip
+                call.kernels,
+                slot,
+                staging + k * call.plane + i * call.itemsize,
+                call.plane,
+                transposed + i * pixel + k * call.itemsize,
+                pixel,
+                rows,
+                columns,
+            )
     run_part(call.kernels, STORE_TILE, blob, transposed, width, n, p, q, first, filters)
 
 

@@ -69,11 +69,22 @@ class Panel(NamedTuple):
 def sum_tile(call, g, panel, first, height, pixels):
     """Register tiles of `height` rows from row `first` on, of `pixels` pixels."""
     run_part(
-        call.kernels, pixel_lanes_slot(panel.filters, height), panel.w,
-        panel.a + first * panel.a_row, call.views, panel.sums, panel.out + first * panel.out_row,
-        g.C * g.R * g.S, panel.w_filter, panel.a_row, panel.out_filter, panel.out_row, pixels,
-        panel.low, panel.high,
-    )  # fmt: skip
+        call.kernels,
+        pixel_lanes_slot(panel.filters, height),
+        panel.w,
+        panel.a + first * panel.a_row,
+        call.views,
+        panel.sums,
+        panel.out + first * panel.out_row,
+        g.C * g.R * g.S,
+        panel.w_filter,
+        panel.a_row,
+        panel.out_filter,
+        panel.out_row,
+        pixels,
+        panel.low,
+        panel.high,
+    )
 
 
 @kernel()

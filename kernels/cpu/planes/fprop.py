@@ -180,11 +180,13 @@ def pack_planes(blob, first, end, panels):
 def compile_pack_planes(lanes, form):
     """The part that packs filters of numbers of `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, *[types.int64] * 3), pack_planes,
-        f"pack_planes_{lanes}x{form.x}_{form.buffer}", element_bytes=storage.SIZES[form.x],
+        types.void(BLOB_POINTER, *[types.int64] * 3),
+        pack_planes,
+        f"pack_planes_{lanes}x{form.x}_{form.buffer}",
+        element_bytes=storage.SIZES[form.x],
         move=storage.make_move(form.x, form.buffer, lanes),
         move_element=storage.make_move_element(form.x, form.buffer),
-    )  # fmt: skip
+    )
 
 
 @kernel()
@@ -231,11 +233,20 @@ def run_item(blob, origin, first, end, panels, scratch):
             out_row = call.y_p
         for row in range(0, rows, PLANE_ROWS):
             run_part(
-                call.kernels, PLANES + min(PLANE_ROWS, rows - row), buffer + row * pitch,
-                panels + c * call.panel_group, scratch + call.runs,
-                call.bias + c * call.bias_panel, out + row * out_row,
-                pitch, phase, out_row, columns, low, high,
-            )  # fmt: skip
+                call.kernels,
+                PLANES + min(PLANE_ROWS, rows - row),
+                buffer + row * pitch,
+                panels + c * call.panel_group,
+                scratch + call.runs,
+                call.bias + c * call.bias_panel,
+                out + row * out_row,
+                pitch,
+                phase,
+                out_row,
+                columns,
+                low,
+                high,
+            )
         if staged:
             run_part(call.kernels, STORE_TILE, blob, scratch + call.staging, 1, n, p, q, c, 1)
 

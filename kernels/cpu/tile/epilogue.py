@@ -14,6 +14,7 @@ microkernel stores those itself. One of planes is finished when it comes, and on
 """
 
 import functools
+from typing import NamedTuple
 
 from numba import types
 
@@ -76,6 +77,35 @@ def compile_spread_row(apart, lanes, form):
     return compile_emitted(name, ("to", "at", "count"), (), emit)
 
 
+class Rows(NamedTuple):
+    """Rows in memory: address of the first, bytes from one to the next."""
+
+    address: int
+    stride: int
+
+
+@kernel()
+def finish_rows(call, sums, residual, y, rows, columns, ahead):
+    """`rows` rows of `columns` elements: y = activation(sums + residual)."""
+    low = memory.read_float(call.activation + 8)
+    high = memory.read_float(call.activation + 16)
+    run_part(
+        call.kernels,
+        call.finish,
+        sums.address,
+        sums.stride,
+        residual.address,
+        residual.stride,
+        y.address,
+        y.stride,
+        rows,
+        columns,
+        ahead,
+        low,
+        high,
+    )
+
+
 @functools.cache
 def make_write(lanes, form):
     """write() for pixels of numbers of `form`."""
@@ -85,15 +115,6 @@ def make_write(lanes, form):
     block_pixels = BLOCK_VECTORS * lanes
     block_row = block_pixels * itemsize
     block_bytes = lanes * block_row
-
-    @kernel()
-    def finish_rows(call, sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead):
-        low = memory.read_float(call.activation + 8)
-        high = memory.read_float(call.activation + 16)
-        run_part(
-            call.kernels, call.finish, sums, sums_row, residual, residual_row, y, y_row, rows,
-            columns, ahead, low, high,
-        )  # fmt: skip
 
     @kernel()
     def write_planes(call, staging, pitch, filters, count, residual, y):
@@ -117,10 +138,10 @@ def make_write(lanes, form):
                     )
                 if not call.clamps:
                     added = residual + first * residual_size + k * call.residual_k
-                    finish_rows(
-                        call, block, block_row, added, call.residual_k, target, call.y_k,
-                        columns, pixels, block_pixels * residual_size,
-                    )  # fmt: skip
+                    sums, out = Rows(block, block_row), Rows(target, call.y_k)
+                    ahead = block_pixels * residual_size
+                    added = Rows(added, call.residual_k)
+                    finish_rows(call, sums, added, out, columns, pixels, ahead)
 
     @kernel()
     def write(call, staging, width, filters, count, residual, y):
@@ -129,18 +150,15 @@ def make_write(lanes, form):
         if call.row_axis == PIXEL_ROWS:
             write_planes(call, staging, pitch, filters, count, residual, y)
             return
-        target, target_row = y, call.y_q
+        sums, added, out = Rows(staging, pitch), Rows(residual, call.residual_q), Rows(y, call.y_q)
         rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual_q
         if call.row_axis == PIXEL_ROW:
             rows, columns, ahead = 1, count, block_pixels * residual_size
         elif call.row_axis == SPREAD:
-            target, target_row, rows, columns = staging, pitch, 1, count
+            out, rows, columns = sums, 1, count
         elif call.row_axis == SINGLE:  # a number of y is no wider than a sum
-            target, target_row = staging, pitch
-        finish_rows(
-            call, staging, pitch, residual, call.residual_q, target, target_row, rows, columns,
-            ahead,
-        )  # fmt: skip
+            out = sums
+        finish_rows(call, sums, added, out, rows, columns, ahead)
         if call.row_axis == SPREAD:
             run_part(call.kernels, SPREAD_ROW, y, staging, count)
         if call.row_axis == SINGLE:
@@ -206,6 +224,9 @@ def compile_store_tile(lanes, form):
     """The part that stores staging tiles of numbers of `form`."""
     name = f"store_tile_{lanes}x{form.x}_{form.sums}_{form.y}"
     return compile_part(
-        SIGNATURE, store_tile, name, write=make_write(lanes, form),
+        SIGNATURE,
+        store_tile,
+        name,
+        write=make_write(lanes, form),
         add_residual=make_add_residual(form),
-    )  # fmt: skip
+    )

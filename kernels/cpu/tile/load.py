@@ -144,6 +144,10 @@ def compile_load_tile(lanes, form, recording=False):
     """The part that loads tiles of numbers of `form`."""
     name = f"load_tile_{lanes}x{form.x}_{form.buffer}{'_recording' if recording else ''}"
     return compile_part(
-        SIGNATURE, load_tile, name, record=recorder(recording), together=form.channels,
+        SIGNATURE,
+        load_tile,
+        name,
+        record=recorder(recording),
+        together=form.channels,
         load_row=make_load_row(lanes, form),
-    )  # fmt: skip
+    )

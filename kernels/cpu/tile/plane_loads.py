@@ -246,17 +246,24 @@ def load_planes(blob, table, c, buffer, plane):
         for w in range(first, end, block):
             for i in range(0, g.C, block):
                 transpose_block(
-                    call.kernels, 1, source + w * step + i * size, step,
-                    to + w * size + i * plane, plane,
-                    min(block, end - w), min(block, g.C - i),
-                )  # fmt: skip
+                    call.kernels,
+                    1,
+                    source + w * step + i * size,
+                    step,
+                    to + w * size + i * plane,
+                    plane,
+                    min(block, end - w),
+                    min(block, g.C - i),
+                )
 
 
 @functools.cache
 def compile_load_planes(lanes, form):
     """The part that loads channels-last tiles of numbers of `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, *[types.int64] * 4), load_planes,
-        f"load_planes_{lanes}x{form.x}", block=lanes,
+        types.void(BLOB_POINTER, *[types.int64] * 4),
+        load_planes,
+        f"load_planes_{lanes}x{form.x}",
+        block=lanes,
         transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
-    )  # fmt: skip
+    )

@@ -140,14 +140,18 @@ def cases(draw):
     kernel = draw(st.sampled_from([(1, 1), (3, 3), (1, 4)]))
     low = st.integers(0, 2)
     return Case(
-        N=draw(st.integers(1, 3)), C=draw(st.sampled_from([32, 64, 96])),
-        K=draw(st.sampled_from([1, 16, 17, 32, 40])), groups=draw(st.sampled_from([1, 1, 2])),
-        size=(draw(st.integers(3, 6)), draw(st.integers(4, 40))), kernel=kernel,
+        N=draw(st.integers(1, 3)),
+        C=draw(st.sampled_from([32, 64, 96])),
+        K=draw(st.sampled_from([1, 16, 17, 32, 40])),
+        groups=draw(st.sampled_from([1, 1, 2])),
+        size=(draw(st.integers(3, 6)), draw(st.integers(4, 40))),
+        kernel=kernel,
         stride=draw(st.sampled_from([(1, 1), (2, 2)])),
         padding=((draw(low), draw(low)), (draw(low), draw(low))),
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
-        weight_layout=draw(st.sampled_from(["KCRS", "KRSC"])), dtype="bfloat16",
-    )  # fmt: skip
+        weight_layout=draw(st.sampled_from(["KCRS", "KRSC"])),
+        dtype="bfloat16",
+    )
 
 
 def test_emulated_tiles_are_exact_on_integers():
@@ -155,9 +159,11 @@ def test_emulated_tiles_are_exact_on_integers():
 
     @settings(thorough, max_examples=80)
     @given(
-        case=cases(), seed=st.integers(0, 2**31), pixels=st.sampled_from([1, 16, 32, 33, 200]),
+        case=cases(),
+        seed=st.integers(0, 2**31),
+        pixels=st.sampled_from([1, 16, 32, 33, 200]),
         block=st.sampled_from([20, 5120]),
-    )  # fmt: skip
+    )
     def check(case, seed, pixels, block):
         x, w = case.inputs(seed, integers=True)
         expected = case.reference(x, w)

@@ -44,9 +44,13 @@ def compute(cache, features, dtypes, program=COMPUTE):
     if features:
         environment["NUMBA_CPU_FEATURES"] = features
     result = subprocess.run(
-        [sys.executable, "-c", program, *dtypes], env=environment, capture_output=True, text=True,
-        timeout=300, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", program, *dtypes],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert result.returncode == 0, f"{features} {dtypes} {result.stderr[-2000:]}"
     return result.stdout
 
