@@ -2,16 +2,16 @@
 
     y[q, k] = sum over c of x[q, c] * w[k, c]
 
-Where pixels and filters both lie with their channels together, neither needs to be packed or
-transposed: vectors of products are summed, and their lanes at the end. That pays where there are
-few pixels, so that a packed filter would hardly be used, or few filters, so that these would not
-fill vectors.
+Where pixels and filters both have contiguous channels, neither needs to be packed or transposed:
+vectors of products are summed, and their lanes are summed at the end. This is faster where there
+are few pixels, so that a packed filter would hardly be reused, or few filters, so that they would
+not fill vectors.
 
 One work item is a row of pixels and a chunk of filter panels:
 
     for each panel of the chunk:
         for each few filters of the panel:
-            microkernel: sums over x and w where they lie -> y, or the staging tile
+            microkernel: sums over x and w in place -> y, or the staging tile
         staging tile -> residual, activation, layout -> y
 """
 
@@ -37,26 +37,27 @@ from implicit_conv.kernels.cpu.tile.transpose import exchange
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
 
 ARGUMENTS = (
-    "x",  # addresses: first pixel, first filter, initial sums, output of both
+    "x",  # addresses: first pixel, first filter, their initial sums, their output
     "w",
     "sums",
     "out",
     "elements",
     "pixels",
     "last",  # the last pixel that a register tile may begin at; may be negative
-    "skipped",  # filters that are not written, and the end of those that are
+    "skipped",  # filters skipped .. filters - 1 are written
     "filters",
-    "x_pixel",  # strides in bytes; filters lie together in `out`
+    "x_pixel",  # byte strides; filters are contiguous in `out`
     "w_filter",
     "out_pixel",
 )
-AHEAD_BYTES = 512  # how far ahead rows are asked for: prefetchers follow fewer of them
+AHEAD_BYTES = 512  # bytes of a row that are prefetched ahead: hardware follows fewer rows
 
 
 def emit(pixels, filters, dtype, e, at):
-    """Register tiles of `pixels` x `filters`, as many sums as there are lanes at most, along a row.
+    """Emit the register tiles of `pixels` x `filters` along a row; a tile has at most as many sums
+    as a vector has lanes.
 
-    A tile that would reach beyond the last pixel begins earlier, and writes what is new alone.
+    A tile that would reach beyond the last pixel begins earlier, and writes only the new sums.
     """
     builder = e.builder
     x, w, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:4])
@@ -115,22 +116,22 @@ def emit(pixels, filters, dtype, e, at):
 
 
 def _bases(e, first, stride, count):
-    """Addresses that `count` rows, `stride` bytes apart, are reached from."""
+    """Base addresses of `count` rows with a stride in bytes; each serves PIXELS_PER_BASE rows."""
     return [
         e.at(first, e.builder.mul(stride, i64(row))) for row in range(0, count, PIXELS_PER_BASE)
     ]
 
 
 def _rows(e, bases, stride, count):
-    """The addresses of all rows."""
+    """The addresses of all rows, from their base addresses."""
     for row in range(count):
         base, further = divmod(row, PIXELS_PER_BASE)
         yield e.at(bases[base], e.builder.mul(stride, i64(further)))
 
 
 def sums_of_lanes(e, rows):
-    """The sum of the lanes of each row, a power of two of them, in the lane of the row's number;
-    repeated where there are fewer rows than lanes.
+    """The sum of the lanes of each of `rows`: row i in lane i, repeated if there are fewer rows
+    than lanes. The number of rows is a power of two.
     """
     block = 1
     while block < e.lanes:
@@ -153,7 +154,7 @@ def compile_microkernel(pixels, filters, dtype, lanes, itemsize, fma):
 
 @kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
-    """Pixels of the row, and the panels first_panel .. end_panel - 1 of its one group."""
+    """One work item: pixels of the row, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     _, _, pixels = schedule.tile_extent(g, n, p, q)

@@ -2,19 +2,19 @@
 
     y[pixel, k] = sum over taps of x[pixel + tap, k] * w[tap, k]
 
-Likewise for groups of a few channels and filters, several of them in a vector: lane k then takes
-each channel of its own group in turn, out of a vector that begins with the first group's.
+Groups of a few channels and filters are computed in the same way, several groups in a vector: lane
+k takes each channel of its own group in turn, out of a vector that begins with the first group.
 
     y[pixel, k] = sum over c, taps of x[pixel + tap, first channel of k's group + c] * w[c, tap, k]
 
-Each thread packs a small filter for itself. One work item is a load tile and a block of channels:
+Every thread packs a small filter for itself. One work item is a load tile and a block of channels:
 
-    execute the tile's loads into this thread's buffer             (or read x where it lies)
+    execute the tile's loads into this thread's buffer             (or read x in place)
     for each register tile (pixels of a row):
         microkernel: sums over shifted views of the buffer -> y, or the staging tile
     staging tile -> residual, activation, layout -> y
 
-Filters are packed as ``[block][c][tap][filter]``, a block's filters rounded up to vectors.
+Filters are packed as ``[block][c][tap][filter]``; the filters of a block are rounded up to vectors.
 """
 
 import functools
@@ -76,7 +76,7 @@ def pack_channels(blob, block, panels):
 
 @functools.cache
 def compile_pack_channels(lanes, form):
-    """The part that packs filters of numbers of `form`."""
+    """The part that packs filters whose elements have the formats `form`."""
     return compile_part(
         types.void(BLOB_POINTER, types.int64, types.int64),
         pack_channels,
@@ -89,10 +89,10 @@ def compile_pack_channels(lanes, form):
 
 @kernel()
 def write_taps(call, g, pixel, w_tap, r, r_end, address):
-    """Tap tables of the filter rows r .. r_end - 1: of all taps, column by column (so that those of
-    neighbouring columns stand together), then of the first tap of each row.
+    """Write two tap tables of the filter rows r .. r_end - 1: all taps, column by column (so that
+    the taps of neighbouring columns are contiguous), then the first tap of each row.
 
-    A buffered pixel has `pixel` bytes, the filters of a tap `w_tap`.
+    `pixel` is the size of a buffered pixel in bytes, `w_tap` that of the filters of a tap.
     """
     pitch = schedule.row_pitch(g) * pixel
     rows = address + 16 * g.R * g.S
@@ -113,9 +113,9 @@ def write_taps(call, g, pixel, w_tap, r, r_end, address):
 
 
 class Span(NamedTuple):
-    """What the microkernels of one tile and block of channels share."""
+    """What the microkernels of one tile and block of channels share; see their ARGUMENTS."""
 
-    weights: int
+    weights: int  # addresses of the packed filters, the initial sums and the tap tables
     sums: int
     taps: int
     vectors: int
@@ -125,17 +125,17 @@ class Span(NamedTuple):
     w_tap: int
     w_channel: int
     out_pixel: int
-    low: float
+    low: float  # the sums are clamped to low .. high
     high: float
 
 
 class Taps(NamedTuple):
-    """A tap table, and byte strides of the pixels that its taps are counted from."""
+    """A tap table, and how its taps are read."""
 
     table: int
-    count: int
-    step: int  # between the windows of neighbouring output pixels
-    pixel: int  # between pixels that a microkernel reads
+    count: int  # entries of the table
+    step: int  # bytes between the windows of neighbouring output pixels
+    pixel: int  # bytes between the pixels that a microkernel reads
 
 
 @kernel()
@@ -166,7 +166,7 @@ def sum_tiles(call, span, taps, slot, a, out, tiles):
 
 @kernel()
 def sum_pixels(call, g, span, taps, slot, a, out, count):
-    """`count` neighbouring pixels of a row by register tiles; `slot` is that of no pixels."""
+    """`count` neighbouring pixels of a row; the microkernel of h pixels is at `slot` + h."""
     done = 0
     while done < count:
         pixels = min(g.tile_m, count - done)
@@ -178,7 +178,7 @@ def sum_pixels(call, g, span, taps, slot, a, out, count):
 
 @kernel()
 def inner_columns(g, q, end):
-    """(first, end) of the output columns q .. end - 1 that meet no padding."""
+    """(first, end) of the output columns among q .. end - 1 whose windows meet no padding."""
     first = min(end, max(q, schedule.ceil_div(g.pad_w, g.stride_w)))
     last = g.W - 1 - (g.S - 1) * g.dilation_w + g.pad_w  # input column of tap 0, unpadded
     return first, max(first, min(end, last // g.stride_w + 1))
@@ -186,7 +186,9 @@ def inner_columns(g, q, end):
 
 @kernel()
 def sum_row_in_pieces(call, g, span, rows, a, q, out):
-    """Likewise, filter rows at once."""
+    """One output row, one filter row per step: precomputed segments of columns, whose register
+    tiles have microkernels of their own.
+    """
     tile, tiles = q // g.tile_q, schedule.ceil_div(g.Q, g.tile_q)
     first, end = memory.read(call.pieces + 8 * tile), memory.read(call.pieces + 8 * tile + 8)
     step = g.stride_w * call.x_w
@@ -200,10 +202,10 @@ def sum_row_in_pieces(call, g, span, rows, a, q, out):
 @kernel()
 def sum_row_in_place(call, g, span, rows, a, out, columns):
     """The output columns q .. end - 1 of a row, read from x in place; taps that meet padding are
-    left out.
+    skipped.
 
     `rows` counts the filter rows in the tables; `a` and `out` belong to column 0; `columns` are q,
-    the first and the end of those that meet no padding, and end.
+    the first column and the end of the columns whose windows meet no padding, and end.
     """
     q, first, last, end = columns
     if call.row_kernels:
@@ -223,7 +225,7 @@ def sum_row_in_place(call, g, span, rows, a, out, columns):
 
 @kernel()
 def run_item(blob, origin, block, panels, scratch):
-    """One load tile and one block of channels, and of the filters that see them."""
+    """One work item: a load tile, a block of channels, and the filters of these channels."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     images, rows, columns = schedule.tile_extent(g, n, p, q)
@@ -250,7 +252,7 @@ def run_item(blob, origin, block, panels, scratch):
     span = Span(
         weights, sums, table, vectors, last, ahead, rounds, step, w_channel, out[3], low, high
     )
-    by_row = call.row_kernels and g.phases_w == 1  # else neighbours lie in several buffers
+    by_row = call.row_kernels and g.phases_w == 1  # else neighbouring pixels are in several buffers
     slot, taps = DEPTHWISE, Taps(table, g.R * g.S, a_step, a_step)
     if by_row:
         slot, taps = DEPTHWISE_ROW, Taps(table + 16 * g.R * g.S, g.R, a_step, pixel)

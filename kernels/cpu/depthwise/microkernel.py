@@ -25,7 +25,8 @@ from implicit_conv.kernels.cpu.tile import storage
 
 TAP_BYTES = 16  # of an entry of the tap table: two 64-bit offsets
 
-ADDRESSES = ("a", "w", "taps", "sums", "out")  # activations, filters, ..., initial sums, output
+# Addresses of activations, filters, tap table, initial sums and output.
+ADDRESSES = ("a", "w", "taps", "sums", "out")
 ARGUMENTS = (
     *ADDRESSES,
     "tap_count",

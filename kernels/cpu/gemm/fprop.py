@@ -5,9 +5,9 @@ GEMM mapping: A = activation, gemm_m = N*P*Q; B = filter, gemm_n = K; C = output
 One work item is a load tile (images x output rows x output columns) and a chunk of filter panels:
 
     for each channel block:
-        execute the tile's loads into this thread's buffer        (or read x where it lies)
+        execute the tile's loads into this thread's buffer        (or read x in place)
         for each panel of the chunk:
-            pack the panel                                        (unless it came packed)
+            pack the panel                                        (unless w is packed already)
             for each register tile of the load tile:
                 microkernel: sums over shifted views of the buffer -> y, or the staging tile
             staging tile -> residual, activation, layout -> y
@@ -51,10 +51,11 @@ def at(view, outer, group, inner):
 
 @kernel()
 def write_runs(call, g, channels, first, last, table):
-    """Write a run table for the filter columns first .. last - 1: the runs of a filter row, then
-    (byte offset in A, elements, elements before it in the panel) of each run, row by filter row.
+    """Write a run table for the filter columns first .. last - 1: the number of runs of a filter
+    row, then (byte offset in A, elements, elements before it in the panel) of each run, filter row
+    by filter row.
 
-    Taps whose rows lie one behind the other make one run; filter rows have the same runs.
+    Taps whose elements are contiguous in A make one run; all filter rows have the same runs.
     """
     pixel = channels * call.itemsize
     row = call.x_h * g.dilation_h if call.in_place else schedule.row_pitch(g) * pixel
@@ -97,7 +98,7 @@ def write_segments(call, g, channels, q, columns, table):
 
 @kernel()
 def view_in_roles(g, address, n, p, q):
-    """A view of pixels whose images, rows and columns lie n, p and q bytes apart."""
+    """A view of pixels with the byte strides n, p and q of images, rows and columns."""
     outer, group, inner = schedule.by_role(g, n, p, q)
     return View(address, outer, group, inner)
 
@@ -121,11 +122,11 @@ class Product(NamedTuple):
 
     a: View
     panel: int  # address of the packed filters
-    sums: View  # where sums begin
-    out: View  # and where they go
+    sums: View  # the initial sums
+    out: View  # where the sums are stored
     vectors: int  # of the panel
-    rounds: int  # 1: what is stored is y, narrower than the sums
-    low: float
+    rounds: int  # 1: the sums are rounded to the narrower elements of y
+    low: float  # the sums are clamped to low .. high
     high: float
 
 
@@ -134,8 +135,8 @@ def multiply(call, g, product, extent, rows, columns, table):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
     `extent` counts the pixels along (outer, group, inner); `rows` is (first output row, rows,
-    whether the group axis runs along them), `columns` (first output column, columns). Of several
-    columns, which are the inner axis then, each segment has its own run table.
+    whether the group axis runs along them), `columns` (first output column, columns). Several
+    columns make up the inner axis, and each segment of them has its own run table.
     """
     outer, group, inner = extent
     q, count = columns
@@ -251,5 +252,5 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
 
 @functools.cache
 def compile_fprop():
-    """The compiled operator; what depends on the element type it calls through the kernel table."""
+    """The compiled operator; it calls what depends on the element type through the kernel table."""
     return compile_operator("fprop", run_item)

@@ -1,7 +1,7 @@
 """Microkernels whose lanes are pixels: filters x output rows, a vector of pixels of each.
 
-For each element of the sum a shifted view of every row is loaded, and one number of every filter is
-broadcast, read where it lies.
+For each element of the sum a shifted view of every row is loaded, and one element of every filter
+is read in place and broadcast.
 """
 
 import functools
@@ -13,42 +13,40 @@ from implicit_conv.kernels.cpu.runtime.table import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import transpose
 
 ARGUMENTS = (
-    "w",  # addresses: first filter, buffer, offset of each element's view, initial sums, output
+    "w",  # addresses: first filter, buffer, table of views, initial sums, output
     "b",
     "views",
     "sums",
     "out",
-    "elements",
-    "w_filter",  # strides in bytes: between filters, views of two output rows, what is written
-    "b_row",
-    "out_filter",  # in NHWC between pixels
-    "out_row",
+    "elements",  # of a sum; the table of views has the byte offset of each element's view
+    "w_filter",  # byte stride of filters
+    "b_row",  # byte stride between the views of neighbouring output rows
+    "out_filter",  # byte stride of output filters; in NHWC that of output pixels
+    "out_row",  # byte stride of output rows
     "columns",
 )
 
 
 class RegisterTile(NamedTuple):
-    """A register tile: `filters` x `height` vectors of pixels, one of each of as many output rows.
+    """A register tile: `filters` x `height` vectors of pixels, one vector of each output row.
 
-    `long_row`: they lie one behind the other, all pixels of a plane as one row; `height` 0 is the
-    tail of such a row, fewer pixels than fill a vector. `together`: filters are, in the output.
-    `ahead`: the next tile's pixels are asked for, from more planes than prefetchers follow.
+    With `long_row` the vectors are contiguous instead, since all pixels of a plane form one row.
     """
 
     filters: int
-    height: int
-    together: bool
+    height: int  # 0: the tail of a long row, which does not fill a vector
+    together: bool  # filters are contiguous in the output
     long_row: bool
-    ahead: bool
+    ahead: bool  # prefetch the next tile's pixels, from more planes than hardware can follow
 
     @property
     def rows(self):
-        """Vectors of pixels."""
+        """Vectors of pixels for each filter."""
         return max(1, self.height)
 
 
 def emit(tile, e, at):
-    """The sums of `columns` pixels, by one register tile after another."""
+    """Emit the sums of `columns` pixels, one register tile at a time."""
     builder = e.builder
     w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
     bounds = [at[name] for name in LIMITS]
@@ -104,7 +102,7 @@ def emit(tile, e, at):
 
 
 def store_pixels(e, sums, first, pixel, count):
-    """Store the sums of `count` pixels, `pixel` bytes apart, at most as many as there are lanes."""
+    """Store the sums of at most a vector of `count` pixels, whose stride is `pixel` bytes."""
     builder = e.builder
     for k in range(0, len(sums), e.lanes):
         filters = sums[k : k + e.lanes]

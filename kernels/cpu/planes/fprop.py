@@ -4,9 +4,9 @@
 
 One work item is a load tile and a chunk of channels:
 
-    write the tile's loads into a table: the same for every channel
+    write the table of the tile's loads, which every channel shares
     for each channel:
-        execute the loads into this thread's buffer: rows of pixels, zeros outside the image
+        execute the loads into this thread's buffer: rows of pixels, with zeros for the padding
         for each group of output rows:
             microkernel: sums over shifted views of the buffer -> y, or the staging tile
         staging tile -> residual, activation, layout -> y
@@ -48,7 +48,7 @@ ARGUMENTS = (
     "rows",
     "sum",
     "out",
-    "a_row",  # strides in bytes: between buffered rows, their phase buffers, and rows written
+    "a_row",  # byte strides: of buffered rows, of the phase buffers of a row, of output rows
     "a_phase",
     "out_row",
     "columns",
@@ -57,28 +57,28 @@ rows_together = kernel()(plane_pass_rows)
 
 
 class Filter(NamedTuple):
-    """Where the taps of a filter lie in the buffers of a tile, from where a pass begins."""
+    """Positions of a filter's taps in the buffers of a tile, relative to the start of a pass."""
 
     passes: int
-    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of each filter row
-    last: tuple[tuple[int, int, int], ...]  # likewise of the last pass, which may have fewer
+    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of a pass's filter rows
+    last: tuple[tuple[int, int, int], ...]  # the same of the last pass, which may have fewer rows
     columns: tuple[tuple[int, int], ...]  # (phase buffer, shift) of each filter column
     stride: int  # image rows between output rows
 
     @property
     def row_phases(self):
-        """Entries of a pass in the row table."""
+        """Row phases, each of which has one entry per pass in the row table."""
         return 1 + max(phase for phase, *_ in self.rows)
 
 
 def emit(height, taps, e, at):
-    """`height` output rows of `columns` pixels.
+    """Emit `height` output rows of `columns` pixels.
 
     The row table holds, pass by pass, the byte offset from `a` of the first row of each row phase.
-    In a pass a buffered row is shifted once for a filter column and serves all filter rows, in the
-    order of the image, so that a sum's order does not depend on the tile. Buffers are read by whole
-    vectors, each in one cache line, and shifted in registers: a load across two lines takes four
-    times as long.
+    In a pass a buffered row is shifted once for each filter column and serves all filter rows, in
+    the order of the image, so that the order of a sum does not depend on the tile. Buffers are read
+    by whole vectors, each in one cache line, and shifted in registers: a load across two cache
+    lines takes four times as long.
     """
     builder = e.builder
     a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
@@ -112,7 +112,7 @@ def emit(height, taps, e, at):
                 places = [r * row_bytes + s * e.itemsize for r in range(len(rows))]
                 weights = [e.broadcast(e.at(filters, place)) for place in places]
                 column = builder.mul(at["a_phase"], i64(column_phase))
-                # Opaque: vectors of all columns kept in registers would be too many.
+                # Opaque, or LLVM would keep the vectors of all columns in registers, and spill.
                 starts = [e.opaque(e.at(base, column)) for base in bases]
                 for (_, row_phase, row), sums in met:
                     place = e.at(starts[row_phase], builder.mul(at["a_row"], i64(row)))
@@ -134,7 +134,7 @@ def emit(height, taps, e, at):
 
 
 def buffered_rows(rows, height, stride):
-    """((image row, row phase, buffered row), [(output row, filter row)]) of all that `height`
+    """((image row, row phase, buffered row), [(output row, filter row)]) of all rows that `height`
     output rows read, in the order of the image.
     """
     met = {}
@@ -178,7 +178,7 @@ def pack_planes(blob, first, end, panels):
 
 @functools.cache
 def compile_pack_planes(lanes, form):
-    """The part that packs filters of numbers of `form`."""
+    """The part that packs filters whose elements have the formats `form`."""
     return compile_part(
         types.void(BLOB_POINTER, *[types.int64] * 3),
         pack_planes,
@@ -191,7 +191,7 @@ def compile_pack_planes(lanes, form):
 
 @kernel()
 def write_rows(call, g, pitch, address):
-    """The row table: of each pass the byte offset of the first filter row of each row phase."""
+    """Write the row table: for each pass and row phase, the byte offset of its first filter row."""
     together = rows_together(g.R, g.S)
     for first in range(0, g.R, together):
         for a in range(min(together, g.phases_h)):
@@ -202,15 +202,15 @@ def write_rows(call, g, pitch, address):
 
 @kernel()
 def is_staged(call):
-    """Whether rows of pixels cannot be written to y as they are."""
+    """Whether rows of pixels must go through the staging tile, since y differs from the sums."""
     return not call.clamps or call.rounds or call.y_q != call.itemsize
 
 
 @kernel()
 def run_item(blob, origin, first, end, panels, scratch):
-    """One load tile of one image and the channels first .. end - 1.
+    """One work item: a load tile of one image and the channels first .. end - 1.
 
-    Two buffers take turns, so that a row is not read while it is still on its way to L1.
+    Two buffers alternate, so that no row is read while it is still being written to L1.
     """
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin

@@ -2,14 +2,15 @@
 
     y = A^T [ (G g G^T) * (B^T d B) ] A,   d an (m+2) x (m+2) box of the input, g a 3x3 filter
 
-At stride 2 four outputs take a 5x5 box of the input and 25 products instead of 36.
+At stride 2 four outputs take a 5x5 box of the input and 25 products instead of 36. A box is what
+the literature calls a tile of the input or the output, which is a load tile or register tile here.
 
-One work item is a load tile whose rows and columns come in boxes of m x m outputs:
+One work item is a load tile whose rows and columns are multiples of m:
 
     execute the tile's loads into this thread's buffer            (the loads of fprop)
     input part: every row of boxes, transformed    -> U[xi][box][channel]
     for each panel of the chunk:
-        pack the panel and transform it            -> V[xi][channel][filter] (unless it came so)
+        pack the panel and transform it            -> V[xi][channel][filter] (unless w is packed)
         for each xi: microkernel, boxes x filters over channels  -> M[xi][box][filter]
         output part: every row of boxes, transformed -> y, or the staging tile
         staging tile -> residual, activation, layout -> y
@@ -50,15 +51,17 @@ class Matrices(NamedTuple):
 
 @kernel()
 def panel_offset(call, g, panel, size):
-    """Byte at which V of a panel begins; a line sets its products apart, or they would meet in the
-    same few sets of a cache.
+    """Byte offset of V of a panel. A cache line separates its matrices, which would otherwise fall
+    into the same few sets of a cache.
     """
     return panel * size * (g.tile_k * g.C * call.itemsize + LINE)
 
 
 @kernel()
 def pack_filters(blob, target, group, panel, scratch):
-    """V of one panel: a few channels packed as for fprop, then transformed while L1 holds them."""
+    """Write V of one panel: a few channels at a time are packed as for the GEMM, then transformed
+    while they are in L1.
+    """
     call, g = fields(blob).call, fields(blob).geometry
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     vectors = schedule.ceil_div(filters, call.lanes)
@@ -74,11 +77,11 @@ def pack_filters(blob, target, group, panel, scratch):
 
 @kernel()
 def transform_boxes(call, g, extent, buffer, u):
-    """U of a load tile: every box of its images, rows and columns."""
+    """Write U of a load tile: the transforms of all boxes of its images, rows and columns."""
     m = call.winograd
     pixel = g.C * call.itemsize
     row = schedule.row_pitch(g) * pixel
-    rows = schedule.image_rows(g)  # it divides: not again for each box
+    rows = schedule.image_rows(g)  # computed once, since it divides
     row_phase = (schedule.tap_row(g, 1) - schedule.tap_row(g, 0)) * row
     column_phase = (schedule.tap_column(g, 1) - schedule.tap_column(g, 0)) * pixel
     boxes, count = extent[2] // m, schedule.ceil_div(g.C, call.lanes)
@@ -104,7 +107,9 @@ def transform_boxes(call, g, extent, buffer, u):
 
 @kernel()
 def untransform_boxes(call, extent, products, out, bias, vectors, limits):
-    """Every box of a load tile, to `out`: its address, byte strides of images, rows, columns."""
+    """Transform every box of a load tile to `out`: (address, byte strides of images, rows and
+    columns).
+    """
     m = call.winograd
     images, rows, columns = extent
     address, out_n, out_p, out_q = out
@@ -131,7 +136,9 @@ def untransform_boxes(call, extent, products, out, bias, vectors, limits):
 
 @kernel()
 def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
-    """M: for every xi, boxes x filters, summed over channels; a run table of one run serves all."""
+    """Write M: for every xi, boxes x filters summed over channels. All products share a run table
+    with one run.
+    """
     for xi in range(schedule.box_products(g, call.winograd)):
         begin = 0
         for count, tiles in schedule.cuts(boxes, g.tile_m):
@@ -162,7 +169,7 @@ def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
 
 @kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
-    """One load tile and the panels first_panel .. end_panel - 1."""
+    """One work item: a load tile, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     m, (n, p, q) = call.winograd, origin
     size = schedule.box_products(g, m)

@@ -1,8 +1,8 @@
 """Winograd's transforms, emitted for vectors of channels or filters: B^T d B of an input box,
 G g G^T of a filter and A^T M A of a box of products.
 
-Matrices: Cook and Toom, from interpolation points (Winograd 1980; Lavin and Gray 2015). At stride 2
-the taps fall into two phases: F(2, 2) for the outer two, plain products for the middle one.
+The matrices are Cook's and Toom's, from interpolation points (Winograd 1980; Lavin and Gray 2015).
+At stride 2 the taps have two phases: F(2, 2) for the outer two, plain products for the middle one.
 """
 
 import functools
@@ -50,8 +50,9 @@ OUTPUT_ARGUMENTS = (
     "boxes",
     "count",  # vectors of filters
 )
-TAPS = 3
-# Points whose matrices have small entries of like size: least error among those tried.
+TAPS = 3  # taps of a filter along an axis
+# Interpolation points by m: their matrices have entries of similar size, and the smallest rounding
+# error of all sets of points that were tried.
 POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
 # (A^T, G, B^T) of two outputs at stride 2.
 TWO_AT_STRIDE_2 = (
@@ -62,7 +63,7 @@ TWO_AT_STRIDE_2 = (
 
 
 def matrices(m, stride):
-    """(A^T, G, B^T) of m outputs in one dimension, float64; the last of POINTS is infinity."""
+    """(A^T, G, B^T) of m outputs in one dimension, float64; infinity is one more point."""
     if (m, stride) == (2, 2):
         return tuple(np.array(matrix, float) for matrix in TWO_AT_STRIDE_2)
     assert stride == 1
@@ -84,7 +85,7 @@ def matrices(m, stride):
 
 
 def _combine(e, coefficients, vectors):
-    """Sum of coefficient x vector; those of coefficient 1 come first, zeros cost nothing."""
+    """Sum of coefficient x vector: first the vectors with coefficient 1; zeros cost nothing."""
     terms = [(c, v) for c, v in zip(coefficients, vectors, strict=True) if c != 0]
     terms.sort(key=lambda term: term[0] != 1)
     coefficient, total = terms[0]
@@ -108,7 +109,7 @@ def _transform(e, matrix, square):
 
 
 def _vectors(e, base, rows, columns):
-    """Vectors at base + row + column, for all byte offsets of rows and columns."""
+    """The vectors at base + row + column, for all byte offsets in `rows` and `columns`."""
     return [[e.load(e.at(base, e.builder.add(row, column))) for column in columns] for row in rows]
 
 
@@ -118,13 +119,13 @@ def _multiples(e, step, count):
 
 
 class Axis(NamedTuple):
-    """Bytes between neighbours of one phase, and between the first ones of two phases."""
+    """Byte strides: between neighbours of one phase, and between the first ones of two phases."""
 
     step: object
     phase: object
 
     def offsets(self, e, size, stride):
-        """Where `size` neighbours lie that come in `stride` phases."""
+        """Byte offsets of `size` neighbours, which are stored as `stride` phases."""
         mul = e.builder.mul
         return [
             e.builder.add(mul(self.step, i64(i // stride)), mul(self.phase, i64(i % stride)))
@@ -133,13 +134,14 @@ class Axis(NamedTuple):
 
 
 def _emit_scatter(e, vectors, target, xi_stride):
+    """Store one vector into each matrix."""
     flat = [vector for row in vectors for vector in row]
     for xi, vector in enumerate(flat):
         e.store(vector, e.at(target, e.builder.mul(xi_stride, i64(xi))))
 
 
 def emit_input(m, stride, e, at):
-    """B^T d B of a row of boxes, for `count` vectors of channels each."""
+    """Emit B^T d B of a row of boxes, each of `count` vectors of channels."""
     inputs = matrices(m, stride)[2]
     rows = Axis(at["row"], at["row_phase"]).offsets(e, len(inputs), stride)
     columns = Axis(at["column"], at["column_phase"]).offsets(e, len(inputs), stride)
@@ -160,7 +162,7 @@ def emit_input(m, stride, e, at):
 
 
 def emit_filter(m, stride, e, at):
-    """G g G^T for `count` vectors of filters, whose columns stand phase by phase."""
+    """Emit G g G^T of `count` vectors of filters, whose columns are stored phase by phase."""
     filters = matrices(m, stride)[1]
     phase = e.builder.mul(at["column"], i64(-(-TAPS // stride)))
     rows = _multiples(e, at["row"], TAPS)
@@ -176,7 +178,7 @@ def emit_filter(m, stride, e, at):
 
 
 def emit_output(m, stride, e, at):
-    """clamp(A^T M A + bias) of a row of boxes, for `count` vectors of filters each."""
+    """Emit clamp(A^T M A + bias) of a row of boxes, each of `count` vectors of filters."""
     outputs = matrices(m, stride)[0]
     size = outputs.shape[1]
     columns = _multiples(e, at["xi_stride"], size)
@@ -206,13 +208,13 @@ def emit_output(m, stride, e, at):
 
 
 def _pointers(e, at, *names):
-    """The addresses of these names as byte pointers."""
+    """The arguments `names`, which are addresses, as byte pointers."""
     return [e.builder.inttoptr(at[name], BYTES) for name in names]
 
 
 @functools.cache
 def compile_transforms(m, stride, lanes, itemsize, fma):
-    """(input, filter, output) parts of F(m x m, 3x3), by their slots in the kernel table."""
+    """The input, filter and output parts of F(m x m, 3x3), by their slots in the kernel table."""
 
     def part(name, arguments, floats, emit):
         def emit_part(builder, at):
