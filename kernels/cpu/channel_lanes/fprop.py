@@ -24,15 +24,9 @@ from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import fields
-from implicit_conv.kernels.cpu.runtime.table import (
-    CHANNEL_LANES,
-    LIMITS,
-    LOAD_TILE,
-    STORE_TILE,
-    compile_emitted,
-    run_part,
-)
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES, LOAD_TILE, STORE_TILE, run_part
+from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import exchange
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
 
@@ -88,7 +82,7 @@ def emit(pixels, filters, dtype, e, at):
             ]
             for row in rows:
                 e.prefetch(e.at(row, AHEAD_BYTES), 3)
-            rows = [storage.load(e, dtype, row, mask) for row in rows]
+            rows = [convert.load(e, dtype, row, mask) for row in rows]
             total = [
                 e.multiply_add(rows[i // filters], rows[pixels + i % filters], value)
                 for i, value in enumerate(carried[len(bases) :])

@@ -26,18 +26,17 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
-    BOUND,
     DEPTHWISE,
     DEPTHWISE_ROW,
     LOAD_TILE,
     PACK_BLOCK,
     STORE_TILE,
     TRANSPOSE_IN,
-    compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.work import bounds
 
@@ -83,7 +82,7 @@ def compile_pack_channels(lanes, form):
         f"pack_channels_{lanes}x{form.x}_{form.buffer}",
         element_bytes=storage.SIZES[form.x],
         transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
-        move_element=storage.make_move_element(form.x, form.buffer),
+        move_element=convert.make_move_element(form.x, form.buffer),
     )
 
 

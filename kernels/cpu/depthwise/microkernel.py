@@ -20,8 +20,8 @@ from llvmlite import ir
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
-from implicit_conv.kernels.cpu.runtime.table import LIMITS, compile_emitted
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.tile import convert, storage
 
 TAP_BYTES = 16  # of an entry of the tap table: two 64-bit offsets
 
@@ -151,7 +151,7 @@ def emit_store(kernel, total, out, offset):
         target = e.at(out, kernel.stored(offset, dtype))
         for p, value in enumerate(total):
             address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
-            storage.store(e, dtype, e.clamp(value, *limits), address)
+            convert.store(e, dtype, e.clamp(value, *limits), address)
 
     if variant.y_type == variant.sum_type:
         store(variant.sum_type)
@@ -170,7 +170,7 @@ def _neighbours(kernel, source, count, c):
         if p and p % PIXELS_PER_BASE == 0:
             source = e.opaque(e.at(source, kernel.base_step))
         place = e.builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))
-        value = storage.load(e, variant.read_as, e.at(source, place))
+        value = convert.load(e, variant.read_as, e.at(source, place))
         yield value if variant.group == (1, 1) else e.repeat_lanes(value, *variant.group, c)
 
 

@@ -29,7 +29,7 @@ from implicit_conv.kernels.cpu.gemm.microkernel import (
     for_each_tile,
     pixel_address,
 )
-from implicit_conv.kernels.cpu.runtime.table import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 
 ROWS = 16  # rows of a tile, at most: pixels of A and of the sums, pairs of B
 ROW_BYTES = 64  # bytes of a row of a tile: pairs of A, filters of B and of the sums

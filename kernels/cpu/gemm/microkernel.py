@@ -21,8 +21,8 @@ from llvmlite import ir
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
-from implicit_conv.kernels.cpu.runtime.table import LIMITS, compile_emitted
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.tile import convert, storage
 
 UNROLL = 4  # elements of a run in one iteration of the inner loop
 PREFETCH_BYTES = 2048  # bytes by which prefetches of the panel run ahead of the FMAs
@@ -57,7 +57,7 @@ class RegisterTile:
     itemsize: int
     fma: bool
     pairs: bool = False  # elements are pairs of bfloat16, multiplied by dot products
-    y: str = ""  # the 16-bit format that the final sums may be rounded to
+    y: storage.Stored = ""  # the 16-bit format that the final sums may be rounded to
     far: bool = False  # activations are read from the caller's array, not from a buffer
     fresh: bool = False  # sums begin at zero, not with the initial sums at `c_in`
 
@@ -197,7 +197,7 @@ def emit_stores(tile, e, at, pixels, sums):
                 e.store(e.round_pairs(first, next(values)), place, size)
             return
         for value, place in zip(values, places, strict=True):
-            storage.store(e, tile.y, value, place)
+            convert.store(e, tile.y, value, place)
 
     def store(how):
         with builder.if_else(e.bounded(low, high)) as (limited, plain):

@@ -13,7 +13,7 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import I32, Emitter
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 
 NUMBER, PAIR = 2, 4  # bytes of a bfloat16, and of a pair
@@ -59,7 +59,7 @@ def _make_zip(lanes):
     def zip_numbers(typingctx, to, low, high):
         def codegen(context, builder, signature, args):
             e = Emitter(builder, lanes, PAIR, False)
-            e.store(storage.load_pairs(e, args[1:]), args[0])
+            e.store(convert.load_pairs(e, args[1:]), args[0])
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 3), codegen

@@ -14,16 +14,15 @@ from implicit_conv.kernels.cpu.gemm import pairs
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.record import FILTER, recorder
 from implicit_conv.kernels.cpu.runtime.table import (
-    BOUND,
     PACK_BLOCK,
     TRANSPOSE_IN,
     TRANSPOSE_TAPS,
-    compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 
 
@@ -37,8 +36,8 @@ def make_pack_taps(lanes, form):
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of w, and of panels
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)
     scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
-    move = storage.make_move(form.x, form.buffer, lanes)
-    move_element = storage.make_move_element(form.x, form.buffer)
+    move = convert.make_move(form.x, form.buffer, lanes)
+    move_element = convert.make_move_element(form.x, form.buffer)
 
     @kernel()
     def transpose_taps(call, target, source, filters, channels, taps, pitch, places):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
-from implicit_conv.kernels.cpu.runtime.table import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import transpose
 
 ARGUMENTS = (

@@ -27,18 +27,15 @@ from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
-    BOUND,
-    LIMITS,
     PACK_BLOCK,
     PLANES,
     STORE_TILE,
     WRITE_LOADS,
-    compile_emitted,
-    compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
 from implicit_conv.kernels.cpu.tile.work import bounds
 
@@ -184,8 +181,8 @@ def compile_pack_planes(lanes, form):
         pack_planes,
         f"pack_planes_{lanes}x{form.x}_{form.buffer}",
         element_bytes=storage.SIZES[form.x],
-        move=storage.make_move(form.x, form.buffer, lanes),
-        move_element=storage.make_move_element(form.x, form.buffer),
+        move=convert.make_move(form.x, form.buffer, lanes),
+        move_element=convert.make_move_element(form.x, form.buffer),
     )
 
 

@@ -26,6 +26,7 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.layout import LINE
+from implicit_conv.kernels.cpu.runtime.parts import compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     LOAD_TILE,
     PACK_BLOCK,
@@ -33,7 +34,6 @@ from implicit_conv.kernels.cpu.runtime.table import (
     WINOGRAD_FILTER,
     WINOGRAD_INPUT,
     WINOGRAD_OUTPUT,
-    compile_part,
     microkernel_slot,
     run_part,
 )

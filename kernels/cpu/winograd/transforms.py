@@ -6,18 +6,13 @@ At stride 2 the taps have two phases: F(2, 2) for the outer two, plain products 
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64, vectors_name
-from implicit_conv.kernels.cpu.runtime.table import (
-    LIMITS,
-    WINOGRAD_FILTER,
-    WINOGRAD_INPUT,
-    WINOGRAD_OUTPUT,
-    compile_emitted,
-)
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import WINOGRAD_FILTER, WINOGRAD_INPUT, WINOGRAD_OUTPUT
 
 # Addresses are those of the first element; strides are in bytes, "xi" is the matrix of one product.
 INPUT_ARGUMENTS = (
@@ -213,7 +208,7 @@ def _pointers(e, at, *names):
 
 
 @functools.cache
-def compile_transforms(m, stride, lanes, itemsize, fma):
+def compile_transforms(m, stride, lanes, itemsize, fma) -> dict[int, Any]:
     """The input, filter and output parts of F(m x m, 3x3), by their slots in the kernel table."""
 
     def part(name, arguments, floats, emit):

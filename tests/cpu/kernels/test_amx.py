@@ -22,7 +22,7 @@ from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm import amx
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile
 from implicit_conv.kernels.cpu.runtime import cache
-from implicit_conv.kernels.cpu.runtime.table import LIMITS
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16
@@ -71,7 +71,7 @@ class TileUnit:
         left = left.view(np.float32)
         right = right.view(np.float32).reshape(16, 16, 2).transpose(0, 2, 1).reshape(32, 16)
         total = self.tiles[sums].view(np.float32)
-        for k in range(32):  # one order for every row, which matmul has not
+        for k in range(32):  # the same order for every row, unlike matmul
             total += left[:, k : k + 1] * right[k]
         self.products += 1
 
@@ -81,13 +81,13 @@ class TileUnit:
 
 @contextmanager
 def emulated():
-    """The engine with a TileUnit in place of the instructions; nothing of it is kept."""
+    """The engine with a TileUnit in place of the instructions; nothing of it is cached."""
     unit, callbacks, errors = TileUnit(), {}, []
 
     def guarded(name, *values):
         try:
             getattr(unit, name)(*values)
-        except Exception as error:  # which no caller would see
+        except Exception as error:  # a callback's caller would not see it
             errors.append(error)
 
     class Emulated(amx.Tiles):
@@ -251,7 +251,7 @@ def test_tiles_are_used_only_where_the_system_grants_them(monkeypatch, granted, 
     [(64, (3, 3), True), (48, (3, 3), False), (33, (3, 3), False), (2 * 1168, (5, 5), False)],
 )
 def test_tiles_take_whole_blocks_of_32_channels(channels, kernel, tiled):
-    """Others are multiplied by dot products: blocks of 195 pairs, say, of 1168 with 5x5 taps."""
+    """Other blocks use dot products: blocks of 195 pairs, for example, of 1168 with 5x5 taps."""
     case = Case(C=channels, K=8, size=(9, 9), kernel=kernel, dtype="bfloat16")
     plan = plan_of(case, TILED, precision="strict")
     method = plan.engine.best.method

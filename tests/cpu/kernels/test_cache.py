@@ -1,4 +1,4 @@
-"""Compiled code that several processes left in one folder works together in another."""
+"""Compiled code that several processes cached in one folder works together in another process."""
 
 import os
 import platform
@@ -17,7 +17,7 @@ COMPUTE = """
 import sys
 import numpy as np
 from implicit_conv import conv2d
-from implicit_conv.kernels.cpu.runtime import launch  # compiled first: numbers stay alike
+from implicit_conv.kernels.cpu.runtime import launch  # compiled first, so numbers are the same
 from implicit_conv.testing import Case
 for dtype in sys.argv[1:]:
     case = Case(C=20, K=9, size=(5, 9), padding=((1, 1), (1, 1)), dtype=dtype)
@@ -26,14 +26,14 @@ for dtype in sys.argv[1:]:
 """
 COUNT = """
 import sys
-from implicit_conv.kernels.cpu.runtime import table
-parts, entry = [], table.entry
+from implicit_conv.kernels.cpu.runtime import parts as module
+parts, entry = [], module.entry
 def counted(signature):
     def compile_counted(function):
         parts.append(entry(signature)(function))
         return parts[-1]
     return compile_counted
-table.entry = counted
+module.entry = counted
 """
 BOTH = ("float32", "float64")
 NARROW = "+avx2,+fma" if cpu_features().get("avx512f") else "+sse2"
@@ -58,7 +58,7 @@ def compute(cache, features, dtypes, program=COMPUTE):
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86 features")
 def test_processes_of_other_dtypes_and_vectors_share_a_cache(tmp_path):
-    """Variants of one function, numbered alike by two processes, must not stand in for another."""
+    """Variants of a function that two processes number alike must not replace each other."""
     for features in ("", NARROW):
         for dtypes in ((), *zip(BOTH), BOTH):
             compute(tmp_path, features, dtypes)

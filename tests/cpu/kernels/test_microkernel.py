@@ -1,4 +1,4 @@
-"""The emitted code of the microkernel, for targets that need not be at hand."""
+"""The emitted code of the microkernel, for targets that this machine need not have."""
 
 import re
 
@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from implicit_conv.cpu.arch import REGISTER_PIXELS
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile, emit
-from implicit_conv.kernels.cpu.runtime.table import LIMITS
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS
 
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
