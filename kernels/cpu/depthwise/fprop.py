@@ -40,7 +40,7 @@ from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.work import bounds
 
-element_bytes = transpose_block = move_element = BOUND  # by compile_pack_channels
+element_bytes = transpose_block = move_element = BOUND  # bound by compile_pack_channels
 
 
 def pack_channels(blob, block, panels):
@@ -256,20 +256,20 @@ def run_item(blob, origin, block, panels, scratch):
     if by_row:
         slot, taps = DEPTHWISE_ROW, Taps(table + 16 * g.R * g.S, g.R, a_step, pixel)
     first, end = inner_columns(g, q, q + columns)
-    known = (0, g.R)
-    write_taps(call, g, pixel, step, known[0], known[1], table)
+    filter_rows = (0, g.R)
+    write_taps(call, g, pixel, step, filter_rows[0], filter_rows[1], table)
     for image in range(images):
         for row in range(rows):
             to = out[0] + image * out[1] + row * out[2]
             if call.in_place:
                 needed = schedule.valid_rows(g, p + row, 1)
-                if needed != known:
-                    known = needed
-                    write_taps(call, g, pixel, step, known[0], known[1], table)
+                if needed != filter_rows:
+                    filter_rows = needed
+                    write_taps(call, g, pixel, step, filter_rows[0], filter_rows[1], table)
                 a = call.x + (n + image) * call.x_n + c * call.x_c - g.pad_w * call.x_w
                 a += ((p + row) * g.stride_h - g.pad_h) * call.x_h
                 to -= q * span.out_pixel
-                r = known[1] - known[0]
+                r = filter_rows[1] - filter_rows[0]
                 sum_row_in_place(call, g, span, r, a, to, (q, first, end, q + columns))
             else:
                 a = scratch + (image * schedule.image_rows(g) + row) * pitch

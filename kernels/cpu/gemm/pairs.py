@@ -16,8 +16,8 @@ from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS
 from implicit_conv.kernels.cpu.tile import convert
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 
-NUMBER, PAIR = 2, 4  # bytes of a bfloat16, and of a pair
-copy_number = memory.copy_bytes(NUMBER)
+BFLOAT, PAIR = 2, 4  # bytes of a bfloat16, and of a pair
+copy_bfloat = memory.copy_bytes(BFLOAT)
 
 
 @functools.cache
@@ -54,9 +54,9 @@ def _make_join(lanes):
 
 @functools.cache
 def _make_zip(lanes):
-    """zip_numbers(to, low, high): store a vector of pairs of the elements at `low` and `high`."""
+    """zip_rows(to, low, high): store a vector of pairs of the elements at `low` and `high`."""
 
-    def zip_numbers(typingctx, to, low, high):
+    def zip_rows(typingctx, to, low, high):
         def codegen(context, builder, signature, args):
             e = Emitter(builder, lanes, PAIR, False)
             e.store(convert.load_pairs(e, args[1:]), args[0])
@@ -64,7 +64,7 @@ def _make_zip(lanes):
 
         return types.void(*[types.int64] * 3), codegen
 
-    return memory.named(zip_numbers, lanes)
+    return memory.named(zip_rows, lanes)
 
 
 @kernel()
@@ -74,11 +74,11 @@ def gather_pair(call, target, source, filters, channels):
     """
     for k in range(filters):
         at, to = source + k * call.w_k, target + k * PAIR
-        copy_number(to, at)
+        copy_bfloat(to, at)
         if channels > 1:
-            copy_number(to + NUMBER, at + call.w_c)
+            copy_bfloat(to + BFLOAT, at + call.w_c)
         else:
-            memory.zero(to + NUMBER, NUMBER)
+            memory.zero(to + BFLOAT, BFLOAT)
 
 
 @functools.cache
@@ -86,7 +86,7 @@ def make_pack_taps(lanes):
     """Make pack_taps() for pairs, which has the arguments of pack_taps() in `panels`."""
     vector = lanes * PAIR
     transpose_words = make_transpose_block(TRANSPOSE_WORDS, lanes)
-    join, zip_numbers = _make_join(lanes), _make_zip(lanes)
+    join, zip_rows = _make_join(lanes), _make_zip(lanes)
 
     @kernel()
     def transpose_pairs(call, target, source, filters, channels, pitch):
@@ -113,7 +113,7 @@ def make_pack_taps(lanes):
             for c in range(0, channels, chunk):
                 count = min(chunk, channels - c)
                 words = count * taps // 2
-                at = source + k * call.w_k + c * taps * NUMBER
+                at = source + k * call.w_k + c * taps * BFLOAT
                 for word in range(0, words, lanes):
                     columns = min(lanes, words - word)
                     first, to = at + word * PAIR, block + word * vector
@@ -136,26 +136,26 @@ def make_pack_taps(lanes):
         for c in range(0, channels, 2):
             at, to = source + c * call.w_c, target + c // 2 * pitch
             for k in range(0, whole, lanes):
-                high = at + call.w_c + k * NUMBER if c + 1 < channels else call.zeros
-                zip_numbers(to + k * PAIR, at + k * NUMBER, high)
+                high = at + call.w_c + k * BFLOAT if c + 1 < channels else call.zeros
+                zip_rows(to + k * PAIR, at + k * BFLOAT, high)
             rest = filters - whole
-            gather_pair(call, to + whole * PAIR, at + whole * NUMBER, rest, min(2, channels - c))
+            gather_pair(call, to + whole * PAIR, at + whole * BFLOAT, rest, min(2, channels - c))
 
     @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
         """All taps of `filters` filters and `channels` channels, by the fastest way for `w`."""
         taps = g.R * g.S
-        rows_follow = g.R == 1 or call.w_r == g.S * NUMBER
-        taps_follow = rows_follow and (g.S == 1 or call.w_s == NUMBER)
-        if taps > 1 and taps_follow and call.w_c == taps * NUMBER:
+        rows_follow = g.R == 1 or call.w_r == g.S * BFLOAT
+        taps_follow = rows_follow and (g.S == 1 or call.w_s == BFLOAT)
+        if taps > 1 and taps_follow and call.w_c == taps * BFLOAT:
             transpose_taps(call, target, source, filters, channels, taps, pitch, places)
             return
         for tap in range(taps):
             at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
             to = target + memory.read(places + 8 * tap)
-            if call.w_c == NUMBER:
+            if call.w_c == BFLOAT:
                 transpose_pairs(call, to, at, filters, channels, pitch)
-            elif call.w_k == NUMBER:
+            elif call.w_k == BFLOAT:
                 zip_filters(call, to, at, filters, channels, pitch)
             else:
                 for c in range(0, channels, 2):

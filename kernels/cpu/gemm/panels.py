@@ -47,11 +47,11 @@ def make_pack_taps(lanes, form):
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
             for c in range(0, channels, lanes):
-                numbers = min(lanes, channels - c) * taps
+                elements = min(lanes, channels - c) * taps
                 to = target + c * pitch + k * itemsize
                 at = source + k * call.w_k + c * taps * size
-                for e in range(0, numbers, lanes):
-                    columns, first = min(lanes, numbers - e), at + e * size
+                for e in range(0, elements, lanes):
+                    columns, first = min(lanes, elements - e), at + e * size
                     offsets = places + 8 * e
                     scatter_block(call.kernels, 1, first, call.w_k, to, offsets, rows, columns)
 
@@ -101,7 +101,7 @@ def make_pack_taps(lanes, form):
     return pack_taps
 
 
-record = together = pack_taps = BOUND  # by compile_pack_block
+record = element_channels = pack_taps = BOUND  # bound by compile_pack_block
 
 
 def pack_block(blob, target, group, panel, c, channels, scratch):
@@ -116,8 +116,8 @@ def pack_block(blob, target, group, panel, c, channels, scratch):
     k = group * g.K + panel * g.tile_k
     if filters < width:
         memory.zero(target, channels * g.R * g.S * pitch)
-    count = min(channels * together, call.channels // g.groups - c * together)
-    source = call.w + k * call.w_k + c * together * call.w_c
+    count = min(channels * element_channels, call.channels // g.groups - c * element_channels)
+    source = call.w + k * call.w_k + c * element_channels * call.w_c
     places = scratch  # byte offset in the panel of each tap of the filter
     for r in range(g.R):
         for i in range(g.S):
@@ -143,7 +143,7 @@ def compile_pack_block(lanes, form, recording=False):
         pack_block,
         name,
         record=recorder(recording),
-        together=form.channels,
+        element_channels=form.channels,
         pack_taps=pairs.make_pack_taps(lanes) if paired else make_pack_taps(lanes, form),
     )
 

@@ -69,7 +69,7 @@ def sum_vectors(call, g, panel, pixels):
 
 
 @kernel()
-def copy_number(call, to, at):
+def copy_element(call, to, at):
     """Copy one element of x, or one sum."""
     if call.itemsize == 4:
         copy_float(to, at)
@@ -85,7 +85,7 @@ def gather_tail(call, g, a, first, pixels, rows):
     for c in range(g.C if pixels > 0 else 0):
         plane = a + memory.read(call.views + 8 * c) + first * call.itemsize
         for i in range(pixels):
-            copy_number(call, rows + (i * g.C + c) * call.itemsize, plane + i * call.itemsize)
+            copy_element(call, rows + (i * g.C + c) * call.itemsize, plane + i * call.itemsize)
 
 
 @kernel()
@@ -125,7 +125,7 @@ def move_tail(call, panel, first, pixels, sums):
         target = panel.out + k * panel.out_filter + first * call.itemsize
         for i in range(pixels):
             at = sums + (i * panel.filters + k) * call.itemsize
-            copy_number(call, target + i * call.itemsize, at)
+            copy_element(call, target + i * call.itemsize, at)
 
 
 @kernel()

@@ -153,7 +153,7 @@ def compile_microkernel(height, taps, lanes, itemsize, fma):
     return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
 
 
-element_bytes = move = move_element = BOUND  # by compile_pack_planes
+element_bytes = move = move_element = BOUND  # bound by compile_pack_planes
 
 
 def pack_planes(blob, first, end, panels):

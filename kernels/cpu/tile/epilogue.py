@@ -190,7 +190,7 @@ def make_add_residual(form):
     return add_residual
 
 
-write = add_residual = BOUND  # by compile_store_tile
+write = add_residual = BOUND  # bound by compile_store_tile
 
 
 def store_tile(blob, staging, width, n0, p0, q0, k, filters):

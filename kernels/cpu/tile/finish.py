@@ -114,7 +114,7 @@ def tanh(x):
     return math.tanh(x)
 
 
-FLOAT64_NUMBERS = {SIGMOID: sigmoid, SILU: silu, TANH: tanh, GELU: gelu}
+FLOAT64_FUNCTIONS = {SIGMOID: sigmoid, SILU: silu, TANH: tanh, GELU: gelu}
 
 
 def emit(variant, builder, at):
@@ -157,10 +157,10 @@ def emit(variant, builder, at):
 
 DOUBLE = storage.SIZES["float64"]  # bytes of a float64
 read_double, write_double = convert.make_read("float64"), convert.make_write("float64")
-added = activate = BOUND  # by compile_finish
+added = activate = BOUND  # bound by compile_finish
 
 
-def finish_numbers(
+def finish_elements(
     sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high
 ):
     """Template of the parts that finish one element at a time."""
@@ -175,9 +175,9 @@ def finish_numbers(
 @functools.cache
 def compile_finish(variant):
     """The compiled part of one variant."""
-    if variant.form.sums == "float64" and variant.kind in FLOAT64_NUMBERS:
-        activate = FLOAT64_NUMBERS[variant.kind]
+    if variant.form.sums == "float64" and variant.kind in FLOAT64_FUNCTIONS:
+        activate = FLOAT64_FUNCTIONS[variant.kind]
         return compile_part(
-            SIGNATURE, finish_numbers, variant.name, added=variant.added, activate=activate
+            SIGNATURE, finish_elements, variant.name, added=variant.added, activate=activate
         )
     return compile_emitted(variant.name, ARGUMENTS, LIMITS, functools.partial(emit, variant))

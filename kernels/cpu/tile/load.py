@@ -25,8 +25,8 @@ WIDE_BYTES = 16  # bytes of a copy in one instruction; smaller pixels are copied
 @functools.cache
 def make_load_row(lanes, form):
     """Make load_row(), for elements with the formats `form` and vectors of `lanes`."""
-    together = form.channels  # channels of an element of the buffer
-    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, together)
+    element_channels = form.channels  # channels of an element of the buffer
+    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, element_channels)
     move = convert.make_move(form.x, form.buffer, lanes)
     move_element = convert.make_move_element(form.x, form.buffer)
     as_stored, copy_wide = form.x == form.buffer, memory.copy_bytes(WIDE_BYTES)
@@ -60,7 +60,7 @@ def make_load_row(lanes, form):
     def transpose_pixels(kernels, target, source, pitch, step, channel, pixels, channels):
         """Contiguous pixels (NCHW), transposed; `step` counts pixels and is 1 or 2."""
         span = (pixels - 1) * step + 1  # source pixels that may be read
-        block = lanes * together
+        block = lanes * element_channels
         for c in range(0, channels, block):
             for w in range(0, span, lanes):
                 from_, to = c * channel + w * size, w // step * pitch + c * itemsize
@@ -89,14 +89,14 @@ def make_load_row(lanes, form):
             )
         else:
             gather_pixels(target, source, pitch, step, call.x_c, pixels, channels)
-        if channels % together:  # the second half of the last pair
+        if channels % element_channels:  # the second half of the last pair
             for i in range(pixels):
                 memory.zero(target + i * pitch + channels * itemsize, itemsize)
 
     return load_row
 
 
-record = together = load_row = BOUND  # by compile_load_tile
+record = element_channels = load_row = BOUND  # bound by compile_load_tile
 
 
 def load_tile(blob, buffer, n0, p0, q0, c, channels):
@@ -110,7 +110,7 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
         return
     images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
     pixel = channels * call.itemsize
-    count = min(channels * together, call.channels - c * together)
+    count = min(channels * element_channels, call.channels - c * element_channels)
     pitch = schedule.row_pitch(g) * pixel
     w = q0 * g.stride_w - g.pad_w
     for image in range(images):
@@ -151,6 +151,6 @@ def compile_load_tile(lanes, form, recording=False):
         load_tile,
         name,
         record=recorder(recording),
-        together=form.channels,
+        element_channels=form.channels,
         load_row=make_load_row(lanes, form),
     )

@@ -32,7 +32,7 @@ def bounds(call):
     return -np.inf, np.inf
 
 
-run_item = BOUND  # by compile_operator
+run_item = BOUND  # bound by compile_operator
 
 
 def every_item(blob, thread):
