@@ -1,5 +1,8 @@
-"""Activations by number: what the host's parser and every epilogue agree on."""
+"""Activations by number, which the host's parser and every epilogue share.
 
-# (kind, low, high): a clamp covers none, relu and relu6; low doubles as the slope of a leaky relu.
-ACTIVATIONS = 7
+An activation is (kind, low, high). CLAMP is used for none, relu and relu6; `low` is also the slope
+of a leaky relu.
+"""
+
+ACTIVATIONS = 7  # kinds of activation
 CLAMP, LEAKY_RELU, SILU, GELU, SIGMOID, TANH, HARDSWISH = range(ACTIVATIONS)

@@ -1,9 +1,9 @@
-"""The load schedule's arithmetic, once: plain integers in, plain integers out.
+"""The arithmetic of the load schedule, written once: plain integers in, plain integers out.
 
-Python runs these functions to print a plan, njit compiles them into the CPU engine, CUDA into the
-kernels. Formulas: addressing.md section 5. An axis is described by (taps, phases, dilation,
-stride), where W walks by ``step_w``; ``b`` is a phase buffer, ``t`` a linear tile index, ``g`` a
-Geometry. Functions stand in order of use.
+Python runs these functions to print a plan, njit compiles them into the CPU engine, and CUDA into
+the GPU kernels. The formulas are those of addressing.md, section 5. An axis is described by (taps,
+phases, dilation, stride), where W walks by ``step_w``; ``b`` is a phase buffer, ``t`` a linear tile
+index, ``g`` a Geometry. Functions are defined in order of use.
 """
 
 from implicit_conv.kernels.geometry import UNLIMITED, Geometry
@@ -15,7 +15,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def base_shift(b: int, dilation: int, stride: int, offset_max: int) -> int:
-    """Smallest shift that buffer b serves, or 0 where its offset would not fit the instruction."""
+    """Smallest shift that buffer b serves, or 0 if its offset does not fit into the instruction."""
     return b * dilation // stride if b * dilation <= offset_max else 0
 
 
@@ -25,7 +25,7 @@ def buffer_offset(b: int, dilation: int, stride: int, offset_max: int) -> int:
 
 
 def tap_shift(tap: int, phases: int, dilation: int, stride: int, offset_max: int) -> int:
-    """Rows by which the view of `tap` is shifted in its buffer, ``tap % phases``."""
+    """Rows by which the view of `tap` is shifted in its buffer, which is ``tap % phases``."""
     return tap * dilation // stride - base_shift(tap % phases, dilation, stride, offset_max)
 
 
@@ -36,7 +36,7 @@ def buffer_halo(b: int, taps: int, phases: int, dilation: int, stride: int, offs
 
 
 def halo_before(b: int, taps: int, phases: int, dilation: int, stride: int, offset_max: int) -> int:
-    """Sum of the halos of buffers 0 .. b-1: where buffer b begins, less b whole tiles."""
+    """Sum of the halos of buffers 0 .. b-1: the start of buffer b, less b whole tiles."""
     total = 0
     for earlier in range(b):
         total += buffer_halo(earlier, taps, phases, dilation, stride, offset_max)
@@ -44,7 +44,7 @@ def halo_before(b: int, taps: int, phases: int, dilation: int, stride: int, offs
 
 
 def tile_count(g: Geometry) -> int:
-    """Load tiles of one group: image blocks x row blocks x column blocks."""
+    """Number of load tiles of a group: image blocks x row blocks x column blocks."""
     return ceil_div(g.N, g.tile_n) * ceil_div(g.P, g.tile_p) * ceil_div(g.Q, g.tile_q)
 
 
@@ -64,22 +64,24 @@ def tile_extent(g: Geometry, n: int, p: int, q: int) -> tuple[int, int, int]:
 
 
 def block_count(g: Geometry) -> int:
-    """k-blocks of a tile: channel blocks; without channels, one whose sums are empty."""
+    """Number of k-blocks of a tile, which are channel blocks; without channels it is one block with
+    empty sums.
+    """
     return max(1, ceil_div(g.C, g.tile_c))
 
 
 def panel_count(g: Geometry) -> int:
-    """Filter panels of one group."""
+    """Number of filter panels of a group."""
     return ceil_div(g.K, g.tile_k)
 
 
 def column_step(g: Geometry) -> int:
-    """Buffered pixels between output columns: 1, but where rows lie as in the image."""
+    """Buffered pixels between output columns: 1, or stride_w if rows are buffered without gaps."""
     return g.stride_w // g.step_w
 
 
 def column_pixels(g: Geometry, columns: int) -> int:
-    """Pixels of a phase buffer that serve `columns` output columns, halo aside."""
+    """Pixels of a phase buffer that serve `columns` output columns, without the halo."""
     return (columns - 1) * column_step(g) + 1
 
 
@@ -114,13 +116,13 @@ def first_row(g: Geometry, p: int, a: int) -> int:
 
 
 def row_halo(g: Geometry, a: int) -> int:
-    """Rows that row phase a holds beyond the tile's own."""
+    """Rows of row phase a in addition to the tile's rows."""
     return buffer_halo(a, g.R, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
 
 
 def row_needed(g: Geometry, i: int, rows: int, a: int) -> bool:
     """Whether row i of row phase a is read by any of the `rows` output rows of a tile."""
-    if i < rows:  # by the phase's first tap, whose view is not shifted
+    if i < rows:  # the phase's first tap reads it, whose view is not shifted
         return True
     for r in range(a + g.phases_h, g.R, g.phases_h):
         if 0 <= i - tap_shift(r, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED) < rows:
@@ -151,7 +153,7 @@ def tap_column(g: Geometry, s: int) -> int:
 
 
 def column_tap(g: Geometry, i: int) -> int:
-    """The i-th filter column in the order in which they are summed: buffer by buffer."""
+    """The i-th filter column in the order of summation, which is buffer by buffer."""
     for b in range(g.phases_w):
         taps = ceil_div(g.S - b, g.phases_w)
         if i < taps:
@@ -161,7 +163,7 @@ def column_tap(g: Geometry, i: int) -> int:
 
 
 def valid_rows(g: Geometry, p: int, count: int) -> tuple[int, int]:
-    """(first, end) of the filter rows that meet the image from output rows p, p + 1, ..."""
+    """(first, end) of the filter rows that meet the image from `count` output rows p, p + 1, ..."""
     last = (p + count - 1) * g.stride_h - g.pad_h
     first = min(g.R, max(0, ceil_div(-last, g.dilation_h)))
     end = min(g.R, ceil_div(g.H - p * g.stride_h + g.pad_h, g.dilation_h))
@@ -176,31 +178,31 @@ def valid_columns(g: Geometry, q: int) -> tuple[int, int]:
 
 
 def skips_columns(g: Geometry) -> bool:
-    """Whether output columns are told apart by the filter columns that meet the image: where these
-    lie so far apart that register tiles stay wide.
+    """Whether each output column computes only the filter columns that meet the image: if the
+    dilation is so large that register tiles stay wide.
     """
     return g.S <= 7 and g.Q > 1 and g.dilation_w >= 5 * g.stride_w
 
 
 def column_segment(g: Geometry, q: int, end: int) -> tuple[int, int, int]:
-    """(stop, first, last): output columns q .. stop - 1 of those before `end` need the filter
-    columns first .. last - 1, and no others.
+    """(stop, first, last): the output columns q .. stop - 1, stop <= `end`, need exactly the filter
+    columns first .. last - 1.
     """
     if not skips_columns(g):
         return end, 0, g.S
     first, last = valid_columns(g, q)
     stop = end
-    if first > 0:  # until the tap before is inside
+    if first > 0:  # up to the column whose previous tap is inside the image
         inside = g.pad_w - (first - 1) * g.dilation_w
         stop = min(stop, ceil_div(inside, g.stride_w))
-    if last > first:  # until the last tap is outside
+    if last > first:  # up to the column whose last tap is outside
         outside = g.W + g.pad_w - (last - 1) * g.dilation_w
         stop = min(stop, ceil_div(outside, g.stride_w))
     return stop, first, last
 
 
 def segment_count(g: Geometry) -> int:
-    """Segments of a row's columns, at most."""
+    """Number of segments of a row's columns, at most."""
     return 2 * g.S + 1 if skips_columns(g) else 1
 
 
@@ -223,8 +225,8 @@ def by_role(g: Geometry, n: int, p: int, q: int) -> tuple[int, int, int]:
 
 
 def cuts(pixels: int, tile_m: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(height, count) of the register tiles that so many pixels of a row are cut into: as few as
-    tiles of `tile_m` pixels would be, the higher ones first; of these there may be none.
+    """(height, count) of the register tiles of `pixels` pixels of a row: as few as there would be
+    tiles of `tile_m` pixels. The higher tiles come first; their count may be 0.
     """
     parts = ceil_div(pixels, tile_m)
     height, higher = pixels // parts, pixels % parts
@@ -232,30 +234,30 @@ def cuts(pixels: int, tile_m: int) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def rows_together(height: int, tile_m: int) -> int:
-    """Rows that a register tile spans, `height` pixels of each."""
+    """Rows that a register tile spans, with `height` pixels of each."""
     return max(1, tile_m // height)
 
 
 def panel_offset(g: Geometry, panel: int, block: int, lanes: int) -> int:
-    """Element at which channel block `block` of a packed panel begins, counted in its group."""
+    """First element of channel block `block` of a packed panel, counted from the group's first."""
     k = panel * g.tile_k
     width = ceil_div(min(g.tile_k, g.K - k), lanes) * lanes
     return (k * g.C + block * g.tile_c * width) * g.R * g.S
 
 
-# The GPU's order of gemm_m and gemm_k: `wide` is 1 where a load is an im2col::w walk, whose tiles
-# keep to one output row p and count slots, else 0.
+# The GPU's order of gemm_m and gemm_k. `wide` is 1 where a load is an im2col::w walk, whose tiles
+# have a single output row p and count slots, else 0.
 
 
 def gemm_m_tiles(g: Geometry, wide: int) -> int:
-    """Tiles along gemm_m: of (n, p, q), or for each p of (n, slot)."""
+    """Number of tiles along gemm_m: tiles of (n, p, q), or of (n, slot) for each p."""
     if wide:
         return g.P * ceil_div(g.N * g.slots, g.tile_m)
     return ceil_div(g.N * g.P * g.Q, g.tile_m)
 
 
 def gemm_m_pixel(g: Geometry, wide: int, tile: int, row: int) -> tuple[int, int, int]:
-    """(n, p, q) of a tile's row; for `wide` q is the slot. Rows may be vectors."""
+    """(n, p, q) of a row of a tile; with `wide` q is the slot. `row` may be a vector."""
     if wide:
         per_row = ceil_div(g.N * g.slots, g.tile_m)
         m = tile % per_row * g.tile_m + row
@@ -265,15 +267,15 @@ def gemm_m_pixel(g: Geometry, wide: int, tile: int, row: int) -> tuple[int, int,
 
 
 def gemm_m_kept(g: Geometry, n: int, q: int) -> bool:
-    """Whether (n, p, q) is an output pixel: rows past the last and slots past Q are dropped."""
+    """Whether (n, p, q) is an output pixel: rows past the last one and slots past Q are not."""
     return (n < g.N) & (q < g.Q)
 
 
 def load_rows(g: Geometry, wide: int, p: int) -> tuple[int, int]:
     """(first, end) of the filter rows that a tile loads.
 
-    A filter row that lies outside the image for the tile's one output row p loads nothing but
-    zeros, and is left out.
+    A filter row that is outside the image for the tile's only output row p would load only zeros,
+    and is skipped.
     """
     if wide:
         return valid_rows(g, p, 1)
@@ -286,7 +288,7 @@ def load_taps(g: Geometry, wide: int) -> int:
 
 
 def load_count(g: Geometry, wide: int, p: int) -> int:
-    """Activation loads of a tile: filter rows x [filter columns] x channel blocks."""
+    """Number of activation loads of a tile: filter rows x [filter columns] x channel blocks."""
     first, end = load_rows(g, wide, p)
     return (end - first) * (g.S // load_taps(g, wide)) * block_count(g)
 
@@ -308,22 +310,24 @@ def halo_max(g: Geometry) -> int:
 
 
 def box_products(g: Geometry, m: int) -> int:
-    """Products that m x m outputs of Winograd take: as many as there are inputs in their box."""
+    """Products that Winograd needs for m x m outputs: as many as their box has inputs."""
     return ((m - 1) * g.stride_h + g.R) ** 2
 
 
 def pixel_rows(g: Geometry) -> int:
-    """Output rows of a register tile whose lanes are pixels: a row takes a register for each
-    filter's sum and one for its view, of as many as `tile_m` pixels by two vectors would take.
+    """Output rows of a register tile whose lanes are pixels.
+
+    A row needs a register for each filter's sum and one for its view; there are as many registers
+    as the GEMM uses for `tile_m` pixels by two vectors.
     """
     return max(1, (2 * g.tile_m + 2) // (g.tile_k + 1))
 
 
 def is_single_tap(g: Geometry) -> bool:
-    """Whether filters are 1x1: no view of the input is shifted against another."""
+    """Whether filters are 1x1, so that no view of the input is shifted."""
     return g.R * g.S == 1
 
 
 def plane_vectors(g: Geometry, lanes: int) -> int:
-    """Whole vectors that one phase buffer of a row takes, read at any shift of a tap."""
+    """Whole vectors of one phase buffer of a row, enough to be read at the shift of any tap."""
     return ceil_div(column_pixels(g, g.tile_q), lanes) + ceil_div(halo_max(g), lanes)

@@ -1,7 +1,8 @@
-"""The simulator's fast path: the walks compiled, and rows moved between a tensor and shared memory.
+"""The simulator's fast path: compiled walks, and copies of rows between a tensor and shared memory.
 
-Tensors are unsigned integers (n, d, h, w, c) of any strides, positions rows x (n, d, h, w), rows
-are rows x channels. `c` is the first channel; what lies outside the tensor is filled, or dropped.
+Tensors are unsigned integers (n, d, h, w, c) of any strides, positions are rows x (n, d, h, w), and
+rows are rows x channels. `c` is the first channel. Elements outside the tensor are filled by loads
+and dropped by stores.
 """
 
 from implicit_conv.kernels import walk
@@ -10,7 +11,8 @@ from implicit_conv.kernels.cpu.runtime.compiled import compile_module, schedule
 
 steps = compile_module(walk)
 
-# Called from Python with arrays of any type and layout, hence compiled when a new one comes.
+# Options of functions that Python calls with arrays of any type and layout; each combination is
+# compiled when it is first used.
 CALLABLE = {"no_cpython_wrapper": False, "cache": writable()}
 
 

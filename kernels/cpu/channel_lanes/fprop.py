@@ -2,68 +2,60 @@
 
     y[q, k] = sum over c of x[q, c] * w[k, c]
 
-Where pixels and filters both lie with their channels together, neither needs to be packed or
-transposed: vectors of products are summed, and their lanes at the end. That pays where there are
-few pixels, so that a packed filter would hardly be used, or few filters, so that these would not
-fill vectors.
+Where pixels and filters both have contiguous channels, neither needs to be packed or transposed:
+vectors of products are summed, and their lanes are summed at the end. This is faster where there
+are few pixels, so that a packed filter would hardly be reused, or few filters, so that they would
+not fill vectors.
 
 One work item is a row of pixels and a chunk of filter panels:
 
     for each panel of the chunk:
         for each few filters of the panel:
-            microkernel: sums over x and w where they lie -> y, or the staging tile
+            microkernel: sums over x and w in place -> y, or the staging tile
         staging tile -> residual, activation, layout -> y
 """
 
 import functools
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import fields
-from implicit_conv.kernels.cpu.runtime.table import (
-    CHANNEL_LANES,
-    LOAD_TILE,
-    STORE_TILE,
-    compile_emitted,
-    run_part,
-)
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES, LOAD_TILE, STORE_TILE, run_part
+from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import exchange
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
 
 ARGUMENTS = (
-    "x",  # addresses: first pixel, first filter, initial sums, output of both
+    "x",  # addresses: first pixel, first filter, their initial sums, their output
     "w",
     "sums",
     "out",
     "elements",
     "pixels",
     "last",  # the last pixel that a register tile may begin at; may be negative
-    "skipped",  # filters that are not written, and the end of those that are
+    "skipped",  # filters skipped .. filters - 1 are written
     "filters",
-    "x_pixel",  # strides in bytes; filters lie together in `out`
+    "x_pixel",  # byte strides; filters are contiguous in `out`
     "w_filter",
     "out_pixel",
 )
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
-AHEAD_BYTES = 512  # how far ahead rows are asked for: prefetchers follow fewer of them
+AHEAD_BYTES = 512  # bytes of a row that are prefetched ahead: hardware follows fewer rows
 
 
-def emit(pixels, filters, dtype, e, *values):
-    """Register tiles of `pixels` x `filters`, as many sums as there are lanes at most, along a row.
+def emit(pixels, filters, dtype, e, at):
+    """Emit the register tiles of `pixels` x `filters` along a row; a tile has at most as many sums
+    as a vector has lanes.
 
-    A tile that would reach beyond the last pixel begins earlier, and writes what is new alone.
+    A tile that would reach beyond the last pixel begins earlier, and writes only the new sums.
     """
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
     x, w, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:4])
-    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     filter_of = ir.Constant(e.words, [lane % filters for lane in range(e.lanes)])
     written = builder.and_(
         builder.icmp_signed(">=", filter_of, e.splat_word(at["skipped"])),
@@ -90,7 +82,7 @@ def emit(pixels, filters, dtype, e, *values):
             ]
             for row in rows:
                 e.prefetch(e.at(row, AHEAD_BYTES), 3)
-            rows = [storage.load(e, dtype, row, mask) for row in rows]
+            rows = [convert.load(e, dtype, row, mask) for row in rows]
             total = [
                 e.multiply_add(rows[i // filters], rows[pixels + i % filters], value)
                 for i, value in enumerate(carried[len(bases) :])
@@ -118,22 +110,22 @@ def emit(pixels, filters, dtype, e, *values):
 
 
 def _bases(e, first, stride, count):
-    """Addresses that `count` rows, `stride` bytes apart, are reached from."""
+    """Base addresses of `count` rows with a stride in bytes; each serves PIXELS_PER_BASE rows."""
     return [
         e.at(first, e.builder.mul(stride, i64(row))) for row in range(0, count, PIXELS_PER_BASE)
     ]
 
 
 def _rows(e, bases, stride, count):
-    """The addresses of all rows."""
+    """The addresses of all rows, from their base addresses."""
     for row in range(count):
         base, further = divmod(row, PIXELS_PER_BASE)
         yield e.at(bases[base], e.builder.mul(stride, i64(further)))
 
 
 def sums_of_lanes(e, rows):
-    """The sum of the lanes of each row, a power of two of them, in the lane of the row's number;
-    repeated where there are fewer rows than lanes.
+    """The sum of the lanes of each of `rows`: row i in lane i, repeated if there are fewer rows
+    than lanes. The number of rows is a power of two.
     """
     block = 1
     while block < e.lanes:
@@ -143,31 +135,20 @@ def sums_of_lanes(e, rows):
     return rows[0]
 
 
-def microkernel(
-    x, w, sums, out, elements, pixels, last, skipped, filters, x_pixel, w_filter, out_pixel,
-    low, high,
-):  # fmt: skip
-    """Template of the microkernels."""
-    body(  # noqa: F821, bound
-        x, w, sums, out, elements, pixels, last, skipped, filters, x_pixel, w_filter, out_pixel,
-        low, high,
-    )  # fmt: skip
-
-
 @functools.cache
 def compile_microkernel(pixels, filters, dtype, lanes, itemsize, fma):
     """The compiled microkernel of a register tile, for x and w stored as `dtype`."""
 
-    def emit_part(builder, values):
-        emit(pixels, filters, dtype, Emitter(builder, lanes, itemsize, fma), *values)
+    def emit_part(builder, at):
+        emit(pixels, filters, dtype, Emitter(builder, lanes, itemsize, fma), at)
 
     name = f"channel_lanes_{pixels}x{filters}_{dtype}_{vectors_name(lanes, itemsize, fma)}"
-    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
 
 
 @kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
-    """Pixels of the row, and the panels first_panel .. end_panel - 1 of its one group."""
+    """One work item: pixels of the row, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     _, _, pixels = schedule.tile_extent(g, n, p, q)
@@ -186,11 +167,23 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         for i in range(0, filters, call.tile_filters):
             first = min(i, g.K - k - call.tile_filters)
             run_part(
-                call.kernels, CHANNEL_LANES, call.x + q * call.x_w,
-                w + (k + first) * filter_bytes, sums + first * call.itemsize,
-                out + first * call.itemsize, g.C, pixels, g.Q - q - g.tile_m, i - first,
-                filters - first, call.x_w, filter_bytes, out_pixel, low, high,
-            )  # fmt: skip
+                call.kernels,
+                CHANNEL_LANES,
+                call.x + q * call.x_w,
+                w + (k + first) * filter_bytes,
+                sums + first * call.itemsize,
+                out + first * call.itemsize,
+                g.C,
+                pixels,
+                g.Q - q - g.tile_m,
+                i - first,
+                filters - first,
+                call.x_w,
+                filter_bytes,
+                out_pixel,
+                low,
+                high,
+            )
         if call.staged:
             run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
 

@@ -2,19 +2,19 @@
 
     y[pixel, k] = sum over taps of x[pixel + tap, k] * w[tap, k]
 
-Likewise for groups of a few channels and filters, several of them in a vector: lane k then takes
-each channel of its own group in turn, out of a vector that begins with the first group's.
+Groups of a few channels and filters are computed in the same way, several groups in a vector: lane
+k takes each channel of its own group in turn, out of a vector that begins with the first group.
 
     y[pixel, k] = sum over c, taps of x[pixel + tap, first channel of k's group + c] * w[c, tap, k]
 
-Each thread packs a small filter for itself. One work item is a load tile and a block of channels:
+Every thread packs a small filter for itself. One work item is a load tile and a block of channels:
 
-    execute the tile's loads into this thread's buffer             (or read x where it lies)
+    execute the tile's loads into this thread's buffer             (or read x in place)
     for each register tile (pixels of a row):
         microkernel: sums over shifted views of the buffer -> y, or the staging tile
     staging tile -> residual, activation, layout -> y
 
-Filters are packed as ``[block][c][tap][filter]``, a block's filters rounded up to vectors.
+Filters are packed as ``[block][c][tap][filter]``; the filters of a block are rounded up to vectors.
 """
 
 import functools
@@ -26,6 +26,7 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     DEPTHWISE,
     DEPTHWISE_ROW,
@@ -33,18 +34,19 @@ from implicit_conv.kernels.cpu.runtime.table import (
     PACK_BLOCK,
     STORE_TILE,
     TRANSPOSE_IN,
-    compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.work import bounds
+
+element_bytes = transpose_block = move_element = BOUND  # bound by compile_pack_channels
 
 
 def pack_channels(blob, block, panels):
     """Template of the part that packs one block of filters; lanes past the last one are zero."""
     call, g = fields(blob).call, fields(blob).geometry
-    size = element_bytes  # noqa: F821, bound
+    size = element_bytes
     filters = min(g.tile_k, g.K - block * g.tile_k)
     pitch = schedule.ceil_div(filters, call.lanes) * call.lanes * call.itemsize
     target = panels + block * call.panel_group
@@ -59,7 +61,7 @@ def pack_channels(blob, block, panels):
             for element in range(0, elements, call.lanes):
                 rows, columns = min(call.lanes, filters - k), min(call.lanes, elements - element)
                 at, to = k * call.w_k + element * size, element * pitch + k * call.itemsize
-                transpose_block(  # noqa: F821, bound
+                transpose_block(
                     call.kernels, 1, source + at, call.w_k, target + to, pitch, rows, columns
                 )
         return
@@ -68,26 +70,28 @@ def pack_channels(blob, block, panels):
         at = source + c * call.w_c + tap // g.S * call.w_r + tap % g.S * call.w_s
         for k in range(filters):
             to = target + element * pitch + k * call.itemsize
-            move_element(to, at + k * call.w_k)  # noqa: F821, bound
+            move_element(to, at + k * call.w_k)
 
 
 @functools.cache
 def compile_pack_channels(lanes, form):
-    """The part that packs filters of numbers of `form`."""
+    """The part that packs filters whose elements have the formats `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, types.int64, types.int64), pack_channels,
-        f"pack_channels_{lanes}x{form.x}_{form.buffer}", element_bytes=storage.SIZES[form.x],
+        types.void(BLOB_POINTER, types.int64, types.int64),
+        pack_channels,
+        f"pack_channels_{lanes}x{form.x}_{form.buffer}",
+        element_bytes=storage.SIZES[form.x],
         transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
-        move_element=storage.make_move_element(form.x, form.buffer),
-    )  # fmt: skip
+        move_element=convert.make_move_element(form.x, form.buffer),
+    )
 
 
 @kernel()
 def write_taps(call, g, pixel, w_tap, r, r_end, address):
-    """Tap tables of the filter rows r .. r_end - 1: of all taps, column by column (so that those of
-    neighbouring columns stand together), then of the first tap of each row.
+    """Write two tap tables of the filter rows r .. r_end - 1: all taps, column by column (so that
+    the taps of neighbouring columns are contiguous), then the first tap of each row.
 
-    A buffered pixel has `pixel` bytes, the filters of a tap `w_tap`.
+    `pixel` is the size of a buffered pixel in bytes, `w_tap` that of the filters of a tap.
     """
     pitch = schedule.row_pitch(g) * pixel
     rows = address + 16 * g.R * g.S
@@ -108,9 +112,9 @@ def write_taps(call, g, pixel, w_tap, r, r_end, address):
 
 
 class Span(NamedTuple):
-    """What the microkernels of one tile and block of channels share."""
+    """What the microkernels of one tile and block of channels share; see their ARGUMENTS."""
 
-    weights: int
+    weights: int  # addresses of the packed filters, the initial sums and the tap tables
     sums: int
     taps: int
     vectors: int
@@ -120,35 +124,60 @@ class Span(NamedTuple):
     w_tap: int
     w_channel: int
     out_pixel: int
-    low: float
+    low: float  # the sums are clamped to low .. high
     high: float
 
 
+class Taps(NamedTuple):
+    """A tap table, and how its taps are read."""
+
+    table: int
+    count: int  # entries of the table
+    step: int  # bytes between the windows of neighbouring output pixels
+    pixel: int  # bytes between the pixels that a microkernel reads
+
+
 @kernel()
-def sum_tiles(call, span, slot, taps, tap_count, a, a_pixel, out, tiles):
-    """Register tiles, one behind the other."""
+def sum_tiles(call, span, taps, slot, a, out, tiles):
+    """Contiguous register tiles, by the microkernel at `slot`."""
     run_part(
-        call.kernels, slot, a, span.weights, taps, span.sums, out, tap_count, a_pixel, span.w_tap,
-        span.w_channel, span.out_pixel, span.vectors, span.last, tiles, span.ahead, span.rounds,
-        span.low, span.high,
-    )  # fmt: skip
+        call.kernels,
+        slot,
+        a,
+        span.weights,
+        taps.table,
+        span.sums,
+        out,
+        taps.count,
+        taps.pixel,
+        span.w_tap,
+        span.w_channel,
+        span.out_pixel,
+        span.vectors,
+        span.last,
+        tiles,
+        span.ahead,
+        span.rounds,
+        span.low,
+        span.high,
+    )
 
 
 @kernel()
-def sum_pixels(call, g, span, slot, taps, tap_count, a, step, a_pixel, out, count):
-    """`count` neighbouring pixels of a row, `step` bytes apart in A, by register tiles."""
+def sum_pixels(call, g, span, taps, slot, a, out, count):
+    """`count` neighbouring pixels of a row; the microkernel of h pixels is at `slot` + h."""
     done = 0
     while done < count:
         pixels = min(g.tile_m, count - done)
         tiles = (count - done) // pixels
-        at, to = a + done * step, out + done * span.out_pixel
-        sum_tiles(call, span, slot + pixels, taps, tap_count, at, a_pixel, to, tiles)
+        at, to = a + done * taps.step, out + done * span.out_pixel
+        sum_tiles(call, span, taps, slot + pixels, at, to, tiles)
         done += tiles * pixels
 
 
 @kernel()
 def inner_columns(g, q, end):
-    """(first, end) of the output columns q .. end - 1 that meet no padding."""
+    """(first, end) of the output columns among q .. end - 1 whose windows meet no padding."""
     first = min(end, max(q, schedule.ceil_div(g.pad_w, g.stride_w)))
     last = g.W - 1 - (g.S - 1) * g.dilation_w + g.pad_w  # input column of tap 0, unpadded
     return first, max(first, min(end, last // g.stride_w + 1))
@@ -156,42 +185,46 @@ def inner_columns(g, q, end):
 
 @kernel()
 def sum_row_in_pieces(call, g, span, rows, a, q, out):
-    """Likewise, filter rows at once."""
+    """One output row, one filter row per step: precomputed segments of columns, whose register
+    tiles have microkernels of their own.
+    """
     tile, tiles = q // g.tile_q, schedule.ceil_div(g.Q, g.tile_q)
     first, end = memory.read(call.pieces + 8 * tile), memory.read(call.pieces + 8 * tile + 8)
-    taps = span.taps + 16 * g.R * g.S
+    step = g.stride_w * call.x_w
+    taps = Taps(span.taps + 16 * g.R * g.S, rows, step, call.x_w)
     for index in range(first, end):
         piece = call.pieces + 8 * (tiles + 1) + 24 * index
         column, count, slot = memory.read(piece), memory.read(piece + 8), memory.read(piece + 16)
-        at, to = a + column * g.stride_w * call.x_w, out + column * span.out_pixel
-        sum_tiles(call, span, slot, taps, rows, at, call.x_w, to, count)
+        sum_tiles(call, span, taps, slot, a + column * step, out + column * span.out_pixel, count)
 
 
 @kernel()
-def sum_row_in_place(call, g, span, rows, a, q, inner, end, out):
-    """Output columns q .. end - 1 of a row, read where x lies: taps that meet padding are left out.
+def sum_row_in_place(call, g, span, rows, a, out, columns):
+    """The output columns q .. end - 1 of a row, read from x in place; taps that meet padding are
+    skipped.
 
-    `rows` counts the filter rows in the tables; `a` and `out` belong to column 0.
+    `rows` counts the filter rows in the tables; `a` and `out` belong to column 0; `columns` are q,
+    the first column and the end of the columns whose windows meet no padding, and end.
     """
+    q, first, last, end = columns
     if call.row_kernels:
         sum_row_in_pieces(call, g, span, rows, a, q, out)
         return
     step = g.stride_w * call.x_w
-    for border in (q, inner[0]), (inner[1], end):
+    for border in (q, first), (last, end):
         for column in range(border[0], border[1]):
             s, s_end = schedule.valid_columns(g, column)
-            taps, to = span.taps + 16 * s * rows, out + column * span.out_pixel
-            at = a + column * step
-            count = (s_end - s) * rows
-            sum_pixels(call, g, span, DEPTHWISE, taps, count, at, step, step, to, 1)
-    at, to = a + inner[0] * step, out + inner[0] * span.out_pixel
-    count = inner[1] - inner[0]
-    sum_pixels(call, g, span, DEPTHWISE, span.taps, rows * g.S, at, step, step, to, count)
+            taps = Taps(span.taps + 16 * s * rows, (s_end - s) * rows, step, step)
+            at, to = a + column * step, out + column * span.out_pixel
+            sum_pixels(call, g, span, taps, DEPTHWISE, at, to, 1)
+    taps = Taps(span.taps, rows * g.S, step, step)
+    at, to = a + first * step, out + first * span.out_pixel
+    sum_pixels(call, g, span, taps, DEPTHWISE, at, to, last - first)
 
 
 @kernel()
 def run_item(blob, origin, block, panels, scratch):
-    """One load tile and one block of channels, and of the filters that see them."""
+    """One work item: a load tile, a block of channels, and the filters of these channels."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     images, rows, columns = schedule.tile_extent(g, n, p, q)
@@ -210,37 +243,37 @@ def run_item(blob, origin, block, panels, scratch):
         y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + k * call.y_k
         out = (y, call.y_n, call.y_p, call.y_q)
     weights = panels + block * call.panel_group
-    sums, taps = call.bias + block * call.bias_panel, scratch + call.runs
+    sums, table = call.bias + block * call.bias_panel, scratch + call.runs
     vectors, last = width // call.lanes, max(0, filters - call.lanes) * call.itemsize
     ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x_h if call.in_place else 0
     rounds = 1 if call.rounds and not staged else 0
     w_channel = g.R * g.S * step
     span = Span(
-        weights, sums, taps, vectors, last, ahead, rounds, step, w_channel, out[3], low, high
+        weights, sums, table, vectors, last, ahead, rounds, step, w_channel, out[3], low, high
     )
-    by_row = call.row_kernels and g.phases_w == 1  # else neighbours lie in several buffers
-    slot, a_pixel = (DEPTHWISE_ROW, pixel) if by_row else (DEPTHWISE, a_step)
-    count = g.R if by_row else g.R * g.S
-    table = taps + 16 * g.R * g.S if by_row else taps
-    inner = inner_columns(g, q, q + columns)
-    known = (0, g.R)
-    write_taps(call, g, pixel, step, known[0], known[1], taps)
+    by_row = call.row_kernels and g.phases_w == 1  # else neighbouring pixels are in several buffers
+    slot, taps = DEPTHWISE, Taps(table, g.R * g.S, a_step, a_step)
+    if by_row:
+        slot, taps = DEPTHWISE_ROW, Taps(table + 16 * g.R * g.S, g.R, a_step, pixel)
+    first, end = inner_columns(g, q, q + columns)
+    filter_rows = (0, g.R)
+    write_taps(call, g, pixel, step, filter_rows[0], filter_rows[1], table)
     for image in range(images):
         for row in range(rows):
             to = out[0] + image * out[1] + row * out[2]
             if call.in_place:
                 needed = schedule.valid_rows(g, p + row, 1)
-                if needed != known:
-                    known = needed
-                    write_taps(call, g, pixel, step, known[0], known[1], taps)
+                if needed != filter_rows:
+                    filter_rows = needed
+                    write_taps(call, g, pixel, step, filter_rows[0], filter_rows[1], table)
                 a = call.x + (n + image) * call.x_n + c * call.x_c - g.pad_w * call.x_w
                 a += ((p + row) * g.stride_h - g.pad_h) * call.x_h
                 to -= q * span.out_pixel
-                r = known[1] - known[0]
-                sum_row_in_place(call, g, span, r, a, q, inner, q + columns, to)
+                r = filter_rows[1] - filter_rows[0]
+                sum_row_in_place(call, g, span, r, a, to, (q, first, end, q + columns))
             else:
                 a = scratch + (image * schedule.image_rows(g) + row) * pitch
-                sum_pixels(call, g, span, slot, table, count, a, a_step, a_pixel, to, columns)
+                sum_pixels(call, g, span, taps, slot, a, to, columns)
     if staged:
         run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, k, filters)
 

@@ -1,175 +1,224 @@
-"""Microkernels of depthwise convolution, and of groups of a few channels: channels are the lanes.
+"""Microkernels of depthwise convolution and of groups of a few channels: channels are the lanes.
 
-A register tile is a few neighbouring pixels of a row, summed tap by tap, or a filter row at a time:
-its taps then share what they read. Numbers are widened as they are read, and rounded once.
+A register tile is a few neighbouring pixels of a row:
+
+    for each vector of filters:
+        acc[p] = initial sums
+        for each entry of the tap table:                  one tap, or one filter row
+            for each channel of a group:
+                acc[p] += A[p + tap] * W[tap]
+        acc[p] -> bounds, rounding -> output
+
+The taps of a filter row share the pixels that they read, so each pixel is loaded once. Elements of
+16 bits are widened when they are loaded, and sums are rounded once, when they are stored.
 """
 
 import functools
 from typing import NamedTuple
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
-from implicit_conv.kernels.cpu.runtime.table import compile_emitted
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.tile import convert, storage
 
+TAP_BYTES = 16  # of an entry of the tap table: two 64-bit offsets
+
+# Addresses of activations, filters, tap table, initial sums and output.
+ADDRESSES = ("a", "w", "taps", "sums", "out")
 ARGUMENTS = (
-    "a",  # addresses: activations, filters, tap table, initial sums, output
-    "w",
-    "taps",
-    "sums",
-    "out",
+    *ADDRESSES,
     "tap_count",
-    "a_pixel",  # strides in bytes: between pixels read, filters of two taps, pixels written
-    "w_tap",
-    "w_channel",  # likewise of two channels of a group
-    "out_pixel",
+    "a_pixel",  # byte stride between the pixels that are read
+    "w_tap",  # byte stride between the filters of two taps
+    "w_channel",  # byte stride between the filters of two channels of a group
+    "out_pixel",  # byte stride between the pixels that are written
     "vectors",
-    "last",  # byte offset of the last vector, which may overlap the one before
-    "tiles",  # register tiles, one behind the other
+    "last",  # byte offset of the last vector, which may overlap the one before it
+    "tiles",  # register tiles, contiguous along the row
     "ahead",  # bytes from `a` to the row that the next output row reads first
-    "rounds",  # 1: results are stored as y's type
+    "rounds",  # 1: results are stored as the elements of y
 )
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 class Row(NamedTuple):
-    """A filter row that is taken at once, by pixels whose windows may reach into padding."""
+    """A filter row whose taps share what they read; windows may reach into the padding."""
 
     taps: int
     stride: int
-    before: int = 0  # pixels of all windows' span that are padding, at its beginning
-    after: int = 0  # and at its end
+    before: int = 0  # padding pixels at the beginning of the span of all windows
+    after: int = 0  # padding pixels at its end
 
 
-def emit(pixels, row, group, types_stored, e, *values):
-    """Sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of filters: those
-    of whole groups, each of `group` = (channels, filters).
+class Variant(NamedTuple):
+    """What a microkernel is compiled for."""
 
-    `types_stored` are those of what is read, of sums and of y, by the keys of storage.SIZES.
+    pixels: int
+    row: Row | None  # None: the tap table lists every tap
+    group: tuple[int, int]  # channels and filters of a group
+    read_as: str  # formats of what is read, of sums and of y, as keys of storage.SIZES
+    sum_type: str
+    y_type: str
 
-    The tap table holds (byte offset from `a`, byte offset from `w`) of each tap; or, with a `row`,
-    of the first tap of each filter row: its taps then share what they read.
+    @property
+    def reads(self):
+        """Pixels from the first one that a tile reads to the first one of the next tile."""
+        return self.pixels * (self.row.stride if self.row else 1)
+
+
+class Kernel(NamedTuple):
+    """A microkernel while it is emitted, with the values that are computed once, on entry."""
+
+    variant: Variant
+    e: Emitter
+    at: dict[str, ir.Value]  # the arguments by name
+    limits: list[ir.Value]  # low and high, in every lane
+    pointers: dict[str, ir.Value]  # the address arguments, as byte pointers
+    base_step: ir.Value  # bytes between pixels that base registers address
+
+    def stored(self, offset, dtype):
+        """A byte offset among sums, converted to one among elements stored as `dtype`."""
+        return self.e.builder.udiv(offset, i64(self.e.itemsize // storage.SIZES[dtype]))
+
+
+def emit(variant, e, at):
+    """Emit the sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of
+    filters; a vector holds the filters of whole groups.
+
+    The tap table holds (byte offset from `a`, byte offset from `w`) of each tap, or with a `row`
+    those of the first tap of each filter row.
     """
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
-    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
-    a, w, taps, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
+    limits = [e.splat(e.narrow(at[name])) for name in LIMITS]
+    pointers = {name: builder.inttoptr(at[name], BYTES) for name in ADDRESSES}
     base_step = builder.mul(at["a_pixel"], i64(PIXELS_PER_BASE))
-    a_tile = builder.mul(at["a_pixel"], i64(pixels * (row.stride if row else 1)))
-    out_tile = builder.mul(at["out_pixel"], i64(pixels))
-    group_channels, group_filters = group
-    read_as, sum_type, y_type = types_stored
-
-    def stored(offset, dtype):
-        """A byte offset among sums, as one among numbers stored as `dtype`."""
-        return builder.udiv(offset, i64(e.itemsize // storage.SIZES[dtype]))
-
-    def neighbours(source, count, c):
-        """`count` vectors, a_pixel apart; channel c of each group in all of the group's lanes."""
-        for p in range(count):
-            if p and p % PIXELS_PER_BASE == 0:
-                source = e.opaque(e.at(source, base_step))
-            place = builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))
-            value = storage.load(e, read_as, e.at(source, place))
-            yield value if group == (1, 1) else e.repeat_lanes(value, *group, c)
-
-    def add_tap(source, filters, total, c):
-        weight = e.load(filters)
-        values = neighbours(source, pixels, c)
-        return [e.multiply_add(v, weight, t) for v, t in zip(values, total, strict=True)]
-
-    def add_row(source, filters, total, c):
-        """By as many taps at a time as have their weights in registers, beside the sums."""
-        total = list(total)
-        parts = -(-row.taps // max(1, e.registers - pixels - 2))
-        span = (pixels - 1) * row.stride
-        for part in range(parts):
-            first, end = row.taps * part // parts, row.taps * (part + 1) // parts
-            places = [builder.mul(at["w_tap"], i64(s)) for s in range(first, end)]
-            weights = [e.load(e.at(filters, place)) for place in places]
-            begin = max(first, row.before)
-            count = min(span + end, span + row.taps - row.after) - begin
-            start = e.at(source, builder.mul(at["a_pixel"], i64(begin)))
-            for i, value in enumerate(neighbours(e.opaque(start), count, c), begin):
-                for s, weight in enumerate(weights, first):
-                    p, between = divmod(i - s, row.stride)
-                    if between == 0 and 0 <= p < pixels:
-                        total[p] = e.multiply_add(value, weight, total[p])
-        return total
-
-    def vector(index, a, out):
-        offset = builder.mul(index, i64(e.lanes * e.itemsize))
-        over = builder.icmp_signed(">", offset, at["last"])
-        offset = builder.select(over, at["last"], offset)
-        groups = builder.udiv(offset, i64(group_filters))
-        activations = e.at(a, stored(builder.mul(groups, i64(group_channels)), read_as))
-        filters = e.at(w, offset)
-
-        def tap(index, total):
-            entry = e.at(taps, builder.mul(index, i64(16)))
-            source = e.at(activations, builder.load(e.pointer(entry, I64)))
-            place = e.at(filters, builder.load(e.pointer(e.at(entry, 8), I64)))
-            for c in range(group_channels):  # pixels are read anew for each: they fill no registers
-                source = e.opaque(source)
-                total = (add_row if row else add_tap)(source, place, total, c)
-                place = e.at(place, at["w_channel"])
-            return total
-
-        reads = pixels * (row.stride if row else 1)
-        for p in range(reads):
-            moved = builder.mul(at["a_pixel"], i64(p))
-            e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
-        total = e.loop(at["tap_count"], 1, [e.load(e.at(sums, offset))] * pixels, tap)
-
-        def store(dtype):
-            target = e.at(out, stored(offset, dtype))
-            for p in range(pixels):
-                address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
-                storage.store(e, dtype, e.clamp(total[p], low, high), address)
-
-        if y_type == sum_type:
-            store(sum_type)
-            return []
-        with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
-            with rounded:
-                store(y_type)
-            with kept:
-                store(sum_type)
-        return []
+    kernel = Kernel(variant, e, at, limits, pointers, base_step)
+    a_tile = builder.mul(at["a_pixel"], i64(variant.reads))
+    out_tile = builder.mul(at["out_pixel"], i64(variant.pixels))
 
     def tile(_, carried):
-        e.loop(at["vectors"], 1, [], lambda index, _: vector(index, *carried))
+        e.loop(at["vectors"], 1, [], lambda index, _: emit_vector(kernel, index, *carried))
         return [e.at(carried[0], a_tile), e.at(carried[1], out_tile)]
 
-    e.loop(at["tiles"], 1, [a, out], tile)
+    e.loop(at["tiles"], 1, [pointers["a"], pointers["out"]], tile)
 
 
-def microkernel(
-    a, w, taps, sums, out, tap_count, a_pixel, w_tap, w_channel, out_pixel, vectors, last, tiles,
-    ahead, rounds, low, high,
-):  # fmt: skip
-    """Template of the depthwise microkernels."""
-    body(  # noqa: F821, bound
-        a, w, taps, sums, out, tap_count, a_pixel, w_tap, w_channel, out_pixel, vectors, last,
-        tiles, ahead, rounds, low, high,
-    )  # fmt: skip
+def emit_vector(kernel, index, a, out):
+    """The register tile of one vector of filters; `a` and `out` belong to its first pixel."""
+    variant, e, at, *_ = kernel
+    builder, (group_channels, group_filters) = e.builder, variant.group
+    offset = builder.mul(index, i64(e.lanes * e.itemsize))
+    over = builder.icmp_signed(">", offset, at["last"])
+    offset = builder.select(over, at["last"], offset)
+    groups = builder.udiv(offset, i64(group_filters))
+    channels = kernel.stored(builder.mul(groups, i64(group_channels)), variant.read_as)
+    activations, filters = e.at(a, channels), e.at(kernel.pointers["w"], offset)
+    for p in range(variant.reads):
+        moved = builder.mul(at["a_pixel"], i64(p))
+        e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
+    start = e.load(e.at(kernel.pointers["sums"], offset))
+    total = emit_taps(kernel, activations, filters, [start] * variant.pixels)
+    emit_store(kernel, total, out, offset)
+    return []
+
+
+def emit_taps(kernel, activations, filters, total):
+    """`total` plus the products of every entry of the tap table; one sum for each pixel."""
+    variant, e, at, *_ = kernel
+    builder, taps = e.builder, kernel.pointers["taps"]
+    add = _add_row if variant.row else _add_tap
+
+    def entry_of_table(index, total):
+        entry = e.at(taps, builder.mul(index, i64(TAP_BYTES)))
+        source = e.at(activations, builder.load(e.pointer(entry, I64)))
+        place = e.at(filters, builder.load(e.pointer(e.at(entry, 8), I64)))
+        for c in range(variant.group[0]):
+            source = e.opaque(source)  # pixels are read again for each channel, to save registers
+            total = add(kernel, source, place, total, c)
+            place = e.at(place, at["w_channel"])
+        return total
+
+    return e.loop(at["tap_count"], 1, total, entry_of_table)
+
+
+def emit_store(kernel, total, out, offset):
+    """Store the sums of one vector, `offset` bytes among sums from the first, as sums or as y."""
+    variant, e, at, limits, *_ = kernel
+    builder = e.builder
+
+    def store(dtype):
+        target = e.at(out, kernel.stored(offset, dtype))
+        for p, value in enumerate(total):
+            address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
+            convert.store(e, dtype, e.clamp(value, *limits), address)
+
+    if variant.y_type == variant.sum_type:
+        store(variant.sum_type)
+        return
+    with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
+        with rounded:
+            store(variant.y_type)
+        with kept:
+            store(variant.sum_type)
+
+
+def _neighbours(kernel, source, count, c):
+    """The vectors of `count` pixels; all lanes of a group hold its channel c."""
+    variant, e, at, *_ = kernel
+    for p in range(count):
+        if p and p % PIXELS_PER_BASE == 0:
+            source = e.opaque(e.at(source, kernel.base_step))
+        place = e.builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))
+        value = convert.load(e, variant.read_as, e.at(source, place))
+        yield value if variant.group == (1, 1) else e.repeat_lanes(value, *variant.group, c)
+
+
+def _add_tap(kernel, source, filters, total, c):
+    """`total` plus the products of one tap."""
+    e = kernel.e
+    weight = e.load(filters)
+    values = _neighbours(kernel, source, len(total), c)
+    return [e.multiply_add(v, weight, t) for v, t in zip(values, total, strict=True)]
+
+
+def _add_row(kernel, source, filters, total, c):
+    """`total` plus the products of a filter row, as many taps at a time as registers can hold the
+    weights of, next to the sums.
+    """
+    (pixels, row, *_), e, at, *_ = kernel
+    builder, total = e.builder, list(total)
+    parts = -(-row.taps // max(1, e.registers - pixels - 2))
+    span = (pixels - 1) * row.stride
+    for part in range(parts):
+        first, end = row.taps * part // parts, row.taps * (part + 1) // parts
+        places = [builder.mul(at["w_tap"], i64(s)) for s in range(first, end)]
+        weights = [e.load(e.at(filters, place)) for place in places]
+        begin = max(first, row.before)
+        count = min(span + end, span + row.taps - row.after) - begin
+        start = e.opaque(e.at(source, builder.mul(at["a_pixel"], i64(begin))))
+        for i, value in enumerate(_neighbours(kernel, start, count, c), begin):
+            for s, weight in enumerate(weights, first):
+                p, between = divmod(i - s, row.stride)
+                if between == 0 and 0 <= p < pixels:
+                    total[p] = e.multiply_add(value, weight, total[p])
+    return total
 
 
 @functools.cache
 def compile_microkernel(pixels, row, group, types_stored, lanes, fma):
-    """The compiled microkernel of `pixels` pixels, tap by tap or, with `row`, row by row."""
-    read_as, sum_type, y_type = types_stored
-    itemsize = storage.SIZES[sum_type]
+    """The compiled microkernel of `pixels` pixels; with `row` it takes one filter row at a time.
 
-    def emit_part(builder, values):
-        emit(pixels, row, group, types_stored, Emitter(builder, lanes, itemsize, fma), *values)
+    `types_stored` are the formats of what is read, of sums and of y.
+    """
+    variant = Variant(pixels, row, group, *types_stored)
+    itemsize = storage.SIZES[variant.sum_type]
+
+    def emit_part(builder, at):
+        emit(variant, Emitter(builder, lanes, itemsize, fma), at)
 
     by_row = "_row_{}_{}_{}_{}".format(*row) if row else ""
     together = "" if group == (1, 1) else "_groups_of_{}_{}".format(*group)
-    name = f"depthwise_{pixels}{by_row}{together}_{read_as}_{y_type}_"
+    name = f"depthwise_{pixels}{by_row}{together}_{variant.read_as}_{variant.y_type}_"
     name += vectors_name(lanes, itemsize, fma)
-    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)

@@ -1,45 +1,46 @@
-"""sigmoid, silu, tanh and gelu of float32 vectors, emitted: one exponential, one division each.
+"""Emit sigmoid, silu, tanh and gelu of float32 vectors, each with one exponential and one division.
 
     e^z = 2^n (1 + q(r)),   n = round(z / ln 2),   r = z - n ln 2
     sigmoid(x) = e^x / (1 + e^x) where x < 0, else 1 / (1 + e^-x);   silu(x) = x sigmoid(x)
     tanh(x) = -sign(x) m / (m + 2),   m = e^(-2 |x|) - 1
     gelu(x) = max(x, 0) - |x| e^(-x^2 / 2) M(|x|),   M(a) = e^(a^2 / 2) erfc(a / sqrt 2) / 2
 
-Exponents are never above zero, so nothing overflows; 2^n is multiplied in last, so what ends as a
-subnormal number is rounded there. r is Cody and Waite's: ln 2 in two parts. q(r) = r + r^2 EXPM1(r)
-and M = MILLS_TOP / MILLS_BOTTOM were fitted for this project, to the least largest relative error
-on |r| <= ln 2 / 2 and 0 <= a <= 14.6: weighted least squares against 40 digits at 2000 and 3000
-points, weights multiplied by the errors until these are level. Rounded to float32 (M's after a
-search for a common factor that makes that harmless) q is off by 0.04 and M by 0.15 units of 2^-24.
-The errors stated below are the largest over every float32 of either sign from 2^-8 to 130.
+Exponents are never above zero, so nothing overflows. The factor 2^n is multiplied in last, so a
+subnormal result is rounded once, there. r is computed as by Cody and Waite, with ln 2 in two parts.
+q(r) = r + r^2 EXPM1(r) and M = MILLS_TOP / MILLS_BOTTOM were fitted for this project, to minimise
+the largest relative error on |r| <= ln 2 / 2 and 0 <= a <= 14.6, by weighted least squares against
+40 digits at 2000 and 3000 points; weights were multiplied by the errors until the errors were
+level. With coefficients rounded to float32 (for M after a search for a common factor that makes
+this harmless) the error of q is 0.04 and that of M 0.15 units of 2^-24. The errors stated below are
+the largest over every float32 of either sign from 2^-8 to 130.
 """
 
 import math
 
-LN2 = 355 / 512, -2.1219444e-4  # n times the first is exact, with an FMA or without
-SHIFT = 1.5 * 2**23  # the last bits of a sum with it are an integer
-EXPM1 = 0.5, 0.16666666, 0.04166636, 0.00833339, 0.0013940668, 0.00019845882
-MILLS_TOP = 0.64660203, 0.5670672, 0.23715508, 0.052612748, 0.0053330003
-MILLS_BOTTOM = 1.2932041, 2.1659625, 1.55589, 0.60763526, 0.13188885, 0.013367697
-SIGN = 0x80000000
-FAR = 64  # 2^(n + FAR) is a normal float32 for every n, and 2^-FAR rounds what is too small once
+LN2 = 355 / 512, -2.1219444e-4  # two parts of ln 2; n times the first is exact without an FMA too
+SHIFT = 1.5 * 2**23  # added to a float32, it leaves an integer in the last bits of the sum
+EXPM1 = 0.5, 0.16666666, 0.04166636, 0.00833339, 0.0013940668, 0.00019845882  # of r^0, r^1, ...
+MILLS_TOP = 0.64660203, 0.5670672, 0.23715508, 0.052612748, 0.0053330003  # of a^0, a^1, ...
+MILLS_BOTTOM = 1.2932041, 2.1659625, 1.55589, 0.60763526, 0.13188885, 0.013367697  # of a^0, ...
+SIGN = 0x80000000  # the sign bit of a float32
+FAR = 64  # 2^(n + FAR) is normal for every n; the product with 2^-FAR rounds subnormals once
 SMALLEST = -112.0  # x e^x is below half the smallest float32 from here on
 TANH_ONE = -40.0  # tanh(20) is 1
 GELU_END = 14.5  # a e^(-a^2 / 2) M(a) is below half the smallest float32 from here on
 
 
 def sigmoid(e, x):
-    """At most 2.4 units in the last place off."""
+    """1 / (1 + e^-x), with an error of at most 2.4 units in the last place."""
     return _share(e, x, lambda q, _: e.builder.fadd(q, e.constant(1)), e.constant(1))
 
 
 def silu(e, x):
-    """x sigmoid(x), at most 3 units in the last place off."""
+    """x sigmoid(x), with an error of at most 3 units in the last place."""
     return _share(e, x, lambda q, z: e.multiply_add(z, q, z), x)
 
 
 def tanh(e, x):
-    """At most 2.5 units in the last place off."""
+    """tanh(x), with an error of at most 2.5 units in the last place."""
     builder = e.builder
     z = builder.fmul(_minus_size(e, x), e.constant(2))
     q, n = _expm1(e, e.at_least(z, e.constant(TANH_ONE)))
@@ -52,11 +53,11 @@ def tanh(e, x):
 
 
 def gelu(e, x):
-    """x erfc(-x / sqrt 2) / 2, at most 6.4 units in the last place off, 8 without an FMA: in its
-    tail.
+    """x erfc(-x / sqrt 2) / 2, with an error of at most 6.4 units in the last place, or 8 without
+    an FMA; the largest errors are in the tail.
 
-    a^2 is taken in two parts, since e^(-a^2 / 2) multiplies its absolute error: the square of the
-    leading 12 bits of a, which is exact, and the rest.
+    a^2 is computed in two parts, since e^(-a^2 / 2) multiplies its absolute error: the square of
+    the leading 12 bits of a, which is exact, and the rest.
     """
     builder = e.builder
     size = builder.fneg(_minus_size(e, x))
@@ -75,7 +76,7 @@ def gelu(e, x):
 
 
 def _share(e, x, below, above):
-    """2^n below(q, -|x|) where x < 0, `above` elsewhere; over 1 + e^-|x| = 1 + 2^n (1 + q)."""
+    """2^n below(q, -|x|) where x < 0, else `above`, divided by 1 + e^-|x| = 1 + 2^n (1 + q)."""
     builder = e.builder
     z = e.at_least(_minus_size(e, x), e.constant(SMALLEST))
     q, n = _expm1(e, z)
@@ -88,7 +89,7 @@ def _share(e, x, below, above):
 
 
 def _expm1(e, z, tail=None):
-    """(q, n) of e^(z + tail) = 2^n (1 + q), for -200 < z <= 0; `tail` is far smaller."""
+    """(q, n) of e^(z + tail) = 2^n (1 + q), for -200 < z <= 0; `tail` is much smaller than z."""
     builder = e.builder
     shift = e.constant(SHIFT)
     whole = z if tail is None else builder.fadd(z, tail)
@@ -103,7 +104,7 @@ def _expm1(e, z, tail=None):
 
 
 def _polynomial(e, coefficients, x):
-    """Coefficients of x^0, x^1, ... by Horner's rule."""
+    """The polynomial with these coefficients of x^0, x^1, ..., by Horner's rule."""
     *rest, value = (e.constant(coefficient) for coefficient in coefficients)
     for coefficient in reversed(rest):
         value = e.multiply_add(value, x, coefficient)
@@ -122,4 +123,5 @@ def _minus_size(e, x):
 
 
 def _bits(e, x):
+    """The bits of floats as 32-bit integers."""
     return e.builder.bitcast(x, e.words)

@@ -1,7 +1,7 @@
-"""Memory by address, for compiled code: the CPU engine passes addresses (int64), as a GPU kernel
-does.
+"""Access memory by address in compiled code: the CPU engine passes addresses (int64), like a GPU
+kernel.
 
-Strides are in bytes and may be zero or negative; element copies move bits, whatever their type.
+Strides are in bytes and may be zero or negative. Copies of elements move bits, whatever their type.
 """
 
 import functools
@@ -18,7 +18,9 @@ INT = types.int64
 
 
 def _intrinsic(result, parameters, emit):
-    """An intrinsic of int64 `parameters`; `emit(builder, *values)` returns its value, if any."""
+    """What @intrinsic wants: a signature, and code from `emit(builder, *values)`, which returns the
+    value or None.
+    """
 
     def codegen(context, builder, signature, args):
         value = emit(builder, *args)
@@ -28,7 +30,7 @@ def _intrinsic(result, parameters, emit):
 
 
 def named(definition, *variant):
-    """The intrinsic that `definition` makes, named after its variant: see `cache.kernel`."""
+    """The intrinsic that `definition` defines, with the variant in its name: see `cache.kernel`."""
     definition.__name__ += "".join(f"_{part}" for part in variant)
     definition.__qualname__ = definition.__name__
     return intrinsic(definition)
@@ -66,7 +68,7 @@ def read_float(typingctx, address):
 
 @intrinsic
 def fetch_add(typingctx, address, value):
-    """Add to the int64 at `address`, atomically; returns what stood there before."""
+    """Add to the int64 at `address`, atomically; returns the value before the addition."""
 
     def emit(builder, address, value):
         pointer = builder.inttoptr(address, I64.as_pointer())
@@ -88,7 +90,7 @@ def copy(typingctx, destination, source, size):
 
 @intrinsic
 def prefetch(typingctx, address):
-    """Ask for the cache line at `address`, into L2; any address will do."""
+    """Prefetch the cache line at `address` into L2; the address need not be valid."""
 
     def emit(builder, address):
         kind = ir.FunctionType(ir.VoidType(), [BYTES, *[ir.IntType(32)] * 3])

@@ -1,10 +1,11 @@
-"""Emit vector code: the few LLVM instructions that the CPU kernels are made of.
+"""Emit vector code: the few LLVM instructions that the CPU kernels consist of.
 
-Numba vectorises plain loops as it sees fit (and not beyond 256 bits), so kernels that must run at
-the FMA peak are emitted as explicit ``<lanes x T>`` operations.
+LLVM decides how Numba's plain loops are vectorised, and stops at 256 bits. Kernels that must run at
+the FMA peak are therefore emitted as explicit ``<lanes x T>`` operations.
 """
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -16,36 +17,39 @@ I8 = ir.IntType(8)
 VOID = ir.VoidType()
 BYTES = I8.as_pointer()
 
-SCALAR = {4: ir.FloatType(), 8: ir.DoubleType()}
-SUFFIX = {4: "f32", 8: "f64"}
+SCALAR = {4: ir.FloatType(), 8: ir.DoubleType()}  # by bytes
+SUFFIX = {4: "f32", 8: "f64"}  # in the names of LLVM's intrinsics, by bytes
+
+Values = Sequence[ir.Value]
 
 
-class BFloat(ir.Type):
-    """LLVM's bfloat, which llvmlite has no name for."""
+class BFloat(ir.Type):  # type: ignore[misc]  # llvmlite publishes no types
+    """LLVM's bfloat, for which llvmlite has no class."""
 
-    def _to_string(self):
+    def _to_string(self) -> str:
         return "bfloat"
 
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, BFloat)
 
-    def __hash__(self):
+    def __hash__(self) -> int:
         return hash(BFloat)
 
 
-def i64(value):
+def i64(value: int) -> ir.Value:
+    """An int64 constant."""
     return ir.Constant(I64, value)
 
 
-def vectors_name(lanes, itemsize, fma):
-    """What the names of kernels say of an Emitter's vectors: caches tell kernels by their names."""
+def vectors_name(lanes: int, itemsize: int, fma: bool) -> str:
+    """The part of a kernel's name that tells its vectors from others; caches know only names."""
     return f"{lanes}x{itemsize}" + ("" if fma else "_no_fma")
 
 
 @dataclass(frozen=True)
 class Emitter:
-    """Builds operations on vectors of `lanes` floats of `itemsize` bytes; `fma` where the CPU has
-    it.
+    """Builds operations on vectors of `lanes` floats of `itemsize` bytes; `fma` tells whether the
+    CPU has fused multiply-adds.
     """
 
     builder: ir.IRBuilder
@@ -54,72 +58,77 @@ class Emitter:
     fma: bool
 
     @property
-    def scalar(self):
+    def scalar(self) -> ir.Type:
+        """The LLVM type of an element."""
         return SCALAR[self.itemsize]
 
     @property
-    def vector(self):
+    def vector(self) -> ir.Type:
+        """The LLVM type of a vector."""
         return ir.VectorType(self.scalar, self.lanes)
 
     @property
-    def registers(self):
-        """How many vectors the CPU holds, at least."""
+    def registers(self) -> int:
+        """Vector registers of the CPU, at least."""
         return 32 if self.lanes * self.itemsize == 64 else 16
 
     @property
-    def words(self):
+    def words(self) -> ir.Type:
         """The type of vectors of 32-bit integers."""
         return ir.VectorType(I32, self.lanes)
 
-    def word(self, value):
+    def word(self, value: int) -> ir.Value:
         """A 32-bit integer in every lane."""
         return ir.Constant(self.words, [value] * self.lanes)
 
-    def pointer(self, address, kind=None):
+    def pointer(self, address: ir.Value, kind: ir.Type | None = None) -> ir.Value:
         """`address` (an integer or a byte pointer) as a pointer to `kind`, a vector by default."""
         kind = (kind or self.vector).as_pointer()
         if address.type == I64:
             return self.builder.inttoptr(address, kind)
         return self.builder.bitcast(address, kind)
 
-    def at(self, base, offset):
+    def at(self, base: ir.Value, offset: ir.Value | int) -> ir.Value:
         """Byte pointer `base` moved by `offset` bytes."""
         offset = i64(offset) if isinstance(offset, int) else offset
         return self.builder.gep(base, [offset], inbounds=True)
 
-    def load(self, address, align=None):
+    def load(self, address: ir.Value, align: int | None = None) -> ir.Value:
+        """The vector at `address`."""
         value = self.builder.load(self.pointer(address))
         value.align = align or self.itemsize
         return value
 
-    def store(self, value, address, align=None):
+    def store(self, value: ir.Value, address: ir.Value, align: int | None = None) -> None:
+        """Store a vector at `address`."""
         self.builder.store(value, self.pointer(address)).align = align or self.itemsize
 
-    def below(self, count, first=0):
-        """The mask of lanes that stand for elements first, first + 1, ... below `count` < 2^31."""
+    def below(self, count: ir.Value, first: int = 0) -> ir.Value:
+        """The mask of the lanes whose elements first, first + 1, ... are below `count` < 2^31."""
         indices = ir.Constant(self.words, list(range(first, first + self.lanes)))
         return self.builder.icmp_signed("<", indices, self.splat_word(count))
 
-    def load_masked(self, address, mask):
-        """The lanes in `mask`, zero elsewhere; only they are read."""
+    def load_masked(self, address: ir.Value, mask: ir.Value) -> ir.Value:
+        """The vector at `address`: only lanes in `mask` are read, the others are zero."""
         blank = ir.Constant(self.vector, [0.0] * self.lanes)
         return self._masked("load", self.vector, self.pointer(address), mask, blank)
 
-    def store_masked(self, value, address, mask):
-        """Write the lanes in `mask` alone."""
+    def store_masked(self, value: ir.Value, address: ir.Value, mask: ir.Value) -> None:
+        """Store only the lanes in `mask`."""
         self._masked("store", VOID, value, self.pointer(address), mask)
 
-    def _masked(self, name, result, *arguments):
+    def _masked(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+        """Call a masked load or store of LLVM."""
         position = 1 if name == "load" else 2  # of the alignment
         align = ir.Constant(I32, self.itemsize)
-        arguments = [*arguments[:position], align, *arguments[position:]]
+        arguments = (*arguments[:position], align, *arguments[position:])
         kind = ir.FunctionType(result, [argument.type for argument in arguments])
         full = f"llvm.masked.{name}.v{self.lanes}{SUFFIX[self.itemsize]}.p0"
         function = cgutils.get_or_insert_function(self.builder.module, kind, full)
         return self.builder.call(function, arguments)
 
-    def store_first(self, values, addresses, count):
-        """Write the first `count` lanes of each value, all of them where there are fewer."""
+    def store_first(self, values: Values, addresses: Values, count: ir.Value) -> None:
+        """Store the first `count` lanes of each value, or all lanes if there are fewer."""
         whole = self.builder.icmp_signed(">=", count, i64(self.lanes))
         with self.builder.if_else(whole) as (full, partial):
             with full:
@@ -130,40 +139,42 @@ class Emitter:
                 for value, address in zip(values, addresses, strict=True):
                     self.store_masked(value, address, mask)
 
-    def splat_word(self, value):
+    def splat_word(self, value: ir.Value) -> ir.Value:
         """An int64 below 2^31 as a 32-bit integer in every lane."""
         undefined = ir.Constant(self.words, ir.Undefined)
         first = self.builder.trunc(value, I32)
         first = self.builder.insert_element(undefined, first, ir.Constant(I32, 0))
         return self.builder.shuffle_vector(first, undefined, self.word(0))
 
-    def splat(self, scalar):
+    def splat(self, scalar: ir.Value) -> ir.Value:
+        """A scalar in every lane."""
         undefined = ir.Constant(self.vector, ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
         return self.builder.shuffle_vector(first, undefined, self.word(0))
 
-    def constant(self, value):
+    def constant(self, value: float) -> ir.Value:
+        """A constant in every lane."""
         return ir.Constant(self.vector, [float(value)] * self.lanes)
 
-    def repeat_lanes(self, value, step, times, first):
-        """Lanes first, first + step, ... of `value`, each of them `times` in a row."""
+    def repeat_lanes(self, value: ir.Value, step: int, times: int, first: int) -> ir.Value:
+        """The lanes first, first + step, ... of `value`, each of them repeated `times` times."""
         lanes = [lane // times * step + first for lane in range(self.lanes)]
         return self.builder.shuffle_vector(value, value, ir.Constant(self.words, lanes))
 
-    def narrow(self, double):
+    def narrow(self, double: ir.Value) -> ir.Value:
         """A float64 as a scalar of the vector's element type."""
         if self.itemsize == 8:
             return double
         return self.builder.fptrunc(double, SCALAR[self.itemsize])
 
-    def broadcast(self, address):
-        """The one float at `address`, in every lane."""
+    def broadcast(self, address: ir.Value) -> ir.Value:
+        """The float at `address` in every lane."""
         value = self.builder.load(self.pointer(address, SCALAR[self.itemsize]))
         value.align = self.itemsize
         return self.splat(value)
 
-    def multiply_add(self, a, b, c):
-        """a * b + c, rounded once where the CPU has an FMA, else twice; never emulated."""
+    def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """a * b + c, rounded once if the CPU has an FMA, else twice; an FMA is never emulated."""
         if not self.fma:
             return self.builder.fadd(self.builder.fmul(a, b), c)
         name = f"llvm.fma.v{self.lanes}{SUFFIX[self.itemsize]}"
@@ -171,11 +182,11 @@ class Emitter:
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [a, b, c])
 
-    def dot_pairs(self, a, b, c):
+    def dot_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """c + a[1] * b[1] + a[0] * b[0] for pairs of bfloat16 in the lanes of `a` and `b`.
 
-        AVX512_BF16's VDPBF16PS: each product is added with one rounding to nearest even; subnormal
-        factors count as zeros, and subnormal sums become zeros.
+        This is VDPBF16PS of AVX512_BF16: each product is added with one rounding to nearest even,
+        subnormal factors are treated as zeros, and subnormal sums become zeros.
         """
         pairs = ir.VectorType(BFloat(), 2 * self.lanes)
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
@@ -184,48 +195,58 @@ class Emitter:
         a, b = (self.builder.bitcast(value, pairs) for value in (a, b))
         return self.builder.call(function, [c, a, b])
 
-    def round_pairs(self, low, high):
-        """Both vectors of floats as bfloat16, one behind the other; subnormals become zeros."""
+    def round_pairs(self, low: ir.Value, high: ir.Value) -> ir.Value:
+        """Two vectors of floats as one of bfloat16, `low` first; subnormals become zeros."""
         pairs = ir.VectorType(BFloat(), 2 * self.lanes)
         name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * self.lanes}"
         kind = ir.FunctionType(pairs, [self.vector, self.vector])
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.bitcast(self.builder.call(function, [high, low]), self.vector)
 
-    def at_least(self, value, low):
+    def at_least(self, value: ir.Value, low: ir.Value) -> ir.Value:
         """The larger of the two; a NaN `value` stays a NaN."""
         return self.builder.select(self.builder.fcmp_ordered("<", value, low), low, value)
 
-    def at_most(self, value, high):
+    def at_most(self, value: ir.Value, high: ir.Value) -> ir.Value:
         """The smaller of the two; a NaN `value` stays a NaN."""
         return self.builder.select(self.builder.fcmp_ordered(">", value, high), high, value)
 
-    def clamp(self, value, low, high):
+    def clamp(self, value: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
         """`value` within [low, high]; a NaN stays a NaN."""
         return self.at_most(self.at_least(value, low), high)
 
-    def bounded(self, low, high):
-        """Whether the bounds of a clamp, scalars, are any."""
+    def bounded(self, low: ir.Value, high: ir.Value) -> ir.Value:
+        """Whether the scalar bounds of a clamp are finite, at least one of them."""
         return self.builder.or_(
             self.builder.fcmp_ordered(">", low, ir.Constant(low.type, -math.inf)),
             self.builder.fcmp_ordered("<", high, ir.Constant(high.type, math.inf)),
         )
 
-    def prefetch(self, address, locality):
-        """Ask for the cache line at `address`: locality 3 into L1, 2 into L2."""
+    def prefetch(self, address: ir.Value, locality: int) -> None:
+        """Prefetch the cache line at `address`: locality 3 is into L1, 2 into L2."""
         kind = ir.FunctionType(VOID, [BYTES, I32, I32, I32])
         function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
         flags = [ir.Constant(I32, value) for value in (0, locality, 1)]
         self.builder.call(function, [address, *flags])
 
-    def opaque(self, value):
-        """`value`, its origin hidden from the optimiser (which would chain address additions)."""
+    def opaque(self, value: ir.Value) -> ir.Value:
+        """`value` with its origin hidden from LLVM, which would chain additions of addresses."""
         kind = ir.FunctionType(value.type, [value.type])
         return self.builder.call(ir.InlineAsm(kind, "", "=r,0"), [value])
 
-    def loop(self, count, step, carried, body):
-        """for index in range(0, count, step): carried = body(index, carried); returns the last
-        ones.
+    def loop(
+        self,
+        count: ir.Value,
+        step: int,
+        carried: Values,
+        body: Callable[[ir.Value, list[ir.Value]], Iterable[ir.Value]],
+    ) -> list[ir.Value]:
+        """Emit ``for index in range(0, count, step): carried = body(index, carried)``.
+
+        Returns
+        -------
+        list of ir.Value
+            The carried values after the loop.
         """
         builder = self.builder
         before = builder.block
@@ -233,7 +254,7 @@ class Emitter:
         builder.cbranch(builder.icmp_signed("<", i64(0), count), inside, after)
         builder.position_at_end(inside)
         phis = [builder.phi(value.type) for value in (i64(0), *carried)]
-        results = body(phis[0], phis[1:])
+        results = list(body(phis[0], phis[1:]))
         following = builder.add(phis[0], i64(step))
         latch = builder.block
         for phi, first, again in zip(phis, (i64(0), *carried), (following, *results), strict=True):

@@ -10,9 +10,9 @@ row buffer (or x); B tile = 16 pairs x 16 filters of a panel; accumulators = 2 x
             for i in range(0, length, 16):  acc[block, v] += A[block] at offset + i  *  B[v] at i
         accumulators -> memory -> bounds, rounding -> output
 
-The microkernel's counterpart: same arguments, same buffers and panels. Runs are whole multiples of
-16 pairs; the planner sees to it. The configuration of the tiles is a thread's own, and each call
-loads the one it needs.
+It takes the same arguments, buffers and panels as the microkernel in vectors. The planner ensures
+that runs are multiples of 16 pairs. Every thread has a tile configuration of its own, so each call
+loads the configuration that it needs.
 """
 
 import functools
@@ -25,19 +25,17 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I8, I64, VOID, Emitter,
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.gemm.microkernel import (
     ARGUMENTS,
-    SIGNATURE,
     emit_stores,
     for_each_tile,
-    microkernel,
     pixel_address,
 )
-from implicit_conv.kernels.cpu.runtime.table import compile_emitted
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 
-ROWS = 16  # of a tile, at most: pixels of A and of the sums, pairs of B
-ROW_BYTES = 64  # of a tile: pairs of A, filters of B and of the sums
-TILES = 8
-A_TILE, B_TILE = 4, 6  # the first of each kind; the sums come first
-CONFIG_BYTES = 64  # palette 1: byte 0; row bytes: 16-bit words from 16; rows: bytes from 48
+ROWS = 16  # rows of a tile, at most: pixels of A and of the sums, pairs of B
+ROW_BYTES = 64  # bytes of a row of a tile: pairs of A, filters of B and of the sums
+TILES = 8  # tile registers of a CPU
+A_TILE, B_TILE = 4, 6  # first register of the A tiles and of the B tiles; sums are in 0 .. 3
+CONFIG_BYTES = 64  # palette 1 in byte 0, row bytes in 16-bit words from 16, rows from byte 48
 
 
 class Tiles:
@@ -47,26 +45,26 @@ class Tiles:
         self._builder = builder
 
     def ldtilecfg(self, address):
-        """Shape all tiles as the 64 bytes at `address` say; they become zero."""
+        """Give all tiles the shapes in the 64 bytes at `address`, and set them to zero."""
         self._call("ldtilecfg", address)
 
     def tileloadd(self, tile, address, stride):
-        """Rows `stride` bytes apart, from `address` on."""
+        """Load the rows of a tile from `address` on, with a stride in bytes."""
         self._call("tileloadd64", self._number(tile), address, stride)
 
     def tilestored(self, tile, address, stride):
-        """The way back."""
+        """Store the rows of a tile from `address` on, with a stride in bytes."""
         self._call("tilestored64", self._number(tile), address, stride)
 
     def tdpbf16ps(self, sums, a, b):
         """sums[m, n] += a[m, 2k] * b[k, 2n] + a[m, 2k + 1] * b[k, 2n + 1], summed over k.
 
-        Subnormal numbers count as zeros.
+        Subnormals are treated as zeros.
         """
         self._call("tdpbf16ps", *(self._number(tile) for tile in (sums, a, b)))
 
     def tilerelease(self):
-        """Back to no tiles, which the system need not save."""
+        """Return to the state without tiles, which the operating system need not save."""
         self._call("tilerelease")
 
     def _number(self, tile):
@@ -80,7 +78,7 @@ class Tiles:
 
 
 def row_blocks(tile):
-    """(group, first pixel, pixels) of the blocks of at most ROWS pixels that `tile` is cut into."""
+    """(group, first pixel, pixels) of each block of at most ROWS pixels of `tile`."""
     parts = -(-tile.inner // ROWS)
     cuts = [part * tile.inner // parts for part in range(parts + 1)]
     return [
@@ -91,7 +89,9 @@ def row_blocks(tile):
 
 
 def config_of(blocks):
-    """The tile configuration for two blocks at a time; blocks of either kind are of one size."""
+    """The tile configuration for two blocks at a time; all first blocks have one size, and all
+    second blocks.
+    """
     config = bytearray(CONFIG_BYTES)
     config[0] = 1
     rows = [blocks[j % len(blocks)][2] for j in (0, 0, 1, 1, 0, 1)] + [ROWS, ROWS]
@@ -101,10 +101,8 @@ def config_of(blocks):
     return config
 
 
-def emit(tile, instructions, builder, args):
-    """Emit the microkernel of `tile`; `args` holds the values named in ARGUMENTS, low and high."""
-    *integers, low, high = args
-    at = dict(zip(ARGUMENTS, integers, strict=True))
+def emit(tile, instructions, builder, at):
+    """Emit the microkernel of `tile`; `at` maps the names in ARGUMENTS and LIMITS to values."""
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
     tiles = instructions(builder)
     panel_row = tile.vectors * ROW_BYTES
@@ -159,7 +157,7 @@ def emit(tile, instructions, builder, args):
                 for v in range(tile.vectors):
                     yield e.load(e.at(room, place * panel_row + v * ROW_BYTES), ROW_BYTES)
 
-        emit_stores(tile, e, at, (low, high), pixels, values)
+        emit_stores(tile, e, at, pixels, values)
 
     def register_tile(at):
         c_in = builder.inttoptr(at["c_in"], BYTES)
@@ -177,6 +175,6 @@ def emit(tile, instructions, builder, args):
 
 @functools.cache
 def compile_microkernel(tile):
-    """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
+    """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
     name = f"amx_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.y}"
-    return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile, Tiles))
+    return compile_emitted(name, ARGUMENTS, LIMITS, functools.partial(emit, tile, Tiles))

@@ -5,9 +5,9 @@ GEMM mapping: A = activation, gemm_m = N*P*Q; B = filter, gemm_n = K; C = output
 One work item is a load tile (images x output rows x output columns) and a chunk of filter panels:
 
     for each channel block:
-        execute the tile's loads into this thread's buffer        (or read x where it lies)
+        execute the tile's loads into this thread's buffer        (or read x in place)
         for each panel of the chunk:
-            pack the panel                                        (unless it came packed)
+            pack the panel                                        (unless w is packed already)
             for each register tile of the load tile:
                 microkernel: sums over shifted views of the buffer -> y, or the staging tile
             staging tile -> residual, activation, layout -> y
@@ -51,10 +51,11 @@ def at(view, outer, group, inner):
 
 @kernel()
 def write_runs(call, g, channels, first, last, table):
-    """Write a run table for the filter columns first .. last - 1: the runs of a filter row, then
-    (byte offset in A, elements, elements before it in the panel) of each run, row by filter row.
+    """Write a run table for the filter columns first .. last - 1: the number of runs of a filter
+    row, then (byte offset in A, elements, elements before it in the panel) of each run, filter row
+    by filter row.
 
-    Taps whose rows lie one behind the other make one run; filter rows have the same runs.
+    Taps whose elements are contiguous in A make one run; all filter rows have the same runs.
     """
     pixel = channels * call.itemsize
     row = call.x_h * g.dilation_h if call.in_place else schedule.row_pitch(g) * pixel
@@ -97,7 +98,7 @@ def write_segments(call, g, channels, q, columns, table):
 
 @kernel()
 def view_in_roles(g, address, n, p, q):
-    """A view of pixels whose images, rows and columns lie n, p and q bytes apart."""
+    """A view of pixels with the byte strides n, p and q of images, rows and columns."""
     outer, group, inner = schedule.by_role(g, n, p, q)
     return View(address, outer, group, inner)
 
@@ -116,15 +117,26 @@ def activations(call, g, origin, c, channels, buffer):
     return view_in_roles(g, buffer, image, row, schedule.column_step(g) * pixel)
 
 
+class Product(NamedTuple):
+    """What the register tiles of a load tile share for one panel and one channel block."""
+
+    a: View
+    panel: int  # address of the packed filters
+    sums: View  # the initial sums
+    out: View  # where the sums are stored
+    vectors: int  # of the panel
+    rounds: int  # 1: the sums are rounded to the narrower elements of y
+    low: float  # the sums are clamped to low .. high
+    high: float
+
+
 @kernel()
-def multiply(
-    call, g, extent, rows, columns, a, panel, sums, out, table, vectors, rounds, low, high
-):
+def multiply(call, g, product, extent, rows, columns, table):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
     `extent` counts the pixels along (outer, group, inner); `rows` is (first output row, rows,
-    whether the group axis runs along them), `columns` (first output column, columns). Of several
-    columns, which are the inner axis then, each segment has its own run table.
+    whether the group axis runs along them), `columns` (first output column, columns). Several
+    columns make up the inner axis, and each segment of them has its own run table.
     """
     outer, group, inner = extent
     q, count = columns
@@ -134,19 +146,17 @@ def multiply(
         column, _, _ = schedule.column_segment(g, column, q + count)
         if g.Q > 1:
             inner = column - q - start
-        multiply_segment(
-            call, g, (outer, group, inner), start, rows, a, panel, sums, out, table, vectors,
-            rounds, low, high,
-        )  # fmt: skip
+        multiply_segment(call, g, product, (outer, group, inner), start, rows, table)
         table += run_table(g)
 
 
 @kernel()
-def multiply_segment(
-    call, g, extent, start, rows, a, panel, sums, out, table, vectors, rounds, low, high
-):
-    """Likewise, of pixels from `start` on along the inner axis, with the same run table."""
+def multiply_segment(call, g, product, extent, start, rows, table):
+    """The register tiles of the pixels from `start` on along the inner axis, which share a run
+    table.
+    """
     outer, group, inner = extent
+    a, sums, out = product.a, product.sums, product.out
     runs, per_row = table + 8, memory.read(table)
     cuts = schedule.cuts(inner, g.tile_m)
     band = schedule.rows_together(cuts[1][0], g.tile_m)
@@ -163,13 +173,25 @@ def multiply_segment(
                         p, count = p + first, groups
                     r, r_end = schedule.valid_rows(g, p, count)
                     run_part(
-                        call.kernels, microkernel_slot(vectors, groups, pixels),
-                        at(a, o, first, begin), panel, runs + RUN_BYTES * r * per_row,
-                        at(sums, o, first, begin), at(out, o, first, begin),
+                        call.kernels,
+                        microkernel_slot(product.vectors, groups, pixels),
+                        at(a, o, first, begin),
+                        product.panel,
+                        runs + RUN_BYTES * r * per_row,
+                        at(sums, o, first, begin),
+                        at(out, o, first, begin),
                         (r_end - r) * per_row,
-                        a.inner, a.group, sums.inner, sums.group, out.inner, out.group,
-                        tiles, rounds, low, high,
-                    )  # fmt: skip
+                        a.inner,
+                        a.group,
+                        sums.inner,
+                        sums.group,
+                        out.inner,
+                        out.group,
+                        tiles,
+                        product.rounds,
+                        product.low,
+                        product.high,
+                    )
                 begin += tiles * pixels
 
 
@@ -221,10 +243,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             last = block == blocks - 1
             low, high = bounds(call) if last else (-math.inf, math.inf)
             rounds = call.rounds and not staged
-            multiply(
-                call, g, extent, row_range, (q, columns), a, weights, sums, out,
-                scratch + call.runs, vectors, rounds, low, high,
-            )  # fmt: skip
+            product = Product(a, weights, sums, out, vectors, rounds, low, high)
+            multiply(call, g, product, extent, row_range, (q, columns), scratch + call.runs)
             if last and staged:
                 first = group * g.K + k
                 run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
@@ -232,5 +252,5 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
 
 @functools.cache
 def compile_fprop():
-    """The compiled operator; what depends on the element type it calls through the kernel table."""
+    """The compiled operator; it calls what depends on the element type through the kernel table."""
     return compile_operator("fprop", run_item)

@@ -4,12 +4,12 @@ GEMM mapping (fprop): A = activation rows, broadcast one float at a time; B = a 
 `vectors` vectors wide; accumulator = `groups` x `inner` pixels x `vectors` vectors, kept in
 registers.
 
-    for (offset, length, before) in runs:         a run: taps whose rows lie one behind the other
+    for (offset, length, before) in runs:         a run: taps whose elements are contiguous in A
         for i in range(length):
             for pixel (g, p):
                 acc[g, p] += A[offset + g*group_stride + p*inner_stride + i] * B[before + i]
 
-Each pixel sums in the same order whatever the tile's shape, which is what "strict" rests on.
+Every pixel is summed in the same order whatever the tile's shape: "strict" rests on this.
 One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the largest tile of each.
 """
 
@@ -18,16 +18,15 @@ import itertools
 from dataclasses import dataclass
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
-from implicit_conv.kernels.cpu.runtime.table import compile_emitted
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.tile import convert, storage
 
-UNROLL = 4
-PREFETCH_BYTES = 2048  # how far ahead of the FMAs the panel is asked for
-PIXELS_PER_BASE = 3  # pixels one base register serves, through the scales 1 and 2 of x86 addressing
+UNROLL = 4  # elements of a run in one iteration of the inner loop
+PREFETCH_BYTES = 2048  # bytes by which prefetches of the panel run ahead of the FMAs
+PIXELS_PER_BASE = 3  # pixels that one base register addresses, with the scales 1 and 2 of x86
 
 ARGUMENTS = (
     "a",  # addresses: activations, packed panel, run table, initial sums, output
@@ -36,16 +35,15 @@ ARGUMENTS = (
     "c_in",
     "c_out",
     "run_count",
-    "a_inner",  # strides in bytes: between pixels of a group, between groups
+    "a_inner",  # byte strides of each array: between pixels of a group, between groups
     "a_group",
     "c_in_inner",
     "c_in_group",
     "c_out_inner",
     "c_out_group",
-    "tiles",  # register tiles, one behind the other along the inner axis
-    "rounds",  # 1: results are stored as the tile's `y`
+    "tiles",  # register tiles, contiguous along the inner axis
+    "rounds",  # 1: sums are stored as the tile's `y`
 )
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,9 @@ class RegisterTile:
     itemsize: int
     fma: bool
     pairs: bool = False  # elements are pairs of bfloat16, multiplied by dot products
-    y: str = ""  # the 16-bit type that last sums may be rounded to
-    far: bool = False  # activations are read where the caller has them, not from a buffer
-    fresh: bool = False  # sums begin at zero, and not with those at `c_in`
+    y: storage.Stored = ""  # the 16-bit format that the final sums may be rounded to
+    far: bool = False  # activations are read from the caller's array, not from a buffer
+    fresh: bool = False  # sums begin at zero, not with the initial sums at `c_in`
 
     @property
     def pixels(self):
@@ -72,16 +70,14 @@ class RegisterTile:
         return self.lanes * self.itemsize
 
 
-def emit(tile, builder, args):
-    """Emit the microkernel of `tile`; `args` holds the values named in ARGUMENTS, low and high."""
-    *integers, low, high = args
-    at = dict(zip(ARGUMENTS, integers, strict=True))
+def emit(tile, builder, at):
+    """Emit the microkernel of `tile`; `at` maps the names in ARGUMENTS and LIMITS to values."""
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
-    for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at, (low, high)))
+    for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at))
 
 
 def for_each_tile(tile, e, at, emit_tile):
-    """`emit_tile(at)` for each of the register tiles that lie one behind the other."""
+    """Emit the loop over contiguous register tiles, whose body is `emit_tile(at)`."""
     names = ("a", "c_in", "c_out")
     steps = [e.builder.mul(at[f"{name}_inner"], i64(tile.inner)) for name in names]
 
@@ -92,7 +88,8 @@ def for_each_tile(tile, e, at, emit_tile):
     e.loop(at["tiles"], 1, [at[name] for name in names], body)
 
 
-def _emit_tile(tile, e, at, bounds):
+def _emit_tile(tile, e, at):
+    """Emit one register tile: initial sums, every run, stores."""
     builder = e.builder
     multiply_add = e.dot_pairs if tile.pairs else e.multiply_add
     a, b = (builder.inttoptr(at[name], BYTES) for name in ("a", "b"))
@@ -100,7 +97,7 @@ def _emit_tile(tile, e, at, bounds):
     base_count = sum(p % PIXELS_PER_BASE == 0 for _, p in pixels)
 
     def run(index, carried):
-        """One run: move every base from where the last one ended, then go through its elements."""
+        """One run: move every base from the end of the previous run, then add all elements."""
         cursor, *carried = carried
         entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(RUN_BYTES)))
         offset, length, before = (
@@ -116,7 +113,7 @@ def _emit_tile(tile, e, at, bounds):
         return [builder.add(offset, builder.mul(length, i64(tile.itemsize))), *carried]
 
     def step(count, carried):
-        """`count` elements of the run: two panel loads and one broadcast a pixel for each."""
+        """`count` elements of the run; each takes a load per vector and a broadcast per pixel."""
         moving = [e.opaque(base) for base in carried[:base_count]]
         b, acc = carried[base_count], list(carried[base_count + 1 :])
         for i in range(count):
@@ -137,7 +134,9 @@ def _emit_tile(tile, e, at, bounds):
                     k = at_pixel * tile.vectors + v
                     acc[k] = multiply_add(value, filters[v], acc[k])
         if tile.far and count == UNROLL and tile.groups == 1:
-            base = -1  # the next register tile's rows, into L2: many lie a power of two apart
+            # The next register tile's rows go into L2; hardware prefetchers lose rows whose
+            # stride is a power of two.
+            base = -1
             ahead = builder.mul(at["a_inner"], i64(tile.pixels))
             for p in range(tile.inner):
                 base += p % PIXELS_PER_BASE == 0
@@ -154,7 +153,7 @@ def _emit_tile(tile, e, at, bounds):
         acc = [e.load(place) for place in places]
     results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
     acc = results[base_count + 2 :]
-    emit_stores(tile, e, at, bounds, pixels, lambda: acc)
+    emit_stores(tile, e, at, pixels, lambda: acc)
 
 
 def pixel_address(e, at, base, name, g, p):
@@ -172,13 +171,13 @@ def _places(tile, e, at, name, pixels, vector_bytes):
             yield e.at(address, v * vector_bytes)
 
 
-def emit_stores(tile, e, at, bounds, pixels, sums):
-    """Store the vectors that `sums()` yields for `pixels`, within (low, high), as sums or rounded.
+def emit_stores(tile, e, at, pixels, sums):
+    """Store the vectors that `sums()` yields for `pixels`, clamped, as sums or rounded.
 
-    Each way to store is a branch of its own, and asks for the sums anew.
+    Each way to store them is a branch of its own that calls `sums()` again.
     """
     builder = e.builder
-    low, high = bounds
+    bounds = low, high = [at[name] for name in LIMITS]
 
     def bounded():
         limits = [e.splat(e.narrow(bound)) for bound in bounds]
@@ -192,13 +191,13 @@ def emit_stores(tile, e, at, bounds, pixels, sums):
     def store_rounded(values):
         size = storage.SIZES[tile.y]
         places = _places(tile, e, at, "c_out", pixels, tile.lanes * size)
-        if tile.pairs and tile.vectors == 2:  # dot products leave no subnormal sums
+        if tile.pairs and tile.vectors == 2:  # dot products produce no subnormal sums
             values = iter(values)
             for first, place in zip(values, itertools.islice(places, 0, None, 2), strict=True):
                 e.store(e.round_pairs(first, next(values)), place, size)
             return
         for value, place in zip(values, places, strict=True):
-            storage.store(e, tile.y, value, place)
+            convert.store(e, tile.y, value, place)
 
     def store(how):
         with builder.if_else(e.bounded(low, high)) as (limited, plain):
@@ -217,24 +216,11 @@ def emit_stores(tile, e, at, bounds, pixels, sums):
             store(store_sums)
 
 
-def microkernel(
-    a, b, runs, c_in, c_out, run_count,
-    a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, tiles, rounds,
-    low, high,
-):  # fmt: skip
-    """Template of all microkernels."""
-    body(  # noqa: F821, bound
-        a, b, runs, c_in, c_out, run_count,
-        a_inner, a_group, c_in_inner, c_in_group, c_out_inner, c_out_group, tiles, rounds,
-        low, high,
-    )  # fmt: skip
-
-
 @functools.cache
 def compile_microkernel(tile):
-    """The compiled microkernel of `tile`; its `.address` is what goes into the kernel table."""
+    """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
     name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_"
     name += vectors_name(tile.lanes, tile.itemsize, tile.fma)
     name += f"{'_pairs' if tile.pairs else ''}{tile.y and f'_{tile.y}'}"
     name += ("_far" if tile.far else "") + ("_fresh" if tile.fresh else "")
-    return compile_emitted(SIGNATURE, microkernel, name, functools.partial(emit, tile))
+    return compile_emitted(name, ARGUMENTS, LIMITS, functools.partial(emit, tile))

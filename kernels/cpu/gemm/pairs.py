@@ -1,7 +1,7 @@
-"""Pairs of channels: what dot products of bfloat16 pairs multiply, and how filters become panels.
+"""Pack filters into panels of channel pairs, which dot products of bfloat16 multiply.
 
-An element of buffers and panels is a pair, as wide as a float32: ``[...][pair][filter][2]``. Of an
-odd number of channels the last pair is filled up with a zero.
+An element of buffers and panels is a pair, as wide as a float32: ``[...][pair][filter][2]``. The
+last pair of an odd number of channels is completed with a zero.
 """
 
 import functools
@@ -13,15 +13,17 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import I32, Emitter
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 
-NUMBER, PAIR = 2, 4  # bytes
+BFLOAT, PAIR = 2, 4  # bytes of a bfloat16, and of a pair
+copy_bfloat = memory.copy_bytes(BFLOAT)
 
 
 @functools.cache
 def _make_join(lanes):
-    """join(to, low, low_bits, high, high_bits): a vector of pairs from halves of two of words.
+    """join(to, low, low_bits, high, high_bits): store a vector of pairs, whose two elements are
+    halves of the words at `low` and at `high`.
 
     A half begins at bit 0 or 16 of its word.
     """
@@ -52,41 +54,43 @@ def _make_join(lanes):
 
 @functools.cache
 def _make_zip(lanes):
-    """zip_numbers(to, low, high): a vector of pairs from two of numbers."""
+    """zip_rows(to, low, high): store a vector of pairs of the elements at `low` and `high`."""
 
-    def zip_numbers(typingctx, to, low, high):
+    def zip_rows(typingctx, to, low, high):
         def codegen(context, builder, signature, args):
             e = Emitter(builder, lanes, PAIR, False)
-            e.store(storage.load_pairs(e, args[1:]), args[0])
+            e.store(convert.load_pairs(e, args[1:]), args[0])
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 3), codegen
 
-    return memory.named(zip_numbers, lanes)
+    return memory.named(zip_rows, lanes)
+
+
+@kernel()
+def gather_pair(call, target, source, filters, channels):
+    """One pair of channels of `filters` filters, element by element, for any strides of `w`; with
+    one channel the second element is zero.
+    """
+    for k in range(filters):
+        at, to = source + k * call.w_k, target + k * PAIR
+        copy_bfloat(to, at)
+        if channels > 1:
+            copy_bfloat(to + BFLOAT, at + call.w_c)
+        else:
+            memory.zero(to + BFLOAT, BFLOAT)
 
 
 @functools.cache
 def make_pack_taps(lanes):
-    """pack_taps, as in `panels`, for pairs."""
+    """Make pack_taps() for pairs, which has the arguments of pack_taps() in `panels`."""
     vector = lanes * PAIR
     transpose_words = make_transpose_block(TRANSPOSE_WORDS, lanes)
-    copy_number = memory.copy_bytes(NUMBER)
-    join, zip_numbers = _make_join(lanes), _make_zip(lanes)
-
-    @kernel()
-    def gather_pair(call, target, source, filters, channels):
-        """One pair, or what is left of one, of `filters` filters; any strides at all."""
-        for k in range(filters):
-            at, to = source + k * call.w_k, target + k * PAIR
-            copy_number(to, at)
-            if channels > 1:
-                copy_number(to + NUMBER, at + call.w_c)
-            else:
-                memory.zero(to + NUMBER, NUMBER)
+    join, zip_rows = _make_join(lanes), _make_zip(lanes)
 
     @kernel()
     def transpose_pairs(call, target, source, filters, channels, pitch):
-        """One tap of filters whose channels lie together: pairs as they are."""
+        """One tap of filters with contiguous channels: pairs need no change, only a transpose."""
         pairs = channels // 2
         for k in range(0, filters, lanes):
             for pair in range(0, pairs, lanes):
@@ -98,7 +102,9 @@ def make_pack_taps(lanes):
 
     @kernel()
     def transpose_taps(call, target, source, filters, channels, taps, pitch, places):
-        """All taps, which lie together: words of two neighbours, transposed and joined to pairs."""
+        """All taps of filters with contiguous taps: words of two neighbouring elements are
+        transposed into a block, from which pairs are joined.
+        """
         chunk, block = 2 * lanes, places + 8 * taps
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
@@ -107,13 +113,11 @@ def make_pack_taps(lanes):
             for c in range(0, channels, chunk):
                 count = min(chunk, channels - c)
                 words = count * taps // 2
-                at = source + k * call.w_k + c * taps * NUMBER
+                at = source + k * call.w_k + c * taps * BFLOAT
                 for word in range(0, words, lanes):
                     columns = min(lanes, words - word)
-                    transpose_words(
-                        call.kernels, 1, at + word * PAIR, call.w_k, block + word * vector, vector,
-                        rows, columns,
-                    )  # fmt: skip
+                    first, to = at + word * PAIR, block + word * vector
+                    transpose_words(call.kernels, 1, first, call.w_k, to, vector, rows, columns)
                 if count * taps % 2:
                     gather_pair(call, block + words * vector, at + words * PAIR, rows, 1)
                 for i in range(0, count, 2):
@@ -127,30 +131,31 @@ def make_pack_taps(lanes):
 
     @kernel()
     def zip_filters(call, target, source, filters, channels, pitch):
-        """One tap of filters that lie beside one another."""
+        """One tap of filters that are contiguous in `w`: rows of two channels are interleaved."""
         whole = filters // lanes * lanes
         for c in range(0, channels, 2):
             at, to = source + c * call.w_c, target + c // 2 * pitch
             for k in range(0, whole, lanes):
-                high = at + call.w_c + k * NUMBER if c + 1 < channels else call.zeros
-                zip_numbers(to + k * PAIR, at + k * NUMBER, high)
+                high = at + call.w_c + k * BFLOAT if c + 1 < channels else call.zeros
+                zip_rows(to + k * PAIR, at + k * BFLOAT, high)
             rest = filters - whole
-            gather_pair(call, to + whole * PAIR, at + whole * NUMBER, rest, min(2, channels - c))
+            gather_pair(call, to + whole * PAIR, at + whole * BFLOAT, rest, min(2, channels - c))
 
     @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        """All taps of `filters` filters and `channels` channels, by the fastest way for `w`."""
         taps = g.R * g.S
-        rows_follow = g.R == 1 or call.w_r == g.S * NUMBER
-        taps_follow = rows_follow and (g.S == 1 or call.w_s == NUMBER)
-        if taps > 1 and taps_follow and call.w_c == taps * NUMBER:
+        rows_follow = g.R == 1 or call.w_r == g.S * BFLOAT
+        taps_follow = rows_follow and (g.S == 1 or call.w_s == BFLOAT)
+        if taps > 1 and taps_follow and call.w_c == taps * BFLOAT:
             transpose_taps(call, target, source, filters, channels, taps, pitch, places)
             return
         for tap in range(taps):
             at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
             to = target + memory.read(places + 8 * tap)
-            if call.w_c == NUMBER:
+            if call.w_c == BFLOAT:
                 transpose_pairs(call, to, at, filters, channels, pitch)
-            elif call.w_k == NUMBER:
+            elif call.w_k == BFLOAT:
                 zip_filters(call, to, at, filters, channels, pitch)
             else:
                 for c in range(0, channels, 2):

@@ -1,8 +1,8 @@
 """Pack filters into panels: ``[group][panel][channel block][tap][channel][filters of the panel]``.
 
-Taps stand in the order in which the microkernel sums them: filter rows, then phase buffers, then
-the taps of a buffer. A panel is tile_k filters wide, the last one a single vector where that holds
-the rest; filters past K are zero.
+Taps are in the order in which the microkernel sums them: filter rows, then phase buffers, then the
+taps of a buffer. A panel is tile_k filters wide; the last panel is one vector wide if that holds
+the rest. Filters past K are zero.
 """
 
 import functools
@@ -14,59 +14,60 @@ from implicit_conv.kernels.cpu.gemm import pairs
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.record import FILTER, recorder
 from implicit_conv.kernels.cpu.runtime.table import (
     PACK_BLOCK,
     TRANSPOSE_IN,
     TRANSPOSE_TAPS,
-    compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 
 
 @functools.cache
 def make_pack_taps(lanes, form):
-    """pack_taps(...): pack all taps of filters, whatever the strides of `w`.
+    """Make pack_taps(), which packs all taps of filters, whatever the strides of `w`.
 
-    `places` says where in the panel each tap goes; room for what `packing_bytes` counts follows.
+    `places` is a table of each tap's byte offset in the panel; it is followed by the scratch that
+    `packing_bytes` counts.
     """
-    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # what is read, and written
+    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of w, and of panels
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)
     scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
-    move = storage.make_move(form.x, form.buffer, lanes)
-    move_element = storage.make_move_element(form.x, form.buffer)
+    move = convert.make_move(form.x, form.buffer, lanes)
+    move_element = convert.make_move_element(form.x, form.buffer)
 
     @kernel()
     def transpose_taps(call, target, source, filters, channels, taps, pitch, places):
-        """All taps, which lie together: number e of a filter is of channel e // taps."""
+        """All taps of filters with contiguous taps: element e of a filter is of channel
+        e // taps.
+        """
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
             for c in range(0, channels, lanes):
-                numbers = min(lanes, channels - c) * taps
+                elements = min(lanes, channels - c) * taps
                 to = target + c * pitch + k * itemsize
                 at = source + k * call.w_k + c * taps * size
-                for e in range(0, numbers, lanes):
-                    scatter_block(
-                        call.kernels, 1, at + e * size, call.w_k, to, places + 8 * e,
-                        rows, min(lanes, numbers - e),
-                    )  # fmt: skip
+                for e in range(0, elements, lanes):
+                    columns, first = min(lanes, elements - e), at + e * size
+                    offsets = places + 8 * e
+                    scatter_block(call.kernels, 1, first, call.w_k, to, offsets, rows, columns)
 
     @kernel()
     def transpose_filters(call, target, source, filters, channels, pitch):
-        """One tap of filters whose channels lie together."""
+        """One tap of filters with contiguous channels."""
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
             for c in range(0, channels, lanes):
-                transpose_block(
-                    call.kernels, 1, source + k * call.w_k + c * size, call.w_k,
-                    target + c * pitch + k * itemsize, pitch, rows, min(lanes, channels - c),
-                )  # fmt: skip
+                at, to = source + k * call.w_k + c * size, target + c * pitch + k * itemsize
+                columns = min(lanes, channels - c)
+                transpose_block(call.kernels, 1, at, call.w_k, to, pitch, rows, columns)
 
     @kernel()
     def gather_filters(call, target, source, filters, channels, pitch):
-        """One tap, element by element."""
+        """One tap, element by element, for any strides of `w`."""
         for c in range(channels):
             for k in range(filters):
                 at = source + c * call.w_c + k * call.w_k
@@ -74,6 +75,7 @@ def make_pack_taps(lanes, form):
 
     @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        """All taps of `filters` filters and `channels` channels, by the fastest way for `w`."""
         taps = g.R * g.S
         rows_follow = g.R == 1 or call.w_r == g.S * size
         taps_follow = rows_follow and (g.S == 1 or call.w_s == size)
@@ -88,7 +90,7 @@ def make_pack_taps(lanes, form):
             if call.w_k == size:
                 for i in range(channels):
                     row = at + i * call.w_c
-                    memory.prefetch(row + filters * size)  # the next panel's
+                    memory.prefetch(row + filters * size)  # the next panel
                     memory.prefetch(row + 2 * filters * size - 1)
                     move(to + i * pitch, row, filters)
             elif call.w_c == size:
@@ -99,10 +101,13 @@ def make_pack_taps(lanes, form):
     return pack_taps
 
 
+record = element_channels = pack_taps = BOUND  # bound by compile_pack_block
+
+
 def pack_block(blob, target, group, panel, c, channels, scratch):
     """Template of the part that packs the channels c, c + 1, ... of one panel to `target`.
 
-    They are of one channel block, whose load its first channel stands for.
+    All of them are in one channel block; the block's load is recorded with its first channel.
     """
     call, g = fields(blob).call, fields(blob).geometry
     filters = min(g.tile_k, g.K - panel * g.tile_k)
@@ -111,9 +116,9 @@ def pack_block(blob, target, group, panel, c, channels, scratch):
     k = group * g.K + panel * g.tile_k
     if filters < width:
         memory.zero(target, channels * g.R * g.S * pitch)
-    numbers = min(channels * together, call.channels // g.groups - c * together)  # noqa: F821
-    source = call.w + k * call.w_k + c * together * call.w_c  # noqa: F821, bound
-    places = scratch  # where each tap goes, by its place in the filter
+    count = min(channels * element_channels, call.channels // g.groups - c * element_channels)
+    source = call.w + k * call.w_k + c * element_channels * call.w_c
+    places = scratch  # byte offset in the panel of each tap of the filter
     for r in range(g.R):
         for i in range(g.S):
             s = schedule.column_tap(g, i)
@@ -121,8 +126,8 @@ def pack_block(blob, target, group, panel, c, channels, scratch):
             if c % g.tile_c == 0:
                 block, where = min(g.tile_c, g.C - c), (k, r, s, c)
                 size = filters * block * call.itemsize
-                record(call.record, FILTER, where, 0, 0, panel, block, size)  # noqa: F821, bound
-    pack_taps(call, g, target, source, filters, numbers, pitch, places)  # noqa: F821
+                record(call.record, FILTER, where, 0, 0, panel, block, size)
+    pack_taps(call, g, target, source, filters, count, pitch, places)
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
@@ -130,13 +135,17 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
 
 @functools.cache
 def compile_pack_block(lanes, form, recording=False):
-    """The part that packs channel blocks of panels of numbers of `form`."""
+    """The part that packs channel blocks of panels whose elements have the formats `form`."""
     name = f"pack_block_{lanes}x{form.x}_{form.buffer}{'_recording' if recording else ''}"
     paired = form.channels > 1
     return compile_part(
-        SIGNATURE, pack_block, name, record=recorder(recording), together=form.channels,
+        SIGNATURE,
+        pack_block,
+        name,
+        record=recorder(recording),
+        element_channels=form.channels,
         pack_taps=pairs.make_pack_taps(lanes) if paired else make_pack_taps(lanes, form),
-    )  # fmt: skip
+    )
 
 
 def pack(blob, thread):
@@ -158,5 +167,5 @@ def pack(blob, thread):
 
 @functools.cache
 def compile_pack():
-    """The compiled packer; what depends on the element type it calls through the kernel table."""
+    """The compiled packer; it calls what depends on the element type through the kernel table."""
     return compile_part(ENTRY, pack, "pack")

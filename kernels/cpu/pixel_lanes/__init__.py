@@ -1,1 +1,1 @@
-"""fprop whose vector lanes are pixels: filters are read in place."""
+"""fprop whose vector lanes are pixels; filters are read in place."""

@@ -1,21 +1,21 @@
-"""fprop of 1x1 filters, pixels as vector lanes: all pixels of a load tile make one long row.
+"""fprop of 1x1 filters with pixels as vector lanes: all pixels of a load tile form one long row.
 
     y[k, i : i + lanes] = sum over c of w[k, c] * x[c, i : i + lanes]
 
-As in `pixel_lanes` filters are read where they lie, and nothing is packed: that pays where each
-number of a filter meets few pixels, as in the last layers of an image classifier. Planes of x are
-read where they lie at stride 1. Pixels beyond whole vectors, if they are few, are left to dot
-products, whose lanes are channels: 7x7 pixels take 3 vectors and 1/16, not 4.
+As in `fprop`, filters are read in place and nothing is packed, which is faster where each element
+of a filter meets few pixels, as in the last layers of an image classifier. At stride 1 the planes
+of x are read in place. A few pixels beyond whole vectors are computed by dot products, whose lanes
+are channels: 7x7 pixels take 3 vectors and 1/16, not 4.
 
 One work item is a load tile and a chunk of filter panels:
 
-    execute the tile's loads of every channel into this thread's buffer  (or read x where it lies)
-    gather the last pixels, channels together
+    execute the tile's loads of every channel into this thread's buffer  (or read x in place)
+    gather the last pixels as rows of contiguous channels
     for each panel of the chunk:
         for each register tile of a few vectors:
-            microkernel: sums over planes -> y, or the staging tile: pixels of a filter together
-        dot products of the last pixels -> likewise
-        NHWC: the staging tile of a few panels, transposed
+            microkernel: sums over planes -> y, or the staging tile, one row for each filter
+        dot products of the last pixels -> y, or the staging tile
+        NHWC: the staging tile of a few panels is transposed
         staging tile -> residual, activation, layout -> y
 """
 
@@ -42,7 +42,7 @@ copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
 
 @kernel()
 def tile_rows(blob, group, origin, scratch):
-    """Address of the tile's first pixel: in x, or loaded into the buffer."""
+    """Address of the tile's first pixel: in x, or in the buffer after its loads."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     c = group * g.C
@@ -55,7 +55,9 @@ def tile_rows(blob, group, origin, scratch):
 
 @kernel()
 def sum_vectors(call, g, panel, pixels):
-    """Whole register tiles of vectors, one of fewer, and what is left where it is a vector too."""
+    """Whole register tiles of vectors, one of fewer vectors, and the pixels beyond them unless they
+    are left to dot products.
+    """
     vectors, step = pixels // call.lanes, schedule.pixel_rows(g)
     left = vectors % step
     if vectors > left:
@@ -67,8 +69,8 @@ def sum_vectors(call, g, panel, pixels):
 
 
 @kernel()
-def copy_number(call, to, at):
-    """One number of x, or a sum."""
+def copy_element(call, to, at):
+    """Copy one element of x, or one sum."""
     if call.itemsize == 4:
         copy_float(to, at)
     else:
@@ -77,43 +79,58 @@ def copy_number(call, to, at):
 
 @kernel()
 def gather_tail(call, g, a, first, pixels, rows):
-    """Pixels first, first + 1, ... of a tile at `a` as rows of channels, one behind the other."""
+    """Gather `pixels` pixels of a tile at `a`, from `first` on, into contiguous rows of
+    channels.
+    """
     for c in range(g.C if pixels > 0 else 0):
         plane = a + memory.read(call.views + 8 * c) + first * call.itemsize
         for i in range(pixels):
-            copy_number(call, rows + (i * g.C + c) * call.itemsize, plane + i * call.itemsize)
+            copy_element(call, rows + (i * g.C + c) * call.itemsize, plane + i * call.itemsize)
 
 
 @kernel()
 def sum_tail(call, g, panel, first_filter, pixels, rows, out, out_pixel):
-    """Those pixels' dot products with a panel, filters together: pixels `out_pixel` bytes apart.
+    """Dot products of the gathered pixels with a panel, into contiguous filters; `out_pixel` is the
+    byte stride of pixels.
 
-    A register tile that would reach beyond the last filter begins earlier, if need be in the panel
-    before, and writes what is new alone.
+    A register tile that would reach beyond the last filter begins earlier, if necessary in the
+    previous panel, and writes only the new sums.
     """
     for i in range(0, panel.filters if pixels > 0 else 0, call.tile_filters):
         k = min(i, g.K - first_filter - call.tile_filters)
         run_part(
-            call.kernels, CHANNEL_LANES, rows, panel.w + k * panel.w_filter,
-            panel.sums + k * call.itemsize, out + k * call.itemsize, g.C, pixels, pixels - 1,
-            i - k, panel.filters - k, g.C * call.itemsize, panel.w_filter, out_pixel, panel.low,
+            call.kernels,
+            CHANNEL_LANES,
+            rows,
+            panel.w + k * panel.w_filter,
+            panel.sums + k * call.itemsize,
+            out + k * call.itemsize,
+            g.C,
+            pixels,
+            pixels - 1,
+            i - k,
+            panel.filters - k,
+            g.C * call.itemsize,
+            panel.w_filter,
+            out_pixel,
+            panel.low,
             panel.high,
-        )  # fmt: skip
+        )
 
 
 @kernel()
 def move_tail(call, panel, first, pixels, sums):
-    """Those dot products to pixels first, first + 1, ... of each filter's row."""
+    """Move the dot products into each filter's row, from pixel `first` on."""
     for k in range(panel.filters):
         target = panel.out + k * panel.out_filter + first * call.itemsize
         for i in range(pixels):
             at = sums + (i * panel.filters + k) * call.itemsize
-            copy_number(call, target + i * call.itemsize, at)
+            copy_element(call, target + i * call.itemsize, at)
 
 
 @kernel()
 def store_planes(blob, origin, staging, first, filters):
-    """The staging tile of filters first, first + 1, ...: one long row after another."""
+    """Store the staging tile of `filters` filters, from `first` on, one long row at a time."""
     call, (n, p, q) = fields(blob).call, origin
     for i in range(filters):
         run_part(call.kernels, STORE_TILE, blob, staging + i * call.plane, 1, n, p, q, first + i, 1)
@@ -121,7 +138,9 @@ def store_planes(blob, origin, staging, first, filters):
 
 @kernel()
 def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
-    """Likewise in NHWC, where the tail's pixels stand in the transposed tile already."""
+    """Store the staging tile in NHWC: transpose its long rows into the transposed tile, which
+    already holds the dot products, and store that.
+    """
     call, (n, p, q) = fields(blob).call, origin
     width = call.waiting_filters
     pixel = width * call.itemsize
@@ -130,15 +149,21 @@ def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
             rows, columns = min(call.lanes, filters - k), min(call.lanes, pixels - i)
             slot = transpose_slot(TRANSPOSE_WORDS, 1, min(rows, columns) < call.lanes)
             run_part(
-                call.kernels, slot, staging + k * call.plane + i * call.itemsize, call.plane,
-                transposed + i * pixel + k * call.itemsize, pixel, rows, columns,
-            )  # fmt: skip
+                call.kernels,
+                slot,
+                staging + k * call.plane + i * call.itemsize,
+                call.plane,
+                transposed + i * pixel + k * call.itemsize,
+                pixel,
+                rows,
+                columns,
+            )
     run_part(call.kernels, STORE_TILE, blob, transposed, width, n, p, q, first, filters)
 
 
 @kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
-    """One load tile of one image and the panels first_panel .. end_panel - 1."""
+    """One work item: a load tile of one image, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     _, rows, columns = schedule.tile_extent(g, n, p, q)
@@ -146,7 +171,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     a = tile_rows(blob, group, origin, scratch)
     tail = pixels % call.lanes
     if tail > call.tail_pixels:
-        tail = 0  # a vector of its own
+        tail = 0  # these pixels are a vector of their own
     whole, tail_rows = pixels - tail, scratch + call.tail
     tail_sums = tail_rows + tail * g.C * call.itemsize
     gather_tail(call, g, a, whole, tail, tail_rows)

@@ -2,11 +2,11 @@
 
     y[k, p, q : q + lanes] = sum over e = (c, r, s) of w[k, e] * x[c, p + r, q + s : ...]
 
-The GEMM transposed: filters, read where they lie and broadcast one float at a time, are the rows,
-and shifted views of buffered image rows the columns. Nothing is packed, and in NCHW nothing is
-transposed, which pays where there are few channels or filters. In NHWC pixels are transposed on
-their way in and sums on their way out, which pays where filters would not fill vectors. Without
-taps to shift, rows need not begin anew: see `long_rows`.
+This is the transposed GEMM: its rows are filters, which are read in place and broadcast one element
+at a time; its columns are shifted views of buffered image rows. Nothing is packed, and in NCHW
+nothing is transposed, which is faster where there are few channels or filters. In NHWC pixels are
+transposed when they are loaded and sums when they are stored, which is faster where filters would
+not fill vectors. 1x1 filters need no shifted views, so several rows become one: see `flat`.
 
 One work item is a load tile and a chunk of filter panels:
 
@@ -37,7 +37,7 @@ from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
 
 @kernel()
 def load(blob, origin, c, buffer, plane):
-    """The tile's input rows of the channels from c on, into planes of the buffer."""
+    """Load the tile's input rows of the channels from c on into planes of the buffer."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     table = buffer + call.loads
@@ -50,18 +50,18 @@ def load(blob, origin, c, buffer, plane):
 
 
 class Panel(NamedTuple):
-    """What microkernels of a load tile and a panel share: addresses and byte strides."""
+    """What the microkernels of a load tile and a panel share."""
 
-    a: int
+    a: int  # address of the buffer or of x, byte stride of its rows
     a_row: int
-    w: int
+    w: int  # address of the first filter, byte stride of filters
     w_filter: int
     filters: int
-    sums: int
-    out: int
+    sums: int  # address of the initial sums
+    out: int  # address of the output, byte strides of its rows and of its filters or pixels
     out_row: int
     out_filter: int
-    low: float
+    low: float  # the sums are clamped to low .. high
     high: float
 
 
@@ -69,16 +69,27 @@ class Panel(NamedTuple):
 def sum_tile(call, g, panel, first, height, pixels):
     """Register tiles of `height` rows from row `first` on, of `pixels` pixels."""
     run_part(
-        call.kernels, pixel_lanes_slot(panel.filters, height), panel.w,
-        panel.a + first * panel.a_row, call.views, panel.sums, panel.out + first * panel.out_row,
-        g.C * g.R * g.S, panel.w_filter, panel.a_row, panel.out_filter, panel.out_row, pixels,
-        panel.low, panel.high,
-    )  # fmt: skip
+        call.kernels,
+        pixel_lanes_slot(panel.filters, height),
+        panel.w,
+        panel.a + first * panel.a_row,
+        call.views,
+        panel.sums,
+        panel.out + first * panel.out_row,
+        g.C * g.R * g.S,
+        panel.w_filter,
+        panel.a_row,
+        panel.out_filter,
+        panel.out_row,
+        pixels,
+        panel.low,
+        panel.high,
+    )
 
 
 @kernel()
 def sum_rows(call, g, panel, rows, columns):
-    """All rows of a buffer, a register tile of them at a time."""
+    """All output rows of a tile, one register tile at a time."""
     step = schedule.pixel_rows(g)
     for row in range(0, rows, step):
         sum_tile(call, g, panel, row, min(step, rows - row), columns)
@@ -86,7 +97,7 @@ def sum_rows(call, g, panel, rows, columns):
 
 @kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
-    """One load tile of one image and the panels first_panel .. end_panel - 1."""
+    """One work item: a load tile of one image, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     _, rows, columns = schedule.tile_extent(g, n, p, q)

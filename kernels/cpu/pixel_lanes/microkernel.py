@@ -1,63 +1,57 @@
 """Microkernels whose lanes are pixels: filters x output rows, a vector of pixels of each.
 
-For each element of the sum a shifted view of every row is loaded, and one number of every filter is
-broadcast, read where it lies.
+For each element of the sum a shifted view of every row is loaded, and one element of every filter
+is read in place and broadcast.
 """
 
 import functools
 from typing import NamedTuple
 
-from numba import types
-
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
-from implicit_conv.kernels.cpu.runtime.table import compile_emitted
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import transpose
 
 ARGUMENTS = (
-    "w",  # addresses: first filter, buffer, offset of each element's view, initial sums, output
+    "w",  # addresses: first filter, buffer, table of views, initial sums, output
     "b",
     "views",
     "sums",
     "out",
-    "elements",
-    "w_filter",  # strides in bytes: between filters, views of two output rows, what is written
-    "b_row",
-    "out_filter",  # in NHWC between pixels
-    "out_row",
+    "elements",  # of a sum; the table of views has the byte offset of each element's view
+    "w_filter",  # byte stride of filters
+    "b_row",  # byte stride between the views of neighbouring output rows
+    "out_filter",  # byte stride of output filters; in NHWC that of output pixels
+    "out_row",  # byte stride of output rows
     "columns",
 )
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 class RegisterTile(NamedTuple):
-    """A register tile: `filters` x `height` vectors of pixels, one of each of as many output rows.
+    """A register tile: `filters` x `height` vectors of pixels, one vector of each output row.
 
-    `long_row`: they lie one behind the other, all pixels of a plane as one row; `height` 0 is the
-    tail of such a row, fewer pixels than fill a vector. `together`: filters are, in the output.
-    `ahead`: the next tile's pixels are asked for, from more planes than prefetchers follow.
+    With `long_row` the vectors are contiguous instead, since all pixels of a plane form one row.
     """
 
     filters: int
-    height: int
-    together: bool
+    height: int  # 0: the tail of a long row, which does not fill a vector
+    together: bool  # filters are contiguous in the output
     long_row: bool
-    ahead: bool
+    ahead: bool  # prefetch the next tile's pixels, from more planes than hardware can follow
 
     @property
     def rows(self):
-        """Vectors of pixels."""
+        """Vectors of pixels for each filter."""
         return max(1, self.height)
 
 
-def emit(tile, e, *values):
-    """The sums of `columns` pixels, by one register tile after another."""
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
+def emit(tile, e, at):
+    """Emit the sums of `columns` pixels, one register tile at a time."""
     builder = e.builder
     w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
-    limits = [e.splat(e.narrow(bound)) for bound in (low, high)]
-    bounded = builder.zext(e.bounded(low, high), I64)
+    bounds = [at[name] for name in LIMITS]
+    limits = [e.splat(e.narrow(bound)) for bound in bounds]
+    bounded = builder.zext(e.bounded(*bounds), I64)
     filters, height, whole = tile.filters, tile.rows, tile.height > 0
     step = e.lanes * (height if tile.long_row else 1)
     places = [(k, p) for k in range(filters) for p in range(height)]
@@ -108,7 +102,7 @@ def emit(tile, e, *values):
 
 
 def store_pixels(e, sums, first, pixel, count):
-    """Store the sums of `count` pixels, `pixel` bytes apart, at most as many as there are lanes."""
+    """Store the sums of at most a vector of `count` pixels, whose stride is `pixel` bytes."""
     builder = e.builder
     for k in range(0, len(sums), e.lanes):
         filters = sums[k : k + e.lanes]
@@ -120,22 +114,13 @@ def store_pixels(e, sums, first, pixel, count):
                 e.store_masked(value, place, mask)
 
 
-def microkernel(
-    w, b, views, sums, out, elements, w_filter, b_row, out_filter, out_row, columns, low, high
-):
-    """Template of the microkernels."""
-    body(  # noqa: F821, bound
-        w, b, views, sums, out, elements, w_filter, b_row, out_filter, out_row, columns, low, high
-    )
-
-
 @functools.cache
 def compile_microkernel(tile, lanes, itemsize, fma):
     """The compiled microkernel of a register tile."""
 
-    def emit_part(builder, values):
-        emit(tile, Emitter(builder, lanes, itemsize, fma), *values)
+    def emit_part(builder, at):
+        emit(tile, Emitter(builder, lanes, itemsize, fma), at)
 
     name = f"pixel_lanes_{tile.filters}x{tile.height}_{vectors_name(lanes, itemsize, fma)}"
     name += "_together" * tile.together + "_long_row" * tile.long_row + "_ahead" * tile.ahead
-    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)

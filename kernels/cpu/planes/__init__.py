@@ -1,1 +1,1 @@
-"""Depthwise convolution over planes: vector lanes are pixels of one channel."""
+"""Depthwise convolution over planes: the vector lanes are pixels of one channel."""

@@ -4,9 +4,9 @@
 
 One work item is a load tile and a chunk of channels:
 
-    write the tile's loads into a table: the same for every channel
+    write the table of the tile's loads, which every channel shares
     for each channel:
-        execute the loads into this thread's buffer: rows of pixels, zeros outside the image
+        execute the loads into this thread's buffer: rows of pixels, with zeros for the padding
         for each group of output rows:
             microkernel: sums over shifted views of the buffer -> y, or the staging tile
         staging tile -> residual, activation, layout -> y
@@ -27,16 +27,15 @@ from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     PACK_BLOCK,
     PLANES,
     STORE_TILE,
     WRITE_LOADS,
-    compile_emitted,
-    compile_part,
     run_part,
 )
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
 from implicit_conv.kernels.cpu.tile.work import bounds
 
@@ -46,44 +45,41 @@ ARGUMENTS = (
     "rows",
     "sum",
     "out",
-    "a_row",  # strides in bytes: between buffered rows, their phase buffers, and rows written
+    "a_row",  # byte strides: of buffered rows, of the phase buffers of a row, of output rows
     "a_phase",
     "out_row",
     "columns",
 )
 rows_together = kernel()(plane_pass_rows)
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 class Filter(NamedTuple):
-    """Where the taps of a filter lie in the buffers of a tile, from where a pass begins."""
+    """Positions of a filter's taps in the buffers of a tile, relative to the start of a pass."""
 
     passes: int
-    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of each filter row
-    last: tuple[tuple[int, int, int], ...]  # likewise of the last pass, which may have fewer
+    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of a pass's filter rows
+    last: tuple[tuple[int, int, int], ...]  # the same of the last pass, which may have fewer rows
     columns: tuple[tuple[int, int], ...]  # (phase buffer, shift) of each filter column
     stride: int  # image rows between output rows
 
     @property
     def row_phases(self):
-        """Entries of a pass in the row table."""
+        """Row phases, each of which has one entry per pass in the row table."""
         return 1 + max(phase for phase, *_ in self.rows)
 
 
-def emit(height, taps, e, *values):
-    """`height` output rows of `columns` pixels.
+def emit(height, taps, e, at):
+    """Emit `height` output rows of `columns` pixels.
 
     The row table holds, pass by pass, the byte offset from `a` of the first row of each row phase.
-    In a pass a buffered row is shifted once for a filter column and serves all filter rows, in the
-    order of the image, so that a sum's order does not depend on the tile. Buffers are read by whole
-    vectors, each in one cache line, and shifted in registers: a load across two lines takes four
-    times as long.
+    In a pass a buffered row is shifted once for each filter column and serves all filter rows, in
+    the order of the image, so that the order of a sum does not depend on the tile. Buffers are read
+    by whole vectors, each in one cache line, and shifted in registers: a load across two cache
+    lines takes four times as long.
     """
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
     builder = e.builder
     a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
-    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     start = e.broadcast(first)
     vector_bytes, row_bytes = e.lanes * e.itemsize, len(taps.columns) * e.itemsize
 
@@ -113,7 +109,7 @@ def emit(height, taps, e, *values):
                 places = [r * row_bytes + s * e.itemsize for r in range(len(rows))]
                 weights = [e.broadcast(e.at(filters, place)) for place in places]
                 column = builder.mul(at["a_phase"], i64(column_phase))
-                # Opaque: vectors of all columns kept in registers would be too many.
+                # Opaque, or LLVM would keep the vectors of all columns in registers, and spill.
                 starts = [e.opaque(e.at(base, column)) for base in bases]
                 for (_, row_phase, row), sums in met:
                     place = e.at(starts[row_phase], builder.mul(at["a_row"], i64(row)))
@@ -135,7 +131,7 @@ def emit(height, taps, e, *values):
 
 
 def buffered_rows(rows, height, stride):
-    """((image row, row phase, buffered row), [(output row, filter row)]) of all that `height`
+    """((image row, row phase, buffered row), [(output row, filter row)]) of all rows that `height`
     output rows read, in the order of the image.
     """
     met = {}
@@ -145,54 +141,54 @@ def buffered_rows(rows, height, stride):
     return sorted(met.items())
 
 
-def microkernel(a, w, rows, sum, out, a_row, a_phase, out_row, columns, low, high):
-    """Template of the microkernels."""
-    body(a, w, rows, sum, out, a_row, a_phase, out_row, columns, low, high)  # noqa: F821
-
-
 @functools.cache
 def compile_microkernel(height, taps, lanes, itemsize, fma):
     """The compiled microkernel of `height` output rows."""
 
-    def emit_part(builder, values):
-        emit(height, taps, Emitter(builder, lanes, itemsize, fma), *values)
+    def emit_part(builder, at):
+        emit(height, taps, Emitter(builder, lanes, itemsize, fma), at)
 
     digest = hashlib.sha256(repr(taps).encode()).hexdigest()[:8]
     name = f"planes_{height}_{digest}_{vectors_name(lanes, itemsize, fma)}"
-    return compile_emitted(SIGNATURE, microkernel, name, emit_part)
+    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
+
+
+element_bytes = move = move_element = BOUND  # bound by compile_pack_planes
 
 
 def pack_planes(blob, first, end, panels):
     """Template of the part that packs the filters of the channels first .. end - 1."""
     call, g = fields(blob).call, fields(blob).geometry
-    taps, size = g.R * g.S, element_bytes  # noqa: F821, bound
+    taps, size = g.R * g.S, element_bytes
     rows_follow = g.R == 1 or call.w_r == g.S * size
     taps_follow = rows_follow and (g.S == 1 or call.w_s == size)
     if taps_follow and call.w_k == taps * size:
         to, at = panels + first * call.panel_group, call.w + first * call.w_k
-        move(to, at, (end - first) * taps)  # noqa: F821, bound
+        move(to, at, (end - first) * taps)
         return
     for c in range(first, end):
         to = panels + c * call.panel_group
         for tap in range(taps):
             at = call.w + c * call.w_k + tap // g.S * call.w_r + tap % g.S * call.w_s
-            move_element(to + tap * call.itemsize, at)  # noqa: F821, bound
+            move_element(to + tap * call.itemsize, at)
 
 
 @functools.cache
 def compile_pack_planes(lanes, form):
-    """The part that packs filters of numbers of `form`."""
+    """The part that packs filters whose elements have the formats `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, *[types.int64] * 3), pack_planes,
-        f"pack_planes_{lanes}x{form.x}_{form.buffer}", element_bytes=storage.SIZES[form.x],
-        move=storage.make_move(form.x, form.buffer, lanes),
-        move_element=storage.make_move_element(form.x, form.buffer),
-    )  # fmt: skip
+        types.void(BLOB_POINTER, *[types.int64] * 3),
+        pack_planes,
+        f"pack_planes_{lanes}x{form.x}_{form.buffer}",
+        element_bytes=storage.SIZES[form.x],
+        move=convert.make_move(form.x, form.buffer, lanes),
+        move_element=convert.make_move_element(form.x, form.buffer),
+    )
 
 
 @kernel()
 def write_rows(call, g, pitch, address):
-    """The row table: of each pass the byte offset of the first filter row of each row phase."""
+    """Write the row table: for each pass and row phase, the byte offset of its first filter row."""
     together = rows_together(g.R, g.S)
     for first in range(0, g.R, together):
         for a in range(min(together, g.phases_h)):
@@ -203,15 +199,15 @@ def write_rows(call, g, pitch, address):
 
 @kernel()
 def is_staged(call):
-    """Whether rows of pixels cannot be written to y as they are."""
+    """Whether rows of pixels must go through the staging tile, since y differs from the sums."""
     return not call.clamps or call.rounds or call.y_q != call.itemsize
 
 
 @kernel()
 def run_item(blob, origin, first, end, panels, scratch):
-    """One load tile of one image and the channels first .. end - 1.
+    """One work item: a load tile of one image and the channels first .. end - 1.
 
-    Two buffers take turns, so that a row is not read while it is still on its way to L1.
+    Two buffers alternate, so that no row is read while it is still being written to L1.
     """
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
@@ -234,11 +230,20 @@ def run_item(blob, origin, first, end, panels, scratch):
             out_row = call.y_p
         for row in range(0, rows, PLANE_ROWS):
             run_part(
-                call.kernels, PLANES + min(PLANE_ROWS, rows - row), buffer + row * pitch,
-                panels + c * call.panel_group, scratch + call.runs,
-                call.bias + c * call.bias_panel, out + row * out_row,
-                pitch, phase, out_row, columns, low, high,
-            )  # fmt: skip
+                call.kernels,
+                PLANES + min(PLANE_ROWS, rows - row),
+                buffer + row * pitch,
+                panels + c * call.panel_group,
+                scratch + call.runs,
+                call.bias + c * call.bias_panel,
+                out + row * out_row,
+                pitch,
+                phase,
+                out_row,
+                columns,
+                low,
+                high,
+            )
         if staged:
             run_part(call.kernels, STORE_TILE, blob, scratch + call.staging, 1, n, p, q, c, 1)
 

@@ -1,35 +1,37 @@
-"""Where compiled CPU code is kept, and the decorators that keep it there.
+"""The disk cache of compiled CPU code, and the decorators that compile into it.
 
-Numba's own cache looks at the date of the file a function stands in, so an edit to an emitter would
-leave stale code behind. Here the folder's name carries a hash of every kernel source, so nothing
-stale is ever found; Numba adds the CPU's features and writes each entry atomically, so two
-processes may fill the cache at once.
+Numba's own cache compares the date of the file that defines a function, so an edit of an emitter
+would leave stale code behind. Here the folder's name contains a hash of every kernel source, so
+stale code is never found. Numba adds the CPU's features to the key and writes each entry
+atomically, so two processes may fill the cache at once.
 """
 
 import functools
 import hashlib
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 KERNELS = Path(__file__).resolve().parents[2]
 
 
 @functools.cache
-def cache_root():
+def cache_root() -> Path:
     """The folder of all versions: IMPLICIT_CONV_CACHE_DIR, or the user's cache folder."""
-    chosen = os.environ.get("IMPLICIT_CONV_CACHE_DIR")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
+    folder = os.environ.get("IMPLICIT_CONV_CACHE_DIR")
+    if folder:
+        return Path(folder).expanduser().absolute()
     from numba.misc.appdirs import user_cache_dir
 
     return Path(user_cache_dir("implicit_conv", appauthor=False))
 
 
 @functools.cache
-def cache_folder():
-    """The folder of this version: its name is a hash of all kernel sources and of the compiler's
+def cache_folder() -> Path:
+    """The folder of this version, named by a hash of all kernel sources and the compiler's
     version.
     """
     import llvmlite
@@ -43,8 +45,8 @@ def cache_folder():
 
 
 @functools.cache
-def writable():
-    """Whether compiled code can be kept at all; if not, every process compiles anew."""
+def writable() -> bool:
+    """Whether compiled code can be cached; if not, every process compiles it again."""
     try:
         cache_folder().mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -53,11 +55,12 @@ def writable():
 
 
 @contextmanager
-def _numba_cache():
+def _numba_cache() -> Iterator[None]:
+    """Numba's cache folder is ours in this context."""
     from numba.core import config
     from numba.core.compiler_lock import global_compiler_lock
 
-    with global_compiler_lock:  # or a thread would read the folder that another one sets back
+    with global_compiler_lock:  # else a thread could read the folder that another one resets
         before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder())
         try:
             yield
@@ -65,8 +68,11 @@ def _numba_cache():
             config.CACHE_DIR = before
 
 
-def _variant(value):
-    """What tells `value` from its likes: a function's name and all that it closed over."""
+def _variant(value: Any) -> str:
+    """A text that differs between variants: a function's name and all values that it closes over.
+
+    Other values are their own text.
+    """
     function = getattr(value, "py_func", getattr(value, "_defn", value))  # of njit, of an intrinsic
     if not isinstance(function, FunctionType):
         return str(value)
@@ -74,14 +80,14 @@ def _variant(value):
     return f"{function.__qualname__}({', '.join(cells)})"
 
 
-def kernel(*signature, **options):
-    """`numba.njit` for the engine: no GIL, numpy's error model, compiled code kept in our folder.
+def kernel(*signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` for the engine: without the GIL, with numpy's error model and our cache.
 
-    Without a signature the function is only ever called by compiled code: it has no wrappers for
-    Python and C, and no cache entry, since it becomes part of its callers. Its copies in two of
-    them share one symbol, of which the linker keeps the first: so those that a factory makes of
-    one function, for several vectors or elements, need names of their own. (Numba adds a number,
-    but one that another process may have given to another variant.)
+    Without a signature only compiled code calls the function: it has no wrappers for Python and C,
+    and no cache entry, since it becomes part of its callers. Its copies in two callers share one
+    symbol, of which the linker keeps the first. Variants of one function that a factory makes, for
+    several vectors or formats, therefore need names of their own. (Numba adds a number, but another
+    process may give the same number to another variant.)
     """
     from numba import njit
 
@@ -89,8 +95,8 @@ def kernel(*signature, **options):
     outer = {"cache": writable()}
     options = {"nogil": True, "error_model": "numpy", **(outer if signature else inner), **options}
 
-    def decorate(function):
-        if function.__closure__:
+    def decorate(function: Callable[..., Any]) -> Any:
+        if isinstance(function, FunctionType) and function.__closure__:
             digest = hashlib.sha256(_variant(function).encode()).hexdigest()
             function.__qualname__ += f"_{digest[:8]}"
         with _numba_cache():
@@ -99,11 +105,11 @@ def kernel(*signature, **options):
     return decorate
 
 
-def entry(signature):
-    """`numba.cfunc` for code that is called by address, kept in our folder."""
+def entry(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.cfunc` with our cache, for functions that are called by address."""
     from numba import cfunc
 
-    def decorate(function):
+    def decorate(function: Callable[..., Any]) -> Any:
         with _numba_cache():
             return cfunc(signature, error_model="numpy", cache=writable())(function)
 

@@ -1,12 +1,12 @@
-"""Call: what one launch tells the CPU kernels besides the Geometry, as int64 fields of one params
-blob.
+"""Call: what a launch passes to CPU kernels besides the Geometry, as int64 fields of a params blob.
 
 A launch passes a single blob, ``[next item, *Call, *Geometry]``, like the params blob of a GPU
-kernel: arrays arrive as addresses and byte strides, and every thread takes its items from the first
-word.
+kernel: arrays arrive as addresses and byte strides, and every thread fetches its items from the
+first word.
 """
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,24 +14,32 @@ from implicit_conv.kernels.geometry import Geometry
 
 
 class Call(NamedTuple):
-    """Addresses, byte strides and the division of the work of one launch."""
+    """Addresses, byte strides and the division of the work of one launch, grouped by their owner.
 
+    The record that compiled code sees has the same fields, without levels: a field is one load at a
+    fixed offset, and every caller fills in the few fields that its method uses.
+    """
+
+    # Addresses of arrays.
     x: int
-    w: int  # the caller's filter, where panels are packed (1 before a call); 0 where they come so
+    w: int  # the caller's filter, if panels are packed in the launch; 1 before a call, 0 without
     panels: int
-    bias: int  # whole panels of initial sums
+    bias: int  # initial sums, as whole panels
     residual: int
     y: int
-    scratch: int  # its bytes, all threads', before a call
-    kernels: int  # table of microkernel addresses
-    activation: int  # address of (kind, low, high) as float64
-    record: int  # debug build: [count, capacity, then RECORD_FIELDS words a load]
+    scratch: int  # scratch of all threads; before a call, its size in bytes
+    kernels: int  # the kernel table
+    activation: int  # (kind, low, high) as float64
+    record: int  # debug build: [count, capacity, then the fields of each load]
+    zeros: int  # a panel of zeros
+
+    # Byte strides of arrays.
     x_n: int
     x_h: int
     x_w: int
     x_c: int
-    x_apart: int  # between pixels of a row, where vector loads of planes take them
-    x_element: int  # between elements of x: channels, or pairs of them
+    x_apart: int  # of the pixels of a row that vector loads of planes accept
+    x_element: int  # of elements of x, which are channels or pairs of channels
     w_k: int
     w_c: int
     w_r: int
@@ -44,65 +52,78 @@ class Call(NamedTuple):
     residual_p: int
     residual_q: int
     residual_k: int
-    panel_group: int  # bytes of one group's panels
-    bias_panel: int  # bytes between the initial sums of two panels; 0 where all are the same
-    bias_pixel: int  # bytes between those of two pixels; 0 where they share them
-    itemsize: int  # bytes of an element
+    panel_group: int  # of the panels of a group
+    bias_panel: int  # of the initial sums of a panel; 0 if all panels share them
+    bias_pixel: int  # of the initial sums of a pixel; 0 if all pixels share them
+
+    # Elements, and the division of the work.
+    itemsize: int  # bytes of a sum
     lanes: int  # elements of a vector
-    items: int  # work items of the launch
-    chunk: int  # filter panels of one item
-    in_place: int  # 1: read x where it lies
-    staged: int  # 1: every panel goes through the staging tile; 0: only what does not fit y does
-    flushes: int  # 1: subnormal numbers count as zeros
-    rounds: int  # 1: y is narrower than the sums, and the microkernel may round to it
-    clamps: int  # 1: the activation is a clamp, and nothing is added before it
-    row_axis: int  # what lies one behind the other in y: see epilogue.py
-    finish: int  # slot of the part that finishes sums
-    adds_first: int  # 1: the residual lies otherwise than y, and is added before that part
-    zeros: int  # address of a panel of zeros
-    views: int  # address of pixel lanes' table of views
-    channels: int  # of x; a Geometry may count pairs of them
-    p_end: int  # outputs that exist; a Geometry may be rounded up to whole Winograd boxes
+    channels: int  # channels of x; a Geometry may count pairs of them
+    p_end: int  # rows and columns of the output; a Geometry may be rounded up for Winograd
     q_end: int
-    filters_together: int  # 1: pixel lanes are written filters by filters, as in NHWC
-    long_rows: int  # 1: all pixels of a tile are one row of pixel lanes
-    plane: int  # bytes of that row
-    tail_pixels: int  # of it, beyond whole vectors, that dot products take at most
-    waiting_filters: int  # of its staging tile
-    tile_filters: int  # of a register tile whose lanes are channels
-    group_channels: int  # of a group whose lanes are in one vector: 1 for depthwise
-    row_kernels: int  # 1: depthwise kernels exist that take a filter row at once
-    pieces: int  # address of the table of pieces of a row that these take where x lies
-    winograd: int  # outputs of a Winograd box along an axis, 0 without
-    scratch_bytes: int  # of one thread
-    staging: int  # offset of the staging tile in a thread's scratch; the buffers come first
-    runs: int  # offset of the run table
-    panel: int  # offset of a panel that is packed just before it is used
-    packing: int  # offset of what packing needs
-    boxes: int  # offset of transformed boxes
-    products: int  # offset of their products with the filters of a panel
-    transformed: int  # offset of a panel that is transformed just before it is used
-    loads: int  # offset of a table of loads
-    tail: int  # offset of the last pixels of a long row
+    items: int  # work items of the launch
+    chunk: int  # filter panels of a work item
+    in_place: int  # 1: x is read in place, without buffers
+    flushes: int  # 1: subnormals are treated as zeros
+
+    # Stores.
+    staged: int  # 1: every panel goes through the staging tile; 0: only panels that do not fit y
+    rounds: int  # 1: y is narrower than the sums, and microkernels may round to it
+    clamps: int  # 1: the activation is a clamp, and no residual is added before it
+    row_axis: int  # the contiguous axis of y: see epilogue.py
+    finish: int  # slot of the part that finishes sums
+    adds_first: int  # 1: the residual has another contiguous axis than y, and is added before that
+
+    # Parts of a thread's scratch, as offsets in bytes; the buffers are at offset 0.
+    scratch_bytes: int  # size of a thread's scratch
+    staging: int  # the staging tile
+    runs: int  # the run table, or the tap tables of depthwise
+    packing: int  # what packing needs
+    panel: int  # a panel that is packed just before it is used
+    boxes: int  # Winograd: U, the transformed input
+    products: int  # Winograd: M, the products
+    transformed: int  # Winograd: V, a panel that is transformed just before it is used
+    loads: int  # planes and pixel lanes: the table of loads
+    tail: int  # long rows: the last pixels, and their sums
+
+    # Winograd.
+    winograd: int  # outputs of a box along an axis; 0 for other methods
+
+    # Depthwise, and groups of a few channels.
+    group_channels: int  # channels of a group; 1 for depthwise
+    row_kernels: int  # 1: microkernels take one filter row per step
+    pieces: int  # in place: address of the table of the segments of a row
+
+    # Pixel lanes.
+    views: int  # address of the table of views
+    filters_together: int  # 1: filters are contiguous in the output, as in NHWC
+    long_rows: int  # 1: all pixels of a tile form one row
+    plane: int  # long rows: bytes of that row
+    tail_pixels: int  # long rows: pixels beyond whole vectors that dot products compute, at most
+    waiting_filters: int  # long rows: filters of the staging tile
+
+    # Channel lanes, and the tails of long rows.
+    tile_filters: int  # filters of a register tile
 
 
-def _record(fields):
+def _record(fields: Iterable[str]) -> "np.dtype[Any]":
     return np.dtype([(name, np.int64) for name in fields])
 
 
-WORD = 8  # bytes
-# Words of the blob that the host fills in for a call, or reads; the first word counts items.
+WORD = 8  # bytes of a word of the blob
+# Indices of the blob's words that the host writes for each call, or reads; word 0 counts items.
 X, W, PANELS, BIAS, RESIDUAL, Y, SCRATCH, FLUSHES = (
     1 + Call._fields.index(name)
     for name in ("x", "w", "panels", "bias", "residual", "y", "scratch", "flushes")
 )
 
-# What compiled code sees: a pointer to this record, its fields read by name as of a namedtuple.
+# The record that compiled code gets a pointer to, with fields by name like those of a NamedTuple.
 BLOB = np.dtype(
     [("item", np.int64), ("call", _record(Call._fields)), ("geometry", _record(Geometry._fields))]
 )
 
 
-def blob_of(call, geometry):
-    """The params blob of one launch: one int64 word a field."""
+def blob_of(call: Call, geometry: Geometry) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """The params blob of one launch, with one int64 word for each field."""
     return np.array([0, *call, *geometry], np.int64)

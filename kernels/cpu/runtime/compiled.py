@@ -1,17 +1,19 @@
 """The schedule's plain functions, compiled: `schedule.tap_shift(...)` inside CPU kernels.
 
-The functions of kernels/schedule.py call one another as ordinary globals, so each is rebuilt over a
-namespace in which its callees are compiled already (a module's functions stand in order of use).
+The functions of kernels/schedule.py call one another as ordinary globals. Each of them is therefore
+rebuilt over a namespace whose functions are compiled already (a module defines its functions in
+order of use).
 """
 
 import types
+from typing import Any
 
 from implicit_conv.kernels import schedule as plain
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 
 
-def compile_module(module):
-    """A namespace like `module` whose functions compiled code may call."""
+def compile_module(module: types.ModuleType) -> Any:
+    """A module like `module` whose functions compiled code may call."""
     namespace = dict(vars(module))
     for name, value in vars(module).items():
         if isinstance(value, types.FunctionType):

@@ -1,38 +1,58 @@
-"""The debug build's recorder: each executed load is written down, to be held against the plan.
+"""The recorder of debug builds: it stores every executed load, to be compared with the plan.
 
-A record array is ``[count, capacity, then FIELDS words a load]``; kernels built without recording
-contain none of this.
+A record array is ``[count, capacity, then the FIELDS of each load]``. Kernels that are built
+without recording contain no code of this.
 """
+
+from typing import Any
 
 import numpy as np
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 
-ACTIVATION, FILTER = 0, 1
+ACTIVATION, FILTER = 0, 1  # values of the field "operand"
 FIELDS = ("operand", "n", "h", "w", "c", "w_offset", "w_halo", "buffer", "rows", "bytes")
-HEADER = 2
+HEADER = 2  # words before the first load
 
 
 class Recording:
-    """Room for `capacity` loads, and the loads that were written to it."""
+    """A record array with room for `capacity` loads."""
 
-    def __init__(self, capacity):
+    def __init__(self, capacity: int) -> None:
         self._words = np.zeros(HEADER + capacity * len(FIELDS), np.int64)
         self._words[1] = capacity
         self.address = self._words.ctypes.data
 
-    def loads(self):
-        """The recorded loads as tuples of FIELDS, in the order of execution."""
+    def loads(self) -> list[tuple[int, ...]]:
+        """The recorded loads as tuples of FIELDS, in the order of execution.
+
+        Raises
+        ------
+        RuntimeError
+            If more loads were executed than the array has room for.
+        """
         count, capacity = self._words[:HEADER]
         if count > capacity:
-            raise RuntimeError(f"{count} loads were executed but only {capacity} were expected")
+            raise RuntimeError(
+                f"{count} loads were executed, but the recording has room for {capacity}: "
+                "give it a larger capacity"
+            )
         return list(map(tuple, self._words[HEADER:].reshape(-1, len(FIELDS))[:count].tolist()))
 
 
 @kernel()
-def _record(record, operand, where, w_offset, w_halo, buffer, rows, size):
-    """Append one load; one past the capacity is counted but not kept."""
+def _record(
+    record: int,
+    operand: int,
+    where: tuple[int, int, int, int],
+    w_offset: int,
+    w_halo: int,
+    buffer: int,
+    rows: int,
+    size: int,
+) -> None:
+    """Append one load; loads past the capacity are counted but not stored."""
     at = memory.fetch_add(record, 1)
     if at >= memory.read(record + 8):
         return
@@ -44,10 +64,19 @@ def _record(record, operand, where, w_offset, w_halo, buffer, rows, size):
 
 
 @kernel()
-def _ignore(record, operand, where, w_offset, w_halo, buffer, rows, size):
-    """What a build without recording does with a load."""
+def _ignore(
+    record: int,
+    operand: int,
+    where: tuple[int, int, int, int],
+    w_offset: int,
+    w_halo: int,
+    buffer: int,
+    rows: int,
+    size: int,
+) -> None:
+    """Record nothing, in builds without recording."""
 
 
-def recorder(recording):
+def recorder(recording: bool) -> Any:
     """The recorder of a debug build, or one that does nothing."""
     return _record if recording else _ignore

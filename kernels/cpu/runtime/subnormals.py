@@ -1,7 +1,7 @@
-"""Whether subnormal numbers count as zero in this thread, until it is set back.
+"""Treat subnormals as zeros in this thread, by bits of its floating-point control word.
 
-Bits of the control word of floating-point arithmetic: MXCSR on x86 (Intel SDM vol. 1, 10.2.3),
-FPCR on 64-bit Arm (Arm ARM, C5.2). Other processors have none that is known here.
+The control word is MXCSR on x86 (Intel SDM vol. 1, 10.2.3) and FPCR on 64-bit Arm (Arm ARM, C5.2).
+Other processors are not supported, and keep subnormals.
 """
 
 import platform
@@ -13,16 +13,17 @@ from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, VOID
 
-DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15  # of MXCSR: operands, results
-FLUSH_BOTH = 1 << 24  # of FPCR
-X86, ARM = ("x86_64", "AMD64"), ("aarch64", "arm64")
-FLUSH = {
+DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15  # bits of MXCSR: for operands, for results
+FLUSH_BOTH = 1 << 24  # the bit of FPCR for operands and results
+X86, ARM = ("x86_64", "AMD64"), ("aarch64", "arm64")  # names in platform.machine()
+FLUSH = {  # bits of this CPU's control word that treat subnormals as zeros; 0 if unsupported
     **dict.fromkeys(X86, DENORMALS_ARE_ZERO | FLUSH_TO_ZERO),
     **dict.fromkeys(ARM, FLUSH_BOTH),
 }.get(platform.machine(), 0)
 
 
 def _call(builder, name, result, arguments):
+    """Emit a call of the LLVM intrinsic `name`."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     function = cgutils.get_or_insert_function(builder.module, kind, name)
     return builder.call(function, arguments)

@@ -1,10 +1,4 @@
-"""The kernel table: addresses of the engine's parts, each compiled once, on demand, kept on disk.
-
-Compiled code calls them by address, as a launch calls a kernel. Inlined instead, every caller would
-optimise the same thousand vector instructions again, and first calls would take seconds longer.
-"""
-
-from types import FunctionType
+"""The kernel table: the addresses of an operator's parts, which compiled code calls by slot."""
 
 from llvmlite import ir
 from numba import types
@@ -14,48 +8,51 @@ from numba.extending import intrinsic, register_jitable
 from implicit_conv.kernels.activation import ACTIVATIONS
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import VOID
-from implicit_conv.kernels.cpu.runtime.cache import entry
 
-HEIGHTS = 33  # microkernels: [vectors - 1][groups][inner], groups and inner below HEIGHTS
-TRANSPOSE_IN = 2 * HEIGHTS * HEIGHTS  # transposes of x and w: [step - 1][edge]
-TRANSPOSE_OUT = TRANSPOSE_IN + 4  # of y: [edge]
-TRANSPOSE_WORDS = TRANSPOSE_OUT + 2  # of pairs as they are: [edge]
-TRANSPOSE_TAPS = TRANSPOSE_WORDS + 2  # of filters whose taps lie together: [edge]
+# Slots of the parts; those with [indices] are the first of an array of slots. The GEMM's
+# microkernels, [vectors - 1][groups][inner], begin at slot 0.
+HEIGHTS = 33  # end of an index that counts rows, pixels or filters of a register tile
+TRANSPOSE_IN = 2 * HEIGHTS * HEIGHTS  # [step - 1][edge]: transposes of x and w
+TRANSPOSE_OUT = TRANSPOSE_IN + 4  # [edge]: transposes into y
+TRANSPOSE_WORDS = TRANSPOSE_OUT + 2  # [edge]: transposes of sums or pairs without conversion
+TRANSPOSE_TAPS = TRANSPOSE_WORDS + 2  # [edge]: transposes of filters with contiguous taps
 LOAD_TILE = TRANSPOSE_TAPS + 2
 PACK_BLOCK = LOAD_TILE + 1
 STORE_TILE = PACK_BLOCK + 1
 WINOGRAD_INPUT = STORE_TILE + 1
 WINOGRAD_FILTER = WINOGRAD_INPUT + 1
 WINOGRAD_OUTPUT = WINOGRAD_FILTER + 1
-DEPTHWISE = WINOGRAD_OUTPUT + 1  # depthwise microkernels: [pixels], below HEIGHTS
-DEPTHWISE_ROW = DEPTHWISE + HEIGHTS  # likewise, those that take a filter row at once
-PLANES = DEPTHWISE_ROW + HEIGHTS  # depthwise microkernels of planes: [rows], below HEIGHTS
-PIXEL_LANES = PLANES + HEIGHTS  # microkernels whose lanes are pixels: [rows][filters]
+DEPTHWISE = WINOGRAD_OUTPUT + 1  # [pixels]: depthwise microkernels, one tap per step
+DEPTHWISE_ROW = DEPTHWISE + HEIGHTS  # [pixels]: depthwise microkernels, one filter row per step
+PLANES = DEPTHWISE_ROW + HEIGHTS  # [rows]: depthwise microkernels of planes
+PIXEL_LANES = PLANES + HEIGHTS  # [rows][filters]: microkernels whose lanes are pixels
 LOAD_ROWS = PIXEL_LANES + HEIGHTS**2
 GATHER_ROWS = LOAD_ROWS + 1
 LOAD_PLANES = GATHER_ROWS + 1
 SPREAD_ROW = LOAD_PLANES + 1
 WRITE_LOADS = SPREAD_ROW + 1
 CHANNEL_LANES = WRITE_LOADS + 1  # the microkernel whose lanes are channels
-FINISH = CHANNEL_LANES + 1  # [activation][residual]
+FINISH = CHANNEL_LANES + 1  # [activation][residual]: parts that finish sums
 SLOTS = FINISH + 2 * ACTIVATIONS
 
 
 @register_jitable
 def microkernel_slot(vectors, groups, inner):
-    """Place of the microkernel of a register tile."""
+    """Slot of the GEMM's microkernel of a register tile."""
     return ((vectors - 1) * HEIGHTS + groups) * HEIGHTS + inner
 
 
 @register_jitable
 def pixel_lanes_slot(filters, rows):
-    """Place of the microkernel of filters x output rows whose lanes are pixels; 0 for a tail."""
+    """Slot of the microkernel of filters x output rows whose lanes are pixels; `rows` is 0 for the
+    tail of a long row.
+    """
     return PIXEL_LANES + rows * HEIGHTS + filters
 
 
 @register_jitable
 def transpose_slot(way, step, edge):
-    """Place of the transpose that keeps every step-th column; `edge` for a partial block."""
+    """Slot of the transpose that keeps every step-th column; `edge` for a partial block."""
     return way + 2 * (step - 1) + edge
 
 
@@ -76,29 +73,3 @@ def _call_address(typingctx, address, *arguments):
 def run_part(kernels, slot, *arguments):
     """Call the part at `slot` of the table at address `kernels`; it returns nothing."""
     _call_address(memory.read(kernels + 8 * slot), *arguments)
-
-
-def compile_part(signature, template, name, **bound):
-    """Compile `template` over its module's globals and those `bound` for this variant.
-
-    Bound names are globals, not closure cells, since Numba cannot recognise a closure over compiled
-    functions in its cache; and each variant has a name of its own, hence a cache entry of its own.
-    """
-    namespace = {**template.__globals__, **bound}
-    function = FunctionType(template.__code__, namespace, name)
-    function.__qualname__ = name
-    return entry(signature)(function)
-
-
-def compile_emitted(signature, template, name, emit):
-    """Compile a `template` that only calls ``body(...)``: what `emit(builder, values)` emits."""
-
-    @intrinsic
-    def body(typingctx, *arguments):
-        def codegen(context, builder, _, args):
-            emit(builder, cgutils.unpack_tuple(builder, args[0]))
-            return context.get_dummy_value()
-
-        return types.void(types.StarArgTuple.from_types(arguments)), codegen
-
-    return compile_part(signature, template, name, body=body)

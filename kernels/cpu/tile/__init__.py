@@ -1,1 +1,1 @@
-"""Parts that all families share: loading a tile, transposing, finishing and storing sums."""
+"""Parts that all families share: they load tiles, transpose, finish sums and store them."""

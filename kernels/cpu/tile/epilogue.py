@@ -1,19 +1,21 @@
-"""The staging tile's way out: residual, activation, then rows or transposed blocks into y.
+"""Store the staging tile: residual, activation, then rows or transposed blocks into y.
 
-A staging tile is ``[image][row][column][filter of the panel]``. What lies one behind the other in y
-decides how it gets there, and what a row of the part `finish` is:
+A staging tile is ``[image][row][column][filter of the panel]``. The axis that is contiguous in y
+decides how the tile is stored, and what a row of the part `finish` is:
 
     filters (channels last)   rows are the filters of a pixel, from the staging tile into y
     pixels (planes)           blocks of the tile are transposed: rows are the pixels of a filter;
                               a tile of a single filter is such a row already
-    neither                   rows as for filters, in place; then number by number into y, or, where
-                              a tile is of a single filter among a few, vector by vector
+    neither                   rows are the filters of a pixel, finished in place; then they are
+                              copied into y element by element, or vector by vector where a tile
+                              has a single filter whose pixels have a small stride in y
 
-A clamp (none, relu, relu6) over whole panels of a channels-last output never comes here: the
-microkernel stores those itself. One of planes is finished when it comes, and only transposed.
+Whole panels of a channels-last output with a clamp (none, relu, relu6) do not come here: the
+microkernel stores them itself. Planes with a clamp come here clamped, and are only transposed.
 """
 
 import functools
+from typing import NamedTuple
 
 from numba import types
 
@@ -22,26 +24,28 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     SPREAD_ROW,
     TRANSPOSE_OUT,
     TRANSPOSE_WORDS,
-    compile_emitted,
-    compile_part,
     run_part,
     transpose_slot,
 )
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert, storage
 
-# What lies one behind the other in y.
+# Values of Call.row_axis: contiguous in y are filters; pixels; the pixels of a tile of one filter;
+# nothing; nothing, but the pixels of a tile of one filter have a small stride.
 FILTER_ROWS, PIXEL_ROWS, PIXEL_ROW, SINGLE, SPREAD = range(5)
-ROWS_AHEAD = 8  # filters of a residual that are asked for early, in pixels
-BLOCK_VECTORS = 4  # of pixels, in a block that is transposed before it is finished
+ROWS_AHEAD = 8  # pixels by which prefetches of a residual's filters run ahead
+BLOCK_VECTORS = 4  # vectors of pixels in a block that is transposed before it is finished
 
 
 def row_axis(y_q, y_k, size, single, apart):
-    """Which of these fits a y of numbers of `size` bytes; `single`: tiles are of single filters,
-    whose pixels are spread if they lie `apart` numbers apart.
+    """The value of Call.row_axis for a y with elements of `size` bytes and these byte strides.
+
+    With `single`, a tile has a single filter; its pixels are spread if their stride is `apart`
+    elements.
     """
     if single and y_q == size:
         return PIXEL_ROW
@@ -52,37 +56,61 @@ def row_axis(y_q, y_k, size, single, apart):
     return PIXEL_ROWS if y_q == size else SINGLE
 
 
-def spread_row(to, at, count):
-    """Template of the part that writes a row of pixels apart."""
-    body(to, at, count)  # noqa: F821, bound
-
-
 @functools.cache
 def compile_spread_row(apart, lanes, form):
-    """The part that writes rows of numbers of y, `apart` numbers apart."""
+    """The part that writes contiguous elements into y with a stride of `apart` elements."""
     itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
 
-    def emit(builder, values):
+    def emit(builder, arguments):
         e = Emitter(builder, lanes, itemsize, fma=True)
-        to, at = (builder.inttoptr(address, BYTES) for address in values[:2])
+        *addresses, count = arguments.values()
+        to, at = (builder.inttoptr(address, BYTES) for address in addresses)
 
         def vector(first, _):
             source = e.at(at, builder.mul(first, i64(size)))
             target = e.at(to, builder.mul(first, i64(apart * size)))
-            rest = builder.sub(values[2], first)
-            storage.spread(e, form.y, apart, target, source, rest)
+            rest = builder.sub(count, first)
+            convert.spread(e, form.y, apart, target, source, rest)
             return []
 
-        e.loop(values[2], lanes, [], vector)
+        e.loop(count, lanes, [], vector)
 
-    signature = types.void(*[types.int64] * 3)
     name = f"spread_row_{apart}_{lanes}x{form.sums}_{form.y}"
-    return compile_emitted(signature, spread_row, name, emit)
+    return compile_emitted(name, ("to", "at", "count"), (), emit)
+
+
+class Rows(NamedTuple):
+    """Rows in memory: address of the first, and byte stride."""
+
+    address: int
+    stride: int
+
+
+@kernel()
+def finish_rows(call, sums, residual, y, rows, columns, ahead):
+    """`rows` rows of `columns` elements: y = activation(sums + residual)."""
+    low = memory.read_float(call.activation + 8)
+    high = memory.read_float(call.activation + 16)
+    run_part(
+        call.kernels,
+        call.finish,
+        sums.address,
+        sums.stride,
+        residual.address,
+        residual.stride,
+        y.address,
+        y.stride,
+        rows,
+        columns,
+        ahead,
+        low,
+        high,
+    )
 
 
 @functools.cache
 def make_write(lanes, form):
-    """write() for pixels of numbers of `form`."""
+    """Make write(), which finishes pixels and stores them; elements have the formats `form`."""
     itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
     residual_size = storage.SIZES[form.x]
     copy_element = memory.copy_bytes(size)
@@ -91,17 +119,8 @@ def make_write(lanes, form):
     block_bytes = lanes * block_row
 
     @kernel()
-    def finish_rows(call, sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead):
-        low = memory.read_float(call.activation + 8)
-        high = memory.read_float(call.activation + 16)
-        run_part(
-            call.kernels, call.finish, sums, sums_row, residual, residual_row, y, y_row, rows,
-            columns, ahead, low, high,
-        )  # fmt: skip
-
-    @kernel()
     def write_planes(call, staging, pitch, filters, count, residual, y):
-        """Blocks of pixels x filters, transposed; a clamp has been applied already."""
+        """Transpose blocks of pixels x filters into y, and finish them unless they are clamped."""
         block = memory.stack(block_bytes)
         way = TRANSPOSE_OUT if call.clamps else TRANSPOSE_WORDS
         for k in range(0, filters, lanes):
@@ -116,35 +135,31 @@ def make_write(lanes, form):
                     rows = min(lanes, pixels - pixel)
                     source = staging + (first + pixel) * pitch + k * itemsize
                     slot = transpose_slot(way, 1, rows < lanes or columns < lanes)
-                    run_part(
-                        call.kernels, slot, source, pitch, to + pixel * step, to_row, rows, columns
-                    )
+                    place = to + pixel * step
+                    run_part(call.kernels, slot, source, pitch, place, to_row, rows, columns)
                 if not call.clamps:
                     added = residual + first * residual_size + k * call.residual_k
-                    finish_rows(
-                        call, block, block_row, added, call.residual_k, target, call.y_k,
-                        columns, pixels, block_pixels * residual_size,
-                    )  # fmt: skip
+                    sums, out = Rows(block, block_row), Rows(target, call.y_k)
+                    ahead = block_pixels * residual_size
+                    added = Rows(added, call.residual_k)
+                    finish_rows(call, sums, added, out, columns, pixels, ahead)
 
     @kernel()
     def write(call, staging, width, filters, count, residual, y):
-        """`count` pixels, y_q apart, to y."""
+        """Finish `count` pixels of an output row and store them in y."""
         pitch = width * itemsize
         if call.row_axis == PIXEL_ROWS:
             write_planes(call, staging, pitch, filters, count, residual, y)
             return
-        target, target_row = y, call.y_q
+        sums, added, out = Rows(staging, pitch), Rows(residual, call.residual_q), Rows(y, call.y_q)
         rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual_q
         if call.row_axis == PIXEL_ROW:
             rows, columns, ahead = 1, count, block_pixels * residual_size
         elif call.row_axis == SPREAD:
-            target, target_row, rows, columns = staging, pitch, 1, count
-        elif call.row_axis == SINGLE:  # a number of y is no wider than a sum
-            target, target_row = staging, pitch
-        finish_rows(
-            call, staging, pitch, residual, call.residual_q, target, target_row, rows, columns,
-            ahead,
-        )  # fmt: skip
+            out, rows, columns = sums, 1, count
+        elif call.row_axis == SINGLE:  # an element of y is no wider than a sum
+            out = sums
+        finish_rows(call, sums, added, out, rows, columns, ahead)
         if call.row_axis == SPREAD:
             run_part(call.kernels, SPREAD_ROW, y, staging, count)
         if call.row_axis == SINGLE:
@@ -158,14 +173,14 @@ def make_write(lanes, form):
 
 @functools.cache
 def make_add_residual(form):
-    """add_residual() for residuals that do not lie as y does."""
+    """Make add_residual(), for a residual whose contiguous axis is not that of y."""
     itemsize = storage.SIZES[form.sums]
-    read, write = storage.make_read(form.sums), storage.make_write(form.sums)
-    read_residual = storage.make_read(form.x)
+    read, write = convert.make_read(form.sums), convert.make_write(form.sums)
+    read_residual = convert.make_read(form.x)
 
     @kernel()
     def add_residual(call, staging, width, filters, count, residual):
-        """Add to `count` pixels in place, number by number."""
+        """Add the residual to `count` pixels in place, element by element."""
         for pixel in range(count):
             for k in range(filters):
                 at = staging + (pixel * width + k) * itemsize
@@ -175,17 +190,20 @@ def make_add_residual(form):
     return add_residual
 
 
-def store_tile(blob, staging, width, n0, p0, q0, k, filters):
-    """Template of the part that finishes a staging tile of filters k, k + 1, ... and writes it.
+write = add_residual = BOUND  # bound by compile_store_tile
 
-    Rows and columns past the output's end are left behind.
+
+def store_tile(blob, staging, width, n0, p0, q0, k, filters):
+    """Template of the part that finishes a staging tile of filters k, k + 1, ... and stores it.
+
+    Rows and columns past the end of the output are not stored.
     """
     call, g = fields(blob).call, fields(blob).geometry
     images, staged_rows, pitch = schedule.tile_extent(g, n0, p0, q0)
     rows, columns = min(staged_rows, call.p_end - p0), min(pitch, call.q_end - q0)
     follow = call.y_p == columns * call.y_q and call.residual_p == columns * call.residual_q
     if columns == pitch == call.q_end and follow:
-        columns, rows = rows * columns, 1  # rows lie one behind the other: one long row
+        columns, rows = rows * columns, 1  # rows are contiguous, and form one long row
     for image in range(images):
         n = n0 + image
         for row in range(rows):
@@ -194,9 +212,9 @@ def store_tile(blob, staging, width, n0, p0, q0, k, filters):
             residual = call.residual + n * call.residual_n + p * call.residual_p
             residual += q0 * call.residual_q + k * call.residual_k
             if call.adds_first:
-                add_residual(call, at, width, filters, columns, residual)  # noqa: F821, bound
+                add_residual(call, at, width, filters, columns, residual)
             y = call.y + n * call.y_n + p * call.y_p + q0 * call.y_q + k * call.y_k
-            write(call, at, width, filters, columns, residual, y)  # noqa: F821, bound
+            write(call, at, width, filters, columns, residual, y)
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
@@ -204,9 +222,12 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
 
 @functools.cache
 def compile_store_tile(lanes, form):
-    """The part that stores staging tiles of numbers of `form`."""
+    """The part that stores staging tiles; elements have the formats `form`."""
     name = f"store_tile_{lanes}x{form.x}_{form.sums}_{form.y}"
     return compile_part(
-        SIGNATURE, store_tile, name, write=make_write(lanes, form),
+        SIGNATURE,
+        store_tile,
+        name,
+        write=make_write(lanes, form),
         add_residual=make_add_residual(form),
-    )  # fmt: skip
+    )

@@ -1,10 +1,10 @@
-"""The last step of every sum: residual, activation, rounding; row by row, vector by vector.
+"""Finish sums: residual, activation, rounding; row by row, vector by vector.
 
     y[row, i] = round(activation(sums[row, i] + residual[row, i]))
 
-A row is a run of numbers that lie one behind the other in all three: the filters of a pixel, or the
-pixels of a filter. There is a part for each activation, with a residual and without, compiled where
-a launch needs it. sigmoid, silu, tanh and gelu of float64 are libm's, number by number.
+A row is contiguous in all three arrays: the filters of a pixel, or the pixels of a filter. There is
+a part for each activation, with and without a residual, compiled when a launch needs it. sigmoid,
+silu, tanh and gelu of float64 call libm, element by element.
 """
 
 import functools
@@ -25,11 +25,12 @@ from implicit_conv.kernels.activation import (
 from implicit_conv.kernels.cpu.emit import elementary
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.table import FINISH, compile_emitted, compile_part
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
+from implicit_conv.kernels.cpu.runtime.table import FINISH
+from implicit_conv.kernels.cpu.tile import convert, storage
 
 ARGUMENTS = (
-    "sums",  # addresses, and bytes between rows
+    "sums",  # address and byte stride of the rows of each array
     "sums_row",
     "residual",
     "residual_row",
@@ -37,7 +38,7 @@ ARGUMENTS = (
     "y_row",
     "rows",
     "columns",
-    "ahead",  # bytes from a number of the residual to one that is wanted soon
+    "ahead",  # bytes by which prefetches of the residual run ahead
 )
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
@@ -45,33 +46,33 @@ SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.flo
 class Finish(NamedTuple):
     """What a part is compiled for."""
 
-    kind: int  # of activation
-    added: bool  # whether there is a residual
+    kind: int  # the number of the activation
+    added: bool  # whether a residual is added
     form: storage.Format
     lanes: int
     fma: bool
 
     @property
     def slot(self):
-        """Its place in the kernel table."""
+        """The part's slot in the kernel table."""
         return FINISH + 2 * self.kind + self.added
 
     @property
     def name(self):
-        """Its name, and its like in the cache."""
+        """The part's name, by which the cache finds it."""
         x, _, sums, y = self.form
         residual = f"{x}_" if self.added else ""
         return f"finish_{self.kind}_{residual}{sums}_{y}_{self.lanes}{'_fma' * self.fma}"
 
 
 def leaky_relu(e, x, low, high):
-    """`low` is the slope."""
+    """x, or `low` times x where x is negative: the field `low` holds the slope."""
     negative = e.builder.fcmp_ordered("<", x, e.constant(0))
     return e.builder.select(negative, e.builder.fmul(x, low), x)
 
 
 def hardswish(e, x, low, high):
-    """x min(max(x + 3, 0), 6) / 6: x itself from 3 on, and zero from -3 down, -inf too."""
+    """x min(max(x + 3, 0), 6) / 6: x itself from 3 on, and zero up to -3, for -inf too."""
     x = e.at_least(x, e.constant(-3))
     share = e.at_most(e.builder.fadd(x, e.constant(3)), e.constant(6))
     return e.builder.fmul(x, e.builder.fmul(share, e.constant(1 / 6)))
@@ -97,29 +98,30 @@ def sigmoid(x):
 
 @kernel()
 def silu(x):
+    """x sigmoid(x), with the limit 0 at -inf."""
     return 0.0 if x == -math.inf else x * sigmoid(x)
 
 
 @kernel()
 def gelu(x):
+    """x erfc(-x / sqrt 2) / 2, with the limit 0 at -inf."""
     return 0.0 if x == -math.inf else 0.5 * x * math.erfc(-x * math.sqrt(0.5))
 
 
 @kernel()
 def tanh(x):
+    """The hyperbolic tangent."""
     return math.tanh(x)
 
 
-FLOAT64_NUMBERS = {SIGMOID: sigmoid, SILU: silu, TANH: tanh, GELU: gelu}
+FLOAT64_FUNCTIONS = {SIGMOID: sigmoid, SILU: silu, TANH: tanh, GELU: gelu}
 
 
-def emit(variant, builder, values):
-    """Whole vectors of a row, then what is left of it."""
-    *integers, low, high = values
-    at = dict(zip(ARGUMENTS, integers, strict=True))
+def emit(variant, builder, at):
+    """Emit the loop over rows: whole vectors of a row, then the rest under a mask."""
     x, _, sums, y = variant.form
     e = Emitter(builder, variant.lanes, storage.SIZES[sums], variant.fma)
-    bounds = [e.splat(e.narrow(bound)) for bound in (low, high)]
+    bounds = [e.splat(e.narrow(at[name])) for name in LIMITS]
     rest = builder.and_(at["columns"], i64(variant.lanes - 1))
     whole = builder.sub(at["columns"], rest)
     some_left, mask = builder.icmp_signed("<", i64(0), rest), e.below(rest)
@@ -130,12 +132,12 @@ def emit(variant, builder, values):
         def place(row, dtype):
             return e.at(row, builder.mul(column, i64(storage.SIZES[dtype])))
 
-        value = storage.load(e, sums, place(sums_row, sums), mask)
+        value = convert.load(e, sums, place(sums_row, sums), mask)
         if variant.added:
             added = place(residual_row, x)
             e.prefetch(e.at(added, at["ahead"]), 3)
-            value = builder.fadd(value, storage.load(e, x, added, mask))
-        storage.store(e, y, activation(value), place(y_row, y), mask)
+            value = builder.fadd(value, convert.load(e, x, added, mask))
+        convert.store(e, y, activation(value), place(y_row, y), mask)
         return []
 
     def activation(value):
@@ -153,33 +155,29 @@ def emit(variant, builder, values):
     e.loop(at["rows"], 1, [builder.inttoptr(at[name], BYTES) for name in arrays], row)
 
 
-def finish(sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high):
-    """Template of the parts that are emitted."""
-    body(  # noqa: F821, bound
-        sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high
-    )
+DOUBLE = storage.SIZES["float64"]  # bytes of a float64
+read_double, write_double = convert.make_read("float64"), convert.make_write("float64")
+added = activate = BOUND  # bound by compile_finish
 
 
-def finish_numbers(
+def finish_elements(
     sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high
 ):
-    """Template of the parts that take one number after another."""
+    """Template of the parts that finish one element at a time."""
     for row in range(rows):
         for column in range(columns):
-            value = read(sums + row * sums_row + column * size)  # noqa: F821, bound
-            if added:  # noqa: F821, bound
-                value += read(residual + row * residual_row + column * size)  # noqa: F821
-            write(y + row * y_row + column * size, activate(value))  # noqa: F821
+            value = read_double(sums + row * sums_row + column * DOUBLE)
+            if added:
+                value += read_double(residual + row * residual_row + column * DOUBLE)
+            write_double(y + row * y_row + column * DOUBLE, activate(value))
 
 
 @functools.cache
 def compile_finish(variant):
     """The compiled part of one variant."""
-    if variant.form.sums == "float64" and variant.kind in FLOAT64_NUMBERS:
+    if variant.form.sums == "float64" and variant.kind in FLOAT64_FUNCTIONS:
+        activate = FLOAT64_FUNCTIONS[variant.kind]
         return compile_part(
-            SIGNATURE, finish_numbers, variant.name, added=variant.added, size=8,
-            read=storage.make_read("float64"), write=storage.make_write("float64"),
-            activate=FLOAT64_NUMBERS[variant.kind],
-        )  # fmt: skip
-    emit_part = functools.partial(emit, variant)
-    return compile_emitted(SIGNATURE, finish, variant.name, emit_part)
+            SIGNATURE, finish_elements, variant.name, added=variant.added, activate=activate
+        )
+    return compile_emitted(variant.name, ARGUMENTS, LIMITS, functools.partial(emit, variant))

@@ -1,8 +1,8 @@
-"""Loads of planes: image rows into a buffer for each channel, zeros outside the image.
+"""Loads of planes: image rows into a buffer for each channel, with zeros for the padding.
 
-The loads of a tile stand in a table, the same for every channel. Rows whose pixels lie together, or
-a few numbers apart, are copied (every step-th number of them), widened on the way; of many channels
-that lie together rows are transposed.
+The loads of a tile are listed in a table, which every channel shares. Rows whose pixels have a
+stride of a few elements are copied (every step-th element) and widened; rows of contiguous channels
+are transposed.
 """
 
 import functools
@@ -17,21 +17,21 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
-from implicit_conv.kernels.cpu.runtime.table import (
-    GATHER_ROWS,
-    LOAD_ROWS,
-    TRANSPOSE_IN,
-    compile_emitted,
-    compile_part,
-    run_part,
-)
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.runtime.table import GATHER_ROWS, LOAD_ROWS, TRANSPOSE_IN, run_part
+from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
+
+# Globals of the templates here, bound by compile_gather_rows, compile_write_loads and
+# compile_load_planes: the last two are a function and the pixels and channels of its blocks.
+move_element = record = transpose_block = block = BOUND
+
+LOADS_ARGUMENTS = ("table", "count", "source", "target", "ahead")  # arguments of LOAD_ROWS
 
 
 class Row(NamedTuple):
-    """One load: a row of `pixels`, those from `first` to `end` in the image, the others zero."""
+    """One load: a row of `pixels` pixels, of which first .. end - 1 are in the image."""
 
     source: int  # byte offsets from the channel's first pixel, and in the buffer
     target: int
@@ -40,23 +40,26 @@ class Row(NamedTuple):
     end: int
 
 
-def emit_loads(step, dtype, e, table, count, source, target, ahead):
-    """Execute `count` loads of the table for one channel; pixels of a row lie `step` numbers apart,
-    which are stored as `dtype`.
+def emit_loads(step, dtype, e, at):
+    """Emit `count` loads of the table for one channel; the pixels of a row have a stride of `step`
+    elements, which are stored as `dtype`.
 
-    The next channel's rows, `ahead` bytes on, are prefetched.
+    The next channel's rows are prefetched, `ahead` bytes further on.
     """
     builder, size = e.builder, storage.SIZES[dtype]
-    table, source, target = (builder.inttoptr(v, BYTES) for v in (table, source, target))
+    table, source, target = (
+        builder.inttoptr(at[name], BYTES) for name in ("table", "source", "target")
+    )
+    count, ahead = at["count"], at["ahead"]
 
     def every_step(parts):
-        """Numbers 0, step, 2 * step, ... of vectors that follow one another."""
-        numbers = range(0, step * e.lanes, step)
+        """Elements 0, step, 2 * step, ... of contiguous vectors."""
+        elements = range(0, step * e.lanes, step)
         chosen = parts[0]
         for i, part in enumerate(parts[1:], 1):
             first = i * e.lanes
-            lanes = [n if i == 1 and n < first else lane for lane, n in enumerate(numbers)]
-            for lane, n in enumerate(numbers):
+            lanes = [n if i == 1 and n < first else lane for lane, n in enumerate(elements)]
+            for lane, n in enumerate(elements):
                 if first <= n < first + e.lanes:
                     lanes[lane] = e.lanes + n - first
             chosen = builder.shuffle_vector(chosen, part, ir.Constant(e.words, lanes))
@@ -67,29 +70,30 @@ def emit_loads(step, dtype, e, table, count, source, target, ahead):
         words = range(len(Row._fields))
         row = Row(*(builder.load(e.pointer(e.at(entry, 8 * i), I64)) for i in words))
         begin, end = (builder.mul(v, i64(step)) for v in (row.first, row.end))
-        end = builder.sub(end, i64(step - 1))  # what follows the last pixel may be past the array
+        end = builder.sub(end, i64(step - 1))  # elements after the last pixel may be past the array
         from_, to = e.at(source, row.source), e.at(target, row.target)
 
-        def part(at, number):
-            """The numbers from at + number on; those outside the image are zero."""
-            first = builder.add(at, i64(number))
+        def part(at, offset):
+            """The elements from at + offset on; those outside the image are zero."""
+            first = builder.add(at, i64(offset))
             address = e.at(from_, builder.mul(first, i64(size)))
             e.prefetch(e.at(address, ahead), 3)
             inside = builder.and_(
-                e.below(builder.sub(end, at), number),
-                builder.not_(e.below(builder.sub(begin, at), number)),
+                e.below(builder.sub(end, at), offset),
+                builder.not_(e.below(builder.sub(begin, at), offset)),
             )
             if size >= 4:
-                return storage.load(e, dtype, address, inside)
+                return convert.load(e, dtype, address, inside)
             whole = builder.and_(
                 builder.icmp_signed("<=", begin, first),
                 builder.icmp_signed("<=", builder.add(first, i64(e.lanes)), end),
             )
-            with builder.if_else(whole) as (plain, edge):  # not every CPU has masks of 16 bits
+            # A branch, since many CPUs have no masked loads of 16-bit elements.
+            with builder.if_else(whole) as (plain, edge):
                 with plain:
-                    loaded = storage.load(e, dtype, address), builder.block
+                    loaded = convert.load(e, dtype, address), builder.block
                 with edge:
-                    masked = storage.load(e, dtype, address, inside), builder.block
+                    masked = convert.load(e, dtype, address, inside), builder.block
             value = builder.phi(e.vector)
             value.add_incoming(*loaded)
             value.add_incoming(*masked)
@@ -98,7 +102,7 @@ def emit_loads(step, dtype, e, table, count, source, target, ahead):
         def vector(pixel, _):
             at = builder.mul(pixel, i64(step))
             pixels = every_step([part(at, i * e.lanes) for i in range(step)])
-            e.store(pixels, e.at(to, builder.mul(pixel, i64(e.itemsize))))  # rows: whole vectors
+            e.store(pixels, e.at(to, builder.mul(pixel, i64(e.itemsize))))  # rows are whole vectors
             return []
 
         e.loop(row.pixels, e.lanes, [], vector)
@@ -107,31 +111,29 @@ def emit_loads(step, dtype, e, table, count, source, target, ahead):
     e.loop(count, 1, [], load)
 
 
-def load_rows(table, count, source, target, ahead):
-    """Template of the part that executes loads."""
-    body(table, count, source, target, ahead)  # noqa: F821, bound
-
-
 @functools.cache
 def compile_load_rows(step, lanes, form):
-    """The part that executes the loads of one channel, of pixels `step` numbers apart."""
+    """The part that executes the loads of one channel, for pixels with a stride of `step`
+    elements.
+    """
     itemsize = storage.SIZES[form.buffer]
 
-    def emit_part(builder, values):
-        emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), *values)
+    def emit_part(builder, at):
+        emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), at)
 
-    signature = types.void(*[types.int64] * 5)
-    return compile_emitted(signature, load_rows, f"load_rows_{step}_{lanes}x{form.x}", emit_part)
+    return compile_emitted(f"load_rows_{step}_{lanes}x{form.x}", LOADS_ARGUMENTS, (), emit_part)
 
 
 @kernel()
 def phase_bytes(call, g):
-    """Of one phase buffer of a row: whole vectors."""
+    """Bytes of one phase buffer of a row, which is whole vectors."""
     return schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
 
 
 def gather_rows(blob, table, count, source, target):
-    """Template of the part that does the same for any strides of x, number by number."""
+    """Template of the part that executes the loads of one channel for any strides of x, element by
+    element.
+    """
     call, g = fields(blob).call, fields(blob).geometry
     for index in range(count):
         entry = table + index * LOAD_BYTES
@@ -140,40 +142,40 @@ def gather_rows(blob, table, count, source, target):
         memory.zero(to, memory.read(entry + 16) * call.itemsize)
         for i in range(first, end):
             at = from_ + i * g.step_w * call.x_w
-            move_element(to + i * call.itemsize, at)  # noqa: F821, bound
+            move_element(to + i * call.itemsize, at)
 
 
 @functools.cache
 def compile_gather_rows(form):
-    """The part that gathers rows of numbers of `form`."""
+    """The part that gathers rows; elements have the formats `form`."""
     signature = types.void(BLOB_POINTER, *[types.int64] * 4)
-    move_element = storage.make_move_element(form.x, form.buffer)
+    move_element = convert.make_move_element(form.x, form.buffer)
     name = f"gather_rows_{form.x}_{form.buffer}"
     return compile_part(signature, gather_rows, name, move_element=move_element)
 
 
 @kernel()
-def follows(call, g, entry):
-    """Whether the pixels of this load lie behind those of the one before, in x and in the buffer,
-    all of them in the image; that one then takes them over.
+def merges(call, g, entry):
+    """Whether the pixels of this load follow those of the previous load, in x and in the buffer,
+    all of them in the image; if so, they are added to the previous load.
     """
     before = entry - LOAD_BYTES
     pixels, more = memory.read(before + 16), memory.read(entry + 16)
     step = pixels * g.step_w * call.x_w
-    lies = memory.read(before) + step == memory.read(entry)
-    lies = lies and memory.read(before + 8) + pixels * call.itemsize == memory.read(entry + 8)
+    follows = memory.read(before) + step == memory.read(entry)
+    follows = follows and memory.read(before + 8) + pixels * call.itemsize == memory.read(entry + 8)
     for at, count in ((before, pixels), (entry, more)):
-        lies = lies and memory.read(at + 24) == 0 and memory.read(at + 32) == count
-    if lies:
+        follows = follows and memory.read(at + 24) == 0 and memory.read(at + 32) == count
+    if follows:
         memory.write(before + 16, pixels + more)
         memory.write(before + 32, pixels + more)
-    return lies
+    return follows
 
 
 def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address):
-    """Template of the part that writes how many loads a tile has for a channel, and their table.
+    """Template of the part that writes the number of a tile's loads for a channel, and their table.
 
-    To a schedule whose loads take several channels, `together` of them are one load.
+    Loads are recorded for `together` channels at a time, as the schedule plans them.
     """
     call, g = fields(blob).call, fields(blob).geometry
     _, rows, columns = schedule.tile_extent(g, n0, p0, q0)
@@ -197,12 +199,12 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
                 memory.write(entry + 16, pixels)
                 memory.write(entry + 24, first if inside else 0)
                 memory.write(entry + 32, end if inside else 0)
-                if not (call.long_rows and count > 0 and follows(call, g, entry)):
+                if not (call.long_rows and count > 0 and merges(call, g, entry)):
                     count += 1
                 for c in range(first_channel, end_channel, together):
                     index, size = row * g.phases_w + b, pixels * together * call.itemsize
                     where = (n0, h, w, c)
-                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)  # noqa: F821
+                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
     memory.write(address, count)
 
 
@@ -216,7 +218,7 @@ def compile_write_loads(recording=False):
 
 @kernel()
 def load_plane(blob, table, c, buffer):
-    """Producer: the loads of a tile for channel c."""
+    """Producer: execute the loads of a tile for channel c."""
     call = fields(blob).call
     count, source = memory.read(table), call.x + c * call.x_c
     if call.x_w == call.x_apart:
@@ -228,7 +230,7 @@ def load_plane(blob, table, c, buffer):
 def load_planes(blob, table, c, buffer, plane):
     """Template of the part that executes a tile's loads for the `g.C` channels from c on.
 
-    Channels lie together in x; their planes are `plane` bytes apart in the buffer.
+    Channels are contiguous in x; the byte stride of their planes in the buffer is `plane`.
     """
     call, g = fields(blob).call, fields(blob).geometry
     step, size = g.step_w * call.x_w, call.itemsize
@@ -239,20 +241,27 @@ def load_planes(blob, table, c, buffer, plane):
         for i in range(g.C):
             memory.zero(to + i * plane, first * size)
             memory.zero(to + i * plane + end * size, (memory.read(entry + 16) - end) * size)
-        for w in range(first, end, lanes):  # noqa: F821, bound
-            for i in range(0, g.C, lanes):  # noqa: F821, bound
-                transpose_block(  # noqa: F821, bound
-                    call.kernels, 1, source + w * step + i * size, step,
-                    to + w * size + i * plane, plane,
-                    min(lanes, end - w), min(lanes, g.C - i),  # noqa: F821, bound
-                )  # fmt: skip
+        for w in range(first, end, block):
+            for i in range(0, g.C, block):
+                transpose_block(
+                    call.kernels,
+                    1,
+                    source + w * step + i * size,
+                    step,
+                    to + w * size + i * plane,
+                    plane,
+                    min(block, end - w),
+                    min(block, g.C - i),
+                )
 
 
 @functools.cache
 def compile_load_planes(lanes, form):
-    """The part that loads channels-last tiles of numbers of `form`."""
+    """The part that loads channels-last tiles; elements have the formats `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, *[types.int64] * 4), load_planes,
-        f"load_planes_{lanes}x{form.x}", lanes=lanes,
+        types.void(BLOB_POINTER, *[types.int64] * 4),
+        load_planes,
+        f"load_planes_{lanes}x{form.x}",
+        block=lanes,
         transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
-    )  # fmt: skip
+    )

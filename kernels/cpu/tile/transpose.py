@@ -1,30 +1,30 @@
-"""Transpose lanes x lanes elements in registers: how NCHW becomes channels-last, and back.
+"""Transpose lanes x lanes elements in registers, from NCHW to channels-last and back.
 
-One emitter serves the loads (channels x pixels), the filter panels (filters x taps) and the way
-out (pixels x filters): read `rows` rows of consecutive elements, write `columns` rows of `lanes`,
-evenly apart or where a table has them.
+One emitter serves the loads (channels x pixels), the filter panels (filters x taps) and the stores
+(pixels x filters): it reads `rows` rows of contiguous elements and writes `columns` rows of `lanes`
+elements, with a fixed stride or at the offsets in a table.
 """
 
 import functools
 from typing import NamedTuple
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
 from implicit_conv.kernels.cpu.runtime.table import (
     TRANSPOSE_IN,
     TRANSPOSE_OUT,
     TRANSPOSE_TAPS,
     TRANSPOSE_WORDS,
-    compile_emitted,
     run_part,
     transpose_slot,
 )
-from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile import convert, storage
 
-AHEAD_BYTES = 1024  # how far ahead filters are asked for, into L2: each row is a stream of its own
+ARGUMENTS = ("source", "source_stride", "target", "target_stride", "rows", "columns")
+AHEAD_BYTES = 1024  # bytes of a filter that are prefetched into L2: each row is its own stream
 
 
 def butterfly(e, rows):
@@ -41,8 +41,8 @@ def butterfly(e, rows):
 
 
 def exchange(e, low, high, block):
-    """`low` and `high` with the lanes of the one that have bit `block` in their number in the place
-    of the lanes of the other that have not.
+    """`low` and `high`, of which the lanes of `low` whose index has the bit `block` are exchanged
+    with the lanes of `high` whose index has not.
     """
     take_low, take_high = [], []
     for lane in range(e.lanes):
@@ -59,19 +59,19 @@ class Variant(NamedTuple):
     """What a transpose is compiled for."""
 
     lanes: int
-    source: str  # what numbers are stored as, on both sides
-    target: str
-    paired: bool  # an element is a pair of numbers, of two source rows
+    source: storage.Stored  # formats of the source and the target
+    target: storage.Stored
+    paired: bool  # an element of the target is a pair, from two source rows
     step: int  # every step-th column becomes a target row
-    scattered: bool  # the target's stride is the address of a table of its rows' offsets
-    full: bool  # `lanes` columns, and rows for as many elements
+    scattered: bool  # the target stride is the address of a table of row offsets
+    full: bool  # the block has `lanes` columns, and rows for as many elements
 
 
 def _emit(e, variant, source, source_stride, target, target_stride, rows, columns):
-    """Block of `rows` source rows; every step-th of its `columns` becomes a target row.
+    """Emit a block of `rows` source rows; every step-th of its `columns` becomes a target row.
 
-    Where the block is not full, rows past the last repeat it (their lanes are masked in the stores;
-    the second half of a pair is zero) and columns past the last are neither read nor written.
+    Where the block is not full, rows past the last one repeat it (stores mask their lanes, and the
+    second half of a pair is zero), and columns past the last one are neither read nor written.
     """
     builder, full, step = e.builder, variant.full, variant.step
     source, target = (builder.inttoptr(address, BYTES) for address in (source, target))
@@ -86,7 +86,7 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
     def pair(i):
         there = builder.icmp_signed("<=", i64(2 * i + 1), last)
         second = None if full else builder.select(there, mask, ir.Constant(mask.type, None))
-        return storage.load_pairs(e, (address(2 * i), address(2 * i + 1)), (mask, second))
+        return convert.load_pairs(e, (address(2 * i), address(2 * i + 1)), (mask, second))
 
     if variant.paired:
         vectors = butterfly(e, [pair(i) for i in range(e.lanes)])
@@ -95,7 +95,7 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
         if variant.scattered and full:
             for i in range(e.lanes):
                 e.prefetch(e.at(address(i), AHEAD_BYTES), 2)
-        vectors = [storage.load(e, variant.source, address(i), mask) for i in range(e.lanes)]
+        vectors = [convert.load(e, variant.source, address(i), mask) for i in range(e.lanes)]
         vectors = butterfly(e, vectors)
     kept = None if full else e.below(rows)
     stored = "float32" if variant.paired else variant.target
@@ -108,18 +108,10 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
 
     for i in range(0, e.lanes, step):
         if full:
-            storage.store(e, stored, vectors[i], target_row(i // step))
+            convert.store(e, stored, vectors[i], target_row(i // step))
         else:
             with builder.if_then(builder.icmp_signed("<", i64(i), columns)):
-                storage.store(e, stored, vectors[i], target_row(i // step), kept)
-
-
-SIGNATURE = types.void(*[types.int64] * 6)
-
-
-def transpose(source, source_stride, target, target_stride, rows, columns):
-    """Template of all transposes."""
-    body(source, source_stride, target, target_stride, rows, columns)  # noqa: F821, bound
+                convert.store(e, stored, vectors[i], target_row(i // step), kept)
 
 
 @functools.cache
@@ -130,14 +122,14 @@ def compile_transpose(variant):
     name = f"transpose_{lanes}x{kind}_step{step}_{'full' if full else 'edge'}"
     itemsize = max(4, storage.SIZES[source])
 
-    def emit(builder, args):
-        _emit(Emitter(builder, lanes, itemsize, True), variant, *args)
+    def emit(builder, at):
+        _emit(Emitter(builder, lanes, itemsize, True), variant, **at)
 
-    return compile_emitted(SIGNATURE, transpose, name, emit)
+    return compile_emitted(name, ARGUMENTS, (), emit)
 
 
 def transposes(way, step, lanes, form):
-    """The transposes of one way, which keep every step-th column, by their slots."""
+    """The transposes of one kind, which keep every step-th column, by their slots."""
     paired = form.channels > 1
     kind = {
         TRANSPOSE_IN: (form.x, form.buffer, paired, step, False),
@@ -153,15 +145,15 @@ def transposes(way, step, lanes, form):
 
 @functools.cache
 def make_transpose_block(way, lanes, channels=1):
-    """transpose_block for vectors of `lanes`; `way` says which transposes it calls.
+    """Make transpose_block() for vectors of `lanes`; `way` is the kind of transposes it calls.
 
-    `channels` numbers of as many rows make an element.
+    `channels` source rows make one element of the target.
     """
     whole = lanes * channels
 
     @kernel()
     def transpose_block(kernels, step, source, source_stride, target, target_stride, rows, columns):
-        """Transpose rows x columns numbers; every step-th column becomes a target row."""
+        """Transpose rows x columns elements; every step-th column becomes a target row."""
         slot = transpose_slot(way, step, rows < whole or columns < lanes)
         run_part(kernels, slot, source, source_stride, target, target_stride, rows, columns)
 

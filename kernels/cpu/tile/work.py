@@ -1,4 +1,4 @@
-"""Work items: what launchable operators have in common when they take one up."""
+"""Work items: what all launchable operators do to fetch and to describe one."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.table import compile_part
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 
 
 @kernel()
 def tile_and_panels(call, g, item):
     """(group, origin of the load tile, first panel, end of its panels) of a work item.
 
-    Items count chunks of panels fastest, then load tiles, then groups.
+    Chunks of panels vary fastest, then load tiles, then groups.
     """
     panels, tiles = schedule.panel_count(g), schedule.tile_count(g)
     chunks = schedule.ceil_div(panels, call.chunk)
@@ -24,12 +24,15 @@ def tile_and_panels(call, g, item):
 
 @kernel()
 def bounds(call):
-    """(low, high) that a microkernel clamps its sums to; infinite where the staging tile finishes
-    them.
+    """(low, high) that a microkernel clamps its sums to; infinite if the staging tile is finished
+    later.
     """
     if call.clamps:
         return memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
     return -np.inf, np.inf
+
+
+run_item = BOUND  # bound by compile_operator
 
 
 def every_item(blob, thread):
@@ -39,7 +42,7 @@ def every_item(blob, thread):
     item = next_item(blob)
     while item < call.items:
         group, origin, first, end = tile_and_panels(call, g, item)
-        run_item(blob, group, origin, first, end, scratch)  # noqa: F821, bound
+        run_item(blob, group, origin, first, end, scratch)
         item = next_item(blob)
 
 

@@ -2,20 +2,22 @@
 
     y = A^T [ (G g G^T) * (B^T d B) ] A,   d an (m+2) x (m+2) box of the input, g a 3x3 filter
 
-At stride 2 four outputs take a 5x5 box of the input and 25 products instead of 36.
+At stride 2 four outputs take a 5x5 box of the input and 25 products instead of 36. A box is what
+the literature calls a tile of the input or the output, which is a load tile or register tile here.
 
-One work item is a load tile whose rows and columns come in boxes of m x m outputs:
+One work item is a load tile whose rows and columns are multiples of m:
 
     execute the tile's loads into this thread's buffer            (the loads of fprop)
     input part: every row of boxes, transformed    -> U[xi][box][channel]
     for each panel of the chunk:
-        pack the panel and transform it            -> V[xi][channel][filter] (unless it came so)
+        pack the panel and transform it            -> V[xi][channel][filter] (unless w is packed)
         for each xi: microkernel, boxes x filters over channels  -> M[xi][box][filter]
         output part: every row of boxes, transformed -> y, or the staging tile
         staging tile -> residual, activation, layout -> y
 """
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.launch import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.layout import LINE
+from implicit_conv.kernels.cpu.runtime.parts import compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     LOAD_TILE,
     PACK_BLOCK,
@@ -31,7 +34,6 @@ from implicit_conv.kernels.cpu.runtime.table import (
     WINOGRAD_FILTER,
     WINOGRAD_INPUT,
     WINOGRAD_OUTPUT,
-    compile_part,
     microkernel_slot,
     run_part,
 )
@@ -39,17 +41,27 @@ from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
 from implicit_conv.kernels.cpu.winograd.transforms import TAPS
 
 
+class Matrices(NamedTuple):
+    """One matrix for every product of a box: address of the first, byte strides."""
+
+    address: int
+    xi: int  # between matrices
+    row: int  # of a matrix
+
+
 @kernel()
 def panel_offset(call, g, panel, size):
-    """Byte at which V of a panel begins; a line sets its products apart, or they would meet in the
-    same few sets of a cache.
+    """Byte offset of V of a panel. A cache line separates its matrices, which would otherwise fall
+    into the same few sets of a cache.
     """
     return panel * size * (g.tile_k * g.C * call.itemsize + LINE)
 
 
 @kernel()
 def pack_filters(blob, target, group, panel, scratch):
-    """V of one panel: a few channels packed as for fprop, then transformed while L1 holds them."""
+    """Write V of one panel: a few channels at a time are packed as for the GEMM, then transformed
+    while they are in L1.
+    """
     call, g = fields(blob).call, fields(blob).geometry
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     vectors = schedule.ceil_div(filters, call.lanes)
@@ -59,82 +71,119 @@ def pack_filters(blob, target, group, panel, scratch):
         channels = min(call.lanes, g.C - c)
         tap = channels * channel
         run_part(call.kernels, PACK_BLOCK, blob, plain, group, panel, c, channels, packing)
-        run_part(
-            call.kernels, WINOGRAD_FILTER, plain, TAPS * tap, tap, target + c * channel,
-            g.C * channel + LINE, channels * vectors,
-        )  # fmt: skip
+        to, xi, count = target + c * channel, g.C * channel + LINE, channels * vectors
+        run_part(call.kernels, WINOGRAD_FILTER, plain, TAPS * tap, tap, to, xi, count)
 
 
 @kernel()
-def transform_boxes(call, g, extent, buffer, target, pitch, xi_stride):
-    """U of a load tile: every box of its images, rows and columns."""
+def transform_boxes(call, g, extent, buffer, u):
+    """Write U of a load tile: the transforms of all boxes of its images, rows and columns."""
     m = call.winograd
     pixel = g.C * call.itemsize
     row = schedule.row_pitch(g) * pixel
-    rows = schedule.image_rows(g)  # it divides: not again for each box
+    rows = schedule.image_rows(g)  # computed once, since it divides
     row_phase = (schedule.tap_row(g, 1) - schedule.tap_row(g, 0)) * row
     column_phase = (schedule.tap_column(g, 1) - schedule.tap_column(g, 0)) * pixel
     boxes, count = extent[2] // m, schedule.ceil_div(g.C, call.lanes)
+    target = u.address
     for image in range(extent[0]):
         for i in range(0, extent[1], m):
             run_part(
-                call.kernels, WINOGRAD_INPUT, buffer + (image * rows + i) * row, row, row_phase,
-                pixel, column_phase, target, xi_stride, pitch, boxes, count,
-            )  # fmt: skip
-            target += boxes * pitch
+                call.kernels,
+                WINOGRAD_INPUT,
+                buffer + (image * rows + i) * row,
+                row,
+                row_phase,
+                pixel,
+                column_phase,
+                target,
+                u.xi,
+                u.row,
+                boxes,
+                count,
+            )
+            target += boxes * u.row
 
 
 @kernel()
-def untransform_boxes(call, extent, products, xi_stride, out, bias, vectors, low, high):
-    """Every box of a load tile, to `out`: its address, byte strides of images, rows, columns."""
+def untransform_boxes(call, extent, products, out, bias, vectors, limits):
+    """Transform every box of a load tile to `out`: (address, byte strides of images, rows and
+    columns).
+    """
     m = call.winograd
     images, rows, columns = extent
     address, out_n, out_p, out_q = out
-    boxes = columns // m
+    low, high = limits
+    boxes, source = columns // m, products.address
     for image in range(images):
         for i in range(0, rows, m):
             run_part(
-                call.kernels, WINOGRAD_OUTPUT, products, xi_stride,
-                address + image * out_n + i * out_p, out_p, out_q, bias, boxes, vectors, low, high,
-            )  # fmt: skip
-            products += boxes * vectors * call.lanes * call.itemsize
+                call.kernels,
+                WINOGRAD_OUTPUT,
+                source,
+                products.xi,
+                address + image * out_n + i * out_p,
+                out_p,
+                out_q,
+                bias,
+                boxes,
+                vectors,
+                low,
+                high,
+            )
+            source += boxes * products.row
 
 
 @kernel()
-def multiply_boxes(call, g, boxes, u, u_pitch, u_xi, v, v_xi, products, xi_count, vectors, runs):
-    """M: for every xi, boxes x filters, summed over channels; a run table of one run serves all."""
-    width = vectors * call.lanes * call.itemsize
-    for xi in range(xi_count):
+def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
+    """Write M: for every xi, boxes x filters summed over channels. All products share a run table
+    with one run.
+    """
+    for xi in range(schedule.box_products(g, call.winograd)):
         begin = 0
         for count, tiles in schedule.cuts(boxes, g.tile_m):
             if tiles == 0:
                 continue
             run_part(
-                call.kernels, microkernel_slot(vectors, 1, count),
-                u + xi * u_xi + begin * u_pitch, v + xi * v_xi, runs, call.zeros,
-                products + (xi * boxes + begin) * width, 1,
-                u_pitch, 0, 0, 0, width, 0, tiles, 0, -np.inf, np.inf,
-            )  # fmt: skip
+                call.kernels,
+                microkernel_slot(vectors, 1, count),
+                u.address + xi * u.xi + begin * u.row,
+                v.address + xi * v.xi,
+                runs,
+                call.zeros,
+                products.address + xi * products.xi + begin * products.row,
+                1,
+                u.row,
+                0,
+                0,
+                0,
+                products.row,
+                0,
+                tiles,
+                0,
+                -np.inf,
+                np.inf,
+            )
             begin += tiles * count
 
 
 @kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
-    """One load tile and the panels first_panel .. end_panel - 1."""
+    """One work item: a load tile, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     m, (n, p, q) = call.winograd, origin
     size = schedule.box_products(g, m)
     extent = schedule.tile_extent(g, n, p, q)
     boxes = extent[0] * extent[1] * extent[2] // (m * m)
     run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, group * g.C, g.C)
-    u_pitch = schedule.ceil_div(g.C, call.lanes) * call.lanes * call.itemsize
-    u, u_xi = scratch + call.boxes, boxes * u_pitch + LINE
-    transform_boxes(call, g, extent, scratch, u, u_pitch, u_xi)
+    u_row = schedule.ceil_div(g.C, call.lanes) * call.lanes * call.itemsize
+    u = Matrices(scratch + call.boxes, boxes * u_row + LINE, u_row)
+    transform_boxes(call, g, extent, scratch, u)
     runs = scratch + call.runs
     memory.write(runs, 0)
     memory.write(runs + 8, g.C)
     memory.write(runs + 16, 0)
-    low, high = bounds(call)
+    limits = bounds(call)
     overhangs = p + extent[1] > call.p_end or q + extent[2] > call.q_end
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
@@ -142,14 +191,13 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         vectors = schedule.ceil_div(filters, call.lanes)
         width = vectors * call.lanes
         pixel = width * call.itemsize
-        v = call.panels + group * call.panel_group + panel_offset(call, g, panel, size)
+        weights = call.panels + group * call.panel_group + panel_offset(call, g, panel, size)
         if call.w:
-            v = scratch + call.transformed
-            pack_filters(blob, v, group, panel, scratch)
-        products = scratch + call.products
-        multiply_boxes(
-            call, g, boxes, u, u_pitch, u_xi, v, g.C * pixel + LINE, products, size, vectors, runs
-        )
+            weights = scratch + call.transformed
+            pack_filters(blob, weights, group, panel, scratch)
+        v = Matrices(weights, g.C * pixel + LINE, pixel)
+        products = Matrices(scratch + call.products, boxes * pixel, pixel)
+        multiply_boxes(call, g, boxes, u, v, products, vectors, runs)
         first = group * g.K + k
         staging = scratch + call.staging
         staged = call.staged or overhangs or filters < width
@@ -160,7 +208,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + first * call.y_k
             out = y, call.y_n, call.y_p, call.y_q
         bias = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
-        untransform_boxes(call, extent, products, boxes * pixel, out, bias, vectors, low, high)
+        untransform_boxes(call, extent, products, out, bias, vectors, limits)
         if staged:
             run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
 

@@ -1,26 +1,53 @@
 """Winograd's transforms, emitted for vectors of channels or filters: B^T d B of an input box,
 G g G^T of a filter and A^T M A of a box of products.
 
-Matrices: Cook and Toom, from interpolation points (Winograd 1980; Lavin and Gray 2015). At stride 2
-the taps fall into two phases: F(2, 2) for the outer two, plain products for the middle one.
+The matrices are Cook's and Toom's, from interpolation points (Winograd 1980; Lavin and Gray 2015).
+At stride 2 the taps have two phases: F(2, 2) for the outer two, plain products for the middle one.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64, vectors_name
-from implicit_conv.kernels.cpu.runtime.table import (
-    WINOGRAD_FILTER,
-    WINOGRAD_INPUT,
-    WINOGRAD_OUTPUT,
-    compile_emitted,
-)
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import WINOGRAD_FILTER, WINOGRAD_INPUT, WINOGRAD_OUTPUT
 
-TAPS = 3
-# Points whose matrices have small entries of like size: least error among those tried.
+# Addresses are those of the first element; strides are in bytes, "xi" is the matrix of one product.
+INPUT_ARGUMENTS = (
+    "source",  # address of the first box of a row of boxes
+    "row",  # stride between rows of one phase, and between the first rows of two phases
+    "row_phase",
+    "column",  # stride between columns of one phase, and between the first columns of two phases
+    "column_phase",
+    "target",  # address of U, its strides between matrices and between boxes
+    "xi_stride",
+    "box",
+    "boxes",
+    "count",  # vectors of channels
+)
+FILTER_ARGUMENTS = (
+    "source",  # address of packed taps, their strides between rows and columns
+    "row",
+    "column",
+    "target",  # address of V, its stride between matrices
+    "xi_stride",
+    "count",  # vectors of filters
+)
+OUTPUT_ARGUMENTS = (
+    "source",  # address of M, its stride between matrices
+    "xi_stride",
+    "target",  # address of the output, its strides between rows and columns
+    "row",
+    "column",
+    "bias",  # address of the initial sums
+    "boxes",
+    "count",  # vectors of filters
+)
+TAPS = 3  # taps of a filter along an axis
+# Interpolation points by m: their matrices have entries of similar size, and the smallest rounding
+# error of all sets of points that were tried.
 POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, 0.5**0.5, -(0.5**0.5), 2.0**0.5, -(2.0**0.5))}
 # (A^T, G, B^T) of two outputs at stride 2.
 TWO_AT_STRIDE_2 = (
@@ -31,7 +58,7 @@ TWO_AT_STRIDE_2 = (
 
 
 def matrices(m, stride):
-    """(A^T, G, B^T) of m outputs in one dimension, float64; the last of POINTS is infinity."""
+    """(A^T, G, B^T) of m outputs in one dimension, float64; infinity is one more point."""
     if (m, stride) == (2, 2):
         return tuple(np.array(matrix, float) for matrix in TWO_AT_STRIDE_2)
     assert stride == 1
@@ -53,7 +80,7 @@ def matrices(m, stride):
 
 
 def _combine(e, coefficients, vectors):
-    """Sum of coefficient x vector; those of coefficient 1 come first, zeros cost nothing."""
+    """Sum of coefficient x vector: first the vectors with coefficient 1; zeros cost nothing."""
     terms = [(c, v) for c, v in zip(coefficients, vectors, strict=True) if c != 0]
     terms.sort(key=lambda term: term[0] != 1)
     coefficient, total = terms[0]
@@ -77,7 +104,7 @@ def _transform(e, matrix, square):
 
 
 def _vectors(e, base, rows, columns):
-    """Vectors at base + row + column, for all byte offsets of rows and columns."""
+    """The vectors at base + row + column, for all byte offsets in `rows` and `columns`."""
     return [[e.load(e.at(base, e.builder.add(row, column))) for column in columns] for row in rows]
 
 
@@ -87,13 +114,13 @@ def _multiples(e, step, count):
 
 
 class Axis(NamedTuple):
-    """Bytes between neighbours of one phase, and between the first ones of two phases."""
+    """Byte strides: between neighbours of one phase, and between the first ones of two phases."""
 
     step: object
     phase: object
 
     def offsets(self, e, size, stride):
-        """Where `size` neighbours lie that come in `stride` phases."""
+        """Byte offsets of `size` neighbours, which are stored as `stride` phases."""
         mul = e.builder.mul
         return [
             e.builder.add(mul(self.step, i64(i // stride)), mul(self.phase, i64(i % stride)))
@@ -102,59 +129,58 @@ class Axis(NamedTuple):
 
 
 def _emit_scatter(e, vectors, target, xi_stride):
+    """Store one vector into each matrix."""
     flat = [vector for row in vectors for vector in row]
     for xi, vector in enumerate(flat):
         e.store(vector, e.at(target, e.builder.mul(xi_stride, i64(xi))))
 
 
-def emit_input(m, stride, e, source, *values):
-    """B^T d B of a row of boxes, for `count` vectors of channels each."""
-    row, row_phase, column, column_phase, target, xi_stride, box, boxes, count = values
+def emit_input(m, stride, e, at):
+    """Emit B^T d B of a row of boxes, each of `count` vectors of channels."""
     inputs = matrices(m, stride)[2]
-    rows = Axis(row, row_phase).offsets(e, len(inputs), stride)
-    columns = Axis(column, column_phase).offsets(e, len(inputs), stride)
-    step = e.builder.mul(column, i64(m))
+    rows = Axis(at["row"], at["row_phase"]).offsets(e, len(inputs), stride)
+    columns = Axis(at["column"], at["column_phase"]).offsets(e, len(inputs), stride)
+    step = e.builder.mul(at["column"], i64(m))
 
     def one_vector(_, carried):
         source, target = carried
         square = _vectors(e, source, rows, columns)
-        _emit_scatter(e, _transform(e, inputs, square), target, xi_stride)
+        _emit_scatter(e, _transform(e, inputs, square), target, at["xi_stride"])
         return [e.at(pointer, e.lanes * e.itemsize) for pointer in carried]
 
     def one_box(_, carried):
         source, target = carried
-        e.loop(count, 1, carried, one_vector)
-        return [e.at(source, step), e.at(target, box)]
+        e.loop(at["count"], 1, carried, one_vector)
+        return [e.at(source, step), e.at(target, at["box"])]
 
-    e.loop(boxes, 1, [source, target], one_box)
+    e.loop(at["boxes"], 1, _pointers(e, at, "source", "target"), one_box)
 
 
-def emit_filter(m, stride, e, source, row_stride, column_stride, target, xi_stride, count):
-    """G g G^T for `count` vectors of filters, whose columns stand phase by phase."""
+def emit_filter(m, stride, e, at):
+    """Emit G g G^T of `count` vectors of filters, whose columns are stored phase by phase."""
     filters = matrices(m, stride)[1]
-    phase = e.builder.mul(column_stride, i64(-(-TAPS // stride)))
-    rows = _multiples(e, row_stride, TAPS)
-    columns = Axis(column_stride, phase).offsets(e, TAPS, stride)
+    phase = e.builder.mul(at["column"], i64(-(-TAPS // stride)))
+    rows = _multiples(e, at["row"], TAPS)
+    columns = Axis(at["column"], phase).offsets(e, TAPS, stride)
 
     def one_vector(_, carried):
         source, target = carried
         square = _vectors(e, source, rows, columns)
-        _emit_scatter(e, _transform(e, filters, square), target, xi_stride)
+        _emit_scatter(e, _transform(e, filters, square), target, at["xi_stride"])
         return [e.at(pointer, e.lanes * e.itemsize) for pointer in carried]
 
-    e.loop(count, 1, [source, target], one_vector)
+    e.loop(at["count"], 1, _pointers(e, at, "source", "target"), one_vector)
 
 
-def emit_output(m, stride, e, source, *values):
-    """clamp(A^T M A + bias) of a row of boxes, for `count` vectors of filters each."""
-    xi_stride, target, row_stride, column_stride, bias, boxes, count, low, high = values
+def emit_output(m, stride, e, at):
+    """Emit clamp(A^T M A + bias) of a row of boxes, each of `count` vectors of filters."""
     outputs = matrices(m, stride)[0]
     size = outputs.shape[1]
-    columns = _multiples(e, xi_stride, size)
-    rows = _multiples(e, e.builder.mul(xi_stride, i64(size)), size)
-    rows_out, columns_out = _multiples(e, row_stride, m), _multiples(e, column_stride, m)
-    box = e.builder.mul(column_stride, i64(m))
-    low, high = (e.splat(e.narrow(bound)) for bound in (low, high))
+    columns = _multiples(e, at["xi_stride"], size)
+    rows = _multiples(e, e.builder.mul(at["xi_stride"], i64(size)), size)
+    rows_out, columns_out = _multiples(e, at["row"], m), _multiples(e, at["column"], m)
+    box = e.builder.mul(at["column"], i64(m))
+    low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     vector_bytes = e.lanes * e.itemsize
 
     def one_vector(_, carried):
@@ -169,69 +195,31 @@ def emit_output(m, stride, e, source, *values):
 
     def one_box(_, carried):
         source, target = carried
-        source, *_ = e.loop(count, 1, [source, target, bias], one_vector)
+        source, *_ = e.loop(at["count"], 1, [source, target, bias], one_vector)
         return [source, e.at(target, box)]
 
-    e.loop(boxes, 1, [source, target], one_box)
+    source, target, bias = _pointers(e, at, "source", "target", "bias")
+    e.loop(at["boxes"], 1, [source, target], one_box)
 
 
-def transform_input(
-    source, rows, row_phase, columns, column_phase, target, xi_stride, box, boxes, count
-):  # fmt: skip
-    """Template of the input part."""
-    body(  # noqa: F821, bound
-        source, rows, row_phase, columns, column_phase, target, xi_stride, box, boxes, count
-    )
-
-
-def transform_filter(source, row_stride, column_stride, target, xi_stride, count):
-    """Template of the filter part."""
-    body(source, row_stride, column_stride, target, xi_stride, count)  # noqa: F821, bound
-
-
-def untransform(
-    source, xi_stride, target, row_stride, column_stride, bias, boxes, count, low, high
-):  # fmt: skip
-    """Template of the output part."""
-    body(  # noqa: F821, bound
-        source, xi_stride, target, row_stride, column_stride, bias, boxes, count, low, high
-    )
-
-
-TRANSFORM_INPUT = types.void(*[types.int64] * 10)
-TRANSFORM_FILTER = types.void(*[types.int64] * 6)
-UNTRANSFORM = types.void(*[types.int64] * 8, types.float64, types.float64)
-
-
-def _pointers(builder, values, names):
-    """`values` with those at positions `names` as byte pointers."""
-    return [
-        builder.inttoptr(value, BYTES) if at in names else value for at, value in enumerate(values)
-    ]
+def _pointers(e, at, *names):
+    """The arguments `names`, which are addresses, as byte pointers."""
+    return [e.builder.inttoptr(at[name], BYTES) for name in names]
 
 
 @functools.cache
-def compile_transforms(m, stride, lanes, itemsize, fma):
-    """(input, filter, output) parts of F(m x m, 3x3), by their slots in the kernel table."""
+def compile_transforms(m, stride, lanes, itemsize, fma) -> dict[int, Any]:
+    """The input, filter and output parts of F(m x m, 3x3), by their slots in the kernel table."""
 
-    def emitter(emit, addresses):
-        def emit_part(builder, values):
-            e = Emitter(builder, lanes, itemsize, fma)
-            emit(m, stride, e, *_pointers(builder, values, addresses))
+    def part(name, arguments, floats, emit):
+        def emit_part(builder, at):
+            emit(m, stride, Emitter(builder, lanes, itemsize, fma), at)
 
-        return emit_part
+        name = f"winograd_{name}_f{m}_stride{stride}_{vectors_name(lanes, itemsize, fma)}"
+        return compile_emitted(name, arguments, floats, emit_part)
 
-    suffix = f"f{m}_stride{stride}_{vectors_name(lanes, itemsize, fma)}"
     return {
-        WINOGRAD_INPUT: compile_emitted(
-            TRANSFORM_INPUT, transform_input, f"winograd_input_{suffix}",
-            emitter(emit_input, (0, 5)),
-        ),
-        WINOGRAD_FILTER: compile_emitted(
-            TRANSFORM_FILTER, transform_filter, f"winograd_filter_{suffix}",
-            emitter(emit_filter, (0, 3)),
-        ),
-        WINOGRAD_OUTPUT: compile_emitted(
-            UNTRANSFORM, untransform, f"winograd_output_{suffix}", emitter(emit_output, (0, 2, 5))
-        ),
-    }  # fmt: skip
+        WINOGRAD_INPUT: part("input", INPUT_ARGUMENTS, (), emit_input),
+        WINOGRAD_FILTER: part("filter", FILTER_ARGUMENTS, (), emit_filter),
+        WINOGRAD_OUTPUT: part("output", OUTPUT_ARGUMENTS, LIMITS, emit_output),
+    }

@@ -22,6 +22,7 @@ from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm import amx
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile
 from implicit_conv.kernels.cpu.runtime import cache
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16
@@ -70,7 +71,7 @@ class TileUnit:
         left = left.view(np.float32)
         right = right.view(np.float32).reshape(16, 16, 2).transpose(0, 2, 1).reshape(32, 16)
         total = self.tiles[sums].view(np.float32)
-        for k in range(32):  # one order for every row, which matmul has not
+        for k in range(32):  # the same order for every row, unlike matmul
             total += left[:, k : k + 1] * right[k]
         self.products += 1
 
@@ -80,13 +81,13 @@ class TileUnit:
 
 @contextmanager
 def emulated():
-    """The engine with a TileUnit in place of the instructions; nothing of it is kept."""
+    """The engine with a TileUnit in place of the instructions; nothing of it is cached."""
     unit, callbacks, errors = TileUnit(), {}, []
 
     def guarded(name, *values):
         try:
             getattr(unit, name)(*values)
-        except Exception as error:  # which no caller would see
+        except Exception as error:  # a callback's caller would not see it
             errors.append(error)
 
     class Emulated(amx.Tiles):
@@ -139,14 +140,18 @@ def cases(draw):
     kernel = draw(st.sampled_from([(1, 1), (3, 3), (1, 4)]))
     low = st.integers(0, 2)
     return Case(
-        N=draw(st.integers(1, 3)), C=draw(st.sampled_from([32, 64, 96])),
-        K=draw(st.sampled_from([1, 16, 17, 32, 40])), groups=draw(st.sampled_from([1, 1, 2])),
-        size=(draw(st.integers(3, 6)), draw(st.integers(4, 40))), kernel=kernel,
+        N=draw(st.integers(1, 3)),
+        C=draw(st.sampled_from([32, 64, 96])),
+        K=draw(st.sampled_from([1, 16, 17, 32, 40])),
+        groups=draw(st.sampled_from([1, 1, 2])),
+        size=(draw(st.integers(3, 6)), draw(st.integers(4, 40))),
+        kernel=kernel,
         stride=draw(st.sampled_from([(1, 1), (2, 2)])),
         padding=((draw(low), draw(low)), (draw(low), draw(low))),
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
-        weight_layout=draw(st.sampled_from(["KCRS", "KRSC"])), dtype="bfloat16",
-    )  # fmt: skip
+        weight_layout=draw(st.sampled_from(["KCRS", "KRSC"])),
+        dtype="bfloat16",
+    )
 
 
 def test_emulated_tiles_are_exact_on_integers():
@@ -154,9 +159,11 @@ def test_emulated_tiles_are_exact_on_integers():
 
     @settings(thorough, max_examples=80)
     @given(
-        case=cases(), seed=st.integers(0, 2**31), pixels=st.sampled_from([1, 16, 32, 33, 200]),
+        case=cases(),
+        seed=st.integers(0, 2**31),
+        pixels=st.sampled_from([1, 16, 32, 33, 200]),
         block=st.sampled_from([20, 5120]),
-    )  # fmt: skip
+    )
     def check(case, seed, pixels, block):
         x, w = case.inputs(seed, integers=True)
         expected = case.reference(x, w)
@@ -206,10 +213,11 @@ def assembly():
     tile = RegisterTile(1, arches.AMX_PIXELS, 2, 16, 4, True, pairs=True, y="bfloat16")
     module = ir.Module("amx")
     module.triple = "x86_64-linux-gnu"
-    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * 2
+    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * len(LIMITS)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "microkernel")
     builder = ir.IRBuilder(function.append_basic_block())
-    amx.emit(tile, amx.Tiles, builder, function.args)
+    at = dict(zip((*ARGUMENTS, *LIMITS), function.args, strict=True))
+    amx.emit(tile, amx.Tiles, builder, at)
     builder.ret_void()
     features = "+avx512f,+avx512bf16,+amx-tile,+amx-bf16"
     target = llvm.Target.from_triple(module.triple)
@@ -243,7 +251,7 @@ def test_tiles_are_used_only_where_the_system_grants_them(monkeypatch, granted, 
     [(64, (3, 3), True), (48, (3, 3), False), (33, (3, 3), False), (2 * 1168, (5, 5), False)],
 )
 def test_tiles_take_whole_blocks_of_32_channels(channels, kernel, tiled):
-    """Others are multiplied by dot products: blocks of 195 pairs, say, of 1168 with 5x5 taps."""
+    """Other blocks use dot products: blocks of 195 pairs, for example, of 1168 with 5x5 taps."""
     case = Case(C=channels, K=8, size=(9, 9), kernel=kernel, dtype="bfloat16")
     plan = plan_of(case, TILED, precision="strict")
     method = plan.engine.best.method

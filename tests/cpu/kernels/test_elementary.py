@@ -23,7 +23,7 @@ KINDS = pytest.mark.parametrize("kind", ORACLES, ids=NAMES.get)
 
 
 def activate(kind, x, lanes=16, fma=True):
-    """The activation of every number of `x`; one behind the last must stay as it is."""
+    """The activation of every element of `x`; an element after the last must not be written."""
     part = compile_finish(Finish(kind, False, FORMATS[x.dtype.name], lanes, fma))
     y = np.full(x.size + 1, 7, x.dtype)
     part.ctypes(x.ctypes.data, 0, 0, 0, y.ctypes.data, 0, 1, x.size, 0, 0.0, 0.0)
@@ -32,7 +32,7 @@ def activate(kind, x, lanes=16, fma=True):
 
 
 def every_exponent(mantissas):
-    """`mantissas` random floats of each sign and exponent, subnormal ones too, and the ends."""
+    """`mantissas` random floats of each sign and exponent, with subnormals, and the extremes."""
     exponents = np.arange(255, dtype=np.uint32)[:, None] << 23
     rng = np.random.default_rng(0)
     inner = rng.integers(0, 1 << 23, (255, mantissas - 2), dtype=np.uint32)
@@ -43,7 +43,7 @@ def every_exponent(mantissas):
 
 def units(y, expected):
     """Errors in units in the last place of `expected`, rounded to the dtype of `y`."""
-    with np.errstate(under="ignore", over="ignore"):  # of the last numbers there are
+    with np.errstate(under="ignore", over="ignore"):  # of the spacing of extreme floats
         unit = np.spacing(np.abs(expected).astype(y.dtype)).astype(np.float64)
     return np.abs(y.astype(np.float64) - expected) / unit
 
@@ -52,7 +52,7 @@ def units(y, expected):
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("fma", [True, False])
 def test_error_in_units_in_the_last_place(kind, lanes, fma):
-    """Subnormal results and tails too, which only a relative error would show."""
+    """The bounds hold for subnormal results and tails too, which only a relative error shows."""
     near = np.random.default_rng(1).uniform(-130, 130, 200_000).astype(np.float32)
     x = np.concatenate([every_exponent(300), near, near / 16])
     with np.errstate(under="ignore"):
@@ -64,7 +64,7 @@ def test_error_in_units_in_the_last_place(kind, lanes, fma):
 @KINDS
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_limits_and_nan(kind, dtype):
-    """Whatever the count of numbers, in whole vectors and behind them."""
+    """The limits hold for any count of elements, in whole vectors and after them."""
     extremes = np.array([-np.inf, np.inf, -1e30, 1e30, np.nan, -np.nan], dtype)
     low, high = LIMITS[kind]
     expected = np.array([low, high, low, min(high, extremes[3]), np.nan, np.nan], dtype)

@@ -1,4 +1,4 @@
-"""The way out of every operator: residual, activation, and arrays that lie in memory in any way."""
+"""Stores of every operator: residual, activation, and arrays with any strides."""
 
 from dataclasses import replace
 from itertools import product
@@ -27,12 +27,12 @@ PATHS = {
     "float64": (replace(WIDE, dtype="float64"), {}),
     "bfloat16": (replace(WIDE, dtype="bfloat16"), {}),
 }
-F4_ERROR = 2e-3  # beside sums up to 300
-ORDERS = ("nkpq", "npqk", "pqnk", "lone")  # of memory; every other number of a wider array
+F4_ERROR = 2e-3  # absolute error of F4, for sums up to 300
+ORDERS = ("nkpq", "npqk", "pqnk", "lone")  # in memory; "lone": every other element of an array
 
 
 def in_memory(array, order):
-    """The numbers of `array` (N, K, P, Q), lying in memory in another order; a view."""
+    """A view with the elements of `array` (N, K, P, Q), in another order in memory."""
     if order == "lone":
         wide = np.empty((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
         view = wide[..., ::2]
@@ -46,7 +46,7 @@ def in_memory(array, order):
 
 @pytest.fixture(params=[False, True], ids=["as weighed", "pixel lanes"])
 def pixel_lanes(request, force_method):
-    """Lanes are pixels where the cost model says so; or wherever they may be."""
+    """Lanes are pixels where the cost model chooses them, or wherever they are possible."""
     if request.param:
         force_method(PixelLanes)
     clear_plan_cache()
@@ -57,8 +57,8 @@ def pixel_lanes(request, force_method):
 @pytest.mark.usefixtures("pixel_lanes")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_arrays_may_lie_in_any_way(path, layout):
-    """Integers stay exact but in F4; each order of memory of the output, each of the residual."""
+def test_arrays_may_have_any_strides(path, layout):
+    """Integers are exact, except in F4, for every order in memory of the output and residual."""
     case, choice = PATHS[path]
     case = replace(case, layout=layout)
     x, w = case.inputs(0, integers=True)
@@ -67,15 +67,18 @@ def test_arrays_may_lie_in_any_way(path, layout):
     for added in ((), ("bias", "leaky_relu"), ("residual",), ("bias", "residual", "leaky_relu")):
         activation, operands, expected = case.epilogue(sums, added)
         plan = plan_conv2d(
-            *(a.shape for a in arrays), dtype=case.dtype, activation=activation, **choice,
+            *(a.shape for a in arrays),
+            dtype=case.dtype,
+            activation=activation,
+            **choice,
             **case.options,
-        )  # fmt: skip
+        )
         expected = case.rounded(expected)
         residual = operands.pop("residual", None)
         for order, residual_order in product(ORDERS, ORDERS if residual is not None else [None]):
             if residual is not None:
-                lying = in_memory(to_nchw(residual, layout), residual_order)
-                operands["residual"] = from_nchw(lying, layout)
+                view = in_memory(to_nchw(residual, layout), residual_order)
+                operands["residual"] = from_nchw(view, layout)
             nothing = np.full(expected.shape, np.nan, numpy_dtype(case.dtype))
             out = from_nchw(in_memory(nothing, order), layout)
             plan(*arrays, **operands, out=out)
@@ -88,11 +91,15 @@ def test_arrays_may_lie_in_any_way(path, layout):
 @pytest.mark.parametrize(
     ("activation", "limits"),
     [
-        ("silu", (0, np.inf)), ("gelu", (0, np.inf)), ("hardswish", (0, np.inf)),
-        ("sigmoid", (0, 1)), ("tanh", (-1, 1)), ("relu6", (0, 6)),
+        ("silu", (0, np.inf)),
+        ("gelu", (0, np.inf)),
+        ("hardswish", (0, np.inf)),
+        ("sigmoid", (0, 1)),
+        ("tanh", (-1, 1)),
+        ("relu6", (0, 6)),
         (("leaky_relu", 0.5), (-np.inf, np.inf)),
     ],
-)  # fmt: skip
+)
 def test_activations_of_infinity_are_their_limits(activation, limits, layout):
     x = np.array([-np.inf, np.inf, np.nan, -np.inf], np.float32).reshape(1, 1, 1, 4)
     x, w = x.reshape(1, 1, 4, 1) if layout == "NHWC" else x, np.ones((1, 1, 1, 1), np.float32)

@@ -1,4 +1,4 @@
-"""The emitted code of the microkernel, for targets that need not be at hand."""
+"""The emitted code of the microkernel, for targets that this machine need not have."""
 
 import re
 
@@ -8,6 +8,7 @@ from llvmlite import ir
 
 from implicit_conv.cpu.arch import REGISTER_PIXELS
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile, emit
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS
 
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
@@ -27,10 +28,10 @@ def assembly(target):
     tile = RegisterTile(1, REGISTER_PIXELS[bits, registers], 2, bits // 32, 4, True, **dots)
     module = ir.Module(target)
     module.triple = triple
-    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * 2
+    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * len(LIMITS)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "microkernel")
     builder = ir.IRBuilder(function.append_basic_block())
-    emit(tile, builder, function.args)
+    emit(tile, builder, dict(zip((*ARGUMENTS, *LIMITS), function.args, strict=True)))
     builder.ret_void()
     machine = llvm.Target.from_triple(triple).create_target_machine(features=features, opt=3)
     parsed = llvm.parse_assembly(str(module))

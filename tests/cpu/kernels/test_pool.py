@@ -1,4 +1,4 @@
-"""The pool of scratch memory: what it lends is large enough, whatever interrupts it."""
+"""The pool of scratch memory: blocks are large enough, whatever interrupts the pool."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ from implicit_conv.kernels.cpu.runtime.pool import Pool
 
 
 class InterruptError(Exception):
-    """As a signal's handler may raise it between any two lines."""
+    """An exception as a signal's handler may raise it between any two lines."""
 
 
 def interrupted(call, *arguments, at):

@@ -1,4 +1,4 @@
-"""Numbers converted on their way in and out: every 16-bit pattern, and every kind of rounding."""
+"""Elements converted by loads and stores: every 16-bit pattern, and every kind of rounding."""
 
 import functools
 import itertools
@@ -9,12 +9,16 @@ import pytest
 from numba import njit
 
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SIZES, SOFT_FLOAT16, make_move
+from implicit_conv.kernels.cpu.tile.convert import make_move
+from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SIZES, SOFT_FLOAT16
 
 NUMPY = {
-    "float16": np.float16, SOFT_FLOAT16: np.float16, "bfloat16": ml_dtypes.bfloat16,
-    HARD_BFLOAT16: ml_dtypes.bfloat16, "float32": np.float32,
-}  # fmt: skip
+    "float16": np.float16,
+    SOFT_FLOAT16: np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
+    HARD_BFLOAT16: ml_dtypes.bfloat16,
+    "float32": np.float32,
+}
 KINDS = ["float16", SOFT_FLOAT16, "bfloat16"] + [HARD_BFLOAT16] * cpu_arch().rounds_bfloat16
 ALL_BITS = np.arange(1 << 16, dtype=np.uint16)
 
@@ -31,7 +35,7 @@ def callable_move(source, target, lanes):
 
 
 def converted(array, source, target, lanes):
-    """`array` as `target`, with a number on each side that must stay as it is."""
+    """`array` as `target`, with an element on each side that must not be written."""
     array = np.ascontiguousarray(array, NUMPY[source])
     out = np.full(len(array) + 2, 7, NUMPY[target])
     move = callable_move(source, target, lanes)
@@ -49,7 +53,7 @@ def assert_same(got, expected):
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_every_number_is_widened_exactly(kind, lanes):
     numbers = ALL_BITS.view(NUMPY[kind])
     with np.errstate(invalid="ignore"):
@@ -58,7 +62,7 @@ def test_every_number_is_widened_exactly(kind, lanes):
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_rounding_is_to_nearest_even(kind, lanes):
     """Every number, the ties between neighbours, and what lies next to both."""
     with np.errstate(invalid="ignore", over="ignore"):
@@ -76,19 +80,19 @@ def test_rounding_is_to_nearest_even(kind, lanes):
 
 
 @pytest.mark.parametrize("lanes", [4, 16])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_nan_stays_a_nan(kind, lanes):
-    """Those whose payload lies in the bits that are cut off, and those that a carry would wrap."""
+    """NaNs whose payload is in the bits that are cut off, and those that a carry would wrap."""
     payloads = np.array([1, 0x1FFF, 0x8000, 0xFFFF, 0x7FFFFF, 0x400000], np.uint32)
     for sign in (0, 1 << 31):
         nans = np.repeat((payloads | 0x7F800000 | sign).view(np.float32), 4)
         assert np.isnan(converted(nans, "float32", kind, lanes).astype(np.float32)).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("lanes", [4, 16])
 def test_any_count_is_converted_whole(kind, lanes):
-    """No number more, no number less: below, at and past the vectors."""
+    """No element more, no element less: below, at and past the vectors."""
     for count in range(3 * lanes):
         values = np.arange(1, count + 1)
         for source, target in ((kind, "float32"), ("float32", kind)):
@@ -96,7 +100,7 @@ def test_any_count_is_converted_whole(kind, lanes):
 
 
 def test_variants_of_a_function_have_names_of_their_own():
-    """Else the linker may take one for another, where some of them come from the cache."""
+    """Or the linker may take one for another, where some of them come from the cache."""
     variants = list(itertools.product((*KINDS, "float32"), ("float32",), (4, 16)))
     names = {make_move(*variant).py_func.__qualname__ for variant in variants}
     assert len(names) == len(variants) - 1  # a copy of float32 has no vectors
