@@ -43,7 +43,11 @@ class GpuEngine:
     choice: Choice
     device: int | None = None
     algorithm: str = "implicit_gemm"
-    calls: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
+    calls: dict[object, object] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Pickles and copies leave out calls, which hold handles of this process."""
+        return {**self.__dict__, "calls": {}}
 
     @property
     def problem(self) -> Problem:

@@ -1,5 +1,8 @@
 """The host side of a launch, on a driver that records its calls (conftest.py)."""
 
+import copy
+import pickle
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -76,6 +79,15 @@ def test_arrays_elsewhere_are_patched_into_a_launch_made_ready(recorder, device_
     assert len(made.engine.calls) == 2
     made(device_array(4098, (2, 8, 8, 64)), w, out=y)
     assert recorder.variants[-1].producer == "elements"
+
+
+def test_copies_of_a_plan_leave_its_calls_behind(recorder, arrays):
+    """Calls hold handles of this process, and kernels of this choice."""
+    made = plan(problem(), driver.current_arch())
+    made(*arrays[:2], out=arrays[2])
+    copies = pickle.loads(pickle.dumps(made)), copy.copy(made), replace(made, device=1)
+    assert made.calls and not any(other.calls for other in copies)
+    assert copies[0] == copies[1] == made
 
 
 def test_each_launch_is_on_the_stream_of_its_arrays(recorder, device_array, arrays):
