@@ -40,7 +40,19 @@ VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 UNET_DOWN = ((64, 572), (128, 284), (256, 140), (512, 68), (1024, 32))
 UNET_UP = ((512, 56), (256, 104), (128, 200), (64, 392))
 
-GPU_BATCH = 64
+GPU_BATCH = 64  # images: enough to fill a GPU
+
+# The names of suites in reports.
+TITLES = {
+    "resnet50": "ResNet-50",
+    "resnext50": "ResNeXt-50, 3x3",
+    "mobilenet": "MobileNetV2",
+    "convnext": "ConvNeXt-T",
+    "vgg": "VGG-16",
+    "unet": "U-Net",
+    "small": "small calls",
+    "gpu": "ResNet-50",
+}
 
 
 def layer(
