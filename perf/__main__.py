@@ -11,8 +11,13 @@ from collections.abc import Sequence
 from implicit_conv.errors import DriverError
 
 USER_ERRORS = (
-    ValueError, OSError, ImportError, ArithmeticError, subprocess.SubprocessError, DriverError,
-)  # fmt: skip
+    ValueError,
+    OSError,
+    ImportError,
+    ArithmeticError,
+    subprocess.SubprocessError,
+    DriverError,
+)
 COMMANDS = ("run", "compare", "tally", "gates", "report", "export")
 
 

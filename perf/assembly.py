@@ -32,14 +32,19 @@ class Target:
 
 TARGETS = {
     "avx512": Target(
-        "x86_64-linux-gnu", "+avx512f,+avx512vl,+avx512dq,+avx512bw,+avx2,+fma", 512, 32,
-        "vfn?m(add|sub)", r"%zmm\d+", r"\(%rsp",
+        "x86_64-linux-gnu",
+        "+avx512f,+avx512vl,+avx512dq,+avx512bw,+avx2,+fma",
+        512,
+        32,
+        "vfn?m(add|sub)",
+        r"%zmm\d+",
+        r"\(%rsp",
     ),
     "avx2": Target(
         "x86_64-linux-gnu", "+avx2,+fma", 256, 16, "vfn?m(add|sub)", r"%ymm\d+", r"\(%rsp"
     ),
     "neon": Target("aarch64-linux-gnu", "+neon", 128, 32, "fmla", r"\bv\d+\.", r"\[sp"),
-}  # fmt: skip
+}
 
 # Classes in the order in which they are tried; patterns of mnemonics on x86-64 and AArch64. What
 # none matches is integer arithmetic.

@@ -52,9 +52,10 @@ STATUS = {SLOWER: 1, INCONCLUSIVE: 3}
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
-        "compare", help="is HEAD slower than BASE?",
+        "compare",
+        help="is HEAD slower than BASE?",
         description="Exit status 0: not slower; 1: slower; 3: inconclusive; 2: usage or error.",
-    )  # fmt: skip
+    )
     parser.add_argument("base", help="git revision, or folder that holds implicit_conv")
     parser.add_argument("head", help="likewise")
     add_options(parser)
@@ -237,6 +238,12 @@ def row(
 ) -> dict[str, Any]:
     """One case of a comparison as a record keeps it."""
     return {
-        "layer": name, "ratio": ratio.ratio, "low": ratio.low, "high": ratio.high,
-        "control": control, "rounds": rounds, "rivals": rivals, "verdict": said,
-    }  # fmt: skip
+        "layer": name,
+        "ratio": ratio.ratio,
+        "low": ratio.low,
+        "high": ratio.high,
+        "control": control,
+        "rounds": rounds,
+        "rivals": rivals,
+        "verdict": said,
+    }

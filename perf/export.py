@@ -66,7 +66,8 @@ def pytest_benchmark(record: Record) -> dict[str, Any]:
             "cpu": {"brand_raw": machine["cpu"], "count": machine["cores"]},
         },
         "commit_info": {
-            "id": record["commit"]["hash"], "dirty": bool(record["commit"]["changed"]),
+            "id": record["commit"]["hash"],
+            "dirty": bool(record["commit"]["changed"]),
         },
         "benchmarks": [
             {
@@ -84,7 +85,7 @@ def pytest_benchmark(record: Record) -> dict[str, Any]:
         ],
         "datetime": record["created"],
         "version": "5.0.0",
-    }  # fmt: skip
+    }
 
 
 def statistics_of(samples: Any) -> dict[str, Any]:
@@ -95,10 +96,22 @@ def statistics_of(samples: Any) -> dict[str, Any]:
     outside = int(((samples < low) | (samples > high)).sum())
     off_mean = int((np.abs(samples - mean) > deviation).sum())
     return {
-        "min": float(samples.min()), "max": float(samples.max()), "mean": mean,
-        "stddev": deviation, "rounds": len(samples), "median": median, "iqr": q3 - q1,
-        "q1": q1, "q3": q3, "iqr_outliers": outside, "stddev_outliers": off_mean,
-        "outliers": f"{off_mean};{outside}", "ld15iqr": float(samples[samples >= low].min()),
-        "hd15iqr": float(samples[samples <= high].max()), "ops": 1 / mean,
-        "total": float(samples.sum()), "iterations": 1, "data": samples.tolist(),
-    }  # fmt: skip
+        "min": float(samples.min()),
+        "max": float(samples.max()),
+        "mean": mean,
+        "stddev": deviation,
+        "rounds": len(samples),
+        "median": median,
+        "iqr": q3 - q1,
+        "q1": q1,
+        "q3": q3,
+        "iqr_outliers": outside,
+        "stddev_outliers": off_mean,
+        "outliers": f"{off_mean};{outside}",
+        "ld15iqr": float(samples[samples >= low].min()),
+        "hd15iqr": float(samples[samples <= high].max()),
+        "ops": 1 / mean,
+        "total": float(samples.sum()),
+        "iterations": 1,
+        "data": samples.tolist(),
+    }

@@ -34,12 +34,16 @@ ARCHES = {
 # One layer of each kind: few channels, a phase buffer per stride, read in place, staged, channel
 # blocks, groups that share vectors, depthwise, a tail in filters.
 LAYERS = (
-    ("resnet50", "7x7/2 3-64 @224"), ("resnet50", "1x1 256-64 @56"),
-    ("resnet50", "3x3 128-128 @28"), ("resnet50", "3x3/2 256-256 @28"),
-    ("resnet50", "1x1/2 1024-2048 @14"), ("resnet50", "3x3 512-512 @7"),
-    ("resnext50", "3x3/2 256-256 g32 @56"), ("mobilenet", "3x3 dw 144 @56"),
+    ("resnet50", "7x7/2 3-64 @224"),
+    ("resnet50", "1x1 256-64 @56"),
+    ("resnet50", "3x3 128-128 @28"),
+    ("resnet50", "3x3/2 256-256 @28"),
+    ("resnet50", "1x1/2 1024-2048 @14"),
+    ("resnet50", "3x3 512-512 @7"),
+    ("resnext50", "3x3/2 256-256 g32 @56"),
+    ("mobilenet", "3x3 dw 144 @56"),
     ("mobilenet", "1x1 144-24 @56"),
-)  # fmt: skip
+)
 
 ENGINE = """
 import json, sys

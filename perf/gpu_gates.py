@@ -52,9 +52,14 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
 
 def _problem(dtype: str) -> Problem:
     return Problem.parse(
-        (32, 28, 28, 128), (256, 3, 3, 128), dtype, padding=1, layout="NHWC",
-        weight_layout="KRSC", dtypes=GPU_DTYPES,
-    )  # fmt: skip
+        (32, 28, 28, 128),
+        (256, 3, 3, 128),
+        dtype,
+        padding=1,
+        layout="NHWC",
+        weight_layout="KRSC",
+        dtypes=GPU_DTYPES,
+    )
 
 
 def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:

@@ -19,9 +19,14 @@ RESNET50_STAGES = ((64, 56, 1), (128, 56, 2), (256, 28, 2), (512, 14, 2))
 
 # Sandler et al., "MobileNetV2" (2018), table 2: (expansion, output channels, blocks, stride).
 MOBILENET_V2 = (
-    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
     (6, 320, 1, 1),
-)  # fmt: skip
+)
 
 # Xie et al., "Aggregated Residual Transformations for Deep Neural Networks" (2017), table 1,
 # ResNeXt-50 (32 x 4d), strides as in ResNet-50 above: (width of the 3x3, input size, stride).
@@ -56,17 +61,27 @@ TITLES = {
 
 
 def layer(
-    c: int, k: int, size: int, taps: int = 1, stride: int = 1, pad: int | None = None,
+    c: int,
+    k: int,
+    size: int,
+    taps: int = 1,
+    stride: int = 1,
+    pad: int | None = None,
     groups: int = 1,
-) -> Suite:  # fmt: skip
+) -> Suite:
     """One square layer under its name, `c` channels and `k` filters in all; padded by half the
     filter unless told otherwise.
     """
     low = taps // 2 if pad is None else pad
     case = Case(
-        C=c // groups, K=k // groups, groups=groups, size=(size, size), kernel=(taps, taps),
-        stride=(stride, stride), padding=((low, low), (low, low)),
-    )  # fmt: skip
+        C=c // groups,
+        K=k // groups,
+        groups=groups,
+        size=(size, size),
+        kernel=(taps, taps),
+        stride=(stride, stride),
+        padding=((low, low), (low, low)),
+    )
     return {name_of(case): case}
 
 
@@ -181,9 +196,15 @@ def gpu() -> Suite:
 
 
 SUITES = {
-    "resnet50": resnet50, "resnext50": resnext50, "mobilenet": mobilenet, "convnext": convnext,
-    "vgg": vgg, "unet": unet, "small": small, "gpu": gpu,
-}  # fmt: skip
+    "resnet50": resnet50,
+    "resnext50": resnext50,
+    "mobilenet": mobilenet,
+    "convnext": convnext,
+    "vgg": vgg,
+    "unet": unet,
+    "small": small,
+    "gpu": gpu,
+}
 
 
 def layers(suite: str, layout: str = "NCHW", batch: int | None = None) -> Suite:

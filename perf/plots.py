@@ -50,17 +50,29 @@ def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
     axes.barh(places, call, 0.7, color=theme.call, label="call: packs the filter", zorder=2)
     axes.barh(places, plan, 0.7, color=theme.plan, label="plan: filter packed once", zorder=1)
     axes.plot(
-        worst, places, "D", color=theme.worst, markeredgecolor="white", markersize=7, zorder=4,
+        worst,
+        places,
+        "D",
+        color=theme.worst,
+        markeredgecolor="white",
+        markersize=7,
+        zorder=4,
         label="worst layer (call)",
-    )  # fmt: skip
+    )
     text: dict[str, Any] = {"va": "center", "zorder": 5}
     for place, found in zip(places, overviews, strict=True):
         left = min(found.worst, 1) - 0.04
         axes.text(left, place, f"{found.worst:.2f}", color="white", size=9, ha="right", **text)
         axes.text(
-            found.call - 0.02, place, f"{found.call:.2f}", color="white", size=11, weight="bold",
-            ha="right", **text,
-        )  # fmt: skip
+            found.call - 0.02,
+            place,
+            f"{found.call:.2f}",
+            color="white",
+            size=11,
+            weight="bold",
+            ha="right",
+            **text,
+        )
         axes.text(found.plan + 0.02, place, f"{found.plan:.2f}", color=theme.text, size=10, **text)
     axes.axvline(1, color=theme.text, linewidth=1.2, zorder=3)
     labels = ["  ".join(words_of(found.record)) for found in overviews]
@@ -76,8 +88,9 @@ def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
     rivals = " or ".join(sorted({RIVAL_NAMES[found.rival] for found in overviews}))
     figure.suptitle(
         f"Time of {rivals} / time of implicit_conv, geometric mean over the layers of a network",
-        color=theme.text, fontsize=11,
-    )  # fmt: skip
+        color=theme.text,
+        fontsize=11,
+    )
     figure.legend(
         loc="outside lower center", ncols=3, frameon=False, labelcolor=theme.text, fontsize=10
     )

@@ -34,18 +34,22 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
-        "--dtype", action="append", choices=DTYPES,
+        "--dtype",
+        action="append",
+        choices=DTYPES,
         help="float32 by default; on a GPU several by repetition, bfloat16 and float16 by default",
-    )  # fmt: skip
+    )
     parser.add_argument("--threads", type=int, help="all that are available by default")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
     parser.add_argument(
         "--batch", type=int, help="images; the suite's own number by default, 256 and 32 on a GPU"
     )
     parser.add_argument(
-        "--against", action="append", choices=(*RIVALS, "nothing"),
+        "--against",
+        action="append",
+        choices=(*RIVALS, "nothing"),
         help="a rival, several by repetition; torch by default where it is installed",
-    )  # fmt: skip
+    )
     parser.add_argument("--rounds", type=int, default=21, help="samples of each contender")
     parser.add_argument("-o", "--output", type=Path, help="write the record here, row by row")
     parser.set_defaults(run=run)

@@ -15,9 +15,16 @@ BEGIN, END = "<!-- perf: written by `python -m perf report` -->", "<!-- /perf --
 COMMAND = "python -m perf report perf/records/*.json --docs docs --readme README.md"
 PAGE, PICTURES = "speed.md", "speed"  # inside the folder of documents
 COLUMNS = (
-    "layer", "algorithm", "call ms", "plan ms", "torch ms", "torch/call", "torch/plan", "of peak",
+    "layer",
+    "algorithm",
+    "call ms",
+    "plan ms",
+    "torch ms",
+    "torch/call",
+    "torch/plan",
+    "of peak",
     "of copy",
-)  # fmt: skip
+)
 
 INTRODUCTION = f"""\
 # Speed

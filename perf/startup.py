@@ -49,6 +49,10 @@ def _seconds(code: str, cache: str) -> float:
 def _python(code: str, cache: str) -> str:
     """What `code` prints in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
         env={**os.environ, "IMPLICIT_CONV_CACHE_DIR": cache},
-    ).stdout  # fmt: skip
+    ).stdout

@@ -194,8 +194,14 @@ def markdown(columns: Sequence[str], lines: Rows, left: int = 1) -> str:
 
 
 COMPARE_COLUMNS = (
-    "layer", "verdict", "head/base", "99 % interval", "base/base", "rounds", "rivals/head",
-)  # fmt: skip
+    "layer",
+    "verdict",
+    "head/base",
+    "99 % interval",
+    "base/base",
+    "rounds",
+    "rivals/head",
+)
 
 
 def compare_cells(record: Record) -> Rows:

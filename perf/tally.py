@@ -25,7 +25,7 @@ EXPECTED = {"A/A": FINE, "planted": SLOWER}
 # Layers read in place, whose time is the inner loop's.
 LAYERS = ["1x1 128-512", "1x1 512-128"]
 
-EMITTER = Path("kernels") / "cpu" / "microkernel.py"
+EMITTER = Path("kernels") / "cpu" / "gemm" / "microkernel.py"
 FMA = "                    acc[k] = multiply_add(value, filters[v], acc[k])\n"
 # Spread over the accumulators: several behind one another would wait for each other.
 EXTRA_FMA = """\

@@ -55,7 +55,7 @@ def _plain_table(columns: Sequence[str], lines: Rows, title: str) -> str:
         cells = (
             cell.ljust(width) if at < 2 else cell.rjust(width)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )  # fmt: skip
+        )
         text.append("  ".join(cells).rstrip())
     return "\n".join(text)
 

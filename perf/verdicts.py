@@ -50,9 +50,14 @@ def estimate(ratios: NDArray[np.float64], seed: int = 0) -> Estimate:
     from scipy.stats import bootstrap
 
     interval = bootstrap(
-        (ratios,), np.median, confidence_level=CONFIDENCE, n_resamples=RESAMPLES,
-        method="percentile", vectorized=True, rng=np.random.default_rng(seed),
-    ).confidence_interval  # fmt: skip
+        (ratios,),
+        np.median,
+        confidence_level=CONFIDENCE,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
     return Estimate(median, float(interval.low), float(interval.high))
 
 

@@ -62,14 +62,21 @@ class Worker:
 
     def __init__(self, kind: str, where: Tree, threads: int, folder: str) -> None:
         environment = {
-            **os.environ, "PYTHONPATH": str(where.path), "PYTHONDONTWRITEBYTECODE": "1",
+            **os.environ,
+            "PYTHONPATH": str(where.path),
+            "PYTHONDONTWRITEBYTECODE": "1",
             "IMPLICIT_CONV_CACHE_DIR": str(where.cache),
-        }  # fmt: skip
+        }
         command = [sys.executable, "-c", START, str(ROOT / "perf" / "side.py"), kind, str(threads)]
         self._process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, start_new_session=True,
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         found = self.ask("hello")["tree"]
         if Path(found) != where.path.resolve():
             raise ValueError(f"{where.name} is not what is imported: {found} is")

@@ -14,9 +14,8 @@ def record(tmp_path_factory):
     path = tmp_path_factory.mktemp("records") / "first.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("perf.startup.startup", lambda: STARTUP)
-        status = main(
-            ["run", "--suite", "small", "--layer", "@8", "--layer", "5x5 6", "--threads", "1",
-             "--rounds", "3", "--against", "numpy", "-o", str(path)]
-        )  # fmt: skip
+        layers = ["--layer", "@8", "--layer", "5x5 6"]
+        options = "--suite small --threads 1 --rounds 3 --against numpy -o".split()
+        status = main(["run", *layers, *options, str(path)])
     assert status == 0
     return read(path)

@@ -18,9 +18,16 @@ from perf.record import ROOT, validate
 
 torch = pytest.importorskip("torch")
 CASE = Case(
-    3, 8, 16, size=(9, 9), stride=(2, 2), padding=((1, 1), (1, 1)), dtype="bfloat16",
-    layout="NHWC", weight_layout="KRSC",
-)  # fmt: skip
+    3,
+    8,
+    16,
+    size=(9, 9),
+    stride=(2, 2),
+    padding=((1, 1), (1, 1)),
+    dtype="bfloat16",
+    layout="NHWC",
+    weight_layout="KRSC",
+)
 
 
 class Event:
@@ -40,9 +47,11 @@ class OnCpu:
     """torch whose CUDA device is the CPU."""
 
     cuda = SimpleNamespace(
-        Event=Event, synchronize=lambda: None, _sleep=lambda cycles: None,
+        Event=Event,
+        synchronize=lambda: None,
+        _sleep=lambda cycles: None,
         get_device_properties=lambda number: SimpleNamespace(L2_cache_size=1 << 16),
-    )  # fmt: skip
+    )
 
     def __getattr__(self, name):
         return getattr(torch, name)
@@ -52,9 +61,14 @@ def convolve(x, w, **options):
     """In the place of conv2d: what torch says, on the arrays that conv2d gets."""
     (low_h, _), (low_w, _) = options["padding"]
     sums = torch.nn.functional.conv2d(
-        x.float(), w.float(), None, options["stride"], (low_h, low_w), options["dilation"],
+        x.float(),
+        w.float(),
+        None,
+        options["stride"],
+        (low_h, low_w),
+        options["dilation"],
         options["groups"],
-    )  # fmt: skip
+    )
     return sums.to(x.dtype)
 
 
@@ -188,7 +202,7 @@ def test_tables_are_plain_text_without_rich(monkeypatch, capsys):
     terminal.console().print(terminal.stack(table, "end"))
     assert capsys.readouterr().out == (
         "layer  by     ms\na      b     1.5\nlong   c   10.25\nend\n"
-    )  # fmt: skip
+    )
     with terminal.progress(terminal.console()) as show:
         show("a", 0, 2)
     assert capsys.readouterr().err == "0/2 a\n"

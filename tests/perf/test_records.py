@@ -140,10 +140,8 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_valid_partial_record(tmp_path):
     path = tmp_path / "partial.json"
-    command = [
-        sys.executable, "-c", INTERRUPTIBLE, "run", "--suite", "resnet50", "--threads", "1",
-        "--rounds", "9", "--against", "nothing", "-o", str(path),
-    ]  # fmt: skip
+    options = "run --suite resnet50 --threads 1 --rounds 9 --against nothing -o".split()
+    command = [sys.executable, "-c", INTERRUPTIBLE, *options, str(path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
