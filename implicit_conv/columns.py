@@ -122,9 +122,13 @@ def _windows(
     axis = LAYOUTS.get(layout or "NCHW", (0,))[-1] - 4
     channels = shape[axis] if len(shape) in (3, 4) else 1
     return Problem.parse(
-        shape, (1, channels, *taps), stride=frozen("stride", stride),
-        padding=frozen("padding", padding), dilation=frozen("dilation", dilation), layout=layout,
-    )  # fmt: skip
+        shape,
+        (1, channels, *taps),
+        stride=frozen("stride", stride),
+        padding=frozen("padding", padding),
+        dilation=frozen("dilation", dilation),
+        layout=layout,
+    )
 
 
 def _extents(problem: Problem) -> tuple[int, ...]:

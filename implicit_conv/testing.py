@@ -80,9 +80,14 @@ class Case:
     def reference(self, x: Array, w: Array, magnitude: bool = False) -> Array:
         """The oracle's answer in N, K, P, Q order, float64."""
         return reference.conv2d(
-            x, w, stride=self.stride, pads=self.padding, dilation=self.dilation,
-            groups=self.groups, magnitude=magnitude,
-        )  # fmt: skip
+            x,
+            w,
+            stride=self.stride,
+            pads=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            magnitude=magnitude,
+        )
 
     def epilogue(
         self, sums: Array, parts: Collection[str]

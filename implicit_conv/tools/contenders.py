@@ -148,9 +148,11 @@ def _torch(case: Case, x: Array, w: Array, threads: int) -> Contender:
         w_t = w_t.contiguous(memory_format=torch.channels_last)
     convolve: Any = torch.nn.functional.conv2d
     options = {
-        "stride": case.stride, "padding": (pad_h, pad_w), "dilation": case.dilation,
+        "stride": case.stride,
+        "padding": (pad_h, pad_w),
+        "dilation": case.dilation,
         "groups": case.groups,
-    }  # fmt: skip
+    }
 
     def call() -> Any:
         with torch.inference_mode():

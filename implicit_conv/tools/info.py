@@ -77,7 +77,7 @@ def _gpu() -> str:
     try:
         from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        return "not looked for: install implicit-conv[cu13] (or [cu12])"
+        return "not searched: cuda-bindings is missing; in a checkout: pip install '.[cu13]'"
     try:
         status, *_ = driver.cuInit(0)
     except RuntimeError as error:  # the bindings are there, the driver is not
