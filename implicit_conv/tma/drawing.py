@@ -63,7 +63,7 @@ def show(what: Picture, path: str | Path | None = None, color: bool | None = Non
         from implicit_conv.tma.figure import save
     except ImportError as missing:
         raise ImportError(
-            "drawing into a file needs matplotlib: pip install 'implicit-conv[plot]'"
+            "drawing into a file needs matplotlib; in a checkout: pip install '.[plot]'"
         ) from missing
     save(what, path)
     return str(path)

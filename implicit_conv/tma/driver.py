@@ -36,8 +36,12 @@ ENUMS = {  # argument: (infix of its names, our names and theirs, in the order o
     "swizzle": (
         "SWIZZLE_",
         {
-            "none": "NONE", "32B": "32B", "64B": "64B", "128B": "128B",
-            "128B_ATOM_32B": "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B": "128B_ATOM_32B_FLIP_8B",
+            "none": "NONE",
+            "32B": "32B",
+            "64B": "64B",
+            "128B": "128B",
+            "128B_ATOM_32B": "128B_ATOM_32B",
+            "128B_ATOM_32B_FLIP_8B": "128B_ATOM_32B_FLIP_8B",
             "128B_ATOM_64B": "128B_ATOM_64B",
         },
     ),
@@ -47,16 +51,25 @@ ENUMS = {  # argument: (infix of its names, our names and theirs, in the order o
         {"none": "NONE", "64B": "L2_64B", "128B": "L2_128B", "256B": "L2_256B"},
     ),
     "mode": ("IM2COL_WIDE_MODE_", {"w": "W", "w128": "W128"}),
-}  # fmt: skip
+}
 NEEDED = (
-    "tensorDataType", "globalDim", "globalStrides", "channelsPerPixel", "pixelsPerColumn",
+    "tensorDataType",
+    "globalDim",
+    "globalStrides",
+    "channelsPerPixel",
+    "pixelsPerColumn",
     "elementStrides",
-)  # fmt: skip
+)
 CORNER_NAMES = ("pixelBoxLowerCorner", "pixelBoxUpperCorner")
 ARGUMENTS = (
-    *NEEDED, *CORNER_NAMES, *(f"{name}Width" for name in CORNER_NAMES),
-    "tensorRank", "globalAddress", "tensorMap", *ENUMS,
-)  # fmt: skip
+    *NEEDED,
+    *CORNER_NAMES,
+    *(f"{name}Width" for name in CORNER_NAMES),
+    "tensorRank",
+    "globalAddress",
+    "tensorMap",
+    *ENUMS,
+)
 Arguments = Mapping[str, Any]
 
 

@@ -33,9 +33,9 @@ def convolution_findings(m: Description, problem: Problem, operator: str) -> Ite
     axes = (lowering.width,) if m.wide else (lowering.height, lowering.width)
     for letter, axis, lower, step in zip(m.axes, axes, m.lower, m.step, strict=True):
         if lower != axis.lower:
-            intent = "lower = -pad_lo"
+            hint = "lower = -pad_lo"
             allowed = f"must be {axis.lower}"
-            yield Finding(f"lower_corner[{letter}]", lower, allowed, SOURCE, intent)
+            yield Finding(f"lower_corner[{letter}]", lower, allowed, SOURCE, hint)
         if step != axis.stride:
             allowed = f"must be {axis.stride}, the stride"
             yield Finding(f"traversal_stride[{letter}]", step, allowed, SOURCE)
@@ -55,5 +55,5 @@ def _upper_corners(m: Description, lowering: Lowering) -> Iterator[Finding]:
         right = lower + (count - 1) * step - (size - 1)
         allowed = f"the box holds {held} positions, must hold {count}: upper corner {right}"
         past = f"upper corner reaches past {'L' if m.wide else 'PQ'['hw'.index(letter)]}"
-        intent = f"{past}: rows would overrun" if held > count else "rows would wrap too early"
-        yield Finding(f"upper_corner[{letter}]", upper, allowed, SOURCE, intent)
+        hint = f"{past}: rows would overrun" if held > count else "rows would wrap too early"
+        yield Finding(f"upper_corner[{letter}]", upper, allowed, SOURCE, hint)

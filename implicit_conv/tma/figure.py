@@ -116,9 +116,13 @@ class Drawing:
         top += 1.7
         for x in plane.across:
             self.text(
-                left + x - plane.across[0] + 0.5, top - 0.45, str(x), points, ha="center",
+                left + x - plane.across[0] + 0.5,
+                top - 0.45,
+                str(x),
+                points,
+                ha="center",
                 color=FAINT,
-            )  # fmt: skip
+            )
         corner = f"{plane.letters[0]} \\ {plane.letters[1]}"
         self.text(left - 0.4, top - 0.45, corner, points, ha="right", color=FAINT)
         for y in plane.down:
@@ -175,10 +179,15 @@ class Drawing:
             inset = 0.09 * i - 0.05
             (y0, x0), (y1, x1) = box.first, box.last
             self.rectangle(
-                left + x0 + inset, top + y0 + inset, x1 - x0 + 1 - 2 * inset,
-                y1 - y0 + 1 - 2 * inset, facecolor="none", edgecolor=color, linewidth=2,
+                left + x0 + inset,
+                top + y0 + inset,
+                x1 - x0 + 1 - 2 * inset,
+                y1 - y0 + 1 - 2 * inset,
+                facecolor="none",
+                edgecolor=color,
+                linewidth=2,
                 linestyle=(0, (5, 2)),
-            )  # fmt: skip
+            )
 
     def _memory(self, left: float, top: float, height: float = 0, columns_in: float = 0) -> float:
         """All buffers, in columns; returns where the last ends."""

@@ -54,12 +54,12 @@ class Finding:
     value: Any
     allowed: str
     source: str
-    intent: str = ""  # what was probably meant, where something speaks for it
+    hint: str = ""  # what was probably meant, where something speaks for it
     severity: str = "error"
 
     def __str__(self) -> str:
         text = f"{self.field} = {self.value}: {self.allowed} [{self.source}]"
-        return f"{text}; {self.intent}" if self.intent else text
+        return f"{text}; {self.hint}" if self.hint else text
 
 
 class TensorMapError(ValueError):

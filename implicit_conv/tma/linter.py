@@ -6,17 +6,17 @@ Takes our maps, the keyword arguments of our maps, or the raw arguments of the d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from implicit_conv.problem import Problem
 from implicit_conv.tma.driver import ARGUMENTS, argument_name, describe_arguments
-from implicit_conv.tma.intents import (
+from implicit_conv.tma.hints import (
     UPPER,
     corners_swapped,
     looks_like_elements,
     order_hint,
-    with_intents,
+    with_hints,
 )
 from implicit_conv.tma.limits import (
     DRIVER,
@@ -64,7 +64,7 @@ def lint(
     Returns
     -------
     list of Finding
-        Errors (a rule is broken: field, value, range, source, likely intent) before warnings
+        Errors (a rule is broken: field, value, range, source, likely hint) before warnings
         (legal, but probably not meant). Empty for a sound map.
 
     Raises
@@ -95,7 +95,7 @@ def lint(
         broken += convolution_findings(description, problem, operator)
     if description.rank in (3, 4, 5):
         broken += _suspicions(description, start, broken)
-    ours = rename(with_intents(description, broken, start), names)
+    ours = rename(with_hints(description, broken, start), names)
     found += [_as_given(f) for f in ours] if description.fastest_first else ours
     return sorted(found, key=lambda f: f.severity != "error")
 
@@ -110,6 +110,15 @@ def _read(given: Mapping[str, Any]) -> tuple[Description | None, list[Finding], 
         found += [*_unused_steps(given)] if description else []
         return description, found, argument_name(description) if description else str
     kind = Im2colWideMap if "lower_corner_w" in given or "mode" in given else Im2colMap
+    known = {field.name: field for field in fields(kind)}
+    unknown = set(given) - set(known)
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        raise TypeError(f"{kind.__name__} has no argument {names}; it has {', '.join(known)}")
+    missing = [n for n, field in known.items() if field.default is MISSING and n not in given]
+    if missing:
+        findings = [Finding(name, None, "is missing", kind.__name__) for name in missing]
+        return None, findings, str
     try:
         description = kind(**given).description
     except TensorMapError as refused:
@@ -149,8 +158,8 @@ def _corner_suspicions(m: Description) -> Iterator[Finding]:
     for axis, lower, upper in zip(m.axes, m.lower, m.upper, strict=True):
         if lower + upper > 0 or (lower < 0 and lower + upper == 0):
             allowed = "upper corner reaches past the last output: rows would overrun"
-            intent = f"{UPPER}: below {-lower if lower < 0 else 1} unless high padding is larger"
-            yield Finding(f"upper_corner[{axis}]", upper, allowed, CONVENTION, intent)
+            hint = f"{UPPER}: below {-lower if lower < 0 else 1} unless high padding is larger"
+            yield Finding(f"upper_corner[{axis}]", upper, allowed, CONVENTION, hint)
         if lower > 0:
             allowed = "the box begins inside the image"
             yield Finding(f"lower_corner[{axis}]", lower, allowed, CONVENTION, "lower = -pad_lo")
@@ -166,8 +175,8 @@ def _stride_suspicions(m: Description) -> Iterator[Finding]:
     if not short:
         return
     if looks_like_elements(m):
-        intent = "strides look like elements; they are bytes"
-        yield Finding("strides", strides, "rows overlap", DRIVER, intent)
+        hint = "strides look like elements; they are bytes"
+        yield Finding("strides", strides, "rows overlap", DRIVER, hint)
     elif replace(m, shape=m.shape[::-1], strides=None).byte_strides == strides:
         order = "row-major; the driver reads c first" if m.fastest_first else "fastest-first"
         yield Finding("shape", m.shape, "does not go with the strides", DRIVER, f"looks {order}")
@@ -177,9 +186,9 @@ def _stride_suspicions(m: Description) -> Iterator[Finding]:
     else:
         letters = f"n{'dhw'[5 - m.rank :]}"
         allowed = "is smaller than the dimension it steps over"
-        intent = "permuted dimensions, as the im2col::w walk on sm_90 needs? Not proven to encode"
+        hint = "permuted dimensions, as the im2col::w walk on sm_90 needs? Not proven to encode"
         for i in short:
-            yield Finding(f"strides[{letters[i]}]", strides[i], allowed, DRIVER, intent)
+            yield Finding(f"strides[{letters[i]}]", strides[i], allowed, DRIVER, hint)
 
 
 def _start_suspicions(m: Description, start: Start | None) -> Iterator[Finding]:
@@ -195,8 +204,8 @@ def _start_suspicions(m: Description, start: Start | None) -> Iterator[Finding]:
     for axis, x, lower, step in zip(m.axes, coords, m.lower, m.step, strict=True):
         if step > 0 and (x - lower) % step:
             allowed = f"is no whole number of steps of {step} from the lower corner {lower}"
-            intent = "start = lower + p * stride: rows after the first wrap lie elsewhere"
-            yield Finding(f"coords[{axis}]", x, allowed, CONVENTION, intent)
+            hint = "start = lower + p * stride: rows after the first wrap lie elsewhere"
+            yield Finding(f"coords[{axis}]", x, allowed, CONVENTION, hint)
 
 
 def _outside(findings: Sequence[Finding]) -> bool:
@@ -210,5 +219,5 @@ def _unused_steps(given: Mapping[str, Any]) -> Iterator[Finding]:
     unused = {0, *(range(2, len(steps)) if wide else (len(steps) - 1,))}
     for axis in sorted(unused & set(range(len(steps)))):
         if 1 < steps[axis] <= 8:
-            name, intent = f"elementStrides[{axis}]", "entries are for c, w, h, d, n"
-            yield Finding(name, steps[axis], "is not used", DRIVER, intent, "warning")
+            name, hint = f"elementStrides[{axis}]", "entries are for c, w, h, d, n"
+            yield Finding(name, steps[axis], "is not used", DRIVER, hint, "warning")

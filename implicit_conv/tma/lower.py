@@ -70,11 +70,19 @@ def maps_for(
     height, width = (_axis(problem, operator, axis) for axis in (0, 1))
     walked = problem.K if operator == "dgrad" else problem.C
     lowering = MODES[mode](
-        problem=problem, operator=operator, mode=mode, N=problem.N, channels=walked,
-        height=height, width=width, tile_m=tile_m,
+        problem=problem,
+        operator=operator,
+        mode=mode,
+        N=problem.N,
+        channels=walked,
+        height=height,
+        width=width,
+        tile_m=tile_m,
         tile_c=channels or default_channels(walked, element, swizzle),
-        dtype=element, swizzle=swizzle, address=address,
-    )  # fmt: skip
+        dtype=element,
+        swizzle=swizzle,
+        address=address,
+    )
     _ = lowering.maps  # refuses here, not at the first load
     return lowering
 

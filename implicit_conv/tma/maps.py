@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from implicit_conv.kernels import walk as steps
 from implicit_conv.kernels.walk import Axis
-from implicit_conv.tma.intents import with_intents
+from implicit_conv.tma.hints import with_hints
 from implicit_conv.tma.limits import SPANS, Description, Finding, Start, TensorMapError, rename
 from implicit_conv.tma.rules import map_findings, start_findings
 
@@ -294,4 +294,4 @@ def _raise_errors(
 ) -> None:
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        raise TensorMapError(what, rename(with_intents(m, errors, start), m.field), m)
+        raise TensorMapError(what, rename(with_hints(m, errors, start), m.field), m)

@@ -179,10 +179,15 @@ def _place(planes: dict[tuple[int, ...], Plane], buffer: int, walked: Walk, lett
     """Enter the visits of one walk."""
     wide = () in planes
     ordered = sorted(
-        zip(walked.order.tolist(), walked.coordinates.tolist(), walked.filled.tolist(),
-            walked.halo.tolist(), strict=True),
+        zip(
+            walked.order.tolist(),
+            walked.coordinates.tolist(),
+            walked.filled.tolist(),
+            walked.halo.tolist(),
+            strict=True,
+        ),
         key=lambda visit: (visit[0], visit[3]),
-    )  # fmt: skip
+    )
     for order, coordinates, filled, halo in ordered:
         plane = planes[_plane_key(letters, coordinates, wide)]
         marks = plane.marks.setdefault(_cell(letters, coordinates, wide), [])

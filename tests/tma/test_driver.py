@@ -11,12 +11,26 @@ from implicit_conv.tma.driver import DATA_TYPES, ENUMS, PREFIX, driver_arguments
 pytestmark = pytest.mark.gpu
 INVALID_VALUE = 1
 ORDER = (
-    "tensorDataType", "tensorRank", "globalAddress", "globalDim", "globalStrides",
-    "pixelBoxLowerCorner", "pixelBoxUpperCorner", "channelsPerPixel", "pixelsPerColumn",
-    "elementStrides", "interleave", "swizzle", "l2Promotion", "oobFill",
-)  # fmt: skip
-TYPES = {"globalDim": ctypes.c_uint64, "globalStrides": ctypes.c_uint64,
-         "elementStrides": ctypes.c_uint32}  # fmt: skip
+    "tensorDataType",
+    "tensorRank",
+    "globalAddress",
+    "globalDim",
+    "globalStrides",
+    "pixelBoxLowerCorner",
+    "pixelBoxUpperCorner",
+    "channelsPerPixel",
+    "pixelsPerColumn",
+    "elementStrides",
+    "interleave",
+    "swizzle",
+    "l2Promotion",
+    "oobFill",
+)
+TYPES = {
+    "globalDim": ctypes.c_uint64,
+    "globalStrides": ctypes.c_uint64,
+    "elementStrides": ctypes.c_uint32,
+}
 
 
 @pytest.fixture(scope="module")

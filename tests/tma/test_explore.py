@@ -62,11 +62,16 @@ def type_into(page, name, value):
 def fill(page, case):
     """Type a golden case into the form."""
     fields = {
-        "shape": case["shape"][:-1], "lower": case["lower"], "upper": case["upper"],
-        "step": case["step"], "pixels": case["pixels"], "start": case["coords"][:-1],
-        "offsets": case.get("offsets", [0]), "halo": case.get("w_halo", 0),
+        "shape": case["shape"][:-1],
+        "lower": case["lower"],
+        "upper": case["upper"],
+        "step": case["step"],
+        "pixels": case["pixels"],
+        "start": case["coords"][:-1],
+        "offsets": case.get("offsets", [0]),
+        "halo": case.get("w_halo", 0),
         "offset": case.get("w_offset", 0),
-    }  # fmt: skip
+    }
     page.evaluate("document.querySelector('input[name=what][value=copy]').click()")
     values = {**{name: numbers(value) for name, value in fields.items()}, "mode": case["mode"]}
     for name, value in values.items():
@@ -113,11 +118,21 @@ def test_walks_equal_the_simulator(page):
         halo, offset = rng.randint(0, 9), rng.randint(0, 9)
         pixels, n = rng.randint(1, 150), rng.randint(-1, 3)
         copy = {
-            "mode": mode, "shape": [4, *spatial], "lower": lower, "upper": upper, "step": steps,
-            "pixels": pixels, "start": [n, *start], "offsets": offsets,
-        }  # fmt: skip
-        common = {"shape": (4, *spatial, 8), "dtype": "float16", "pixels_per_column": pixels,
-                  "channels_per_pixel": 8}  # fmt: skip
+            "mode": mode,
+            "shape": [4, *spatial],
+            "lower": lower,
+            "upper": upper,
+            "step": steps,
+            "pixels": pixels,
+            "start": [n, *start],
+            "offsets": offsets,
+        }
+        common = {
+            "shape": (4, *spatial, 8),
+            "dtype": "float16",
+            "pixels_per_column": pixels,
+            "channels_per_pixel": 8,
+        }
         if mode == "im2col":
             map = tma.Im2colMap(
                 **common, lower_corner=lower, upper_corner=upper, traversal_stride=steps
@@ -125,9 +140,12 @@ def test_walks_equal_the_simulator(page):
             walked = tma.walk(map, (n, *start, 0), offsets)
         else:
             map = tma.Im2colWideMap(
-                **common, lower_corner_w=lower[0], upper_corner_w=upper[0],
-                traversal_stride=steps[0], mode=mode,
-            )  # fmt: skip
+                **common,
+                lower_corner_w=lower[0],
+                upper_corner_w=upper[0],
+                traversal_stride=steps[0],
+                mode=mode,
+            )
             walked = tma.walk(map, (n, *start, 0), None, halo, offset)
         buffer = json.dumps({"halo": halo, "offset": offset})
         rows = page.evaluate(f"walkRows({json.dumps(copy)}, {buffer})")
@@ -164,17 +182,32 @@ def test_convolutions_equal_maps_for(page):
         pair = [[rng.randint(1, 4), rng.randint(1, 4)] for _ in range(2)]
         tile_m = 128 if mode == "w128" else rng.choice([8, 16, 40])
         try:
-            problem = Problem.parse((*sizes, 8), (4, *taps, 8), stride=pair[0], dilation=pair[1],
-                                    padding=pads, layout="NHWC", weight_layout="KRSC")  # fmt: skip
+            problem = Problem.parse(
+                (*sizes, 8),
+                (4, *taps, 8),
+                stride=pair[0],
+                dilation=pair[1],
+                padding=pads,
+                layout="NHWC",
+                weight_layout="KRSC",
+            )
         except ValueError:
             continue
         lowering = tma.maps_for(problem, mode, tile_m=tile_m)
         tile = rng.randrange(lowering.tiles)
         conv = {
-            "N": sizes[0], "H": sizes[1], "W": sizes[2], "R": taps[0], "S": taps[1], "mode": mode,
-            "stride": pair[0], "dilation": pair[1], "padLo": [p[0] for p in pads],
-            "padHi": [p[1] for p in pads], "tile": tile_m,
-        }  # fmt: skip
+            "N": sizes[0],
+            "H": sizes[1],
+            "W": sizes[2],
+            "R": taps[0],
+            "S": taps[1],
+            "mode": mode,
+            "stride": pair[0],
+            "dilation": pair[1],
+            "padLo": [p[0] for p in pads],
+            "padHi": [p[1] for p in pads],
+            "tile": tile_m,
+        }
         plan = page.evaluate(f"({PLAN})({json.dumps(conv)}, {tile})")
         assert plan["tiles"] == lowering.tiles
         rows, kept = lowering.outputs(tile)

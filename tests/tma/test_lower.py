@@ -84,8 +84,9 @@ def test_driver_arguments_are_fastest_first():
 
 
 def test_what_cannot_be_lowered_says_why():
-    grouped = Problem.parse((1, 8, 8, 64), (64, 3, 3, 32), groups=2, layout="NHWC",
-                            weight_layout="KRSC")  # fmt: skip
+    grouped = Problem.parse(
+        (1, 8, 8, 64), (64, 3, 3, 32), groups=2, layout="NHWC", weight_layout="KRSC"
+    )
     with pytest.raises(ValueError, match="a map serves one group"):
         tma.maps_for(grouped)
     with pytest.raises(ValueError, match="each stride phase"):
@@ -113,4 +114,4 @@ def test_linter_compares_a_map_with_its_convolution(mode):
         value = arguments[name] + change if mode == "w" else (-1 + change, -1)
         findings = tma.lint({**arguments, name: value}, problem=problem)
         assert any(f.field.startswith(name) and f.severity == "error" for f in findings)
-        assert any("overrun" in f.intent for f in findings) == (change > 0)
+        assert any("overrun" in f.hint for f in findings) == (change > 0)

@@ -107,9 +107,13 @@ def lower(problem, mode, operator, rng):
     swizzle = rng.choice(["64B", "128B"])
     try:
         return tma.maps_for(
-            problem, mode, operator=operator, tile_m=tile_m, channels=rng.choice([4, 8]),
+            problem,
+            mode,
+            operator=operator,
+            tile_m=tile_m,
+            channels=rng.choice([4, 8]),
             swizzle=swizzle,
-        )  # fmt: skip
+        )
     except ValueError as refused:
         assert "images of" in str(refused) or "w_halo" in str(refused), refused
         return None

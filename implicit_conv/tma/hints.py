@@ -16,14 +16,14 @@ UPPER = "upper = pad_hi - (taps - 1) * dilation, counted from the last pixel"
 LOWER = "lower = -pad_lo"
 
 
-def with_intents(
+def with_hints(
     m: Description, findings: Sequence[Finding], start: Start | None = None
 ) -> list[Finding]:
-    """The findings, each with its likely intent where there is one."""
-    return [replace(f, intent=f.intent or _intent(m, f, start)) for f in findings]
+    """The findings, each with its likely hint where there is one."""
+    return [replace(f, hint=f.hint or _hint(m, f, start)) for f in findings]
 
 
-def _intent(m: Description, finding: Finding, start: Start | None) -> str:
+def _hint(m: Description, finding: Finding, start: Start | None) -> str:
     name, _, letter = finding.field.rstrip("]").partition("[")
     hint = HINTS.get(name)
     return hint(m, finding, letter, start) if hint else ""
