@@ -78,7 +78,7 @@ def test_a_long_load_shows_its_first_planes_and_its_last():
     )
     text = tma.draw(map, (0, 0, 0, 0))
     assert "n = 4\n" in text and "n = 5" not in text
-    assert "n = 33  (after 28 more that are not shown)" in text
+    assert "n = 33  (28 planes before it are not shown)" in text
     assert len(table(text)) == 300
 
 

@@ -101,5 +101,5 @@ def test_destination_and_swizzle_are_checked(lab):
         tma.smem_image(map, x, (0, 0, 0), dst=64)
     wide = next(c for c in lab.cases if c["mode"] == "w")
     atom = lab.make_map(wide, swizzle="128B_ATOM_32B")
-    with pytest.raises(ValueError, match="not modelled"):
+    with pytest.raises(ValueError, match="not simulated"):
         tma.smem_image(atom, np.zeros(atom.shape, "float16"), wide["coords"])

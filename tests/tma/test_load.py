@@ -87,7 +87,7 @@ def test_array_must_be_what_the_map_describes():
 
 def test_interleave_is_refused_not_guessed():
     map = simple(interleave="16B")
-    with pytest.raises(ValueError, match="not modelled"):
+    with pytest.raises(ValueError, match="not simulated"):
         tma.walk(map, (0, 0, 0, 0))
 
 

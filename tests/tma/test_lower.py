@@ -87,7 +87,7 @@ def test_what_cannot_be_lowered_says_why():
     grouped = Problem.parse(
         (1, 8, 8, 64), (64, 3, 3, 32), groups=2, layout="NHWC", weight_layout="KRSC"
     )
-    with pytest.raises(ValueError, match="a map serves one group"):
+    with pytest.raises(ValueError, match="a map covers one group"):
         tma.maps_for(grouped)
     with pytest.raises(ValueError, match="each stride phase"):
         tma.maps_for(conv(8, 2, 1), operator="dgrad")
