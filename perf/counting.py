@@ -1,7 +1,8 @@
-"""What the engine does for one convolution, counted while it does it: nothing here is planned.
+"""Count what the engine does while it executes one convolution; nothing is taken from the plan.
 
-Loads come from the debug build's recorder. Every microkernel of the table is replaced by a function
-that notes the FMAs it is asked for and calls the real one. Scratch is what the engine borrows.
+Loads come from the recorder of the debug build. Every microkernel in the table is replaced by a
+function that adds up its FMAs and calls the microkernel. Scratch is what the engine takes from the
+pool.
 """
 
 from __future__ import annotations
@@ -32,35 +33,35 @@ from implicit_conv.testing import Array
 
 
 class CountingPool:
-    """In place of the pool: blocks of just the size asked for, and the most lent at one time."""
+    """Replaces the pool: blocks have exactly the size requested, and the peak is recorded."""
 
     def __init__(self) -> None:
         self.most = 0
         self._lent = 0
 
     def take(self, size: int) -> Block:
-        """A fresh block."""
+        """A new block."""
         self._lent += size
         self.most = max(self.most, self._lent)
         memory = aligned_bytes(size)
         return Block(size, memory.ctypes.data, memory)
 
     def give(self, block: Block) -> None:
-        """Let go of a block."""
+        """Release a block."""
         self._lent -= block.size
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one call: scratch that was borrowed, and the most that was allocated at once."""
+    """Bytes of one call: scratch taken from the pool, and peak of all allocations."""
 
     scratch: int
     peak: int
 
 
 def memory_of_call(plan: Plan, x: Array, w: Array) -> Memory:
-    """Memory of ``plan(x, w)``, its output and packed filter included in the peak."""
-    plan(x, w)  # what is compiled or cached is not counted
+    """Memory of ``plan(x, w)``; the peak includes the output and the packed filter."""
+    plan(x, w)  # compiled kernels and caches are not counted
     pool = CountingPool()
     with mock.patch.object(prepared, "POOL", pool), mock.patch.object(launch, "POOL", pool):
         tracemalloc.start()
@@ -89,7 +90,7 @@ class Counts:
 
 
 def count(plan: Plan, x: Array, w: Array) -> Counts:
-    """Run ``plan(x, w)`` on one thread, counting; x and w lie as the plan expects them."""
+    """Run ``plan(x, w)`` on one thread and count; x and w are contiguous in the plan's layouts."""
     loads = cpu.executed_loads(plan, x, w)
     calls, flops = _count_flops(plan, x, w)
     return Counts(
@@ -103,7 +104,7 @@ def count(plan: Plan, x: Array, w: Array) -> Counts:
 
 
 def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
-    """(microkernels called, floating-point operations they were asked for)."""
+    """(calls of microkernels, floating-point operations of these calls)."""
     y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
     compiled = cpu.operator(suited(plan, x, w, y, None), False)  # cached: the one that runs
     tally: list[int] = []
@@ -124,7 +125,7 @@ def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Microkernel:
-    """A microkernel's arguments, and the floating-point operations that a call asks for."""
+    """Names of a microkernel's arguments, and the floating-point operations of a call."""
 
     arguments: tuple[str, ...]
     flops: Callable[[dict[str, int]], int]
@@ -179,21 +180,21 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
 
 
 def _row_taps(plan: Plan, pixels: int, before: int, after: int) -> int:
-    """Taps of a filter row, of all pixels of a register tile, that are no padding."""
+    """Taps of a filter row that are not padding, summed over the pixels of a register tile."""
     g = plan.geometry
     end = (pixels - 1) * g.stride_w + g.S - after
     return sum(before <= p * g.stride_w + s < end for p in range(pixels) for s in range(g.S))
 
 
 def _elements(call: dict[str, int]) -> int:
-    """Elements that one sum runs over: the lengths of the run table."""
+    """Elements that one output sums: the total of the lengths in the run table."""
     words = RUN_BYTES // 8
     runs = (ctypes.c_int64 * (words * call["run_count"])).from_address(call["runs"])
     return sum(runs[1::words])
 
 
 def _noting(kernel: Microkernel, address: int, tally: list[int]) -> ctypes._FuncPointer:
-    """A function that notes the operations asked for, then calls the microkernel at `address`."""
+    """A function that records the operations of a call, then calls the microkernel at `address`."""
     integers = [ctypes.c_int64] * len(kernel.arguments)
     kind = ctypes.CFUNCTYPE(None, *integers, ctypes.c_double, ctypes.c_double)
     real = kind(address)

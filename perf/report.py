@@ -135,7 +135,7 @@ def html_table(columns: Sequence[str], lines: Rows) -> str:
 
 
 def image(figure: Figure, title: str) -> str:
-    """A figure inside the page; as an image, so that no two figures share names."""
+    """A figure as an image in the page; as inline SVG, two figures could share names."""
     data = io.BytesIO()
     figure.savefig(data, format="svg")
     encoded = base64.b64encode(data.getvalue()).decode()

@@ -115,7 +115,9 @@ def smem_image(
         The swizzle is legal but not simulated.
     """
     if map.swizzle not in SPANS:
-        raise ValueError(f"swizzle {map.swizzle} is not simulated; choose one of {', '.join(SPANS)}")
+        raise ValueError(
+            f"swizzle {map.swizzle} is not simulated; choose one of {', '.join(SPANS)}"
+        )
     values = load_rows(map, x, map.start(coords, offsets, w_halo, w_offset, dst))
     rows, span = len(values), SPANS[map.swizzle]
     image = SmemImage(
