@@ -50,7 +50,7 @@ def _from_environment() -> Config:
     level = os.environ.get(f"{PREFIX}LOG", "").upper()
     if level:
         if level not in LEVELS:
-            raise ValueError(f"{PREFIX}LOG={level!r} is none of {', '.join(LEVELS)}")
+            raise ValueError(f"{PREFIX}LOG={level!r} is unknown; choose from {', '.join(LEVELS)}")
         logging.basicConfig()
         logging.getLogger("implicit_conv").setLevel(level)
     _warn_of_unknown_variables()
@@ -75,7 +75,7 @@ def _warn_of_unknown_variables() -> None:
 
 def _subnormals(value: object) -> str:
     if value not in SUBNORMALS:
-        raise ValueError(f"subnormals={value!r} is none of {', '.join(SUBNORMALS)}")
+        raise ValueError(f"subnormals={value!r} is unknown; choose from {', '.join(SUBNORMALS)}")
     return str(value)
 
 

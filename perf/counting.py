@@ -106,7 +106,9 @@ def count(plan: Plan, x: Array, w: Array) -> Counts:
 def _count_flops(plan: Plan, x: Array, w: Array) -> tuple[int, int]:
     """(calls of microkernels, floating-point operations of these calls)."""
     y = np.empty(plan.problem.output_shape, numpy_dtype(plan.y_dtype))
-    compiled = cpu.operator(suited(plan, x, w, y, None), False)  # cached: the one that runs
+    compiled = cpu.operator(
+        suited(plan, x, w, y, None), False
+    )  # it is cached, so this operator also runs below
     tally: list[int] = []
     replaced = {}  # callbacks must outlive the run
     before = compiled.table.copy()
@@ -143,7 +145,7 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
         )
     if table.PIXEL_LANES <= slot < table.LOAD_ROWS:
         height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
-        rows = 1 if plan.long_rows else height  # that the columns of a call do not count
+        rows = 1 if plan.long_rows else height  # rows that the columns of a call do not include
         return Microkernel(
             pixel_microkernel.ARGUMENTS,
             lambda call: (
@@ -152,7 +154,7 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
         )
     if slot == table.CHANNEL_LANES:
         pixels, filters = g.tile_m, register_filters(g, lanes)
-        if plan.long_rows:  # the last pixels'
+        if plan.long_rows:  # for the last pixels of a row
             pixels, filters = 1, tail_filters(g, lanes)
         return Microkernel(
             channel_lanes.ARGUMENTS,
@@ -168,7 +170,7 @@ def microkernel_at(slot: int, plan: Plan) -> Microkernel | None:
         )
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
-        taps = pixels * (g.S if by_row else 1)  # of all pixels
+        taps = pixels * (g.S if by_row else 1)  # of all pixels of the register tile
         if by_row and plan.in_place:
             taps = _row_taps(plan, *row_shapes(g)[pixels])
         fmas = taps * lanes * plan.group_channels

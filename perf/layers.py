@@ -37,7 +37,7 @@ RESNEXT50_STAGES = ((128, 56, 1), (256, 56, 2), (512, 28, 2), (1024, 14, 2))
 CONVNEXT_STAGES = ((96, 56), (192, 28), (384, 14), (768, 7))
 
 # Simonyan and Zisserman, "Very Deep Convolutional Networks" (2014), table 1, column D:
-# (filters, convolutions) between poolings.
+# (filters, convolutions) between two poolings.
 VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 # Ronneberger et al., "U-Net" (2015), figure 1: 572 x 572 input, no padding; (filters, input size)

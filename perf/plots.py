@@ -13,7 +13,7 @@ from perf.record import Record
 from perf.tables import Overview, rivals_of, uses_winograd, words_of
 
 OURS, WINOGRAD, ROOF = "#1f6f8b", "#d55e00", "#555555"
-WIDTH = 5.0  # inches; the text stays legible when a phone shrinks the plot
+WIDTH = 5.0  # inches; the text stays legible if a phone shrinks the plot
 
 
 RIVAL_NAMES = {"torch": "PyTorch (oneDNN)", "scipy": "SciPy", "numpy": "numpy"}

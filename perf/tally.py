@@ -27,7 +27,7 @@ LAYERS = ["1x1 128-512", "1x1 512-128"]
 
 EMITTER = Path("kernels") / "cpu" / "gemm" / "microkernel.py"
 FMA = "                    acc[k] = multiply_add(value, filters[v], acc[k])\n"
-# The FMAs are spread over the accumulators, because consecutive ones on one would wait.
+# FMAs are spread over the accumulators, because FMAs on one accumulator wait for each other.
 EXTRA_FMA = """\
                     extra = {share} * (i * len(acc) + k)
                     if int(extra + {share}) > int(extra):

@@ -61,7 +61,7 @@ def maps_for(
         message lists all broken limits.
     """
     if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is none of {', '.join(MODES)}")
+        raise ValueError(f"mode {mode!r} is unknown; choose from {', '.join(MODES)}")
     _check_operator(problem, operator)
     element = np.dtype(problem.dtype if dtype is None else dtype)
     height, width = (_axis(problem, operator, axis) for axis in (0, 1))
@@ -86,7 +86,7 @@ def maps_for(
 
 def _check_operator(problem: Problem, operator: str) -> None:
     if operator not in OPERATORS:
-        raise ValueError(f"operator {operator!r} is none of {', '.join(OPERATORS)}")
+        raise ValueError(f"operator {operator!r} is unknown; choose from {', '.join(OPERATORS)}")
     if problem.groups != 1:
         raise ValueError(
             f"groups={problem.groups}: a map covers one group; lower a problem of "

@@ -108,7 +108,7 @@ def picture(
         del shown[PLANES_MAX - 1 : -1]
     return Picture(
         title=title or f"{_mode_name(map)} of {_sizes(map)}",
-        subtitle=_subtitle(map, coords, offsets),
+        subtitle=_subtitle(map, coords, offsets, buffers),
         letters=letters,
         planes=tuple(shown),
         buffers=tuple(_buffer(b, map, walked, buffers) for b, walked in enumerate(walks)),
@@ -124,12 +124,22 @@ def _sizes(map: TensorMap) -> str:
     return " ".join(f"{a}={size}" for a, size in zip(letters, map.shape, strict=True))
 
 
-def _subtitle(map: TensorMap, coords: Sequence[int], offsets: Sequence[int] | None) -> str:
+def _subtitle(
+    map: TensorMap,
+    coords: Sequence[int],
+    offsets: Sequence[int] | None,
+    buffers: Sequence[tuple[int, int]],
+) -> str:
     m = map.description
     box = " x ".join(
         f"{axis} [{lower}, {size - 1 + upper}]"
         for axis, lower, upper, size in zip(m.axes, m.lower, m.upper, m.sizes, strict=True)
     )
+    if len(buffers) == 1 and buffers[0][1]:  # a single w_offset, which shifts the box that is drawn
+        shift = buffers[0][1]
+        box += (
+            f" + w_offset {shift} = [{m.lower[0] + shift}, {m.sizes[0] - 1 + m.upper[0] + shift}]"
+        )
     text = f"box {box}, step {' x '.join(_texts(m.step))}, start ({', '.join(_texts(coords))})"
     if offsets is not None:
         text += f", offsets ({', '.join(_texts(offsets))})"

@@ -23,13 +23,13 @@ def render(picture: Picture, color: bool = False) -> str:
         lines += [*_plane(plane, paint), ""]
     tables = [_table(picture.letters, buffer, len(picture.buffers)) for buffer in picture.buffers]
     for b in range(0, len(tables), 3):  # three tables fit side by side
-        lines += [*_beside(tables[b : b + 3], b, paint), ""]
+        lines += [*_side_by_side(tables[b : b + 3], b, paint), ""]
     if len(picture.buffers) > 1:
         lines.append("a, b, c before a number: buffer 1, 2, 3")
     return "\n".join([*lines, LEGEND])
 
 
-def _beside(tables: list[list[str]], first: int, paint: Painter) -> list[str]:
+def _side_by_side(tables: list[list[str]], first: int, paint: Painter) -> list[str]:
     """Tables next to each other, with titles in the colours of their buffers."""
     widths = [max(map(len, table)) + 3 for table in tables]
     lines = []

@@ -13,7 +13,7 @@ from perf.workers import tree
 
 
 def rounds(rng, factor, count=24, noise=0.004):
-    """Rounds of 3 samples: drift, noise above the true time, now and then an interruption."""
+    """Rounds of 3 samples with drift, noise above the true time and rare interruptions."""
     drift = np.linspace(1, 1.4, count)[:, None]
     late = rng.exponential(noise, (count, 3)) + 0.5 * (rng.random((count, 3)) < 0.1)
     return 1e-3 * factor * drift * (1 + late)
@@ -100,7 +100,7 @@ def test_planting_refuses_an_emitter_it_does_not_know(tmp_path):
 
 @pytest.mark.slow
 def test_a_gross_slowdown_is_seen_end_to_end(tmp_path):
-    """Half as many FMAs again: no noise of a shared machine hides that."""
+    """50 % more FMAs, which no noise of a shared machine hides."""
     output = tmp_path / "compare.json"
     with tree("HEAD", tmp_path) as head, tree("HEAD", tmp_path) as planted:
         tally.plant(planted.path, 0.5)

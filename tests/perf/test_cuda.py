@@ -1,4 +1,4 @@
-"""``perf run --device cuda`` as far as a CPU goes: torch's own tensors, its clock for CUDA's."""
+"""``perf run --device cuda`` on a CPU: tensors of torch on the CPU, the host clock for events."""
 
 import builtins
 import subprocess
@@ -31,7 +31,7 @@ CASE = Case(
 
 
 class Event:
-    """A moment of the host's clock."""
+    """A time of the host clock, in place of a CUDA event."""
 
     def __init__(self, enable_timing):
         assert enable_timing
@@ -44,7 +44,7 @@ class Event:
 
 
 class OnCpu:
-    """torch whose CUDA device is the CPU."""
+    """torch, with the CPU as its CUDA device."""
 
     cuda = SimpleNamespace(
         Event=Event,
@@ -58,7 +58,7 @@ class OnCpu:
 
 
 def convolve(x, w, **options):
-    """In the place of conv2d: what torch says, on the arrays that conv2d gets."""
+    """Replaces conv2d: torch convolves the arrays that conv2d receives."""
     (low_h, _), (low_w, _) = options["padding"]
     sums = torch.nn.functional.conv2d(
         x.float(),
@@ -73,7 +73,7 @@ def convolve(x, w, **options):
 
 
 class FakePlan:
-    """In the place of a plan."""
+    """Replaces a plan."""
 
     variant = SimpleNamespace(name="fake")
 
@@ -180,7 +180,7 @@ def test_no_clock_is_no_throttling():
 
 
 def test_it_starts_without_what_a_gpu_machine_lacks():
-    """Neither rich nor jsonschema, matplotlib, scipy: only the missing GPU is named."""
+    """Without rich, jsonschema, matplotlib and scipy, the error names only the missing GPU."""
     code = """
 import sys
 for name in ("rich", "jsonschema", "matplotlib", "scipy", "PIL", "pyperf", "hypothesis"):

@@ -1,4 +1,4 @@
-"""Gates: counts come from what executes, are the committed ones, and notice a planted load."""
+"""Gates count what executes, equal the committed counts, and change with a planted load."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def test_instructions_are_compared_for_their_own_compiler_only():
 
 
 def test_gpu_kernels_are_compared_where_their_compilers_are():
-    """And what a machine without them updates, keeps the counts that it cannot make."""
+    """An update on a machine without compilers keeps the counts that it cannot make."""
     expected = {"compiler": "1", "gpu compiler": "a", "gpu": {"fma sm_80": {"registers": 143}}}
     without = {"compiler": "1"}
     assert gates.differences(expected, without) == []
@@ -44,7 +44,7 @@ def test_gpu_kernels_are_compared_where_their_compilers_are():
 
 
 def test_flops_are_counted_in_the_microkernels():
-    """A pointwise layer of whole tiles issues what it uses; one filter too many, a whole vector."""
+    """A pointwise layer of whole tiles issues only useful FLOPs; one more filter adds a vector."""
     from perf.counting import count
 
     def counted(filters):
@@ -91,7 +91,7 @@ def test_counts_are_the_committed_ones():
 
 @pytest.mark.slow
 def test_a_planted_load_fails_the_gate(tmp_path):
-    """Every activation load executed twice, which changes no result."""
+    """Execute every activation load twice, which changes no result."""
     for name in ("implicit_conv", "kernels", "perf"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
     source = tmp_path / "kernels" / "cpu" / "tile" / "load.py"

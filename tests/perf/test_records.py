@@ -117,7 +117,7 @@ def test_an_interrupt_that_a_destructor_drops_ends_the_run_at_the_next_row(
 
 
 def test_threads_are_not_interrupted():
-    """Python hands signals to the main thread, which alone may have a handler set."""
+    """Only the main thread may set a signal handler, and only it receives signals."""
 
     def work():
         with interrupts() as check:
@@ -128,7 +128,7 @@ def test_threads_are_not_interrupted():
         assert thread.submit(work).result()
 
 
-# Background jobs of a shell start with SIGINT ignored, and so would what they start.
+# A background job of a shell ignores SIGINT, and so do its child processes.
 INTERRUPTIBLE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""The timing core and the contenders: samples are long enough, paired, and of right results."""
+"""The timing core and the contenders: samples are long enough and paired, results are right."""
 
 import time
 from dataclasses import replace

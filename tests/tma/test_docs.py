@@ -1,4 +1,4 @@
-"""The code blocks of docs/tma.md run as they stand."""
+"""The code blocks of docs/tma.md run unchanged."""
 
 import re
 from pathlib import Path

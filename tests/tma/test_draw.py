@@ -16,7 +16,7 @@ ROW = re.compile(r"(\d+) <- \(([-\d, ]+)\)( fill)?( halo)?")
 
 
 def table(text):
-    """The rows of shared memory that a text shows, null where filled."""
+    """The rows of shared memory that a text shows; None for filled rows."""
     rows = {}
     for index, coordinates, fill, _ in ROW.findall(text):
         rows[int(index)] = None if fill else [int(x) for x in coordinates.split(",")]
@@ -32,7 +32,7 @@ def test_text_shows_the_golden_rows(case, lab):
 
 
 def test_text_shows_the_walk_in_the_tensor(lab):
-    """Figure 13, by hand: image 7 ends with pixel 8, row h = 0 of image 8 begins with fill 23."""
+    """Figure 13 by hand: image 7 ends at pixel 8; row h = 0 of image 8 begins with fill 23."""
     case = next(c for c in lab.cases if c["name"] == "ptx-figure-13")
     lines = drawn(case, lab).splitlines()
     last = next(line for line in lines if line.startswith("   7   |"))

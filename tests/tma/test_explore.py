@@ -1,4 +1,4 @@
-"""The explorer in a headless Chromium: its arithmetic, and its page as users meet it."""
+"""The explorer in a headless Chromium: its arithmetic, and its page as a user sees it."""
 
 import json
 import random
@@ -17,7 +17,7 @@ WIDE, NARROW = (1280, 900), (390, 844)
 
 @pytest.fixture(scope="module")
 def browser():
-    """A running browser; says plainly why there is none."""
+    """A running browser; the reason for a skip names what is missing."""
     websocket = pytest.importorskip("websocket", reason="websocket-client is not installed")
     assert websocket
     from .browser import chromium, find
@@ -38,7 +38,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture
 def page(browser, file):
-    """The page, newly loaded; a script error anywhere in the test is a failure."""
+    """The page, newly loaded; any script error fails the test."""
     browser.errors.clear()
     browser.open(file, *WIDE)
     yield browser
@@ -51,7 +51,7 @@ def numbers(values):
 
 
 def type_into(page, name, value):
-    """Set one field of the form, as typing does."""
+    """Set one field of the form as typing does."""
     page.evaluate(
         f"(n => {{ n.value = {json.dumps(value)};"
         "n.dispatchEvent(new Event('input', {bubbles: true})); })"
@@ -79,7 +79,7 @@ def fill(page, case):
 
 
 def shown_rows(page):
-    """Rows of shared memory as the page shows them."""
+    """The rows of shared memory that the page shows."""
     found = page.evaluate(
         "[...document.querySelectorAll('[data-row]')].map(n => "
         "[n.querySelector('.index').textContent, n.querySelector('.at').textContent,"
@@ -224,7 +224,7 @@ def test_convolutions_equal_maps_for(page):
 
 
 def lit(page):
-    """(rows of memory, pixels' row lists) that are lit."""
+    """(rows of shared memory, row lists of pixels) that are highlighted."""
     return page.evaluate(
         "[[...document.querySelectorAll('.row.lit')].map(n => n.dataset.row),"
         " [...document.querySelectorAll('.cell.lit')].map(n => n.dataset.rows)]"
@@ -296,7 +296,7 @@ def test_sizes_that_cannot_be(page, name, value, said):
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_it_fits_the_window(browser, file, size):
-    """No sideways scrolling of the page, and no text below 11 pixels, in every example."""
+    """No example makes the page scroll sideways or has text below 11 pixels."""
     browser.open(file, *size)
     names = browser.evaluate("[...document.querySelectorAll('#preset option')].map(o => o.value)")
     for name in names[:-1]:
@@ -311,7 +311,7 @@ def test_it_fits_the_window(browser, file, size):
 
 
 def test_the_page_stands_alone():
-    """Nothing is fetched: no address but the name of the SVG namespace."""
+    """The page fetches nothing: its only address is the name of the SVG namespace."""
     text = html()
     assert set(re.findall(r"https?://[^\s\"'<>]+", text)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=|@import|fetch\(|XMLHttp", text)

@@ -1,4 +1,4 @@
-"""Shared-memory bytes against tables of the documentation and a byte-by-byte reading."""
+"""Shared-memory bytes equal tables of the documentation and a byte-by-byte evaluation."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
 
 
 def strip(swizzle, channels, pixels=20):
-    """A map over one image row whose load is the row itself: every row of memory is known."""
+    """A map over one image row, whose load is that row."""
     return tma.Im2colMap(
         shape=(1, pixels, channels),
         dtype="uint8",

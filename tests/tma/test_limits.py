@@ -1,4 +1,4 @@
-"""Every limit of a map and of a load, from both sides."""
+"""Every limit of a map and of a load: the last accepted and the first refused value."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The linter: planted mistakes are named, sound maps pass, everything wrong is listed at once."""
+"""The linter names planted mistakes, accepts sound maps, and lists all errors at once."""
 
 import random
 
@@ -55,7 +55,7 @@ def sound(rng):
 
 
 def put(values, index, value):
-    """The tuple with one entry changed."""
+    """`values` with one entry changed."""
     return (*values[:index], value, *values[index + 1 :])
 
 
@@ -68,7 +68,7 @@ def corner(a, which):
 
 
 def plant_corner(which, value):
-    """A planter that changes W's corner: `value` of (the old one, W)."""
+    """A planter that replaces the corner of W by `value` of (old corner, W)."""
 
     def plant(a, load, rng):
         name, W = corner(a, which), a["globalDim"][1]
@@ -195,7 +195,7 @@ PLANTERS = {
 
 
 def planted(count):
-    """`count` descriptors with one planted mistake each: (planter, field, findings)."""
+    """`count` maps with one planted mistake each: (planter, field, findings)."""
     rng = random.Random(20)
     names = list(PLANTERS)
     while count:
@@ -228,7 +228,7 @@ def test_sound_maps_have_no_errors_and_few_warnings():
 
 
 def test_arguments_round_trip(case, lab):
-    """A map, its driver arguments by name, and by number: the linter finds all of them sound."""
+    """The linter accepts a map, and its driver arguments by name and by number."""
     map = lab.make_map(case)
     arguments = driver_arguments(map)
     assert arguments["globalDim"] == map.shape[::-1]

@@ -1,4 +1,4 @@
-"""What maps_for gives for known convolutions: buffers, driver arguments, PTX text, refusals."""
+"""Results of maps_for for known convolutions: buffers, driver arguments, PTX text, errors."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_phase_buffers(problem, slots, halos, offsets):
 
 
 def test_documented_example_1_is_this_lowering(lab):
-    """The lowered loads walk as the captured buffers do, though the corners differ."""
+    """The lowered loads walk as the captured buffers do, although the corners differ."""
     lowering = tma.maps_for(conv(67, 2, 1), "w", dtype="float16")
     tile = next(t for t in range(lowering.tiles) if tuple(lowering.outputs(t)[0][0]) == (0, 1, 0))
     loads = next(iter(lowering.k_blocks(tile))).loads
@@ -91,9 +91,9 @@ def test_what_cannot_be_lowered_says_why():
         tma.maps_for(grouped)
     with pytest.raises(ValueError, match="each stride phase"):
         tma.maps_for(conv(8, 2, 1), operator="dgrad")
-    with pytest.raises(ValueError, match="mode 'rows' is none of"):
+    with pytest.raises(ValueError, match="mode 'rows' is unknown; choose from"):
         tma.maps_for(conv(8, 1, 1), "rows")
-    with pytest.raises(ValueError, match="operator 'bprop' is none of"):
+    with pytest.raises(ValueError, match="operator 'bprop' is unknown; choose from"):
         tma.maps_for(conv(8, 1, 1), operator="bprop")
     with pytest.raises(ValueError, match="w_halo=640"):
         tma.maps_for(conv(800, 1, 320, dilation=320), "w", dtype="float16")
