@@ -14,6 +14,8 @@ from perf.record import Record
 from perf.terminal import Rows, stack, table_of
 from perf.verdicts import geometric_mean, threshold
 
+NOISY = 0.05  # a run with a larger noise floor carries a warning
+
 
 class Overview(NamedTuple):
     """One run in one line; the ratios are a rival's time over ours, so above 1 ours is faster."""
@@ -156,6 +158,8 @@ def summary_lines(record: Record) -> list[str]:
             lines.append(f"{name}: geometric mean {ratio:.2f}")
     if record["noise_floor"] is not None:
         lines.append(f"noise floor: {record['noise_floor']:.1%} (call against itself)")
+        if record["noise_floor"] > NOISY:
+            lines.append("too noisy: other work disturbs this machine, so do not use these ratios")
     if "ceilings" in record:
         peak, copy = record["ceilings"]["fma"], record["ceilings"]["copy"]
         lines.append(f"measured ceilings: {peak / 1e9:.0f} GFLOP/s, {copy / 1e9:.0f} GB/s of copy")

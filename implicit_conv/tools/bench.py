@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from implicit_conv.errors import UsageError
 from implicit_conv.tools.timing import paired_ratio, summarise
 
+NOISY = 0.05  # relative difference of equal calls above which a warning is printed
+
 # One layer of each kind that networks consist of: (C, K, size, taps, stride).
 TYPICAL = {
     "first 7x7/2": (3, 64, 224, 7, 2),
@@ -82,3 +84,5 @@ def run(options: argparse.Namespace) -> None:
         f"{peak['copy'] / 1e9:.0f} GB/s; the same call against itself differs by up to "
         f"{max(noise):.1%}"
     )
+    if max(noise) > NOISY:
+        print("too noisy: other work disturbs this machine, so do not use these figures")

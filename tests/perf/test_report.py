@@ -120,6 +120,15 @@ def test_the_overview_is_that_of_the_layers(record):
     assert (found.worst, found.worst_layer) == (0.5, rows[0]["layer"])
 
 
+def test_a_noisy_run_carries_a_warning(record):
+    def warned(floor):
+        lines = tables.summary_lines({**record, "noise_floor": floor})
+        return any(line.startswith("too noisy") for line in lines)
+
+    assert warned(0.2)
+    assert not warned(0.01)
+
+
 def test_lines_of_a_summary_are_short(record):
     assert max(map(len, [*tables.summary_lines(record), *speed.where_lines(record)])) < 130
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from implicit_conv import tma
+from implicit_conv.tma.commands import JSON_FORM
 from implicit_conv.tma.examples import EXAMPLES
 from implicit_conv.tma.figure import digest
 from implicit_conv.tma.gallery import page, refusal
@@ -179,6 +180,13 @@ def test_lint_names_the_file_and_the_form(capsys, tmp_path, text, said):
     printed = capsys.readouterr().err
     assert said in printed
     assert "lint --help" in printed
+
+
+def test_the_form_that_lint_shows_is_a_sound_map(capsys, tmp_path):
+    file = tmp_path / "map.json"
+    file.write_text(re.search(r"\{.*\}", JSON_FORM, re.DOTALL)[0])
+    assert main(["lint", str(file)]) == 0
+    assert "0 errors, 0 warnings" in capsys.readouterr().out
 
 
 def test_lint_names_missing_arguments(capsys, tmp_path):
