@@ -32,12 +32,12 @@ PARAMETERS = {"leaky_relu": 1, "clamp": 2}
 
 
 def parse_activation(activation: Activation) -> tuple[float, float, float]:
-    """(kind, low, high) for the epilogue; `low` is the slope of a leaky relu.
+    """(kind, low, high) for the epilogue; for a leaky relu, `low` is the slope.
 
     Raises
     ------
     PlanError
-        A name that is not served, or parameters that do not fit it.
+        The name is unknown, or the parameters do not match it.
     """
     name, parameters = (
         (activation[0], activation[1:])
@@ -50,8 +50,8 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
     if not isinstance(name, str) or PARAMETERS.get(name) != len(parameters):
         names = ", ".join(str(known) for known in PLAIN)
         raise PlanError(
-            f"activation {activation!r} is none of {names}, ('leaky_relu', slope), "
-            "('clamp', low, high)"
+            f"activation {activation!r} is not supported; choose from {names}, "
+            "('leaky_relu', slope), ('clamp', low, high)"
         )
     try:
         values = [float(value) for value in parameters]

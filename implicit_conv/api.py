@@ -133,14 +133,29 @@ def conv2d(
     if type(x) is type(w) is np.ndarray and residual is None and out is None:
         settings = current()
         key = (
-            x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype, bias is None,
+            x.shape,
+            x.strides,
+            x.dtype,
+            w.shape,
+            w.strides,
+            w.dtype,
+            bias is None,
             stride if type(stride) is int else frozen("stride", stride),
             padding if type(padding) is int else frozen("padding", padding),
             dilation if type(dilation) is int else frozen("dilation", dilation),
             groups if type(groups) is int else frozen("groups", groups),
-            layout, weight_layout, activation, out_dtype, precision, algorithm, device,
-            settings.device, settings.algorithm, settings.num_threads, settings.subnormals,
-        )  # fmt: skip
+            layout,
+            weight_layout,
+            activation,
+            out_dtype,
+            precision,
+            algorithm,
+            device,
+            settings.device,
+            settings.algorithm,
+            settings.num_threads,
+            settings.subnormals,
+        )
         try:
             call = CALLS.get(key)
         except TypeError:  # an option is not hashable: planning says which one
@@ -158,11 +173,21 @@ def conv2d(
             f"x is {x.dtype} but w is {w.dtype}; convert one, as in x.astype('{w.dtype}')"
         )
     plan = plan_conv2d(
-        x.shape, w.shape, x.dtype,
-        stride=stride, padding=padding, dilation=dilation, groups=groups, layout=layout,
-        weight_layout=weight_layout, activation=activation, out_dtype=out_dtype,
-        precision=precision, algorithm=algorithm, device=device,
-    )  # fmt: skip
+        x.shape,
+        w.shape,
+        x.dtype,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        layout=layout,
+        weight_layout=weight_layout,
+        activation=activation,
+        out_dtype=out_dtype,
+        precision=precision,
+        algorithm=algorithm,
+        device=device,
+    )
     y: Array = plan.engine.run(x, w, bias, residual, out)
     if key is not None and x is given[0] and w is given[1]:
         call = plan.engine.ready(x, w, y, bias is not None)
@@ -217,17 +242,26 @@ def plan_conv2d(
     """
     settings = current()
     options = (
-        frozen("stride", stride), frozen("padding", padding), frozen("dilation", dilation),
-        frozen("groups", groups), layout, weight_layout,
-    )  # fmt: skip
+        frozen("stride", stride),
+        frozen("padding", padding),
+        frozen("dilation", dilation),
+        frozen("groups", groups),
+        layout,
+        weight_layout,
+    )
     algorithm = settings.algorithm if algorithm == "auto" else algorithm
     choices = (activation, out_dtype, precision, algorithm, device or settings.device)
     try:
         if choices[-1] in (None, "cpu"):
             return _cpu_plan(
-                tuple(x_shape), tuple(w_shape), cpu_engine.dtype_key(dtype), options,
-                *choices[:-1], settings.num_threads, settings.subnormals,
-            )  # fmt: skip
+                tuple(x_shape),
+                tuple(w_shape),
+                cpu_engine.dtype_key(dtype),
+                options,
+                *choices[:-1],
+                settings.num_threads,
+                settings.subnormals,
+            )
         from implicit_conv.gpu.candidate import Request as GpuRequest
         from implicit_conv.gpu.engine import plan as gpu_plan
 
@@ -241,9 +275,18 @@ def plan_conv2d(
 
 
 OPTIONS = (
-    "stride", "padding", "dilation", "groups", "layout", "weight_layout",
-    "activation", "out_dtype", "precision", "algorithm", "device",
-)  # fmt: skip
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "layout",
+    "weight_layout",
+    "activation",
+    "out_dtype",
+    "precision",
+    "algorithm",
+    "device",
+)
 
 
 def _check_shapes(**shapes: object) -> None:

@@ -91,9 +91,12 @@ class _Memory:
     def __init__(self, array: ForeignArray) -> None:
         self._array = array  # keeps the memory alive
         self.__array_interface__ = {
-            "version": 3, "typestr": "<u2", "shape": array.shape, "strides": array.strides,
+            "version": 3,
+            "typestr": "<u2",
+            "shape": array.shape,
+            "strides": array.strides,
             "data": (array.address, True),
-        }  # fmt: skip
+        }
 
 
 def check_vector(name: str, value: object, count: int, dtype: str) -> Array:

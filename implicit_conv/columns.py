@@ -1,7 +1,7 @@
-"""im2col and col2im: an image as the matrix of its windows, and back.
+"""im2col and col2im: from an image to the matrix of its windows, and back.
 
-The matrix repeats a pixel in every window that holds it, R x S times as a rule; convolution by it
-is a product of two matrices. Here it is for other uses, and for comparison.
+A pixel is repeated in every window that contains it, usually R x S times. conv2d builds no such
+matrix, except with algorithm="gemm_im2col", which is a baseline.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ def im2col(
     Parameters
     ----------
     x : array, N x C x H x W, or in `layout`; the batch axis may be missing
-        Numbers of any dtype.
+        Any dtype.
     kernel : int, or (R, S)
-        Extent of a window.
+        Height and width of a window.
     stride, padding, dilation, layout
         As in `conv2d`.
 
     Returns
     -------
     columns : array, N*P*Q x C*R*S, dtype of `x`
-        Row ``(n * P + p) * Q + q`` is the window of output (n, p, q), column ``(c * R + r) * S +
-        s`` its pixel (r, s) of channel c; zero where the window leaves the image.
+        Row ``(n * P + p) * Q + q`` is the window of output (n, p, q). Column ``(c * R + r) * S +
+        s`` is its pixel (r, s) of channel c; pixels outside the image are zero.
 
     Raises
     ------
     ShapeError
-        Sizes that do not go together (a ValueError).
+        Shapes do not match (a ValueError).
 
     Examples
     --------
@@ -75,10 +75,10 @@ def col2im(
     dilation: int | Sequence[int] = 1,
     layout: str | None = None,
 ) -> Array:
-    """The image whose pixels are the sums of all entries that `im2col` copies them to.
+    """The image in which each pixel is the sum of the entries that `im2col` copies it to.
 
-    It is the adjoint of `im2col`, not its inverse: a pixel of several windows is the sum of its
-    copies. They are added in the order of (r, s), so that the result is always the same.
+    This is the adjoint of `im2col`, not its inverse. Entries are added in the order of (r, s), so
+    that the result is deterministic.
 
     Parameters
     ----------
@@ -94,13 +94,13 @@ def col2im(
     Raises
     ------
     ShapeError
-        Sizes that do not go together (a ValueError).
+        Shapes do not match (a ValueError).
     """
     array = as_array("cols", cols)
     problem = _windows(input_shape, kernel, stride, padding, dilation, layout)
     if array.shape != _matrix(problem):
         raise ShapeError(
-            f"cols has shape {array.shape}; windows of an input of {tuple(input_shape)} make "
+            f"cols has shape {array.shape}, but an input of shape {tuple(input_shape)} needs "
             f"N*P*Q x C*R*S = {_matrix(problem)}"
         )
     x = np.zeros(problem.input_shape, array.dtype)
@@ -118,14 +118,18 @@ def _windows(
     dilation: object,
     layout: str | None,
 ) -> Problem:
-    """The convolution with one filter over all channels that has these windows."""
+    """The convolution that has these windows, with one filter over all channels."""
     taps = per_axis("kernel", frozen("kernel", kernel), 1)
     axis = LAYOUTS.get(layout or "NCHW", (0,))[-1] - 4
     channels = shape[axis] if len(shape) in (3, 4) else 1
     return Problem.parse(
-        shape, (1, channels, *taps), stride=frozen("stride", stride),
-        padding=frozen("padding", padding), dilation=frozen("dilation", dilation), layout=layout,
-    )  # fmt: skip
+        shape,
+        (1, channels, *taps),
+        stride=frozen("stride", stride),
+        padding=frozen("padding", padding),
+        dilation=frozen("dilation", dilation),
+        layout=layout,
+    )
 
 
 def _extents(problem: Problem) -> tuple[int, ...]:
@@ -138,9 +142,9 @@ def _matrix(problem: Problem) -> tuple[int, int]:
 
 
 def copies(problem: Problem, pixels: Array, columns: Array) -> Iterator[tuple[Array, Array]]:
-    """Tap by tap, (pixels of the image, entries of its columns that are their copies): views.
+    """For each tap, (pixels of the image, entries of the columns that are their copies), as views.
 
-    `pixels` is N x H x W x C, `columns` N x P x Q x C x R x S.
+    `pixels` is N x H x W x C, `columns` is N x P x Q x C x R x S.
     """
     for r in range(problem.kernel[0]):
         rows, h = _reach(problem, 0, r)
@@ -150,7 +154,7 @@ def copies(problem: Problem, pixels: Array, columns: Array) -> Iterator[tuple[Ar
 
 
 def _reach(problem: Problem, axis: int, tap: int) -> tuple[slice, slice]:
-    """Outputs along an axis whose tap lies in the image, and the pixels that it reads there."""
+    """(outputs along an axis whose tap is in the image, pixels that the tap reads there)."""
     step = problem.stride[axis]
     start = tap * problem.dilation[axis] - problem.pad_lo[axis]
     first, end = valid_pixels(start, problem.size[axis], step, problem.output[axis])

@@ -1,21 +1,21 @@
-"""What users can do wrong, as exceptions that carry the rule, the numbers and the way out."""
+"""Exceptions; their messages give the rule, the numbers and a way out."""
 
 
 class ShapeError(ValueError):
-    """Sizes, strides, padding or layouts that do not fit together."""
+    """Shapes, strides, padding or layouts do not match."""
 
 
 class DTypeError(TypeError):
-    """A dtype that is not served, or two that do not go together."""
+    """A dtype is not supported, or two dtypes do not match."""
 
 
 class PlanError(ValueError):
-    """An algorithm, precision or device that cannot serve the problem."""
+    """An algorithm, precision or device does not support the problem."""
 
 
 class UsageError(ValueError):
-    """Options of a command that are missing or do not go together."""
+    """Options of a command are missing, invalid or do not match."""
 
 
 class DriverError(RuntimeError):
-    """A call that the CUDA driver refused, or a kernel that failed."""
+    """The CUDA driver refused a call, or a kernel failed."""

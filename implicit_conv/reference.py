@@ -1,9 +1,9 @@
-"""The oracle: convolution straight from its definition, in float64. Shares no arithmetic with the
-engines.
+"""The float64 reference: convolution by its definition; it shares no arithmetic with the engines.
 
-y[n, k, p, q] = sum over c, r, s of
-    padded[n, g * C/groups + c, p*stride_h + r*dilation_h, q*stride_w + s*dilation_w] * w[k, c, r,
-    s]
+y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] *
+    padded[n, g * C/groups + c, p*stride_h + r*dilation_h, q*stride_w + s*dilation_w],
+
+where g is the group of filter k.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Pair = tuple[int, int]
 
 
 def pad_or_crop(x: Array, pads: tuple[Pair, Pair]) -> Array:
-    """`x` (N, C, H, W) with zeros around its images; negative padding crops.
+    """`x` (N, C, H, W) with zeros around each image; negative padding crops.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def conv2d(
     Parameters
     ----------
     magnitude : bool
-        Return the sum of |x||w| instead: the scale of the error measure.
+        Return the sum of |x||w| instead, which scales the error measure.
 
     Returns
     -------

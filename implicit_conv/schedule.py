@@ -60,10 +60,13 @@ def slots_per_row(
     """
     phases = min(taps, stride // math.gcd(stride, dilation))
     shifts = [
-        (tap * dilation % stride, schedule.tap_shift(tap, phases, dilation, stride, offset_max),
-         schedule.base_shift(tap % phases, dilation, stride, offset_max))
+        (
+            tap * dilation % stride,
+            schedule.tap_shift(tap, phases, dilation, stride, offset_max),
+            schedule.base_shift(tap % phases, dilation, stride, offset_max),
+        )
         for tap in range(taps)
-    ]  # fmt: skip
+    ]
     farthest = max(shift for _, shift, _ in shifts)
     if farthest > LONGEST_HALO:
         return q + farthest
@@ -192,13 +195,31 @@ def geometry(
     # Columns by the whole row: the order of the taps, hence of the sums, must not depend on tiles.
     columns = (q - 1) * (stride_w // step) + 1 if offset_max == UNLIMITED else UNLIMITED
     return Geometry(
-        N=problem.N, H=h, W=w, C=problem.C // problem.groups, K=problem.K // problem.groups,
-        groups=problem.groups, R=r, S=s, P=p, Q=q,
-        stride_h=stride_h, stride_w=stride_w, dilation_h=dilation_h, dilation_w=dilation_w,
-        pad_h=problem.pad_lo[0], pad_w=problem.pad_lo[1], step_w=step,
+        N=problem.N,
+        H=h,
+        W=w,
+        C=problem.C // problem.groups,
+        K=problem.K // problem.groups,
+        groups=problem.groups,
+        R=r,
+        S=s,
+        P=p,
+        Q=q,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        dilation_h=dilation_h,
+        dilation_w=dilation_w,
+        pad_h=problem.pad_lo[0],
+        pad_w=problem.pad_lo[1],
+        step_w=step,
         phases_h=phase_count(r, stride_h, dilation_h, tile_p),
         phases_w=phase_count(s, step, dilation_w, columns),
         slots=slots_per_row(w, q, s, stride_w, dilation_w, problem.pad_lo[1], offset_max),
-        tile_n=min(tile[0], max(1, problem.N)), tile_p=tile_p, tile_q=tile_q,
-        tile_m=tile_m, tile_c=tile_c, tile_k=tile_k, w_offset_max=offset_max,
-    )  # fmt: skip
+        tile_n=min(tile[0], max(1, problem.N)),
+        tile_p=tile_p,
+        tile_q=tile_q,
+        tile_m=tile_m,
+        tile_c=tile_c,
+        tile_k=tile_k,
+        w_offset_max=offset_max,
+    )

@@ -1,4 +1,4 @@
-"""Settings: environment variables of one prefix, read once, and a context manager over them."""
+"""Settings: environment variables, read once, and a context manager that overrides them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from dataclasses import dataclass, replace
 from types import EllipsisType
 
 PREFIX = "IMPLICIT_CONV_"
+VARIABLES = ("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "CACHE_DIR", "LOG")
 SUBNORMALS = ("keep", "flush")
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 @dataclass(frozen=True)
 class Config:
-    """What a call takes from its surroundings where its arguments say nothing.
+    """Settings of calls whose arguments do not give them.
 
     Attributes
     ----------
     device : str or None
-        Where numpy arrays are computed: None or "cpu", or a CUDA device.
+        Device that convolves numpy arrays: None or "cpu", or a CUDA device.
     algorithm : str
         As in `conv2d`.
     num_threads : int or None
-        CPU threads; None takes all that are available.
+        CPU threads; None means all that are available.
     subnormals : str
-        "keep" (default), or "flush": numbers below 2^-126 (float32) or 2^-1022 (float64) count as
-        zeros while the CPU convolves. Some CPUs, Intel's among them, take over a hundred times as
-        long for a sum with such numbers, which decayed filters and fading signals consist of.
+        "keep" (default) or "flush". "flush" treats values below 2^-126 (float32) or 2^-1022
+        (float64) as zeros while the CPU convolves. Some CPUs, such as Intel's, take over a hundred
+        times as long for a sum with such values, which occur in decayed filters and fading signals.
     """
 
     device: str | None = None
@@ -49,9 +50,10 @@ def _from_environment() -> Config:
     level = os.environ.get(f"{PREFIX}LOG", "").upper()
     if level:
         if level not in LEVELS:
-            raise ValueError(f"{PREFIX}LOG={level!r} is none of {', '.join(LEVELS)}")
+            raise ValueError(f"{PREFIX}LOG={level!r} is unknown; choose from {', '.join(LEVELS)}")
         logging.basicConfig()
         logging.getLogger("implicit_conv").setLevel(level)
+    _warn_of_unknown_variables()
     return Config(
         device=os.environ.get(f"{PREFIX}DEVICE") or None,
         algorithm=os.environ.get(f"{PREFIX}ALGORITHM") or "auto",
@@ -60,9 +62,20 @@ def _from_environment() -> Config:
     )
 
 
+def _warn_of_unknown_variables() -> None:
+    ours = [name for name in os.environ if name.startswith(PREFIX)]
+    unknown = [name for name in ours if name.removeprefix(PREFIX) not in VARIABLES]
+    if unknown:
+        logging.getLogger("implicit_conv").warning(
+            "ignored unknown settings %s; the known ones are %s",
+            ", ".join(unknown),
+            ", ".join(PREFIX + name for name in VARIABLES),
+        )
+
+
 def _subnormals(value: object) -> str:
     if value not in SUBNORMALS:
-        raise ValueError(f"subnormals={value!r} is none of {', '.join(SUBNORMALS)}")
+        raise ValueError(f"subnormals={value!r} is unknown; choose from {', '.join(SUBNORMALS)}")
     return str(value)
 
 
@@ -75,7 +88,7 @@ def current() -> Config:
     Raises
     ------
     ValueError
-        An environment variable that makes no sense.
+        An environment variable has an invalid value.
     """
     return _config.get() or _from_environment()
 
@@ -93,14 +106,14 @@ def config(
     Parameters
     ----------
     device, algorithm, num_threads, subnormals
-        As in `Config`; None sets the default back, what is not named stays as it is.
+        As in `Config`; None restores the default, and omitted settings do not change.
 
     Raises
     ------
     TypeError
-        num_threads that is no integer.
+        num_threads is not an integer.
     ValueError
-        num_threads below 1, or an unknown way with subnormal numbers.
+        num_threads is below 1, or `subnormals` is unknown.
     """
     changes: dict[str, object] = {}
     if device is not ...:
@@ -123,5 +136,7 @@ def _thread_count(value: object) -> int:
         raise TypeError(f"num_threads={value!r} must be an integer of at least 1, or None for all")
     count = operator.index(value)
     if count < 1:
-        raise ValueError(f"num_threads={count} must be at least 1; None takes all there are")
+        raise ValueError(
+            f"num_threads={count} must be at least 1; None means all that are available"
+        )
     return count

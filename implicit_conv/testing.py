@@ -1,4 +1,4 @@
-"""Cases, inputs and the error measure: what tests and measurements share."""
+"""Cases, inputs and the error measure, for tests and measurements."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS, Problem
 
 Array = NDArray[Any]
 Pair = tuple[int, int]
-EPS = {"float32": 2.0**-24, "float64": 2.0**-53}  # of the dtypes that sums are kept in
-# One rounding to 16 bits: at most this share of the value, and of a subnormal this much.
+EPS = {"float32": 2.0**-24, "float64": 2.0**-53}  # unit roundoff of the dtypes of sums
+# dtype: (largest error of rounding to it relative to the value, largest absolute error of rounding
+# a subnormal).
 ROUNDING = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}
 
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution by its sizes and options; arrays and the oracle's answer follow from it."""
+    """A convolution, given by its sizes and options; it makes arrays and reference results."""
 
     N: int = 1
-    C: int = 1  # of a group
-    K: int = 1  # of a group
+    C: int = 1  # input channels of a group
+    K: int = 1  # filters of a group
     groups: int = 1
     size: Pair = (5, 7)
     kernel: Pair = (3, 3)
@@ -44,7 +45,7 @@ class Case:
 
     @property
     def output(self) -> tuple[int, ...]:
-        """(P, Q); below 1 where the filter does not fit."""
+        """(P, Q); below 1 if the filter does not fit in the padded image."""
         return tuple(
             (size + lo + hi - (taps - 1) * dilation - 1) // stride + 1
             for size, taps, stride, dilation, (lo, hi) in zip(
@@ -59,7 +60,7 @@ class Case:
         return {name: getattr(self, name) for name in names}
 
     def inputs(self, seed: int, integers: bool = False) -> tuple[Array, Array]:
-        """(x, w) in N, C, H, W and K, C, R, S order: normal, or integers from -4 to 4."""
+        """(x, w) in N, C, H, W and K, C, R, S order: normally distributed, or integers -4 to 4."""
         rng = np.random.default_rng(seed)
         dtype = numpy_dtype(self.dtype)
         shapes = (
@@ -75,33 +76,38 @@ class Case:
         return x, w
 
     def arrange(self, x: Array, w: Array) -> tuple[Array, Array]:
-        """(x, w) contiguous in the case's layouts."""
+        """(x, w) as contiguous arrays in the layouts of the case."""
         return (
             np.ascontiguousarray(from_nchw(x, self.layout)),
             np.ascontiguousarray(_permuted(w, "KCRS", WEIGHT_LAYOUTS[self.weight_layout])),
         )
 
     def reference(self, x: Array, w: Array, magnitude: bool = False) -> Array:
-        """The oracle's answer in N, K, P, Q order, float64."""
+        """The reference result in N, K, P, Q order, float64."""
         return reference.conv2d(
-            x, w, stride=self.stride, pads=self.padding, dilation=self.dilation,
-            groups=self.groups, magnitude=magnitude,
-        )  # fmt: skip
+            x,
+            w,
+            stride=self.stride,
+            pads=self.padding,
+            dilation=self.dilation,
+            groups=self.groups,
+            magnitude=magnitude,
+        )
 
     def epilogue(
         self, sums: Array, parts: Collection[str]
     ) -> tuple[Activation, dict[str, Array], Array]:
-        """An epilogue that keeps integers exact, and what it makes of `sums`.
+        """An epilogue that keeps integers exact, and its result for `sums`.
 
         Parameters
         ----------
         sums : (N, K, P, Q) array
-        parts : some of "bias", "residual" and "leaky_relu"; others are not looked at
+        parts : some of "bias", "residual" and "leaky_relu"; other names are ignored
 
         Returns
         -------
         activation : as `conv2d` takes it
-        operands : `bias` (K,) and `residual` in the case's layout, those that there are
+        operands : `bias` (K,) and `residual` in the layout of the case, if they are in `parts`
         expected : (N, K, P, Q) array
         """
         activation: Activation = None
@@ -118,7 +124,7 @@ class Case:
         return activation, operands, sums
 
     def rounded(self, sums: Array) -> Array:
-        """Exact `sums` as a result holds them, rounded once to the case's dtype; float64."""
+        """Exact `sums`, rounded once to the dtype of the case, as float64."""
         dtype = numpy_dtype(self.dtype)
         with np.errstate(over="ignore"):
             return sums.astype(np.float32).astype(dtype).astype(np.float64)
@@ -135,16 +141,16 @@ def to_nchw(array: Array, layout: str) -> Array:
 
 
 def _permuted(array: Array, letters: str, positions: tuple[int, ...]) -> Array:
-    """Axes of `array` moved so that axis i stands at positions[i]."""
+    """`array` with its axes permuted: axis i moves to positions[i]."""
     order = sorted(range(len(letters)), key=lambda axis: positions[axis])
     return array.transpose(order)
 
 
 def error_units(y: Array, reference: Array, scale: Array, dtype: str) -> float:
-    """Largest |y - reference| in units of eps * scale, per element; NaN where y has one.
+    """Largest |y - reference| of all elements, in units of eps * scale; NaN if y has a NaN.
 
-    eps is 2^-53 for float64, else 2^-24, that of the sums; scale is the sum of |x||w|. What the one
-    rounding of a sum to 16 bits may add is taken off first.
+    eps is that of the sums: 2^-53 for float64, else 2^-24. scale is the sum of |x||w|. The error of
+    rounding a sum to 16 bits once is subtracted first.
     """
     error = np.abs(y.astype(np.float64) - reference)
     if dtype in ROUNDING:

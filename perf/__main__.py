@@ -11,17 +11,22 @@ from collections.abc import Sequence
 from implicit_conv.errors import DriverError
 
 USER_ERRORS = (
-    ValueError, OSError, ImportError, ArithmeticError, subprocess.SubprocessError, DriverError,
-)  # fmt: skip
+    ValueError,
+    OSError,
+    ImportError,
+    ArithmeticError,
+    subprocess.SubprocessError,
+    DriverError,
+)
 COMMANDS = ("run", "compare", "tally", "gates", "report", "export")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit status, 2 for what the user can mend."""
+    """Run one command; returns its exit status, 2 for an error that the user can correct."""
     parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     given = sys.argv[1:] if arguments is None else list(arguments)
-    # A command alone is imported: one that runs on a GPU needs no drawing library.
+    # Only the given command is imported, so that `run` on a GPU needs no drawing library.
     for name in [name for name in COMMANDS if name in given[:1]] or COMMANDS:
         importlib.import_module(f"perf.{name}").register(commands)
     options = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""Instructions of the microkernel's inner loop, by class, for targets that need not be at hand.
+"""Instructions of the microkernel's inner loop, by class, for several fixed CPUs.
 
-The emitted IR is compiled for a fixed CPU, so the counts change with the emitter and the compiler's
-version, never with the host.
+The emitted IR is compiled for each fixed CPU, so the counts change with the emitter and with the
+compiler's version, but not with the host.
 """
 
 from __future__ import annotations
@@ -19,30 +19,35 @@ from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile, 
 
 @dataclass(frozen=True)
 class Target:
-    """A fixed CPU: where its code is compiled for, and how its instructions are read."""
+    """A fixed CPU: what its code is compiled for, and how its assembly is read."""
 
     triple: str
     features: str
-    bits: int
-    registers: int
-    fma: str  # mnemonic
+    bits: int  # width of a vector register
+    registers: int  # number of vector registers
+    fma: str  # pattern of the mnemonic
     vector: str  # pattern of a vector register
     stack: str  # pattern of an operand on the stack
 
 
 TARGETS = {
     "avx512": Target(
-        "x86_64-linux-gnu", "+avx512f,+avx512vl,+avx512dq,+avx512bw,+avx2,+fma", 512, 32,
-        "vfn?m(add|sub)", r"%zmm\d+", r"\(%rsp",
+        "x86_64-linux-gnu",
+        "+avx512f,+avx512vl,+avx512dq,+avx512bw,+avx2,+fma",
+        512,
+        32,
+        "vfn?m(add|sub)",
+        r"%zmm\d+",
+        r"\(%rsp",
     ),
     "avx2": Target(
         "x86_64-linux-gnu", "+avx2,+fma", 256, 16, "vfn?m(add|sub)", r"%ymm\d+", r"\(%rsp"
     ),
     "neon": Target("aarch64-linux-gnu", "+neon", 128, 32, "fmla", r"\bv\d+\.", r"\[sp"),
-}  # fmt: skip
+}
 
-# Classes in the order in which they are tried; patterns of mnemonics on x86-64 and AArch64. What
-# none matches is integer arithmetic.
+# Class: pattern of its mnemonics on x86-64 and AArch64. Classes are tried in this order; an
+# instruction that matches none is integer arithmetic.
 CLASSES = {
     "prefetch": r"prefetch|prfm",
     "broadcast": r"vp?broadcast|ld1r|dup",
@@ -53,13 +58,13 @@ CLASSES = {
 
 
 def largest_tile(target: Target) -> RegisterTile:
-    """The float32 register tile that the planner prefers on such a CPU."""
+    """The float32 register tile that the planner prefers on the target."""
     pixels = REGISTER_PIXELS[target.bits, target.registers]
     return RegisterTile(1, pixels, 2, target.bits // 32, 4, True)
 
 
 def compile_for(target: Target, tile: RegisterTile) -> str:
-    """Assembly of the microkernel of `tile`, in the assembler's own syntax."""
+    """Assembly of the microkernel of `tile`, in the syntax of the target's assembler."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     module = ir.Module("microkernel")
@@ -79,7 +84,7 @@ def compile_for(target: Target, tile: RegisterTile) -> str:
 
 
 def inner_loop(text: str, target: Target) -> list[str]:
-    """Instructions of the block with the most FMAs: the unrolled loop over the run's elements."""
+    """Instructions of the block with the most FMAs, which is the unrolled loop over elements."""
     blocks = re.split(r"^\.?L?BB\d+_\d+:.*$", text, flags=re.MULTILINE)
 
     def fmas(block: str) -> int:
@@ -90,7 +95,7 @@ def inner_loop(text: str, target: Target) -> list[str]:
 
 
 def instruction_class(line: str, target: Target) -> str:
-    """The class of one instruction; what touches the stack is a spill."""
+    """The class of one instruction; an instruction that accesses the stack is a spill."""
     mnemonic = line.split(maxsplit=1)[0]
     if re.search(target.stack, line):
         return "spill"
@@ -103,7 +108,7 @@ def instruction_class(line: str, target: Target) -> str:
 
 
 def instruction_counts(target: Target) -> dict[str, int]:
-    """Instructions of the inner loop by class, of the largest register tile."""
+    """Instructions by class in the inner loop of the largest register tile."""
     loop = inner_loop(compile_for(target, largest_tile(target)), target)
     found = Counter(instruction_class(line, target) for line in loop)
     return {name: found[name] for name in ("fma", "spill", *CLASSES, "integer")}

@@ -1,9 +1,10 @@
 """``perf compare BASE HEAD``: does HEAD run slower than BASE?
 
-Both are alive at once, BASE twice: BASE against itself tells the noise floor of this very run. A
-round takes a few samples of every side in random order; the ratio of the least of each is free of
-drift and of interruptions. Processes are started anew several times, since where memory happens to
-lie moves a process by a few per cent for all its life. Verdicts: see `verdicts`.
+Processes of both sides run at the same time, with two of BASE: the ratio of BASE to itself gives
+the noise floor of this run. A round takes a few samples of every side in random order; the ratio of
+their minima is free of drift and of interruptions. All processes are restarted several times,
+because memory addresses change the speed of a process by a few per cent for its lifetime. Verdicts
+are defined in `verdicts`.
 """
 
 from __future__ import annotations
@@ -42,36 +43,39 @@ from perf.verdicts import (
 )
 from perf.workers import Tree, Worker, tree, workers
 
-SAMPLES = 3  # of a side in a round
-EPOCHS = 3  # times that all processes are started, before the first verdict
-MOST_EPOCHS = 9  # with those that ambiguous cases get on top
-AGREE = 1e-5  # of sum|y|: how far sums over results of two sides may differ
-STATUS = {SLOWER: 1, INCONCLUSIVE: 3}
+SAMPLES = 3  # samples of each side in a round
+EPOCHS = 3  # process restarts before the first verdict
+MOST_EPOCHS = 9  # process restarts at most, for cases that are still ambiguous
+AGREE = 1e-5  # largest difference between the sums over y of two sides, relative to sum|y|
+STATUS = {SLOWER: 1, INCONCLUSIVE: 3}  # exit status of a verdict
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
-        "compare", help="is HEAD slower than BASE?",
+        "compare",
+        help="is HEAD slower than BASE?",
         description="Exit status 0: not slower; 1: slower; 3: inconclusive; 2: usage or error.",
-    )  # fmt: skip
+    )
     parser.add_argument("base", help="git revision, or folder that holds implicit_conv")
-    parser.add_argument("head", help="likewise")
+    parser.add_argument("head", help="git revision, or folder that holds implicit_conv")
     add_options(parser)
     parser.add_argument("-o", "--output", type=Path, help="write the record here")
     parser.set_defaults(run=run)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """What `compare` and `tally` share."""
+    """Add the options that `compare` and `tally` share."""
     parser.add_argument("--suite", default="resnet50", choices=(*SUITES, "all"))
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
-    parser.add_argument("--batch", type=int, help="images; the suite's own number by default")
+    parser.add_argument("--batch", type=int, help="images; default: that of the suite")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=8, help="rounds of an epoch")
+    parser.add_argument("--rounds", type=int, default=8, help="rounds between two restarts")
     parser.add_argument(
-        "--against", choices=("torch",), help="a rival, reported beside, never gated"
+        "--against",
+        choices=("torch",),
+        help="also report the ratio to a rival; it does not affect the verdict",
     )
     parser.add_argument("--cache", type=Path, help="keep compiled kernels here between runs")
     parser.set_defaults(device="cpu", dtype=None)
@@ -89,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compare(options: argparse.Namespace, base: str, head: str) -> Record:
-    """Measure until every case is decided or MOST_EPOCHS are spent; the record of it."""
+    """Measure until every case is decided or MOST_EPOCHS is reached; return the record."""
     suite = chosen_layers(options)
     names = ("suite", "layer", "layout", "batch", "threads", "rounds")
     record = new_record("compare", {name: getattr(options, name) for name in names})
@@ -110,13 +114,13 @@ def compare(options: argparse.Namespace, base: str, head: str) -> Record:
     return record
 
 
-# layer -> side -> rounds, each of SAMPLES seconds a call
+# layer -> side -> rounds; a round holds SAMPLES times of a call, in seconds
 Samples = dict[str, dict[str, list[list[float]]]]
 
 
 @contextmanager
 def sides(base: str, head: str, options: argparse.Namespace) -> Iterator[dict[str, Tree]]:
-    """The trees of all sides: base, the control (base again), head, and the rival if any."""
+    """The trees of all sides: base, control (also base), head, and the rival if there is one."""
     with ExitStack() as stack:
         cache = options.cache or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         first = stack.enter_context(tree(base, cache.resolve() / "base"))
@@ -136,7 +140,7 @@ def measure(
     samples: Samples,
     show: Show,
 ) -> None:
-    """Fill in samples: EPOCHS for every case, then more for those that stay ambiguous."""
+    """Fill in samples: EPOCHS for every case, then more for ambiguous cases."""
     order = random.Random(0)
     ambiguous = dict(suite)
     for epoch in range(MOST_EPOCHS):
@@ -148,13 +152,14 @@ def measure(
         with workers(trees, options.threads) as alive:
             calls = prepare(alive, ambiguous)
             for number in range(options.rounds):
-                show(f"epoch {epoch + 1}", epoch * options.rounds + number, EPOCHS * options.rounds)
+                done, epochs = epoch * options.rounds + number, max(EPOCHS, epoch + 1)
+                show(f"epoch {epoch + 1}", done, epochs * options.rounds)
                 for which in order.sample(range(len(ambiguous)), len(ambiguous)):
                     one_round(alive, which, calls[which], order, samples[list(ambiguous)[which]])
 
 
 def prepare(alive: dict[str, Worker], cases: Suite) -> list[int]:
-    """Make every case on every side, compare their results, and calibrate; calls of a sample."""
+    """Prepare every case on every side, compare the results, and return the calls per sample."""
     calls = []
     for which, case in enumerate(cases.values()):
         expected = expected_sum(case)
@@ -162,13 +167,13 @@ def prepare(alive: dict[str, Worker], cases: Suite) -> list[int]:
         for name, worker in alive.items():
             answer = worker.ask("prepare", case=asdict(case), shapes=[x.shape, w.shape])
             if abs(answer["sum"] - expected) > AGREE * answer["size"]:
-                raise ValueError(f"{name} computes something else than a convolution on {case}")
+                raise ValueError(f"{name} computes a wrong result on {case}")
         calls.append(alive["base"].ask("calibrate", which=which)["calls"])
     return calls
 
 
 def expected_sum(case: Case) -> float:
-    """Sum over the oracle's result for the arrays that the sides convolve."""
+    """Sum over the float64 reference of the arrays that the sides convolve."""
     x, w = case.arrange(*case.inputs(0))
     x, w = inputs(list(x.shape), list(w.shape))
     images = x.transpose(0, 3, 1, 2) if case.layout == "NHWC" else x
@@ -182,7 +187,7 @@ def one_round(
     order: random.Random,
     samples: dict[str, list[list[float]]],
 ) -> None:
-    """SAMPLES of every side, in random order each time."""
+    """Take SAMPLES samples of every side, each time in random order."""
     taken: dict[str, list[float]] = {name: [] for name in alive}
     for _ in range(SAMPLES):
         for name in order.sample(list(alive), len(alive)):
@@ -192,7 +197,7 @@ def one_round(
 
 
 def verdicts(samples: Samples) -> tuple[float, dict[str, tuple[Estimate, str]]]:
-    """The noise floor of all cases, and each one's ratio head / base with its verdict."""
+    """(noise floor of all cases, ratio head / base and verdict of each case)."""
     floor = noise_floor([control_ratio(sides) for sides in samples.values()])
     found = {}
     for name, sides in samples.items():
@@ -202,7 +207,7 @@ def verdicts(samples: Samples) -> tuple[float, dict[str, tuple[Estimate, str]]]:
 
 
 def control_ratio(sides: dict[str, list[list[float]]]) -> float:
-    """Base over itself."""
+    """Ratio of base to itself."""
     return estimate(paired_minima(array(sides["control"]), array(sides["base"]))).ratio
 
 
@@ -212,7 +217,7 @@ def array(rounds: list[list[float]]) -> Rounds:
 
 
 def judge(record: Record, samples: Samples) -> None:
-    """Write rows, floor and verdict of what was measured until now."""
+    """Write rows, noise floor and verdict of the samples so far."""
     whole = {name: sides for name, sides in samples.items() if sides}
     if not whole:
         return
@@ -237,6 +242,12 @@ def row(
 ) -> dict[str, Any]:
     """One case of a comparison as a record keeps it."""
     return {
-        "layer": name, "ratio": ratio.ratio, "low": ratio.low, "high": ratio.high,
-        "control": control, "rounds": rounds, "rivals": rivals, "verdict": said,
-    }  # fmt: skip
+        "layer": name,
+        "ratio": ratio.ratio,
+        "low": ratio.low,
+        "high": ratio.high,
+        "control": control,
+        "rounds": rounds,
+        "rivals": rivals,
+        "verdict": said,
+    }

@@ -1,7 +1,8 @@
-"""What the engine does for one convolution, counted while it does it: nothing here is planned.
+"""Count what the engine does while it executes one convolution; nothing is taken from the plan.
 
-Loads come from the debug build's recorder. Every microkernel of the table is replaced by a function
-that notes the FMAs it is asked for and calls the real one. Scratch is what the engine borrows.
+Loads come from the recorder of the debug build. Every microkernel in the table is replaced by a
+function that adds up its FMAs and calls the microkernel. Scratch is what the engine takes from the
+pool.
 """
 
 from __future__ import annotations
@@ -38,35 +39,35 @@ from implicit_conv.testing import Array
 
 
 class CountingPool:
-    """In place of the pool: blocks of just the size asked for, and the most lent at one time."""
+    """Replaces the pool: blocks have exactly the size requested, and the peak is recorded."""
 
     def __init__(self) -> None:
         self.most = 0
         self._lent = 0
 
     def take(self, size: int) -> Block:
-        """A fresh block."""
+        """A new block."""
         self._lent += size
         self.most = max(self.most, self._lent)
         memory = aligned_bytes(size)
         return Block(size, memory.ctypes.data, memory)
 
     def give(self, block: Block) -> None:
-        """Let go of a block."""
+        """Release a block."""
         self._lent -= block.size
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one call: scratch that was borrowed, and the most that was allocated at once."""
+    """Bytes of one call: scratch taken from the pool, and peak of all allocations."""
 
     scratch: int
     peak: int
 
 
 def memory_of_call(engine: Engine, x: Array, w: Array) -> Memory:
-    """Memory of ``plan(x, w)``, its output and packed filter included in the peak."""
-    engine.run(x, w, None, None, None)  # what is compiled or cached is not counted
+    """Memory of ``plan(x, w)``, the peak includes the output and the packed filter."""
+    engine.run(x, w, None, None, None)  # compiled kernels and caches are not counted
     pool = CountingPool()
     with mock.patch.object(cpu_call, "POOL", pool), mock.patch.object(launch, "POOL", pool):
         tracemalloc.start()
@@ -109,7 +110,7 @@ def count(engine: CpuEngine, x: Array, w: Array) -> Counts:
 
 
 def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
-    """(microkernels called, floating-point operations they were asked for)."""
+    """(calls of microkernels, floating-point operations of these calls)."""
     y = np.empty(engine.problem.output_shape, numpy_dtype(engine.y_dtype))
     call = engine.bind(x, w, y, None, False)
     compiled = operator(engine.best, engine.formats)  # cached: the one that runs
@@ -131,7 +132,7 @@ def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Microkernel:
-    """A microkernel's arguments, and the floating-point operations that a call asks for."""
+    """Names of a microkernel's arguments, and the floating-point operations of a call."""
 
     arguments: tuple[str, ...]
     flops: Callable[[dict[str, int]], int]
@@ -150,7 +151,7 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
         )
     if table.PIXEL_LANES <= slot < table.LOAD_ROWS:
         height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
-        rows = 1 if flat else height  # that the columns of a call do not count
+        rows = 1 if flat else height  # rows that the columns of a call do not include
         return Microkernel(
             pixel_microkernel.ARGUMENTS,
             lambda call: (
@@ -159,15 +160,19 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
         )
     if slot == table.CHANNEL_LANES:
         pixels, filters = g.tile_m, register_filters(g, lanes)
-        if flat:  # the last pixels'
+        if flat:  # for the last pixels of a row
             pixels, filters = 1, tail_filters(g, lanes)
         return Microkernel(
             channel_lanes.ARGUMENTS,
             lambda call: (
-                2 * pixels * filters * ceil_div(call["pixels"], pixels)
-                * ceil_div(call["elements"], lanes) * lanes
+                2
+                * pixels
+                * filters
+                * ceil_div(call["pixels"], pixels)
+                * ceil_div(call["elements"], lanes)
+                * lanes
             ),
-        )  # fmt: skip
+        )
     if table.PLANES <= slot < table.PIXEL_LANES:
         fmas = (slot - table.PLANES) * lanes * g.R * g.S
         return Microkernel(
@@ -175,7 +180,7 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
         )
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
-        taps = pixels * (g.S if by_row else 1)  # of all pixels
+        taps = pixels * (g.S if by_row else 1)  # of all pixels of the register tile
         if by_row and compiled.layout.in_place:
             taps = _row_taps(g, *row_shapes(g)[pixels])
         fmas = taps * lanes * compiled.constant["group_channels"]
@@ -187,20 +192,20 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
 
 
 def _row_taps(g: Geometry, pixels: int, before: int, after: int) -> int:
-    """Taps of a filter row, of all pixels of a register tile, that are no padding."""
+    """Taps of a filter row that are not padding, summed over the pixels of a register tile."""
     end = (pixels - 1) * g.stride_w + g.S - after
     return sum(before <= p * g.stride_w + s < end for p in range(pixels) for s in range(g.S))
 
 
 def _elements(call: dict[str, int]) -> int:
-    """Elements that one sum runs over: the lengths of the run table."""
+    """Elements that one output sums: the total of the lengths in the run table."""
     words = RUN_BYTES // 8
     runs = (ctypes.c_int64 * (words * call["run_count"])).from_address(call["runs"])
     return sum(runs[1::words])
 
 
 def _noting(kernel: Microkernel, address: int, tally: list[int]) -> ctypes._FuncPointer:
-    """A function that notes the operations asked for, then calls the microkernel at `address`."""
+    """A function that records the operations of a call, then calls the microkernel at `address`."""
     integers = [ctypes.c_int64] * len(kernel.arguments)
     kind = ctypes.CFUNCTYPE(None, *integers, ctypes.c_double, ctypes.c_double)
     real = kind(address)

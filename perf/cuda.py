@@ -1,9 +1,9 @@
-"""``perf run --device cuda``: single calls that find L2 cold, beside cuDNN and a large matmul.
+"""``perf run --device cuda``: single calls with a cold L2, against cuDNN and a large matmul.
 
-torch lends arrays, events and the rival. Before each timed call a buffer twice the size of L2 is
-filled, which evicts the arrays, and the GPU idles for longer than the host needs to launch: each
-call is timed by two events, and the host does not show. The SM clock is read before and after a
-row. A row during which it fell is dropped, as is one whose result is wrong; both are named.
+torch provides arrays, events and the rival. Before each timed call, a buffer twice the size of L2
+is filled, which evicts the arrays, and the GPU idles for longer than the host needs to launch. Two
+events then time the call without the host. The SM clock is read before and after a row. A row is
+dropped, and named, if the clock fell or the result is wrong.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from perf.record import Record, ratios, timings
 
 BATCHES = (256, 32)
 DTYPES = ("bfloat16", "float16")
-CALLS = 10  # timed calls of a sample, fewer where they last longer than SAMPLE_SECONDS
+CALLS = 10  # timed calls of a sample; fewer if they take longer than SAMPLE_SECONDS
 SAMPLE_SECONDS = 0.02
-LAUNCH_CYCLES = 400_000  # that the GPU idles before a timed call: some 0.2 ms
-KEPT_CLOCK = 0.97  # a row is dropped when its clock falls below this share of what it was
-MATMUL = 8192  # extent of the large matmul
+LAUNCH_CYCLES = 400_000  # GPU cycles of idling before a timed call, about 0.2 ms
+KEPT_CLOCK = 0.97  # a row is dropped if its SM clock falls below this share of the first reading
+MATMUL = 8192  # rows and columns of the large matmul
 COPY_BYTES = 1 << 30
-CHECKED = 2  # images that are held against float64: the first and the last
+CHECKED = 2  # images that are compared with float64: the first and the last
 
 Call = Callable[[], Any]
 
 
 def suite_of(layers: Suite, batch: int | None, dtypes: list[str] | None) -> Suite:
-    """The layers for a GPU: channels last, each dtype and batch, the largest batch first."""
+    """The layers for a GPU: channels last, for each batch and dtype, the largest batch first."""
     return {
         f"{name} {dtype} n{images}": replace(
             case, N=images, dtype=dtype, layout="NHWC", weight_layout="KRSC"
@@ -59,7 +59,7 @@ def row_maker(
     Raises
     ------
     ValueError
-        torch sees no CUDA device.
+        torch finds no CUDA device.
     PlanError
         The engine cannot use the GPU or its driver.
     """
@@ -91,7 +91,7 @@ def measured_row(torch: Any, name: str, case: Case, rounds: int) -> dict[str, An
     Raises
     ------
     WrongResultError, DriverError, PlanError, ThrottledError
-        It is not a row to be kept.
+        The row must not be kept.
     """
     arrays = inputs(torch, case)
     contenders, algorithm = gpu_contenders(torch, case, *arrays)
@@ -118,7 +118,7 @@ def _torch_with_cuda() -> Any:
 
 
 def inputs(torch: Any, case: Case, device: str = "cuda") -> tuple[Any, Any]:
-    """(x, w): normal, channels last in memory, their axes called N, C, H, W and K, C, R, S."""
+    """(x, w) with axes N, C, H, W and K, C, R, S: normally distributed, channels last in memory."""
     torch.manual_seed(0)
     kind = getattr(torch, case.dtype)
     shapes = (
@@ -139,7 +139,7 @@ def conv_options(case: Case) -> dict[str, Any]:
 
 
 def gpu_contenders(torch: Any, case: Case, x: Any, w: Any) -> tuple[dict[str, Call], str]:
-    """({name: conv2d, its plan, cuDNN}, the kernel that was chosen)."""
+    """({name: contender} of conv2d, its plan and cuDNN, name of the kernel)."""
     from implicit_conv import conv2d, plan_conv2d
 
     options = conv_options(case)
@@ -159,7 +159,7 @@ def gpu_contenders(torch: Any, case: Case, x: Any, w: Any) -> tuple[dict[str, Ca
 
 
 def torch_conv(torch: Any, case: Case, x: Any, w: Any) -> Any:
-    """torch's convolution; padding must be the same on both sides, as in all named layers."""
+    """torch's convolution; low and high padding must be equal, as in all named layers."""
     pads = (case.padding[0][0], case.padding[1][0])
     return torch.nn.functional.conv2d(x, w, None, case.stride, pads, case.dilation, case.groups)
 
@@ -169,12 +169,12 @@ def check(
 ) -> dict[str, float]:
     """Errors of the first and the last image against float64, in units of eps * sum|x||w|.
 
-    What rounding to the dtype of y may cost is taken off: eps is that of the float32 sum.
+    eps is that of the float32 sum; the error of rounding to the dtype of y is allowed in addition.
 
     Raises
     ------
     WrongResultError
-        More than SUM_UNITS.
+        An error exceeds SUM_UNITS.
     """
     some = [0, case.N - 1][:CHECKED]
     x64, w64 = x[some].double(), w.double()
@@ -193,7 +193,7 @@ def check(
 
 
 def ceilings(torch: Any, device: str = "cuda", matmul: int = MATMUL) -> dict[str, float]:
-    """Rates of a large matmul of bfloat16 and of a copy, the best of a few."""
+    """Rates of a large bfloat16 matmul and of a copy, the best of three samples."""
     a, b = (torch.randn(matmul, matmul, device=device).to(torch.bfloat16) for _ in range(2))
     source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
@@ -206,7 +206,7 @@ def ceilings(torch: Any, device: str = "cuda", matmul: int = MATMUL) -> dict[str
 def time_in_turn(
     torch: Any, contenders: Mapping[str, Call], rounds: int, seed: int = 0, device: str = "cuda"
 ) -> dict[str, Seconds]:
-    """Samples of each contender in random order within rounds: medians of cold calls."""
+    """Samples of each contender, in random order within rounds; one is a median of cold calls."""
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     flush = torch.empty(2 * cache_bytes, dtype=torch.uint8, device=device)
     order, names = random.Random(seed), list(contenders)
@@ -221,7 +221,7 @@ def time_in_turn(
 
 
 def _sample(torch: Any, function: Call, flush: Any, calls: int) -> float:
-    """Median seconds of `calls`, each between two events and after a flush of L2."""
+    """Median seconds of `calls` calls, each between two events and after a flush of L2."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
     for start, end in events:
         flush.zero_()
@@ -234,7 +234,7 @@ def _sample(torch: Any, function: Call, flush: Any, calls: int) -> float:
 
 
 def sm_clock() -> int:
-    """MHz of the first GPU's multiprocessors, now; 0 where nvidia-smi cannot tell."""
+    """Current SM clock of the first GPU in MHz; 0 if nvidia-smi does not report it."""
     query = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
     try:
         return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)

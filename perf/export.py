@@ -1,4 +1,4 @@
-"""``perf export``: a run as pyperf or pytest-benchmark JSON, for tools that read those."""
+"""``perf export``: convert a run to the JSON of pyperf or pytest-benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perf.record import Record, read
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("export", help="a run as pyperf or pytest-benchmark JSON")
+    parser = commands.add_parser("export", help="convert a run to pyperf or pytest-benchmark JSON")
     parser.add_argument("record", type=Path)
     parser.add_argument("--format", required=True, choices=("pyperf", "pytest-benchmark"))
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -25,7 +25,9 @@ def run(options: argparse.Namespace) -> int:
     """Write the file; exit status 0."""
     record = read(options.record)
     if record["kind"] != "run" or not record["rows"]:
-        raise ValueError(f"{options.record} is not a run with rows; only those can be exported")
+        raise ValueError(
+            f"{options.record} is not a run with rows, and nothing else can be exported"
+        )
     if options.format == "pyperf":
         options.output.unlink(missing_ok=True)
         pyperf_suite(record).dump(str(options.output))
@@ -35,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def pyperf_suite(record: Record) -> Any:
-    """A pyperf.BenchmarkSuite: a benchmark for each layer and contender."""
+    """A pyperf.BenchmarkSuite with a benchmark for each layer and contender."""
     import pyperf
 
     shared = {"cpu_model_name": record["machine"]["cpu"], "date": record["created"]}
@@ -57,7 +59,7 @@ def pyperf_suite(record: Record) -> Any:
 
 
 def pytest_benchmark(record: Record) -> dict[str, Any]:
-    """The document that pytest-benchmark writes: statistics of each layer and contender."""
+    """The document that pytest-benchmark writes, with statistics of each layer and contender."""
     machine = record["machine"]
     return {
         "machine_info": {
@@ -66,7 +68,8 @@ def pytest_benchmark(record: Record) -> dict[str, Any]:
             "cpu": {"brand_raw": machine["cpu"], "count": machine["cores"]},
         },
         "commit_info": {
-            "id": record["commit"]["hash"], "dirty": bool(record["commit"]["changed"]),
+            "id": record["commit"]["hash"],
+            "dirty": bool(record["commit"]["changed"]),
         },
         "benchmarks": [
             {
@@ -84,21 +87,33 @@ def pytest_benchmark(record: Record) -> dict[str, Any]:
         ],
         "datetime": record["created"],
         "version": "5.0.0",
-    }  # fmt: skip
+    }
 
 
 def statistics_of(samples: Any) -> dict[str, Any]:
-    """The statistics that pytest-benchmark stores, of seconds a call."""
+    """The statistics that pytest-benchmark stores; samples are seconds per call."""
     q1, median, q3 = np.percentile(samples, [25, 50, 75]).tolist()
     mean, deviation = float(samples.mean()), float(samples.std(ddof=1)) if len(samples) > 1 else 0.0
     low, high = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
     outside = int(((samples < low) | (samples > high)).sum())
     off_mean = int((np.abs(samples - mean) > deviation).sum())
     return {
-        "min": float(samples.min()), "max": float(samples.max()), "mean": mean,
-        "stddev": deviation, "rounds": len(samples), "median": median, "iqr": q3 - q1,
-        "q1": q1, "q3": q3, "iqr_outliers": outside, "stddev_outliers": off_mean,
-        "outliers": f"{off_mean};{outside}", "ld15iqr": float(samples[samples >= low].min()),
-        "hd15iqr": float(samples[samples <= high].max()), "ops": 1 / mean,
-        "total": float(samples.sum()), "iterations": 1, "data": samples.tolist(),
-    }  # fmt: skip
+        "min": float(samples.min()),
+        "max": float(samples.max()),
+        "mean": mean,
+        "stddev": deviation,
+        "rounds": len(samples),
+        "median": median,
+        "iqr": q3 - q1,
+        "q1": q1,
+        "q3": q3,
+        "iqr_outliers": outside,
+        "stddev_outliers": off_mean,
+        "outliers": f"{off_mean};{outside}",
+        "ld15iqr": float(samples[samples >= low].min()),
+        "hd15iqr": float(samples[samples <= high].max()),
+        "ops": 1 / mean,
+        "total": float(samples.sum()),
+        "iterations": 1,
+        "data": samples.tolist(),
+    }

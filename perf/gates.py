@@ -1,9 +1,9 @@
-"""Gates without noise: counts that change only when the code does, held against committed ones.
+"""``perf gates``: compare noise-free counts with the committed ones.
 
-A change is shown as a table and fails, unless ``gates.json`` changes with it (``--update``). Loads,
-FLOPs and scratch are counted by the executing engine, planned for fixed CPUs; instructions are
-counted in code compiled for fixed CPUs, registers of GPU kernels in what is linked for fixed
-targets; so the host does not show.
+The counts change only if the code changes. A difference is shown as a table and fails unless
+``gates.json`` changes with it (``--update``). The counts do not depend on the host: loads, FLOPs
+and scratch are counted while the engine executes plans for fixed CPUs, instructions in code
+compiled for fixed CPUs, and registers of GPU kernels in code linked for fixed targets.
 """
 
 from __future__ import annotations
@@ -31,15 +31,19 @@ ARCHES = {
     "avx512": CpuArch(512, True, 32 << 10, 1 << 20, 1, 14),
     "avx2": CpuArch(256, True, 32 << 10, 512 << 10, 1, 6),
 }
-# One layer of each kind: few channels, a phase buffer per stride, read in place, staged, channel
-# blocks, groups that share vectors, depthwise, a tail in filters.
+# (suite, layer): one layer of each kind, such as few channels, a phase buffer per stride, in-place
+# reads, staged outputs, channel blocks, groups that share vectors, depthwise, a tail in filters.
 LAYERS = (
-    ("resnet50", "7x7/2 3-64 @224"), ("resnet50", "1x1 256-64 @56"),
-    ("resnet50", "3x3 128-128 @28"), ("resnet50", "3x3/2 256-256 @28"),
-    ("resnet50", "1x1/2 1024-2048 @14"), ("resnet50", "3x3 512-512 @7"),
-    ("resnext50", "3x3/2 256-256 g32 @56"), ("mobilenet", "3x3 dw 144 @56"),
+    ("resnet50", "7x7/2 3-64 @224"),
+    ("resnet50", "1x1 256-64 @56"),
+    ("resnet50", "3x3 128-128 @28"),
+    ("resnet50", "3x3/2 256-256 @28"),
+    ("resnet50", "1x1/2 1024-2048 @14"),
+    ("resnet50", "3x3 512-512 @7"),
+    ("resnext50", "3x3/2 256-256 g32 @56"),
+    ("mobilenet", "3x3 dw 144 @56"),
     ("mobilenet", "1x1 144-24 @56"),
-)  # fmt: skip
+)
 
 ENGINE = """
 import json, sys
@@ -58,18 +62,18 @@ print(*sorted(own | foreign))
 """
 
 Numbers = dict[str, Any]
-COMPILERS = {"compiler": "instructions", "gpu compiler": "gpu"}  # versions: what depends on them
+COMPILERS = {"compiler": "instructions", "gpu compiler": "gpu"}  # version: what depends on it
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("gates", help="noise-free counts against the committed ones")
+    parser = commands.add_parser("gates", help="compare noise-free counts with the committed ones")
     parser.add_argument("--update", action="store_true", help="write the counts to gates.json")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0 as expected, 1 changed."""
+    """Exit status: 0 if all counts are the expected ones, else 1."""
     measured = measure()
     expected = json.loads(EXPECTED.read_text()) if EXPECTED.exists() else {}
     changes = differences(expected, measured)
@@ -77,8 +81,8 @@ def run(options: argparse.Namespace) -> int:
     for key, counted in COMPILERS.items():
         if expected and expected.get(key) != measured.get(key):
             print(
-                f"{counted} was not compared: it is counted for {expected.get(key)}, "
-                f"this is {measured.get(key, 'a machine without it')}"
+                f"not compared: {counted}; gates.json has the counts of {expected.get(key)}, "
+                f"this machine has {measured.get(key, 'no such compiler')}"
             )
     if options.update:
         EXPECTED.write_text(json.dumps({**_kept(expected, measured), **measured}, indent=1) + "\n")
@@ -87,12 +91,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _kept(expected: Numbers, measured: Numbers) -> Numbers:
-    """The sections that this machine lacks the compilers for."""
+    """The expected sections that this machine cannot measure, because it lacks the compilers."""
     return {key: value for key, value in expected.items() if key not in measured}
 
 
 def measure() -> Numbers:
-    """All counts, nested by section and by what they belong to."""
+    """All counts, nested by section, then by layer, kernel or target."""
     from perf import gpu_gates
     from perf.assembly import TARGETS, compiler, instruction_counts
 
@@ -108,8 +112,8 @@ def measure() -> Numbers:
 def engine_counts(arch: str) -> Numbers:
     """Counts of the executing engine for each layout and layer on one fixed CPU.
 
-    Run it in a process with an empty kernel cache of its own: the kernels compiled are the files
-    that it leaves there.
+    It must run in a process with its own empty kernel cache, because it counts the files there to
+    find the number of compiled kernels.
     """
     from implicit_conv.kernels.cpu.runtime.cache import cache_folder
     from perf.counting import count
@@ -132,7 +136,7 @@ def plan_for(case: Case, arch: CpuArch) -> CpuEngine:
 
 
 def _python(code: str, *arguments: str) -> str:
-    """What `code` prints in a process of its own, with an empty kernel cache."""
+    """The output of `code` in a new process with an empty kernel cache."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "IMPLICIT_CONV_CACHE_DIR": folder}
         command = [sys.executable, "-c", code, *arguments]
@@ -143,9 +147,9 @@ def _python(code: str, *arguments: str) -> str:
 
 
 def differences(expected: Numbers, measured: Numbers) -> list[tuple[str, object, object]]:
-    """(name, expected, measured) of every count that differs; None where one side lacks it.
+    """(name, expected, measured) of every count that differs; None if one side lacks the count.
 
-    What depends on a compiler is compared only where its version is the expected.
+    Counts that depend on a compiler are compared only if its version is the expected one.
     """
     skipped = set(COMPILERS)
     for key, counted in COMPILERS.items():
@@ -170,12 +174,12 @@ def _flat(tree: Numbers, prefix: str = "") -> dict[str, object]:
 
 
 def print_changes(changes: list[tuple[str, object, object]]) -> None:
-    """The changes as a table."""
+    """Print the changes as a table."""
     from perf.terminal import console, table_of
 
     if not changes:
-        console().print("gates: all counts are the expected ones")
+        console().print("gates: all counts are as expected")
         return
     lines = [[name, str(before), str(after)] for name, before, after in changes]
     console().print(table_of(["count", "expected", "measured"], lines, "counts that changed"))
-    print("If the change is meant: python -m perf gates --update, and commit gates.json.")
+    print("If you intend this change, run `python -m perf gates --update` and commit gates.json.")

@@ -1,6 +1,7 @@
-"""Registers, spills and instructions of a kernel of each family on each target, by assembling.
+"""Registers, spills and instructions of one GPU kernel of each family on each target.
 
-No GPU is needed, but the compilers' wheels are; counts hold for their versions alone.
+The kernels are compiled and linked, which needs the compilers' wheels but no GPU. The counts are
+valid only for the versions of these compilers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ MATRIX = ("HGMMA", "HMMA", "FFMA")
 
 
 def compiler() -> str | None:
-    """Versions of all that turns a kernel into SASS, or None where some of it is missing."""
+    """Versions of all tools that turn a kernel into SASS; None if one is missing."""
     if find_spec("numba_cuda") is None or tool("nvdisasm") is None:
         return None
     found = []
@@ -33,17 +34,17 @@ def compiler() -> str | None:
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            return None  # of a toolkit that is no wheel: another version of it would not show
+            return None  # a toolkit outside wheels, whose version cannot be found
     return ", ".join(found)
 
 
 def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
-    """(name and target, its largest tile, capability) of every family on every target."""
+    """(name and target, variant of the largest tile, capability) of each family and target."""
     by_name: dict[str, Variant] = {}
     for dtype in ("bfloat16", "float32"):
         for v in variants(_problem(dtype), CLAMP, plain=False):
             by_name.setdefault(family_name(v), v)
-    # What the planner never chooses beside descriptors: A of a plain im2col load from registers.
+    # The planner prefers descriptors, so it never chooses this one: A from registers, im2col loads.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
     for family in FAMILIES.values():
         for target in targets(family):
@@ -53,9 +54,14 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
 
 def _problem(dtype: str) -> Problem:
     return Problem.parse(
-        (32, 28, 28, 128), (256, 3, 3, 128), dtype, padding=1, layout="NHWC",
-        weight_layout="KRSC", dtypes=GPU_DTYPES,
-    )  # fmt: skip
+        (32, 28, 28, 128),
+        (256, 3, 3, 128),
+        dtype,
+        padding=1,
+        layout="NHWC",
+        weight_layout="KRSC",
+        dtypes=GPU_DTYPES,
+    )
 
 
 def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:
@@ -68,7 +74,7 @@ def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:
 
 
 def counts(kernel: Any) -> dict[str, Any]:
-    """What a linked kernel needs and contains."""
+    """The resources and instructions of a linked kernel."""
     found = sass(kernel.cubin)
     return {
         "registers": kernel.registers,
@@ -81,7 +87,7 @@ def counts(kernel: Any) -> dict[str, Any]:
 
 
 def measure() -> dict[str, Any]:
-    """The counts of all kernels; nothing where a compiler is missing."""
+    """The counts of all kernels; empty if a compiler is missing."""
     versions = compiler()
     if versions is None:
         return {}

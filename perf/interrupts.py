@@ -1,4 +1,4 @@
-"""Ctrl-C that stops a measurement even where Python drops it: inside a destructor."""
+"""Ctrl-C that stops a measurement even if it arrives in a destructor, where Python drops it."""
 
 import signal
 import threading
@@ -9,10 +9,10 @@ from types import FrameType
 
 @contextmanager
 def interrupts() -> Iterator[Callable[[], None]]:
-    """While open, Ctrl-C raises KeyboardInterrupt, and the function given here raises it again.
+    """Yield a function that raises KeyboardInterrupt if Ctrl-C was pressed since the block began.
 
-    A process that ignores Ctrl-C, or has a handler of its own, is left as it is; so are threads
-    other than the main one, the only one that signals reach.
+    Ctrl-C also raises KeyboardInterrupt at once. Nothing changes in a process that ignores Ctrl-C
+    or has its own handler, nor in threads other than the main one, which signals do not reach.
     """
     came = False
 

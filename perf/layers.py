@@ -1,7 +1,7 @@
-"""Named tables of layers, each with its source; batch 1, the distinct convolutions of a network.
+"""Suites of layers: the distinct convolutions of networks, at batch 1.
 
-A table holds what its source says; shapes follow from it. Every suite is a dict of layer name to
-`Case`, in the order of the network.
+Each table below repeats a table of the cited paper; the shapes are derived from it. A suite is a
+dict of layer name to `Case`, in the order of the network.
 """
 
 from __future__ import annotations
@@ -13,26 +13,31 @@ from implicit_conv.testing import Case
 Suite = dict[str, Case]
 
 # He et al., "Deep Residual Learning for Image Recognition" (2016), table 1, in the form known as
-# v1.5 (torchvision, NVIDIA): the stride stands in the 3x3. (width, input size, stride of the
+# v1.5 (torchvision, NVIDIA), where the 3x3 has the stride: (width, input size, stride of the
 # stage).
 RESNET50_STAGES = ((64, 56, 1), (128, 56, 2), (256, 28, 2), (512, 14, 2))
 
 # Sandler et al., "MobileNetV2" (2018), table 2: (expansion, output channels, blocks, stride).
 MOBILENET_V2 = (
-    (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+    (1, 16, 1, 1),
+    (6, 24, 2, 2),
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
     (6, 320, 1, 1),
-)  # fmt: skip
+)
 
 # Xie et al., "Aggregated Residual Transformations for Deep Neural Networks" (2017), table 1,
-# ResNeXt-50 (32 x 4d), strides as in ResNet-50 above: (width of the 3x3, input size, stride).
+# ResNeXt-50 (32 x 4d); the 3x3 has the stride: (width of the 3x3, input size, stride).
 RESNEXT50_GROUPS = 32
 RESNEXT50_STAGES = ((128, 56, 1), (256, 56, 2), (512, 28, 2), (1024, 14, 2))
 
-# Liu et al., "A ConvNet for the 2020s" (2022), section 3, ConvNeXt-T: (channels, size) of a stage.
+# Liu et al., "A ConvNet for the 2020s" (2022), section 3, ConvNeXt-T: (channels, size) of stages.
 CONVNEXT_STAGES = ((96, 56), (192, 28), (384, 14), (768, 7))
 
 # Simonyan and Zisserman, "Very Deep Convolutional Networks" (2014), table 1, column D:
-# (filters, convolutions) between poolings.
+# (filters, convolutions) between two poolings.
 VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 # Ronneberger et al., "U-Net" (2015), figure 1: 572 x 572 input, no padding; (filters, input size)
@@ -40,21 +45,44 @@ VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 UNET_DOWN = ((64, 572), (128, 284), (256, 140), (512, 68), (1024, 32))
 UNET_UP = ((512, 56), (256, 104), (128, 200), (64, 392))
 
-GPU_BATCH = 64
+GPU_BATCH = 64  # images: enough to fill a GPU
+
+# The names of suites in reports.
+TITLES = {
+    "resnet50": "ResNet-50",
+    "resnext50": "ResNeXt-50, 3x3",
+    "mobilenet": "MobileNetV2",
+    "convnext": "ConvNeXt-T",
+    "vgg": "VGG-16",
+    "unet": "U-Net",
+    "small": "small calls",
+    "gpu": "ResNet-50",
+}
 
 
 def layer(
-    c: int, k: int, size: int, taps: int = 1, stride: int = 1, pad: int | None = None,
+    c: int,
+    k: int,
+    size: int,
+    taps: int = 1,
+    stride: int = 1,
+    pad: int | None = None,
     groups: int = 1,
-) -> Suite:  # fmt: skip
-    """One square layer under its name, `c` channels and `k` filters in all; padded by half the
-    filter unless told otherwise.
+) -> Suite:
+    """A suite of one square layer with `c` channels and `k` filters in all groups.
+
+    The padding is half the filter unless `pad` is given.
     """
     low = taps // 2 if pad is None else pad
     case = Case(
-        C=c // groups, K=k // groups, groups=groups, size=(size, size), kernel=(taps, taps),
-        stride=(stride, stride), padding=((low, low), (low, low)),
-    )  # fmt: skip
+        C=c // groups,
+        K=k // groups,
+        groups=groups,
+        size=(size, size),
+        kernel=(taps, taps),
+        stride=(stride, stride),
+        padding=((low, low), (low, low)),
+    )
     return {name_of(case): case}
 
 
@@ -64,7 +92,7 @@ def depthwise(channels: int, size: int, stride: int = 1, taps: int = 3) -> Suite
 
 
 def name_of(case: Case) -> str:
-    """Such as "3x3/2 128-256 @56": taps, stride, channels, filters, input size."""
+    """A name such as "3x3/2 128-256 @56": taps, stride, channels, filters, input size."""
     stride = f"/{case.stride[0]}" if case.stride[0] > 1 else ""
     channels = f"{case.C * case.groups}-{case.K * case.groups}"
     if case.groups > 1:
@@ -74,7 +102,7 @@ def name_of(case: Case) -> str:
 
 
 def resnet50() -> Suite:
-    """The 23 distinct shapes, stem and shortcuts included."""
+    """The 23 distinct shapes, including stem and shortcuts."""
     suite = layer(3, 64, 224, 7, 2)
     channels = 64
     for width, size, stride in RESNET50_STAGES:
@@ -107,7 +135,7 @@ def mobilenet() -> Suite:
 
 
 def resnext50() -> Suite:
-    """The grouped 3x3 layers of ResNeXt-50; its others are of ResNet-50's kind."""
+    """The grouped 3x3 layers of ResNeXt-50; its other layers are like those of ResNet-50."""
     suite: Suite = {}
     for width, size, stride in RESNEXT50_STAGES:
         for place, step in ((size, stride), (size // stride, 1)):
@@ -116,7 +144,7 @@ def resnext50() -> Suite:
 
 
 def convnext() -> Suite:
-    """The layers of ConvNeXt-T: stem, depthwise 7x7, pointwise pairs, 2x2 between stages."""
+    """The layers of ConvNeXt-T: stem, depthwise 7x7, pairs of 1x1, 2x2 between stages."""
     suite = layer(3, CONVNEXT_STAGES[0][0], 224, 4, 4, pad=0)
     for stage, (channels, size) in enumerate(CONVNEXT_STAGES):
         if stage:
@@ -139,7 +167,7 @@ def vgg() -> Suite:
 
 
 def unet() -> Suite:
-    """The convolutions of U-Net but its transposed ones: no padding, so sizes are odd ones."""
+    """The convolutions of U-Net except its transposed ones; there is no padding."""
     suite: Suite = {}
     channels = 1
     for filters, size in UNET_DOWN:
@@ -153,7 +181,7 @@ def unet() -> Suite:
 
 
 def small() -> Suite:
-    """Calls so short that what surrounds the kernel counts.
+    """Calls so short that the overhead of a call matters.
 
     A filter bank on a thumbnail; LeNet-5 (LeCun et al. 1998, figure 2); the CIFAR network of He et
     al. (2016, section 4.2), one 3x3 of each stage.
@@ -164,25 +192,31 @@ def small() -> Suite:
 
 
 def gpu() -> Suite:
-    """ResNet-50 at a batch that fills a GPU."""
+    """ResNet-50 at a batch size that fills a GPU."""
     return {name: replace(case, N=GPU_BATCH) for name, case in resnet50().items()}
 
 
 SUITES = {
-    "resnet50": resnet50, "resnext50": resnext50, "mobilenet": mobilenet, "convnext": convnext,
-    "vgg": vgg, "unet": unet, "small": small, "gpu": gpu,
-}  # fmt: skip
+    "resnet50": resnet50,
+    "resnext50": resnext50,
+    "mobilenet": mobilenet,
+    "convnext": convnext,
+    "vgg": vgg,
+    "unet": unet,
+    "small": small,
+    "gpu": gpu,
+}
 
 
 def layers(suite: str, layout: str = "NCHW", batch: int | None = None) -> Suite:
-    """The layers of a suite in `layout`, `batch` images each (the suite's own number if None).
+    """The layers of a suite in `layout`, with `batch` images (None: as in the suite).
 
-    "all" is every suite that suits a CPU; a shape that two of them have appears once.
+    "all" is every suite for a CPU; a layer of several suites appears once.
 
     Raises
     ------
     ValueError
-        No such suite.
+        There is no such suite.
     """
     if suite != "all" and suite not in SUITES:
         raise ValueError(f"no suite is called {suite!r}; choose from {', '.join(SUITES)}, all")

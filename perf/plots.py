@@ -4,19 +4,101 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from perf.record import Record
-from perf.tables import rivals_of
+from perf.tables import Overview, rivals_of, uses_winograd, words_of
 
-OURS, ROOF = "#1f6f8b", "#555555"
-WIDTH = 5.0  # inches: letters stay legible when a phone shrinks the plot
+OURS, WINOGRAD, ROOF = "#1f6f8b", "#d55e00", "#555555"
+WIDTH = 5.0  # inches; the text stays legible if a phone shrinks the plot
+
+
+RIVAL_NAMES = {"torch": "PyTorch (oneDNN)", "scipy": "SciPy", "numpy": "numpy"}
+
+
+class Theme(NamedTuple):
+    """Colours of a picture on a light or a dark page."""
+
+    text: str
+    call: str
+    plan: str
+    worst: str
+
+
+THEMES = {
+    "light": Theme(text="#1f2328", call="#1f6f8b", plan="#a9d0dc", worst="#d55e00"),
+    "dark": Theme(text="#e6edf3", call="#2f8fb0", plan="#1d4757", worst="#ffa657"),
+}
+
+
+def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
+    """One bar a run: the rival's time over ours, with the worst layer marked.
+
+    The background is transparent, so that the picture suits a page of the theme's kind.
+    """
+    figure = Figure(figsize=(8, 1.2 + 0.36 * len(overviews)), layout="constrained")
+    figure.patch.set_alpha(0)
+    axes = figure.subplots()
+    axes.patch.set_alpha(0)
+    places = np.arange(len(overviews), dtype=float)
+    call = [found.call for found in overviews]
+    plan = [found.plan for found in overviews]
+    worst = [found.worst for found in overviews]
+    axes.barh(places, call, 0.7, color=theme.call, label="call: packs the filter", zorder=2)
+    axes.barh(places, plan, 0.7, color=theme.plan, label="plan: filter packed once", zorder=1)
+    axes.plot(
+        worst,
+        places,
+        "D",
+        color=theme.worst,
+        markeredgecolor="white",
+        markersize=7,
+        zorder=4,
+        label="worst layer (call)",
+    )
+    text: dict[str, Any] = {"va": "center", "zorder": 5}
+    for place, found in zip(places, overviews, strict=True):
+        left = min(found.worst, 1) - 0.04
+        axes.text(left, place, f"{found.worst:.2f}", color="white", size=9, ha="right", **text)
+        axes.text(
+            found.call - 0.02,
+            place,
+            f"{found.call:.2f}",
+            color="white",
+            size=11,
+            weight="bold",
+            ha="right",
+            **text,
+        )
+        axes.text(found.plan + 0.02, place, f"{found.plan:.2f}", color=theme.text, size=10, **text)
+    axes.axvline(1, color=theme.text, linewidth=1.2, zorder=3)
+    labels = ["  ".join(words_of(found.record)) for found in overviews]
+    axes.set_yticks(places, labels, fontsize=10, color=theme.text)
+    axes.invert_yaxis()
+    limit = 0.15 + max([1.0, *plan, *call])
+    axes.set_xlim(0, limit)
+    names = {1: "1: as fast", 2: "2: twice as fast"}
+    axes.set_xticks(range(int(limit) + 1), [names.get(x, str(x)) for x in range(int(limit) + 1)])
+    axes.tick_params(axis="x", colors=theme.text, labelsize=9)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[:].set_visible(False)
+    rivals = " or ".join(sorted({RIVAL_NAMES[found.rival] for found in overviews}))
+    figure.suptitle(
+        f"Time of {rivals} / time of implicit_conv, geometric mean over the layers of a network",
+        color=theme.text,
+        fontsize=11,
+    )
+    figure.legend(
+        loc="outside lower center", ncols=3, frameon=False, labelcolor=theme.text, fontsize=10
+    )
+    return figure
 
 
 def best_flops(record: Record) -> list[float]:
-    """Floating-point operations a second of each row: "plan" where it is timed, else "call"."""
+    """FLOP per second of each layer: of "plan" if it was timed, else of "call"."""
     return [
         row["flops"] / row["timings"].get("plan", row["timings"]["call"])["median"]
         for row in record["rows"]
@@ -24,55 +106,58 @@ def best_flops(record: Record) -> list[float]:
 
 
 def ratio_bars(record: Record) -> Figure:
-    """Time of each rival over ours, a bar a layer; right of 1 we are faster."""
+    """Time of each rival over ours, one bar a layer; right of 1 ours is faster."""
     rows, rivals = record["rows"], rivals_of(record)
-    figure = Figure(
-        figsize=(WIDTH, 1.2 + 0.32 * len(rows) * max(1, len(rivals))), layout="constrained"
-    )
+    bars = len(rows) * max(1, len(rivals))
+    figure = Figure(figsize=(WIDTH, 1.2 + 0.32 * bars), layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(rows), dtype=float)
     height = 0.8 / max(1, len(rivals))
     for number, rival in enumerate(rivals):
         ratios = [row["ratios"].get(rival, math.nan) for row in rows]
-        bars = axes.barh(
-            places + (number - (len(rivals) - 1) / 2) * height, ratios, height, label=rival,
-            color=OURS if number == 0 else None,
-        )  # fmt: skip
-        axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
+        shifted = places + (number - (len(rivals) - 1) / 2) * height
+        color = OURS if number == 0 else None
+        drawn = axes.barh(shifted, ratios, height, label=rival, color=color)
+        axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
     axes.axvline(1, color=ROOF, linewidth=1)
     axes.set_yticks(places, [row["layer"] for row in rows], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15 * max(1.0, axes.get_xlim()[1]))
-    axes.set_xlabel("rival's time / ours, packing counted\n(right of 1: ours is faster)")
+    axes.set_xlabel("time of the rival / ours (call)\nright of 1: ours is faster")
     figure.legend(loc="outside upper right")
     return figure
 
 
 def roofline(record: Record) -> Figure:
-    """GFLOP/s over FLOPs a byte of x, w and y, below the ceilings that the same run measured."""
-    figure = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+    """GFLOP/s over FLOP per byte of x, w and y, with the ceilings that the same run measured."""
+    figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
     axes = figure.subplots()
-    intensity = [row["flops"] / row["bytes"] for row in record["rows"]]
+    intensity = np.array([row["flops"] / row["bytes"] for row in record["rows"]])
     flops = np.array(best_flops(record)) / 1e9
-    axes.loglog(intensity, flops, "o", base=2, color=OURS, label="layers")
-    for axis in (axes.xaxis, axes.yaxis):  # 64, not 6.4e1: records span less than a decade or two
+    fewer = np.array([uses_winograd(row) for row in record["rows"]], bool)
+    axes.loglog(intensity[~fewer], flops[~fewer], "o", base=2, color=OURS, label="layers")
+    if fewer.any():
+        label = "layers by Winograd, counted as direct sums"
+        axes.loglog(intensity[fewer], flops[fewer], "^", base=2, color=WINOGRAD, label=label)
+    for axis in (axes.xaxis, axes.yaxis):  # 64, not 6.4e1: a record spans two decades at most
         axis.set_major_formatter("{x:g}")
-    if "ceilings" in record and intensity:
+    if "ceilings" in record and len(intensity):
         peak, copy = record["ceilings"]["fma"], record["ceilings"]["copy"]
-        x = np.geomspace(min(intensity) / 2, max(intensity) * 2, 100)
-        axes.plot(
-            x, np.minimum(peak, copy * x) / 1e9, color=ROOF,
-            label=f"{peak / 1e9:.0f} GFLOP/s of FMAs, {copy / 1e9:.0f} GB/s of copying",
-        )  # fmt: skip
-    axes.set_xlabel("FLOP a byte of x, w and y")
-    axes.set_ylabel("GFLOP/s, packed filter")
+        x = np.geomspace(intensity.min() / 2, intensity.max() * 2, 100)
+        label = f"measured: {peak / 1e9:.0f} GFLOP/s of FMA, {copy / 1e9:.0f} GB/s of copy"
+        axes.plot(x, np.minimum(peak, copy * x) / 1e9, color=ROOF, label=label)
+    axes.set_xlabel("FLOP per byte of x, w and y")
+    axes.set_ylabel("GFLOP/s (plan)")
     axes.grid(visible=True, which="both", alpha=0.2)
     figure.legend(loc="outside upper center", fontsize=8)
     return figure
 
 
 def history(records: Sequence[Record]) -> Figure:
-    """Share of the FMA peak of the same run, over the records in order of time; a panel a layer."""
+    """Share of the FMA peak over records in order of time; one panel a layer.
+
+    The peak is the one that the same run measured.
+    """
     shares: dict[str, list[tuple[int, float]]] = {}
     for number, record in enumerate(records):
         for row, flops in zip(record["rows"], best_flops(record), strict=True):

@@ -1,7 +1,7 @@
-"""Records: what was measured, where, and with what; JSON that a schema describes.
+"""Records: JSON that says what was measured, where and with which versions; a schema describes it.
 
-A record is written after every row, so an interrupted run leaves a valid one behind, with
-``"complete": false``.
+A record is written after every row, so an interrupted run leaves a valid record with ``"complete":
+false``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Record = dict[str, Any]
 
 
 def new_record(kind: str, settings: dict[str, Any]) -> Record:
-    """A record without rows: "run" or "compare" on this machine, now."""
+    """A record without rows, of kind "run" or "compare", on this machine and at this time."""
     return {
         "schema": "implicit-conv-perf",
         "version": 1,
@@ -46,7 +46,7 @@ def new_record(kind: str, settings: dict[str, Any]) -> Record:
 
 
 def machine() -> dict[str, Any]:
-    """What a reader must know of the machine."""
+    """The properties of this machine that affect times."""
     arch = cpu_arch()
     return {
         "cpu": cpu_name(),
@@ -62,7 +62,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that are installed."""
+    """Versions of the installed packages of PACKAGES."""
     found = {}
     for name in PACKAGES:
         try:
@@ -73,7 +73,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> dict[str, Any]:
-    """The checkout's commit, and whether tracked files differ from it; None without git."""
+    """The commit of the checkout, and whether tracked files differ from it; None without git."""
     try:
         head = git("rev-parse", "HEAD")
         changed = bool(git("status", "--porcelain", "--untracked-files=no"))
@@ -83,7 +83,7 @@ def commit() -> dict[str, Any]:
 
 
 def git(*arguments: str) -> str:
-    """What git prints, run in the checkout; its own messages are kept for the error."""
+    """The output of git in the checkout; an error carries the messages of git."""
     result = subprocess.run(
         ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -91,13 +91,13 @@ def git(*arguments: str) -> str:
 
 
 def load() -> float | None:
-    """Load average of the last minute, where the system has one."""
+    """Load average of the last minute; None if the system has none."""
     average = getattr(os, "getloadavg", None)
     return average()[0] if average else None
 
 
 def timings(samples: Mapping[str, Seconds]) -> dict[str, Any]:
-    """Summaries and samples of each contender, as a row keeps them."""
+    """Summary and samples of each contender, as a row keeps them."""
     return {
         name: {**summarise(values)._asdict(), "samples": values.tolist()}
         for name, values in samples.items()
@@ -105,7 +105,7 @@ def timings(samples: Mapping[str, Seconds]) -> dict[str, Any]:
 
 
 def ratios(samples: Mapping[str, Seconds]) -> dict[str, float]:
-    """Times of each contender over that of "call"; with "/plan" behind the name, of "plan"."""
+    """Time of each contender over that of "call" (key: its name) and of "plan" (name + "/plan")."""
     found = {}
     for ours, suffix in (("call", ""), ("plan", "/plan")):
         others = (name for name in samples if name not in ("call", "plan"))
@@ -115,17 +115,17 @@ def ratios(samples: Mapping[str, Seconds]) -> dict[str, float]:
 
 
 def validate(record: Record) -> None:
-    """Hold `record` to the schema, where jsonschema is installed.
+    """Check `record` against the schema if jsonschema is installed.
 
     Raises
     ------
     ValueError
-        What does not fit, and where.
+        The record does not match; the message says where and why.
     """
     try:
         import jsonschema
     except ImportError:
-        return  # a machine with a GPU need not have it; who reads the record has
+        return  # a GPU machine need not have jsonschema; the reader of the record checks it
     try:
         jsonschema.validate(record, SCHEMA)
     except jsonschema.ValidationError as error:
@@ -134,7 +134,7 @@ def validate(record: Record) -> None:
 
 
 def save(record: Record, path: Path) -> None:
-    """Write `record`, replacing the file as a whole: a reader never sees half of it."""
+    """Write `record`; the file is replaced at once, so a reader never sees a part of it."""
     validate(record)
     temporary = path.with_name(path.name + ".part")
     temporary.write_text(json.dumps(record, indent=1) + "\n")
@@ -147,7 +147,7 @@ def read(path: Path) -> Record:
     Raises
     ------
     ValueError
-        Not a record of this version.
+        The file is not a record of this version.
     """
     try:
         record: Record = json.loads(path.read_text())

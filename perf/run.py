@@ -1,7 +1,7 @@
-"""``perf run``: the layers of a suite, checked and timed beside rivals; one row a layer.
+"""``perf run``: check and time the layers of a suite, and rivals on the same layers.
 
-"call" is conv2d(x, w), packing counted; "plan" has a packed filter. Absolute times drift with the
-machine; ratios of contenders that were timed in turn do not.
+"call" is conv2d(x, w), which packs the filter; "plan" has a packed filter. Absolute times drift
+with the machine; ratios of contenders that take turns do not. A record has one row for each layer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from perf.record import Record, load, new_record, ratios, save, timings
 from perf.terminal import Show
 from perf.verdicts import noise_floor
 
-INTERRUPTED = 130  # exit status, as of a shell
+INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -34,25 +34,29 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
-        "--dtype", action="append", choices=DTYPES,
-        help="float32 by default; on a GPU several by repetition, bfloat16 and float16 by default",
-    )  # fmt: skip
-    parser.add_argument("--threads", type=int, help="all that are available by default")
+        "--dtype",
+        action="append",
+        choices=DTYPES,
+        help="default: float32; on a GPU, bfloat16 and float16, and several options are allowed",
+    )
+    parser.add_argument("--threads", type=int, help="default: all that are available")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
     parser.add_argument(
-        "--batch", type=int, help="images; the suite's own number by default, 256 and 32 on a GPU"
+        "--batch", type=int, help="images; default: that of the suite, on a GPU 256 and 32"
     )
     parser.add_argument(
-        "--against", action="append", choices=(*RIVALS, "nothing"),
-        help="a rival, several by repetition; torch by default where it is installed",
-    )  # fmt: skip
+        "--against",
+        action="append",
+        choices=(*RIVALS, "nothing"),
+        help="a rival; several options are allowed; default: torch if it is installed",
+    )
     parser.add_argument("--rounds", type=int, default=21, help="samples of each contender")
     parser.add_argument("-o", "--output", type=Path, help="write the record here, row by row")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0; 1 if rows were dropped; 130 after Ctrl-C, with the rows until then kept."""
+    """Exit status: 0; 1 if rows were dropped; 130 after Ctrl-C, which keeps the finished rows."""
     if options.device == "cuda":
         from perf.cuda import row_maker
     else:
@@ -66,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             make_row = row_maker(options, record)
             measure_rows(record, suite, make_row, options.output, show)
     except KeyboardInterrupt:
-        console.print("interrupted: the rows until here are whole")
+        console.print("interrupted: the finished rows are kept")
         status = INTERRUPTED
     finish(record, complete=status == 0)
     if record["settings"].get("dropped"):
@@ -78,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """What was asked for, as the record keeps it."""
+    """The options as a record keeps them."""
     return {
         "suite": options.suite,
         "device": options.device,
@@ -92,7 +96,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rivals(chosen: list[str] | None) -> list[str]:
-    """The rivals that were asked for; torch by default where it is installed."""
+    """The rivals to time; by default, torch if it is installed."""
     if chosen is None:
         return ["torch"] if find_spec("torch") else []
     missing = [name for name in chosen if name != "nothing" and not find_spec(name)]
@@ -102,16 +106,16 @@ def rivals(chosen: list[str] | None) -> list[str]:
 
 
 def dtypes(options: argparse.Namespace) -> list[str]:
-    """The dtypes that were asked for: one on the CPU."""
+    """The dtypes to measure; a run on the CPU has one."""
     if options.device == "cuda":
         return options.dtype or ["bfloat16", "float16"]
     if options.dtype and len(options.dtype) > 1:
-        raise ValueError("a run on the CPU has one --dtype; make a run of each")
+        raise ValueError("a run on the CPU has one --dtype; run each dtype by itself")
     return options.dtype or ["float32"]
 
 
 def chosen_layers(options: argparse.Namespace) -> Suite:
-    """The suite's layers, or those that --layer names."""
+    """The layers of the suite, or those of them that --layer names."""
     suite = layers(options.suite, options.layout, options.batch)
     if options.device == "cuda":
         from perf.cuda import suite_of
@@ -134,7 +138,7 @@ def measure_rows(
     output: Path | None,
     show: Show,
 ) -> None:
-    """Fill in the rows one by one, writing the record after each."""
+    """Measure row by row; write the record after each."""
     for done, (name, case) in enumerate(suite.items()):
         show(name, done, len(suite))
         row = make_row(name, case)
@@ -145,7 +149,7 @@ def measure_rows(
 
 
 def finish(record: Record, complete: bool) -> None:
-    """What can be said of the whole run: load, noise floor."""
+    """Write load average, noise floor and completeness of the whole run."""
     controls = [row["ratios"][CONTROL] for row in record["rows"] if CONTROL in row["ratios"]]
     record["noise_floor"] = noise_floor(controls) if controls else None
     record["load"]["after"] = load()
@@ -155,7 +159,7 @@ def finish(record: Record, complete: bool) -> None:
 def cpu_row_maker(
     options: argparse.Namespace, record: Record
 ) -> Callable[[str, Case], dict[str, Any]]:
-    """Measure what all rows share; returns the function that makes a row."""
+    """Measure start-up and ceilings; return the function that makes a row."""
     from perf.startup import startup
 
     threads, against = record["settings"]["threads"], record["settings"]["against"]

@@ -1,8 +1,8 @@
-"""One side of a comparison: a process that convolves with the tree it is told, sample by sample.
+"""One side of a comparison: a process that convolves with a given tree and takes samples.
 
-Run by path, with the side's tree on PYTHONPATH, so that nothing of `perf` comes from that tree,
-which may be older. The timing core is the running tree's, loaded by path for all sides alike.
-Reads a request a line on standard input, answers a line of JSON each.
+This file is run by its path, with the tree of the side on PYTHONPATH. That tree may be older, so
+`perf` is not imported from it, and the timing core of the running tree is loaded by path for all
+sides. The process reads one JSON request per line on standard input and answers each with a line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OPTIONS = ("stride", "padding", "dilation", "groups", "layout")
 
 
 def timing_core() -> Any:
-    """implicit_conv/tools/timing.py of the running tree; it imports numpy alone."""
+    """The module implicit_conv/tools/timing.py of the running tree; it imports only numpy."""
     path = HERE.parent / "implicit_conv" / "tools" / "timing.py"
     spec = importlib.util.spec_from_file_location("perf_timing_core", path)
     assert spec is not None
@@ -33,28 +33,28 @@ def timing_core() -> Any:
 
 
 def inputs(x_shape: list[int], w_shape: list[int]) -> list[Any]:
-    """(x, w), the same on every side."""
+    """(x, w), which are equal on every side."""
     rng = np.random.default_rng(0)
     return [rng.standard_normal(shape).astype(np.float32) for shape in (x_shape, w_shape)]
 
 
 class Side:
-    """The convolutions of one side, and the requests it answers."""
+    """The convolutions of one side; each public method is a request."""
 
     def __init__(self, kind: str, threads: int) -> None:
         self.kind, self.threads = kind, threads
         self.core = timing_core()
         self.functions: list[Callable[[], Any]] = []
-        self.settings = ExitStack()  # in force as long as the process lives
+        self.settings = ExitStack()  # never closed: settings hold while the process lives
 
     def hello(self) -> dict[str, Any]:
-        """Where the side's code comes from."""
+        """The tree that the code of the side is imported from."""
         import implicit_conv
 
         return {"tree": str(Path(implicit_conv.__file__).resolve().parent.parent)}
 
     def prepare(self, case: dict[str, Any], shapes: list[list[int]]) -> dict[str, Any]:
-        """Make a convolution of random arrays; answers sums that all sides must agree on."""
+        """Prepare a convolution of random arrays; answer sums that must agree on all sides."""
         x, w = inputs(*shapes)
         convolve = self._torch if self.kind == "torch" else self._ours
         function = convolve(case, x, w)
@@ -63,11 +63,11 @@ class Side:
         return {"sum": float(y.sum()), "size": float(np.abs(y).sum())}
 
     def calibrate(self, which: int) -> dict[str, Any]:
-        """Calls that make a sample."""
+        """The number of calls in a sample."""
         return {"calls": self.core.calls_per_sample(self.functions[which])}
 
     def sample(self, which: int, calls: int) -> dict[str, Any]:
-        """Seconds a call, of one sample."""
+        """One sample, in seconds per call."""
         with self.core.no_collection():
             return {"seconds": self.core.sample(self.functions[which], calls)}
 
@@ -88,7 +88,7 @@ class Side:
 def main() -> None:
     """Answer requests until standard input ends."""
     kind, threads = sys.argv[1], int(sys.argv[2])
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a tree prints must not mix with answers
+    answers, sys.stdout = sys.stdout, sys.stderr  # prints of a tree must not mix with answers
     side = Side(kind, threads)
     for line in sys.stdin:
         request = json.loads(line)

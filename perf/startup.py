@@ -1,4 +1,4 @@
-"""How long users wait before the first result: import, and first calls in fresh processes."""
+"""The time before a first result: import, and a first call in a new process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 
 from perf.record import ROOT
 
-REPEATS = 5
+REPEATS = 5  # processes per measurement; the fastest counts
 IMPORT = """
 import time
 import numpy
@@ -26,10 +26,10 @@ conv2d(np.ones((1, 64, 56, 56), np.float32), np.ones((64, 64, 3, 3), np.float32)
 
 
 def startup() -> dict[str, float]:
-    """Seconds: import beyond numpy's own, and a whole process that convolves once.
+    """Seconds to import beyond numpy, and seconds of a whole process that convolves once.
 
-    The cold process finds no compiled kernels, the warm ones find its. Least of REPEATS, but for
-    the cold one, which is run once.
+    The cold process finds no compiled kernels and is run once; warm processes load its kernels. The
+    other figures are the least of REPEATS.
     """
     with tempfile.TemporaryDirectory() as cache:
         cold = _seconds(FIRST_CALL, cache)
@@ -47,8 +47,12 @@ def _seconds(code: str, cache: str) -> float:
 
 
 def _python(code: str, cache: str) -> str:
-    """What `code` prints in a process of its own."""
+    """The output of `code` in a new process."""
     return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
         env={**os.environ, "IMPLICIT_CONV_CACHE_DIR": cache},
-    ).stdout  # fmt: skip
+    ).stdout

@@ -1,8 +1,8 @@
-"""``perf tally``: does `compare` keep its word? Many comparisons of known outcome, unattended.
+"""``perf tally``: test `compare` by many comparisons whose outcome is known.
 
-HEAD against itself must come out "fine"; HEAD against a tree whose inner loop has 10 % more FMAs,
-which change no result, must come out "slower". Each outcome is written as it comes, and a tally
-that was interrupted goes on where it stopped.
+HEAD against itself must be "fine". HEAD against a tree whose inner loop has 10 % more FMAs, which
+change no result, must be "slower". Each outcome is written at once, and an interrupted tally
+continues from there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from perf.verdicts import FINE, MOST_FLOOR, SLOWER
 from perf.workers import tree
 
 EXPECTED = {"A/A": FINE, "planted": SLOWER}
-# Layers read in place, whose time is the inner loop's.
+# Layers that are read in place, so that the inner loop takes all the time.
 LAYERS = ["1x1 128-512", "1x1 512-128"]
 
-EMITTER = Path("kernels") / "cpu" / "microkernel.py"
+EMITTER = Path("kernels") / "cpu" / "gemm" / "microkernel.py"
 FMA = "                    acc[k] = multiply_add(value, filters[v], acc[k])\n"
-# Spread over the accumulators: several behind one another would wait for each other.
+# FMAs are spread over the accumulators, because FMAs on one accumulator wait for each other.
 EXTRA_FMA = """\
                     extra = {share} * (i * len(acc) + k)
                     if int(extra + {share}) > int(extra):
@@ -38,17 +38,19 @@ EXTRA_FMA = """\
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
-        "tally", help="comparisons of known outcome: A/A and a planted slowdown"
+        "tally", help="test `compare` on equal trees and on a planted slowdown"
     )
     add_options(parser)
     parser.set_defaults(run=run, layout="NHWC")
-    parser.add_argument("--runs", type=int, default=20, help="of each kind")
-    parser.add_argument("--share", type=float, default=0.1, help="of planted FMAs; 0.1 is 10 %%")
+    parser.add_argument("--runs", type=int, default=20, help="comparisons of each kind")
+    parser.add_argument(
+        "--share", type=float, default=0.1, help="share of planted FMAs; 0.1 is 10 %%"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("tally.json"))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0 where at least 19 of 20 outcomes of each kind are right, else 1."""
+    """Exit status: 0 if at least 95 % of the outcomes of each kind are right, else 1."""
     options.layer = options.layer or LAYERS
     outcomes = json.loads(options.output.read_text()) if options.output.exists() else []
     console = terminal.console()
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def trees(share: float) -> Iterator[tuple[Path, Path]]:
-    """HEAD, and HEAD with `share` more FMAs in the inner loop of its microkernels."""
+    """HEAD, and HEAD with `share` more FMAs in the inner loop of the microkernel."""
     nowhere = Path()
     with tree("HEAD", nowhere) as head, tree("HEAD", nowhere) as planted:
         plant(planted.path, share)
@@ -76,12 +78,12 @@ def trees(share: float) -> Iterator[tuple[Path, Path]]:
 
 
 def plant(path: Path, share: float) -> None:
-    """Add FMAs to the emitter of the tree at `path`; their products are zero.
+    """Add FMAs to the emitter of the tree at `path`; they add zero.
 
     Raises
     ------
     ValueError
-        The line they go behind is not there, once: the emitter was rewritten, and so must this be.
+        The emitter does not have the expected line exactly once; update FMA and EXTRA_FMA here.
     """
     emitter = path / EMITTER
     text = emitter.read_text()
@@ -91,7 +93,7 @@ def plant(path: Path, share: float) -> None:
 
 
 def outcome_of(kind: str, options: argparse.Namespace, base: Path, head: Path) -> dict[str, Any]:
-    """One comparison: its verdict, floor and ratios."""
+    """Run one comparison; return its verdict, noise floor and ratios."""
     start = time.monotonic()
     record = compare(options, str(base), str(head))
     if not record["complete"]:
@@ -117,7 +119,7 @@ def outcome_line(outcome: dict[str, Any]) -> str:
 
 
 def share_right(outcomes: list[dict[str, Any]], kind: str) -> float:
-    """Share of the outcomes of `kind` that are the expected ones; of runs with a low floor only."""
+    """Share of right outcomes of `kind`, among runs with a low noise floor."""
     found = [o for o in outcomes if o["kind"] == kind and o["floor"] <= MOST_FLOOR]
     return sum(o["verdict"] == EXPECTED[kind] for o in found) / len(found) if found else 0.0
 
@@ -126,7 +128,7 @@ COLUMNS = ["kind", "expected", "runs", "right", "of them floor <= 3 %", "right",
 
 
 def summary(outcomes: list[dict[str, Any]]) -> list[list[str]]:
-    """The tally: a line for each kind."""
+    """One line of text for each kind."""
     lines = []
     for kind, expected in EXPECTED.items():
         found = [outcome for outcome in outcomes if outcome["kind"] == kind]

@@ -1,4 +1,4 @@
-"""What a terminal shows: tables and progress by rich, or plain text on machines without it."""
+"""Tables and progress in a terminal, by rich if it is installed, else as plain text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from perf.interrupts import interrupts
 
 Rows = list[list[str]]
-Show = Callable[[str, int, int], None]  # (layer, done, of)
+Show = Callable[[str, int, int], None]  # (layer, rows done, rows in all)
 RICH = find_spec("rich") is not None
-WIDTH = 180  # where there is no terminal
+WIDTH = 180  # characters in a line if standard output is not a terminal
 
 
 class Plain:
-    """The little of rich's Console that is used here."""
+    """The part of rich's Console that is used here."""
 
     def print(self, *parts: object) -> None:
         """Print the parts on a line."""
@@ -25,7 +25,7 @@ class Plain:
 
 
 def console() -> Any:
-    """A console as wide as the terminal, or as a table needs where there is none."""
+    """A console as wide as the terminal, or WIDTH without one."""
     if not RICH:
         return Plain()
     from rich.console import Console
@@ -34,7 +34,7 @@ def console() -> Any:
 
 
 def table_of(columns: Sequence[str], lines: Rows, title: str = "") -> Any:
-    """A terminal table whose numbers are right-aligned."""
+    """A table; all columns after the second are right-aligned."""
     if not RICH:
         return _plain_table(columns, lines, title)
     from rich.table import Table
@@ -55,7 +55,7 @@ def _plain_table(columns: Sequence[str], lines: Rows, title: str) -> str:
         cells = (
             cell.ljust(width) if at < 2 else cell.rjust(width)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )  # fmt: skip
+        )
         text.append("  ".join(cells).rstrip())
     return "\n".join(text)
 
@@ -71,7 +71,7 @@ def stack(*parts: Any) -> Any:
 
 @contextmanager
 def progress(console: Any) -> Iterator[Show]:
-    """A progress bar with the time left, or a line for each layer; Ctrl-C ends it at any step."""
+    """Yield a function that shows the progress; it raises KeyboardInterrupt after Ctrl-C."""
     with interrupts() as check, _bar(console) as show:
 
         def step(layer: str, done: int, total: int) -> None:

@@ -1,7 +1,7 @@
 """From samples to verdicts: ratios of paired minima, bootstrap intervals, the noise floor.
 
-A round holds a few samples of each side, taken in turn. The least of a round is what the code
-needs; the ratio of two least times of one round is free of drift that both sides saw.
+A round holds a few samples of each side, taken in turn. The minimum of a round is the time that the
+code needs; the ratio of two minima of one round is free of drift, which affects both sides.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 Rounds = NDArray[np.float64]  # (rounds, samples of a round)
 
-LEAST_SLOWDOWN = 0.05  # what is never called a regression, however quiet the machine
-FLOORS = 3.0  # a slowdown must stand this many noise floors above 1
-MOST_FLOOR = 0.03  # a noisier run cannot tell that anything is fine
-FLOOR_QUANTILE = 0.9
-CONFIDENCE = 0.99
-RESAMPLES = 2000
+LEAST_SLOWDOWN = 0.05  # smaller slowdowns are no regression, even on a quiet machine
+FLOORS = 3.0  # a slowdown must exceed so many noise floors
+MOST_FLOOR = 0.03  # a run with a larger noise floor cannot conclude that a case is fine
+FLOOR_QUANTILE = 0.9  # quantile of |ratio - 1| of controls that is the noise floor
+CONFIDENCE = 0.99  # of the bootstrap interval
+RESAMPLES = 2000  # bootstrap resamples
 
 FINE, SLOWER, FASTER, INCONCLUSIVE = "fine", "slower", "faster", "inconclusive"
 
@@ -34,7 +34,7 @@ class Estimate:
 
 
 def paired_minima(numerator: Rounds, denominator: Rounds) -> NDArray[np.float64]:
-    """Ratio of the least times of each round."""
+    """Ratio of the minima of each round."""
     ratios: NDArray[np.float64] = numerator.min(axis=1) / denominator.min(axis=1)
     return ratios
 
@@ -42,7 +42,7 @@ def paired_minima(numerator: Rounds, denominator: Rounds) -> NDArray[np.float64]
 def estimate(ratios: NDArray[np.float64], seed: int = 0) -> Estimate:
     """Median of the rounds' ratios, and its bootstrap interval (percentiles of resampled medians).
 
-    With a single round the interval is unbounded: nothing can be concluded from it.
+    With a single round the interval is unbounded, so nothing can be concluded.
     """
     median = float(np.median(ratios))
     if len(ratios) < 2:
@@ -50,14 +50,19 @@ def estimate(ratios: NDArray[np.float64], seed: int = 0) -> Estimate:
     from scipy.stats import bootstrap
 
     interval = bootstrap(
-        (ratios,), np.median, confidence_level=CONFIDENCE, n_resamples=RESAMPLES,
-        method="percentile", vectorized=True, rng=np.random.default_rng(seed),
-    ).confidence_interval  # fmt: skip
+        (ratios,),
+        np.median,
+        confidence_level=CONFIDENCE,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        vectorized=True,
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
     return Estimate(median, float(interval.low), float(interval.high))
 
 
 def noise_floor(controls: Sequence[float]) -> float:
-    """How far ratios of a side against itself lie from 1: their 90 % quantile."""
+    """The 90 % quantile of |ratio - 1| over ratios of a side to itself."""
     if not controls:
         return 0.0
     return float(np.quantile(np.abs(np.asarray(controls) - 1), FLOOR_QUANTILE))
@@ -69,11 +74,11 @@ def threshold(floor: float) -> float:
 
 
 def verdict(found: Estimate, floor: float) -> str:
-    """What a case's ratio head / base says.
+    """The verdict on a case, from its ratio head / base.
 
-    "slower": above 1 + threshold, by an interval that excludes 1. "fine": the interval lies below
-    1 + threshold, in a run whose floor lets that be told ("faster" where it lies below 1 -
-    threshold). Anything else is "inconclusive" and asks for more rounds.
+    "slower": the ratio exceeds 1 + threshold and the interval excludes 1. "fine": the interval is
+    below 1 + threshold and the noise floor is at most MOST_FLOOR. "faster": also, the interval is
+    below 1 - threshold. All other cases are "inconclusive" and need more rounds.
     """
     limit = threshold(floor)
     if found.ratio > 1 + limit and found.low > 1:
@@ -84,7 +89,7 @@ def verdict(found: Estimate, floor: float) -> str:
 
 
 def overall(verdicts: Sequence[str]) -> str:
-    """The verdict of a comparison: one slower case decides, then one inconclusive."""
+    """The verdict of a comparison: "slower" if one case is, else "inconclusive" if one case is."""
     for name in (SLOWER, INCONCLUSIVE):
         if name in verdicts:
             return name
@@ -92,5 +97,5 @@ def overall(verdicts: Sequence[str]) -> str:
 
 
 def geometric_mean(ratios: Sequence[float]) -> float:
-    """Geometric mean; 1 of nothing."""
+    """Geometric mean; 1 if there are no ratios."""
     return float(np.exp(np.mean(np.log(ratios)))) if len(ratios) else 1.0

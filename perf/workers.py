@@ -1,4 +1,4 @@
-"""Sides of a comparison: processes alive at once, each on a tree and kernel cache of its own."""
+"""Sides of a comparison: concurrent processes, each with its own tree and kernel cache."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ class Tree:
 
     path: Path
     cache: Path
-    name: str  # as the user named it, with the commit where there is one
+    name: str  # as the user named it, with the commit if it is a revision
 
 
 @contextmanager
 def tree(name: str, cache: Path) -> Iterator[Tree]:
     """The tree called `name`: a folder that holds the package, or a git revision.
 
-    A revision is checked out into a worktree of its own, which goes at the end.
+    A revision is checked out into a temporary worktree.
 
     Raises
     ------
     ValueError
-        Neither a folder with the package nor a revision.
+        `name` is neither a folder with the package nor a revision.
     """
     folder = Path(name)
     if folder.is_dir():
         if not (folder / "implicit_conv").is_dir():
-            raise ValueError(f"{name} is a folder without implicit_conv in it")
+            raise ValueError(f"the folder {name} does not contain implicit_conv")
         yield Tree(folder.resolve(), cache, str(folder))
         return
     try:
@@ -62,17 +62,24 @@ class Worker:
 
     def __init__(self, kind: str, where: Tree, threads: int, folder: str) -> None:
         environment = {
-            **os.environ, "PYTHONPATH": str(where.path), "PYTHONDONTWRITEBYTECODE": "1",
+            **os.environ,
+            "PYTHONPATH": str(where.path),
+            "PYTHONDONTWRITEBYTECODE": "1",
             "IMPLICIT_CONV_CACHE_DIR": str(where.cache),
-        }  # fmt: skip
+        }
         command = [sys.executable, "-c", START, str(ROOT / "perf" / "side.py"), kind, str(threads)]
         self._process = subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            text=True, start_new_session=True,
-        )  # fmt: skip
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         found = self.ask("hello")["tree"]
         if Path(found) != where.path.resolve():
-            raise ValueError(f"{where.name} is not what is imported: {found} is")
+            raise ValueError(f"implicit_conv was imported from {found}, not from {where.name}")
 
     def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
         """The answer to one request.
@@ -80,7 +87,7 @@ class Worker:
         Raises
         ------
         ValueError
-            The process ended; what it said stands on standard error.
+            The process ended; its message is on standard error.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -88,7 +95,7 @@ class Worker:
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
         if not answer:
-            raise ValueError(f"a side ended at {request!r}; see its message above")
+            raise ValueError(f"a process ended during {request!r}; see its message above")
         found: dict[str, Any] = json.loads(answer)
         return found
 
@@ -100,7 +107,7 @@ class Worker:
 
 @contextmanager
 def workers(sides: Mapping[str, Tree], threads: int) -> Iterator[dict[str, Worker]]:
-    """One process a side, all alive at once; "torch" is a rival, the others are this package."""
+    """One process for each side, all at the same time; "torch" is a rival, the others are ours."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         alive = {}

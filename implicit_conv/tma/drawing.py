@@ -1,4 +1,4 @@
-"""Draw what tensor copies load: planes, box, walk, fills, halo, and shared memory beside them."""
+"""Draw what tensor copies load: planes, box, walk, fills, halo and shared memory."""
 
 from __future__ import annotations
 
@@ -24,46 +24,47 @@ def draw(
     title: str = "",
     color: bool | None = None,
 ) -> str:
-    """Draw one copy, or several into buffers of their own.
+    """Draw one copy, or several copies that fill one buffer each.
 
     Parameters
     ----------
     map, coords, offsets, w_halo, w_offset
-        The copy, as for `walk`.
+        As in `walk`.
     buffers : sequence of (w_halo, w_offset), optional
-        Several copies from the same start, one buffer each, instead of the one pair.
+        One copy from the same start for each pair; replaces `w_halo` and `w_offset`.
     path : path-like, optional
-        A file to draw into: .svg, .png or .pdf, through matplotlib (extra ``plot``).
+        A file to write: .svg, .png or .pdf, by matplotlib (extra ``plot``).
     title : str
-        Instead of the map's sizes.
+        Replaces the sizes of the map.
     color : bool, optional
-        ANSI colours in the text; by default where standard output is a terminal that wants them.
+        Whether the text has ANSI colours; by default, if standard output is a terminal and
+        neither NO_COLOR nor TERM=dumb forbids them.
 
     Returns
     -------
     str
-        The picture as text, or the file's name where one was drawn.
+        The picture as text, or the name of the file that was written.
 
     Raises
     ------
     TensorMapError
-        A ValueError that lists every broken rule.
+        The map or the load breaks rules; the message lists all (a ValueError).
     ImportError
-        A file is named, but matplotlib is not installed.
+        `path` is given, but matplotlib is not installed.
     """
     copies = [(w_halo, w_offset)] if buffers is None else list(buffers)
     return show(picture(map, coords, offsets, copies, title), path, color)
 
 
 def show(what: Picture, path: str | Path | None = None, color: bool | None = None) -> str:
-    """Draw a picture into a file, or as text; returns the file's name or the text."""
+    """Write a picture to a file and return its name, or return the picture as text."""
     if path is None:
         return render(what, wants_color() if color is None else color)
     try:
         from implicit_conv.tma.figure import save
     except ImportError as missing:
         raise ImportError(
-            "drawing into a file needs matplotlib: pip install 'implicit-conv[plot]'"
+            "drawing into a file needs matplotlib; in a checkout: pip install '.[plot]'"
         ) from missing
     save(what, path)
     return str(path)

@@ -1,8 +1,8 @@
-"""The driver's side of a tensor map: argument names, enumerations, arrays fastest-first.
+"""Tensor maps as the driver takes them: argument names, enumerations, arrays fastest-first.
 
-`driver_arguments` writes a map as the call wants it; `describe_arguments` reads such arguments
-back, right or wrong. Names and values: cuda.h, cuTensorMapEncodeIm2col and
-cuTensorMapEncodeIm2colWide.
+`driver_arguments` converts a map to the arguments of the driver call; `describe_arguments` converts
+such arguments, valid or not, to a description. Names and values are those of cuda.h,
+cuTensorMapEncodeIm2col and cuTensorMapEncodeIm2colWide.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ DATA_TYPES = {  # name: (value, bytes, floating)
     "TFLOAT32": (11, 4, True),
     "TFLOAT32_FTZ": (12, 4, True),
 }
-ENUMS = {  # argument: (infix of its names, our names and theirs, in the order of their numbers)
+ENUMS = {  # argument: (infix in cuda.h, {our name: name in cuda.h}, in the order of the values)
     "interleave": ("INTERLEAVE_", {"none": "NONE", "16B": "16B", "32B": "32B"}),
     "swizzle": (
         "SWIZZLE_",
         {
-            "none": "NONE", "32B": "32B", "64B": "64B", "128B": "128B",
-            "128B_ATOM_32B": "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B": "128B_ATOM_32B_FLIP_8B",
+            "none": "NONE",
+            "32B": "32B",
+            "64B": "64B",
+            "128B": "128B",
+            "128B_ATOM_32B": "128B_ATOM_32B",
+            "128B_ATOM_32B_FLIP_8B": "128B_ATOM_32B_FLIP_8B",
             "128B_ATOM_64B": "128B_ATOM_64B",
         },
     ),
@@ -47,23 +51,33 @@ ENUMS = {  # argument: (infix of its names, our names and theirs, in the order o
         {"none": "NONE", "64B": "L2_64B", "128B": "L2_128B", "256B": "L2_256B"},
     ),
     "mode": ("IM2COL_WIDE_MODE_", {"w": "W", "w128": "W128"}),
-}  # fmt: skip
+}
 NEEDED = (
-    "tensorDataType", "globalDim", "globalStrides", "channelsPerPixel", "pixelsPerColumn",
+    "tensorDataType",
+    "globalDim",
+    "globalStrides",
+    "channelsPerPixel",
+    "pixelsPerColumn",
     "elementStrides",
-)  # fmt: skip
+)
 CORNER_NAMES = ("pixelBoxLowerCorner", "pixelBoxUpperCorner")
 ARGUMENTS = (
-    *NEEDED, *CORNER_NAMES, *(f"{name}Width" for name in CORNER_NAMES),
-    "tensorRank", "globalAddress", "tensorMap", *ENUMS,
-)  # fmt: skip
+    *NEEDED,
+    *CORNER_NAMES,
+    *(f"{name}Width" for name in CORNER_NAMES),
+    "tensorRank",
+    "globalAddress",
+    "tensorMap",
+    *ENUMS,
+)
 Arguments = Mapping[str, Any]
 
 
 def driver_arguments(map: TensorMap) -> dict[str, Any]:
-    """The arguments of the driver call that encodes this map: cuda.h's names, fastest-first.
+    """The arguments of the driver call that encodes this map, by the names of cuda.h.
 
-    `function` names the call; `globalAddress` is None where the map has no address.
+    Arrays are fastest-first. `function` is the name of the call; `globalAddress` is None if the map
+    has no address.
     """
     m = map.description
     kind = _data_type(map)
@@ -93,19 +107,19 @@ def driver_arguments(map: TensorMap) -> dict[str, Any]:
 
 
 def _data_type(map: TensorMap) -> str:
-    """The driver's type; a dtype that it lacks moves as unsigned bits."""
+    """The driver's type; a dtype that the driver lacks is copied as unsigned integers."""
     name = map.dtype.name.upper()
     return name if name in DATA_TYPES else f"UINT{8 * map.itemsize}"
 
 
 def enum_name(argument: str, ours: str) -> str:
-    """The name in cuda.h of one of our names."""
+    """The name in cuda.h of a value that we name `ours`."""
     infix, names = ENUMS[argument]
     return f"{PREFIX}{infix}{names[ours]}"
 
 
 def our_name(argument: str, value: Any) -> str | None:
-    """Our name of an enumeration's value, given as cuda.h's name, its number or our name."""
+    """Our name of a value of an enumeration, given by its name in cuda.h, number or our name."""
     infix, names = ENUMS[argument]
     for number, (ours, theirs) in enumerate(names.items()):
         if value in (ours, theirs, f"{PREFIX}{infix}{theirs}") or (
@@ -116,7 +130,7 @@ def our_name(argument: str, value: Any) -> str | None:
 
 
 def data_type(value: Any) -> tuple[int, bool] | None:
-    """(bytes, floating) of a CUtensorMapDataType, given as name or number."""
+    """(bytes, whether floating) of a CUtensorMapDataType, given by name or number."""
     for name, (number, size, floating) in DATA_TYPES.items():
         if value == number or str(value).removeprefix(f"{PREFIX}DATA_TYPE_") == name:
             return size, floating
@@ -124,9 +138,9 @@ def data_type(value: Any) -> tuple[int, bool] | None:
 
 
 def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[Finding]]:
-    """(the map that these arguments describe, what is wrong with their form).
+    """(the map that these arguments describe, errors in their form).
 
-    No map where too little of it can be read; its own rules come on top, see `limits.map_findings`.
+    The map is None if too little can be read. Its own rules are checked by `rules.map_findings`.
     """
     wide = "pixelBoxLowerCornerWidth" in arguments or "pixelBoxUpperCornerWidth" in arguments
     corner_names = [f"{name}Width" if wide else name for name in CORNER_NAMES]
@@ -173,7 +187,10 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
 
 
 def _lengths(arguments: Arguments, wide: bool) -> list[Finding]:
-    """Arrays that do not go with the rank, and the steps of C and N, which no walk uses."""
+    """Arrays whose length does not match the rank, and steps of C and N outside their range.
+
+    No walk uses the steps of C and N.
+    """
     dims = arguments["globalDim"]
     strides, steps = arguments["globalStrides"], arguments["elementStrides"]
     rank = arguments.get("tensorRank", len(dims))
@@ -202,7 +219,7 @@ def _lengths(arguments: Arguments, wide: bool) -> list[Finding]:
 
 
 def _enums(arguments: Arguments) -> tuple[dict[str, str], list[Finding]]:
-    """Our names of the enumerations (a default for a bad one), and the bad ones."""
+    """Our names of the enumerations, with defaults for invalid values, and the invalid values."""
     names, found = {}, []
     for argument, (infix, values) in ENUMS.items():
         default = next(iter(values))
@@ -216,7 +233,9 @@ def _enums(arguments: Arguments) -> tuple[dict[str, str], list[Finding]]:
 
 
 def argument_name(m: Description) -> Callable[[str], str]:
-    """How the driver's call names a field of ours: lower_corner[w] is pixelBoxLowerCorner[0]."""
+    """A function from our name of a field to the driver's, as lower_corner[w] to
+    pixelBoxLowerCorner[0].
+    """
     order = f"c{spatial_letters(m.rank)[::-1]}n"
     first = {
         "shape": ("globalDim", 0),

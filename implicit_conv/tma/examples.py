@@ -1,7 +1,7 @@
 """The documented examples, PTX ISA Figures 11 to 24, as presets that can be drawn.
 
-Where the text of the documentation gives no sizes (Figures 11, 12, 16, 17), they are ours; the
-pictures themselves are drawn anew.
+The documentation gives no sizes for Figures 11, 12, 16 and 17; we chose them. The pictures are our
+own drawings.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from implicit_conv.tma.picture import Picture, picture
 
 @dataclass(frozen=True)
 class Example:
-    """A named copy, or several from one start."""
+    """A copy, or several copies from one start."""
 
     title: str
     note: str
-    fields: dict[str, Any]  # of the map
+    fields: dict[str, Any]  # arguments of the map
     coords: tuple[int, ...]
     offsets: tuple[int, ...] | None = None
-    buffers: tuple[tuple[int, int], ...] = ((0, 0),)  # (w_halo, w_offset)
+    buffers: tuple[tuple[int, int], ...] = ((0, 0),)  # (w_halo, w_offset) of each
 
     @property
     def map(self) -> TensorMap:
@@ -31,7 +31,7 @@ class Example:
         return kind(**self.fields)
 
     def picture(self) -> Picture:
-        """What is drawn; raises TensorMapError where the example breaks a rule."""
+        """What is drawn; raises TensorMapError if the example breaks a rule."""
         return picture(self.map, self.coords, self.offsets, self.buffers, self.title)
 
 
@@ -40,105 +40,150 @@ def _im2col(
 ) -> dict[str, Any]:
     spatial = len(shape) - 2
     return {
-        "shape": shape, "dtype": "float16", "lower_corner": (lower,) * spatial,
-        "upper_corner": (upper,) * spatial, "traversal_stride": step,
-        "pixels_per_column": pixels, "channels_per_pixel": channels,
-    }  # fmt: skip
+        "shape": shape,
+        "dtype": "float16",
+        "lower_corner": (lower,) * spatial,
+        "upper_corner": (upper,) * spatial,
+        "traversal_stride": step,
+        "pixels_per_column": pixels,
+        "channels_per_pixel": channels,
+    }
 
 
 def _wide(
     shape: tuple[int, ...], lower: int, upper: int, step: int, mode: str = "w", pixels: int = 128
 ) -> dict[str, Any]:
     return {
-        "shape": shape, "dtype": "float16", "lower_corner_w": lower, "upper_corner_w": upper,
-        "traversal_stride": step, "pixels_per_column": pixels, "channels_per_pixel": 64,
+        "shape": shape,
+        "dtype": "float16",
+        "lower_corner_w": lower,
+        "upper_corner_w": upper,
+        "traversal_stride": step,
+        "pixels_per_column": pixels,
+        "channels_per_pixel": 64,
         "mode": mode,
-    }  # fmt: skip
+    }
 
 
 ROW, EXAMPLE_1, EXAMPLE_2 = (128, 9, 7, 64), (128, 9, 67, 64), (128, 7, 7, 64)
 CONV_1 = _wide(EXAMPLE_1, -1, 0, 2)
 CONV_2 = _wide(EXAMPLE_2, -1, -1, 3)
-OUR_SIZES = "The documentation gives no sizes for this figure; these are ours."
+OUR_SIZES = "The documentation gives no sizes for this figure; we chose them."
 
 EXAMPLES = {
     "ptx-11": Example(
         "Figure 11: a bounding box with padding",
         f"Corners (-1, -1) and (-1, -1); one pixel, at the lower corner. {OUR_SIZES}",
-        _im2col((64, 9, 14, 64), -1, -1, 1, 1, 8), (7, -1, -1, 0),
+        _im2col((64, 9, 14, 64), -1, -1, 1, 1, 8),
+        (7, -1, -1, 0),
     ),
     "ptx-12": Example(
         "Figure 12: a bounding box inside the image",
         f"Corners (0, 0) and (-2, -2); one pixel, at the lower corner. {OUR_SIZES}",
-        _im2col((64, 9, 14, 64), 0, -2, 1, 1, 8), (7, 0, 0, 0),
+        _im2col((64, 9, 14, 64), 0, -2, 1, 1, 8),
+        (7, 0, 0, 0),
     ),
     "ptx-13": Example(
         "Figure 13: im2col, offsets (0, 0)",
-        "Example 1 of im2col mode: the walk leaves image 7 at the box's end and enters image 8.",
-        _im2col((64, 9, 14, 64), -1, -1, 1, 64, 8), (7, 7, 4, 0), (0, 0),
+        "Example 1 of im2col mode: at the end of the box the walk goes on from image 7 to image 8.",
+        _im2col((64, 9, 14, 64), -1, -1, 1, 64, 8),
+        (7, 7, 4, 0),
+        (0, 0),
     ),
     "ptx-14": Example(
         "Figure 14: im2col, offsets (2, 2)",
-        "As printed, it starts at h = 7, outside its own box.",
-        _im2col((64, 9, 14, 64), 0, -2, 1, 64, 8), (7, 7, 4, 0), (2, 2),
+        "As printed, the example starts at h = 7, outside its own box.",
+        _im2col((64, 9, 14, 64), 0, -2, 1, 64, 8),
+        (7, 7, 4, 0),
+        (2, 2),
     ),
     "ptx-15": Example(
         "Figure 15: im2col, traversal stride 2",
-        "As printed, it starts at h = 7, outside its own box.",
-        _im2col((64, 8, 14, 64), -1, -1, 2, 32, 16), (7, 7, 5, 0), (1, 1),
+        "As printed, the example starts at h = 7, outside its own box.",
+        _im2col((64, 8, 14, 64), -1, -1, 2, 32, 16),
+        (7, 7, 5, 0),
+        (1, 1),
     ),
     "ptx-16": Example(
         "Figure 16: im2col::w walks one row of each image",
-        OUR_SIZES, _wide((16, 6, 10, 64), -1, -1, 1, pixels=32), (3, 2, 4, 0),
+        OUR_SIZES,
+        _wide((16, 6, 10, 64), -1, -1, 1, pixels=32),
+        (3, 2, 4, 0),
     ),
     "ptx-17": Example(
         "Figure 17: the first pixel left of the box",
-        f"Only the first run may begin there; later ones begin at the lower corner. {OUR_SIZES}",
-        _wide((16, 6, 10, 64), 1, 0, 1, pixels=32), (3, 2, -2, 0),
+        f"Only the first run may begin there; later runs begin at the lower corner. {OUR_SIZES}",
+        _wide((16, 6, 10, 64), 1, 0, 1, pixels=32),
+        (3, 2, -2, 0),
     ),
     "ptx-18": Example(
         "Figure 18: im2col::w with a halo of 2",
-        "128 pixels and, behind them, the two with which the walk goes on.",
-        _wide(ROW, 0, 0, 1), (7, 2, 3, 0), buffers=((2, 0),),
+        "128 pixels, then the two pixels that follow them in the walk.",
+        _wide(ROW, 0, 0, 1),
+        (7, 2, 3, 0),
+        buffers=((2, 0),),
     ),
     "ptx-19": Example(
         "Figure 19: im2col::w::128 with a halo of 2",
         "Two halo pixels after each 32, in rows 128 to 135; their order is inferred.",
-        _wide(ROW, 0, 0, 1, "w128"), (7, 2, 3, 0), buffers=((2, 0),),
+        _wide(ROW, 0, 0, 1, "w128"),
+        (7, 2, 3, 0),
+        buffers=((2, 0),),
     ),
     "ptx-20": Example(
-        "Figure 20: Example 1, buffer 1", "Taps 0 and 2 of a 3-tap, stride-2 convolution.",
-        CONV_1, (7, 2, -1, 0), buffers=((1, 0),),
+        "Figure 20: Example 1, buffer 1",
+        "Taps 0 and 2 of a 3-tap, stride-2 convolution.",
+        CONV_1,
+        (7, 2, -1, 0),
+        buffers=((1, 0),),
     ),
     "ptx-21": Example(
-        "Figure 21: Example 1, buffer 2", "Tap 1 of the same convolution.",
-        CONV_1, (7, 2, -1, 0), buffers=((0, 1),),
+        "Figure 21: Example 1, buffer 2",
+        "Tap 1 of the same convolution.",
+        CONV_1,
+        (7, 2, -1, 0),
+        buffers=((0, 1),),
     ),
     "ptx-example-1": Example(
-        "Example 1: both buffers", "A 3-tap, stride-2 convolution with padding 1.",
-        CONV_1, (7, 2, -1, 0), buffers=((1, 0), (0, 1)),
+        "Example 1: both buffers",
+        "A 3-tap, stride-2 convolution with padding 1.",
+        CONV_1,
+        (7, 2, -1, 0),
+        buffers=((1, 0), (0, 1)),
     ),
     "ptx-22": Example(
-        "Figure 22: Example 2, buffer 1", "Tap 0 of a 3-tap, stride-3 convolution.",
-        CONV_2, (7, 2, -1, 0), buffers=((0, 0),),
+        "Figure 22: Example 2, buffer 1",
+        "Tap 0 of a 3-tap, stride-3 convolution.",
+        CONV_2,
+        (7, 2, -1, 0),
+        buffers=((0, 0),),
     ),
     "ptx-23": Example(
-        "Figure 23: Example 2, buffer 2", "Tap 1 of the same convolution.",
-        CONV_2, (7, 2, -1, 0), buffers=((0, 1),),
+        "Figure 23: Example 2, buffer 2",
+        "Tap 1 of the same convolution.",
+        CONV_2,
+        (7, 2, -1, 0),
+        buffers=((0, 1),),
     ),
     "ptx-24": Example(
-        "Figure 24: Example 2, buffer 3", "Tap 2 of the same convolution.",
-        CONV_2, (7, 2, -1, 0), buffers=((0, 2),),
+        "Figure 24: Example 2, buffer 3",
+        "Tap 2 of the same convolution.",
+        CONV_2,
+        (7, 2, -1, 0),
+        buffers=((0, 2),),
     ),
     "ptx-example-2": Example(
-        "Example 2: all three buffers", "A 3-tap, stride-3 convolution with padding 1.",
-        CONV_2, (7, 2, -1, 0), buffers=((0, 0), (0, 1), (0, 2)),
+        "Example 2: all three buffers",
+        "A 3-tap, stride-3 convolution with padding 1.",
+        CONV_2,
+        (7, 2, -1, 0),
+        buffers=((0, 0), (0, 1), (0, 2)),
     ),
-}  # fmt: skip
+}
 
 
 def example(name: str) -> Example:
-    """The example of that name; a ValueError lists all names."""
+    """The example of that name; an unknown name raises a ValueError that lists all names."""
     if name not in EXAMPLES:
-        raise ValueError(f"no example {name!r}; choose one of {', '.join(EXAMPLES)}")
+        raise ValueError(f"there is no example {name!r}; choose one of {', '.join(EXAMPLES)}")
     return EXAMPLES[name]

@@ -1,7 +1,8 @@
-"""Does a tensor map serve a given convolution? Compared by walks, not by corners.
+"""Check whether a tensor map walks as a given convolution needs.
 
-Different corners can give the same walk: what counts is where a row begins, its step, and how many
-positions the box holds, which must be Q for im2col and L slots for im2col::w.
+Walks are compared, not corners, because different corners can give the same walk. A walk is
+determined by the start of a row, its step, and the number of positions in the box, which must be Q
+for im2col and L slots for im2col::w.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SOURCE = "addressing of this convolution"
 
 
 def convolution_findings(m: Description, problem: Problem, operator: str) -> Iterator[Finding]:
-    """Fields with which the map does not walk as the convolution needs."""
+    """The fields that make the map walk differently from what the convolution needs."""
     lowering = maps_for(problem, m.mode, operator=operator)
     letters = f"n{'dhw'[5 - m.rank :]}c"
     if m.rank != len(lowering.shape):
@@ -33,9 +34,9 @@ def convolution_findings(m: Description, problem: Problem, operator: str) -> Ite
     axes = (lowering.width,) if m.wide else (lowering.height, lowering.width)
     for letter, axis, lower, step in zip(m.axes, axes, m.lower, m.step, strict=True):
         if lower != axis.lower:
-            intent = "lower = -pad_lo"
+            hint = "lower = -pad_lo"
             allowed = f"must be {axis.lower}"
-            yield Finding(f"lower_corner[{letter}]", lower, allowed, SOURCE, intent)
+            yield Finding(f"lower_corner[{letter}]", lower, allowed, SOURCE, hint)
         if step != axis.stride:
             allowed = f"must be {axis.stride}, the stride"
             yield Finding(f"traversal_stride[{letter}]", step, allowed, SOURCE)
@@ -43,7 +44,7 @@ def convolution_findings(m: Description, problem: Problem, operator: str) -> Ite
 
 
 def _upper_corners(m: Description, lowering: Lowering) -> Iterator[Finding]:
-    """Upper corners whose box holds too few or too many positions."""
+    """Upper corners that give the box too few or too many positions."""
     width = lowering.slots if isinstance(lowering, WideLowering) else lowering.width.out
     wanted = (width,) if m.wide else (lowering.height.out, width)
     for letter, size, lower, upper, step, count in zip(
@@ -53,7 +54,7 @@ def _upper_corners(m: Description, lowering: Lowering) -> Iterator[Finding]:
         if held == count:
             continue
         right = lower + (count - 1) * step - (size - 1)
-        allowed = f"the box holds {held} positions, must hold {count}: upper corner {right}"
+        allowed = f"the box holds {held} positions but must hold {count}: take {right}"
         past = f"upper corner reaches past {'L' if m.wide else 'PQ'['hw'.index(letter)]}"
-        intent = f"{past}: rows would overrun" if held > count else "rows would wrap too early"
-        yield Finding(f"upper_corner[{letter}]", upper, allowed, SOURCE, intent)
+        hint = f"{past}: rows would overrun" if held > count else "rows would wrap too early"
+        yield Finding(f"upper_corner[{letter}]", upper, allowed, SOURCE, hint)

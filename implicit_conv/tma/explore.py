@@ -1,7 +1,7 @@
-"""The explorer: one self-contained HTML page that walks copies and convolutions step by step.
+"""The explorer: one self-contained HTML page that steps through copies and convolutions.
 
-Its arithmetic, page/walk.js, is a twin of kernels/walk.py and tma/lower.py; a test in a browser
-holds it to them.
+page/walk.js repeats the arithmetic of kernels/walk.py and tma/lower.py; a test in a browser
+compares their results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from implicit_conv.tma.examples import EXAMPLES, Example
 
 
 def page() -> str:
-    """The page as HTML; it loads nothing from elsewhere."""
+    """The page as HTML; it loads no other file."""
     folder = resources.files("implicit_conv.tma") / "page"
     html = (folder / "index.html").read_text(encoding="utf-8")
     examples = [_form(example) for example in EXAMPLES.values()]
@@ -31,7 +31,7 @@ def page() -> str:
 
 
 def _form(example: Example) -> dict[str, Any]:
-    """An example as values of the page's form, which has no channels."""
+    """An example as values of the page's form, which leaves out channels."""
     m = example.map.description
     values = {
         "shape": m.shape[:-1],

@@ -1,7 +1,7 @@
-"""A picture of tensor copies as a drawing: SVG, PNG or PDF through matplotlib.
+"""A picture of tensor copies as SVG, PNG or PDF, by matplotlib.
 
-Colours are those of Okabe and Ito, told apart by colour-blind eyes. One unit is one pixel cell; y
-grows downwards.
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart. The unit of
+length is one pixel cell; y grows downwards.
 """
 
 from __future__ import annotations
@@ -25,22 +25,23 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 INK, FAINT, PIXEL, LINE = "#222222", "#767676", "#f3f3f3", "#d0d0d0"
 CANVASES = {".svg": FigureCanvasSVG, ".png": FigureCanvasAgg, ".pdf": FigureCanvasPdf}
 STYLE: Any = {
-    "svg.fonttype": "none",  # text stays text: small files, searchable
-    "svg.hashsalt": "implicit_conv",  # the same picture gives the same file
-    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "svg.fonttype": "none",  # text stays text, so that files are small and searchable
+    "svg.hashsalt": "implicit_conv",  # equal pictures give equal files
+    "font.family": "DejaVu Sans",  # it comes with matplotlib
     "hatch.linewidth": 0.6,
 }
-CELL, CELL_SMALL = 0.34, 0.24  # inches of a pixel cell; the small one for wide planes
-WIDE_PLANE = 30  # cells from which a plane is wide, and shared memory goes below it
-ROW_WIDTH, ROW_HEIGHT = 1.22, 0.165  # inches of a row of shared memory
-GAP = 1.6
+CELL = 0.34  # side of a pixel cell, inches
+CELL_SMALL = 0.24  # side of a pixel cell in a wide plane, inches
+WIDE_PLANE = 30  # cells; a plane at least this wide is drawn above shared memory, not next to it
+ROW_WIDTH, ROW_HEIGHT = 1.22, 0.165  # size of a row of shared memory, inches
+GAP = 1.6  # space between two planes, cells
 
 
 def save(picture: Picture, path: str | Path) -> None:
-    """Draw the picture into a file; its suffix says which kind."""
+    """Write the picture to a file whose suffix names the format."""
     path = Path(path)
     if path.suffix not in CANVASES:
-        raise ValueError(f"{path.name}: a drawing ends in one of {', '.join(CANVASES)}")
+        raise ValueError(f"{path.name}: the name must end in one of {', '.join(CANVASES)}")
     with matplotlib.rc_context(STYLE):
         figure = Drawing(picture).figure
         canvas = CANVASES[path.suffix](figure)
@@ -52,13 +53,13 @@ def save(picture: Picture, path: str | Path) -> None:
 
 
 def digest(picture: Picture) -> str:
-    """Tells whether a drawing on disk is what this picture and this file would draw."""
+    """A hash of the picture and of this file, stored in a drawing to tell whether it is current."""
     source = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
     return hashlib.sha256((source + picture.digest).encode()).hexdigest()[:16]
 
 
 class Drawing:
-    """Lays planes and shared memory out on one figure."""
+    """Lays out planes and shared memory on one figure."""
 
     def __init__(self, picture: Picture):
         self.picture = picture
@@ -82,12 +83,12 @@ class Drawing:
         self.axes.set_ylim(self.bottom, 0)
 
     def text(self, x: float, y: float, text: str, points: float, **more: Any) -> None:
-        """Text, vertically centred on y."""
+        """Add text, vertically centred on y."""
         style = {"fontsize": points, "va": "center", "ha": "left", "color": INK, **more}
         self.axes.text(x, y, text, **style)
 
     def rectangle(self, x: float, y: float, width: float, height: float, **style: Any) -> None:
-        """A rectangle with its upper left corner at (x, y)."""
+        """Add a rectangle with its upper left corner at (x, y)."""
         self.axes.add_patch(Rectangle((x, y), width, height, clip_on=False, **style))
 
     def _inches(self, inches: float) -> float:
@@ -110,15 +111,19 @@ class Drawing:
         return y - GAP
 
     def _plane(self, plane: Plane, left: float, top: float) -> float:
-        """One grid; returns where it ends."""
+        """Draw one grid and return its lower end."""
         points = self.cell * 72 * 0.36
         self.text(left, top, plane.title, 10, weight="bold")
         top += 1.7
         for x in plane.across:
             self.text(
-                left + x - plane.across[0] + 0.5, top - 0.45, str(x), points, ha="center",
+                left + x - plane.across[0] + 0.5,
+                top - 0.45,
+                str(x),
+                points,
+                ha="center",
                 color=FAINT,
-            )  # fmt: skip
+            )
         corner = f"{plane.letters[0]} \\ {plane.letters[1]}"
         self.text(left - 0.4, top - 0.45, corner, points, ha="right", color=FAINT)
         for y in plane.down:
@@ -143,7 +148,7 @@ class Drawing:
             self._mark(own, x + i * share, y, share)
 
     def _mark(self, marks: list[Mark], x: float, y: float, width: float) -> None:
-        """The visits of one buffer in one pixel."""
+        """Draw the visits of one pixel by one buffer."""
         color = COLORS[marks[0].buffer % len(COLORS)]
         self._tile(x + 0.04, y + 0.04, width - 0.08, 0.92, color, marks[0].filled)
         if any(mark.halo for mark in marks):
@@ -158,7 +163,7 @@ class Drawing:
     def _tile(
         self, x: float, y: float, width: float, height: float, color: str, filled: bool
     ) -> None:
-        """Buffer colour, or hatched where the copy fills."""
+        """Draw a cell in the colour of its buffer, hatched if the copy fills it."""
         if filled:
             style = {"facecolor": "white", "edgecolor": color, "hatch": "/////", "linewidth": 0.5}
         else:
@@ -169,19 +174,24 @@ class Drawing:
         self.rectangle(x, y, width, height, facecolor="none", edgecolor=INK, linewidth=1.3)
 
     def _boxes(self, plane: Plane, left: float, top: float) -> None:
-        """Bounding boxes; several stand inside one another so that all are seen."""
+        """Draw the bounding boxes; several are inset, so that all can be seen."""
         for i, box in enumerate(plane.boxes):
             color = INK if len(plane.boxes) == 1 else COLORS[box.buffer % len(COLORS)]
             inset = 0.09 * i - 0.05
             (y0, x0), (y1, x1) = box.first, box.last
             self.rectangle(
-                left + x0 + inset, top + y0 + inset, x1 - x0 + 1 - 2 * inset,
-                y1 - y0 + 1 - 2 * inset, facecolor="none", edgecolor=color, linewidth=2,
+                left + x0 + inset,
+                top + y0 + inset,
+                x1 - x0 + 1 - 2 * inset,
+                y1 - y0 + 1 - 2 * inset,
+                facecolor="none",
+                edgecolor=color,
+                linewidth=2,
                 linestyle=(0, (5, 2)),
-            )  # fmt: skip
+            )
 
     def _memory(self, left: float, top: float, height: float = 0, columns_in: float = 0) -> float:
-        """All buffers, in columns; returns where the last ends."""
+        """Draw all buffers in columns and return the lower end of the last."""
         width, row = self._inches(ROW_WIDTH), self._inches(ROW_HEIGHT)
         end = top
         for b, buffer in enumerate(self.picture.buffers):
@@ -228,7 +238,7 @@ class Drawing:
         self.text(x + number * 1.25, y + height / 2, label, 7, bbox=plain if row.filled else None)
 
     def _legend(self, y: float) -> None:
-        """What colours and signs mean."""
+        """Draw the legend of colours and signs."""
         color, x = COLORS[0], 0.5
         walks_planes = self.picture.planes[0].letters == "hw"
         unit = self._inches(0.22)
@@ -265,5 +275,5 @@ class Drawing:
 
 
 def tint(color: str, strength: float = 0.3) -> tuple[float, ...]:
-    """The colour mixed with white, so that dark text stays readable on it."""
+    """The colour mixed with white, so that dark text on it is legible."""
     return tuple(1 - strength + strength * part for part in to_rgb(color))

@@ -1,4 +1,4 @@
-"""The gallery: a page of all documented examples, each drawn, or refused with the reason."""
+"""The gallery: a page that draws every documented example or says why it cannot."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from implicit_conv.tma.limits import TensorMapError
 HEAD = """\
 # Gallery of tensor copies
 
-What the examples of the PTX ISA (Figures 11 to 24) load, drawn by `implicit-conv draw`. Written by
-`implicit-conv draw --gallery docs/gallery`; do not edit.
+These pictures show what the examples of the PTX ISA (Figures 11 to 24) load. Do not edit this
+page: `implicit-conv draw --gallery docs/gallery` writes it.
 
-A number in a pixel is its place in the walk. Hatched: outside the tensor, so filled. Thick frame:
-halo. Dashed: bounding box. Each buffer has a colour of its own; the table beside or below the
-tensor is shared memory, row by row.
+The number in a pixel is its position in the walk. A hatched pixel lies outside the tensor and is
+filled. A thick frame marks the halo, a dashed frame the bounding box. Each buffer has its own
+colour. The table next to the tensor lists the rows of shared memory.
 """
 
 
 def write(folder: str | Path) -> list[Path]:
-    """Write README.md and one SVG for each example; returns what was written."""
+    """Write README.md and one SVG for each example that can be drawn; return the files."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / "README.md"]
@@ -34,12 +34,12 @@ def write(folder: str | Path) -> list[Path]:
 
 
 def page() -> str:
-    """The gallery's text, Markdown."""
+    """The text of the gallery, as Markdown."""
     return HEAD + "".join(_entry(name, example) for name, example in EXAMPLES.items())
 
 
 def refusal(example: Example) -> str | None:
-    """Why an example cannot be drawn, or None."""
+    """Why an example cannot be drawn; None if it can."""
     try:
         example.picture()
     except TensorMapError as refused:

@@ -1,4 +1,4 @@
-"""Shared memory after a tensor copy, byte by byte: pitch, swizzle, halo rows, untouched gaps."""
+"""Shared memory after a tensor copy, byte by byte: pitch, swizzle, halo rows, unwritten gaps."""
 
 from __future__ import annotations
 
@@ -22,15 +22,19 @@ class SmemImage:
     Attributes
     ----------
     bytes : uint8 array
-        Shared memory from `dst` on, as it lies there; untouched bytes are zero.
-    written : bool array, as long
+        Shared memory from `dst` on, in the order of addresses; unwritten bytes are zero.
+    written : bool array of the same length
         Which bytes the copy wrote; False marks the gaps of rows narrower than the swizzle span.
     dst : int
         Shared address of the first byte; swizzles act on such absolute addresses.
-    pitch, span : int
-        Bytes from row to row, and bytes of a swizzled line (0: no swizzle).
-    rows, channels : int
-        Rows, halo included, and elements of a row.
+    pitch : int
+        Bytes from one row to the next.
+    span : int
+        Bytes of a swizzled line; 0 if there is no swizzle.
+    rows : int
+        Number of rows, including the halo.
+    channels : int
+        Elements of a row.
     dtype : numpy dtype
         Type of an element.
     """
@@ -47,8 +51,8 @@ class SmemImage:
     def view(self, first: int = 0, count: int | None = None) -> Array:
         """Rows `first` .. `first + count - 1` as values, count x channels.
 
-        This undoes the layout as a matrix instruction does: a shifted view is the same memory,
-        read from another row on.
+        This undoes the layout as a matrix instruction does: a shifted view reads the same memory
+        from a different first row.
         """
         count = self.rows - first if count is None else count
         if not 0 <= first <= first + count <= self.rows:
@@ -56,7 +60,7 @@ class SmemImage:
         return self.take(np.arange(first, first + count))
 
     def take(self, rows: npt.NDArray[np.int64]) -> Array:
-        """Any rows as values, len(rows) x channels."""
+        """The given rows as values, len(rows) x channels."""
         size = self.channels * self.dtype.itemsize
         where = places(self.dst, self.pitch, self.span, rows, size)
         return self.bytes[where].view(self.dtype)
@@ -66,7 +70,7 @@ class SmemImage:
         return np.asarray(self.view(r, 1)[0])
 
     def owner(self, address: int) -> tuple[int, int] | None:
-        """(row, byte within the row) of the byte at a shared address; None where it is a gap."""
+        """(row, byte within the row) of the byte at a shared address; None in a gap."""
         if not self.written[address - self.dst]:
             return None
         plain = steps.swizzle(address, steps.swizzle_mask(self.span)) - self.dst
@@ -90,27 +94,30 @@ def smem_image(
     w_halo: int = 0,
     w_offset: int = 0,
 ) -> SmemImage:
-    """The bytes of shared memory that one tensor copy writes, as they lie there.
+    """The bytes of shared memory that one tensor copy writes, in the order of addresses.
 
     Row r begins at ``dst + r * pitch``; the swizzle then moves 16-byte units by the bits of the
-    absolute address (PTX ISA 5.5.7): 128B ``a ^ ((a >> 7) & 7) << 4``, and & 3, & 1 for 64B, 32B.
+    absolute address (PTX ISA 5.5.7): ``a ^ ((a >> 7) & 7) << 4`` for 128B. The mask is 3 for 64B
+    and 1 for 32B.
 
     Parameters
     ----------
     dst : int
         Shared address of the destination, a multiple of 128.
     map, x, coords, offsets, w_halo, w_offset
-        As for `load`.
+        As in `load`.
 
     Raises
     ------
     TensorMapError
-        A ValueError that lists every broken rule; also for a misaligned dst.
+        The load breaks rules, or dst is misaligned; the message lists all (a ValueError).
     ValueError
-        For a swizzle that is legal but not modelled.
+        The swizzle is legal but not simulated.
     """
     if map.swizzle not in SPANS:
-        raise ValueError(f"swizzle {map.swizzle} is not modelled; choose one of {', '.join(SPANS)}")
+        raise ValueError(
+            f"swizzle {map.swizzle} is not simulated; choose one of {', '.join(SPANS)}"
+        )
     values = load_rows(map, x, map.start(coords, offsets, w_halo, w_offset, dst))
     rows, span = len(values), SPANS[map.swizzle]
     image = SmemImage(

@@ -1,6 +1,6 @@
-"""The limits of tensor maps and loads as numbers, and what a map, a load and a fault look like.
+"""The limits of tensor maps and loads, and the types that describe a map, a load and a finding.
 
-`rules` turns them into findings. Ranges and sources: addressing.md section 3.
+`rules` checks the limits. Each finding names its source in the PTX ISA or the driver API.
 """
 
 from __future__ import annotations
@@ -9,27 +9,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-SPANS = {
-    "none": 0,
-    "32B": 32,
-    "64B": 64,
-    "128B": 128,
-}  # bytes a swizzle permutes; also its row pitch
-NOT_MODELLED = ("128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
+SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}  # bytes in a line that a swizzle permutes
+# Swizzles that are checked but not simulated.
+NOT_SIMULATED = ("128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
 SWIZZLES = {
-    "im2col": (*SPANS, *NOT_MODELLED),
+    "im2col": (*SPANS, *NOT_SIMULATED),
     "w": ("64B", "128B", "128B_ATOM_32B"),
     "w128": ("64B", "128B", "128B_ATOM_32B"),
 }
-INTERLEAVES = {"none": 16, "16B": 16, "32B": 32}  # bytes that address and strides are multiples of
+INTERLEAVES = {"none": 16, "16B": 16, "32B": 32}  # address and strides are multiples of it, bytes
 FILLS = ("zero", "nan")
-CORNER_BITS = {3: 16, 4: 8, 5: 5}  # signed bits of an im2col corner, by rank
-OFFSET_BITS = {3: 16, 4: 8, 5: 5}  # unsigned bits of an im2col offset
-HALO_END = {"w": 512, "w128": 32}
-W_OFFSET_END = 32
+CORNER_BITS = {3: 16, 4: 8, 5: 5}  # rank of the tensor: bits of a signed im2col corner
+OFFSET_BITS = {3: 16, 4: 8, 5: 5}  # rank of the tensor: bits of an unsigned im2col offset
+HALO_END = {"w": 512, "w128": 32}  # w_halo must be below it
+W_OFFSET_END = 32  # w_offset must be below it
 PIXELS_MAX, CHANNELS_MAX, STEP_MAX = 1024, 256, 8
-SIZE_MAX, STRIDE_END = 1 << 32, 1 << 40
-ITEMSIZES = (1, 2, 4, 8)
+SIZE_MAX = 1 << 32  # elements along one dimension
+STRIDE_END = 1 << 40  # a stride must be below it, bytes
+ITEMSIZES = (1, 2, 4, 8)  # bytes of an element
 COORDINATE_BITS = 32
 WIDE_FIELDS = {
     "lower_corner[w]": "lower_corner_w",
@@ -48,22 +45,22 @@ SMEM = "PTX ISA 9.7.9.25.5 (destination of a tensor copy)"
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule that a map or a load breaks, or one thing that looks wrong (a warning)."""
+    """A rule that a map or a load breaks, or a warning on something legal that looks wrong."""
 
     field: str
     value: Any
     allowed: str
     source: str
-    intent: str = ""  # what was probably meant, where something speaks for it
+    hint: str = ""  # what was probably meant, if the other fields suggest it
     severity: str = "error"
 
     def __str__(self) -> str:
         text = f"{self.field} = {self.value}: {self.allowed} [{self.source}]"
-        return f"{text}; {self.intent}" if self.intent else text
+        return f"{text}; {self.hint}" if self.hint else text
 
 
 class TensorMapError(ValueError):
-    """A tensor map or a load that breaks rules; `findings` lists them all."""
+    """A tensor map or a load breaks rules; `findings` lists all of them."""
 
     def __init__(
         self, what: str, findings: Sequence[Finding], description: Description | None = None
@@ -75,13 +72,13 @@ class TensorMapError(ValueError):
 
 @dataclass(frozen=True)
 class Description:
-    """A tensor map as given, not yet believed: row-major, spatial tuples as ([d,] h, w)."""
+    """A tensor map as the user gave it, not yet checked: row-major, spatial tuples ([d,] h, w)."""
 
     mode: str  # im2col, w, w128
     shape: tuple[int, ...]
     itemsize: int
     floating: bool
-    lower: tuple[int, ...]  # of every spatial dimension, or of W alone for the wide modes
+    lower: tuple[int, ...]  # of each spatial dimension; the wide modes have only W
     upper: tuple[int, ...]
     step: tuple[int, ...]
     pixels: int
@@ -91,16 +88,16 @@ class Description:
     interleave: str
     strides: tuple[int, ...] | None
     address: int | None
-    fastest_first: bool = False  # how the user wrote arrays: as the driver wants them
+    fastest_first: bool = False  # whether the user wrote arrays in the order of the driver
 
     @property
     def rank(self) -> int:
-        """Dimensions of the tensor, n and c included."""
+        """Number of dimensions of the tensor, including n and c."""
         return len(self.shape)
 
     @property
     def wide(self) -> bool:
-        """Whether the walk keeps to one row of each image."""
+        """Whether the walk visits only one row of each image."""
         return self.mode != "im2col"
 
     @property
@@ -114,12 +111,12 @@ class Description:
         return self.shape[-2:-1] if self.wide else self.shape[1:-1]
 
     def field(self, name: str) -> str:
-        """What `Im2colMap` or `Im2colWideMap` calls a field of ours."""
+        """The name of a field in `Im2colMap` or `Im2colWideMap`."""
         return WIDE_FIELDS.get(name, name) if self.wide else name
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
-        """Byte strides of n, [d,] h, w; packed where none are given."""
+        """Byte strides of n, [d,] h, w; those of a packed tensor if none are given."""
         if self.strides is not None:
             return self.strides
         strides = [self.itemsize * self.shape[-1]]
@@ -134,13 +131,13 @@ def spatial_letters(rank: int) -> str:
 
 
 def swizzle_span(swizzle: str) -> int:
-    """Bytes of the line that a swizzle permutes, 0 for none."""
-    return 128 if swizzle in NOT_MODELLED else SPANS.get(swizzle, 0)
+    """Bytes in a line that a swizzle permutes; 0 for no swizzle."""
+    return 128 if swizzle in NOT_SIMULATED else SPANS.get(swizzle, 0)
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a load begins, as given: coordinates (n, [d,] h, w, c) and the other operands."""
+    """The start of a load as the user gave it: coordinates (n, [d,] h, w, c), other operands."""
 
     coords: tuple[int, ...]
     offsets: tuple[int, ...] | None = None
@@ -150,5 +147,5 @@ class Start:
 
 
 def rename(findings: Sequence[Finding], names: Callable[[str], str]) -> list[Finding]:
-    """The same findings with the fields called as the user calls them."""
+    """The same findings, with the fields named as the user names them."""
     return [replace(finding, field=names(finding.field)) for finding in findings]

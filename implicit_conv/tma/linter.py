@@ -1,26 +1,27 @@
-"""The linter: everything wrong with a tensor map or a load, and what looks wrong.
+"""The linter: errors in a tensor map or a load, and warnings on what looks wrong.
 
-Takes our maps, the keyword arguments of our maps, or the raw arguments of the driver's two calls.
+It takes our maps, the keyword arguments of our maps, or the raw arguments of the driver's two
+calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from implicit_conv.problem import Problem
 from implicit_conv.tma.driver import ARGUMENTS, argument_name, describe_arguments
-from implicit_conv.tma.intents import (
+from implicit_conv.tma.hints import (
     UPPER,
     corners_swapped,
     looks_like_elements,
     order_hint,
-    with_intents,
+    with_hints,
 )
 from implicit_conv.tma.limits import (
     DRIVER,
-    NOT_MODELLED,
+    NOT_SIMULATED,
     Description,
     Finding,
     Start,
@@ -31,7 +32,7 @@ from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.rules import map_findings, start_findings
 
 CONVENTION = "addressing of a convolution"
-SMEM_BYTES = 227 * 1024  # of one block on compute capability 9.0 and 10.0
+SMEM_BYTES = 227 * 1024  # shared memory of one block on compute capability 9.0 and 10.0
 
 
 def lint(
@@ -53,24 +54,24 @@ def lint(
     map : Im2colMap, Im2colWideMap or mapping, optional
         A map, or arguments as below.
     coords, offsets, w_halo, w_offset, dst
-        A load, as for `smem_image`: row-major, (n, [d,] h, w, c).
+        A load, as in `smem_image`: row-major, (n, [d,] h, w, c).
     problem, operator : Problem and {"fprop", "dgrad", "wgrad"}, optional
-        The convolution that the map shall serve; its walk is then compared too.
+        The convolution that the map is for; its walk is then compared as well.
     **arguments
         Either the keyword arguments of `Im2colMap` or `Im2colWideMap`, or those of
-        cuTensorMapEncodeIm2col or cuTensorMapEncodeIm2colWide by cuda.h's names, arrays
-        fastest-first, enumerations as names or numbers. A map may be wrong in any way.
+        cuTensorMapEncodeIm2col or cuTensorMapEncodeIm2colWide by the names of cuda.h, with arrays
+        fastest-first and enumerations as names or numbers. Any values are accepted.
 
     Returns
     -------
     list of Finding
-        Errors (a rule is broken: field, value, range, source, likely intent) before warnings
-        (legal, but probably not meant). Empty for a sound map.
+        Errors come before warnings. An error is a broken rule with its field, value, range, source
+        and a hint; a warning is legal but probably a mistake. A sound map has no findings.
 
     Raises
     ------
     TypeError
-        Arguments that belong to no map.
+        An argument belongs to no map.
     """
     description: Description | None
     found: list[Finding] = []
@@ -95,21 +96,32 @@ def lint(
         broken += convolution_findings(description, problem, operator)
     if description.rank in (3, 4, 5):
         broken += _suspicions(description, start, broken)
-    ours = rename(with_intents(description, broken, start), names)
+    ours = rename(with_hints(description, broken, start), names)
     found += [_as_given(f) for f in ours] if description.fastest_first else ours
     return sorted(found, key=lambda f: f.severity != "error")
 
 
 def _read(given: Mapping[str, Any]) -> tuple[Description | None, list[Finding], Any]:
-    """(description, findings about the form, names of the fields) of arguments of any kind."""
+    """(description, findings on the form, function that names fields) of arguments of any kind."""
     if "globalDim" in given or "tensorDataType" in given or not set(given) - set(ARGUMENTS):
         unknown = set(given) - set(ARGUMENTS)
         if unknown:
-            raise TypeError(f"{', '.join(sorted(unknown))}: no argument of a tensor-map encode")
+            raise TypeError(
+                f"{', '.join(sorted(unknown))}: the driver's calls have no such argument"
+            )
         description, found = describe_arguments(given)
         found += [*_unused_steps(given)] if description else []
         return description, found, argument_name(description) if description else str
     kind = Im2colWideMap if "lower_corner_w" in given or "mode" in given else Im2colMap
+    known = {field.name: field for field in fields(kind)}
+    unknown = set(given) - set(known)
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        raise TypeError(f"{kind.__name__} has no argument {names}; it has {', '.join(known)}")
+    missing = [n for n, field in known.items() if field.default is MISSING and n not in given]
+    if missing:
+        findings = [Finding(name, None, "is missing", kind.__name__) for name in missing]
+        return None, findings, str
     try:
         description = kind(**given).description
     except TensorMapError as refused:
@@ -120,7 +132,7 @@ def _read(given: Mapping[str, Any]) -> tuple[Description | None, list[Finding], 
 
 
 def _as_given(finding: Finding) -> Finding:
-    """Whole arrays in the driver's order."""
+    """The finding with whole arrays in the order of the driver."""
     whole = isinstance(finding.value, tuple) and not finding.field.endswith("]")
     return replace(finding, value=finding.value[::-1]) if whole else finding
 
@@ -128,13 +140,13 @@ def _as_given(finding: Finding) -> Finding:
 def _suspicions(
     m: Description, start: Start | None, broken: Sequence[Finding]
 ) -> Iterator[Finding]:
-    """What is legal, and yet hardly ever meant."""
+    """Warnings on what is legal but rarely intended."""
     wrong = {finding.field for finding in broken}
     for finding in (*_corner_suspicions(m), *_stride_suspicions(m), *_start_suspicions(m, start)):
         if finding.field not in wrong:
             yield replace(finding, severity="warning")
-    if m.swizzle in NOT_MODELLED and "swizzle" not in wrong:
-        allowed = "is legal, but its shared memory is not modelled here"
+    if m.swizzle in NOT_SIMULATED and "swizzle" not in wrong:
+        allowed = "is legal, but its shared memory is not simulated"
         yield Finding("swizzle", m.swizzle, allowed, DRIVER, severity="warning")
     row_bytes = m.channels * m.itemsize
     if m.mode != "w128" and m.pixels * row_bytes > SMEM_BYTES and not wrong & {"pixels_per_column"}:
@@ -143,21 +155,21 @@ def _suspicions(
 
 
 def _corner_suspicions(m: Description) -> Iterator[Finding]:
-    """Corners that no convolution with low and high padding alike would have."""
+    """Corners that no convolution with equal low and high padding has."""
     if not len(m.lower) == len(m.upper) == len(m.sizes):
         return
     for axis, lower, upper in zip(m.axes, m.lower, m.upper, strict=True):
         if lower + upper > 0 or (lower < 0 and lower + upper == 0):
             allowed = "upper corner reaches past the last output: rows would overrun"
-            intent = f"{UPPER}: below {-lower if lower < 0 else 1} unless high padding is larger"
-            yield Finding(f"upper_corner[{axis}]", upper, allowed, CONVENTION, intent)
+            hint = f"{UPPER}: below {-lower if lower < 0 else 1} unless high padding is larger"
+            yield Finding(f"upper_corner[{axis}]", upper, allowed, CONVENTION, hint)
         if lower > 0:
             allowed = "the box begins inside the image"
             yield Finding(f"lower_corner[{axis}]", lower, allowed, CONVENTION, "lower = -pad_lo")
 
 
 def _stride_suspicions(m: Description) -> Iterator[Finding]:
-    """Byte strides that are not those of a tensor in this order of dimensions."""
+    """Byte strides that do not suit a tensor in this order of dimensions."""
     strides, sizes = m.strides, m.shape[1:]
     if strides is None or len(strides) != m.rank - 1:
         return
@@ -166,8 +178,8 @@ def _stride_suspicions(m: Description) -> Iterator[Finding]:
     if not short:
         return
     if looks_like_elements(m):
-        intent = "strides look like elements; they are bytes"
-        yield Finding("strides", strides, "rows overlap", DRIVER, intent)
+        hint = "strides look like elements; they must be bytes"
+        yield Finding("strides", strides, "rows overlap", DRIVER, hint)
     elif replace(m, shape=m.shape[::-1], strides=None).byte_strides == strides:
         order = "row-major; the driver reads c first" if m.fastest_first else "fastest-first"
         yield Finding("shape", m.shape, "does not go with the strides", DRIVER, f"looks {order}")
@@ -177,13 +189,13 @@ def _stride_suspicions(m: Description) -> Iterator[Finding]:
     else:
         letters = f"n{'dhw'[5 - m.rank :]}"
         allowed = "is smaller than the dimension it steps over"
-        intent = "permuted dimensions, as the im2col::w walk on sm_90 needs? Not proven to encode"
+        hint = "are dimensions permuted, as for the im2col::w walk on sm_90? It may not encode"
         for i in short:
-            yield Finding(f"strides[{letters[i]}]", strides[i], allowed, DRIVER, intent)
+            yield Finding(f"strides[{letters[i]}]", strides[i], allowed, DRIVER, hint)
 
 
 def _start_suspicions(m: Description, start: Start | None) -> Iterator[Finding]:
-    """A start between the pixels that the walk meets after it wraps."""
+    """A start that is not among the pixels that the walk visits after it wraps."""
     if start is None or len(start.coords) != m.rank or len(m.step) != len(m.sizes):
         return
     coords = start.coords[-2:-1] if m.wide else start.coords[1:-1]
@@ -194,9 +206,9 @@ def _start_suspicions(m: Description, start: Start | None) -> Iterator[Finding]:
             yield Finding("lower_corner", m.lower, allowed, CONVENTION, order_hint(m, "corners"))
     for axis, x, lower, step in zip(m.axes, coords, m.lower, m.step, strict=True):
         if step > 0 and (x - lower) % step:
-            allowed = f"is no whole number of steps of {step} from the lower corner {lower}"
-            intent = "start = lower + p * stride: rows after the first wrap lie elsewhere"
-            yield Finding(f"coords[{axis}]", x, allowed, CONVENTION, intent)
+            allowed = f"is not a multiple of the step {step} from the lower corner {lower}"
+            hint = "start = lower + p * stride: otherwise rows after the first wrap are shifted"
+            yield Finding(f"coords[{axis}]", x, allowed, CONVENTION, hint)
 
 
 def _outside(findings: Sequence[Finding]) -> bool:
@@ -204,11 +216,11 @@ def _outside(findings: Sequence[Finding]) -> bool:
 
 
 def _unused_steps(given: Mapping[str, Any]) -> Iterator[Finding]:
-    """Entries of elementStrides that no im2col walk uses, and that are not 1."""
+    """Entries of elementStrides that are not 1 although no im2col walk uses them."""
     steps = given["elementStrides"]
     wide = "pixelBoxLowerCornerWidth" in given
     unused = {0, *(range(2, len(steps)) if wide else (len(steps) - 1,))}
     for axis in sorted(unused & set(range(len(steps)))):
         if 1 < steps[axis] <= 8:
-            name, intent = f"elementStrides[{axis}]", "entries are for c, w, h, d, n"
-            yield Finding(name, steps[axis], "is not used", DRIVER, intent, "warning")
+            name, hint = f"elementStrides[{axis}]", "entries are for c, w, h, d, n"
+            yield Finding(name, steps[axis], "is not used", DRIVER, hint, "warning")

@@ -1,4 +1,4 @@
-"""From a convolution to tensor maps: choose the lowering, check what it can serve."""
+"""Lower a convolution to tensor maps: check the problem and choose the class of the lowering."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def maps_for(
     Parameters
     ----------
     problem : Problem
-        One group; the walked tensors are taken channels-last.
+        It must have one group; the walked tensors are channels-last.
     mode : {"im2col", "w", "w128", "w_sm90"}
-        The copy. "w_sm90" performs the im2col::w walk by plain im2col over permuted axes.
+        The mode of the copies. "w_sm90" walks as im2col::w by plain im2col over permuted axes.
     operator : {"fprop", "dgrad", "wgrad"}
-        dgrad at stride 1 only.
+        dgrad needs stride 1.
     tile_m : int
-        GEMM rows of a tile, pixels of a load; 128 for "w128".
+        GEMM rows of a tile, and pixels of a load; "w128" needs 128.
     channels : int, optional
-        Channels of a load; by default as many as the swizzle span holds.
+        Channels of a load; by default, as many as fit in the swizzle span.
     dtype : dtype-like, optional
-        Element type where it is not the problem's: float16, say.
+        Element type, such as float16; by default, that of the problem.
     swizzle, address
-        Of the maps.
+        As in `Im2colMap`.
 
     Returns
     -------
@@ -57,39 +57,44 @@ def maps_for(
     Raises
     ------
     ValueError
-        Groups, dgrad with a stride, or a map or load that breaks a limit; all its faults at once.
-
-    Notes
-    -----
-    Formulas: addressing.md section 5.
+        The problem has groups, or is a dgrad with a stride, or a map or load breaks a limit; the
+        message lists all broken limits.
     """
     if mode not in MODES:
-        raise ValueError(f"mode {mode!r} is none of {', '.join(MODES)}")
+        raise ValueError(f"mode {mode!r} is unknown; choose from {', '.join(MODES)}")
     _check_operator(problem, operator)
     element = np.dtype(problem.dtype if dtype is None else dtype)
     height, width = (_axis(problem, operator, axis) for axis in (0, 1))
     walked = problem.K if operator == "dgrad" else problem.C
     lowering = MODES[mode](
-        problem=problem, operator=operator, mode=mode, N=problem.N, channels=walked,
-        height=height, width=width, tile_m=tile_m,
+        problem=problem,
+        operator=operator,
+        mode=mode,
+        N=problem.N,
+        channels=walked,
+        height=height,
+        width=width,
+        tile_m=tile_m,
         tile_c=channels or default_channels(walked, element, swizzle),
-        dtype=element, swizzle=swizzle, address=address,
-    )  # fmt: skip
-    _ = lowering.maps  # refuses here, not at the first load
+        dtype=element,
+        swizzle=swizzle,
+        address=address,
+    )
+    _ = lowering.maps  # errors are raised here, not at the first load
     return lowering
 
 
 def _check_operator(problem: Problem, operator: str) -> None:
     if operator not in OPERATORS:
-        raise ValueError(f"operator {operator!r} is none of {', '.join(OPERATORS)}")
+        raise ValueError(f"operator {operator!r} is unknown; choose from {', '.join(OPERATORS)}")
     if problem.groups != 1:
         raise ValueError(
-            f"groups={problem.groups}: a map serves one group; lower a problem of "
+            f"groups={problem.groups}: a map covers one group; lower a problem of "
             f"C={problem.C // problem.groups}, K={problem.K // problem.groups} for each"
         )
     if operator == "dgrad" and problem.stride != (1, 1):
         raise ValueError(
-            f"dgrad with stride {problem.stride} is no single walk; "
+            f"dgrad with stride {problem.stride} is not a single walk; "
             "lower each stride phase of dx as a problem of its own"
         )
 

@@ -1,13 +1,13 @@
-"""From a convolution to tensor maps: the copies that feed each GEMM tile, and its taps.
+"""Lower a convolution to tensor maps: the copies that feed each GEMM tile, and its taps.
 
-The activation (fprop, wgrad) or output gradient (dgrad) is walked as addressing.md section 5 says:
+The activation (fprop, wgrad) or the output gradient (dgrad) is walked:
 
-    im2col           rows (n, p, q)        one load per tap and channel block
-    w, w128, w_sm90  rows (p; n, slot)     one load per filter row, channel block and phase buffer
+    mode             GEMM rows             loads
+    im2col           rows (n, p, q)        one per tap and channel block
+    w, w128, w_sm90  rows (p; n, slot)     one per filter row, channel block and phase buffer
 
-dgrad at stride 1 is the correlation of dy with the filter turned round, so it is lowered as an
-fprop whose padding is (taps - 1) * dilation - pad and whose taps count down. Arrays are
-channels-last.
+dgrad at stride 1 is the correlation of dy with the flipped filter. It is lowered as an fprop whose
+padding is (taps - 1) * dilation - pad and whose taps count down. Arrays are channels-last.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class AxisWalk(NamedTuple):
 
     @property
     def upper(self) -> int:
-        """Upper corner of the im2col box: its last position is that of the last output."""
+        """Upper corner of the im2col box: the last position is the start of the last window."""
         return self.pad_hi - (self.taps - 1) * self.dilation
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """The maps and loads of one operator; made by `maps_for`.
+    """The maps and loads of one operator; `maps_for` constructs it.
 
     Attributes
     ----------
@@ -64,11 +64,13 @@ class Lowering:
     N, channels : int
         Images and channels of the walked tensor.
     height, width : AxisWalk
-        Its axes; for dgrad those of the turned correlation.
-    tile_m, tile_c : int
-        GEMM rows of a tile, and channels of a load.
+        Spatial axes of the walked tensor; for dgrad, those of the flipped correlation.
+    tile_m : int
+        GEMM rows of a tile.
+    tile_c : int
+        Channels of a load.
     dtype, swizzle, address
-        Of the walked tensor.
+        Those of the walked tensor.
     """
 
     problem: Problem
@@ -96,7 +98,7 @@ class Lowering:
 
     @cached_property
     def maps(self) -> tuple[TensorMap, ...]:
-        """The tensor map of each buffer; equal where one map serves several."""
+        """The tensor map of each buffer; several buffers may share one map."""
         return (
             Im2colMap(
                 shape=self.shape,
@@ -115,7 +117,7 @@ class Lowering:
 
     @property
     def common(self) -> dict[str, Any]:
-        """What all maps of the walked tensor share."""
+        """The arguments that all maps of the walked tensor share."""
         return {
             "dtype": self.dtype,
             "channels_per_pixel": self.tile_c,
@@ -125,11 +127,11 @@ class Lowering:
 
     @property
     def arguments(self) -> tuple[dict[str, Any], ...]:
-        """The driver calls that encode `maps`, by cuda.h's argument names."""
+        """The arguments of the driver calls that encode `maps`, by the names of cuda.h."""
         return tuple(driver_arguments(map) for map in self.maps)
 
     def array(self, x: Array) -> Array:
-        """The view of the walked tensor (n, h, w, c) that the maps describe; the same memory."""
+        """The walked tensor (n, h, w, c) as the view that the maps describe."""
         return x
 
     def ptx(self, load: Load) -> str:
@@ -138,7 +140,7 @@ class Lowering:
         return instruction(load.mode, *operands, dst=f"smem + {self.buffer_address(load.buffer)}")
 
     def buffer_address(self, buffer: int) -> int:
-        """Shared address of a buffer, the first at 0; each begins where swizzle patterns repeat."""
+        """Shared address of a buffer: a multiple of SWIZZLE_ATOM_BYTES, 0 for the first."""
         sizes = [self.rows(b) * self.maps[b].pitch for b in range(buffer)]
         return sum(
             schedule.ceil_div(size, SWIZZLE_ATOM_BYTES) * SWIZZLE_ATOM_BYTES for size in sizes
@@ -150,17 +152,17 @@ class Lowering:
 
     @property
     def tiles(self) -> int:
-        """GEMM tiles: blocks of tile_m rows (n, p, q), the last one padded."""
+        """Number of GEMM tiles: blocks of tile_m rows (n, p, q); the last one is padded."""
         return int(schedule.ceil_div(self.N * self.height.out * self.width.out, self.tile_m))
 
     def outputs(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Output pixel (n, p, q) of each row of a tile, and whether the row is kept."""
+        """(output pixel (n, p, q) of each row of a tile, whether the row is kept)."""
         m = tile * self.tile_m + np.arange(self.tile_m)
         P, Q = self.height.out, self.width.out
         return np.stack([m // (P * Q), m // Q % P, m % Q], axis=1), m < self.N * P * Q
 
     def k_blocks(self, tile: int) -> Iterator[KBlock]:
-        """Loads and taps of a tile, one tap and channel block after the other."""
+        """Loads and taps of a tile; a k-block is one tap and channel block."""
         n, p, q = map(int, self.outputs(tile)[0][0])
         h = self.height.lower + p * self.height.stride
         w = self.width.lower + q * self.width.stride
@@ -172,7 +174,7 @@ class Lowering:
                     yield KBlock((load,), (Tap(*self.filter_tap(r, s), 0, 0),))
 
     def filter_tap(self, r: int, s: int) -> tuple[int, int]:
-        """The filter's own tap for tap (r, s) of the walk; dgrad turns it round."""
+        """The filter tap that tap (r, s) of the walk multiplies; dgrad flips the filter."""
         if self.operator != "dgrad":
             return r, s
         return self.height.taps - 1 - r, self.width.taps - 1 - s
@@ -182,7 +184,7 @@ class Lowering:
         return tap.row_shift + np.arange(self.tile_m)
 
     def gradient(self) -> Lowering:
-        """For wgrad: how dy is loaded in the same row order, dropped slots as zeros."""
+        """For wgrad: the lowering that loads dy in the same row order; dropped slots are zeros."""
         if self.operator != "wgrad":
             raise ValueError(f"{self.operator} has no second walked operand; only wgrad loads dy")
         K = self.problem.K
@@ -207,11 +209,11 @@ class Lowering:
 
 
 def default_channels(count: int, dtype: np.dtype[Any], swizzle: str) -> int:
-    """Channels of a load: a swizzle span of them, or fewer where the tensor has fewer."""
+    """Channels of a load: those of a swizzle span, or of the tensor if it has fewer."""
     unit, span = max(1, 16 // dtype.itemsize), SPANS.get(swizzle, 0) or 128
     return min(span // dtype.itemsize, int(schedule.ceil_div(count, unit)) * unit)
 
 
 def _untapped(axis: AxisWalk) -> AxisWalk:
-    """The axis of dy under the same output rows: one tap, no padding."""
+    """The axis of dy for the same output rows: one tap, no padding."""
     return AxisWalk(axis.out, 1, 1, 1, 0, 0, axis.out)

@@ -1,7 +1,7 @@
-"""Lowering to im2col::w and ::w::128, and to the permuted im2col map that walks alike on sm_90.
+"""Lowering to im2col::w, im2col::w::128, and a permuted im2col map with the same walk on sm_90.
 
-GEMM rows of a tile are (n, slot) at one output row p; an image row takes L slots, of which those
-at or past Q are computed and dropped. The S taps of a filter row read shifted views of phase
+The GEMM rows of a tile are (n, slot) at one output row p. An image row takes L slots; the slots
+from Q on are computed and dropped. The S taps of a filter row read shifted views of the phase
 buffers.
 """
 
@@ -23,18 +23,18 @@ from implicit_conv.tma.lowering import Lowering
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.simulate import Array
 
-OVERRUN_MAX = 127  # images past the last that an 8-bit upper corner can allow for
+OVERRUN_MAX = 127  # images past the last one that an 8-bit upper corner can admit
 
 
 @dataclass(frozen=True)
 class WideLowering(Lowering):
     """One load per filter row, channel block and phase buffer; see `Lowering`."""
 
-    slots_given: int = 0  # slots of an image row, where another operand dictates them
+    slots_given: int = 0  # slots of an image row if another operand determines them, else 0
 
     @property
     def offset_max(self) -> int:
-        """Largest w_offset that the instruction takes."""
+        """Largest w_offset that the instruction accepts."""
         return W_OFFSET_END - 1
 
     @property
@@ -45,7 +45,7 @@ class WideLowering(Lowering):
 
     @cached_property
     def slots(self) -> int:
-        """L, slots of an image row."""
+        """L, the slots of an image row."""
         a = self.width
         geometry = (a.size, a.out, a.taps, a.stride, a.dilation, a.pad_lo)
         return self.slots_given or slots_per_row(*geometry, self.offset_max)
@@ -69,7 +69,7 @@ class WideLowering(Lowering):
 
     @cached_property
     def maps(self) -> tuple[TensorMap, ...]:
-        """One map; every buffer uses it."""
+        """One map, which every buffer uses."""
         map = Im2colWideMap(
             shape=self.shape,
             lower_corner_w=self.width.lower,
@@ -82,13 +82,13 @@ class WideLowering(Lowering):
         longest = max(range(self.buffers), key=self.halo)
         if self.halo(longest) >= HALO_END[self.mode]:
             raise ValueError(
-                f"buffer {longest} needs w_halo={self.halo(longest)}, but mode {self.mode} takes "
-                f"less than {HALO_END[self.mode]}; use mode 'im2col'"
+                f"buffer {longest} needs w_halo={self.halo(longest)}, but mode {self.mode} accepts "
+                f"at most {HALO_END[self.mode] - 1}; use mode 'im2col'"
             )
         return (map,) * self.buffers
 
     def rows(self, buffer: int) -> int:
-        """Rows that a load of this buffer delivers, halo included."""
+        """Rows that a load of this buffer delivers, including the halo."""
         return self.maps[buffer].rows(self.halo(buffer))
 
     @property
@@ -98,11 +98,11 @@ class WideLowering(Lowering):
 
     @property
     def tiles(self) -> int:
-        """GEMM tiles: no tile straddles two output rows."""
+        """Number of GEMM tiles; a tile lies in one output row."""
         return self.height.out * self.row_tiles
 
     def outputs(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """Output pixel (n, p, slot) of each row of a tile, and whether the row is kept."""
+        """(output pixel (n, p, slot) of each row of a tile, whether the row is kept)."""
         p, first = divmod(tile, self.row_tiles)
         m = first * self.tile_m + np.arange(self.tile_m)
         n, slot = m // self.slots, m % self.slots
@@ -110,14 +110,14 @@ class WideLowering(Lowering):
         return np.stack([n, np.full_like(n, p), slot], axis=1), kept
 
     def k_blocks(self, tile: int) -> Iterator[KBlock]:
-        """Loads and taps of a tile: filter rows inside the image, channel blocks of each."""
+        """Loads and taps of a tile; a k-block is one channel block of a filter row in the image."""
         n, p, slot = map(int, self.outputs(tile)[0][0])
         w = self.width.lower + slot * self.width.stride
         a = self.height
         for r in range(a.taps):
             h = a.lower + p * a.stride + r * a.dilation
             if not steps.inside(h, a.size):
-                continue  # a row of zeros
+                continue  # the row is padding and adds zeros
             taps = tuple(self._tap(r, s) for s in range(self.width.taps))
             for c in range(0, self.channels, self.tile_c):
                 loads = tuple(self.load(n, h, w, c, b) for b in range(self.buffers))
@@ -134,20 +134,20 @@ class WideLowering(Lowering):
         return Tap(*self.filter_tap(r, s), s % self.buffers, int(shift))
 
     def gradient(self) -> Lowering:
-        """For wgrad: dy in the same (n, slot) order; slots past Q are fills and add nothing."""
+        """For wgrad: dy in the same (n, slot) order; slots from Q on are filled and add nothing."""
         return replace(super().gradient(), slots_given=self.slots)  # type: ignore[call-arg]
 
 
 @dataclass(frozen=True)
 class Wide128Lowering(WideLowering):
-    """As WideLowering; the halo rows of each group of 32 lie behind row 127."""
+    """`WideLowering` for im2col::w::128: the halo rows of each group of 32 follow row 127."""
 
     def __post_init__(self) -> None:
         if self.tile_m != steps.W128_PIXELS:
             raise ValueError(f"tile_m={self.tile_m}: im2col::w::128 loads 128 pixels")
 
     def view_rows(self, tap: Tap) -> npt.NDArray[np.int64]:
-        """Rows inside the group of 32, then that group's halo rows."""
+        """The rows that a tap reads: those inside a group of 32, then the group's halo rows."""
         m = np.arange(self.tile_m)
         moved, halo = m + tap.row_shift, self.halo(tap.buffer)
         past = m % steps.W128_GROUP + tap.row_shift >= steps.W128_GROUP
@@ -157,10 +157,10 @@ class Wide128Lowering(WideLowering):
 
 @dataclass(frozen=True)
 class PermutedLowering(WideLowering):
-    """The im2col::w walk by plain im2col: its "h" is the batch, its "n" the image row.
+    """The im2col::w walk by plain im2col: the batch takes the place of h, the image row that of n.
 
-    W then carries to the next image at a fixed row. Unproven on hardware: the strides of such a map
-    do not increase. See addressing.md section 6.
+    W then carries to the next image at a fixed row. This is unproven on hardware, because the
+    strides of such a map do not increase.
     """
 
     @property
@@ -170,12 +170,12 @@ class PermutedLowering(WideLowering):
 
     @cached_property
     def maps(self) -> tuple[TensorMap, ...]:
-        """One map for each buffer: the halo is part of pixels_per_column."""
+        """One map for each buffer, because pixels_per_column includes the halo."""
         overrun = (self.tile_m + max(map(self.halo, range(self.buffers))) - 1) // self.slots + 1
         if overrun > OVERRUN_MAX:
             raise ValueError(
-                f"a tile of {self.tile_m} rows runs over {overrun} images of {self.slots} slots, "
-                f"but the corner allows {OVERRUN_MAX}; use mode 'im2col' or a smaller tile_m"
+                f"a tile of {self.tile_m} rows covers {overrun} images of {self.slots} slots, "
+                f"but the upper corner admits {OVERRUN_MAX}; use mode 'im2col' or a smaller tile_m"
             )
         return tuple(self._map(self.halo(b), overrun) for b in range(self.buffers))
 
@@ -193,13 +193,13 @@ class PermutedLowering(WideLowering):
         )
 
     def array(self, x: Array) -> Array:
-        """The tensor with image rows first."""
+        """The tensor with the image row as its first axis."""
         return x.transpose(1, 0, 2, 3)
 
     def rows(self, buffer: int) -> int:
-        """Rows that a load of this buffer delivers, halo included."""
+        """Rows that a load of this buffer delivers, including the halo."""
         return self.maps[buffer].rows()
 
     def load(self, n: int, h: int, w: int, c: int, buffer: int) -> Load:
-        """The load of one phase buffer: the walk's n and h exchange their places."""
+        """The load of one phase buffer; n and h are exchanged in its coordinates."""
         return self._load((h, n, w, c), (0, self.offset(buffer)), buffer=buffer)

@@ -1,7 +1,7 @@
 """Tensor maps as values: what cuTensorMapEncodeIm2col and cuTensorMapEncodeIm2colWide encode.
 
 Everything is row-major, (n, [d,] h, w, c) and ([d,] h, w). A map that the hardware would refuse
-cannot be made: the constructor raises `TensorMapError` with every broken rule.
+cannot be constructed: the constructor raises a `TensorMapError` that lists every broken rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from implicit_conv.kernels import walk as steps
 from implicit_conv.kernels.walk import Axis
-from implicit_conv.tma.intents import with_intents
+from implicit_conv.tma.hints import with_hints
 from implicit_conv.tma.limits import SPANS, Description, Finding, Start, TensorMapError, rename
 from implicit_conv.tma.rules import map_findings, start_findings
 
@@ -26,7 +26,7 @@ WIDE_MODES = ("w", "w128")
 
 
 class TensorMap(ABC):
-    """What the two kinds of map share: bytes of a row, axes of the walk, checks."""
+    """The common base of both kinds of map: bytes of a row, axes of the walk, checks."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -40,7 +40,7 @@ class TensorMap(ABC):
 
     @property
     def rank(self) -> int:
-        """Dimensions of the tensor, n and c included."""
+        """Number of dimensions of the tensor, including n and c."""
         return len(self.shape)
 
     @property
@@ -55,20 +55,20 @@ class TensorMap(ABC):
 
     @property
     def pitch(self) -> int:
-        """Bytes from one shared-memory row to the next: the row, or a wider swizzle span."""
+        """Bytes from one shared-memory row to the next: a row, or a wider swizzle span."""
         return max(self.row_bytes, SPANS.get(self.swizzle, 0))
 
     @property
     @abstractmethod
     def description(self) -> Description:
-        """The map as the rules see it."""
+        """The map in the form that the rules check."""
 
     @abstractmethod
     def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
-        """Depth, height and width as the walk sees them; absent dimensions have size 1."""
+        """Depth, height and width for the walk; a missing dimension has size 1."""
 
     def rows(self, w_halo: int = 0) -> int:
-        """Shared-memory rows that one load fills, halo included."""
+        """Shared-memory rows that one load fills, including the halo."""
         if self.mode == "w128":
             return steps.w128_rows(w_halo)
         return self.pixels_per_column + w_halo
@@ -81,7 +81,7 @@ class TensorMap(ABC):
         w_offset: int = 0,
         dst: int = 0,
     ) -> Start:
-        """The checked start of a load; raises TensorMapError with everything wrong."""
+        """The checked start of a load; a TensorMapError lists every rule that it breaks."""
         start = Start(
             _integers("coords", coords),
             None if offsets is None else _integers("offsets", offsets),
@@ -94,7 +94,7 @@ class TensorMap(ABC):
         return start
 
     def _normalise(self, **fields: Any) -> None:
-        """Settle the fields of a frozen instance, then check the whole."""
+        """Convert the fields of a frozen instance, then check the map."""
         fields["shape"] = _integers("shape", self.shape)
         fields["dtype"] = element_type(self.dtype)
         for name in ("pixels_per_column", "channels_per_pixel"):
@@ -121,23 +121,25 @@ class Im2colMap(TensorMap):
         Corners of the box, ([d,] h, w): it is [lower, size - 1 + upper] in each dimension.
     traversal_stride : sequence of int, or int for all
         Step of the walk in each dimension, ([d,] h, w).
-    pixels_per_column, channels_per_pixel : int
-        Rows of a load and elements of a row.
+    pixels_per_column : int
+        Rows of a load.
+    channels_per_pixel : int
+        Elements of a row.
     swizzle : {"none", "32B", "64B", "128B"}
-        The 128B atom variants are accepted, but their shared memory is not modelled.
+        The 128B atom variants are accepted, but their shared memory is not simulated.
     oob_fill : {"zero", "nan"}
-        What pixels and channels outside the tensor read as.
+        The value of pixels and channels outside the tensor.
     strides : sequence of int, optional
         Byte strides of n, [d,] h, w; packed if omitted.
     address : int, optional
-        Byte address of the tensor in global memory, checked for alignment.
+        Byte address of the tensor in global memory; its alignment is checked.
     interleave : {"none", "16B", "32B"}
-        Other than "none" is checked, not simulated.
+        Values other than "none" are checked, not simulated.
 
     Raises
     ------
     TensorMapError
-        A ValueError that lists every broken rule with field, value and range.
+        The map breaks rules; the message lists each with field, value and range (a ValueError).
     """
 
     shape: tuple[int, ...]
@@ -166,14 +168,14 @@ class Im2colMap(TensorMap):
 
     @functools.cached_property
     def description(self) -> Description:
-        """The map as the rules see it."""
+        """The map in the form that the rules check."""
         assert isinstance(self.traversal_stride, tuple)
         return _describe(
             self, tuple(self.lower_corner), tuple(self.upper_corner), self.traversal_stride
         )
 
     def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
-        """Depth, height and width with their boxes."""
+        """Depth, height and width, each with its box."""
         m = self.description
         boxed = [
             Axis(size, lower, size + upper, step)
@@ -191,24 +193,24 @@ class Im2colWideMap(TensorMap):
     Parameters
     ----------
     shape, dtype, oob_fill, strides, address
-        As for `Im2colMap`.
+        As in `Im2colMap`.
     lower_corner_w, upper_corner_w : int
-        The box of W: [lower, W - 1 + upper]. Depth and height stand still.
+        The box of W is [lower, W - 1 + upper]. The walk does not move along depth and height.
     traversal_stride : int
         Step of the walk along W.
     pixels_per_column : int
-        Rows of a load without its halo; mode "w128" takes 128 whatever stands here.
+        Rows of a load without its halo; mode "w128" ignores it and loads 128.
     channels_per_pixel : int
-        Elements of a row; their bytes fit the swizzle span.
+        Elements of a row; their bytes must fit in the swizzle span.
     swizzle : {"64B", "128B", "128B_ATOM_32B"}
-        The last is accepted, but its shared memory is not modelled.
+        "128B_ATOM_32B" is accepted, but its shared memory is not simulated.
     mode : {"w", "w128"}
-        Where the halo rows go.
+        The modes differ in where they place the halo rows.
 
     Raises
     ------
     TensorMapError
-        A ValueError that lists every broken rule with field, value and range.
+        The map breaks rules; the message lists each with field, value and range (a ValueError).
     """
 
     shape: tuple[int, ...]
@@ -235,12 +237,12 @@ class Im2colWideMap(TensorMap):
 
     @functools.cached_property
     def description(self) -> Description:
-        """The map as the rules see it."""
+        """The map in the form that the rules check."""
         corners = (self.lower_corner_w,), (self.upper_corner_w,)
         return _describe(self, *corners, (self.traversal_stride,))
 
     def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
-        """Depth and height by their sizes alone, width with its box, which w_offset moves."""
+        """Depth and height with their sizes only, and width with its box, which w_offset shifts."""
         sizes = (1,) * (5 - self.rank) + self.shape[1:-2]
         W = self.shape[-2]
         width = Axis(W, self.lower_corner_w, W + self.upper_corner_w, self.traversal_stride)
@@ -249,15 +251,17 @@ class Im2colWideMap(TensorMap):
 
 
 def element_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """The dtype of the elements; a TypeError for byte-swapped and structured ones."""
+    """The dtype of the elements; byte-swapped and structured dtypes raise a TypeError."""
     kind = np.dtype(dtype)
     if kind.hasobject or kind.fields is not None or not kind.isnative:
-        raise TypeError(f"dtype {kind!r} is no plain number in native byte order")
+        raise TypeError(
+            f"dtype {kind!r} is not supported: elements must be numbers in native byte order"
+        )
     return kind
 
 
 def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Whether the driver has this dtype as a floating-point type; ml_dtypes' bfloat16 counts."""
+    """Whether the driver has this dtype as a floating-point type, as it has bfloat16."""
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
@@ -294,4 +298,4 @@ def _raise_errors(
 ) -> None:
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        raise TensorMapError(what, rename(with_intents(m, errors, start), m.field), m)
+        raise TensorMapError(what, rename(with_hints(m, errors, start), m.field), m)

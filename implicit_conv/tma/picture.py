@@ -1,8 +1,8 @@
-"""What a picture of tensor copies shows, before it becomes text or a drawing.
+"""The contents of a picture of tensor copies; `text` and `figure` render it.
 
-A plane is a grid of pixels: for im2col one per image (and depth), h down and w across; for
-im2col::w one for all images, n down and w across, since d and h stand still. Each copy fills one
-buffer.
+A plane is a grid of pixels. For im2col there is one plane per image (and depth), with h down and w
+across. For im2col::w one plane shows all images, with n down and w across, because the walk does
+not move along d and h. Each copy fills one buffer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from implicit_conv.tma.maps import Im2colMap, TensorMap
 from implicit_conv.tma.simulate import Walk, walk
 
 Cell = tuple[int, int]  # (down, across)
-PLANES_MAX = 6  # a longer load shows its first planes and its last
+PLANES_MAX = 6  # a load of more planes shows the first ones and the last one
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,14 @@ class Mark:
     """One visit of a pixel by a copy."""
 
     buffer: int
-    order: int  # place in the walk, from 0
+    order: int  # position in the walk, from 0
     filled: bool
     halo: bool
 
 
 @dataclass(frozen=True)
 class Box:
-    """A bounding box in a plane, both ends included."""
+    """A bounding box in a plane; both ends belong to it."""
 
     buffer: int
     first: Cell
@@ -43,7 +43,7 @@ class Plane:
     """A grid of pixels; `down` and `across` are the ranges of positions shown."""
 
     title: str
-    letters: str  # of the two axes
+    letters: str  # names of the two axes
     size: Cell  # positions 0 .. size - 1 exist
     down: range
     across: range
@@ -65,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Buffer:
-    """What one copy leaves in shared memory."""
+    """The rows of shared memory that one copy writes."""
 
     title: str
     rows: tuple[Row, ...]
@@ -73,17 +73,17 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Picture:
-    """Planes of the tensor, and shared memory beside them."""
+    """Planes of the tensor, and the buffers in shared memory."""
 
     title: str
     subtitle: str
-    letters: str  # of a row's coordinates
+    letters: str  # names of the coordinates of a row
     planes: tuple[Plane, ...]
     buffers: tuple[Buffer, ...]
 
     @property
     def digest(self) -> str:
-        """Tells whether a drawing shows this picture."""
+        """A hash of the picture."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
 
 
@@ -94,7 +94,7 @@ def picture(
     buffers: Sequence[tuple[int, int]],
     title: str = "",
 ) -> Picture:
-    """The picture of one copy for each (w_halo, w_offset) of `buffers`."""
+    """The picture of several copies, one for each (w_halo, w_offset) of `buffers`."""
     walks = [walk(map, coords, offsets, *buffer) for buffer in buffers]
     letters = "n" + "dhw"[5 - map.rank :]
     make = _im2col_planes if isinstance(map, Im2colMap) else _wide_planes
@@ -104,11 +104,11 @@ def picture(
     shown = [planes[key] for key in sorted(planes)]
     if len(shown) > PLANES_MAX:
         left_out = len(shown) - PLANES_MAX
-        shown[-1].title += f"  (after {left_out} more that are not shown)"
+        shown[-1].title += f"  ({left_out} planes before it are not shown)"
         del shown[PLANES_MAX - 1 : -1]
     return Picture(
         title=title or f"{_mode_name(map)} of {_sizes(map)}",
-        subtitle=_subtitle(map, coords, offsets),
+        subtitle=_subtitle(map, coords, offsets, buffers),
         letters=letters,
         planes=tuple(shown),
         buffers=tuple(_buffer(b, map, walked, buffers) for b, walked in enumerate(walks)),
@@ -124,12 +124,22 @@ def _sizes(map: TensorMap) -> str:
     return " ".join(f"{a}={size}" for a, size in zip(letters, map.shape, strict=True))
 
 
-def _subtitle(map: TensorMap, coords: Sequence[int], offsets: Sequence[int] | None) -> str:
+def _subtitle(
+    map: TensorMap,
+    coords: Sequence[int],
+    offsets: Sequence[int] | None,
+    buffers: Sequence[tuple[int, int]],
+) -> str:
     m = map.description
     box = " x ".join(
         f"{axis} [{lower}, {size - 1 + upper}]"
         for axis, lower, upper, size in zip(m.axes, m.lower, m.upper, m.sizes, strict=True)
     )
+    if len(buffers) == 1 and buffers[0][1]:  # a single w_offset, which shifts the box that is drawn
+        shift = buffers[0][1]
+        box += (
+            f" + w_offset {shift} = [{m.lower[0] + shift}, {m.sizes[0] - 1 + m.upper[0] + shift}]"
+        )
     text = f"box {box}, step {' x '.join(_texts(m.step))}, start ({', '.join(_texts(coords))})"
     if offsets is not None:
         text += f", offsets ({', '.join(_texts(offsets))})"
@@ -164,25 +174,30 @@ def _buffer(b: int, map: TensorMap, walked: Walk, buffers: Sequence[tuple[int, i
 
 
 def _plane_key(letters: str, coordinates: Sequence[int], wide: bool) -> tuple[int, ...]:
-    """Which plane a pixel lies in: its image and depth, or the one plane of all images."""
+    """The key of a pixel's plane: its image and depth, or () if one plane shows all images."""
     return () if wide else tuple(coordinates[: max(1, len(letters) - 2)])
 
 
 def _cell(letters: str, coordinates: Sequence[int], wide: bool) -> Cell:
-    """Where in its plane; NWC planes are one row high."""
+    """The position of a pixel in its plane; a plane of an NWC tensor has one row."""
     if wide:
         return coordinates[0], coordinates[-1]
     return (coordinates[-2] if len(letters) > 2 else 0), coordinates[-1]
 
 
 def _place(planes: dict[tuple[int, ...], Plane], buffer: int, walked: Walk, letters: str) -> None:
-    """Enter the visits of one walk."""
+    """Enter the visits of one walk into the planes."""
     wide = () in planes
     ordered = sorted(
-        zip(walked.order.tolist(), walked.coordinates.tolist(), walked.filled.tolist(),
-            walked.halo.tolist(), strict=True),
+        zip(
+            walked.order.tolist(),
+            walked.coordinates.tolist(),
+            walked.filled.tolist(),
+            walked.halo.tolist(),
+            strict=True,
+        ),
         key=lambda visit: (visit[0], visit[3]),
-    )  # fmt: skip
+    )
     for order, coordinates, filled, halo in ordered:
         plane = planes[_plane_key(letters, coordinates, wide)]
         marks = plane.marks.setdefault(_cell(letters, coordinates, wide), [])
@@ -193,7 +208,7 @@ def _place(planes: dict[tuple[int, ...], Plane], buffer: int, walked: Walk, lett
 
 
 def _span(values: Sequence[int], size: int, corners: Sequence[int]) -> range:
-    """Positions worth showing: the tensor, the box and every visit."""
+    """The positions to show: those of the tensor, of the box and of every visit."""
     return range(min(0, *values, *corners), max(size - 1, *values, *corners) + 1)
 
 

@@ -1,10 +1,10 @@
-"""The PTX text of a tensor copy, operands filled in, as a kernel would issue it."""
+"""The PTX text of a tensor copy with its operands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-TARGETS = {  # least target of each form with a .shared::cta destination
+TARGETS = {  # oldest target of each form with a .shared::cta destination
     "im2col": "sm_90",
     "w": "sm_100",
     "w128": "sm_100a",
@@ -26,9 +26,9 @@ def instruction(
     ----------
     mode : {"im2col", "w", "w128"}
     coords, offsets : sequence of int
-        Row-major, as everywhere in Python; PTX gets them reversed, {c, w, h, n} and {w, h}.
+        In row-major order; PTX gets them reversed, {c, w, h, n} and {w, h}.
     w_halo, w_offset : int
-        For the wide modes.
+        Operands of the wide modes.
     dst : str
         The destination operand.
     """

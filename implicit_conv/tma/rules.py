@@ -1,7 +1,7 @@
-"""What a tensor map and a load may be: each rule once, as a function that gives its reason.
+"""The rules of tensor maps and loads: each rule is written once and gives its reason.
 
-The maps raise what these rules find, all of it at once; the linter prints it. A rule takes a
-`Description` and yields `Finding`s in row-major names.
+A rule takes a `Description` and yields `Finding`s with row-major names. The maps raise all findings
+at once; the linter prints them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from implicit_conv.tma.limits import (
 
 
 def within(low: int, high: int) -> str:
-    """How a range is told."""
+    """The words for a range."""
     return f"must be in [{low}, {high}]"
 
 
@@ -95,7 +95,7 @@ def _counts(m: Description) -> Iterator[Finding]:
         allowed = f"its {row_bytes} bytes must be a multiple of 16"
         yield Finding("channels_per_pixel", m.channels, allowed, DRIVER)
     elif span and row_bytes > span:
-        allowed = f"its {row_bytes} bytes must fit the swizzle span of {span}"
+        allowed = f"its {row_bytes} bytes must fit in the swizzle span of {span} bytes"
         yield Finding("channels_per_pixel", m.channels, allowed, DRIVER)
 
 
@@ -113,7 +113,7 @@ def _layout(m: Description) -> Iterator[Finding]:
     elif m.wide and m.interleave != "none":
         yield Finding("interleave", m.interleave, "must be none", "PTX ISA 5.5.6; " + DRIVER_WIDE)
     elif m.interleave == "32B" and m.swizzle != "32B":
-        yield Finding("swizzle", m.swizzle, "must be 32B where interleave is 32B", DRIVER)
+        yield Finding("swizzle", m.swizzle, "must be 32B if interleave is 32B", DRIVER)
 
 
 def _memory(m: Description) -> Iterator[Finding]:
@@ -157,7 +157,7 @@ def map_findings(m: Description) -> list[Finding]:
 
 
 def start_findings(m: Description, start: Start) -> list[Finding]:
-    """Every rule that a load with this map breaks; the map itself is taken as sound."""
+    """Every rule that a load with this map breaks, provided that the map breaks none."""
     coords = start.coords
     if len(coords) != m.rank:
         letters = ", ".join(f"n{spatial_letters(m.rank)}c")
@@ -193,7 +193,7 @@ def _im2col_start(m: Description, start: Start) -> Iterator[Finding]:
                 yield Finding(f"offsets[{axis}]", offset, allowed, OFFSETS)
     for name, value in (("w_halo", start.w_halo), ("w_offset", start.w_offset)):
         if value:
-            yield Finding(name, value, "must be 0: only im2col::w knows it", HALO)
+            yield Finding(name, value, "must be 0: only im2col::w has it", HALO)
 
 
 def _wide_start(m: Description, start: Start) -> Iterator[Finding]:
@@ -202,7 +202,12 @@ def _wide_start(m: Description, start: Start) -> Iterator[Finding]:
         allowed = f"must not be right of the box [{m.lower[0]}, {last}]"
         yield Finding("coords[w]", w, allowed, WIDE)
     if start.offsets is not None and any(start.offsets):
-        yield Finding("offsets", start.offsets, "im2col::w takes w_halo and w_offset instead", HALO)
+        yield Finding(
+            "offsets",
+            start.offsets,
+            "must be zero: im2col::w takes w_halo and w_offset instead",
+            HALO,
+        )
     end = HALO_END[m.mode]
     if not 0 <= start.w_halo < end:
         yield Finding("w_halo", start.w_halo, within(0, end - 1), HALO)

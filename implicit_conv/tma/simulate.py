@@ -1,4 +1,4 @@
-"""What a TMA im2col copy loads and stores, on numpy arrays: walk, load, store."""
+"""Simulate TMA im2col copies on numpy arrays: walk, load, store."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Walk:
     Attributes
     ----------
     coordinates : int64 array, rows x (n, [d,] h, w)
-        Where each row comes from, also where that lies outside the tensor.
+        The pixel of each row, which may lie outside the tensor.
     filled : bool array, rows
-        Rows whose pixel lies outside; channels past C fill element by element, in `load`.
+        Rows whose pixel lies outside the tensor. (`load` fills channels past C as well.)
     halo : bool array, rows
         Rows that belong to the halo.
     order : int64 array, rows
-        Each row's place in the walk; im2col::w::128 delivers some pixels twice.
+        Position of each row in the walk; im2col::w::128 delivers some pixels twice.
     bytes : int
-        What the copy reports to its mbarrier: every row, filled or not.
+        Bytes that the copy reports to its mbarrier; filled rows count.
     """
 
     coordinates: npt.NDArray[np.int64]
@@ -60,16 +60,16 @@ def walk(
     map : Im2colMap or Im2colWideMap
         The tensor map.
     coords : sequence of int
-        (n, [d,] h, w, c), row-major; PTX wants the reverse.
+        (n, [d,] h, w, c), row-major; PTX has the reverse order.
     offsets : sequence of int, optional
-        im2col offsets ([d,] h, w), added to every pixel fetched.
+        im2col offsets ([d,] h, w), which are added to every pixel.
     w_halo, w_offset : int
-        Operands of im2col::w and ::w::128.
+        Operands of im2col::w and im2col::w::128.
 
     Raises
     ------
     TensorMapError
-        A ValueError that lists every broken rule.
+        The load breaks rules; the message lists all (a ValueError).
 
     Notes
     -----
@@ -77,7 +77,7 @@ def walk(
     """
     start = map.start(coords, offsets, w_halo, w_offset)
     positions = np.empty((map.rows(start.w_halo), 4), np.int64)
-    _modelled(map)
+    _check_interleave(map)
     trace(steps, map, start, positions)
     sizes = np.array((map.shape[0], *(axis.size for axis in map.axes())))
     filled = np.any((positions < 0) | (positions >= sizes), axis=1)
@@ -100,14 +100,14 @@ def load(
     w_halo: int = 0,
     w_offset: int = 0,
 ) -> Array:
-    """Rows x channels that one tensor copy delivers, fills included.
+    """Rows x channels that one tensor copy delivers, including filled ones.
 
     Parameters
     ----------
     x : array of map.shape and map.dtype
-        The tensor, any strides; where the map names strides, the array must have them.
+        The tensor. If the map has strides, the array must have the same, else any.
     map, coords, offsets, w_halo, w_offset
-        As for `walk`.
+        As in `walk`.
 
     Returns
     -------
@@ -118,12 +118,12 @@ def load(
 
 
 def load_rows(map: TensorMap, x: Array, start: Start) -> Array:
-    """`load` from a start that has been checked."""
+    """`load` with a start that is already checked."""
     from implicit_conv.kernels.cpu import simulate
 
     bits = tensor_bits(map, x)
     positions = np.empty((map.rows(start.w_halo), 4), np.int64)
-    _modelled(map)
+    _check_interleave(map)
     trace(simulate, map, start, positions)
     rows = np.empty((len(positions), map.channels_per_pixel), bits.dtype)
     simulate.gather(bits, positions, start.coords[-1], fill_bits(map), rows)
@@ -131,24 +131,24 @@ def load_rows(map: TensorMap, x: Array, start: Start) -> Array:
 
 
 def store(map: Im2colMap, x: Array, coords: Sequence[int], rows: Array) -> None:
-    """Write rows x channels into x by the store walk, im2col_no_offs; fills are dropped.
+    """Write rows x channels into x by the store walk, im2col_no_offs, except filled pixels.
 
     Parameters
     ----------
     rows : array, pixels_per_column x channels_per_pixel
-        As they stand in shared memory, in walk order.
+        The rows of shared memory, in walk order.
     map, x, coords
-        As for `load`.
+        As in `load`.
 
     Notes
     -----
     PTX ISA 9.7.9.25.5, ``cp.async.bulk.tensor`` from shared to global memory. A pixel that the walk
-    meets twice keeps the later row; the hardware promises no order.
+    visits twice keeps the later row here; the hardware promises no order.
     """
     from implicit_conv.kernels.cpu import simulate
 
     if not isinstance(map, Im2colMap):
-        raise ValueError("the store walk im2col_no_offs exists for im2col maps only, not im2col::w")
+        raise ValueError("im2col::w cannot store: the store walk im2col_no_offs needs an Im2colMap")
     start = map.start(coords)
     bits = tensor_bits(map, x)
     expected = (map.rows(), map.channels_per_pixel)
@@ -157,13 +157,16 @@ def store(map: Im2colMap, x: Array, coords: Sequence[int], rows: Array) -> None:
             f"rows are {rows.dtype} {rows.shape}, but the map stores {map.dtype} {expected}"
         )
     positions = np.empty((len(rows), 4), np.int64)
-    _modelled(map)
+    _check_interleave(map)
     trace(simulate, map, start, positions)
     simulate.scatter(bits, positions, start.coords[-1], rows.view(bits.dtype))
 
 
 def trace(walks: Any, map: TensorMap, start: Start, positions: npt.NDArray[np.int64]) -> None:
-    """Write rows x (n, d, h, w) into `positions`; `walks` is kernels.walk or its compiled twin."""
+    """Write rows x (n, d, h, w) into `positions`.
+
+    `walks` is kernels.walk, which Python runs, or kernels.cpu.simulate, which is compiled.
+    """
     depth, height, width = map.axes(start.w_offset)
     n = start.coords[0]
     d, h, w = (0,) * (5 - map.rank) + start.coords[1:-1]
@@ -178,7 +181,7 @@ def trace(walks: Any, map: TensorMap, start: Start, positions: npt.NDArray[np.in
 
 
 def row_order(map: TensorMap, w_halo: int) -> npt.NDArray[np.int64]:
-    """For each shared-memory row, which pixel of the walk it holds."""
+    """For each shared-memory row, the position in the walk of the pixel that it holds."""
     order = np.arange(map.rows(w_halo))
     if map.mode == "w128":
         for k in range(steps.W128_PIXELS + w_halo):
@@ -189,7 +192,7 @@ def row_order(map: TensorMap, w_halo: int) -> npt.NDArray[np.int64]:
 
 
 def tensor_bits(map: TensorMap, x: Array) -> Array:
-    """Unsigned integers (n, d, h, w, c) over the memory of x, checked against the map."""
+    """The memory of x as unsigned integers (n, d, h, w, c), after a check against the map."""
     if x.shape != map.shape or x.dtype != map.dtype:
         raise ValueError(f"x is {x.dtype} {x.shape}, but the map describes {map.dtype} {map.shape}")
     strides = map.strides
@@ -203,7 +206,7 @@ def tensor_bits(map: TensorMap, x: Array) -> Array:
 
 
 def fill_bits(map: TensorMap) -> np.unsignedinteger[Any]:
-    """The bits of a filled element: zero, or the type's quiet NaN where the map asks for it."""
+    """The bits of a filled element: zero, or a quiet NaN if the map asks for it."""
     unsigned = np.dtype(f"u{map.itemsize}")
     if map.oob_fill != "nan":
         return unsigned.type(0)  # type: ignore[no-any-return]
@@ -216,9 +219,9 @@ def _kept(rank: int) -> list[int]:
     return [0, *range(6 - rank, 4)]
 
 
-def _modelled(map: TensorMap) -> None:
+def _check_interleave(map: TensorMap) -> None:
     if map.interleave != "none":
         raise ValueError(
-            f"interleave {map.interleave!r} is checked but not modelled; "
-            "only interleave 'none' can be walked"
+            f"interleave {map.interleave!r} is checked but not simulated; "
+            "only maps with interleave 'none' can be walked"
         )

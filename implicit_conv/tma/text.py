@@ -1,4 +1,4 @@
-"""A picture of tensor copies as text, for a terminal; it says everything without colour too."""
+"""A picture of tensor copies as text for a terminal; colour adds no information."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ RESET, BOLD, DIM = "\x1b[0m", "\x1b[1m", "\x1b[2m"
 COLORS = ("\x1b[34m", "\x1b[31m", "\x1b[32m", "\x1b[35m", "\x1b[33m", "\x1b[36m")
 LEGEND = "12 order of the walk   (12) fill   [12] halo   . not visited   | box   < the walk wraps"
 Painter = Callable[[str, str], str]
-COLUMN_ROWS = 32  # rows of shared memory in one column of the table
-WIDTH = 100  # columns of text that tables keep to
+COLUMN_ROWS = 32  # rows of shared memory in one column of a table
+WIDTH = 100  # most characters in a line of a table
 
 
 def render(picture: Picture, color: bool = False) -> str:
-    """The picture as lines of text; `color` adds ANSI colours, one for each buffer."""
+    """The picture as lines of text; `color` adds an ANSI colour for each buffer."""
     paint = _paint if color else _plain
     lines = [paint(picture.title, BOLD), picture.subtitle, ""]
     for plane in picture.planes:
         lines += [*_plane(plane, paint), ""]
     tables = [_table(picture.letters, buffer, len(picture.buffers)) for buffer in picture.buffers]
     for b in range(0, len(tables), 3):  # three tables fit side by side
-        lines += [*_beside(tables[b : b + 3], b, paint), ""]
+        lines += [*_side_by_side(tables[b : b + 3], b, paint), ""]
     if len(picture.buffers) > 1:
         lines.append("a, b, c before a number: buffer 1, 2, 3")
     return "\n".join([*lines, LEGEND])
 
 
-def _beside(tables: list[list[str]], first: int, paint: Painter) -> list[str]:
-    """Tables next to each other, their titles in the colours of their buffers."""
+def _side_by_side(tables: list[list[str]], first: int, paint: Painter) -> list[str]:
+    """Tables next to each other, with titles in the colours of their buffers."""
     widths = [max(map(len, table)) + 3 for table in tables]
     lines = []
     for i, parts in enumerate(zip_longest(*tables, fillvalue="")):
@@ -51,7 +51,7 @@ def _paint(text: str, style: str) -> str:
 
 
 def _label(marks: list[Mark], letters: bool) -> str:
-    """A cell's text: the first visit, and a + where there are more from other buffers."""
+    """The text of a cell: its first visit, and a + if several buffers visit it."""
     mark = marks[0]
     halo = any(m.halo for m in marks)
     name = "abcdefghij"[mark.buffer % 10] if letters else ""
@@ -78,10 +78,10 @@ def _plane(plane: Plane, paint: Painter) -> list[str]:
 
 
 def _bars(plane: Plane, y: int, x: int) -> str:
-    """The separator before a cell: where the walk wrapped, or a box begins or ended."""
+    """The separator before a cell: < after a wrap of the walk, | at an edge of the box."""
     if (y, x - 1) in plane.wraps:
         return "<"
-    if len(plane.boxes) > 1:  # boxes that overlap would be taken for one another
+    if len(plane.boxes) > 1:  # the edges of overlapping boxes could not be told apart
         return " "
     (box,) = plane.boxes
     inside = box.first[0] <= y <= box.last[0]
@@ -97,7 +97,7 @@ def _cell(plane: Plane, labels: dict[Cell, str], cell: Cell, width: int, paint: 
 
 
 def _table(letters: str, buffer: Buffer, tables: int) -> list[str]:
-    """Shared memory row by row; in columns where it stands alone."""
+    """The rows of a buffer; a single buffer is split into columns."""
     rows = buffer.rows
     head = f"row <- ({', '.join(letters)})"
     texts = [_row(row) for row in rows]
@@ -111,6 +111,6 @@ def _table(letters: str, buffer: Buffer, tables: int) -> list[str]:
 
 
 def _row(row: Row) -> str:
-    """Where a row comes from, and what it is."""
+    """The pixel of a row, and whether the row is filled or belongs to the halo."""
     text = f"{row.index:>3} <- ({', '.join(map(str, row.coordinates))})"
     return text + (" fill" if row.filled else "") + (" halo" if row.halo else "")

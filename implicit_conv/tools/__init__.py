@@ -1,1 +1,1 @@
-"""The command line and what it runs: demo, info, bench."""
+"""The command line, its commands demo, info and bench, and the timing that perf/ shares."""

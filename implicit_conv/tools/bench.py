@@ -1,13 +1,16 @@
-"""``implicit-conv bench``: typical layers on this machine, against torch where it is installed."""
+"""``implicit-conv bench``: time typical layers on this machine, against torch if installed."""
 
 from __future__ import annotations
 
 import argparse
 from importlib.util import find_spec
 
+from implicit_conv.errors import UsageError
 from implicit_conv.tools.timing import paired_ratio, summarise
 
-# (C, K, size, taps, stride): one layer of each kind that networks are made of.
+NOISY = 0.05  # relative difference of equal calls above which a warning is printed
+
+# One layer of each kind that networks consist of: (C, K, size, taps, stride).
 TYPICAL = {
     "first 7x7/2": (3, 64, 224, 7, 2),
     "1x1 widening": (64, 256, 56, 1, 1),
@@ -22,33 +25,50 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command to the command line."""
     parser = commands.add_parser(
         "bench",
-        help="time typical layers on this machine, against torch where it is installed",
-        description="Check and time typical layers: conv2d as it is called (call), with a packed "
-        "filter (plan), and torch, all in turn. Ratios are torch's time over ours.",
+        help="time typical layers on this machine, against torch if it is installed",
+        description="Check and time typical layers. `call` is conv2d(x, w), `plan` has a packed "
+        "filter; torch is timed in the same process if it is installed. A ratio is torch's time "
+        "over ours.",
     )
-    parser.add_argument("--threads", type=int, help="all that are available by default")
+    parser.add_argument("--threads", type=positive, help="default: all that are available")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=15, help="samples of each contender")
+    parser.add_argument("--batch", type=positive, default=1)
+    parser.add_argument("--rounds", type=positive, default=15, help="samples of each contender")
     parser.set_defaults(run=run)
 
 
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 1")
+    return int(text)
+
+
 def run(options: argparse.Namespace) -> None:
-    """Print one row a layer, then the ceilings and the noise of this run."""
+    """Print one row for each layer, then the ceilings and the noise of this run."""
     from implicit_conv.cpu.arch import cpu_arch
     from implicit_conv.testing import Case
     from implicit_conv.tools.ceilings import measure_ceilings
     from implicit_conv.tools.contenders import CONTROL, measure
 
-    threads = options.threads or cpu_arch().threads
+    available = cpu_arch().threads
+    threads = options.threads or available
+    if threads > available:
+        raise UsageError(f"--threads {threads}: at most {available} are available here")
     against = ["torch"] if find_spec("torch") else []
     print(f"{'layer':16}{'call':>10}{'plan':>10}{'':>13}" + f"{'torch/call':>12}" * len(against))
     noise = []
     for name, (c, k, size, taps, stride) in TYPICAL.items():
         case = Case(
-            N=options.batch, C=c, K=k, size=(size, size), kernel=(taps, taps),
-            stride=(stride, stride), padding=((taps // 2,) * 2,) * 2, layout=options.layout,
-        )  # fmt: skip
+            N=options.batch,
+            C=c,
+            K=k,
+            size=(size, size),
+            kernel=(taps, taps),
+            stride=(stride, stride),
+            padding=((taps // 2,) * 2,) * 2,
+            layout=options.layout,
+        )
         plan, _, samples = measure(case, against, threads, options.rounds)
         times = {which: summarise(values).median for which, values in samples.items()}
         ratios = [paired_ratio(samples[which], samples["call"]) for which in against]
@@ -64,3 +84,5 @@ def run(options: argparse.Namespace) -> None:
         f"{peak['copy'] / 1e9:.0f} GB/s; the same call against itself differs by up to "
         f"{max(noise):.1%}"
     )
+    if max(noise) > NOISY:
+        print("too noisy: other work disturbs this machine, so do not use these figures")

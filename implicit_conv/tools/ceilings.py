@@ -1,4 +1,4 @@
-"""What this machine can do at most: floating-point operations and bytes copied in a second."""
+"""Ceilings of this machine: its rates of floating-point operations and of copying memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.tools.timing import interleave, summarise
 
-COPY_BYTES = 128 << 20  # well past the last-level cache of common CPUs
+COPY_BYTES = 128 << 20  # larger than the last-level cache of common CPUs
 
 
 def ceilings(threads: int, dtype: str = "float32") -> dict[str, tuple[Callable[[], None], int]]:
-    """What the machine can do at most: name -> (function to time, its work).
+    """Functions whose rates are ceilings: name -> (function to time, its work).
 
-    "fma" works in floating-point operations, as float32 or as the CPU multiplies `dtype`, "copy" in
-    bytes read and written.
+    The work of "fma" is floating-point operations, in float32 or as the CPU multiplies `dtype`;
+    that of "copy" is bytes read and written.
     """
     from implicit_conv.kernels.cpu.ceilings import Copy, Fmas
 
@@ -26,7 +26,7 @@ def ceilings(threads: int, dtype: str = "float32") -> dict[str, tuple[Callable[[
 
 
 def measure_ceilings(threads: int, rounds: int, dtype: str = "float32") -> dict[str, float]:
-    """Floating-point operations and copied bytes a second, medians; see `ceilings`."""
+    """Floating-point operations and copied bytes per second, as medians; see `ceilings`."""
     contenders = ceilings(threads, dtype)
     samples = interleave({name: function for name, (function, _) in contenders.items()}, rounds)
     return {name: work / summarise(samples[name]).median for name, (_, work) in contenders.items()}

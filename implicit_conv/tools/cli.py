@@ -13,15 +13,20 @@ from implicit_conv.tma import commands as laboratory
 from implicit_conv.tools import bench, demo, info
 
 USER_ERRORS = (
-    ValueError, TypeError, OSError, ImportError, argparse.ArgumentTypeError, DriverError,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    OSError,
+    ImportError,
+    argparse.ArgumentTypeError,
+    DriverError,
+)
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit status, 2 for what the user can mend."""
+    """Run one command; returns its exit status, 2 for an error that the user can correct."""
     parser = argparse.ArgumentParser(
-        prog="implicit-conv", description="Implicit-GEMM convolution: try it, see what it does."
+        prog="implicit-conv", description="Convolution by implicit GEMM for numpy arrays."
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -33,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         return options.run(options) or 0
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # the reader of the pipe, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except USER_ERRORS as error:
@@ -44,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _register_explain(commands: Subparsers[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "explain",
-        help="how a convolution would be computed",
+        help="print how a convolution would be computed",
         description="Print the plan of a 2-d convolution, for instance: "
         "implicit-conv explain 1,64,56,56 64,64,3,3 --padding 1",
     )
@@ -57,12 +62,14 @@ def _register_explain(commands: Subparsers[argparse.ArgumentParser]) -> None:
     parser.add_argument("--layout", default="NCHW", help="NCHW (default) or NHWC")
     parser.add_argument("--weight-layout", default="KCRS", help="KCRS (default), KRSC or RSCK")
     parser.add_argument(
-        "--dtype", default="float32", help="float32 (default), float64; on a GPU float16, bfloat16"
+        "--dtype",
+        default="float32",
+        help="float32 (default), float16, bfloat16 or, on a CPU, float64",
     )
     parser.add_argument("--precision", default="standard", help="strict, standard or fast")
     parser.add_argument("--algorithm", default="auto")
     parser.add_argument("--device", help="cpu, cuda, or a GPU's target: sm_80, sm_90a, sm_120")
-    parser.add_argument("--trace", action="store_true", help="print every load as well")
+    parser.add_argument("--trace", action="store_true", help="also print every load")
     parser.set_defaults(run=_explain)
 
 
@@ -71,7 +78,7 @@ def _integers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not integers with commas between them, such as 1,64,56,56"
+            f"{text!r} must be integers separated by commas, such as 1,64,56,56"
         ) from None
 
 
@@ -86,12 +93,19 @@ def _explain(options: argparse.Namespace) -> None:
     if padding.lstrip("-")[:1].isdigit():
         padding = _one_or_two(_integers(padding))
     plan = plan_conv2d(
-        options.x, options.w, options.dtype,
-        stride=_one_or_two(options.stride), padding=padding,
-        dilation=_one_or_two(options.dilation), groups=options.groups, layout=options.layout,
-        weight_layout=options.weight_layout, precision=options.precision,
-        algorithm=options.algorithm, device=options.device,
-    )  # fmt: skip
+        options.x,
+        options.w,
+        options.dtype,
+        stride=_one_or_two(options.stride),
+        padding=padding,
+        dilation=_one_or_two(options.dilation),
+        groups=options.groups,
+        layout=options.layout,
+        weight_layout=options.weight_layout,
+        precision=options.precision,
+        algorithm=options.algorithm,
+        device=options.device,
+    )
     print(plan.explain())
     if options.trace:
         for load in plan.trace():

@@ -1,8 +1,8 @@
-"""Who convolves one case, checked and timed: this engine, packing counted or not, and its rivals.
+"""Contenders: this engine and its rivals on one case, checked and timed.
 
 A contender is a function without arguments that convolves the arrays of one case and returns a new
-array. All take the same memory: x and w lie in the case's layouts, and nothing is converted while
-the clock runs, except what the contender's own call does.
+array. All contenders read the same memory: x and w have the case's layouts. Conversions happen
+before the clock starts, except those that the contender's own call makes.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from implicit_conv.tools.timing import Seconds, interleave
 
 Contender = Callable[[], Any]
 RIVALS = ("torch", "scipy", "numpy")
-CONTROL = "control"  # "call" a second time: what its ratio differs from 1 is noise
-LIMIT_UNITS = 16.0  # of the error measure: more is a wrong result, and nothing is timed
-SMALL_FLOPS = 2e9  # up to here the oracle takes seconds; above, torch in float64 stands in
+CONTROL = "control"  # "call" once more, so that its ratio to "call" differs from 1 only by noise
+LIMIT_UNITS = 16.0  # largest error of a right result, in units of eps * sum|x||w|
+SMALL_FLOPS = 2e9  # above it `reference` takes too long, and torch in float64 replaces it
 
 
 class WrongResultError(ArithmeticError):
-    """A contender's result is not the convolution; it is not timed."""
+    """The result of a contender is wrong, so it is not timed."""
 
 
 class Measurement(NamedTuple):
-    """One case, checked and timed: units of error and samples of each contender."""
+    """One case: its plan, and the error (in units) and samples of each contender."""
 
     plan: Plan
     errors: dict[str, float]
@@ -47,13 +47,13 @@ def measure(case: Case, against: Sequence[str], threads: int, rounds: int) -> Me
     ----------
     case : Case
     against : names of rivals
-        One that does not compute such a case is left out.
+        Rivals that cannot compute the case are left out.
     threads, rounds : int
 
     Raises
     ------
     WrongResultError
-        A result further from the oracle than LIMIT_UNITS.
+        An error exceeds LIMIT_UNITS.
     """
     x, w = case.arrange(*case.inputs(0))
     with config(num_threads=threads):
@@ -79,13 +79,13 @@ def check(case: Case, contenders: Mapping[str, Contender], threads: int = 1) -> 
         if not errors[name] <= LIMIT_UNITS:
             raise WrongResultError(
                 f"{name} is {errors[name]:.3g} units of eps * sum|x||w| from the oracle on {case}; "
-                f"at most {LIMIT_UNITS:g} are right"
+                f"at most {LIMIT_UNITS:g} are allowed"
             )
     return errors
 
 
 def oracle(case: Case, x: Array, w: Array, threads: int = 1) -> Array:
-    """The convolution in float64, axes N, K, P, Q: `reference`, or torch for large cases."""
+    """The convolution in float64, axes N, K, P, Q: by `reference`, or by torch for large cases."""
     p, q = case.output
     flops = 2.0 * case.N * case.K * case.groups * case.C * p * q * case.kernel[0] * case.kernel[1]
     if flops <= SMALL_FLOPS or not find_spec("torch"):
@@ -95,7 +95,7 @@ def oracle(case: Case, x: Array, w: Array, threads: int = 1) -> Array:
 
 
 def ours(case: Case, x: Array, w: Array) -> dict[str, Contender]:
-    """conv2d as a user calls it, packing counted ("call"), and with a packed filter ("plan")."""
+    """conv2d as a user calls it ("call"), and its plan with a packed filter ("plan")."""
     plan = plan_conv2d(x.shape, w.shape, x.dtype, **case.options)
     packed = plan.pack(w)
     return {
@@ -112,20 +112,20 @@ def rival(name: str, case: Case, x: Array, w: Array, threads: int) -> Contender:
     name : "torch", "scipy" or "numpy"
     x, w : arrays as `case.arrange` returns them
     threads : int
-        torch's threads, set for the whole process; the others choose theirs themselves.
+        Threads of torch, set for the whole process; the other rivals choose their own.
 
     Raises
     ------
     ImportError
         The rival is not installed.
     ValueError
-        No such rival, or one that does not compute such a case.
+        There is no such rival, or it cannot compute the case.
     """
     builders = {"torch": _torch, "scipy": _scipy, "numpy": _numpy}
     if name not in builders:
-        raise ValueError(f"no rival is called {name!r}; choose from {', '.join(RIVALS)}")
+        raise ValueError(f"there is no rival {name!r}; choose from {', '.join(RIVALS)}")
     if case.weight_layout != "KCRS":
-        raise ValueError(f"rivals take filters as KCRS, not {case.weight_layout}")
+        raise ValueError(f"rivals need weight_layout KCRS, not {case.weight_layout}")
     return builders[name](case, x, w, threads)
 
 
@@ -136,21 +136,23 @@ def result_of(case: Case, name: str, y: Any) -> Array:
 
 
 def _torch(case: Case, x: Array, w: Array, threads: int) -> Contender:
-    """torch's conv2d (oneDNN). NHWC: channels_last input and filter, which it reorders per call."""
+    """conv2d of torch (oneDNN). For NHWC, x and w are channels_last; oneDNN reorders w per call."""
     import torch
 
     (pad_h, end_h), (pad_w, end_w) = case.padding
     if (pad_h, pad_w) != (end_h, end_w):
-        raise ValueError(f"torch pads both sides alike, not {case.padding}")
+        raise ValueError(f"torch needs equal low and high padding, not {case.padding}")
     torch.set_num_threads(threads)
     x_t, w_t = _tensor(to_nchw(x, case.layout)), _tensor(w)
     if case.layout == "NHWC":
         w_t = w_t.contiguous(memory_format=torch.channels_last)
     convolve: Any = torch.nn.functional.conv2d
     options = {
-        "stride": case.stride, "padding": (pad_h, pad_w), "dilation": case.dilation,
+        "stride": case.stride,
+        "padding": (pad_h, pad_w),
+        "dilation": case.dilation,
         "groups": case.groups,
-    }  # fmt: skip
+    }
 
     def call() -> Any:
         with torch.inference_mode():
@@ -160,7 +162,7 @@ def _torch(case: Case, x: Array, w: Array, threads: int) -> Contender:
 
 
 def _tensor(array: Array) -> Any:
-    """A tensor over the memory of `array`; torch has no import of numpy's bfloat16."""
+    """A tensor that shares the memory of `array`; torch cannot import bfloat16 arrays of numpy."""
     import torch
 
     if array.dtype.name == "bfloat16":
@@ -169,11 +171,11 @@ def _tensor(array: Array) -> Any:
 
 
 def _scipy(case: Case, x: Array, w: Array, threads: int) -> Contender:
-    """scipy.signal.correlate over (C, H, W), filter by filter; a stride throws pixels away."""
+    """scipy.signal.correlate over (C, H, W) for each filter; a stride drops computed pixels."""
     from scipy.signal import correlate
 
     if case.groups != 1 or case.dilation != (1, 1):
-        raise ValueError("scipy.signal.correlate knows neither groups nor dilation")
+        raise ValueError("scipy.signal.correlate has neither groups nor dilation")
     images = to_nchw(x, case.layout)
     stride_h, stride_w = case.stride
 
@@ -190,9 +192,9 @@ def _scipy(case: Case, x: Array, w: Array, threads: int) -> Contender:
 
 
 def _numpy(case: Case, x: Array, w: Array, threads: int) -> Contender:
-    """What numpy users write: a matrix of all windows (im2col), times the filters."""
+    """The usual numpy code: multiply a matrix of all windows (im2col) by the filters."""
     if case.groups != 1 or case.dilation != (1, 1):
-        raise ValueError("the numpy rival knows neither groups nor dilation")
+        raise ValueError("the numpy rival has neither groups nor dilation")
     images = to_nchw(x, case.layout)
     stride_h, stride_w = case.stride
     window = (case.C, *case.kernel)

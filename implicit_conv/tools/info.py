@@ -1,21 +1,23 @@
-"""``implicit-conv info``: what the engine sees of this machine, and its settings."""
+"""``implicit-conv info``: what the engine knows of this machine, and the settings."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import platform
+from dataclasses import asdict
 from importlib import metadata
 
-from implicit_conv.settings import PREFIX, current
+from implicit_conv.settings import PREFIX, VARIABLES, current
 
 FEATURES = ("avx2", "fma", "avx512f", "avx512bf16", "avx512fp16", "amx-tile", "amx-bf16", "neon")
-SETTINGS = ("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "CACHE_DIR", "LOG")
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
-    parser = commands.add_parser("info", help="CPU features, threads, cache folder, GPU, settings")
+    parser = commands.add_parser(
+        "info", help="print CPU features, threads, cache folder, GPU and settings"
+    )
     parser.set_defaults(run=lambda _: print(describe()))
 
 
@@ -40,16 +42,23 @@ def describe() -> str:
         "threads": f"{arch.threads}, threading layer {layer}",
         "kernel cache": f"{cache_folder()} ({cached} compiled parts)"
         if writable()
-        else f"{cache_folder()} cannot be written: every process compiles anew",
+        else f"{cache_folder()} cannot be written, so every process compiles its kernels",
         "GPU": _gpu(),
-        "settings": ", ".join(
-            f"{PREFIX}{name}={os.environ.get(PREFIX + name, '')}" for name in SETTINGS
-        ),
+        "settings": _settings(),
     }
     evidence = [f"  {line}" for line in lines()]
     return "\n".join(
         [*(f"{name:13}{value}" for name, value in rows.items()), "GPU kernels", *evidence]
     )
+
+
+def _settings() -> str:
+    """The settings in force, and the environment variables that are set."""
+    settings = {"num_threads": "all", "device": "cpu"}
+    settings |= {name: value for name, value in asdict(current()).items() if value is not None}
+    found = [PREFIX + name for name in VARIABLES if os.environ.get(PREFIX + name)]
+    variables = ", ".join(f"{name}={os.environ[name]}" for name in found) or f"no {PREFIX}* is set"
+    return f"{', '.join(f'{name} {value}' for name, value in settings.items())}; {variables}"
 
 
 def _versions() -> str:
@@ -63,7 +72,7 @@ def _versions() -> str:
 
 
 def cpu_name() -> str:
-    """The CPU's name, for people; nothing is decided by it."""
+    """The name of the CPU, for display only."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
@@ -73,17 +82,17 @@ def cpu_name() -> str:
 
 
 def _gpu() -> str:
-    """The first GPU, where the CUDA bindings are installed; asking touches no context."""
+    """The first GPU, if the CUDA bindings are installed; no CUDA context is created."""
     try:
         from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
-        return "not looked for: install implicit-conv[cu13] (or [cu12])"
+        return "not searched: cuda-bindings is missing; in a checkout: pip install '.[cu13]'"
     try:
         status, *_ = driver.cuInit(0)
-    except RuntimeError as error:  # the bindings are there, the driver is not
+    except RuntimeError as error:  # the bindings are installed, the driver is not
         return f"none: {error}"
     if int(status) != 0:
-        return f"none: cuInit answers {status.name}"
+        return f"none: cuInit returned {status.name}"
     _, count = driver.cuDeviceGetCount()
     if not count:
         return "none"

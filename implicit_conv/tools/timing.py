@@ -1,10 +1,12 @@
-"""The clock: samples of functions taken in turn, and what is said of them. It imports numpy alone.
+"""The timing core: samples of functions that take turns, and their statistics.
 
-``implicit-conv bench`` and the timing core: what users run, and what ``perf/`` is built on.
+``implicit-conv bench`` and ``perf/`` use it. It imports only numpy, so that `perf.side` can load it
+by path.
 
-Machines are noisy and drift, so contenders are timed in turn: in every round each of them runs one
-sample, in random order, and ratios are taken within rounds. A sample lasts long enough (20 ms) that
-the clock and a wake-up do not show; a lead-in before it lets caches and threads settle.
+Machines are noisy and drift, so contenders take turns: in every round each of them runs one sample,
+in random order, and ratios are taken within rounds. A sample lasts 20 ms, so that the resolution of
+the clock and the time of a wake-up do not matter. Calls before each sample warm up caches and
+threads.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLE_SECONDS = 0.02
-LEAD_IN = 0.25  # of a sample's calls, run before the clock starts
+SAMPLE_SECONDS = 0.02  # least length of a sample
+LEAD_IN = 0.25  # calls before the clock starts, relative to those of a sample
 
 Seconds = NDArray[np.float64]
 
 
 class Summary(NamedTuple):
-    """Seconds a call over all samples; `spread` is the interquartile range over the median."""
+    """Seconds per call over all samples; `spread` is the interquartile range over the median."""
 
     median: float
     minimum: float
@@ -34,7 +36,7 @@ class Summary(NamedTuple):
 
 
 def calls_per_sample(function: Callable[[], object], seconds: float = SAMPLE_SECONDS) -> int:
-    """Calls that last at least `seconds` together, even when nothing interrupts them."""
+    """A number of calls that takes at least `seconds`, even if nothing interrupts them."""
     function()
     calls = 1
     while min(_clock(function, calls), _clock(function, calls)) < seconds:
@@ -43,7 +45,7 @@ def calls_per_sample(function: Callable[[], object], seconds: float = SAMPLE_SEC
 
 
 def sample(function: Callable[[], object], calls: int) -> float:
-    """Mean seconds of one call over `calls` of them, after a lead-in."""
+    """Mean seconds per call over `calls` calls, after warm-up calls."""
     for _ in range(max(1, int(calls * LEAD_IN))):
         function()
     return _clock(function, calls) / calls
@@ -58,7 +60,7 @@ def _clock(function: Callable[[], object], calls: int) -> float:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No garbage collection while the clock runs."""
+    """Disable garbage collection in the block."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -80,16 +82,16 @@ def interleave(
     ----------
     functions : mapping of name to function without arguments
     rounds : int
-        Samples of each.
+        Samples of each function.
     seconds : float
         Least length of a sample.
     seed : int
-        Of the order within rounds.
+        Seed of the random order within rounds.
 
     Returns
     -------
     samples : dict of name to float64 array (rounds,)
-        Seconds a call; element i of each was taken in round i.
+        Seconds per call; element i of each array was taken in round i.
     """
     order = random.Random(seed)
     names = list(functions)
@@ -110,5 +112,5 @@ def summarise(samples: Seconds) -> Summary:
 
 
 def paired_ratio(numerator: Seconds, denominator: Seconds) -> float:
-    """Median over the rounds of numerator / denominator: drift that both saw cancels."""
+    """Median over the rounds of numerator / denominator; drift that affects both cancels."""
     return float(np.median(numerator / denominator))

@@ -27,14 +27,19 @@ def cases(draw):
     one = st.tuples(st.integers(1, 3), st.integers(1, 3))
     pad = st.tuples(st.integers(-2, 4), st.integers(-2, 4))
     case = Case(
-        N=draw(st.integers(0, 3)), C=draw(st.integers(0, 5)), K=draw(st.integers(1, 7)),
+        N=draw(st.integers(0, 3)),
+        C=draw(st.integers(0, 5)),
+        K=draw(st.integers(1, 7)),
         groups=draw(st.integers(1, 3)),
-        size=draw(st.tuples(st.integers(1, 9), st.integers(1, 9))), kernel=draw(one),
-        stride=draw(one), dilation=draw(one), padding=(draw(pad), draw(pad)),
+        size=draw(st.tuples(st.integers(1, 9), st.integers(1, 9))),
+        kernel=draw(one),
+        stride=draw(one),
+        dilation=draw(one),
+        padding=(draw(pad), draw(pad)),
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=draw(st.sampled_from(["float32", "float64"])),
-    )  # fmt: skip
+    )
     assume(min(case.output) >= 1)
     return case
 

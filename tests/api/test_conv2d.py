@@ -43,11 +43,15 @@ def cases(draw):
         C=draw(st.sampled_from([1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 20, 33])),
         K=draw(st.sampled_from([1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 40, 65])),
         groups=draw(st.sampled_from([1, 1, 1, 2, 3])),
-        size=size, kernel=kernel, stride=stride, dilation=dilation, padding=tuple(padding),
+        size=size,
+        kernel=kernel,
+        stride=stride,
+        dilation=dilation,
+        padding=tuple(padding),
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=draw(st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16"])),
-    )  # fmt: skip
+    )
 
 
 def small_plan(case, tile_pixels, block_elements, precision="strict"):
@@ -63,9 +67,12 @@ def what_it_reaches(plan):
     c = plan.engine.best
     g, lanes = c.geometry, c.lanes
     blocks = {
-        "images": g.N / g.tile_n, "rows": g.P / g.tile_p, "columns": g.Q / g.tile_q,
-        "panels": g.K / g.tile_k, "channels": g.C / g.tile_c,
-    }  # fmt: skip
+        "images": g.N / g.tile_n,
+        "rows": g.P / g.tile_p,
+        "columns": g.Q / g.tile_q,
+        "panels": g.K / g.tile_k,
+        "channels": g.C / g.tile_c,
+    }
     facts = {
         "partial panel": g.K % lanes != 0,
         "whole panel": g.K >= g.tile_k,
@@ -101,14 +108,15 @@ def dilated(draw):
     """A case whose output columns need different filter columns, far apart, and its tile."""
     spread = draw(st.integers(5, 12))
     case = Case(
-        C=draw(st.integers(1, 20)), K=draw(st.sampled_from([1, 33])),
+        C=draw(st.integers(1, 20)),
+        K=draw(st.sampled_from([1, 33])),
         size=(draw(st.integers(1, 4)), draw(st.integers(1, 50))),
         kernel=(draw(st.sampled_from([1, 3])), draw(st.integers(2, 7))),
         dilation=(draw(st.sampled_from([1, 9])), spread),
         padding=((draw(st.integers(0, 9)), 9), draw(st.tuples(*[st.integers(0, 60)] * 2))),
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         dtype=draw(st.sampled_from(["float32", "bfloat16"])),
-    )  # fmt: skip
+    )
     assume(min(case.output) >= 1)
     return case, draw(st.integers(1, 60))
 

@@ -26,7 +26,10 @@ assert there == {name[1:] for name in compiled_for if name[:1] == "+"}, (there, 
 )
 def test_features_are_those_numba_compiles_for(environment):
     result = subprocess.run(
-        [sys.executable, "-c", CODE], env={**os.environ, **environment}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", CODE],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0, result.stderr

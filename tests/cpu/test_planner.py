@@ -68,9 +68,16 @@ def test_a_view_with_gaps_between_channels_gets_another_candidate():
 @pytest.mark.parametrize("far", [(10**4, 1), (1, 10**4)], ids=["H", "W"])
 def test_what_lies_between_far_taps_is_not_buffered(far, option, groups, layout):
     case = Case(
-        N=2, C=4 // groups, K=4 // groups, groups=groups, size=(9, 8), kernel=(3, 3),
-        padding=tuple((pad, pad) for pad in far), layout=layout, **{option: far},
-    )  # fmt: skip
+        N=2,
+        C=4 // groups,
+        K=4 // groups,
+        groups=groups,
+        size=(9, 8),
+        kernel=(3, 3),
+        padding=tuple((pad, pad) for pad in far),
+        layout=layout,
+        **{option: far},
+    )
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)
     made = plan_conv2d(*(array.shape for array in arrays), **case.options)

@@ -1,4 +1,4 @@
-"""``perf run --device cuda`` as far as a CPU goes: torch's own tensors, its clock for CUDA's."""
+"""``perf run --device cuda`` on a CPU: tensors of torch on the CPU, the host clock for events."""
 
 import builtins
 import subprocess
@@ -18,13 +18,20 @@ from perf.record import ROOT, validate
 
 torch = pytest.importorskip("torch")
 CASE = Case(
-    3, 8, 16, size=(9, 9), stride=(2, 2), padding=((1, 1), (1, 1)), dtype="bfloat16",
-    layout="NHWC", weight_layout="KRSC",
-)  # fmt: skip
+    3,
+    8,
+    16,
+    size=(9, 9),
+    stride=(2, 2),
+    padding=((1, 1), (1, 1)),
+    dtype="bfloat16",
+    layout="NHWC",
+    weight_layout="KRSC",
+)
 
 
 class Event:
-    """A moment of the host's clock."""
+    """A time of the host clock, in place of a CUDA event."""
 
     def __init__(self, enable_timing):
         assert enable_timing
@@ -37,29 +44,36 @@ class Event:
 
 
 class OnCpu:
-    """torch whose CUDA device is the CPU."""
+    """torch, with the CPU as its CUDA device."""
 
     cuda = SimpleNamespace(
-        Event=Event, synchronize=lambda: None, _sleep=lambda cycles: None,
+        Event=Event,
+        synchronize=lambda: None,
+        _sleep=lambda cycles: None,
         get_device_properties=lambda number: SimpleNamespace(L2_cache_size=1 << 16),
-    )  # fmt: skip
+    )
 
     def __getattr__(self, name):
         return getattr(torch, name)
 
 
 def convolve(x, w, **options):
-    """In the place of conv2d: what torch says, on the arrays that conv2d gets."""
+    """Replaces conv2d: torch convolves the arrays that conv2d receives."""
     (low_h, _), (low_w, _) = options["padding"]
     sums = torch.nn.functional.conv2d(
-        x.float(), w.float(), None, options["stride"], (low_h, low_w), options["dilation"],
+        x.float(),
+        w.float(),
+        None,
+        options["stride"],
+        (low_h, low_w),
+        options["dilation"],
         options["groups"],
-    )  # fmt: skip
+    )
     return sums.to(x.dtype)
 
 
 class FakePlan:
-    """In the place of a plan."""
+    """Replaces a plan."""
 
     variant = SimpleNamespace(name="fake")
 
@@ -166,7 +180,7 @@ def test_no_clock_is_no_throttling():
 
 
 def test_it_starts_without_what_a_gpu_machine_lacks():
-    """Neither rich nor jsonschema, matplotlib, scipy: only the missing GPU is named."""
+    """Without rich, jsonschema, matplotlib and scipy, the error names only the missing GPU."""
     code = """
 import sys
 for name in ("rich", "jsonschema", "matplotlib", "scipy", "PIL", "pyperf", "hypothesis"):
@@ -188,7 +202,7 @@ def test_tables_are_plain_text_without_rich(monkeypatch, capsys):
     terminal.console().print(terminal.stack(table, "end"))
     assert capsys.readouterr().out == (
         "layer  by     ms\na      b     1.5\nlong   c   10.25\nend\n"
-    )  # fmt: skip
+    )
     with terminal.progress(terminal.console()) as show:
         show("a", 0, 2)
     assert capsys.readouterr().err == "0/2 a\n"

@@ -1,4 +1,4 @@
-"""Gates: counts come from what executes, are the committed ones, and notice a planted load."""
+"""Gates count what executes, equal the committed counts, and change with a planted load."""
 
 import json
 import shutil
@@ -19,8 +19,10 @@ def test_differences_name_each_count_that_changed():
     expected = {"compiler": "1", "engine": {"a": {"loads": 3, "gone": 1}}, "modules": ["x"]}
     measured = {"compiler": "1", "engine": {"a": {"loads": 4, "new": 2}}, "modules": ["x"]}
     assert gates.differences(expected, measured) == [
-        ("engine / a / loads", 3, 4), ("engine / a / new", None, 2), ("engine / a / gone", 1, None),
-    ]  # fmt: skip
+        ("engine / a / loads", 3, 4),
+        ("engine / a / new", None, 2),
+        ("engine / a / gone", 1, None),
+    ]
 
 
 def test_instructions_are_compared_for_their_own_compiler_only():
@@ -31,7 +33,7 @@ def test_instructions_are_compared_for_their_own_compiler_only():
 
 
 def test_gpu_kernels_are_compared_where_their_compilers_are():
-    """And what a machine without them updates, keeps the counts that it cannot make."""
+    """An update on a machine without compilers keeps the counts that it cannot make."""
     expected = {"compiler": "1", "gpu compiler": "a", "gpu": {"fma sm_80": {"registers": 143}}}
     without = {"compiler": "1"}
     assert gates.differences(expected, without) == []
@@ -42,7 +44,7 @@ def test_gpu_kernels_are_compared_where_their_compilers_are():
 
 
 def test_flops_are_counted_in_the_microkernels():
-    """A pointwise layer of whole tiles issues what it uses; one filter too many, a whole vector."""
+    """A pointwise layer of whole tiles issues only useful FLOPs; one more filter adds a vector."""
     from perf.counting import count
 
     def counted(filters):
@@ -70,10 +72,14 @@ def test_the_inner_loop_has_an_fma_for_each_sum_and_no_spill(name):
 def test_spills_and_other_classes_are_told_apart():
     target = assembly.TARGETS["avx512"]
     lines = {
-        "vfmadd231ps %zmm1, %zmm2, %zmm3": "fma", "vmovups %zmm1, 64(%rsp)": "spill",
-        "vbroadcastss 4(%rax), %zmm2": "broadcast", "vmovups (%rsi), %zmm1": "vector move",
-        "prefetcht0 2048(%rsi)": "prefetch", "jl .LBB0_4": "branch", "addq $16, %rax": "integer",
-    }  # fmt: skip
+        "vfmadd231ps %zmm1, %zmm2, %zmm3": "fma",
+        "vmovups %zmm1, 64(%rsp)": "spill",
+        "vbroadcastss 4(%rax), %zmm2": "broadcast",
+        "vmovups (%rsi), %zmm1": "vector move",
+        "prefetcht0 2048(%rsi)": "prefetch",
+        "jl .LBB0_4": "branch",
+        "addq $16, %rax": "integer",
+    }
     assert {line: assembly.instruction_class(line, target) for line in lines} == lines
 
 
@@ -85,17 +91,20 @@ def test_counts_are_the_committed_ones():
 
 @pytest.mark.slow
 def test_a_planted_load_fails_the_gate(tmp_path):
-    """Every activation load executed twice, which changes no result."""
+    """Execute every activation load twice, which changes no result."""
     for name in ("implicit_conv", "kernels", "perf"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
-    source = tmp_path / "kernels" / "cpu" / "load.py"
+    source = tmp_path / "kernels" / "cpu" / "tile" / "load.py"
     text = source.read_text()
     assert text.count(LOADS) == 1
     source.write_text(text.replace(LOADS, TWICE))
     result = subprocess.run(
-        [sys.executable, "-m", "perf", "gates"], cwd=tmp_path, capture_output=True, text=True,
+        [sys.executable, "-m", "perf", "gates"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert result.returncode == 1, result.stderr
     assert "loads_issued" in result.stdout
     assert "issued_flops" not in result.stdout

@@ -1,10 +1,7 @@
-"""Runs and their records: schema, interruption, exporters, and the page made of them."""
+"""Runs and their records: schema, interruption, exporters."""
 
-import html
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,53 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from perf import report, run
+from perf import run
 from perf.__main__ import main
 from perf.interrupts import interrupts
 from perf.record import ROOT, read, save, validate
-
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-STARTUP = {"import": 0.01, "first_call_cold": 4.0, "first_call_warm": 0.5}
-PHONE = """<iframe id="page" width="390" height="800" src="report.html"></iframe>
-<pre id="found"></pre>
-<script>
-onload = () => {
-  const page = document.getElementById("page").contentDocument
-  const images = [...page.images]
-  document.getElementById("found").textContent = JSON.stringify({
-    width: page.documentElement.scrollWidth,
-    rows: page.querySelectorAll("tbody tr").length,
-    images: images.length,
-    drawn: images.filter(image => image.complete && image.naturalWidth > 100).length,
-    slower: page.querySelectorAll("td.slower").length,
-  })
-}
-</script>"""
-
-
-@pytest.fixture(scope="module")
-def record(tmp_path_factory):
-    """A short run of two layers, read back from its file."""
-    path = tmp_path_factory.mktemp("records") / "first.json"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("perf.startup.startup", lambda: STARTUP)
-        status = main(
-            ["run", "--suite", "small", "--layer", "@8", "--layer", "5x5 6", "--threads", "1",
-             "--rounds", "3", "--against", "numpy", "-o", str(path)]
-        )  # fmt: skip
-    assert status == 0
-    return read(path)
-
-
-def comparison(record):
-    """A comparison on the machine of `record`, with one case slower."""
-    row = {
-        "layer": "3x3 64-64 @8", "ratio": 1.12, "low": 1.1, "high": 1.14, "control": 1.002,
-        "rounds": 24, "rivals": {"torch": 1.3}, "verdict": "slower",
-    }  # fmt: skip
-    shared = {name: value for name, value in record.items() if name not in ("startup", "ceilings")}
-    return {**shared, "kind": "compare", "base": "v1", "head": "v2", "verdict": "slower",
-            "rows": [row]}  # fmt: skip
 
 
 def test_a_row_holds_what_was_measured(record):
@@ -163,7 +117,7 @@ def test_an_interrupt_that_a_destructor_drops_ends_the_run_at_the_next_row(
 
 
 def test_threads_are_not_interrupted():
-    """Python hands signals to the main thread, which alone may have a handler set."""
+    """Only the main thread may set a signal handler, and only it receives signals."""
 
     def work():
         with interrupts() as check:
@@ -174,7 +128,7 @@ def test_threads_are_not_interrupted():
         assert thread.submit(work).result()
 
 
-# Background jobs of a shell start with SIGINT ignored, and so would what they start.
+# A background job of a shell ignores SIGINT, and so do its child processes.
 INTERRUPTIBLE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -186,10 +140,8 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.slow
 def test_ctrl_c_leaves_a_valid_partial_record(tmp_path):
     path = tmp_path / "partial.json"
-    command = [
-        sys.executable, "-c", INTERRUPTIBLE, "run", "--suite", "resnet50", "--threads", "1",
-        "--rounds", "9", "--against", "nothing", "-o", str(path),
-    ]  # fmt: skip
+    options = "run --suite resnet50 --threads 1 --rounds 9 --against nothing -o".split()
+    command = [sys.executable, "-c", INTERRUPTIBLE, *options, str(path)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
@@ -225,74 +177,3 @@ def test_pytest_benchmark_statistics_are_those_of_the_samples(record, tmp_path):
     timing = record["rows"][0]["timings"]["call"]
     assert benchmarks[0]["stats"]["median"] == pytest.approx(timing["median"])
     assert benchmarks[0]["stats"]["min"] == timing["minimum"]
-
-
-def written(record, folder):
-    """Two runs and a comparison as files."""
-    later = {**record, "created": "2099-01-01T00:00:00+00:00"}
-    for name, content in (("a", record), ("b", later), ("c", comparison(record))):
-        save(content, folder / f"{name}.json")
-    return [str(folder / f"{name}.json") for name in "abc"]
-
-
-def test_report_writes_page_plots_and_readme_tables(record, tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{report.BEGIN}\nstale words\n{report.END}\nafter\n")
-    page, plots = tmp_path / "report.html", tmp_path / "plots"
-    paths = written(record, tmp_path)
-    options = ["-o", str(page), "--png", str(plots), "--readme", str(readme)]
-    assert main(["report", *paths, *options]) == 0
-    text = page.read_text()
-    assert not re.search(r"(src|href)=\"(?!data:)", text), "the page fetches something"
-    assert sorted(path.name for path in plots.iterdir()) == [
-        "a-ratios.png", "a-roofline.png", "b-ratios.png", "b-roofline.png",
-    ]  # fmt: skip
-    tables = readme.read_text()
-    assert tables.startswith("before")
-    assert tables.endswith("after\n")
-    assert "stale words" not in tables
-    assert "| 3x3 64-64 @8 |" in tables
-    assert 'src="plots/a-ratios.png"' in tables
-    assert main(["report", *paths, *options]) == 0
-    assert readme.read_text() == tables
-
-
-def test_a_readme_without_marks_is_left_alone(record, tmp_path):
-    readme = tmp_path / "README.md"
-    readme.write_text("mine\n")
-    paths = written(record, tmp_path)
-    options = ["-o", str(tmp_path / "r.html"), "--readme", str(readme)]
-    assert main(["report", *paths, *options]) == 2
-    assert readme.read_text() == "mine\n"
-
-
-def test_runs_of_another_dtype_are_told_apart(record):
-    narrow = {**record, "settings": {**record["settings"], "dtype": "bfloat16"}}
-    assert "float32, NCHW" in report.describe(record)
-    assert "bfloat16, NCHW" in report.describe(narrow)
-    assert report.comparable([record, record]) == [[record, record]]
-    assert report.comparable([record, narrow]) == []
-
-
-def test_text_of_a_record_is_escaped(record):
-    machine = {**record["machine"], "cpu": "<script>alert(1)</script>"}
-    assert "<script>" not in report.page([("a", {**record, "machine": machine})])
-
-
-@pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_the_page_reads_on_a_phone(record, tmp_path):
-    """390 pixels wide: all plots drawn, all rows there, nothing wider than the screen."""
-    assert main(["report", *written(record, tmp_path), "-o", str(tmp_path / "report.html")]) == 0
-    (tmp_path / "phone.html").write_text(PHONE)
-    result = subprocess.run(
-        [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-         "--allow-file-access-from-files", "--dump-dom", f"--user-data-dir={tmp_path / 'profile'}",
-         (tmp_path / "phone.html").as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', result.stdout)[1]))
-    assert found["width"] <= 390
-    assert found["rows"] == 2 + 2 + 1
-    assert found["images"] == found["drawn"] == 1 + 2 + 2
-    assert found["slower"] == 1

@@ -1,4 +1,4 @@
-"""The timing core and the contenders: samples are long enough, paired, and of right results."""
+"""The timing core and the contenders: samples are long enough and paired, results are right."""
 
 import time
 from dataclasses import replace
@@ -92,9 +92,15 @@ def test_a_missing_output_is_a_wrong_result():
 def test_suites_have_the_shapes_of_their_sources():
     counts = {name: len(layers(name)) for name in SUITES}
     assert counts == {
-        "resnet50": 23, "resnext50": 7, "mobilenet": 30, "convnext": 16, "vgg": 9, "unet": 19,
-        "small": 6, "gpu": 23,
-    }  # fmt: skip
+        "resnet50": 23,
+        "resnext50": 7,
+        "mobilenet": 30,
+        "convnext": 16,
+        "vgg": 9,
+        "unet": 19,
+        "small": 6,
+        "gpu": 23,
+    }
     resnet = layers("resnet50", "NHWC", batch=4)
     assert resnet["3x3/2 256-256 @28"] == Case(
         N=4, C=256, K=256, size=(28, 28), stride=(2, 2), padding=((1, 1), (1, 1)), layout="NHWC"

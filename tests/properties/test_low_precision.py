@@ -57,14 +57,15 @@ def cases(draw):
         C=draw(st.sampled_from([1, 2, 3, 4, 7, 8, 15, 16, 17, 33, 64, 67])),
         K=draw(st.sampled_from([1, 5, 16, 17, 32, 40, 65])),
         groups=draw(st.sampled_from([1, 1, 1, 2, 3])),
-        size=(draw(st.integers(3, 9)), draw(st.integers(5, 40))), kernel=kernel,
+        size=(draw(st.integers(3, 9)), draw(st.integers(5, 40))),
+        kernel=kernel,
         stride=draw(st.sampled_from([(1, 1), (2, 2), (1, 3)])),
         dilation=(1, draw(st.sampled_from([1, 1, 2]))) if kernel != (2, 5) else (1, 1),
         padding=((draw(low), draw(low)), (draw(low), draw(low))),
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=draw(st.sampled_from(DTYPES)),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -108,9 +109,14 @@ def test_the_epilogue_is_in_float32(dtype, layout, algorithm):
     groups = 40 if algorithm == "depthwise" else 1
     channels = {"C": 1, "K": 1} if groups > 1 else {"C": 20, "K": 40}
     case = Case(
-        N=2, **channels, groups=groups, size=(9, 20), padding=((1, 1), (1, 1)), layout=layout,
+        N=2,
+        **channels,
+        groups=groups,
+        size=(9, 20),
+        padding=((1, 1), (1, 1)),
+        layout=layout,
         dtype=dtype,
-    )  # fmt: skip
+    )
     x, w = case.inputs(0, integers=True)
     rng = np.random.default_rng(1)
     bias = (rng.integers(-(2**17), 2**17, 40) / 2**12).astype(np.float32)  # sums stay exact
@@ -219,9 +225,16 @@ def test_dot_products_are_two_fmas_the_second_channel_first(
 ):
     """To the bit what the float32 kernels sum of the same channels in that order."""
     case = Case(
-        N=2, C=channels, K=37, size=(7, 19), kernel=kernel, stride=(1, 2), layout=layout,
-        weight_layout=weight_layout, dtype="bfloat16",
-    )  # fmt: skip
+        N=2,
+        C=channels,
+        K=37,
+        size=(7, 19),
+        kernel=kernel,
+        stride=(1, 2),
+        layout=layout,
+        weight_layout=weight_layout,
+        dtype="bfloat16",
+    )
     x, w = case.inputs(0)
     got = compute(case, x, w, "widest", out_dtype="float32")
     even = replace(case, C=channels + channels % 2)
@@ -264,9 +277,15 @@ def test_a_nan_in_a_filter_stays_there(kernel, weight_layout):
 def test_executed_loads_are_the_planned_ones(layout, channels, groups):
     """Coordinates count channels, even where an element is a pair of them."""
     case = Case(
-        N=2, C=channels, K=40, groups=groups, size=(9, 20), padding=((1, 1), (1, 1)),
-        layout=layout, dtype="bfloat16",
-    )  # fmt: skip
+        N=2,
+        C=channels,
+        K=40,
+        groups=groups,
+        size=(9, 20),
+        padding=((1, 1), (1, 1)),
+        layout=layout,
+        dtype="bfloat16",
+    )
     x, w = case.arrange(*case.inputs(0))
     plan = ic.plan_conv2d(x.shape, w.shape, "bfloat16", precision="strict", **case.options)
     assert executed_loads(plan.engine, x, w) == sorted(plan.trace())

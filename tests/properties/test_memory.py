@@ -26,8 +26,13 @@ from implicit_conv.testing import Case, plan_of
 
 PROBLEMS = 300
 ALGORITHMS = (
-    "implicit_gemm", "pointwise", "depthwise", "winograd_f2", "winograd_f4", "winograd_f2_stride2",
-)  # fmt: skip
+    "implicit_gemm",
+    "pointwise",
+    "depthwise",
+    "winograd_f2",
+    "winograd_f4",
+    "winograd_f2_stride2",
+)
 DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")
 PAGE = mmap.PAGESIZE
 
@@ -38,9 +43,13 @@ PAGE = mmap.PAGESIZE
 def test_no_access_outside_arrays_and_scratch(algorithm, side):
     package = Path(implicit_conv.__file__).parent.parent
     child = subprocess.run(
-        [sys.executable, __file__, algorithm, side], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(package)}, timeout=300,
-    )  # fmt: skip
+        [sys.executable, __file__, algorithm, side],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(package)},
+        timeout=300,
+    )
     named = child.stdout.splitlines()
     assert child.returncode == 0, f"exit {child.returncode} at {named[-1:]} {child.stderr[-2000:]}"
     assert len(named) == PROBLEMS
@@ -177,11 +186,19 @@ def draw(rng, algorithm):
         channels = pick(filters, filters, *range(1, filters))
         groups = pick(2, 3, 5, 9)
     case = Case(
-        N=pick(1, 1, 3), C=channels, K=filters, groups=groups,
-        size=(pick(5, 7, 9), pick(7, 11, 14, 16, 33)), kernel=kernel, stride=stride,
-        dilation=dilation, padding=padding, layout=pick("NCHW", "NHWC"),
-        weight_layout=pick("KCRS", "KRSC", "RSCK"), dtype=pick(*DTYPES),
-    )  # fmt: skip
+        N=pick(1, 1, 3),
+        C=channels,
+        K=filters,
+        groups=groups,
+        size=(pick(5, 7, 9), pick(7, 11, 14, 16, 33)),
+        kernel=kernel,
+        stride=stride,
+        dilation=dilation,
+        padding=padding,
+        layout=pick("NCHW", "NHWC"),
+        weight_layout=pick("KCRS", "KRSC", "RSCK"),
+        dtype=pick(*DTYPES),
+    )
     if algorithm == "implicit_gemm" and pick(0, 0, 0, 1):  # one window an image
         case = replace(case, kernel=case.size, dilation=(1, 1), groups=1, padding=((0, 0), (0, 0)))
     return case

@@ -24,9 +24,11 @@ AT = (1, 1, 5, 7)  # n, c, h, w of the pixel that is not finite
 def compute(algorithm, x, w, layout):
     case = replace(CASES[algorithm], layout=layout)
     y = conv2d(
-        *case.arrange(x, w), **case.options, algorithm=algorithm,
+        *case.arrange(x, w),
+        **case.options,
+        algorithm=algorithm,
         precision=PRECISION.get(algorithm, "standard"),
-    )  # fmt: skip
+    )
     return to_nchw(y, layout)
 
 

@@ -76,9 +76,12 @@ print(conv2d(np.ones((1, 1, 2, 2), np.float32), w).max() == 0)
     for value, words in (("flush", "True"), ("keep", "False"), ("drop", "keep, flush")):
         environment = {**os.environ, "IMPLICIT_CONV_SUBNORMALS": value}
         result = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True,
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
         assert words in result.stdout + result.stderr
 
 

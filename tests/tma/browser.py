@@ -1,4 +1,4 @@
-"""Drive a headless Chromium over its own protocol: open, evaluate, press keys, point."""
+"""Drive a headless Chromium over its DevTools protocol: open, evaluate, press keys, point."""
 
 import base64
 import contextlib
@@ -14,15 +14,22 @@ from pathlib import Path
 import websocket
 
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update", "--hide-scrollbars",
-    "--remote-debugging-port=0", "--remote-allow-origins=*",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+    "--remote-allow-origins=*",
+)
 TIMEOUT = 60  # seconds
 
 
 def find():
-    """The browser's program, or None."""
+    """The path of the browser, or None."""
     return next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
     )
@@ -39,7 +46,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method, **parameters):
-        """One command; events that come before its answer are looked through for errors."""
+        """Send one command; script errors that arrive before its answer are collected."""
         number = next(self.numbers)
         self.socket.send(json.dumps({"id": number, "method": method, "params": parameters}))
         while True:
@@ -51,7 +58,7 @@ class Page:
                 return message["result"]
 
     def open(self, path, width, height):
-        """Load a file at a window size, and wait until it stands."""
+        """Load a file at a window size, and wait until it is loaded."""
         mobile = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **mobile)
         self.call("Page.navigate", url=Path(path).as_uri())
@@ -61,7 +68,7 @@ class Page:
         )
 
     def evaluate(self, expression):
-        """The value of a JavaScript expression; promises are waited for."""
+        """The value of a JavaScript expression; promises are awaited."""
         result = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -69,7 +76,7 @@ class Page:
         return result["result"].get("value")
 
     def press(self, key):
-        """One key, down and up."""
+        """Press and release one key."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 

@@ -1,4 +1,4 @@
-"""Golden cases, and walks in closed form: no step of them is shared with kernels/walk.py."""
+"""Golden cases, and walks in closed form, which share no code with kernels/walk.py."""
 
 import json
 import types
@@ -13,7 +13,7 @@ DATA = Path(__file__).parent.parent / "data"
 
 
 def golden():
-    """Cases from the given file and from our own."""
+    """Cases of the file of captures and of our own file."""
     given = json.loads((DATA / "tma_golden.json").read_text())
     ours = json.loads((DATA / "tma_golden_more.json").read_text())
     return given["cases"] + ours["cases"], given["must_raise"] + ours["must_raise"]
@@ -32,12 +32,12 @@ def make_map(case, dtype="float16", **more):
 
 
 def operands(case):
-    """What the instruction of a golden case says besides its coordinates."""
+    """The operands of a golden case other than its coordinates."""
     return {key: case[key] for key in ("offsets", "w_halo", "w_offset") if key in case}
 
 
 def along(k, start, lower, end, step):
-    """(position, carries) of step k along an axis: a first run from start, then from lower."""
+    """(position, carries) of step k along an axis; the first run starts at start, then at lower."""
     first = -(-(end - start) // step)
     run = -(-(end - lower) // step)
     later = k - first

@@ -1,4 +1,4 @@
-"""The code blocks of docs/tma.md and of the README's section run as they stand."""
+"""The code blocks of docs/tma.md run unchanged."""
 
 import re
 from pathlib import Path
@@ -17,10 +17,8 @@ def test_a_block_runs(block, said, capsys):
     assert said in capsys.readouterr().out
 
 
-def test_the_block_of_the_readme_runs(capsys):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (block,) = [b for b in CODE.findall(readme) if "tma.draw" in b]
-    exec(compile(block, "README.md", "exec"), {})
+def test_the_drawing_shows_the_halo(capsys):
+    exec(compile(BLOCKS[0], "docs/tma.md", "exec"), {})
     assert "127 [128] [129]|" in capsys.readouterr().out
 
 

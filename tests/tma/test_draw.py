@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from implicit_conv import tma
+from implicit_conv.tma.commands import JSON_FORM
 from implicit_conv.tma.examples import EXAMPLES
 from implicit_conv.tma.figure import digest
 from implicit_conv.tma.gallery import page, refusal
@@ -16,7 +17,7 @@ ROW = re.compile(r"(\d+) <- \(([-\d, ]+)\)( fill)?( halo)?")
 
 
 def table(text):
-    """The rows of shared memory that a text shows, null where filled."""
+    """The rows of shared memory that a text shows; None for filled rows."""
     rows = {}
     for index, coordinates, fill, _ in ROW.findall(text):
         rows[int(index)] = None if fill else [int(x) for x in coordinates.split(",")]
@@ -32,7 +33,7 @@ def test_text_shows_the_golden_rows(case, lab):
 
 
 def test_text_shows_the_walk_in_the_tensor(lab):
-    """Figure 13, by hand: image 7 ends with pixel 8, row h = 0 of image 8 begins with fill 23."""
+    """Figure 13 by hand: image 7 ends at pixel 8; row h = 0 of image 8 begins with fill 23."""
     case = next(c for c in lab.cases if c["name"] == "ptx-figure-13")
     lines = drawn(case, lab).splitlines()
     last = next(line for line in lines if line.startswith("   7   |"))
@@ -68,12 +69,17 @@ def test_colour_only_where_it_is_wanted(monkeypatch, lab):
 
 def test_a_long_load_shows_its_first_planes_and_its_last():
     map = tma.Im2colMap(
-        shape=(40, 3, 3, 16), dtype="float16", lower_corner=(0, 0), upper_corner=(0, 0),
-        traversal_stride=1, pixels_per_column=300, channels_per_pixel=8,
-    )  # fmt: skip
+        shape=(40, 3, 3, 16),
+        dtype="float16",
+        lower_corner=(0, 0),
+        upper_corner=(0, 0),
+        traversal_stride=1,
+        pixels_per_column=300,
+        channels_per_pixel=8,
+    )
     text = tma.draw(map, (0, 0, 0, 0))
     assert "n = 4\n" in text and "n = 5" not in text
-    assert "n = 33  (after 28 more that are not shown)" in text
+    assert "n = 33  (28 planes before it are not shown)" in text
     assert len(table(text)) == 300
 
 
@@ -128,8 +134,9 @@ def test_draw_command(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["draw"], "--start"),
-        (["draw", "--start", "0,0,0,0"], "--shape, --lower, --upper"),
+        (["draw"], "give --shape N,[D,]H,W,C or --example NAME, or choose one from --list"),
+        (["draw", "--start", "0,0,0,0"], "--shape"),
+        (["lint"], "give --shape N,[D,]H,W,C or --example NAME, or name a FILE.json"),
         (["draw", "--example", "ptx-14"], "coords[h] = 7"),
         (["draw", "--example", "ptx-99"], "choose one of ptx-11"),
     ],
@@ -139,12 +146,64 @@ def test_draw_command_says_what_is_wrong(capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
+def test_draw_starts_at_the_lower_corner(capsys):
+    assert main("draw --shape 2,3,4,64 --pixels 24".split()) == 0
+    whole = capsys.readouterr().out
+    assert main("draw --shape 2,3,4,64 --pixels 24 --lower 0,0 --start 0,0,0,0".split()) == 0
+    assert capsys.readouterr().out == whole
+    assert (
+        main("draw --mode w --shape 8,3,4,64 --pixels 8 --lower=-1 --start 0,0,-1,0".split()) == 0
+    )
+    padded = capsys.readouterr().out
+    assert main("draw --mode w --shape 8,3,4,64 --pixels 8 --lower=-1".split()) == 0
+    assert capsys.readouterr().out == padded
+
+
+def test_lint_checks_an_example(capsys):
+    assert main(["lint", "--example", "ptx-14"]) == 1
+    assert "coords[h] = 7: must start inside the box [0, 6]" in capsys.readouterr().out
+    assert main(["lint", "--example", "ptx-example-2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "map.json is not JSON"),
+        ("[1]", "map.json must hold one JSON object"),
+        ('{"a": 1}', "map.json: Im2colMap has no argument a; it has shape, dtype"),
+    ],
+)
+def test_lint_names_the_file_and_the_form(capsys, tmp_path, text, said):
+    file = tmp_path / "map.json"
+    file.write_text(text)
+    assert main(["lint", str(file)]) == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert "lint --help" in printed
+
+
+def test_the_form_that_lint_shows_is_a_sound_map(capsys, tmp_path):
+    file = tmp_path / "map.json"
+    file.write_text(re.search(r"\{.*\}", JSON_FORM, re.DOTALL)[0])
+    assert main(["lint", str(file)]) == 0
+    assert "0 errors, 0 warnings" in capsys.readouterr().out
+
+
+def test_lint_names_missing_arguments(capsys, tmp_path):
+    file = tmp_path / "map.json"
+    file.write_text('{"shape": [8, 9, 14, 64], "lower_corner": [0, 0]}')
+    assert main(["lint", str(file)]) == 1
+    assert "error: upper_corner = None: is missing" in capsys.readouterr().out
+
+
 def test_lint_command(capsys, tmp_path):
     sound = "--shape 8,8,5,16 --lower=-1,-1 --upper=-1,-1 --channels 8 --start 0,0,0,0".split()
     assert main(["lint", *sound]) == 0
     assert "0 errors, 0 warnings" in capsys.readouterr().out
     assert main(["lint", *sound, "--pixels", "2000"]) == 1
-    assert "error: pixels_per_column = 2000: must be in [1, 1024]" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "error: pixels_per_column = 2000: must be in [1, 1024]" in printed
+    assert "1 error, 0 warnings" in printed
     file = tmp_path / "map.json"
     file.write_text('{"globalDim": [16, 5, 8, 8], "tensorRank": 4}')
     assert main(["lint", str(file)]) == 1

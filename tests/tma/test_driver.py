@@ -1,4 +1,4 @@
-"""The linter's verdict against the CUDA driver's own, over generated descriptors."""
+"""The linter agrees with the CUDA driver on generated tensor maps."""
 
 import ctypes
 import random
@@ -11,17 +11,31 @@ from implicit_conv.tma.driver import DATA_TYPES, ENUMS, PREFIX, driver_arguments
 pytestmark = pytest.mark.gpu
 INVALID_VALUE = 1
 ORDER = (
-    "tensorDataType", "tensorRank", "globalAddress", "globalDim", "globalStrides",
-    "pixelBoxLowerCorner", "pixelBoxUpperCorner", "channelsPerPixel", "pixelsPerColumn",
-    "elementStrides", "interleave", "swizzle", "l2Promotion", "oobFill",
-)  # fmt: skip
-TYPES = {"globalDim": ctypes.c_uint64, "globalStrides": ctypes.c_uint64,
-         "elementStrides": ctypes.c_uint32}  # fmt: skip
+    "tensorDataType",
+    "tensorRank",
+    "globalAddress",
+    "globalDim",
+    "globalStrides",
+    "pixelBoxLowerCorner",
+    "pixelBoxUpperCorner",
+    "channelsPerPixel",
+    "pixelsPerColumn",
+    "elementStrides",
+    "interleave",
+    "swizzle",
+    "l2Promotion",
+    "oobFill",
+)
+TYPES = {
+    "globalDim": ctypes.c_uint64,
+    "globalStrides": ctypes.c_uint64,
+    "elementStrides": ctypes.c_uint32,
+}
 
 
 @pytest.fixture(scope="module")
 def driver():
-    """The CUDA driver, where there is one with a device."""
+    """The CUDA driver; the test is skipped without a device."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -33,7 +47,7 @@ def driver():
 
 
 def number(name, value):
-    """The number of an enumeration's value."""
+    """The number of a value of an enumeration."""
     if name == "tensorDataType":
         return DATA_TYPES[value.removeprefix(f"{PREFIX}DATA_TYPE_")][0]
     infix, names = ENUMS[name]
@@ -41,7 +55,7 @@ def number(name, value):
 
 
 def encode(cuda, arguments):
-    """What cuTensorMapEncodeIm2col answers to these arguments."""
+    """The result of cuTensorMapEncodeIm2col for these arguments."""
     room = ctypes.create_string_buffer(192)
     aligned = (ctypes.addressof(room) + 63) // 64 * 64
     values = [ctypes.c_void_p(aligned)]
@@ -59,7 +73,7 @@ def encode(cuda, arguments):
 
 
 def generated(rng):
-    """A descriptor near the edge of the rules, some of them broken."""
+    """Arguments near the limits of the rules; some break them."""
     rank = rng.choice([3, 4, 5])
     bits = {3: 16, 4: 8, 5: 5}[rank]
     edge = 1 << (bits - 1)

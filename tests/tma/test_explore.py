@@ -1,4 +1,4 @@
-"""The explorer in a headless Chromium: its arithmetic, and its page as users meet it."""
+"""The explorer in a headless Chromium: its arithmetic, and its page as a user sees it."""
 
 import json
 import random
@@ -17,7 +17,7 @@ WIDE, NARROW = (1280, 900), (390, 844)
 
 @pytest.fixture(scope="module")
 def browser():
-    """A running browser; says plainly why there is none."""
+    """A running browser; the reason for a skip names what is missing."""
     websocket = pytest.importorskip("websocket", reason="websocket-client is not installed")
     assert websocket
     from .browser import chromium, find
@@ -38,7 +38,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture
 def page(browser, file):
-    """The page, newly loaded; a script error anywhere in the test is a failure."""
+    """The page, newly loaded; any script error fails the test."""
     browser.errors.clear()
     browser.open(file, *WIDE)
     yield browser
@@ -51,7 +51,7 @@ def numbers(values):
 
 
 def type_into(page, name, value):
-    """Set one field of the form, as typing does."""
+    """Set one field of the form as typing does."""
     page.evaluate(
         f"(n => {{ n.value = {json.dumps(value)};"
         "n.dispatchEvent(new Event('input', {bubbles: true})); })"
@@ -62,11 +62,16 @@ def type_into(page, name, value):
 def fill(page, case):
     """Type a golden case into the form."""
     fields = {
-        "shape": case["shape"][:-1], "lower": case["lower"], "upper": case["upper"],
-        "step": case["step"], "pixels": case["pixels"], "start": case["coords"][:-1],
-        "offsets": case.get("offsets", [0]), "halo": case.get("w_halo", 0),
+        "shape": case["shape"][:-1],
+        "lower": case["lower"],
+        "upper": case["upper"],
+        "step": case["step"],
+        "pixels": case["pixels"],
+        "start": case["coords"][:-1],
+        "offsets": case.get("offsets", [0]),
+        "halo": case.get("w_halo", 0),
         "offset": case.get("w_offset", 0),
-    }  # fmt: skip
+    }
     page.evaluate("document.querySelector('input[name=what][value=copy]').click()")
     values = {**{name: numbers(value) for name, value in fields.items()}, "mode": case["mode"]}
     for name, value in values.items():
@@ -74,7 +79,7 @@ def fill(page, case):
 
 
 def shown_rows(page):
-    """Rows of shared memory as the page shows them."""
+    """The rows of shared memory that the page shows."""
     found = page.evaluate(
         "[...document.querySelectorAll('[data-row]')].map(n => "
         "[n.querySelector('.index').textContent, n.querySelector('.at').textContent,"
@@ -113,11 +118,21 @@ def test_walks_equal_the_simulator(page):
         halo, offset = rng.randint(0, 9), rng.randint(0, 9)
         pixels, n = rng.randint(1, 150), rng.randint(-1, 3)
         copy = {
-            "mode": mode, "shape": [4, *spatial], "lower": lower, "upper": upper, "step": steps,
-            "pixels": pixels, "start": [n, *start], "offsets": offsets,
-        }  # fmt: skip
-        common = {"shape": (4, *spatial, 8), "dtype": "float16", "pixels_per_column": pixels,
-                  "channels_per_pixel": 8}  # fmt: skip
+            "mode": mode,
+            "shape": [4, *spatial],
+            "lower": lower,
+            "upper": upper,
+            "step": steps,
+            "pixels": pixels,
+            "start": [n, *start],
+            "offsets": offsets,
+        }
+        common = {
+            "shape": (4, *spatial, 8),
+            "dtype": "float16",
+            "pixels_per_column": pixels,
+            "channels_per_pixel": 8,
+        }
         if mode == "im2col":
             map = tma.Im2colMap(
                 **common, lower_corner=lower, upper_corner=upper, traversal_stride=steps
@@ -125,9 +140,12 @@ def test_walks_equal_the_simulator(page):
             walked = tma.walk(map, (n, *start, 0), offsets)
         else:
             map = tma.Im2colWideMap(
-                **common, lower_corner_w=lower[0], upper_corner_w=upper[0],
-                traversal_stride=steps[0], mode=mode,
-            )  # fmt: skip
+                **common,
+                lower_corner_w=lower[0],
+                upper_corner_w=upper[0],
+                traversal_stride=steps[0],
+                mode=mode,
+            )
             walked = tma.walk(map, (n, *start, 0), None, halo, offset)
         buffer = json.dumps({"halo": halo, "offset": offset})
         rows = page.evaluate(f"walkRows({json.dumps(copy)}, {buffer})")
@@ -164,17 +182,32 @@ def test_convolutions_equal_maps_for(page):
         pair = [[rng.randint(1, 4), rng.randint(1, 4)] for _ in range(2)]
         tile_m = 128 if mode == "w128" else rng.choice([8, 16, 40])
         try:
-            problem = Problem.parse((*sizes, 8), (4, *taps, 8), stride=pair[0], dilation=pair[1],
-                                    padding=pads, layout="NHWC", weight_layout="KRSC")  # fmt: skip
+            problem = Problem.parse(
+                (*sizes, 8),
+                (4, *taps, 8),
+                stride=pair[0],
+                dilation=pair[1],
+                padding=pads,
+                layout="NHWC",
+                weight_layout="KRSC",
+            )
         except ValueError:
             continue
         lowering = tma.maps_for(problem, mode, tile_m=tile_m)
         tile = rng.randrange(lowering.tiles)
         conv = {
-            "N": sizes[0], "H": sizes[1], "W": sizes[2], "R": taps[0], "S": taps[1], "mode": mode,
-            "stride": pair[0], "dilation": pair[1], "padLo": [p[0] for p in pads],
-            "padHi": [p[1] for p in pads], "tile": tile_m,
-        }  # fmt: skip
+            "N": sizes[0],
+            "H": sizes[1],
+            "W": sizes[2],
+            "R": taps[0],
+            "S": taps[1],
+            "mode": mode,
+            "stride": pair[0],
+            "dilation": pair[1],
+            "padLo": [p[0] for p in pads],
+            "padHi": [p[1] for p in pads],
+            "tile": tile_m,
+        }
         plan = page.evaluate(f"({PLAN})({json.dumps(conv)}, {tile})")
         assert plan["tiles"] == lowering.tiles
         rows, kept = lowering.outputs(tile)
@@ -191,7 +224,7 @@ def test_convolutions_equal_maps_for(page):
 
 
 def lit(page):
-    """(rows of memory, pixels' row lists) that are lit."""
+    """(rows of shared memory, row lists of pixels) that are highlighted."""
     return page.evaluate(
         "[[...document.querySelectorAll('.row.lit')].map(n => n.dataset.row),"
         " [...document.querySelectorAll('.cell.lit')].map(n => n.dataset.rows)]"
@@ -263,7 +296,7 @@ def test_sizes_that_cannot_be(page, name, value, said):
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_it_fits_the_window(browser, file, size):
-    """No sideways scrolling of the page, and no text below 11 pixels, in every example."""
+    """No example makes the page scroll sideways or has text below 11 pixels."""
     browser.open(file, *size)
     names = browser.evaluate("[...document.querySelectorAll('#preset option')].map(o => o.value)")
     for name in names[:-1]:
@@ -278,7 +311,7 @@ def test_it_fits_the_window(browser, file, size):
 
 
 def test_the_page_stands_alone():
-    """Nothing is fetched: no address but the name of the SVG namespace."""
+    """The page fetches nothing: its only address is the name of the SVG namespace."""
     text = html()
     assert set(re.findall(r"https?://[^\s\"'<>]+", text)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(script|link|img)[^>]*(src|href)=|@import|fetch\(|XMLHttp", text)

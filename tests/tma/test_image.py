@@ -1,4 +1,4 @@
-"""Shared-memory bytes against tables of the documentation and a byte-by-byte reading."""
+"""Shared-memory bytes equal tables of the documentation and a byte-by-byte evaluation."""
 
 import numpy as np
 import pytest
@@ -9,16 +9,20 @@ from implicit_conv import tma
 # entry at place p names the unit that stands there
 TABLES = {
     "128B": [[p ^ line for p in range(8)] for line in range(8)],
-    "64B": [[0, 1, 2, 3, 4, 5, 6, 7], [1, 0, 3, 2, 5, 4, 7, 6],
-            [2, 3, 0, 1, 6, 7, 4, 5], [3, 2, 1, 0, 7, 6, 5, 4]],
+    "64B": [
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [1, 0, 3, 2, 5, 4, 7, 6],
+        [2, 3, 0, 1, 6, 7, 4, 5],
+        [3, 2, 1, 0, 7, 6, 5, 4],
+    ],
     "32B": [[0, 1, 2, 3, 4, 5, 6, 7], [1, 0, 3, 2, 5, 4, 7, 6]],
     "none": [[0, 1, 2, 3, 4, 5, 6, 7]],
-}  # fmt: skip
+}
 SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
 
 
 def strip(swizzle, channels, pixels=20):
-    """A map over one image row whose load is the row itself: every row of memory is known."""
+    """A map over one image row, whose load is that row."""
     return tma.Im2colMap(
         shape=(1, pixels, channels),
         dtype="uint8",
@@ -97,5 +101,5 @@ def test_destination_and_swizzle_are_checked(lab):
         tma.smem_image(map, x, (0, 0, 0), dst=64)
     wide = next(c for c in lab.cases if c["mode"] == "w")
     atom = lab.make_map(wide, swizzle="128B_ATOM_32B")
-    with pytest.raises(ValueError, match="not modelled"):
+    with pytest.raises(ValueError, match="not simulated"):
         tma.smem_image(atom, np.zeros(atom.shape, "float16"), wide["coords"])

@@ -1,4 +1,4 @@
-"""Every limit of a map and of a load, from both sides."""
+"""Every limit of a map and of a load: the last accepted and the first refused value."""
 
 import pytest
 
@@ -6,18 +6,30 @@ from implicit_conv import tma
 from implicit_conv.tma.limits import TensorMapError
 
 IM2COL = {
-    "shape": (2, 9, 14, 64), "dtype": "float16", "lower_corner": (0, 0), "upper_corner": (0, 0),
-    "traversal_stride": (1, 1), "pixels_per_column": 8, "channels_per_pixel": 8,
-}  # fmt: skip
+    "shape": (2, 9, 14, 64),
+    "dtype": "float16",
+    "lower_corner": (0, 0),
+    "upper_corner": (0, 0),
+    "traversal_stride": (1, 1),
+    "pixels_per_column": 8,
+    "channels_per_pixel": 8,
+}
 WIDE = {
-    "shape": (2, 9, 14, 64), "dtype": "float16", "lower_corner_w": 0, "upper_corner_w": 0,
-    "traversal_stride": 1, "pixels_per_column": 8, "channels_per_pixel": 8,
-}  # fmt: skip
+    "shape": (2, 9, 14, 64),
+    "dtype": "float16",
+    "lower_corner_w": 0,
+    "upper_corner_w": 0,
+    "traversal_stride": 1,
+    "pixels_per_column": 8,
+    "channels_per_pixel": 8,
+}
 LINE = {"shape": (2, 14, 64), "lower_corner": (0,), "upper_corner": (0,), "traversal_stride": (1,)}
 CUBE = {
-    "shape": (2, 40, 40, 40, 64), "lower_corner": (0,) * 3, "upper_corner": (0,) * 3,
+    "shape": (2, 40, 40, 40, 64),
+    "lower_corner": (0,) * 3,
+    "upper_corner": (0,) * 3,
     "traversal_stride": 1,
-}  # fmt: skip
+}
 W128 = {"mode": "w128", "swizzle": "64B"}
 
 
@@ -29,12 +41,24 @@ MAPS = [  # base, accepted, refused, field
     (IM2COL, {"lower_corner": (0, -128)}, {"lower_corner": (0, -129)}, "lower_corner[w]"),
     (IM2COL, {"upper_corner": (127, 0)}, {"upper_corner": (128, 0)}, "upper_corner[h]"),
     (IM2COL, {"upper_corner": (-8, 0)}, {"upper_corner": (-9, 0)}, "upper_corner[h]"),
-    (IM2COL, {**LINE, "lower_corner": (-32768,)}, {**LINE, "lower_corner": (-32769,)},
-     "lower_corner[w]"),
-    (IM2COL, {**CUBE, "lower_corner": (-16, 0, 0)}, {**CUBE, "lower_corner": (-17, 0, 0)},
-     "lower_corner[d]"),
-    (IM2COL, {**CUBE, "upper_corner": (0, 0, 15)}, {**CUBE, "upper_corner": (0, 0, 16)},
-     "upper_corner[w]"),
+    (
+        IM2COL,
+        {**LINE, "lower_corner": (-32768,)},
+        {**LINE, "lower_corner": (-32769,)},
+        "lower_corner[w]",
+    ),
+    (
+        IM2COL,
+        {**CUBE, "lower_corner": (-16, 0, 0)},
+        {**CUBE, "lower_corner": (-17, 0, 0)},
+        "lower_corner[d]",
+    ),
+    (
+        IM2COL,
+        {**CUBE, "upper_corner": (0, 0, 15)},
+        {**CUBE, "upper_corner": (0, 0, 16)},
+        "upper_corner[w]",
+    ),
     (IM2COL, {}, {"lower_corner": (0,)}, "lower_corner"),
     (IM2COL, {}, {"shape": (2, 64), "traversal_stride": 1}, "shape"),
     (IM2COL, {}, {"shape": (0, 9, 14, 64)}, "shape[n]"),
@@ -45,15 +69,23 @@ MAPS = [  # base, accepted, refused, field
     (IM2COL, {"pixels_per_column": 1}, {"pixels_per_column": 0}, "pixels_per_column"),
     (IM2COL, {"channels_per_pixel": 256}, {"channels_per_pixel": 264}, "channels_per_pixel"),
     (IM2COL, {"channels_per_pixel": 16}, {"channels_per_pixel": 12}, "channels_per_pixel"),
-    (IM2COL, {"swizzle": "32B", "channels_per_pixel": 16},
-     {"swizzle": "32B", "channels_per_pixel": 24}, "channels_per_pixel"),
+    (
+        IM2COL,
+        {"swizzle": "32B", "channels_per_pixel": 16},
+        {"swizzle": "32B", "channels_per_pixel": 24},
+        "channels_per_pixel",
+    ),
     (IM2COL, {"swizzle": "128B"}, {"swizzle": "256B"}, "swizzle"),
     (IM2COL, {"oob_fill": "nan"}, {"oob_fill": "nan", "dtype": "int16"}, "oob_fill"),
     (IM2COL, {"oob_fill": "zero"}, {"oob_fill": "one"}, "oob_fill"),
     (IM2COL, {"address": 4096}, {"address": 4104}, "address"),
     (IM2COL, {"strides": (32256, 3584, 256)}, {"strides": (32256, 3584, 260)}, "strides[w]"),
-    (IM2COL, {"strides": ((1 << 40) - 16, 3584, 256)}, {"strides": (1 << 40, 3584, 256)},
-     "strides[n]"),
+    (
+        IM2COL,
+        {"strides": ((1 << 40) - 16, 3584, 256)},
+        {"strides": (1 << 40, 3584, 256)},
+        "strides[n]",
+    ),
     (IM2COL, {}, {"strides": (32256, 3584, 256, 2)}, "strides"),
     (IM2COL, {"interleave": "16B"}, {"interleave": "8B"}, "interleave"),
     (IM2COL, {"interleave": "32B", "swizzle": "32B"}, {"interleave": "32B"}, "swizzle"),
@@ -65,7 +97,7 @@ MAPS = [  # base, accepted, refused, field
     (WIDE, {"swizzle": "128B_ATOM_32B"}, {"swizzle": "32B"}, "swizzle"),
     (WIDE, {"channels_per_pixel": 64}, {"channels_per_pixel": 72}, "channels_per_pixel"),
     (WIDE, {"mode": "w128", "pixels_per_column": 5000}, {"mode": "w64"}, "mode"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("base", "accepted", "refused", "field"), MAPS)
@@ -85,10 +117,20 @@ LOADS = [  # base, changes, accepted, refused (operands of the load), field
     (IM2COL, {}, {"coords": (-5, 0, 0, -8)}, {"coords": (1 << 31, 0, 0, 0)}, "coords[n]"),
     (IM2COL, {}, {"offsets": (255, 0)}, {"offsets": (256, 0)}, "offsets[h]"),
     (IM2COL, {}, {"offsets": (0, 0)}, {"offsets": (0, -1)}, "offsets[w]"),
-    (IM2COL, LINE, {"coords": (0, 0, 0), "offsets": (65535,)},
-     {"coords": (0, 0, 0), "offsets": (65536,)}, "offsets[w]"),
-    (IM2COL, CUBE, {"coords": (0,) * 5, "offsets": (31, 0, 0)},
-     {"coords": (0,) * 5, "offsets": (32, 0, 0)}, "offsets[d]"),
+    (
+        IM2COL,
+        LINE,
+        {"coords": (0, 0, 0), "offsets": (65535,)},
+        {"coords": (0, 0, 0), "offsets": (65536,)},
+        "offsets[w]",
+    ),
+    (
+        IM2COL,
+        CUBE,
+        {"coords": (0,) * 5, "offsets": (31, 0, 0)},
+        {"coords": (0,) * 5, "offsets": (32, 0, 0)},
+        "offsets[d]",
+    ),
     (IM2COL, {}, {}, {"offsets": (1,)}, "offsets"),
     (IM2COL, {}, {}, {"w_halo": 1}, "w_halo"),
     (IM2COL, {}, {}, {"w_offset": 1}, "w_offset"),
@@ -98,7 +140,7 @@ LOADS = [  # base, changes, accepted, refused (operands of the load), field
     (WIDE, W128, {"w_halo": 31}, {"w_halo": 32}, "w_halo"),
     (WIDE, {}, {"w_offset": 31}, {"w_offset": 32}, "w_offset"),
     (WIDE, {}, {"offsets": (0, 0)}, {"offsets": (0, 1)}, "offsets"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("base", "changes", "accepted", "refused", "field"), LOADS)

@@ -1,4 +1,4 @@
-"""The linter: planted mistakes are named, sound maps pass, everything wrong is listed at once."""
+"""The linter names planted mistakes, accepts sound maps, and lists all errors at once."""
 
 import random
 
@@ -55,7 +55,7 @@ def sound(rng):
 
 
 def put(values, index, value):
-    """The tuple with one entry changed."""
+    """`values` with one entry changed."""
     return (*values[:index], value, *values[index + 1 :])
 
 
@@ -68,7 +68,7 @@ def corner(a, which):
 
 
 def plant_corner(which, value):
-    """A planter that changes W's corner: `value` of (the old one, W)."""
+    """A planter that replaces the corner of W by `value` of (old corner, W)."""
 
     def plant(a, load, rng):
         name, W = corner(a, which), a["globalDim"][1]
@@ -195,7 +195,7 @@ PLANTERS = {
 
 
 def planted(count):
-    """`count` descriptors with one planted mistake each: (planter, field, findings)."""
+    """`count` maps with one planted mistake each: (planter, field, findings)."""
     rng = random.Random(20)
     names = list(PLANTERS)
     while count:
@@ -228,7 +228,7 @@ def test_sound_maps_have_no_errors_and_few_warnings():
 
 
 def test_arguments_round_trip(case, lab):
-    """A map, its driver arguments by name, and by number: the linter finds all of them sound."""
+    """The linter accepts a map, and its driver arguments by name and by number."""
     map = lab.make_map(case)
     arguments = driver_arguments(map)
     assert arguments["globalDim"] == map.shape[::-1]
@@ -253,30 +253,41 @@ def test_everything_wrong_is_listed_at_once():
         )
     fields = {finding.field for finding in refused.value.findings}
     assert fields == {
-        "shape[h]", "shape[c]", "lower_corner[h]", "upper_corner[w]", "traversal_stride[w]",
-        "pixels_per_column", "channels_per_pixel", "oob_fill", "address",
-    }  # fmt: skip
+        "shape[h]",
+        "shape[c]",
+        "lower_corner[h]",
+        "upper_corner[w]",
+        "traversal_stride[w]",
+        "pixels_per_column",
+        "channels_per_pixel",
+        "oob_fill",
+        "address",
+    }
     for value in ("-129", "[-128, 127]", "1025", "[1, 1024]", "0x8"):
         assert value in str(refused.value)
 
 
-def test_intents_speak_the_callers_order():
+def test_hints_speak_the_callers_order():
     fields = {
-        "shape": (2, 9, 200, 16), "dtype": "float32", "lower_corner": (0, -1),
-        "upper_corner": (0, -1), "traversal_stride": 1, "pixels_per_column": 8,
+        "shape": (2, 9, 200, 16),
+        "dtype": "float32",
+        "lower_corner": (0, -1),
+        "upper_corner": (0, -1),
+        "traversal_stride": 1,
+        "pixels_per_column": 8,
         "channels_per_pixel": 4,
-    }  # fmt: skip
+    }
     ours = tma.lint(**{**fields, "lower_corner": (100, 0), "upper_corner": (-50, 0)})
-    assert any("look W-first; Python takes ([d,] h, w)" in f.intent for f in ours)
+    assert any("look W-first; Python takes ([d,] h, w)" in f.hint for f in ours)
     arguments = driver_arguments(tma.Im2colMap(**fields))
     theirs = tma.lint(
         {**arguments, "pixelBoxLowerCorner": (0, 100), "pixelBoxUpperCorner": (0, -50)}
     )
-    assert any("look H-first; the driver reads W first" in f.intent for f in theirs)
+    assert any("look H-first; the driver reads W first" in f.hint for f in theirs)
     start = tma.lint(tma.Im2colMap(**fields), coords=(0, 4, 3, 1))
-    assert any("fastest-first" in f.intent for f in start) or start == []
+    assert any("fastest-first" in f.hint for f in start) or start == []
     turned = tma.lint(tma.Im2colMap(**fields), coords=(0, 150, 2, 0))
-    assert any(f.field == "coords[h]" and "h, w" in f.intent for f in turned)
+    assert any(f.field == "coords[h]" and "h, w" in f.hint for f in turned)
 
 
 def test_unknown_arguments_are_refused():

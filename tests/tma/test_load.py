@@ -1,4 +1,4 @@
-"""Loads against fancy indexing of a padded copy; stores against loads."""
+"""Loads equal fancy indexing of a padded copy; stores are the inverse of loads."""
 
 import time
 
@@ -9,7 +9,7 @@ from implicit_conv import tma
 
 
 def expected_rows(map, x, coords, fill, positions):
-    """Take what lies inside, `fill` elsewhere: clipped indices and a mask, no walk."""
+    """Pixels inside the tensor, `fill` elsewhere, by clipped indices and a mask."""
     channels = coords[-1] + np.arange(map.channels_per_pixel)
     index = np.clip(positions, 0, np.array(x.shape[:-1]) - 1)
     taken = x[tuple(index.T)][:, np.clip(channels, 0, x.shape[-1] - 1)]
@@ -29,7 +29,7 @@ def check_load(map, case, lab, c):
 
 
 def smaller(case):
-    """The same walk over at most 12 images and 32 channels, so that arrays stay small."""
+    """The case with at most 12 images and 32 channels, so that arrays are small."""
     n, *spatial, _ = case["shape"]
     return {**case, "shape": [min(n, 12), *spatial, 32], "channels": 16}
 
@@ -87,7 +87,7 @@ def test_array_must_be_what_the_map_describes():
 
 def test_interleave_is_refused_not_guessed():
     map = simple(interleave="16B")
-    with pytest.raises(ValueError, match="not modelled"):
+    with pytest.raises(ValueError, match="not simulated"):
         tma.walk(map, (0, 0, 0, 0))
 
 
@@ -114,7 +114,7 @@ def test_store_is_an_im2col_copy(lab):
 
 
 def test_speed_of_the_compiled_load():
-    """Loaded bytes a second on one core; the bound is far below what is measured, 3 GB/s."""
+    """Bytes loaded per second on one core; the bound is far below the 3 GB/s measured."""
     map = simple(shape=(8, 16, 63, 64), pixels_per_column=1024, channels_per_pixel=64)
     x = np.ones(map.shape, "float32")
     tma.load(map, x, (0, 0, 0, 0))

@@ -1,4 +1,4 @@
-"""What maps_for gives for known convolutions: buffers, driver arguments, PTX text, refusals."""
+"""Results of maps_for for known convolutions: buffers, driver arguments, PTX text, errors."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_phase_buffers(problem, slots, halos, offsets):
 
 
 def test_documented_example_1_is_this_lowering(lab):
-    """The lowered loads walk as the captured buffers do, though the corners differ."""
+    """The lowered loads walk as the captured buffers do, although the corners differ."""
     lowering = tma.maps_for(conv(67, 2, 1), "w", dtype="float16")
     tile = next(t for t in range(lowering.tiles) if tuple(lowering.outputs(t)[0][0]) == (0, 1, 0))
     loads = next(iter(lowering.k_blocks(tile))).loads
@@ -84,15 +84,16 @@ def test_driver_arguments_are_fastest_first():
 
 
 def test_what_cannot_be_lowered_says_why():
-    grouped = Problem.parse((1, 8, 8, 64), (64, 3, 3, 32), groups=2, layout="NHWC",
-                            weight_layout="KRSC")  # fmt: skip
-    with pytest.raises(ValueError, match="a map serves one group"):
+    grouped = Problem.parse(
+        (1, 8, 8, 64), (64, 3, 3, 32), groups=2, layout="NHWC", weight_layout="KRSC"
+    )
+    with pytest.raises(ValueError, match="a map covers one group"):
         tma.maps_for(grouped)
     with pytest.raises(ValueError, match="each stride phase"):
         tma.maps_for(conv(8, 2, 1), operator="dgrad")
-    with pytest.raises(ValueError, match="mode 'rows' is none of"):
+    with pytest.raises(ValueError, match="mode 'rows' is unknown; choose from"):
         tma.maps_for(conv(8, 1, 1), "rows")
-    with pytest.raises(ValueError, match="operator 'bprop' is none of"):
+    with pytest.raises(ValueError, match="operator 'bprop' is unknown; choose from"):
         tma.maps_for(conv(8, 1, 1), operator="bprop")
     with pytest.raises(ValueError, match="w_halo=640"):
         tma.maps_for(conv(800, 1, 320, dilation=320), "w", dtype="float16")
@@ -113,4 +114,4 @@ def test_linter_compares_a_map_with_its_convolution(mode):
         value = arguments[name] + change if mode == "w" else (-1 + change, -1)
         findings = tma.lint({**arguments, name: value}, problem=problem)
         assert any(f.field.startswith(name) and f.severity == "error" for f in findings)
-        assert any("overrun" in f.intent for f in findings) == (change > 0)
+        assert any("overrun" in f.hint for f in findings) == (change > 0)

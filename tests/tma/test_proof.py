@@ -1,6 +1,6 @@
 """Maps of a convolution, proved by simulation: shifted views of shared memory give the convolution.
 
-The oracle indexes the tensor by the formula of the convolution, tap by tap. It knows nothing of
+The oracle indexes the tensor by the formula of the convolution, tap by tap. It does not use
 boxes, walks, slots or shared memory.
 """
 
@@ -18,14 +18,14 @@ MODES = ["im2col", "w", "w", "w_sm90", "w128"]
 
 
 def gather(x, n, h, w):
-    """Pixels (n, h, w) of x, zeros outside; the indices broadcast."""
+    """Pixels (n, h, w) of x, with zeros outside; the indices broadcast."""
     N, H, W, _ = x.shape
     inside = (n >= 0) & (n < N) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
     return np.where(inside[..., None], x[n % N, h % H, w % W], 0)
 
 
 def operand_rows(problem, operator, x, rows):
-    """What each output pixel (n, p, q) reads for every tap: rows x R x S x channels."""
+    """The inputs of each output pixel (n, p, q) for every tap: rows x R x S x channels."""
     n, p, q = (rows[:, i, None, None] for i in range(3))
     r = np.arange(problem.kernel[0])[:, None] * problem.dilation[0]
     s = np.arange(problem.kernel[1])[None, :] * problem.dilation[1]
@@ -37,7 +37,7 @@ def operand_rows(problem, operator, x, rows):
 
 
 def draw_problem(rng, operator):
-    """A problem over the whole range of parameters whose output has pixels."""
+    """A random problem whose output has pixels."""
     while True:
         taps = [rng.randint(1, 7), rng.randint(1, 7)]
         stride = 1 if operator == "dgrad" else [rng.randint(1, 4), rng.randint(1, 4)]
@@ -64,7 +64,7 @@ def draw_problem(rng, operator):
 
 
 def fill_buffers(lowering, array, loads):
-    """Shared memory after the loads of a k-block, by buffer."""
+    """Shared memory after the loads of a k-block, for each buffer."""
     images = {}
     for load in loads:
         images[load.buffer] = image = tma.smem_image(
@@ -102,23 +102,27 @@ def run_tile(lowering, x, w, tile):
 
 
 def lower(problem, mode, operator, rng):
-    """Small tiles of two or more channel blocks, of any swizzle; None where a limit forbids it."""
+    """A lowering with small tiles, two or more channel blocks and any swizzle; None if illegal."""
     tile_m = 128 if mode == "w128" else rng.choice([16, 24, 40, 64])
     swizzle = rng.choice(["64B", "128B"])
     try:
         return tma.maps_for(
-            problem, mode, operator=operator, tile_m=tile_m, channels=rng.choice([4, 8]),
+            problem,
+            mode,
+            operator=operator,
+            tile_m=tile_m,
+            channels=rng.choice([4, 8]),
             swizzle=swizzle,
-        )  # fmt: skip
+        )
     except ValueError as refused:
         assert "images of" in str(refused) or "w_halo" in str(refused), refused
         return None
 
 
 def check_problem(rng):
-    """Lower one problem, run the last tile and one more, compare all rows.
+    """Lower one problem, run the last tile and one more, and compare all rows.
 
-    Returns (lowering, tiles that began in the middle of an output row), or None where a limit
+    Returns (lowering, tiles that began in the middle of an output row), or None if a limit
     forbids the mode.
     """
     operator = rng.choice(["fprop", "fprop", "dgrad", "wgrad"])
@@ -145,7 +149,7 @@ def check_problem(rng):
 
 
 def check_weight_gradient(rng):
-    """One tile's share of dw: dy and x both loaded in the rows of the tile."""
+    """The contribution of one tile to dw; dy and x are loaded in the rows of the tile."""
     problem = draw_problem(rng, "wgrad")
     lowering = lower(problem, rng.choice(MODES), "wgrad", rng)
     if lowering is None:
@@ -175,7 +179,7 @@ def test_weight_gradient_through_shared_memory():
 
 
 def test_every_output_is_computed_once():
-    """Over all tiles, each output pixel is one kept row, and im2col rows are all kept."""
+    """Each output pixel is one kept row of one tile; im2col keeps all rows."""
     rng = random.Random(9)
     for _ in range(200):
         operator = rng.choice(OPERATORS)

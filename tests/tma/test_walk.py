@@ -1,4 +1,4 @@
-"""Walks against hardware captures, hand-worked cases and the closed form."""
+"""Walks equal hardware captures, cases worked by hand and the closed form."""
 
 import numpy as np
 import pytest
@@ -86,7 +86,7 @@ def test_walk_equals_closed_form(lab, load):
 
 @pytest.mark.parametrize("w_halo", [0, 1, 2, 5, 31])
 def test_w128_halo_rows_hold_the_group_ends(w_halo):
-    """Row 128 + 4*j + g is pixel 32*(g+1) + j: with W = 1000 the position tells the pixel."""
+    """Row 128 + 4*j + g is pixel 32*(g+1) + j; with W = 1000 the position identifies the pixel."""
     map = tma.Im2colWideMap(
         shape=(1, 1, 1000, 64),
         dtype="float16",

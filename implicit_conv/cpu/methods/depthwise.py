@@ -121,9 +121,14 @@ class Depthwise(Method):
         """Filters of blocks of channels."""
         g, problem = c.geometry, c.problem
         key = (
-            "depthwise blocks", problem.K, problem.kernel, problem.dtype, c.arch.vector_bits,
-            g.tile_c, g.tile_k,
-        )  # fmt: skip
+            "depthwise blocks",
+            problem.K,
+            problem.kernel,
+            problem.dtype,
+            c.arch.vector_bits,
+            g.tile_c,
+            g.tile_k,
+        )
         return PackedOrder(key, c.layout.packed_bytes)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:

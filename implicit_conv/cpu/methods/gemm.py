@@ -122,9 +122,19 @@ class Gemm(Method):
         g, problem = c.geometry, c.problem
         phases = g.phases_w if g.step_w > 1 else 1
         key = (
-            "GEMM panels", self.pairs, problem.K, problem.C, problem.kernel, problem.dtype,
-            c.arch.vector_bits, g.K, g.groups, g.tile_c, g.tile_k, phases,
-        )  # fmt: skip
+            "GEMM panels",
+            self.pairs,
+            problem.K,
+            problem.C,
+            problem.kernel,
+            problem.dtype,
+            c.arch.vector_bits,
+            g.K,
+            g.groups,
+            g.tile_c,
+            g.tile_k,
+            phases,
+        )
         return PackedOrder(key, c.layout.packed_bytes)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:

@@ -81,9 +81,15 @@ class GroupLanes(Method):
         """Filters of blocks of groups."""
         g, problem = c.geometry, c.problem
         key = (
-            "group blocks", group_of(problem), problem.groups, problem.kernel, problem.dtype,
-            c.arch.vector_bits, g.tile_c, g.tile_k,
-        )  # fmt: skip
+            "group blocks",
+            group_of(problem),
+            problem.groups,
+            problem.kernel,
+            problem.dtype,
+            c.arch.vector_bits,
+            g.tile_c,
+            g.tile_k,
+        )
         return PackedOrder(key, c.layout.packed_bytes)
 
     def loads(self, c: Candidate) -> list[Load]:

@@ -206,9 +206,15 @@ class Winograd(Method):
         """Transformed panels."""
         g, problem = c.geometry, c.problem
         key = (
-            "Winograd panels", self.m, self.stride, problem.K, problem.C, problem.dtype,
-            c.arch.vector_bits, g.tile_k,
-        )  # fmt: skip
+            "Winograd panels",
+            self.m,
+            self.stride,
+            problem.K,
+            problem.C,
+            problem.dtype,
+            c.arch.vector_bits,
+            g.tile_k,
+        )
         return PackedOrder(key, c.layout.packed_bytes)
 
     def loads(self, c: Candidate) -> list[Load]:

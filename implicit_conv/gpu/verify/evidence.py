@@ -65,24 +65,6 @@ def markdown() -> str:
     return _table([HEAD, *ladder()])
 
 
-def summary() -> str:
-    """The short table of the README, with a column for each target."""
-    names = [target_name(KNOWN[number].cc) for number in GENERATIONS]
-    rows: list[tuple[str, ...]] = [("kernel", "loads", "multiplies", *names)]
-    for family in FAMILIES.values():
-        loads = f"{family.loads} (opt-in)" if family.opt_in else family.loads
-        cells = (_steps(family, name) for name in names)
-        rows.append((family.name, loads, family.multiplies, *cells))
-    return _table(rows)
-
-
-def _steps(family: Family, target: str) -> str:
-    if target not in targets(family):
-        return "-"
-    ran = hardware(family.name, target)
-    return f"A S, {ran}" if ran == NOT_RUN else f"A S H: {ran}"
-
-
 def _table(rows: list[tuple[str, ...]]) -> str:
     lines = [rows[0], ("---",) * len(rows[0]), *rows[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,7 +1,7 @@
-// From the form to a scene: {mode, blocks, steps, buffers, outputs, facts, wrong}. A block is the
-// loads and taps of a k-block; a step is one load or one tap; `wrong` lists what cannot be loaded.
+// Convert the form to a scene: {mode, blocks, steps, buffers, outputs, facts, wrong}. A block is the
+// loads and taps of a k-block; a step is one load or one tap; `wrong` lists the errors.
 
-const PIXELS_DRAWN = 4096; // of one image, more than which no one would look at
+const PIXELS_DRAWN = 4096; // most pixels of an image that the page draws
 const TOO_LARGE = `this page draws images of at most ${PIXELS_DRAWN} pixels`;
 const $ = (id) => document.getElementById(id);
 const numbers = (id) => $(id).value.split(",").map((part) => (part.trim() === "" ? NaN : Number(part)));
@@ -43,7 +43,7 @@ function convolutionScene() {
   const bad = blocks.flatMap((block) => blockFaults(block, plan.buffers));
   const waste = plan.slots > Q ? `, ${plan.slots - Q} of ${plan.slots} slots a row dropped` : "";
   const facts = `Output ${P} x ${Q}. ${plan.tiles} tiles${conv.mode === "im2col" ? "" : `, L = ${plan.slots} slots${waste}`}. `
-    + `Tile ${tile}: ${blocks.reduce((sum, b) => sum + b.loads.length, 0)} loads serve ${blocks.reduce((sum, b) => sum + b.taps.length, 0)} taps, for each channel block.`;
+    + `Tile ${tile}: ${blocks.reduce((sum, b) => sum + b.loads.length, 0)} loads feed ${blocks.reduce((sum, b) => sum + b.taps.length, 0)} taps, for each channel block.`;
   return { mode: conv.mode, blocks, steps, buffers: plan.buffers, outputs: plan.outputs(tile), facts, wrong: [...new Set(bad)],
     empty: steps.length ? "" : "Every filter row of this tile lies outside the image: nothing to load." };
 }

@@ -1,9 +1,9 @@
-// The page itself: makes a scene of the form, draws one step of it, lights rows and pixels.
+// The page itself: convert the form to a scene, draw one of its steps, highlight rows and pixels.
 
 const COLORS = 6;
 const NARROW = matchMedia("(max-width: 760px)").matches;
 const CELL = NARROW ? 23 : 30;
-const MARGIN = NARROW ? 28 : 34; // left of a plane, for its row labels
+const MARGIN = NARROW ? 28 : 34; // pixels left of a plane, for its row labels
 const OWN = "(own sizes)";
 const PLANES_MAX = 6;
 const SVG = "http://www.w3.org/2000/svg";
@@ -86,7 +86,7 @@ function show() {
   light(active && active.buffer < contents.length && active.row < contents[active.buffer].length ? active : null);
 }
 
-// Row of shared memory -> the tile's row m that the tap reads there, and whether it is kept.
+// Row of shared memory -> the row m of the tile for which the tap reads it, and whether m is kept.
 function readsOf(tap) {
   const reads = new Map();
   scene.outputs.forEach((output, m) => reads.set(viewRow(scene.mode, m, tap, scene.buffers), { m, ...output }));
@@ -251,7 +251,7 @@ function memoryRow(row, buffer, reads, tap) {
   return node;
 }
 
-// ---- lighting -------------------------------------------------------------------------------
+// ---- highlights -----------------------------------------------------------------------------
 
 function light(target) {
   active = target;

@@ -1,8 +1,8 @@
 "use strict";
-// The arithmetic of the page: twins of kernels/walk.py and implicit_conv/tma/lower.py, held to them
-// by tests/tma/test_explore.py. Positions are (n, [d,] h, w); corners, steps, offsets ([d,] h, w),
-// of W alone for the wide modes. A copy is {mode, shape, lower, upper, step, pixels, start, offsets},
-// a buffer {halo, offset}.
+// The arithmetic of the page repeats kernels/walk.py and implicit_conv/tma/lower.py;
+// tests/tma/test_explore.py compares their results. Positions are (n, [d,] h, w). Corners, steps and
+// offsets are ([d,] h, w), or only W for the wide modes. A copy is {mode, shape, lower, upper, step,
+// pixels, start, offsets}, a buffer is {halo, offset}.
 
 const W128_PIXELS = 128;
 const W128_GROUP = 32;
@@ -25,8 +25,8 @@ function axesOf(copy, offset) {
   }));
 }
 
-// The position after `at`: the last axis steps, and carries to the one before it; W of a wide walk
-// carries straight to n.
+// The position after `at`: the last axis steps and carries to the axis before it; in a wide walk, W
+// carries directly to n.
 function nextPixel(at, axes, wide) {
   const next = at.slice();
   const last = next.length - 1;
@@ -40,7 +40,7 @@ function nextPixel(at, axes, wide) {
   return next;
 }
 
-// Halo element j of group g lies in row 128 + 4 * j + g; -1 where pixel k belongs to no halo.
+// The row of halo element j of group g is 128 + 4 * j + g; it is -1 if pixel k is in no halo.
 function w128HaloRow(k, halo) {
   const group = Math.floor(k / W128_GROUP) - 1;
   const element = k % W128_GROUP;
@@ -72,7 +72,7 @@ function walkRows(copy, buffer) {
   return rows;
 }
 
-// What is wrong with a copy, in words; empty if it can be walked.
+// The errors of a copy, in words; empty if it can be walked.
 function faults(copy, buffers) {
   const found = [];
   const letters = "dhw".slice(5 - 1 - copy.shape.length);
@@ -157,7 +157,7 @@ function phaseBuffers(w) {
   return { buffers, shift };
 }
 
-// L: the least number of slots at which a tap that wraps meets zeros on both sides.
+// L: the least number of slots such that a tap that wraps reads zeros on both sides.
 function slotsPerRow(w, shift, buffers) {
   const clean = (slots) => {
     for (let s = 0; s < w.taps; s++) {
@@ -195,7 +195,7 @@ function lowerWide(conv, h, w) {
     const list = [];
     for (let r = 0; r < h.taps; r++) {
       const row = h.lower + p * h.stride + r * h.dilation;
-      if (row < 0 || row >= h.size) continue; // a row of zeros
+      if (row < 0 || row >= h.size) continue; // the row is padding and adds zeros
       const start = [n, row, w.lower + slot * w.stride];
       const loads = buffers.map(() => ({ ...copy, start }));
       list.push({ r, loads, taps: taps.map((tap) => ({ r, ...tap })) });

@@ -121,9 +121,11 @@ def threading_layer():
 
 # Elements of x and w, and of y; 16-bit floats come as integers.
 TENSORS = (
-    (types.float32, types.float32), (types.float64, types.float64), (types.uint16, types.uint16),
+    (types.float32, types.float32),
+    (types.float64, types.float64),
+    (types.uint16, types.uint16),
     (types.uint16, types.float32),
-)  # fmt: skip
+)
 
 
 def _signature(x, y):

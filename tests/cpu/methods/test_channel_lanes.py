@@ -55,16 +55,21 @@ def cases(draw):
         C=draw(st.sampled_from([1, 2, 3, 15, 16, 17, 70])),
         K=draw(st.sampled_from([1, 2, 3, 4, 15, 16, 17, 33, 65, 140, 193])),
         size=draw(st.sampled_from([(1, 1), (3, 2), (4, 7), (7, 7)])),
-        kernel=(1, 1), layout="NHWC", weight_layout=draw(st.sampled_from(["KCRS", "KRSC"])),
+        kernel=(1, 1),
+        layout="NHWC",
+        weight_layout=draw(st.sampled_from(["KCRS", "KRSC"])),
         dtype=draw(dtype),
-    )  # fmt: skip
+    )
     if draw(st.booleans()):
         return case
     layout, weight_layout = draw(st.sampled_from([("NCHW", "KCRS"), ("NHWC", "KRSC")]))
     return replace(
-        case, kernel=case.size, layout=layout, weight_layout=weight_layout,
+        case,
+        kernel=case.size,
+        layout=layout,
+        weight_layout=weight_layout,
         stride=(draw(st.integers(1, 3)), 1),
-    )  # fmt: skip
+    )
 
 
 def apart(array):

@@ -44,7 +44,7 @@ def cases(draw):
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"])),
-    )  # fmt: skip
+    )
     assume(min(case.output) >= 1)
     return case
 
@@ -66,10 +66,13 @@ def cut_rows(draw):
     stride = draw(st.sampled_from([1, 2]))
     case = Case(
         groups=draw(st.sampled_from([16, 37, 96])),
-        size=(2, draw(st.integers(1, 40))), kernel=(1, draw(st.sampled_from([2, 5]))),
-        stride=(1, stride), padding=((0, 0), (draw(pad), draw(pad))), layout="NHWC",
+        size=(2, draw(st.integers(1, 40))),
+        kernel=(1, draw(st.sampled_from([2, 5]))),
+        stride=(1, stride),
+        padding=((0, 0), (draw(pad), draw(pad))),
+        layout="NHWC",
         dtype=draw(st.sampled_from(["float32", "float64", "float16", "bfloat16"])),
-    )  # fmt: skip
+    )
     assume(min(case.output) >= 1)
     return case, draw(st.integers(1, 40)), draw(st.sampled_from([1, 2, 5, 14]))
 
@@ -99,9 +102,15 @@ def test_rows_in_place_are_exact_however_they_are_cut(cut):
 def test_large_filters_are_exact(kernel, layout, stride, dilation):
     """Of more rows than planes take at once, and more columns than there are registers."""
     case = Case(
-        N=1, groups=17, size=(45, 110), kernel=kernel, stride=(stride, stride), layout=layout,
-        dilation=(dilation, dilation), padding=((9, 9), (45, 45)),
-    )  # fmt: skip
+        N=1,
+        groups=17,
+        size=(45, 110),
+        kernel=kernel,
+        stride=(stride, stride),
+        layout=layout,
+        dilation=(dilation, dilation),
+        padding=((9, 9), (45, 45)),
+    )
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)
     for precision in "strict", "standard":
@@ -143,9 +152,13 @@ def test_filters_that_lie_apart_are_packed_one_by_one(layout):
 def test_tiles_of_planes_leave_the_bits_alone(dilation):
     """Also where rows of a low tile lie so far apart that each filter row has its own buffers."""
     case = Case(
-        groups=16, size=(130, 40), kernel=(11, 3), stride=(2, 1), dilation=(dilation, 1),
+        groups=16,
+        size=(130, 40),
+        kernel=(11, 3),
+        stride=(2, 1),
+        dilation=(dilation, 1),
         padding=((1, 1), (1, 1)),
-    )  # fmt: skip
+    )
     x, w = case.arrange(*case.inputs(0))
     plan = plan_conv2d(x.shape, w.shape, **case.options, precision="strict")
     tilings = [
@@ -217,9 +230,13 @@ def test_small_images_are_copied_where_most_pixels_meet_padding_one_by_one():
     def reads_in_place(size, taps, dilation=1, precision="standard"):
         pad = taps // 2 * dilation
         case = Case(
-            groups=96, size=(size, size), kernel=(taps, taps), layout="NHWC",
-            dilation=(dilation, dilation), padding=((pad, pad), (pad, pad)),
-        )  # fmt: skip
+            groups=96,
+            size=(size, size),
+            kernel=(taps, taps),
+            layout="NHWC",
+            dilation=(dilation, dilation),
+            padding=((pad, pad), (pad, pad)),
+        )
         shapes = (array.shape for array in case.arrange(*case.inputs(0)))
         return in_place(plan_conv2d(*shapes, **case.options, precision=precision))
 

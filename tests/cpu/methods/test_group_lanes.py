@@ -48,15 +48,18 @@ def cases(draw):
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=draw(st.sampled_from(["float32", "float32", "float64", "float16", "bfloat16"])),
-    )  # fmt: skip
+    )
     assume(min(case.output) >= 1)
     return case
 
 
 @settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck),
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
     max_examples=400,
-)  # fmt: skip
+)
 @given(
     case=cases(),
     added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "apart"])),
@@ -106,9 +109,15 @@ def test_vectors_hold_whole_groups(bits):
 @pytest.mark.parametrize("channels", [1, 4])
 def test_executed_loads_are_the_planned_ones(layout, stride, channels):
     case = Case(
-        N=2, C=channels, K=4, groups=10, size=(9, 20), padding=SAME, stride=(stride, stride),
+        N=2,
+        C=channels,
+        K=4,
+        groups=10,
+        size=(9, 20),
+        padding=SAME,
+        stride=(stride, stride),
         layout=layout,
-    )  # fmt: skip
+    )
     x, w = case.arrange(*case.inputs(0))
     plan = group_lanes_plan(case)
     assert is_chosen(plan)

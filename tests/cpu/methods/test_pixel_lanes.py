@@ -106,9 +106,16 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
 def test_executed_loads_are_the_planned_ones(stride):
     """Rows that all filter taps share, one load for all channels."""
     case = Case(
-        N=2, C=3, K=40, groups=2, size=(40, 50), kernel=(3, 5), stride=(stride, stride),
-        dilation=(2, 1), padding=((1, 1), (2, 2)),
-    )  # fmt: skip
+        N=2,
+        C=3,
+        K=40,
+        groups=2,
+        size=(40, 50),
+        kernel=(3, 5),
+        stride=(stride, stride),
+        dilation=(2, 1),
+        padding=((1, 1), (2, 2)),
+    )
     x, w = case.arrange(*case.inputs(0))
     plan = pixel_lanes_plan(case)
     loads = plan.trace()
@@ -137,9 +144,15 @@ def test_planes_are_read_in_place_as_rows(size):
 def test_long_rows_are_loaded_row_by_row(layout, stride):
     """As planned, though rows that follow one another are copied together."""
     case = Case(
-        N=2, C=20, K=40, size=(14, 14), kernel=(1, 1), stride=(stride, stride), layout=layout,
+        N=2,
+        C=20,
+        K=40,
+        size=(14, 14),
+        kernel=(1, 1),
+        stride=(stride, stride),
+        layout=layout,
         padding=((0, 0), (0, stride - 1)),
-    )  # fmt: skip
+    )
     x, w = case.arrange(*case.inputs(0))
     plan = pixel_lanes_plan(case)
     assert is_flat(plan)

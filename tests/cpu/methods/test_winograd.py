@@ -14,8 +14,10 @@ from implicit_conv.testing import Case, error_units, to_nchw
 # one output (F2) or over all windows of its 4 x 4 box (F4).
 UNITS = {"winograd_f2": 64, "winograd_f2_stride2": 64, "winograd_f4": 160}
 PRECISION = {
-    "winograd_f2": "standard", "winograd_f2_stride2": "standard", "winograd_f4": "fast",
-}  # fmt: skip
+    "winograd_f2": "standard",
+    "winograd_f2_stride2": "standard",
+    "winograd_f4": "fast",
+}
 STRIDE = {"winograd_f2": 1, "winograd_f2_stride2": 2, "winograd_f4": 1}
 F2 = [name for name in UNITS if name != "winograd_f4"]
 
@@ -31,11 +33,13 @@ def cases(draw, algorithm, dtypes=DTYPES):
         N=draw(st.integers(1, 4)),
         C=draw(st.sampled_from([1, 3, 7, 16, 17, 33])),
         K=draw(st.sampled_from([1, 5, 16, 17, 32, 40, 65])),
-        size=size, padding=(draw(pad), draw(pad)), stride=(STRIDE[algorithm],) * 2,
+        size=size,
+        padding=(draw(pad), draw(pad)),
+        stride=(STRIDE[algorithm],) * 2,
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=draw(st.sampled_from(dtypes)),
-    )  # fmt: skip
+    )
 
 
 thorough = settings(
@@ -45,9 +49,12 @@ thorough = settings(
 
 def compute(case, x, w, algorithm, **options):
     y = conv2d(
-        *case.arrange(x, w), **case.options, **options,
-        algorithm=algorithm, precision=PRECISION[algorithm],
-    )  # fmt: skip
+        *case.arrange(x, w),
+        **case.options,
+        **options,
+        algorithm=algorithm,
+        precision=PRECISION[algorithm],
+    )
     return to_nchw(y, case.layout)
 
 
@@ -129,8 +136,11 @@ def test_epilogue_and_packed_filter(algorithm):
     sums = case.reference(x, w) + bias[:, None, None]
     residual = rng.integers(-9, 9, sums.shape).astype(np.float32)
     options = {
-        "padding": 1, "stride": stride, "algorithm": algorithm, "precision": PRECISION[algorithm],
-    }  # fmt: skip
+        "padding": 1,
+        "stride": stride,
+        "algorithm": algorithm,
+        "precision": PRECISION[algorithm],
+    }
     plan = plan_conv2d(x.shape, w.shape, activation="relu", **options)
     close = {"rtol": 0, "atol": 0 if algorithm in F2 else 0.02}
     np.testing.assert_allclose(plan(x, plan.pack(w), bias), np.maximum(sums, 0), **close)
@@ -163,7 +173,9 @@ def test_auto_weighs_the_algorithms():
         p: plan_conv2d(*shapes, padding=1, precision=p) for p in ("strict", "standard", "fast")
     }
     assert [plan.algorithm for plan in chosen.values()] == [
-        "implicit_gemm", "winograd_f2", "winograd_f4",
-    ]  # fmt: skip
+        "implicit_gemm",
+        "winograd_f2",
+        "winograd_f4",
+    ]
     plan = plan_conv2d((16, 128, 56, 56), (128, 128, 3, 3), padding=1, stride=2)
     assert plan.algorithm == "winograd_f2_stride2"

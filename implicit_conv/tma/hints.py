@@ -1,7 +1,7 @@
-"""What was probably meant: for a broken rule, the mistake that the other fields speak for.
+"""Hints on broken rules: which mistake was probably made, judging from the other fields.
 
-A hint is given only where undoing the supposed mistake would make the field right, or where one
-formula covers the field; it never decides whether a rule is broken.
+A hint is given only if undoing the supposed mistake makes the field legal, or if one formula gives
+the right value. A hint never decides whether a rule is broken.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ UPPER = "upper = pad_hi - (taps - 1) * dilation, counted from the last pixel"
 LOWER = "lower = -pad_lo"
 
 
-def with_intents(
+def with_hints(
     m: Description, findings: Sequence[Finding], start: Start | None = None
 ) -> list[Finding]:
-    """The findings, each with its likely intent where there is one."""
-    return [replace(f, intent=f.intent or _intent(m, f, start)) for f in findings]
+    """The findings, each with a hint if there is one."""
+    return [replace(f, hint=f.hint or _hint(m, f, start)) for f in findings]
 
 
-def _intent(m: Description, finding: Finding, start: Start | None) -> str:
+def _hint(m: Description, finding: Finding, start: Start | None) -> str:
     name, _, letter = finding.field.rstrip("]").partition("[")
     hint = HINTS.get(name)
     return hint(m, finding, letter, start) if hint else ""
@@ -35,7 +35,7 @@ def corners_swapped(m: Description) -> Description:
 
 
 def order_hint(m: Description, what: str) -> str:
-    """Says which order is wanted, in the vocabulary of the caller."""
+    """A hint on the order of dimensions, in the order and the words that the caller used."""
     if m.fastest_first:
         return f"{what} look H-first; the driver reads W first"
     return f"{what} look W-first; Python takes {'([d,] h, w)' if 'corner' in what else '(n, h, w)'}"
@@ -56,7 +56,7 @@ def _corner(m: Description, finding: Finding, letter: str, start: Start | None) 
         return LOWER
     axis = m.axes.index(letter)
     if 0 < m.sizes[axis] // 2 <= m.upper[axis]:
-        return f"looks like an absolute end; {UPPER}"
+        return f"it looks like an absolute end; {UPPER}"
     return UPPER
 
 
@@ -64,7 +64,7 @@ def _coords(m: Description, finding: Finding, letter: str, start: Start | None) 
     if start is None or not letter:
         return ""
     turned = replace(start, coords=start.coords[::-1])
-    aligned = turned.coords[-1] * m.itemsize % 16 == 0  # as a first channel always is
+    aligned = turned.coords[-1] * m.itemsize % 16 == 0  # the first channel of a load always is
     if aligned and not _has(start_findings(m, turned), "coords"):
         return "coordinates look fastest-first {c, w, h, n}; Python takes (n, [d,] h, w, c)"
     if len(m.lower) > 1:
@@ -76,7 +76,7 @@ def _coords(m: Description, finding: Finding, letter: str, start: Start | None) 
             return order_hint(m, "coordinates")
     if m.wide:
         return (
-            "the walk may begin left of its box, never right of it: start = lower + slot * stride"
+            "the walk may begin left of its box but not right of it: start = lower + slot * stride"
         )
     return "start = lower + p * stride; the filter tap belongs in the offsets"
 
@@ -91,18 +91,18 @@ def _channels(m: Description, finding: Finding, letter: str, start: Start | None
     span = swizzle_span(m.swizzle)
     as_elements, rest = divmod(m.channels, m.itemsize)
     if m.itemsize > 1 and not rest and m.channels in (16, 32, 64, 128, 256, 512, 1024, span):
-        return f"looks like bytes; {as_elements} channels of {m.itemsize} bytes"
+        return f"it looks like bytes; that is {as_elements} channels of {m.itemsize} bytes"
     if span and m.channels * m.itemsize > span:
         return f"load {span // m.itemsize} channels at a time"
-    return f"a multiple of {max(1, 16 // m.itemsize)} channels"
+    return f"take a multiple of {max(1, 16 // m.itemsize)} channels"
 
 
 def _pixels(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    return "split the column into several loads" if m.pixels > 1 else "rows of one load"
+    return "split the column into several loads" if m.pixels > 1 else "it is the rows of one load"
 
 
 def _step(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    return "1 visits every pixel" if finding.value == 0 else "the stride of the convolution"
+    return "1 visits every pixel" if finding.value == 0 else "it is the convolution's stride"
 
 
 def _strides(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
@@ -110,14 +110,14 @@ def _strides(m: Description, finding: Finding, letter: str, start: Start | None)
         unit = max(1, 16 // m.itemsize)
         return f"pad C to {-(-m.shape[-1] // unit) * unit}"
     if len(m.strides) == m.rank and m.strides[-1] == m.itemsize:
-        return "the stride of c is implied: leave it out"
+        return "leave out the stride of c, which is implied"
     if m.itemsize > 1 and looks_like_elements(m):
-        return "strides look like elements; they are bytes"
+        return "strides look like elements; they must be bytes"
     return "pad the rows in memory"
 
 
 def looks_like_elements(m: Description) -> bool:
-    """Whether the strides, taken as elements, are those of a packed tensor."""
+    """Whether the strides would be those of a packed tensor if they counted elements."""
     packed = replace(m, strides=None).byte_strides
     return m.strides is not None and tuple(s * m.itemsize for s in m.strides) == packed
 
@@ -131,11 +131,11 @@ def _halo(m: Description, finding: Finding, letter: str, start: Start | None) ->
 def _offset(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
     if not m.wide:
         return "use offsets, or an Im2colWideMap"
-    return "keep w_offset = phase and let the halo reach the tap"
+    return "keep w_offset = phase and extend the halo to the tap"
 
 
 def _swizzle(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    return "im2col::w writes swizzled rows only" if m.wide else ""
+    return "im2col::w writes only swizzled rows" if m.wide else ""
 
 
 def _fill(m: Description, finding: Finding, letter: str, start: Start | None) -> str:

@@ -1,0 +1,162 @@
+"""docs/speed.md, its pictures, and the README's table: what ``perf report`` writes for readers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+from perf import plots, tables
+from perf.record import Record
+
+BEGIN, END = "<!-- perf: written by `python -m perf report` -->", "<!-- /perf -->"
+COMMAND = "python -m perf report perf/records/*.json --docs docs --readme README.md"
+PAGE, PICTURES = "speed.md", "speed"  # inside the folder of documents
+COLUMNS = (
+    "layer",
+    "algorithm",
+    "call ms",
+    "plan ms",
+    "torch ms",
+    "torch/call",
+    "torch/plan",
+    "of peak",
+    "of copy",
+)
+
+INTRODUCTION = f"""\
+# Speed
+
+Do not edit this page: `python -m perf report` writes it from the records in `perf/records`.
+`python -m perf run` makes a record on your machine. The whole command is
+
+```sh
+{COMMAND}
+```
+
+- **call** is `conv2d(x, w)`. Every call packs the filter: it rearranges w, or transforms it for
+  Winograd, as the kernel reads it. **plan** is `plan(x, packed)`: the filter is packed once,
+  before the clock starts.
+- **torch** runs its oneDNN kernels in the same process, on the same arrays, with the same number
+  of threads. Contenders take turns in random order, and each allocates its output.
+- A ratio is torch's time over ours, the median over the rounds: above 1, ours is faster. The mean
+  of a suite is the geometric mean over its layers.
+- Before a contender is timed, its result is compared with a float64 reference.
+- **noise floor** is how far the ratio of `call` to itself lies from 1 (90 % quantile of layers).
+- **of peak** is the share of the FMA rate that the same run measured. It counts the operations of
+  the direct sum; Winograd needs fewer, so it may exceed 100 %. **of copy** is the share of the
+  measured copy bandwidth; it counts x, w and y once each.
+- A layer is named by its filter, stride, channels and input: `3x3/2 128-256 @28` has a 3 x 3
+  filter, stride 2, 128 input and 256 output channels and a 28 x 28 input. `dw 96` is depthwise
+  with 96 channels, `g32` has 32 groups."""
+
+Named = Sequence[tuple[str, Record]]
+
+
+def write_pages(named: Named, folder: Path) -> None:
+    """Write speed.md and its pictures into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PAGE).write_text(page(named), encoding="utf-8")
+    write_pictures(named, folder / PICTURES)
+
+
+def page(named: Named) -> str:
+    """The text of speed.md: how to read it, one table of all runs, then each run."""
+    runs = in_order(named)
+    parts = [INTRODUCTION, picture(PICTURES), summary_table(runs, "")]
+    return "\n\n".join([*parts, *(section(name, record) for name, record in runs)]) + "\n"
+
+
+def section(name: str, record: Record) -> str:
+    """One run: where and when, its summary, the table of its layers, its plots."""
+    found = tables.run_columns(record)
+    kept = [found.index(heading) for heading in COLUMNS if heading in found]
+    lines = [[cells[number] for number in kept] for cells in tables.run_cells(record)]
+    images = "\n".join(
+        f'<img alt="{what}" width="400" align="top" src="{PICTURES}/{name}-{kind}.png">'
+        for kind, what in drawn(record).items()
+    )
+    facts = [*where_lines(record), *tables.summary_lines(record)]
+    parts = [
+        f'<a id="{name}"></a>\n\n## {tables.title_of(record)}',
+        "\n".join(f"- {fact}" for fact in facts),
+        tables.markdown([found[number] for number in kept], lines, left=2),
+        images,
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def where_lines(record: Record) -> list[str]:
+    """Short lines on machine, versions, date and commit of a record."""
+    machine, commit = record["machine"], record["commit"]["hash"]
+    cpu = f"{machine['cpu']}, {machine['cores']} cores, {machine['vector_bits']}-bit vectors"
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    made = record["created"].replace("T", " ")
+    return [
+        f"machine: {machine['gpu'] or cpu}; {machine['system']}",
+        f"versions: {versions}",
+        f"measured: {made}, {f'commit {commit[:10]}' if commit else 'outside a git checkout'}",
+    ]
+
+
+def summary_table(runs: Named, page_at: str) -> str:
+    """All runs with a rival as one Markdown table; suites link to their section of `page_at`."""
+    pairs = [(name, tables.overview_of(record)) for name, record in runs]
+    found = [(name, overview) for name, overview in pairs if overview]
+    links = [f"{page_at}#{name}" for name, _ in found]
+    cells = tables.overview_cells([overview for _, overview in found], links)
+    return tables.markdown(tables.OVERVIEW_COLUMNS, cells, left=3)
+
+
+def picture(folder: str) -> str:
+    """The overview as HTML that GitHub shows in the colours of the reader's theme."""
+    return (
+        f'<picture>\n  <source media="(prefers-color-scheme: dark)" '
+        f'srcset="{folder}/overview-dark.svg">\n'
+        '  <img alt="PyTorch\'s time over ours, one bar a suite, worst layers marked" width="800" '
+        f'src="{folder}/overview-light.svg">\n</picture>'
+    )
+
+
+def readme_text(text: str, named: Named, page_at: str) -> str:
+    """A README's text with the table of all runs between its marks; `page_at` is speed.md.
+
+    Raises
+    ------
+    ValueError
+        The text does not hold each mark exactly once.
+    """
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise ValueError(f"the README must hold the lines {BEGIN!r} and {END!r} once each")
+    table = "\n".join([BEGIN, summary_table(in_order(named), page_at), END])
+    return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: table, text, flags=re.DOTALL)
+
+
+def in_order(named: Named) -> list[tuple[str, Record]]:
+    """The runs that have rows, in the order of suites."""
+    runs = [pair for pair in named if pair[1]["kind"] == "run" and pair[1]["rows"]]
+    return sorted(runs, key=lambda pair: tables.suite_order(pair[1]))
+
+
+def drawn(record: Record) -> dict[str, str]:
+    """The plots of a run: ending of the file's name -> what it shows."""
+    ratios = {"ratios": "time of torch over ours, layer by layer"}
+    return {**(ratios if tables.rivals_of(record) else {}), "roofline": "roofline"}
+
+
+def write_pictures(named: Named, folder: Path) -> None:
+    """Write overview-light.svg, overview-dark.svg, NAME-ratios.png and NAME-roofline.png."""
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = in_order(named)
+    overviews = [found for found in (tables.overview_of(record) for _, record in runs) if found]
+    # Equal records make equal files: without the date, and with names that do not depend on it.
+    with matplotlib.rc_context({"svg.hashsalt": "implicit_conv"}):
+        for name, theme in plots.THEMES.items():
+            figure = plots.overview(overviews, theme)
+            figure.savefig(folder / f"overview-{name}.svg", metadata={"Date": None})
+    figures = {"ratios": plots.ratio_bars, "roofline": plots.roofline}
+    for name, record in runs:
+        for kind in drawn(record):
+            figures[kind](record).savefig(folder / f"{name}-{kind}.png", dpi=150)

@@ -1,0 +1,26 @@
+"""Settings from environment variables."""
+
+import pytest
+
+from implicit_conv import settings
+
+
+@pytest.fixture(autouse=True)
+def read_again():
+    """The environment is read once; these tests read it anew, and so do later ones."""
+    settings._from_environment.cache_clear()
+    yield
+    settings._from_environment.cache_clear()
+
+
+def test_a_misspelt_variable_is_named(monkeypatch, caplog):
+    monkeypatch.setenv("IMPLICIT_CONV_THREADS", "3")
+    assert settings.current().num_threads is None
+    assert "ignored unknown settings IMPLICIT_CONV_THREADS" in caplog.text
+    assert "IMPLICIT_CONV_NUM_THREADS" in caplog.text
+
+
+def test_known_variables_are_read_without_a_word(monkeypatch, caplog):
+    monkeypatch.setenv("IMPLICIT_CONV_NUM_THREADS", "3")
+    assert settings.current().num_threads == 3
+    assert caplog.text == ""

@@ -1,0 +1,21 @@
+"""A record of a short run, which several test files read."""
+
+import pytest
+
+from perf.__main__ import main
+from perf.record import read
+
+STARTUP = {"import": 0.01, "first_call_cold": 4.0, "first_call_warm": 0.5}
+
+
+@pytest.fixture(scope="session")
+def record(tmp_path_factory):
+    """A short run of two layers, read back from its file."""
+    path = tmp_path_factory.mktemp("records") / "first.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("perf.startup.startup", lambda: STARTUP)
+        layers = ["--layer", "@8", "--layer", "5x5 6"]
+        options = "--suite small --threads 1 --rounds 3 --against numpy -o".split()
+        status = main(["run", *layers, *options, str(path)])
+    assert status == 0
+    return read(path)

@@ -1,0 +1,163 @@
+"""Reports of records: the HTML page, docs/speed.md with its pictures, the README's table."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from perf import report, speed, tables
+from perf.__main__ import main
+from perf.record import ROOT, read, save
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+PHONE = """<iframe id="page" width="390" height="800" src="report.html"></iframe>
+<pre id="found"></pre>
+<script>
+onload = () => {
+  const page = document.getElementById("page").contentDocument
+  const images = [...page.images]
+  document.getElementById("found").textContent = JSON.stringify({
+    width: page.documentElement.scrollWidth,
+    rows: page.querySelectorAll("tbody tr").length,
+    images: images.length,
+    drawn: images.filter(image => image.complete && image.naturalWidth > 100).length,
+    slower: page.querySelectorAll("td.slower").length,
+  })
+}
+</script>"""
+
+
+def comparison(record):
+    """A comparison on the machine of `record`, with one case slower."""
+    row = {
+        "layer": "3x3 64-64 @8",
+        "ratio": 1.12,
+        "low": 1.1,
+        "high": 1.14,
+        "control": 1.002,
+        "rounds": 24,
+        "rivals": {"torch": 1.3},
+        "verdict": "slower",
+    }
+    shared = {name: value for name, value in record.items() if name not in ("startup", "ceilings")}
+    return {
+        **shared,
+        "kind": "compare",
+        "base": "v1",
+        "head": "v2",
+        "verdict": "slower",
+        "rows": [row],
+    }
+
+
+def written(record, folder):
+    """Two runs and a comparison as files."""
+    later = {**record, "created": "2099-01-01T00:00:00+00:00"}
+    for name, content in (("a", record), ("b", later), ("c", comparison(record))):
+        save(content, folder / f"{name}.json")
+    return [str(folder / f"{name}.json") for name in "abc"]
+
+
+def test_the_page_fetches_nothing(record, tmp_path):
+    page = tmp_path / "report.html"
+    assert main(["report", *written(record, tmp_path), "-o", str(page)]) == 0
+    assert not re.search(r"(src|href)=\"(?!data:)", page.read_text())
+
+
+def test_report_writes_documents_and_the_readme_table(record, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{speed.BEGIN}\nstale words\n{speed.END}\nafter\n")
+    command = ["report", *written(record, tmp_path)]
+    command += ["--docs", str(tmp_path / "docs"), "--readme", str(readme)]
+    assert main(command) == 0
+    assert not (tmp_path / "report.html").exists()
+    table = readme.read_text()
+    assert table.startswith("before")
+    assert table.endswith("after\n")
+    assert "stale words" not in table
+    assert "[small calls](docs/speed.md#b)" in table
+    page = (tmp_path / "docs" / "speed.md").read_text()
+    assert "| 3x3 64-64 @8 |" in page
+    drawn = set(re.findall(r'(?:src|srcset)="([^"]*)"', page))
+    written_files = {f"speed/{path.name}" for path in (tmp_path / "docs" / "speed").iterdir()}
+    assert drawn == written_files
+    overviews = {"speed/overview-dark.svg", "speed/overview-light.svg"}
+    kinds = ("ratios", "roofline")
+    assert drawn == overviews | {f"speed/{name}-{kind}.png" for name in "ab" for kind in kinds}
+    first = (tmp_path / "docs" / "speed" / "overview-dark.svg").read_bytes()
+    assert main(command) == 0
+    assert readme.read_text() == table
+    assert (tmp_path / "docs" / "speed" / "overview-dark.svg").read_bytes() == first
+
+
+def test_a_readme_without_marks_is_left_alone(record, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("mine\n")
+    assert main(["report", *written(record, tmp_path), "--readme", str(readme)]) == 2
+    assert readme.read_text() == "mine\n"
+
+
+def test_the_committed_documents_are_those_of_the_committed_records():
+    named = [(path.stem, read(path)) for path in sorted((ROOT / "perf" / "records").glob("*.json"))]
+    again = f"stale: run {speed.COMMAND}"
+    assert (ROOT / "docs" / "speed.md").read_text(encoding="utf-8") == speed.page(named), again
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert speed.readme_text(readme, named, "docs/speed.md") == readme, again
+    there = {path.name for path in (ROOT / "docs" / "speed").iterdir()}
+    assert there == set(re.findall(r'"speed/([^"]*)"', speed.page(named))), again
+
+
+def test_the_overview_is_that_of_the_layers(record):
+    rows = [
+        {**row, "ratios": {**row["ratios"], "numpy": call, "numpy/plan": plan}}
+        for row, call, plan in zip(record["rows"], (0.5, 8.0), (1.0, 16.0), strict=True)
+    ]
+    found = tables.overview_of({**record, "rows": rows})
+    assert (found.rival, found.call, found.plan) == ("numpy", pytest.approx(2), pytest.approx(4))
+    assert (found.worst, found.worst_layer) == (0.5, rows[0]["layer"])
+
+
+def test_a_noisy_run_carries_a_warning(record):
+    def warned(floor):
+        lines = tables.summary_lines({**record, "noise_floor": floor})
+        return any(line.startswith("too noisy") for line in lines)
+
+    assert warned(0.2)
+    assert not warned(0.01)
+
+
+def test_lines_of_a_summary_are_short(record):
+    assert max(map(len, [*tables.summary_lines(record), *speed.where_lines(record)])) < 130
+
+
+def test_runs_of_another_dtype_are_told_apart(record):
+    narrow = {**record, "settings": {**record["settings"], "dtype": "bfloat16"}}
+    assert tables.title_of(record) == "small calls, float32, NCHW, 1 thread"
+    assert tables.title_of(narrow) == "small calls, bfloat16, NCHW, 1 thread"
+    assert report.comparable([record, record]) == [[record, record]]
+    assert report.comparable([record, narrow]) == []
+
+
+def test_text_of_a_record_is_escaped(record):
+    machine = {**record["machine"], "cpu": "<script>alert(1)</script>"}
+    assert "<script>" not in report.page([("a", {**record, "machine": machine})])
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_the_page_reads_on_a_phone(record, tmp_path):
+    """390 pixels wide: all plots drawn, all rows there, nothing wider than the screen."""
+    assert main(["report", *written(record, tmp_path), "-o", str(tmp_path / "report.html")]) == 0
+    (tmp_path / "phone.html").write_text(PHONE)
+    flags = "--headless=new --no-sandbox --disable-gpu --hide-scrollbars --dump-dom".split()
+    flags += ["--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"]
+    command = [CHROMIUM, *flags, (tmp_path / "phone.html").as_uri()]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', result.stdout)[1]))
+    assert found["width"] <= 390
+    assert found["rows"] == 2 + 2 + 1
+    assert found["images"] == found["drawn"] == 1 + 2 + 2
+    assert found["slower"] == 1

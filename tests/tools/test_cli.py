@@ -1,0 +1,29 @@
+"""Commands refuse what cannot work before they start to work."""
+
+import pytest
+
+from implicit_conv.tools.cli import main
+
+
+@pytest.mark.parametrize("option", ["--batch", "--threads", "--rounds"])
+def test_bench_refuses_a_count_of_zero(capsys, option):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", option, "0"])
+    assert ended.value.code == 2
+    assert "'0' must be an integer of at least 1" in capsys.readouterr().err
+
+
+def test_bench_refuses_threads_that_are_not_there(capsys):
+    assert main(["bench", "--threads", "9999"]) == 2
+    assert "--threads 9999: at most" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("x.txt", "must end in one of"), ("none/x.png", "there is no folder")]
+)
+def test_demo_refuses_an_output_before_it_computes(capsys, tmp_path, name, said):
+    pytest.importorskip("matplotlib")
+    assert main(["demo", "--out", str(tmp_path / name)]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.out == ""
