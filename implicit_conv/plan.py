@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from implicit_conv.cache import keep_call
-from implicit_conv.cpu.packed import PackedFilter
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
@@ -172,11 +171,12 @@ class Plan:
             On a GPU: none that can run the plan.
         """
         key = None
-        if type(x) is np.ndarray and type(w) is PackedFilter and residual is None and out is None:
-            key = (x.shape, x.strides, x.dtype, w.order.key, bias is None)
+        operand = getattr(w, "operand", None)  # of a filter that was packed for the CPU
+        if operand is not None and type(x) is np.ndarray and residual is None and out is None:
+            key = (x.shape, x.strides, x.dtype, w.key, bias is None)
             call = self._calls.get(key)
             if call is not None and x.flags.aligned:
-                return call(x, w.operand, bias)
+                return call(x, operand, bias)
         y = self.engine.run(x, w, bias, residual, out)
         if key is not None and x.flags.aligned and x.dtype.isnative:
             call = self.engine.ready(x, w, y, bias is not None)

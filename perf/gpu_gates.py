@@ -19,7 +19,8 @@ from implicit_conv.gpu.verify.evidence import targets
 from implicit_conv.gpu.verify.families import FAMILIES, family_name
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.options import GPU_DTYPES
+from implicit_conv.problem import Problem
 
 COMPILERS = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm")
 MATRIX = ("HGMMA", "HMMA", "FFMA")

@@ -21,7 +21,8 @@ from implicit_conv.cpu.tiling import Estimate, thread_count
 from implicit_conv.cpu.views import is_pointwise
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import ITEMSIZES, LAYOUTS, WEIGHT_LAYOUTS, Problem
+from implicit_conv.options import ITEMSIZES, LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, tiles_trace
 
 if TYPE_CHECKING:

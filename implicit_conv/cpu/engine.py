@@ -28,7 +28,8 @@ from implicit_conv.cpu.call import Arrays, Call, bits
 from implicit_conv.cpu.candidate import Candidate, Formats, Refusal, Request
 from implicit_conv.cpu.packed import PackedFilter
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.problem import ITEMSIZES, WEIGHT_LAYOUTS, Problem
+from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
 LOG = logging.getLogger("implicit_conv")

@@ -27,7 +27,8 @@ from implicit_conv.kernels.gpu.intrinsic import (
     signature_of,
 )
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.options import GPU_DTYPES
+from implicit_conv.problem import Problem
 from perf import gates, gpu_gates
 
 WHEELS = "pip install '.[cu13,assemble]' in a checkout"

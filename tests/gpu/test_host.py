@@ -18,8 +18,9 @@ from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.planner import choose
 from implicit_conv.gpu.verify import check, check_arrays, device_memory
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.options import GPU_DTYPES
 from implicit_conv.plan import Plan
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.problem import Problem
 
 
 def problem(**changes):

@@ -32,7 +32,8 @@ from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import LAYOUTS, Problem
+from implicit_conv.options import LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, depthwise_trace, geometry
 
 if TYPE_CHECKING:

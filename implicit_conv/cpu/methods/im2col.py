@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from implicit_conv.arrays import Array
-from implicit_conv.columns import copies
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, Call, CallForm
 from implicit_conv.cpu.candidate import (
@@ -33,8 +32,9 @@ from implicit_conv.cpu.costs import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE
 from implicit_conv.cpu.tiling import Estimate
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime.layout import Layout
-from implicit_conv.problem import LAYOUTS, Problem
-from implicit_conv.schedule import Load, geometry
+from implicit_conv.options import LAYOUTS
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import Load, geometry, window_copies
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Epilogue, Operator
@@ -129,7 +129,7 @@ class ColumnsCall(Call):
         filters = w.transpose(self._form.filter_axes).reshape(groups, problem.K // groups, taps)
         images = (problem.N, *problem.output)
         columns = np.zeros((*images, problem.C, r, s), problem.dtype)
-        for source, target in copies(problem, x.transpose(axes), columns):
+        for source, target in window_copies(problem, x.transpose(axes), columns):
             target[...] = source
         rows = columns.reshape(math.prod(images), groups, taps)
         sums = np.empty((len(rows), groups, problem.K // groups), problem.dtype)
