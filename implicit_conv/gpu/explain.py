@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from implicit_conv.gpu.candidate import Candidate, Choice
+from implicit_conv.gpu.evidence import evidence_of
 from implicit_conv.gpu.layout import buffer_rows, buffers
-from implicit_conv.gpu.verify.evidence import evidence_of
 from implicit_conv.kernels import schedule
 
 

@@ -16,11 +16,11 @@ from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.engine import GpuEngine
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.planner import choose
-from implicit_conv.gpu.verify import check, check_arrays, device_memory
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.options import GPU_DTYPES
 from implicit_conv.plan import Plan
 from implicit_conv.problem import Problem
+from implicit_conv.verify import check, check_arrays, device_memory
 
 
 def problem(**changes):
