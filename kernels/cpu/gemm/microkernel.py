@@ -134,8 +134,8 @@ def _emit_tile(tile, e, at):
                     k = at_pixel * tile.vectors + v
                     acc[k] = multiply_add(value, filters[v], acc[k])
         if tile.far and count == UNROLL and tile.groups == 1:
-            # The next register tile's rows go into L2; hardware prefetchers lose rows whose
-            # stride is a power of two.
+            # Prefetch the next register tile's rows into L2: the stride of many rows is a power
+            # of two.
             base = -1
             ahead = builder.mul(at["a_inner"], i64(tile.pixels))
             for p in range(tile.inner):
