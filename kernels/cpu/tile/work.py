@@ -32,6 +32,12 @@ def bounds(call):
     return -np.inf, np.inf
 
 
+@kernel()
+def is_staged(call):
+    """Whether rows of pixels must go through the staging tile, since y differs from the sums."""
+    return not call.clamps or call.rounds or call.y_q != call.itemsize
+
+
 run_item = BOUND  # bound by compile_operator
 
 
