@@ -26,7 +26,7 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vect
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     PACK_BLOCK,
