@@ -171,12 +171,12 @@ class Plan:
             On a GPU: none that can run the plan.
         """
         key = None
-        operand = getattr(w, "operand", None)  # of a filter that was packed for the CPU
-        if operand is not None and type(x) is np.ndarray and residual is None and out is None:
+        packed = hasattr(type(w), "key")  # for the CPU, whose calls with packed filters are kept
+        if packed and type(x) is np.ndarray and residual is None and out is None:
             key = (x.shape, x.strides, x.dtype, w.key, bias is None)
             call = self._calls.get(key)
             if call is not None and x.flags.aligned:
-                return call(x, operand, bias)
+                return call(x, w.operand, bias)
         y = self.engine.run(x, w, bias, residual, out)
         if key is not None and x.flags.aligned and x.dtype.isnative:
             call = self.engine.ready(x, w, y, bias is not None)
