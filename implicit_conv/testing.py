@@ -185,4 +185,5 @@ def changed(plan: Plan, **changes: Any) -> Plan:
     """`plan` with its best candidate changed, and no other candidate."""
     made = plan.engine
     assert isinstance(made, engine.CpuEngine)
-    return Plan(replace(made, candidates=(replace(made.best, **changes),)))
+    choice = made.choice._replace(candidates=(replace(made.best, **changes),))
+    return Plan(replace(made, choice=choice))
