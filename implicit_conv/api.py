@@ -15,9 +15,8 @@ from implicit_conv.cpu import engine as cpu_engine
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.errors import DTypeError
-from implicit_conv.options import Padding, frozen
 from implicit_conv.plan import Plan
-from implicit_conv.problem import Problem
+from implicit_conv.problem import Padding, Problem, frozen
 from implicit_conv.settings import current
 
 

@@ -6,15 +6,15 @@ matrix, except with algorithm="gemm_im2col", which is a baseline.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from implicit_conv.arrays import Array, as_array
 from implicit_conv.errors import ShapeError
-from implicit_conv.kernels.schedule import valid_pixels
-from implicit_conv.options import Padding, frozen, per_axis
-from implicit_conv.problem import LAYOUTS, Problem
+from implicit_conv.options import LAYOUTS
+from implicit_conv.problem import Padding, Problem, frozen, per_axis
+from implicit_conv.schedule import window_copies
 
 
 def im2col(
@@ -60,7 +60,7 @@ def im2col(
     problem = _windows(array.shape, kernel, stride, padding, dilation, layout)
     pixels = array.reshape(problem.input_shape).transpose(LAYOUTS[problem.layout])
     columns = np.zeros(_extents(problem), array.dtype)
-    for source, target in copies(problem, pixels, columns):
+    for source, target in window_copies(problem, pixels, columns):
         target[...] = source
     return columns.reshape(_matrix(problem))
 
@@ -105,7 +105,7 @@ def col2im(
         )
     x = np.zeros(problem.input_shape, array.dtype)
     pixels, columns = x.transpose(LAYOUTS[problem.layout]), array.reshape(_extents(problem))
-    for target, source in copies(problem, pixels, columns):
+    for target, source in window_copies(problem, pixels, columns):
         np.add(target, source, out=target)
     return x.reshape(tuple(input_shape))
 
@@ -139,25 +139,3 @@ def _extents(problem: Problem) -> tuple[int, ...]:
 def _matrix(problem: Problem) -> tuple[int, int]:
     n, p, q, c, r, s = _extents(problem)
     return n * p * q, c * r * s
-
-
-def copies(problem: Problem, pixels: Array, columns: Array) -> Iterator[tuple[Array, Array]]:
-    """For each tap, (pixels of the image, entries of the columns that are their copies), as views.
-
-    `pixels` is N x H x W x C, `columns` is N x P x Q x C x R x S.
-    """
-    for r in range(problem.kernel[0]):
-        rows, h = _reach(problem, 0, r)
-        for s in range(problem.kernel[1]):
-            across, w = _reach(problem, 1, s)
-            yield pixels[:, h, w], columns[:, rows, across, :, r, s]
-
-
-def _reach(problem: Problem, axis: int, tap: int) -> tuple[slice, slice]:
-    """(outputs along an axis whose tap is in the image, pixels that the tap reads there)."""
-    step = problem.stride[axis]
-    start = tap * problem.dilation[axis] - problem.pad_lo[axis]
-    first, end = valid_pixels(start, problem.size[axis], step, problem.output[axis])
-    if first == end:
-        return slice(0), slice(0)
-    return slice(first, end), slice(start + first * step, start + (end - 1) * step + 1, step)

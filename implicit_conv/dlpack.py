@@ -6,7 +6,7 @@ import ctypes
 from typing import Any, NamedTuple
 
 from implicit_conv.errors import DTypeError
-from implicit_conv.problem import GPU_DTYPES, ITEMSIZES
+from implicit_conv.options import GPU_DTYPES, ITEMSIZES
 
 DTYPES = {(2, 16): "float16", (2, 32): "float32", (4, 16): "bfloat16"}  # by (type code, bits)
 

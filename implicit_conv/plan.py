@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from implicit_conv.cache import keep_call
-from implicit_conv.cpu.packed import PackedFilter
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
@@ -172,8 +171,9 @@ class Plan:
             On a GPU: none that can run the plan.
         """
         key = None
-        if type(x) is np.ndarray and type(w) is PackedFilter and residual is None and out is None:
-            key = (x.shape, x.strides, x.dtype, w.order.key, bias is None)
+        packed = hasattr(type(w), "key")  # for the CPU, whose calls with packed filters are kept
+        if packed and type(x) is np.ndarray and residual is None and out is None:
+            key = (x.shape, x.strides, x.dtype, w.key, bias is None)
             call = self._calls.get(key)
             if call is not None and x.flags.aligned:
                 return call(x, w.operand, bias)

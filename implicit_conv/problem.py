@@ -11,18 +11,18 @@ extent, P Q output; C and K count all groups, a filter sees C / groups channels.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from implicit_conv.errors import DTypeError, ShapeError
-from implicit_conv.options import Padding, choice, integer, parse_padding, per_axis
+from implicit_conv.options import DTYPES, ITEMSIZES, LAYOUTS, PADDING_NAMES, WEIGHT_LAYOUTS
 
 AXES = ("H", "W")
-LAYOUTS = {"NCHW": (0, 2, 3, 1), "NHWC": (0, 1, 2, 3)}  # positions of n, h, w, c
-WEIGHT_LAYOUTS = {"KCRS": (0, 1, 2, 3), "KRSC": (0, 3, 1, 2), "RSCK": (3, 2, 0, 1)}  # of k, c, r, s
-DTYPES = ("float32", "float64", "float16", "bfloat16")
-GPU_DTYPES = ("float16", "bfloat16", "float32")
-ITEMSIZES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+LEAST_PADDING = -(1 << 31)
+Padding: TypeAlias = "int | str | Sequence[int] | Sequence[Sequence[int]]"
 
 
 @dataclass(frozen=True)
@@ -224,3 +224,95 @@ def _check_groups(c: int, k: int, group_c: int, groups: int, weight_layout: str)
             f"x has C={c} but w ({weight_layout}) expects C/groups={group_c} with groups={groups}, "
             f"that is C={group_c * groups}; check layout, weight_layout and groups"
         )
+
+
+def choice(name: str, value: str, allowed: Iterable[str]) -> str:
+    """`value` if it is one of `allowed`; ShapeError otherwise."""
+    names = list(allowed)
+    if value not in names:
+        raise ShapeError(f"{name} {value!r} is none of {', '.join(names)}")
+    return value
+
+
+def frozen(name: str, value: object) -> Any:
+    """An option of integers, lists and arrays as hashable tuples; True and 1.0 are refused."""
+    if type(value) is int:  # the most common type, and each call has four of them
+        return value
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return tuple(frozen(name, entry) for entry in value)
+    if isinstance(value, (bool, float, np.bool_, np.floating)):
+        raise ShapeError(f"{name} must be an integer, not {value!r}")
+    return value
+
+
+def integer(name: str, value: object, least: int) -> int:
+    """`value` as an int; booleans and floats are refused, not truncated."""
+    try:
+        number = value.__index__()  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        raise ShapeError(f"{name} must be an integer, not {value!r}") from None
+    if isinstance(value, bool) or number < least:
+        raise ShapeError(f"{name} is {value!r}; it must be an integer of at least {least}")
+    return int(number)
+
+
+def _pair(name: str, value: object) -> tuple[object, object]:
+    """One value for H and one for W; a single value is used for both."""
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return value, value
+    if len(value) != 2:
+        more = ", or a (low, high) pair for each" if name == "padding" else ""
+        raise ShapeError(
+            f"{name} has {len(value)} values {tuple(value)}; give one, or one for each of H, W"
+            f"{more}"
+        )
+    return value[0], value[1]
+
+
+def per_axis(name: str, value: object, least: int) -> tuple[int, int]:
+    """(of H, of W) of an option, integers of at least `least`."""
+    h, w = _pair(name, value)
+    return integer(name, h, least), integer(name, w, least)
+
+
+def parse_padding(
+    padding: Padding,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(low, high) padding of H and of W; negative values crop.
+
+    "same" pads so that the output has ceil(size / stride) pixels and puts an odd pixel on the high
+    side ("same_lower": on the low side); "full" pads so that every window which touches the image
+    counts; "causal" pads the low side only, so that no output reads ahead.
+    """
+    if isinstance(padding, str):
+        if padding not in PADDING_NAMES:
+            raise ShapeError(f"padding {padding!r} is none of {', '.join(PADDING_NAMES)}")
+        axes = zip(size, kernel, stride, dilation, strict=True)
+        h, w = (_named_padding(padding, *axis) for axis in axes)
+        return h, w
+    h, w = (_axis_padding(axis) for axis in _pair("padding", padding))
+    return h, w
+
+
+def _axis_padding(value: object) -> tuple[int, int]:
+    low, high = _pair("padding of an axis, (low, high),", value)
+    return integer("padding", low, LEAST_PADDING), integer("padding", high, LEAST_PADDING)
+
+
+def _named_padding(name: str, size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
+    reach = (taps - 1) * dilation
+    if name == "valid":
+        return 0, 0
+    if name == "full":
+        return reach, reach
+    if name == "causal":
+        return reach, 0
+    total = max(0, (-(-size // stride) - 1) * stride + reach + 1 - size)
+    low = total - total // 2 if name == "same_lower" else total // 2
+    return low, total - low

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import UNLIMITED, Geometry
@@ -223,3 +225,27 @@ def geometry(
         tile_k=tile_k,
         w_offset_max=offset_max,
     )
+
+
+def window_copies(
+    problem: Problem, pixels: NDArray[Any], columns: NDArray[Any]
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """For each tap, (pixels of the image, entries of the columns that are their copies), as views.
+
+    `pixels` is N x H x W x C, `columns` is N x P x Q x C x R x S.
+    """
+    for r in range(problem.kernel[0]):
+        rows, h = _reach(problem, 0, r)
+        for s in range(problem.kernel[1]):
+            across, w = _reach(problem, 1, s)
+            yield pixels[:, h, w], columns[:, rows, across, :, r, s]
+
+
+def _reach(problem: Problem, axis: int, tap: int) -> tuple[slice, slice]:
+    """(outputs along an axis whose tap is in the image, pixels that the tap reads there)."""
+    step = problem.stride[axis]
+    start = tap * problem.dilation[axis] - problem.pad_lo[axis]
+    first, end = schedule.valid_pixels(start, problem.size[axis], step, problem.output[axis])
+    if first == end:
+        return slice(0), slice(0)
+    return slice(first, end), slice(start + first * step, start + (end - 1) * step + 1, step)

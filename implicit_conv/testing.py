@@ -15,8 +15,9 @@ from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu import engine
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Request
+from implicit_conv.options import LAYOUTS, WEIGHT_LAYOUTS
 from implicit_conv.plan import Plan
-from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS, Problem
+from implicit_conv.problem import Problem
 
 Array = NDArray[Any]
 Pair = tuple[int, int]
@@ -184,4 +185,5 @@ def changed(plan: Plan, **changes: Any) -> Plan:
     """`plan` with its best candidate changed, and no other candidate."""
     made = plan.engine
     assert isinstance(made, engine.CpuEngine)
-    return Plan(replace(made, candidates=(replace(made.best, **changes),)))
+    choice = made.choice._replace(candidates=(replace(made.best, **changes),))
+    return Plan(replace(made, choice=choice))

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.errors import DriverError, PlanError
-from implicit_conv.gpu.verify.testing import ROUNDING, SUM_UNITS
-from implicit_conv.problem import ITEMSIZES
+from implicit_conv.options import ITEMSIZES
 from implicit_conv.testing import EPS, Case
 from implicit_conv.tools.contenders import CONTROL, WrongResultError
 from implicit_conv.tools.timing import Seconds
+from implicit_conv.verify.testing import ROUNDING, SUM_UNITS
 from perf.layers import Suite
 from perf.record import Record, ratios, timings
 

@@ -13,13 +13,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from implicit_conv.gpu.arch import KNOWN
+from implicit_conv.gpu.evidence import targets
+from implicit_conv.gpu.families import FAMILIES, family_name
 from implicit_conv.gpu.planner import variants
-from implicit_conv.gpu.verify.assembly import sass, tool
-from implicit_conv.gpu.verify.evidence import targets
-from implicit_conv.gpu.verify.families import FAMILIES, family_name
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.options import GPU_DTYPES
+from implicit_conv.problem import Problem
+from implicit_conv.verify.assembly import sass, tool
 
 COMPILERS = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm")
 MATRIX = ("HGMMA", "HMMA", "FFMA")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.problem import DTYPES
+from implicit_conv.options import DTYPES
 from implicit_conv.testing import Case
 from implicit_conv.tools.ceilings import measure_ceilings
 from implicit_conv.tools.contenders import CONTROL, RIVALS, Measurement, measure

@@ -21,7 +21,8 @@ from implicit_conv.cpu.tiling import Estimate, thread_count
 from implicit_conv.cpu.views import is_pointwise
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import ITEMSIZES, LAYOUTS, WEIGHT_LAYOUTS, Problem
+from implicit_conv.options import ITEMSIZES, LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, tiles_trace
 
 if TYPE_CHECKING:
@@ -89,8 +90,6 @@ class Candidate:
         Filter panels of a work item.
     cycles : float
         The estimate, in cycles of one core.
-    fallback : bool
-        Whether it only stands in for a candidate that does not accept the strides of arrays.
     """
 
     method: Method
@@ -102,7 +101,6 @@ class Candidate:
     threads: int
     chunk: int
     cycles: float
-    fallback: bool = False
 
     @property
     def name(self) -> str:
@@ -173,6 +171,10 @@ class Method(ABC):
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """The best candidate of each variant, or the rule that refuses it."""
+
+    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+        """Candidates that read the same packed filters as `c` and accept more strides."""
+        yield from ()
 
     @abstractmethod
     def layout(self, c: Candidate) -> Layout:
@@ -275,9 +277,8 @@ def best(
     costs: Sequence[tuple[Estimate, Geometry]],
     *,
     threads: int | None = None,
-    fallback: bool = False,
 ) -> Candidate:
     """The candidate of the tiling of `view` that costs least."""
     (cycles, chunk), g = min(costs)
     threads = thread_count(problem, arch) if threads is None else threads
-    return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles, fallback)
+    return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,12 @@ from implicit_conv.cpu import explain as words
 from implicit_conv.cpu import planner
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, Call, bits
-from implicit_conv.cpu.candidate import Candidate, Formats, Refusal, Request
+from implicit_conv.cpu.candidate import Candidate, Formats, Request
 from implicit_conv.cpu.packed import PackedFilter
+from implicit_conv.cpu.planner import Choice
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.problem import ITEMSIZES, WEIGHT_LAYOUTS, Problem
+from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
 LOG = logging.getLogger("implicit_conv")
@@ -44,9 +47,8 @@ class CpuEngine:
     arch : CpuArch
     request : Request
         Precision and algorithm.
-    candidates : tuple of Candidate
-        The first one runs, the next ones where it does not accept the strides of arrays.
-    refusals : tuple of Refusal
+    choice : Choice
+        Candidates, of which the first one runs if it accepts the strides of arrays, and refusals.
     activation : (kind, low, high)
         As `parse_activation` gives it.
     out_dtype : str
@@ -59,8 +61,7 @@ class CpuEngine:
     problem: Problem
     arch: CpuArch
     request: Request
-    candidates: tuple[Candidate, ...]
-    refusals: tuple[Refusal, ...]
+    choice: Choice
     activation: tuple[float, float, float]
     out_dtype: str
     subnormals: str = "keep"
@@ -71,6 +72,20 @@ class CpuEngine:
         return {name: value for name, value in self.__dict__.items() if name != "calls"}
 
     @functools.cached_property
+    def fallbacks(self) -> tuple[Candidate, ...]:
+        """Candidates for strides that others do not accept, the cheapest first.
+
+        They are worked out when they are first asked for: most arrays are contiguous.
+        """
+        found = [f for c in self.choice.candidates for f in c.method.fallbacks(c)]
+        return tuple(sorted(found, key=lambda candidate: candidate.cycles))
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All candidates, in the order in which they are tried."""
+        return tuple(self._in_order())
+
+    @functools.cached_property
     def calls(self) -> dict[object, object]:
         """Calls that are ready, by the strides of their arrays."""
         return {}
@@ -78,7 +93,7 @@ class CpuEngine:
     @property
     def best(self) -> Candidate:
         """The candidate that runs where it accepts the strides of arrays."""
-        return self.candidates[0]
+        return self.choice.candidates[0]
 
     @property
     def algorithm(self) -> str:
@@ -114,7 +129,7 @@ class CpuEngine:
 
     def explain(self) -> str:
         """Lines of what was chosen, and the table of candidates."""
-        choice = planner.Choice(self.candidates, self.refusals)
+        choice = self.choice._replace(candidates=self.candidates)
         return words.explain(choice, self.request.precision, self.formats)
 
     def trace(self) -> list[Load]:
@@ -220,7 +235,7 @@ class CpuEngine:
         arrays = Arrays(bits(x), filters, axes, bits(y), residual)
         candidate = next(
             c
-            for c in self.candidates
+            for c in self._in_order()
             if c.method.accepts(c, arrays) and (key is None or c.packed.key == key)
         )
         if candidate is not self.best:
@@ -229,6 +244,11 @@ class CpuEngine:
             )
         epilogue = Epilogue(self.activation, biased)
         return candidate.method.bind(candidate, arrays, epilogue, formats, record)
+
+    def _in_order(self) -> Iterator[Candidate]:
+        """All candidates in the order in which they are tried; fallbacks are made when reached."""
+        yield from self.choice.candidates
+        yield from self.fallbacks
 
     def _checked_input(self, x: object) -> Array:
         """`x` as a 4-d array of the problem's shape and dtype."""
@@ -282,8 +302,8 @@ def plan(
     PlanError, DTypeError
         A precision, algorithm, activation or out_dtype that is unknown or not supported here.
     """
-    candidates, refusals = planner.plan(problem, arch, request)
-    best = candidates[0]
+    choice = planner.plan(problem, arch, request)
+    best = choice.candidates[0]
     if subnormals == "flush" and not best.method.flushes:
         raise PlanError(
             f"algorithm {best.algorithm!r} keeps subnormals: numpy multiplies; use 'auto', or "
@@ -294,8 +314,7 @@ def plan(
         problem,
         arch,
         request,
-        candidates,
-        refusals,
+        choice,
         parse_activation(activation),
         _out_dtype(out_dtype, problem.dtype),
         subnormals,

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype
-from implicit_conv.problem import ITEMSIZES, WEIGHT_LAYOUTS, Problem
+from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS
+from implicit_conv.problem import Problem
 
 
 @dataclass(frozen=True)

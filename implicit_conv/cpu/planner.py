@@ -34,7 +34,7 @@ METHODS: tuple[type[Method], ...] = (
 
 
 class Choice(NamedTuple):
-    """Candidates, the best first and stand-ins last, and what was refused."""
+    """Candidates, the best first, and what was refused."""
 
     candidates: tuple[Candidate, ...]
     refusals: tuple[Refusal, ...]
@@ -67,5 +67,5 @@ def plan(problem: Problem, arch: CpuArch, request: Request) -> Choice:
     if not able:
         reasons = "; ".join(refusal.reason for refusal in refusals)
         raise PlanError(f"algorithm {algorithm!r} cannot compute this problem: {reasons}")
-    able.sort(key=lambda candidate: (candidate.fallback, candidate.cycles))
+    able.sort(key=lambda candidate: candidate.cycles)
     return Choice(tuple(able), tuple(refusals))

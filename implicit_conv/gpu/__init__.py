@@ -8,8 +8,10 @@
     arguments, launch, call    a choice bound to arrays, ready to launch
     run                        device arrays in place, numpy arrays through copies
     engine                     what the public functions call
+    families, evidence         the families of kernels, and what has run on hardware
     cuda/                      everything that calls the CUDA driver
-    verify/                    simulator, checks, and the evidence for each kernel
+
+Checks of all this are in implicit_conv.verify.
 
 Importing any of these loads neither numba.cuda nor cuda.bindings; only a launch does.
 """

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from implicit_conv.gpu.candidate import Choice
 from implicit_conv.kernels.gpu.call import Call
-from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.options import LAYOUTS, WEIGHT_LAYOUTS
 
 
 class DeviceArray(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 
 from implicit_conv.dlpack import packed_strides, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.problem import GPU_DTYPES, ITEMSIZES
+from implicit_conv.options import GPU_DTYPES, ITEMSIZES
 
 TYPESTRS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}  # "<V2" is what ml_dtypes says
 CUDA_DEVICES = (2, 13)  # device types of DLPack: kDLCUDA, kDLCUDAManaged

@@ -21,7 +21,8 @@ from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem import LAYOUTS, WEIGHT_LAYOUTS, Problem
+from implicit_conv.options import LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 
 UNBOUNDED = (-math.inf, math.inf)

@@ -25,8 +25,8 @@ from implicit_conv.gpu.planner import choose
 from implicit_conv.gpu.run import run_in_place, run_on_copies
 from implicit_conv.gpu.trace import trace
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.options import ALGORITHMS, PRECISIONS
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.options import ALGORITHMS, GPU_DTYPES, PRECISIONS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
 LOG = logging.getLogger("implicit_conv")

@@ -24,7 +24,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def describe() -> str:
     """The lines that `info` prints."""
     from implicit_conv.cpu.arch import BFLOAT16, cpu_arch, cpu_features
-    from implicit_conv.gpu.verify.evidence import lines
+    from implicit_conv.gpu.evidence import lines
     from implicit_conv.kernels.cpu.runtime.cache import cache_folder, writable
     from implicit_conv.kernels.cpu.runtime.launch import threading_layer
 

@@ -11,12 +11,11 @@ from dataclasses import replace
 
 import pytest
 
+from implicit_conv.gpu import evidence
 from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.candidate import Options, gpu_geometry, refusal
+from implicit_conv.gpu.families import family_name
 from implicit_conv.gpu.planner import variants
-from implicit_conv.gpu.verify import evidence
-from implicit_conv.gpu.verify.assembly import assemble, sass, tool
-from implicit_conv.gpu.verify.families import family_name
 from implicit_conv.kernels.activation import CLAMP, HARDSWISH
 from implicit_conv.kernels.gpu import ptx, targets
 from implicit_conv.kernels.gpu.intrinsic import (
@@ -27,7 +26,9 @@ from implicit_conv.kernels.gpu.intrinsic import (
     signature_of,
 )
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.options import GPU_DTYPES
+from implicit_conv.problem import Problem
+from implicit_conv.verify.assembly import assemble, sass, tool
 from perf import gates, gpu_gates
 
 WHEELS = "pip install '.[cu13,assemble]' in a checkout"

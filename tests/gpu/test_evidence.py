@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from implicit_conv import plan_conv2d
-from implicit_conv.gpu.verify import evidence
-from implicit_conv.gpu.verify.evidence import NOT_RUN, ladder, markdown
-from implicit_conv.gpu.verify.families import FAMILIES, family_name
+from implicit_conv.gpu import evidence
+from implicit_conv.gpu.evidence import NOT_RUN, ladder, markdown
+from implicit_conv.gpu.families import FAMILIES, family_name
 from implicit_conv.kernels.gpu.targets import TARGETS
 from implicit_conv.tools.cli import main
 

@@ -2,7 +2,7 @@
 
 import json
 
-from implicit_conv.gpu.verify.evidence import ladder
+from implicit_conv.gpu.evidence import ladder
 from perf import gates, gpu_gates
 
 EXPECTED = json.loads(gates.EXPECTED.read_text())

@@ -1,4 +1,4 @@
-"""Checks that need a GPU, each in its own process (implicit_conv.gpu.verify.check)."""
+"""Checks that need a GPU, each in its own process (implicit_conv.verify.check)."""
 
 import functools
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from implicit_conv.gpu.verify.families import FAMILIES
+from implicit_conv.gpu.families import FAMILIES
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
@@ -19,7 +19,7 @@ REDUCED = ("cp_async-mma", "elements-mma", "tma-mma", "tma-w-mma", "tma-wgmma")
 
 def run(*arguments, prefix=()):
     """Run a check and return its finished process."""
-    command = [*prefix, sys.executable, "-m", "implicit_conv.gpu.verify.check", *arguments]
+    command = [*prefix, sys.executable, "-m", "implicit_conv.verify.check", *arguments]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
     )

@@ -16,10 +16,11 @@ from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.engine import GpuEngine
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.planner import choose
-from implicit_conv.gpu.verify import check, check_arrays, device_memory
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.options import GPU_DTYPES
 from implicit_conv.plan import Plan
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.problem import Problem
+from implicit_conv.verify import check, check_arrays, device_memory
 
 
 def problem(**changes):
@@ -85,9 +86,10 @@ def test_copies_of_a_plan_leave_its_calls_behind(recorder, arrays):
     """Calls hold handles of this process, and kernels of this choice."""
     made = plan(problem(), driver.current_arch())
     made(*arrays[:2], out=arrays[2])
-    copies = pickle.loads(pickle.dumps(made)), copy.copy(made), replace(made, device=1)
-    assert made.calls and not any(other.calls for other in copies)
-    assert copies[0] == copies[1] == made
+    engine = made.engine
+    copies = pickle.loads(pickle.dumps(engine)), copy.copy(engine), replace(engine, device=1)
+    assert engine.calls and not any(other.calls for other in copies)
+    assert copies[0] == copies[1] == engine
 
 
 def test_each_launch_is_on_the_stream_of_its_arrays(recorder, device_array, arrays):

@@ -12,7 +12,8 @@ from implicit_conv.gpu.explain import explain
 from implicit_conv.gpu.layout import shared_layout
 from implicit_conv.gpu.planner import choose
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.options import GPU_DTYPES
+from implicit_conv.problem import Problem
 
 LAYER = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}
 

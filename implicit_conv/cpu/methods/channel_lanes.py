@@ -34,7 +34,8 @@ from implicit_conv.cpu.words import count, geometry_items
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, register_filters
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import ITEMSIZES, LAYOUTS, Problem
+from implicit_conv.options import ITEMSIZES, LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 
 if TYPE_CHECKING:

@@ -32,7 +32,8 @@ from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import LAYOUTS, Problem
+from implicit_conv.options import LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, depthwise_trace, geometry
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Depthwise(Method):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """In place, copied, and copied by the blocks of in place, which reads the same filters."""
+        """In place and copied."""
         if not request.admits("depthwise"):
             return
         reason = refusal(problem, arch, request)
@@ -89,7 +90,6 @@ class Depthwise(Method):
             yield Refusal("depthwise", reason)
             return
         view = ungrouped(widened(problem))
-        block = 0
         if request.strict:
             yield Refusal(
                 "depthwise in place", "precision 'strict': sums at the border have another order"
@@ -99,13 +99,13 @@ class Depthwise(Method):
                 "depthwise in place", "channels are not contiguous in x, or fill no vector"
             )
         else:
-            chosen = _candidate(problem, view, arch, cls(in_place=True))
-            block = chosen.geometry.tile_c
-            yield chosen
-        copied = _candidate(problem, view, arch, cls())
-        yield copied
-        if block not in (0, copied.geometry.tile_c):
-            yield _candidate(problem, view, arch, cls(), block)
+            yield _candidate(problem, view, arch, cls(in_place=True))
+        yield _candidate(problem, view, arch, cls())
+
+    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+        """x copied, with the blocks of channels by which filters are packed for in place."""
+        if self.in_place:
+            yield _candidate(c.problem, c.view, c.arch, Depthwise(), c.geometry.tile_c)
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
@@ -181,12 +181,12 @@ def reads_in_place(problem: Problem, arch: CpuArch) -> bool:
 def _candidate(
     problem: Problem, view: Problem, arch: CpuArch, method: Depthwise, block: int = 0
 ) -> Candidate:
-    """The best tiling; with `block` a stand-in that reads filters packed by such blocks."""
+    """The best tiling; with `block` of those that read filters packed by such blocks."""
     costs = [
         (estimate(view, arch, g, method.in_place), g)
         for g in geometries(view, arch, method.in_place, block)
     ]
-    return best(method, "depthwise", problem, view, arch, costs, fallback=block > 0)
+    return best(method, "depthwise", problem, view, arch, costs)
 
 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool, block: int = 0) -> list[Geometry]:

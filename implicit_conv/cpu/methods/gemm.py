@@ -46,7 +46,8 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import LAYOUTS, Problem
+from implicit_conv.options import LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, geometry, trace
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Gemm(Method):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """In place where x can be read so, else copied; the others stand in for other strides."""
+        """One candidate: in place where x can be read so, else copied."""
         if request.admits("pointwise") and not is_pointwise(problem):
             yield Refusal("pointwise", POINTWISE_RULE)
         algorithm = request.gemm_algorithm(problem)
@@ -98,14 +99,21 @@ class Gemm(Method):
             return
         flat = algorithm == "pointwise"
         summed, pairs, amx = summed_view(problem, arch)
-        variants = []
-        for flat_rows in (True, False) if flat else (False,):
-            view = flattened(summed) if flat_rows else summed
-            in_place = (True, False) if reads_in_place(view) else (False,)
-            variants += [(view, cls(place, flat_rows, pairs, amx)) for place in in_place]
-        for i, (view, method) in enumerate(variants):
-            costs = tilings(view, arch, method)
-            yield best(method, algorithm, problem, view, arch, costs, fallback=i > 0)
+        view = flattened(summed) if flat else summed
+        method = cls(reads_in_place(view), flat, pairs, amx)
+        costs = tilings(view, arch, method)
+        yield best(method, algorithm, problem, view, arch, costs)
+
+    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+        """Image rows in place of one row, and x copied: their panels have the same order."""
+        summed = summed_view(c.problem, c.arch)[0]
+        for flat in (True, False) if self.flat else (False,):
+            view = flattened(summed) if flat else summed
+            for in_place in (True, False) if reads_in_place(view) else (False,):
+                method = replace(self, in_place=in_place, flat=flat)
+                if method != self:
+                    costs = tilings(view, c.arch, method)
+                    yield best(method, c.algorithm, c.problem, view, c.arch, costs)
 
     def layout(self, c: Candidate) -> GemmLayout:
         """Sizes of scratch memory and packed filters."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from implicit_conv.arrays import Array
-from implicit_conv.columns import copies
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, Call, CallForm
 from implicit_conv.cpu.candidate import (
@@ -33,8 +32,9 @@ from implicit_conv.cpu.costs import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE
 from implicit_conv.cpu.tiling import Estimate
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime.layout import Layout
-from implicit_conv.problem import LAYOUTS, Problem
-from implicit_conv.schedule import Load, geometry
+from implicit_conv.options import LAYOUTS
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import Load, geometry, window_copies
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Epilogue, Operator
@@ -121,7 +121,16 @@ class ColumnsCall(Call):
         super().__init__(form)
         self._candidate, self._epilogue = c, epilogue
 
-    def _run(self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None) -> None:
+    def __call__(
+        self,
+        x: Array,
+        w: Any,
+        bias: object = None,
+        y: Array | None = None,
+        residual: Array | None = None,
+    ) -> Array:
+        """See `Call`."""
+        y = np.empty(self._form.y_shape, self._form.y_dtype) if y is None else y
         problem = self._candidate.problem
         axes, groups = LAYOUTS[problem.layout], problem.groups
         r, s = problem.kernel
@@ -129,7 +138,7 @@ class ColumnsCall(Call):
         filters = w.transpose(self._form.filter_axes).reshape(groups, problem.K // groups, taps)
         images = (problem.N, *problem.output)
         columns = np.zeros((*images, problem.C, r, s), problem.dtype)
-        for source, target in copies(problem, x.transpose(axes), columns):
+        for source, target in window_copies(problem, x.transpose(axes), columns):
             target[...] = source
         rows = columns.reshape(math.prod(images), groups, taps)
         sums = np.empty((len(rows), groups, problem.K // groups), problem.dtype)
@@ -137,11 +146,12 @@ class ColumnsCall(Call):
             np.matmul(rows[:, group], filters[group].T, out=sums[:, group])
         pixels = sums.reshape(*images, problem.K)
         if bias is not None:
-            pixels += bias
+            pixels += self.checked_bias(bias)
         if residual is not None:
             pixels += residual.transpose(axes)
         self._activate(sums)
         y.transpose(axes)[...] = pixels
+        return y
 
     def _activate(self, sums: Array) -> None:
         """The activation, in place, by the part that finishes other methods' sums."""

@@ -42,7 +42,8 @@ from implicit_conv.kernels.cpu.pixel_lanes.layout import (
     tail_pixels,
 )
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import LAYOUTS, Problem
+from implicit_conv.options import LAYOUTS
+from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 
 if TYPE_CHECKING:

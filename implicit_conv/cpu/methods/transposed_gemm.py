@@ -84,6 +84,10 @@ class TransposedGemm(Gemm):
         threads = thread_count(view, arch)
         yield best(method, "pointwise", problem, view, arch, costs, threads=threads)
 
+    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+        """None of its own: any method can take its plain filters."""
+        yield from ()
+
     def workspace_bytes(self, c: Candidate) -> int:
         """Scratch memory of all threads, and panels of pixels that are packed as a whole."""
         panels = 0 if c.layout.packs_in_loop else c.layout.packed_bytes

@@ -19,11 +19,10 @@ import functools
 
 from llvmlite import ir
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64, vectors_name
-from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
+from implicit_conv.kernels.cpu.emit.vector import BYTES, PIXELS_PER_BASE, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES, LOAD_TILE, STORE_TILE, run_part
 from implicit_conv.kernels.cpu.tile import convert, storage

@@ -19,14 +19,20 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.emit.vector import (
+    BYTES,
+    I64,
+    PIXELS_PER_BASE,
+    Emitter,
+    i64,
+    vectors_name,
+)
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import convert, storage
 
 UNROLL = 4  # elements of a run in one iteration of the inner loop
 PREFETCH_BYTES = 2048  # bytes by which prefetches of the panel run ahead of the FMAs
-PIXELS_PER_BASE = 3  # pixels that one base register addresses, with the scales 1 and 2 of x86
 
 ARGUMENTS = (
     "a",  # addresses: activations, packed panel, run table, initial sums, output
@@ -134,8 +140,8 @@ def _emit_tile(tile, e, at):
                     k = at_pixel * tile.vectors + v
                     acc[k] = multiply_add(value, filters[v], acc[k])
         if tile.far and count == UNROLL and tile.groups == 1:
-            # The next register tile's rows go into L2; hardware prefetchers lose rows whose
-            # stride is a power of two.
+            # Prefetch the next register tile's rows into L2: the stride of many rows is a power
+            # of two.
             base = -1
             ahead = builder.mul(at["a_inner"], i64(tile.pixels))
             for p in range(tile.inner):

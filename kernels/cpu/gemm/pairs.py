@@ -131,7 +131,7 @@ def make_pack_taps(lanes):
 
     @kernel()
     def zip_filters(call, target, source, filters, channels, pitch):
-        """One tap of filters that are contiguous in `w`: rows of two channels are interleaved."""
+        """One tap of contiguous filters: the rows of two channels are interleaved."""
         whole = filters // lanes * lanes
         for c in range(0, channels, 2):
             at, to = source + c * call.w_c, target + c // 2 * pitch

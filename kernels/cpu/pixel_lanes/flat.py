@@ -23,10 +23,9 @@ import functools
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.pixel_lanes.fprop import Panel, load, sum_tile
-from implicit_conv.kernels.cpu.planes.fprop import is_staged
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import (
     CHANNEL_LANES,
     LOAD_TILE,
@@ -35,7 +34,7 @@ from implicit_conv.kernels.cpu.runtime.table import (
     run_part,
     transpose_slot,
 )
-from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_staged
 
 copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
 

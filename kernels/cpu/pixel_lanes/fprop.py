@@ -20,10 +20,9 @@ One work item is a load tile and a chunk of filter panels:
 import functools
 from typing import NamedTuple
 
-from implicit_conv.kernels.cpu.planes.fprop import is_staged
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import (
     LOAD_PLANES,
     STORE_TILE,
@@ -32,7 +31,7 @@ from implicit_conv.kernels.cpu.runtime.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
-from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_staged
 
 
 @kernel()

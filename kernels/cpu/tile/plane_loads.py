@@ -15,7 +15,7 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
@@ -23,14 +23,10 @@ from implicit_conv.kernels.cpu.runtime.table import GATHER_ROWS, LOAD_ROWS, TRAN
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 
-# Globals of the templates here, bound by compile_gather_rows, compile_write_loads and
-# compile_load_planes: the last two are a function and the pixels and channels of its blocks.
-move_element = record = transpose_block = block = BOUND
-
 LOADS_ARGUMENTS = ("table", "count", "source", "target", "ahead")  # arguments of LOAD_ROWS
 
 
-class Row(NamedTuple):
+class LoadRow(NamedTuple):
     """One load: a row of `pixels` pixels, of which first .. end - 1 are in the image."""
 
     source: int  # byte offsets from the channel's first pixel, and in the buffer
@@ -38,6 +34,20 @@ class Row(NamedTuple):
     pixels: int
     first: int
     end: int
+
+
+def _every_step(e, step, parts):
+    """Elements 0, step, 2 * step, ... of contiguous vectors."""
+    elements = range(0, step * e.lanes, step)
+    vector = parts[0]
+    for i, part in enumerate(parts[1:], 1):
+        first = i * e.lanes
+        lanes = [n if i == 1 and n < first else lane for lane, n in enumerate(elements)]
+        for lane, n in enumerate(elements):
+            if first <= n < first + e.lanes:
+                lanes[lane] = e.lanes + n - first
+        vector = e.builder.shuffle_vector(vector, part, ir.Constant(e.words, lanes))
+    return vector
 
 
 def emit_loads(step, dtype, e, at):
@@ -52,23 +62,10 @@ def emit_loads(step, dtype, e, at):
     )
     count, ahead = at["count"], at["ahead"]
 
-    def every_step(parts):
-        """Elements 0, step, 2 * step, ... of contiguous vectors."""
-        elements = range(0, step * e.lanes, step)
-        chosen = parts[0]
-        for i, part in enumerate(parts[1:], 1):
-            first = i * e.lanes
-            lanes = [n if i == 1 and n < first else lane for lane, n in enumerate(elements)]
-            for lane, n in enumerate(elements):
-                if first <= n < first + e.lanes:
-                    lanes[lane] = e.lanes + n - first
-            chosen = builder.shuffle_vector(chosen, part, ir.Constant(e.words, lanes))
-        return chosen
-
     def load(index, _):
         entry = e.at(table, builder.mul(index, i64(LOAD_BYTES)))
-        words = range(len(Row._fields))
-        row = Row(*(builder.load(e.pointer(e.at(entry, 8 * i), I64)) for i in words))
+        words = range(len(LoadRow._fields))
+        row = LoadRow(*(builder.load(e.pointer(e.at(entry, 8 * i), I64)) for i in words))
         begin, end = (builder.mul(v, i64(step)) for v in (row.first, row.end))
         end = builder.sub(end, i64(step - 1))  # elements after the last pixel may be past the array
         from_, to = e.at(source, row.source), e.at(target, row.target)
@@ -88,7 +85,7 @@ def emit_loads(step, dtype, e, at):
                 builder.icmp_signed("<=", begin, first),
                 builder.icmp_signed("<=", builder.add(first, i64(e.lanes)), end),
             )
-            # A branch, since many CPUs have no masked loads of 16-bit elements.
+            # A branch, since not every CPU has masked loads of 16-bit elements.
             with builder.if_else(whole) as (plain, edge):
                 with plain:
                     loaded = convert.load(e, dtype, address), builder.block
@@ -101,7 +98,7 @@ def emit_loads(step, dtype, e, at):
 
         def vector(pixel, _):
             at = builder.mul(pixel, i64(step))
-            pixels = every_step([part(at, i * e.lanes) for i in range(step)])
+            pixels = _every_step(e, step, [part(at, i * e.lanes) for i in range(step)])
             e.store(pixels, e.at(to, builder.mul(pixel, i64(e.itemsize))))  # rows are whole vectors
             return []
 
@@ -128,6 +125,9 @@ def compile_load_rows(step, lanes, form):
 def phase_bytes(call, g):
     """Bytes of one phase buffer of a row, which is whole vectors."""
     return schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
+
+
+move_element = BOUND  # bound by compile_gather_rows
 
 
 def gather_rows(blob, table, count, source, target):
@@ -170,6 +170,9 @@ def merges(call, g, entry):
         memory.write(before + 16, pixels + more)
         memory.write(before + 32, pixels + more)
     return follows
+
+
+record = BOUND  # bound by compile_write_loads
 
 
 def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address):
@@ -225,6 +228,10 @@ def load_plane(blob, table, c, buffer):
         run_part(call.kernels, LOAD_ROWS, table + 8, count, source, buffer, call.x_c)
     else:
         run_part(call.kernels, GATHER_ROWS, blob, table + 8, count, source, buffer)
+
+
+# Bound by compile_load_planes: a function, and the number of pixels and channels of its blocks.
+transpose_block = block = BOUND
 
 
 def load_planes(blob, table, c, buffer, plane):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.gpu.verify.testing import dump_call, example_copies
 from implicit_conv.kernels.gpu.call import Limits, Params
 from implicit_conv.kernels.gpu.dump import BARRIER_BYTES, THREADS, make_dump
 from implicit_conv.kernels.sim.machine import launch
 from implicit_conv.kernels.sim.memory import GlobalMemory
+from implicit_conv.verify.testing import dump_call, example_copies
 
 
 @pytest.mark.parametrize("copy", example_copies(), ids=lambda copy: copy.name)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from implicit_conv.activation import parse_activation
-from implicit_conv.gpu.verify.families import FAMILIES
-from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import loaded, plan_small, stored
+from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.testing import Case, error_units, from_nchw, to_nchw
+from implicit_conv.verify.simulate import simulate
+from implicit_conv.verify.testing import loaded, plan_small, stored
 
 EXACT = (None, "relu", "relu6", ("clamp", -3.0, 5.0), ("leaky_relu", 0.5))
 SMOOTH = ("silu", "gelu", "sigmoid", "tanh", "hardswish")

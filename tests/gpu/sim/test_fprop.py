@@ -5,12 +5,12 @@ import functools
 import numpy as np
 import pytest
 
-from implicit_conv.gpu.verify import evidence
-from implicit_conv.gpu.verify.families import FAMILIES
-from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import family_problems, loaded, plan_small, stored
+from implicit_conv.gpu import evidence
+from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.kernels import schedule
 from implicit_conv.testing import Case, to_nchw
+from implicit_conv.verify.simulate import simulate
+from implicit_conv.verify.testing import family_problems, loaded, plan_small, stored
 
 PROBLEMS = evidence.SIMULATED_PROBLEMS
 QUICK = 12  # problems of a family that are not slow

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from implicit_conv.gpu.arch import gpu_arch
+from implicit_conv.gpu.families import family_name
 from implicit_conv.gpu.planner import choose, variants
-from implicit_conv.gpu.verify.families import family_name
-from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import EVERYTHING, loaded, problem_of, stored
 from implicit_conv.testing import Case, to_nchw
+from implicit_conv.verify.simulate import simulate
+from implicit_conv.verify.testing import EVERYTHING, loaded, problem_of, stored
 
 CASE = Case(
     N=6, C=72, K=264, size=(3, 9), padding=((1, 1), (1, 1)), layout="NHWC", weight_layout="KRSC"

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv.gpu.verify.families import FAMILIES
-from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import loaded, plan_small, stored
+from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu import consumer, fprop, mma, producer, ring, warp
 from implicit_conv.kernels.sim.errors import SimulationError
 from implicit_conv.testing import Case, to_nchw
+from implicit_conv.verify.simulate import simulate
+from implicit_conv.verify.testing import loaded, plan_small, stored
 
 CASE = Case(
     N=2, C=48, K=40, size=(5, 7), padding=((1, 1), (1, 1)), layout="NHWC", weight_layout="KRSC"

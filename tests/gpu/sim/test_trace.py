@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from implicit_conv.gpu.candidate import gpu_geometry
+from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.gpu.trace import k_blocks, trace
-from implicit_conv.gpu.verify.families import FAMILIES
-from implicit_conv.gpu.verify.simulate import simulate
-from implicit_conv.gpu.verify.testing import plan_small, random_case, stored
 from implicit_conv.tma.lower import maps_for
+from implicit_conv.verify.simulate import simulate
+from implicit_conv.verify.testing import plan_small, random_case, stored
 
 WALKS = [name for name in FAMILIES if name.startswith("tma")]
 

@@ -12,12 +12,12 @@ from implicit_conv.errors import DriverError
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode, encode_arguments
-from implicit_conv.gpu.verify.device_memory import fetch, poisoned, send
-from implicit_conv.gpu.verify.testing import Copy, dump_call, example_copies
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Limits
 from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.tma.driver import driver_arguments
+from implicit_conv.verify.device_memory import fetch, poisoned, send
+from implicit_conv.verify.testing import Copy, dump_call, example_copies
 
 COPY_TARGETS = {"im2col": "sm_90", "w": "sm_100", "w128": "sm_100a"}  # least target of a mode
 SPOILED: tuple[tuple[str, Any], ...] = (  # arguments that break a rule of tensor maps

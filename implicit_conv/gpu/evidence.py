@@ -8,7 +8,7 @@ records a run of ``pytest -m gpu`` on that GPU.
 from __future__ import annotations
 
 from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.verify.families import FAMILIES, Family, family_name
+from implicit_conv.gpu.families import FAMILIES, Family, family_name
 from implicit_conv.kernels.gpu.targets import supports, target_name
 from implicit_conv.kernels.gpu.variant import Variant
 

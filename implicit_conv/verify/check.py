@@ -1,6 +1,6 @@
 """Checks that need a GPU, each in a process of its own.
 
-Usage: ``python -m implicit_conv.gpu.verify.check CHECK``.
+Usage: ``python -m implicit_conv.verify.check CHECK``.
 
     here                  which GPU there is, if kernels can run on it
     family NAME [COUNT]   random problems of one kernel family against the float64 oracle
@@ -28,13 +28,16 @@ from implicit_conv.gpu.call import bind
 from implicit_conv.gpu.candidate import Choice
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.transfer import STREAM
+from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.gpu.launch import Arrays
 from implicit_conv.gpu.planner import choose
-from implicit_conv.gpu.verify.check_arrays import check_arrays
-from implicit_conv.gpu.verify.check_copies import check_copies, check_maps
-from implicit_conv.gpu.verify.device_memory import StuckError, fetch, poisoned, send
-from implicit_conv.gpu.verify.families import FAMILIES
-from implicit_conv.gpu.verify.testing import (
+from implicit_conv.kernels.gpu.intrinsic import need_numba_cuda
+from implicit_conv.kernels.gpu.targets import requirement, supports
+from implicit_conv.testing import Case, error_units, to_nchw
+from implicit_conv.verify.check_arrays import check_arrays
+from implicit_conv.verify.check_copies import check_copies, check_maps
+from implicit_conv.verify.device_memory import StuckError, fetch, poisoned, send
+from implicit_conv.verify.testing import (
     ROUNDING,
     SUM_UNITS,
     family_problems,
@@ -42,9 +45,6 @@ from implicit_conv.gpu.verify.testing import (
     problem_of,
     stored,
 )
-from implicit_conv.kernels.gpu.intrinsic import need_numba_cuda
-from implicit_conv.kernels.gpu.targets import requirement, supports
-from implicit_conv.testing import Case, error_units, to_nchw
 
 Array = NDArray[Any]
 

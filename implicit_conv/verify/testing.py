@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from implicit_conv.gpu.arch import GpuArch, gpu_arch
 from implicit_conv.gpu.candidate import Choice, Options
+from implicit_conv.gpu.families import Family
 from implicit_conv.gpu.planner import choose
-from implicit_conv.gpu.verify.families import Family
 from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.kernels.sim.number import from_bits, to_bits
-from implicit_conv.problem import GPU_DTYPES, Problem
+from implicit_conv.options import GPU_DTYPES
+from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 
