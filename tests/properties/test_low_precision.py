@@ -5,8 +5,9 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 import implicit_conv as ic
 from implicit_conv.arrays import numpy_dtype
@@ -17,9 +18,6 @@ from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16  # of eps * sum|x||w|, eps = 2^-24, beside the one rounding to 16 bits
 DTYPES = ("float16", "bfloat16")
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 def arch_of(path):
@@ -69,36 +67,29 @@ def cases(draw):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_integers_are_exact(path):
-    @settings(thorough, max_examples=150)
-    @given(case=cases(), seed=st.integers(0, 2**31))
-    def check(case, seed):
-        x, w = case.inputs(seed, integers=True)
-        expected = case.reference(x, w)
-        np.testing.assert_array_equal(compute(case, x, w, path, out_dtype="float32"), expected)
-        y = compute(case, x, w, path)
-        assert y.dtype == numpy_dtype(case.dtype)
-        np.testing.assert_array_equal(y.astype(float), case.rounded(expected))
-
-    check()
+@examples(50, 150)
+@given(case=cases(), seed=st.integers(0, 2**31))
+def test_integers_are_exact(path, case, seed):
+    x, w = case.inputs(seed, integers=True)
+    expected = case.reference(x, w)
+    np.testing.assert_array_equal(compute(case, x, w, path, out_dtype="float32"), expected)
+    y = compute(case, x, w, path)
+    assert y.dtype == numpy_dtype(case.dtype)
+    np.testing.assert_array_equal(y.astype(float), case.rounded(expected))
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_normal_data_stays_within_the_bound(path):
+@examples(30, 150)
+@given(case=cases(), seed=st.integers(0, 2**31))
+def test_normal_data_stays_within_the_bound(path, case, seed):
     """In float32 as float32 data would, and after one rounding more in 16 bits."""
-
-    @settings(thorough, max_examples=150)
-    @given(case=cases(), seed=st.integers(0, 2**31))
-    def check(case, seed):
-        x, w = case.inputs(seed)
-        expected, scale = case.reference(x, w), case.reference(x, w, True)
-        sums = compute(case, x, w, path, out_dtype="float32")
-        assert error_units(sums, expected, scale, "float32") <= UNITS
-        y = compute(case, x, w, path)
-        assert error_units(y, expected, scale, case.dtype) <= UNITS
-        np.testing.assert_array_equal(y, sums.astype(y.dtype))  # the sums themselves, rounded once
-
-    check()
+    x, w = case.inputs(seed)
+    expected, scale = case.reference(x, w), case.reference(x, w, True)
+    sums = compute(case, x, w, path, out_dtype="float32")
+    assert error_units(sums, expected, scale, "float32") <= UNITS
+    y = compute(case, x, w, path)
+    assert error_units(y, expected, scale, case.dtype) <= UNITS
+    np.testing.assert_array_equal(y, sums.astype(y.dtype))  # the sums themselves, rounded once
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

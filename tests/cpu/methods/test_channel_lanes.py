@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from implicit_conv import ShapeError, conv2d, plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
@@ -14,9 +15,6 @@ from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 LITTLE_L2 = 8 << 10  # bytes: rows of a few pixels
 
 
@@ -79,7 +77,7 @@ def apart(array):
     return wide[..., ::2]
 
 
-@settings(thorough, max_examples=300)
+@examples(100, 300)
 @given(
     case=cases(),
     pixels=st.sampled_from([1, 2, 4, 8, 16]),
@@ -103,7 +101,7 @@ def test_integers_are_exact(case, pixels, machine, added, seed):
     np.testing.assert_array_equal(to_nchw(y, case.layout).astype(float), case.rounded(expected))
 
 
-@settings(thorough, max_examples=60)
+@examples(20, 60)
 @given(case=cases(), seed=st.integers(0, 2**31))
 def test_neither_threads_nor_the_batch_change_a_bit(case, seed):
     assume(case.N > 1)

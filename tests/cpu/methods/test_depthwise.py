@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import count, examples, sampled
 
 from implicit_conv import PlanError, conv2d, plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
@@ -19,10 +20,6 @@ from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
-
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 def in_place(plan):
@@ -49,7 +46,7 @@ def cases(draw):
     return case
 
 
-@settings(thorough, max_examples=600)
+@examples(200, 600)
 @given(case=cases(), seed=st.integers(0, 2**31), precision=st.sampled_from(["strict", "standard"]))
 def test_integers_are_exact(case, seed, precision):
     x, w = case.inputs(seed, integers=True)
@@ -77,7 +74,7 @@ def cut_rows(draw):
     return case, draw(st.integers(1, 40)), draw(st.sampled_from([1, 2, 5, 14]))
 
 
-@settings(thorough, max_examples=200)
+@examples(70, 200)
 @given(cut=cut_rows())
 def test_rows_in_place_are_exact_however_they_are_cut(cut):
     """Into load tiles and register tiles that see padding before them, behind them, or nothing
@@ -95,8 +92,10 @@ def test_rows_in_place_are_exact_however_they_are_cut(cut):
     np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.rounded(case.reference(x, w)))
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("dilation", [1, 2])
+@sampled
+@pytest.mark.parametrize(
+    ("stride", "dilation"), count([(1, 1), (2, 2)], [(1, 1), (1, 2), (2, 1), (2, 2)])
+)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("kernel", [(19, 35), (9, 3), (1, 90)])
 def test_large_filters_are_exact(kernel, layout, stride, dilation):

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from implicit_conv import plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
@@ -53,13 +54,7 @@ def cases(draw):
     return case
 
 
-@settings(
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-    max_examples=400,
-)
+@examples(130, 400)
 @given(
     case=cases(),
     added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "apart"])),

@@ -4,18 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from implicit_conv import plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, plan_of
-
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +67,7 @@ def cases(draw):
     return case
 
 
-@settings(thorough, max_examples=400)
+@examples(130, 400)
 @given(
     case=cases(),
     added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "x", "y", "rows"])),

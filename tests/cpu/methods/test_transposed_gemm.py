@@ -4,8 +4,9 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from implicit_conv import config, conv2d, plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
@@ -13,10 +14,6 @@ from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, changed, plan_of
-
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +35,7 @@ def is_chosen(plan):
     return isinstance(plan.engine.best.method, TransposedGemm)
 
 
-@settings(thorough, max_examples=300)
+@examples(100, 300)
 @given(
     n=st.integers(1, 3),
     c=st.sampled_from([1, 2, 3, 16, 33, 70]),
