@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 RULE = "it needs one channel and one filter a group"
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 PIXELS = 14  # output pixels of a register tile at most
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # vectors of a block of channels, to choose from
 ROW_CYCLES = 200  # fixed cycles per row in place: its tap tables

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 # register tiles of a load tile pass over it. The block depends on the filter alone, so that the
 # order of a sum never depends on batch, threads or tile: precision "strict" rests on it.
 BLOCK_ELEMENTS = 5120
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 AMX_CYCLES = 2.0  # cycles of AMX per element for a tile of pixels and two of filters
 TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, besides its sums
 RUN_CYCLES = 25  # fixed cycles per run of a register tile's taps

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
 NAME = "transposed GEMM"
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 PACK_ROW_CYCLES = (0.4, 0.2)  # cycles per packed element where a row of a panel is contiguous
 FILLED_LANES = 0.9  # share of the lanes that the pixels of an image must fill
 SHARED_PANELS = 0.15  # slowdown where threads read panels that another one has packed

@@ -49,6 +49,7 @@ from implicit_conv.schedule import Load, geometry, trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 SCRATCH_BYTES = (
     4 << 20
 )  # bytes of a thread's scratch memory at most; other methods stay below 2 MiB

@@ -181,8 +181,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     transposed = staging + call.waiting_filters * call.plane
     pixel = call.waiting_filters * call.itemsize
     y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + group * g.K * call.y_k
-    w_filter = call.w_k if call.w else g.C * call.itemsize
-    w = (call.w if call.w else call.panels) + group * g.K * w_filter
+    w = call.w + group * g.K * call.w_k
     vector = call.lanes * call.itemsize
     waiting = 0  # filters in the staging tile
     for panel in range(first_panel, end_panel):
@@ -193,7 +192,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             out, out_filter = staging + waiting * call.plane, call.plane
         sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
         shared = Panel(
-            a, vector, w + k * w_filter, w_filter, filters, sums, out, vector, out_filter, low, high
+            a, vector, w + k * call.w_k, call.w_k, filters, sums, out, vector, out_filter, low, high
         )
         sum_vectors(call, g, shared, pixels)
         if channels_last:
