@@ -101,6 +101,8 @@ def one_entry_apart():
         yield pair("dtype", method, case, replace(case, **half))
         more = replace(case, groups=case.groups + 8)
         yield pair("groups", method, case, more, *blocks[:1] * 2)
+    wider = replace(GROUPED, C=8, K=8)
+    yield pair("size of groups", GroupLanes, GROUPED, wider, *blocks[:1] * 2)
     strided = replace(DENSE, stride=(2, 2))
     yield pair("m", Winograd, DENSE, DENSE, which=(0, 1))
     yield pair("stride", Winograd, DENSE, strided, which=(1, 0))
