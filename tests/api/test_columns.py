@@ -83,7 +83,7 @@ def test_col2im_is_the_adjoint(case, seed):
     assert (columns * cotangent).sum() == (x * back).sum()
 
 
-def test_they_take_any_numbers_and_images_without_a_batch():
+def test_they_take_any_dtype_and_images_without_a_batch():
     x = (np.arange(24).reshape(2, 3, 4) + 1j).astype(np.complex64)
     columns = im2col(x, 2)
     np.testing.assert_array_equal(columns, im2col(x[None], 2))

@@ -89,7 +89,7 @@ def what_it_reaches(plan):
     ]
 
 
-def test_a_row_a_pixel_too_long_is_halved_and_its_lower_halves_stacked():
+def test_a_row_one_pixel_too_long_is_halved_and_lower_halves_share_a_tile():
     """Of 7 columns and register tiles of 6 pixels: 4 pixels of one row, 3 of two rows."""
     pixels = cpu_arch().tile_pixels
     case = Case(C=5, K=33, size=(5, pixels + 1), kernel=(3, 3), padding=((1, 1), (1, 1)))
@@ -103,7 +103,7 @@ def test_a_row_a_pixel_too_long_is_halved_and_its_lower_halves_stacked():
 
 @st.composite
 def dilated(draw):
-    """A case whose output columns need different filter columns, far apart, and its tile."""
+    """A case whose output columns meet different taps of a large dilation, and its tile."""
     spread = draw(st.integers(5, 12))
     case = Case(
         C=draw(st.integers(1, 20)),
@@ -122,7 +122,7 @@ def dilated(draw):
 @examples(100, 300)
 @given(drawn=dilated())
 def test_filter_columns_that_meet_padding_are_left_out(drawn):
-    """Where taps lie far apart: each output column is multiplied by those that meet the image."""
+    """With a large dilation, each output column is multiplied by the taps that meet the image."""
     case, tile_pixels = drawn
     plan = small_plan(case, tile_pixels, 50)
     g = plan.engine.best.geometry

@@ -16,7 +16,7 @@ from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
-UNITS = 16  # of eps * sum|x||w|, eps = 2^-24, beside the one rounding to 16 bits
+UNITS = 16  # of eps * sum|x||w|, eps = 2^-24, besides the one rounding to 16 bits
 DTYPES = ("float16", "bfloat16")
 
 
@@ -148,7 +148,7 @@ def test_sums_past_the_range_of_float16_become_infinite_only_in_the_end():
 @pytest.mark.parametrize("channels", [3, 17])
 @pytest.mark.parametrize("end", [0, -1])
 def test_nan_and_inf_reach_their_receptive_field_only(dtype, layout, channels, end):
-    """An infinity stays one, beside what fills up an odd number of channels too."""
+    """An infinity stays one, also in the pair that a zero completes."""
     case = Case(
         C=channels, K=33, size=(9, 30), padding=((1, 1), (1, 1)), layout=layout, dtype=dtype
     )
@@ -161,7 +161,7 @@ def test_nan_and_inf_reach_their_receptive_field_only(dtype, layout, channels, e
         assert np.isfinite(y).sum() == y.size - 33 * 9
 
 
-def test_float16_subnormals_are_numbers_like_others():
+def test_float16_subnormals_are_preserved():
     x = np.full((1, 1, 4, 20), 2.0**-24, np.float16)
     y = ic.conv2d(x, np.full((1, 1, 1, 1), 3, np.float16))
     np.testing.assert_array_equal(y, np.full(y.shape, 3 * 2.0**-24, np.float16))
@@ -254,7 +254,7 @@ def test_subnormals_count_as_zeros_in_dot_products():
 @pytest.mark.parametrize("weight_layout", ["KCRS", "KRSC", "RSCK"])
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
 def test_a_nan_in_a_filter_stays_there(kernel, weight_layout):
-    """What fills up an odd number of channels is zero, not what lies behind them in memory."""
+    """An odd number of channels is completed with a zero, not with what follows in memory."""
     case = Case(C=5, K=20, kernel=kernel, weight_layout=weight_layout, dtype="bfloat16")
     x, w = case.inputs(0, integers=True)
     w[7] = np.nan

@@ -1,8 +1,8 @@
 """Kernels touch no byte outside their arrays and their parts of the scratch.
 
 A child computes random problems on arrays that begin or end exactly at an inaccessible page; the
-parts of a thread's scratch are set apart by such pages too. A stray access kills the child, and the
-problem it named last is the one that failed.
+parts of a thread's scratch memory have such pages between them too. A stray access kills the child,
+and the problem it named last is the one that failed.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ def test_no_access_outside_arrays_and_scratch(algorithms, side):
 
 
 def span(size):
-    """Bytes of whole pages for `size`, and of the guard page behind them."""
+    """Bytes of whole pages for `size`, and of the guard page after them."""
     return -(-size // PAGE) * PAGE + PAGE
 
 
@@ -70,7 +70,7 @@ class Guard:
         return (span(size) - PAGE - size) * self.at_end
 
     def blocks(self, *sizes):
-        """(memory, offset of the first block): blocks of `sizes` bytes, one behind the other."""
+        """(memory, offset of the first block): blocks of `sizes` bytes between guard pages."""
         memory = mmap.mmap(-1, PAGE + sum(map(span, sizes)))
         address = np.frombuffer(memory, np.uint8).ctypes.data
         for at in itertools.accumulate(map(span, sizes), initial=address):
@@ -78,7 +78,7 @@ class Guard:
         return memory, PAGE + self.gap(sizes[0])
 
     def array(self, shape, dtype, order, steps):
-        """An array that fills its block: axes nested in `order`, elements `steps` apart."""
+        """An array that fills its block: axes nested in `order`, strides of `steps` elements."""
         itemsize = np.dtype(dtype).itemsize
         strides, pitch = [0] * len(shape), itemsize
         for axis in reversed(order):
@@ -202,7 +202,7 @@ def draw(rng, algorithm):
 
 
 def compute(guard, rng, algorithm, case):
-    """One call on guarded arrays of strange strides, with a plain or a packed filter."""
+    """One call on guarded arrays of random strides, with a plain or a packed filter."""
 
     def array(shape, step=None):
         order = rng.permutation(len(shape)) if rng.integers(4) == 0 else range(len(shape))

@@ -133,7 +133,7 @@ for _ in range(300):
     assert os.waitpid(child, 0)[1] == 0
 stop.set()
 """
-    result = run(code, PYTHONWARNINGS="ignore")  # of forking beside threads: that is the point
+    result = run(code, PYTHONWARNINGS="ignore")  # of a fork while threads run
     assert result.returncode == 0, result.stderr[-2000:]
 
 

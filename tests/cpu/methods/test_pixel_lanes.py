@@ -75,7 +75,7 @@ def cases(draw):
     seed=st.integers(0, 2**31),
 )
 def test_integers_are_exact(case, added, l2_bytes, seed):
-    """Over every epilogue, packed and plain filters, arrays whose pixels lie apart, small tiles."""
+    """Over every epilogue, packed and plain filters, gaps between pixels, small tiles."""
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
     plan = pixel_lanes_plan(case, l2_bytes=l2_bytes, activation=activation)
@@ -90,7 +90,7 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
     out = None
     if "y" in added:
         out = np.empty((*expected.shape[2:], *expected.shape[:2]), case.dtype).transpose(2, 3, 0, 1)
-    elif "rows" in added:  # a gap behind each
+    elif "rows" in added:  # a gap after each
         wide = (*expected.shape[:2], 2 * expected.shape[2], expected.shape[3])
         if case.layout == "NCHW":
             wide = (*expected.shape[:3], 2 * expected.shape[3])
@@ -139,7 +139,7 @@ def test_planes_are_read_in_place_as_rows(size):
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_long_rows_are_loaded_row_by_row(layout, stride):
-    """As planned, though rows that follow one another are copied together."""
+    """As planned, though contiguous rows are copied as one."""
     case = Case(
         N=2,
         C=20,

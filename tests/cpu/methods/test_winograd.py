@@ -159,7 +159,7 @@ def test_epilogue_and_packed_filter(algorithm):
         ({"stride": 2, "precision": "strict"}, "winograd_f2_stride2", "strict"),
     ],
 )
-def test_what_it_cannot_serve_is_refused(changes, algorithm, words):
+def test_unsupported_problems_are_refused(changes, algorithm, words):
     shapes = (1, 8, 9, 9), (8, 8 // changes.get("groups", 1), 3, 3)
     with pytest.raises(PlanError, match=words):
         plan_conv2d(*shapes, algorithm=algorithm, **changes)
