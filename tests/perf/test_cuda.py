@@ -75,7 +75,7 @@ def convolve(x, w, **options):
 class FakePlan:
     """Replaces a plan."""
 
-    variant = SimpleNamespace(name="fake")
+    engine = SimpleNamespace(variant=SimpleNamespace(name="fake"))
 
     def __init__(self, options):
         self.options = options
