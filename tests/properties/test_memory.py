@@ -27,7 +27,7 @@ from implicit_conv.testing import Case, plan_of
 
 WINOGRAD = ("winograd_f2", "winograd_f4", "winograd_f2_stride2")
 ALGORITHMS = [("implicit_gemm",), ("pointwise", "depthwise"), WINOGRAD]  # of one child each
-PROBLEMS = count(100, 300)  # of each algorithm
+PROBLEMS = count(70, 300)  # of each algorithm
 DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")
 PAGE = mmap.PAGESIZE
 SUPPORT = Path(__file__).parents[1] / "support"

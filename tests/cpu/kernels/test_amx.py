@@ -156,7 +156,7 @@ def cases(draw):
 def test_emulated_tiles_are_exact_on_integers():
     """Blocks of any height, one and two vectors of filters, several blocks of channels."""
 
-    @examples(25, 80)
+    @examples(40, 80)
     @given(
         case=cases(),
         seed=st.integers(0, 2**31),

@@ -46,7 +46,7 @@ def cases(draw):
     return case
 
 
-@examples(200, 600)
+@examples(120, 600)
 @given(case=cases(), seed=st.integers(0, 2**31), precision=st.sampled_from(["strict", "standard"]))
 def test_integers_are_exact(case, seed, precision):
     x, w = case.inputs(seed, integers=True)
@@ -74,7 +74,7 @@ def cut_rows(draw):
     return case, draw(st.integers(1, 40)), draw(st.sampled_from([1, 2, 5, 14]))
 
 
-@examples(70, 200)
+@examples(50, 200)
 @given(cut=cut_rows())
 def test_rows_in_place_are_exact_however_they_are_cut(cut):
     """Into load tiles and register tiles that see padding before them, behind them, or nothing
