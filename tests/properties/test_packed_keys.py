@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sampling import examples
 
-from implicit_conv import ShapeError
+from implicit_conv import ShapeError, config, plan_conv2d
 from implicit_conv.cpu.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods import gemm
 from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
@@ -212,3 +212,21 @@ def test_a_filter_gives_exact_results_wherever_it_is_accepted(drawn, seed):
     else:
         expected = case.rounded(case.reference(x, w))
         np.testing.assert_array_equal(to_nchw(y, case.layout).astype(float), expected)
+
+
+@pytest.mark.xfail(reason="the key of Winograd panels lacks whether subnormals are flushed")
+def test_subnormals_flushed_by_one_plan_are_not_missed_by_another():
+    """Winograd calculates with filters when it packs them."""
+    case = replace(DENSE, dtype="float64")
+    x, w = case.inputs(0, integers=True)
+    x, w = case.arrange(x, w * 4 * np.finfo(np.float64).smallest_subnormal)
+
+    def plan(subnormals):
+        with config(subnormals=subnormals):
+            return plan_conv2d(x.shape, w.shape, "float64", **case.options, algorithm="winograd_f2")
+
+    keeps = plan("keep")
+    expected = keeps(x, keeps.pack(w)).view(np.uint64)
+    flushed = plan("flush").pack(w)
+    if not is_refused(keeps, case, flushed):
+        np.testing.assert_array_equal(keeps(x, flushed).view(np.uint64), expected)
