@@ -36,4 +36,5 @@ def test_names_are_complete():
 
     for name in implicit_conv.__all__:
         assert getattr(implicit_conv, name) is not None
-    assert set(implicit_conv.__all__) <= set(dir(implicit_conv))
+    public = {name for name in dir(implicit_conv) if not name.startswith("__")}
+    assert public == set(implicit_conv.__all__)
