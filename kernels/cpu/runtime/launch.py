@@ -2,11 +2,11 @@
 blocks.
 
 Threads take items one by one from the blob's counter, so an interrupted core delays only its own
-item; items write disjoint outputs, so their order never shows in a result. The parallel launch is
-Numba's prange (1.8 us with OpenMP); what its threading layers cannot do is dealt with here:
+item. Items write disjoint outputs, so their order does not affect a result. A parallel launch uses
+Numba's prange (1.8 us with OpenMP). Two hazards of its threading layers are avoided here:
 
-- "workqueue" aborts the process when two threads launch at once: a lock takes them in turn;
-- GNU OpenMP kills a forked child at its first parallel launch: such a child runs on one thread.
+- "workqueue" aborts the process if two threads launch at once, so a lock serialises launches;
+- GNU OpenMP kills a forked child at its first parallel launch, so a forked child uses one thread.
 """
 
 import functools
@@ -68,7 +68,7 @@ def _address(typingctx, pointer):
 
 @kernel()
 def next_item(blob):
-    """The next work item of this launch, each given out once."""
+    """The next work item of this launch; no two threads get the same."""
     return memory.fetch_add(_address(blob), 1)
 
 
@@ -84,7 +84,7 @@ def _call_entry(typingctx, entry, blob, thread):
 
 @kernel()
 def _run_thread(entry, blob, thread):
-    """Run the entry in this thread; where the launch asks for it, subnormal numbers are zeros."""
+    """Run the entry in this thread, with subnormals treated as zero if the launch asks for it."""
     flushes = memory.read(blob + WORD * FLUSHES)
     before = control_word()
     if flushes:
@@ -111,7 +111,7 @@ def _run_parallel():
 
 @functools.cache
 def threading_layer():
-    """The layer Numba runs prange on: "tbb", "omp" or "workqueue"; starts its threads."""
+    """The layer that runs Numba's prange, "tbb", "omp" or "workqueue"; its threads are started."""
     from numba import threading_layer as layer
     from numba.np.ufunc.parallel import _launch_threads
 
@@ -119,7 +119,7 @@ def threading_layer():
     return layer()
 
 
-# Elements of x and w, and of y; 16-bit floats come as integers.
+# Dtypes of (x and w, y); 16-bit floats are viewed as integers.
 TENSORS = (
     (types.float32, types.float32),
     (types.float64, types.float64),
@@ -136,10 +136,10 @@ def _signature(x, y):
 
 @kernel([_signature(*elements) for elements in TENSORS])
 def _start(blob, scratch, x, w, y, panels, entry):
-    """Copy a blob behind the scratch at address `scratch`; fill in addresses, those of three 4-d
-    arrays six times as fast as numpy would tell them.
+    """Copy a blob to the end of the scratch memory at address `scratch`, and fill in addresses.
 
-    Where an `entry` is given, run it, in this thread.
+    Compiled code reads the addresses of the three 4-d arrays six times as fast as numpy's
+    attributes. If `entry` is not 0, run it in this thread.
     """
     to = scratch + blob[SCRATCH]
     memory.copy(to, blob.ctypes.data, blob.nbytes)
@@ -162,13 +162,14 @@ def _address_of(sums):
 
 @functools.cache
 def _starter(x_dtype, y_dtype):
-    """`_start` for arrays of these dtypes: Numba would look at each argument to find it."""
+    """`_start` compiled for these dtypes, which saves Numba's dispatch on every argument."""
     return _start.get_overload(_signature(from_dtype(x_dtype), from_dtype(y_dtype)))
 
 
 def launch(entry, blob, threads):
-    """Run the entry at address `entry` on up to `threads` threads and wait for all of them; `blob`
-    is the address of its params.
+    """Run the entry at address `entry` on up to `threads` threads, and wait for all of them.
+
+    `blob` is the address of its params blob.
     """
     if threads == 1 or _forked:
         _run_serial(entry, blob)
@@ -180,7 +181,7 @@ def launch(entry, blob, threads):
 
 
 class Launch:
-    """One entry, ready to run on arrays of fixed dtypes and strides: a call fills in addresses."""
+    """An entry that is ready for arrays of fixed dtypes and strides; a run fills in addresses."""
 
     def __init__(self, entry, g, scratch_bytes, threads, call, dtypes, keep=None):
         self._entry, self._threads = entry, threads
@@ -188,12 +189,21 @@ class Launch:
         self._bytes = self._scratch + BLOB.itemsize
         self._blob = blob_of(call._replace(scratch=self._scratch), g)
         self._start = _starter(*dtypes)
-        self._keep = keep  # what the blob's constant addresses point into
+        self._keep = keep  # owners of the memory that the blob's constant addresses point to
 
     def run(self, x, w, y, panels=0, sums=None, residual=None):
-        """Run on 4-d arrays x, y and the filter w, or on x, x, y and packed `panels`, an address.
+        """Convolve 4-d arrays, or pack a filter.
 
-        A launch that packs a filter w writes `panels`.
+        Parameters
+        ----------
+        x, w, y : 4-d arrays
+            With packed panels, `w` is not read: pass x. A launch that packs reads `w`, and neither
+            x nor y.
+        panels : int
+            The address of packed panels: a launch that packs writes them, another one reads them.
+        sums : array, optional
+            The initial sums, from `Operator.initial_sums`.
+        residual : 4-d array, optional
         """
         blob = self._blob
         if sums is not None or residual is not None:
