@@ -100,9 +100,9 @@ class Operator(ABC):
             "flushes": build.flushes,
         }
 
-    @abstractmethod
     def _own_parts(self) -> dict[int, Any]:
-        """The family's own parts of the kernel table, by slot."""
+        """The family's own parts of the kernel table, by slot; none by default."""
+        return {}
 
     @abstractmethod
     def _entry(self) -> int:
