@@ -1,8 +1,8 @@
-"""Operator: the compiled kernels of one Layout, called with arrays; a GPU launch's counterpart.
+"""Operator: the compiled kernels of one Layout, which prepares launches for arrays.
 
 An operator holds what does not change between calls: entries, kernel table, scratch layout. It
-prepares launches for arrays of given strides; a call of one fills in addresses. Each family of
-kernels has an operator of its own, which says what parts and entries it needs.
+prepares a launch for arrays of given strides; a call of the launch fills in addresses. Each family
+of kernels has its own subclass, which names the parts and entries that it needs.
 """
 
 from __future__ import annotations
@@ -34,40 +34,36 @@ from implicit_conv.kernels.cpu.tile.load import compile_load_tile
 from implicit_conv.kernels.cpu.tile.storage import SIZES, Format
 from implicit_conv.kernels.cpu.tile.transpose import transposes
 
-PACKED_BYTES_PER_THREAD = 256 << 10  # about 10 us of packing: less does not pay for a wake-up
+PACKED_BYTES_PER_THREAD = 256 << 10  # bytes to pack that pay for another thread: about 10 us
 Axes = tuple[int, ...]  # positions of n, h, w, c in an array, or of k, c, r, s in a filter
 
 
 class Build(NamedTuple):
-    """What compiled code depends on besides its Layout.
-
-    `channels` counts those of x, of all groups (a Geometry may count pairs); `end` is the true
-    (P, Q), since a Geometry may be rounded up; `flushes` treats subnormals as zero; `recording`
-    makes a debug build that writes down its loads.
-    """
+    """What compiled code depends on besides its Layout."""
 
     form: Format
-    fma: bool
-    channels: int
-    end: tuple[int, int]
-    flushes: bool = False
-    recording: bool = False
+    fma: bool  # whether the CPU has fused multiply-adds
+    channels: int  # channels of x in all groups; a Geometry may count pairs of channels
+    end: tuple[int, int]  # the true (P, Q); a Geometry may be rounded up
+    flushes: bool = False  # whether subnormals are treated as zero
+    recording: bool = False  # whether a debug build records its loads
 
 
 class Operands(NamedTuple):
-    """Arrays of one launch as views that the kernels take, with the positions of their axes."""
+    """The arrays of one launch, as views that the kernels take, and the positions of their axes."""
 
     x: Any
-    w: Any  # None where the filter comes packed
+    w: Any  # None if the filter is packed
     y: Any
     residual: Any
-    axes: Axes
-    filter_axes: Axes
+    axes: Axes  # of x, y and residual
+    filter_axes: Axes  # of w
 
 
 class Epilogue(NamedTuple):
-    """What is done to sums before they are stored: activation = (kind, low, high)."""
+    """What is done to sums before they are stored."""
 
+    # (kind, low, high)
     activation: tuple[float, float, float] = (float(CLAMP), -math.inf, math.inf)
     biased: bool = False
 
@@ -75,13 +71,11 @@ class Epilogue(NamedTuple):
 class Operator(ABC):
     """One Layout compiled for one CPU."""
 
-    winograd: int = 0  # outputs of a Winograd tile along an axis
+    winograd: int = 0  # outputs of a Winograd tile along an axis; 0 for other families
     rounds: ClassVar[bool] = False  # whether microkernels round sums to the dtype of y
-    transposes: ClassVar[bool] = True  # whether loads and packing transpose other layouts
+    transposes: ClassVar[bool] = True  # whether loads and packing may have to transpose
     stages_planes: bool = False  # whether a staging tile holds the pixels of one filter
-    pixel_step: int = (
-        1  # elements of x and y from one pixel to the next, for planes of few channels
-    )
+    pixel_step: int = 1  # stride in elements between pixels of x and y, for planes
 
     def __init__(self, layout: Layout, lanes: int, build: Build) -> None:
         g = layout.g
@@ -106,27 +100,33 @@ class Operator(ABC):
             "flushes": build.flushes,
         }
 
-    @abstractmethod
     def _own_parts(self) -> dict[int, Any]:
-        """The family's parts of the kernel table, by slot."""
+        """The family's own parts of the kernel table, by slot; none by default."""
+        return {}
 
     @abstractmethod
     def _entry(self) -> int:
-        """Address of the entry that convolves."""
+        """The address of the entry that convolves."""
 
     def _packer(self) -> int:
-        """Address of the entry that packs a filter."""
+        """The address of the entry that packs a filter.
+
+        Raises
+        ------
+        TypeError
+            The family reads filters that are not packed.
+        """
         raise TypeError(f"{type(self).__name__} packs no filters")
 
     def pack(self, w: Any, axes: Axes, threads: int) -> Any:
-        """Panels of `w`, whose axes k, c, r, s are at `axes`; an aligned byte array."""
+        """The packed panels of `w`, whose axes k, c, r, s are at `axes`: an aligned byte array."""
         packed = aligned_bytes(self.layout.packed_bytes)
-        packed[:] = 0  # what no panel fills would be pickled
+        packed[:] = 0  # gaps between panels are pickled too
         self.prepare_packing(w, axes, threads).run(w, w, w, packed.ctypes.data)
         return packed
 
     def prepare_packing(self, w: Any, axes: Axes, threads: int, record: int = 0) -> Launch:
-        """A launch that packs filters with the strides of `w`."""
+        """Prepare a launch that packs filters with the strides of `w`."""
         layout = self.layout.packing_scratch
         self._require_for_filters(w, axes)
         return Launch(
@@ -147,10 +147,11 @@ class Operator(ABC):
     def prepare(
         self, operands: Operands, epilogue: Epilogue, threads: int, record: int = 0
     ) -> Launch:
-        """A launch of y = activation(conv(x, w) + bias + residual) for arrays of these strides.
+        """Prepare a launch of y = activation(conv(x, w) + bias + residual) for these strides.
 
-        With a plain filter the launch packs it panel by panel; else it takes packed panels. Where
-        the layout reads in place, the channels of x must be contiguous.
+        If `operands.w` is a filter, the launch reads it, and packs it panel by panel if the family
+        packs; if it is None, the launch reads packed panels. The strides must be ones that the
+        method accepts. A debug build writes its loads to the address `record`.
         """
         x, w, y, residual, axes, filter_axes = operands
         x_n, x_h, x_w, x_c = (x.strides[axis] for axis in axes)
@@ -209,15 +210,16 @@ class Operator(ABC):
         )
 
     def _bias_steps(self, biased: bool) -> dict[str, int]:
-        """Bytes from one panel's initial sums to the next one's, as fields of a Call."""
+        """The stride in bytes between the initial sums of panels, as fields of a Call."""
         return {"bias_panel": self.g.tile_k * self.itemsize if biased else 0}
 
     def _finish(
         self, y_steps: tuple[int, int], residual_steps: list[int] | None, kind: int
     ) -> dict[str, Any]:
-        """How staging tiles are finished, as fields of a Call; the parts for it are compiled.
+        """Compile the parts that finish staging tiles, and return the fields of a Call for them.
 
-        Steps are bytes between pixels and between filters.
+        `y_steps` and `residual_steps` are strides in bytes of (pixels, filters); `kind` is the
+        number of the activation.
         """
         axis = row_axis(*y_steps, SIZES[self.form.y], self.stages_planes, self.pixel_step)
         along = {PIXEL_ROWS: 0, PIXEL_ROW: 0, FILTER_ROWS: 1}.get(axis)
@@ -236,7 +238,7 @@ class Operator(ABC):
         return {"row_axis": axis, "finish": part.slot, "adds_first": adds_first}
 
     def initial_sums(self, bias: Any) -> Any:
-        """`bias` by whole panels: what a launch that is biased starts its sums with."""
+        """The initial sums of a launch with a bias: `bias` in whole panels, padded with zeros."""
         g = self.g
         width = schedule.panel_count(g) * g.tile_k
         if width == g.K:
@@ -246,7 +248,7 @@ class Operator(ABC):
         return sums
 
     def _kernel_table(self) -> Any:
-        """Addresses of all parts but transposes, compiled or loaded from the cache."""
+        """The kernel table with all parts except transposes, compiled or loaded from the cache."""
         parts = {
             table.LOAD_TILE: compile_load_tile(self.lanes, self.form, self.build.recording),
             table.STORE_TILE: compile_store_tile(self.lanes, self.form),
@@ -258,12 +260,15 @@ class Operator(ABC):
         return addresses
 
     def _require(self, way: int, step: int = 1) -> None:
-        """Compile transposes, which depend on the strides of arrays, into the table."""
+        """Compile transposes into the table; which ones depends on the strides of arrays."""
         for slot, part in transposes(way, step, self.lanes, self.form).items():
             self.table[slot] = part.address
 
     def _require_for_filters(self, w: Any, axes: Axes) -> None:
-        """Compile the transposes that pack filters; of pairs of channels, words are transposed."""
+        """Compile the transposes that pack filters with the strides of `w`.
+
+        For pairs of channels, 32-bit words are transposed.
+        """
         if not self.transposes:
             return
         self._require(table.TRANSPOSE_WORDS if self.form.channels > 1 else table.TRANSPOSE_TAPS)
@@ -272,15 +277,15 @@ class Operator(ABC):
 
 
 def _filter(w: Any, axes: Axes) -> dict[str, int]:
-    """A plain filter and its strides, as fields of a Call."""
+    """The fields of a Call for a plain filter: its strides, and a mark that there is one."""
     strides = zip(("w_k", "w_c", "w_r", "w_s"), (w.strides[axis] for axis in axes), strict=True)
     return {"w": 1, **dict(strides)}
 
 
 def _parts(layout: ScratchLayout) -> dict[str, int]:
-    """Size and parts of a thread's scratch memory, as fields of a Call."""
+    """The fields of a Call for a thread's scratch memory: its size and the offsets of its parts."""
     offsets = layout.offsets()
-    del offsets["buffer"]  # it begins the scratch memory
+    del offsets["buffer"]  # its offset is 0
     return {"scratch_bytes": layout.total, **offsets}
 
 

@@ -10,18 +10,18 @@ from implicit_conv.kernels.geometry import Geometry
 
 @dataclass(frozen=True)
 class ChannelLanesLayout(Layout):
-    """Sizes where x and filters are both read in place; `stored` is the itemsize of both."""
+    """Sizes if x and filters are both read in place."""
 
-    stored: int = 4
+    stored: int = 4  # bytes of an element of x and w
 
     @property
     def packs_in_loop(self) -> bool:
-        """Nothing is packed."""
+        """Filters are never packed."""
         return True
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of the filter, which is copied as it is."""
+        """Bytes of the filter, which is read in place."""
         return self.g.K * self.g.C * self.stored
 
     def scratch(self, packs: bool) -> ScratchLayout:
@@ -30,7 +30,7 @@ class ChannelLanesLayout(Layout):
 
 
 def register_filters(g: Geometry, lanes: int) -> int:
-    """Filters of a register tile: the power of two that fills a vector of sums with tile_m pixels
-    at most.
+    """Filters of a register tile: a power of two, so that a vector has room for the sums of tile_m
+    pixels.
     """
     return min(lanes // g.tile_m, 1 << (g.K.bit_length() - 1))

@@ -1,4 +1,4 @@
-"""The operator of fprop whose vector lanes are channels."""
+"""The operator of fprop with channels as vector lanes."""
 
 from __future__ import annotations
 

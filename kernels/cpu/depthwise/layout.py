@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, buffer_bytes
 
-DEPTHWISE_PACK_BYTES = 64 << 10  # bytes of filter that are packed in about 3 us (EPYC 9005)
+DEPTHWISE_PACK_BYTES = 64 << 10  # bytes of filters that a thread packs in about 3 us (EPYC 9005)
 
 
 @dataclass(frozen=True)
 class DepthwiseLayout(Layout):
-    """Sizes where `g` takes all groups as channels of one; `group` is (channels, filters) of one.
+    """Sizes with the channels of all groups as those of one group in `g`.
 
-    Panels are the filters of a block of channels, a multiple of vectors.
+    A panel is the filters of a block of channels, and has whole vectors.
     """
 
-    group: tuple[int, int] = (1, 1)
+    group: tuple[int, int] = (1, 1)  # (channels, filters) of a true group
 
     @property
     def packs_in_loop(self) -> bool:
-        """Whether each thread packs a plain filter for itself, faster than another launch would."""
+        """Whether each thread packs the whole filter, which is then faster than another launch."""
         return self.packed_bytes <= DEPTHWISE_PACK_BYTES
 
     @property
@@ -35,7 +35,7 @@ class DepthwiseLayout(Layout):
         return self.group_bytes * int(schedule.block_count(self.g))
 
     def scratch(self, packs: bool) -> ScratchLayout:
-        """With fewer channels than lanes, vectors may run over the end of the row buffers."""
+        """Buffers have one more vector: with fewer channels than lanes, loads run over the end."""
         g, itemsize = self.g, self.itemsize
         buffer = buffer_bytes(g, itemsize) + self.lanes * itemsize
         return ScratchLayout(

@@ -15,7 +15,7 @@ from implicit_conv.kernels.cpu.tile.extents import tile_extents
 
 
 class Depthwise(Operator):
-    """The geometry takes all groups as channels of one; a panel is a block of channels' filters."""
+    """The geometry has the channels of all groups in one; a panel is the filters of a block."""
 
     rounds = True
 
@@ -45,7 +45,7 @@ class Depthwise(Operator):
         }
 
     def _kernels(self) -> dict[int, tuple[int, microkernel.Row | None]]:
-        """(pixels of a register tile, the filter row it takes at once if any) of each slot."""
+        """By slot: pixels of a register tile, and the filter row it multiplies at once, if any."""
         g, row, in_place = self.g, self._row, self.layout.in_place
         if row and in_place:
             return {
@@ -56,13 +56,13 @@ class Depthwise(Operator):
         heights = {h for m, q in extents for h in (min(m, q), q % m)} - {0}
         if row:
             return {table.DEPTHWISE_ROW + h: (h, microkernel.Row(*row)) for h in heights}
-        if in_place:  # pixels at the border go one by one, and what is left between them
+        if in_place:  # pixels at the border are single tiles, and any number is left between them
             heights = set(range(1, min(g.tile_m, g.Q) + 1))
         return {table.DEPTHWISE + h: (h, None) for h in heights}
 
     def _pieces(self) -> Any:
-        """Where the pieces of each load tile's rows begin and end, then (first column, register
-        tiles, kernel slot) of each.
+        """The table of the pieces of rows: indices at which the pieces of each load tile begin and
+        end, then (first column, register tiles, kernel slot) of each piece.
         """
         shapes, tiles = row_shapes(self.g), row_pieces(self.g)
         ends = np.cumsum([0, *map(len, tiles)])

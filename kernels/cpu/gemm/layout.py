@@ -1,4 +1,4 @@
-"""Sizes of implicit GEMM: run tables, packed panels, scratch memory; and its register tiles."""
+"""Sizes of implicit GEMM: run tables, packed panels, scratch memory and register tiles."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, buff
 from implicit_conv.kernels.cpu.tile.extents import register_heights, tile_extents
 from implicit_conv.kernels.geometry import Geometry
 
-RUN_BYTES = 24  # bytes of an entry of a run table: offset in A, length, offset in B
+RUN_BYTES = 24  # bytes of an entry of a run table, which is (offset in A, length, offset in B)
 
 
 @dataclass(frozen=True)
 class GemmLayout(Layout):
-    """Sizes of implicit GEMM; with `paired` an element is a pair of bfloat16 channels."""
+    """Sizes of implicit GEMM."""
 
-    paired: bool = False
+    paired: bool = False  # whether an element is a pair of bfloat16 channels
 
     @property
     def group_bytes(self) -> int:
@@ -24,7 +24,7 @@ class GemmLayout(Layout):
         return panel_bytes(self.g, self.lanes, self.itemsize, self.g.R * self.g.S)
 
     def scratch(self, packs: bool) -> ScratchLayout:
-        """No row buffer where x is read in place, no panel where filters come packed."""
+        """No row buffer if x is read in place, and no panel if filters are packed before."""
         g, itemsize = self.g, self.itemsize
         slots = self.chunk if schedule.block_count(g) > 1 else 1
         return ScratchLayout(
@@ -37,26 +37,27 @@ class GemmLayout(Layout):
 
     @property
     def packing_scratch(self) -> ScratchLayout:
-        """The table of taps that packing fills in."""
+        """The table of taps that packing uses."""
         return ScratchLayout(packing=packing_bytes(self.g, self.lanes, self.itemsize, self.paired))
 
 
 def run_table_bytes(g: Geometry) -> int:
-    """Bytes of a run table: the number of runs of a filter row, then the runs of all rows."""
+    """Bytes of a run table: the number of runs per filter row, then the runs of all rows."""
     return 8 + RUN_BYTES * g.R * g.S
 
 
 def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:
-    """Packed filters of one group: whole panels, the last one vector wide where that suffices."""
+    """Bytes of the packed filters of one group; the last panel has one vector if that suffices."""
     panels, rest = divmod(g.K, g.tile_k)
     width = panels * g.tile_k + schedule.ceil_div(rest, lanes) * lanes
     return int(width * g.C * taps * itemsize)
 
 
 def packing_bytes(g: Geometry, lanes: int, itemsize: int, paired: bool = False) -> int:
-    """Scratch memory of a packing thread: where the elements of a vector of channels go.
+    """Bytes that a thread needs to pack: the table of positions of a vector of channels.
 
-    For pairs of channels it holds a table of taps, and a transposed block before pairs are joined.
+    For pairs of channels they hold the table of taps, and a transposed block whose pairs are not
+    joined yet.
     """
     taps, channels = g.R * g.S, min(lanes, max(1, g.C))
     if paired:
@@ -65,7 +66,7 @@ def packing_bytes(g: Geometry, lanes: int, itemsize: int, paired: bool = False) 
 
 
 def register_tiles(g: Geometry) -> list[tuple[int, int]]:
-    """All (groups, inner) shapes of register tiles that the load tiles of `g` are cut into."""
+    """All (groups, inner) shapes of the register tiles of `g`."""
     shapes: set[tuple[int, int]] = set()
     for n, p, q in tile_extents(g):
         _, group, inner = schedule.by_role(g, n, p, q)
@@ -75,7 +76,7 @@ def register_tiles(g: Geometry) -> list[tuple[int, int]]:
 
 
 def _stacked(g: Geometry, group: int, inner: int) -> set[tuple[int, int]]:
-    """Shapes that `group` rows of `inner` pixels are cut into."""
+    """The (groups, inner) shapes of the register tiles of `group` rows of `inner` pixels."""
     heights = register_heights(g, inner)
     band = schedule.rows_together(min(heights), g.tile_m)
     steps = {height: schedule.rows_together(height, g.tile_m) for height in heights}
@@ -88,7 +89,7 @@ def _stacked(g: Geometry, group: int, inner: int) -> set[tuple[int, int]]:
 
 
 def _segment_widths(g: Geometry) -> set[int]:
-    """Columns of the segments that rows of load tiles are cut into."""
+    """The numbers of columns of the segments of load tiles' rows."""
     widths: set[int] = set()
     column = 0
     while column < g.Q:
@@ -100,7 +101,7 @@ def _segment_widths(g: Geometry) -> set[int]:
 
 
 def panel_widths(g: Geometry, lanes: int) -> list[int]:
-    """Vectors of the panels of `g`: 2 for a whole one, 1 for a last one that fits one vector."""
+    """The numbers of vectors of the panels: 2, and 1 if the last panel fits in one vector."""
     rest = g.K % g.tile_k
     widths = {g.tile_k // lanes} if g.K >= g.tile_k else set()
     return sorted(widths | ({int(schedule.ceil_div(rest, lanes))} if rest else set()))

@@ -1,4 +1,4 @@
-"""Operators of implicit GEMM: as the schedule says, and with the operands of the GEMM swapped."""
+"""Operators of implicit GEMM, and of implicit GEMM with swapped operands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from implicit_conv.kernels.cpu.runtime.layout import Layout
 
 
 class Gemm(Operator):
-    """The schedule itself."""
+    """Implicit GEMM: pixels are rows, filters are vector lanes."""
 
     rounds = True
 
@@ -33,7 +33,7 @@ class Gemm(Operator):
         return int(panels.compile_pack().address)
 
     def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, Any]:
-        """Microkernels of all register tiles and panel widths, and what packs their panels."""
+        """Microkernels of all register tiles and panel widths, and the part that packs panels."""
         form, recording = self.form, self.build.recording
         parts = {table.PACK_BLOCK: panels.compile_pack_block(self.lanes, form, recording)}
         compiled = amx.compile_microkernel if self.use_amx else compile_microkernel
@@ -56,11 +56,11 @@ class Gemm(Operator):
 
 
 class TransposedGemm(Gemm):
-    """C^T = B^T A^T: filters are the rows that share a bias, pixels are vector lanes."""
+    """C^T = B^T A^T: filters are rows, pixels are vector lanes, and a row has one bias."""
 
     def _bias_steps(self, biased: bool) -> dict[str, int]:
         return {"bias_pixel": self.g.tile_k * self.itemsize if biased else 0}
 
     def initial_sums(self, bias: Any) -> Any:
-        """Each filter's bias, once for every lane of a panel."""
+        """The bias of each filter, repeated for every lane of a panel."""
         return np.repeat(bias.astype(self.form.sums), self.g.tile_k)

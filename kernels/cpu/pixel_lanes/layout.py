@@ -1,4 +1,4 @@
-"""Sizes of fprop whose vector lanes are pixels, of rows or of one flat row."""
+"""Sizes of fprop with pixels of rows, or of one flat row, as vector lanes."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES, Layout, ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
 
-FAR_INPUT_BYTES = 1 << 20  # bytes of planes in all above which they come from beyond L2
-FAR_PLANE_BYTES = 1 << 10  # bytes of a plane above which prefetchers lose it from one to the next
-AHEAD_BYTES = 12 << 10  # bytes of the next register tile's pixels that L1 keeps: a quarter of it
+FAR_INPUT_BYTES = 1 << 20  # bytes of x above which its planes are read from beyond L2
+FAR_PLANE_BYTES = 1 << 10  # bytes of a plane above which prefetchers do not reach the next one
+AHEAD_BYTES = 12 << 10  # bytes of prefetched pixels that L1 keeps: a quarter of 48 KiB
 WAITING_FILTERS = 64  # filters of an NHWC staging tile at most: whole cache lines of y
-WAITING_BYTES = 128 << 10  # bytes of an NHWC staging tile at most: it stays in L2
+WAITING_BYTES = 128 << 10  # bytes of an NHWC staging tile at most, which stays in L2
 
 
 @dataclass(frozen=True)
 class PixelLanesLayout(Layout):
-    """Sizes of rows of all channels, in whole vectors; filters are read in place.
+    """Sizes with rows of all channels in whole vectors, and filters that are read in place.
 
-    A single filter tap makes the pixels of a tile one flat row.
+    With a 1x1 filter the pixels of a tile form one flat row.
     """
 
-    channels_last: bool = False
+    channels_last: bool = False  # whether x and y are NHWC
 
     @property
     def flat(self) -> bool:
-        """Whether all pixels of a load tile are one row of lanes."""
+        """Whether all pixels of a load tile form one row."""
         return bool(schedule.is_single_tap(self.g))
 
     @property
     def packs_in_loop(self) -> bool:
-        """Nothing is packed."""
+        """Filters are never packed."""
         return True
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of one group's filters, which are copied as they are."""
+        """Bytes of the filters of one group, which are read in place."""
         g = self.g
         return g.K * g.C * g.R * g.S * self.itemsize
 
@@ -56,8 +56,8 @@ class PixelLanesLayout(Layout):
     def _flat_scratch(self) -> ScratchLayout:
         """One row of pixels for each channel, unless x is read in place.
 
-        The vector that loads an image row may run over its end: into rows that are loaded later,
-        and over the end of the last one.
+        The last vector of an image row may run over the end of the row: into a row that is loaded
+        later, or over the end of the buffer, which therefore has one more vector.
         """
         g, itemsize, waiting = self.g, self.itemsize, self.waiting_filters
         row = flat_row_bytes(g, itemsize, self.lanes)
@@ -71,7 +71,7 @@ class PixelLanesLayout(Layout):
 
     @property
     def waiting_filters(self) -> int:
-        """Filters of a flat row's staging tile: one panel, or several transposed together."""
+        """Filters of the staging tile of a flat row: one panel, or several for one transpose."""
         g = self.g
         if not self.channels_last:
             return g.tile_k
@@ -80,33 +80,33 @@ class PixelLanesLayout(Layout):
 
     @property
     def asks_ahead(self) -> bool:
-        """Whether the next register tile's pixels are worth prefetching.
+        """Whether microkernels prefetch the pixels of the next register tile.
 
-        They are if they come from far, or if L1 keeps them beside this tile's. Else they would come
-        from L2 twice.
+        They do if x is read from beyond L2, or if L1 has room for the pixels of two tiles.
+        Otherwise the prefetched pixels would be read from L2 twice.
         """
         tile = self.g.C * schedule.pixel_rows(self.g) * self.lanes * self.itemsize
         return is_far(self.g, self.itemsize) or bool(tile <= AHEAD_BYTES)
 
 
 def is_far(g: Geometry, itemsize: int) -> bool:
-    """Whether planes that are read in place come from beyond L2, too late without a prefetch."""
+    """Whether planes read in place come from beyond L2, where they need a prefetch."""
     plane = g.H * g.W * itemsize
     return plane >= FAR_PLANE_BYTES and g.N * g.groups * g.C * plane > FAR_INPUT_BYTES
 
 
 def flat_row_bytes(g: Geometry, itemsize: int, lanes: int) -> int:
-    """The pixels of a load tile as one row, in whole vectors."""
+    """Bytes of the pixels of a load tile as one row, in whole vectors."""
     return int(schedule.ceil_div(g.tile_p * g.tile_q, lanes)) * lanes * itemsize
 
 
 def tail_pixels(lanes: int) -> int:
-    """Pixels of a flat row beyond whole vectors that dot products take at most; more make a vector
-    of their own.
+    """The most pixels beyond whole vectors that dot products compute; more of them take another
+    vector.
     """
     return lanes // 4
 
 
 def tail_filters(g: Geometry, lanes: int) -> int:
-    """Filters of a register tile of those dot products: a power of two."""
+    """Filters of a register tile of the dot products, a power of two."""
     return min(lanes, 1 << (min(g.K, g.tile_k).bit_length() - 1))

@@ -1,4 +1,4 @@
-"""Operators of fprop whose vector lanes are pixels: rows of a tile, or one flat row."""
+"""Operators of fprop with pixels of rows, or of one flat row, as vector lanes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from implicit_conv.kernels.cpu.tile.storage import SIZES
 
 
 class PixelLanes(Operator):
-    """Vectors of pixels of an output row; filters are read in place."""
+    """Vector lanes are pixels of an output row; filters are read in place."""
 
     transposes = False
 
@@ -44,7 +44,7 @@ class PixelLanes(Operator):
         return self._sums(heights, together=self.pixels.channels_last) | self._loads()
 
     def _heights(self, extents: set[int]) -> set[int]:
-        """Heights of the register tiles that so many rows, or vectors, are cut into."""
+        """The heights of the register tiles of `extents` rows or vectors."""
         rows = schedule.pixel_rows(self.g)
         return {part for extent in extents for part in (min(extent, rows), extent % rows)} - {0}
 
@@ -56,7 +56,7 @@ class PixelLanes(Operator):
         long_row: bool = False,
         ahead: bool = False,
     ) -> dict[int, Any]:
-        """Microkernels of these heights, for whole panels and the last one."""
+        """Microkernels with these heights, for whole panels and the last panel."""
         g = self.g
         filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
         return {
@@ -71,7 +71,7 @@ class PixelLanes(Operator):
         }
 
     def _loads(self) -> dict[int, Any]:
-        """What loads rows of pixels, from planes and from channels-last images."""
+        """The parts that load rows of pixels, from planes or from channels-last images."""
         form, recording = self.form, self.build.recording
         parts = compile_row_loads(self.g.step_w, self.lanes, form, recording)
         if self.pixels.channels_last:
@@ -80,7 +80,7 @@ class PixelLanes(Operator):
         return parts
 
     def _views(self) -> Any:
-        """Byte offset of the view of the buffer that each element (c, r, s) multiplies."""
+        """The byte offset, for each element (c, r, s), of the view of the buffer it multiplies."""
         g = self.g
         phase = schedule.plane_vectors(g, self.lanes) * self.lanes * self.itemsize
         taps = (tap_in_phase(g, s) for s in range(g.S))
@@ -95,7 +95,7 @@ class PixelLanes(Operator):
 
 
 class FlatPixelLanes(PixelLanes):
-    """1x1 filters: a tile's pixels are one row, which may be read in place."""
+    """1x1 filters: the pixels of a tile form one row, which may be read in place."""
 
     def __init__(self, layout: PixelLanesLayout, lanes: int, build: Build) -> None:
         super().__init__(layout, lanes, build)
@@ -126,7 +126,7 @@ class FlatPixelLanes(PixelLanes):
         return parts
 
     def _views(self) -> Any:
-        """Byte offset of each channel's row, in the buffer or x."""
+        """The byte offset of each channel's row, in the buffer or in x."""
         g = self.g
         row = flat_row_bytes(g, self.itemsize, self.lanes)
         plane = g.H * g.W * self.itemsize

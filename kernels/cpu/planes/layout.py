@@ -8,14 +8,14 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES, ScratchLayout
 
-PLANE_ROWS = 8  # output rows of a register tile: enough sums to hide the latency of an FMA
-ROWS_TOGETHER = 8  # filter rows of a pass over planes at most: each has a weight in a register
-TAPS_TOGETHER = 128  # taps of a pass at most: they are unrolled
+PLANE_ROWS = 8  # output rows of a register tile, whose sums hide the latency of an FMA
+ROWS_TOGETHER = 8  # filter rows of a pass at most: each has an element in a register
+TAPS_TOGETHER = 128  # taps of a pass at most, since they are unrolled
 
 
 @dataclass(frozen=True)
 class PlanesLayout(DepthwiseLayout):
-    """Sizes of a channel at a time: two row buffers that take turns, of whole vectors."""
+    """Sizes for one channel at a time: two buffers that alternate, with rows of whole vectors."""
 
     def scratch(self, packs: bool) -> ScratchLayout:
         """Scratch memory of a thread."""
@@ -34,6 +34,6 @@ class PlanesLayout(DepthwiseLayout):
 
 
 def plane_pass_rows(filter_rows: int, filter_columns: int) -> int:
-    """Filter rows of a pass of the microkernels, whose taps are unrolled."""
+    """Filter rows of a pass of the microkernels, which unroll its taps."""
     most = min(ROWS_TOGETHER, max(1, TAPS_TOGETHER // filter_columns))
     return -(-filter_rows // -(-filter_rows // most))

@@ -16,9 +16,9 @@ from implicit_conv.kernels.geometry import Geometry
 
 
 class Planes(Operator):
-    """A channel at a time; a chunk is the channels of a work item.
+    """One channel at a time; a chunk is the channels of a work item.
 
-    `pixel_step` counts elements from one pixel of a plane to the next.
+    `pixel_step` is the stride in elements between pixels of a plane.
     """
 
     transposes = False
@@ -33,7 +33,7 @@ class Planes(Operator):
         }
 
     def _require_for_filters(self, w: Any, axes: Axes) -> None:
-        """Filters of planes need no transposes."""
+        """Compile nothing: filters of planes need no transposes."""
 
     def _own_parts(self) -> dict[int, Any]:
         extents = {rows for _, rows, _ in tile_extents(self.g)}
@@ -57,7 +57,7 @@ class Planes(Operator):
 
 
 def plane_filter(g: Geometry) -> fprop.Filter:
-    """Which element of a buffered plane each filter tap of `g` reads."""
+    """The elements of a buffered plane that the filter taps of `g` read."""
     together = plane_pass_rows(g.R, g.S)
     passes = int(schedule.ceil_div(g.R, together))
 

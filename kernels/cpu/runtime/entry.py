@@ -44,7 +44,7 @@ def _address(typingctx, pointer):
 
 @kernel()
 def next_item(blob):
-    """The next work item of this launch, each given out once."""
+    """The next work item of this launch; no two threads get the same."""
     return memory.fetch_add(_address(blob), 1)
 
 
@@ -60,7 +60,7 @@ def _call_entry(typingctx, entry, blob, thread):
 
 @kernel()
 def _run_thread(entry, blob, thread):
-    """Run the entry in this thread; where the launch asks for it, subnormal numbers are zeros."""
+    """Run the entry in this thread, with subnormals treated as zero if the launch asks for it."""
     flushes = memory.read(blob + WORD * FLUSHES)
     before = control_word()
     if flushes:
@@ -85,7 +85,7 @@ def run_parallel():
     return run
 
 
-# Elements of x and w, and of y; 16-bit floats come as integers.
+# Dtypes of (x and w, y); 16-bit floats are viewed as integers.
 TENSORS = (
     (types.float32, types.float32),
     (types.float64, types.float64),

@@ -1,13 +1,12 @@
 """Launch compiled entries on CPU threads: ``entry(blob, thread)``, as a GPU launches a kernel on
 blocks.
 
-Threads take items one by one from the blob's counter, so that an interrupted core delays only its
-own item. Items write disjoint outputs, so that their order never shows in a result. The parallel
-launch is Numba's prange (1.8 us with OpenMP). Two limits of its threading layers are dealt with
-here:
+Threads take items one by one from the blob's counter, so an interrupted core delays only its own
+item. Items write disjoint outputs, so their order does not affect a result. A parallel launch uses
+Numba's prange (1.8 us with OpenMP). Two hazards of its threading layers are avoided here:
 
-- "workqueue" aborts the process when two threads launch at once, so a lock lets in one at a time;
-- GNU OpenMP kills a forked child at its first parallel launch, so such a child runs on one thread.
+- "workqueue" aborts the process if two threads launch at once, so a lock serialises launches;
+- GNU OpenMP kills a forked child at its first parallel launch, so a forked child uses one thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory that outlives a call: fresh memory would cost a page fault every 4 KiB, each time."""
+"""A pool of memory blocks: fresh memory would cost a page fault per 4 KiB in every call."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 
-KEPT_BYTES = 64 << 20  # what the pool may hold while nobody uses it
-SMALL_BYTES = 512 << 10  # blocks of which there is at most one for each thread that ever called
+KEPT_BYTES = 64 << 20  # bytes of unused blocks that the pool may hold
+SMALL_BYTES = 512 << 10  # bytes of blocks that are always kept: one per thread that ever called
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Memory and where it lies."""
+    """A block of memory."""
 
-    size: int
+    size: int  # bytes
     address: int
-    memory: object  # what keeps it alive
+    memory: object  # the array that owns the memory
 
 
 def aligned_bytes(size: int) -> Any:
@@ -29,10 +29,10 @@ def aligned_bytes(size: int) -> Any:
 
 
 class Pool:
-    """Blocks that are lent out one at a time, from any thread: a list for each power of two.
+    """Blocks whose sizes are powers of two, with one list of free blocks per size.
 
-    It needs no lock: threads, forks and interrupts come between its steps, `pop` and `append`,
-    never within one.
+    Any thread may call it, and it needs no lock: `pop` and `append` are atomic, so threads, forks
+    and interrupts can only come between them.
     """
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
@@ -49,15 +49,15 @@ class Pool:
             return Block(size, memory.ctypes.data, memory)
 
     def give(self, block: Block) -> None:
-        """Return what `take` lent."""
+        """Return a block from `take` to the pool."""
         size = block.size
         if size > SMALL_BYTES and self._held() + size > self._kept_bytes:
-            self._free.clear()  # sizes of long ago among them
+            self._free.clear()  # also frees sizes that are no longer used
         if size <= self._kept_bytes:
             self._free[size].append(block)
 
     def _held(self) -> int:
-        """Bytes that nobody uses."""
+        """Bytes of all free blocks."""
         return sum(size * len(free) for size, free in self._free.copy().items())
 
 

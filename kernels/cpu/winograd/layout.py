@@ -15,11 +15,11 @@ from implicit_conv.kernels.geometry import Geometry
 class WinogradLayout(Layout):
     """Sizes of F(m x m, 3x3); the output of `g` is rounded up to whole m x m tiles."""
 
-    m: int = 2
+    m: int = 2  # outputs of a tile along an axis
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of one group's transformed filters, with a cache line behind each product's."""
+        """Bytes of the transformed filters of a group, with a spare cache line per product."""
         products = schedule.box_products(self.g, self.m)
         gaps = schedule.panel_count(self.g) * products * LINE
         return panel_bytes(self.g, self.lanes, self.itemsize, products) + int(gaps)
@@ -33,7 +33,7 @@ class WinogradLayout(Layout):
         panel = g.C * g.tile_k * itemsize
         few = g.R * g.S * min(g.C, lanes) * g.tile_k * itemsize
         return ScratchLayout(
-            buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last vector may run over
+            buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last vector may run over it
             staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
             runs=RUN_BYTES,
             packing=packing_bytes(g, lanes, itemsize) if packs else 0,
@@ -45,12 +45,12 @@ class WinogradLayout(Layout):
 
     @property
     def packing_scratch(self) -> ScratchLayout:
-        """The table of taps, and a few channels of a panel before they are transformed."""
+        """The table of taps, and a few channels of a panel that are not transformed yet."""
         scratch = self.scratch(packs=True)
         return ScratchLayout(packing=scratch.packing, panel=scratch.panel)
 
 
 def box_tiles(g: Geometry, m: int) -> list[tuple[int, int]]:
-    """All (groups, inner) shapes of register tiles, which span the m x m tiles of a load tile."""
+    """All (groups, inner) shapes of register tiles, whose pixels are m x m tiles."""
     extents = tile_extents(g)
     return sorted({(1, h) for n, p, q in extents for h in register_heights(g, n * p * q // m**2)})

@@ -11,7 +11,7 @@ from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout, box_tiles
 
 
 class Winograd(Gemm):
-    """Its geometry is rounded up to whole m x m tiles; `build.end` is the true (P, Q)."""
+    """The geometry is rounded up to whole m x m tiles; `build.end` is the true (P, Q)."""
 
     rounds = False
 
