@@ -1,4 +1,4 @@
-"""The CPU engine: a request answered by candidates, which explain themselves, pack and run."""
+"""The CPU engine: it plans a request, explains the plan, packs filters and convolves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOG = logging.getLogger("implicit_conv")
 
 @dataclass(frozen=True)
 class CpuEngine:
-    """What answers one request on one CPU.
+    """The plan of one request on one CPU.
 
     Attributes
     ----------
@@ -46,15 +46,16 @@ class CpuEngine:
     request : Request
         Precision and algorithm.
     candidates : tuple of Candidate
-        The first one runs, the next ones where it does not accept the strides of arrays.
+        The first one that accepts the strides of the arrays runs.
     refusals : tuple of Refusal
+        The methods that cannot compute the problem.
     activation : (kind, low, high)
-        As `parse_activation` gives it.
+        As `parse_activation` returns it.
     out_dtype : str
         The dtype of results.
     subnormals : "keep" or "flush"
     unbatched : bool
-        Whether x and y lack the batch axis.
+        Whether x and y have no batch axis.
     """
 
     problem: Problem
@@ -68,38 +69,38 @@ class CpuEngine:
     unbatched: bool = False
 
     def __getstate__(self) -> dict[str, object]:
-        """Pickles and copies leave out calls, which hold addresses of this process."""
+        """Leave prepared calls out of pickles and copies: they hold addresses of this process."""
         return {name: value for name, value in self.__dict__.items() if name != "calls"}
 
     @functools.cached_property
     def calls(self) -> dict[object, object]:
-        """Calls that are ready, by the strides of their arrays."""
+        """Prepared calls; the keys are the strides of their arrays."""
         return {}
 
     @property
     def best(self) -> Candidate:
-        """The candidate that runs where it accepts the strides of arrays."""
+        """The candidate that runs if it accepts the strides of the arrays."""
         return self.candidates[0]
 
     @property
     def algorithm(self) -> str:
-        """Its algorithm."""
+        """The algorithm of the best candidate."""
         return self.best.algorithm
 
     @property
     def y_dtype(self) -> str:
-        """The dtype that kernels store: `out_dtype`, or that of the sums where numpy converts."""
+        """The dtype that kernels store: `out_dtype`, or that of the sums if numpy converts them."""
         stored = (self.problem.dtype, self.problem.sum_dtype)
         return self.out_dtype if self.out_dtype in stored else self.problem.sum_dtype
 
     @property
     def formats(self) -> Formats:
-        """What kernels are compiled for besides a candidate."""
+        """The properties of compiled kernels that are not part of a candidate."""
         return Formats(self.y_dtype, self.subnormals == "flush")
 
     @property
     def workspace_bytes(self) -> int:
-        """Scratch memory of all threads, without the packed filter."""
+        """Bytes of scratch memory of all threads, without the packed filter."""
         return self.best.workspace_bytes
 
     @property
@@ -109,12 +110,12 @@ class CpuEngine:
 
     @property
     def peak_bytes(self) -> int:
-        """Scratch memory, packed filter and output."""
+        """Bytes of scratch memory, packed filter and output together."""
         y = math.prod(self.problem.output_shape) * ITEMSIZES[self.y_dtype]
         return self.workspace_bytes + self.packed_bytes + y
 
     def explain(self) -> str:
-        """Lines of what was chosen, and the table of candidates."""
+        """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
         choice = planner.Choice(self.candidates, self.refusals)
         return words.explain(choice, self.request.precision, self.formats)
 
@@ -123,7 +124,7 @@ class CpuEngine:
         return self.best.method.loads(self.best)
 
     def pack(self, w: object) -> PackedFilter:
-        """`w`, checked, in the order that the best candidate reads."""
+        """The filter `w` in the order that the best candidate reads; see `Plan.pack`."""
         array = bits(self._checked_filter(w))
         return self.best.method.pack(self.best, array, self.formats)
 
@@ -135,7 +136,7 @@ class CpuEngine:
         residual: object = None,
         out: Array | None = None,
     ) -> Array:
-        """Check the arrays against the problem, and convolve; see `Plan.__call__`."""
+        """Check the arrays and convolve; see `Plan.__call__`."""
         problem = self.problem
         x = self._checked_input(x)
         filters = self._checked_filters(w)
@@ -169,7 +170,7 @@ class CpuEngine:
         return y if self.out_dtype == self.y_dtype else y.astype(self.out_dtype)
 
     def ready(self, x: Array, w: Any, y: Array, biased: bool) -> Call | None:
-        """The call that computed ``y = run(x, w)``, if running it again is all that it takes."""
+        """The call that computed ``y = run(x, w)``; None if `run` does more than that call."""
         if self.unbatched or y.size == 0 or y.dtype != self.y_dtype:
             return None
         return self.bind(x, w, y, None, biased)
@@ -177,7 +178,7 @@ class CpuEngine:
     def bind(
         self, x: Array, w: PackedFilter | Array, y: Array, residual: Array | None, biased: bool
     ) -> Call:
-        """The call for 4-d arrays of these strides, which is kept."""
+        """The cached call for 4-d arrays of these strides."""
         packed = isinstance(w, PackedFilter)
         key = (
             x.strides,
@@ -204,9 +205,9 @@ class CpuEngine:
         formats: Formats,
         record: int = 0,
     ) -> Call:
-        """The first candidate that accepts the strides, bound to them.
+        """Bind the first candidate that accepts the strides of the arrays; nothing is cached.
 
-        A debug build writes its loads to address `record`.
+        A debug build writes its loads to the address `record`.
         """
         from implicit_conv.kernels.cpu.operator import Epilogue
 
@@ -226,7 +227,10 @@ class CpuEngine:
         )
         if candidate is not self.best:
             LOG.debug(
-                "%s runs: %s needs %s", candidate.name, self.best.name, self.best.method.needs
+                "%s runs, because %s needs %s",
+                candidate.name,
+                self.best.name,
+                self.best.method.needs,
             )
         epilogue = Epilogue(self.activation, biased)
         return candidate.method.bind(candidate, arrays, epilogue, formats, record)
@@ -245,13 +249,13 @@ class CpuEngine:
         return array
 
     def _checked_filters(self, w: object) -> PackedFilter | Array:
-        """A packed filter in the order that the best candidate reads, or a plain one."""
+        """`w`: a plain filter, or one that is packed in the order the best candidate reads."""
         if not isinstance(w, PackedFilter):
             return self._checked_filter(w)
         if w.key != self.best.packed.key:
             raise ShapeError(
-                "w was packed in another order than this plan reads: for another problem, or by a "
-                "plan that chose another method or tile; pack it with this plan"
+                "w was packed in another order than this plan reads, for another problem or by a "
+                "plan with another method or tile; pack it with plan.pack(w) of this plan"
             )
         return w
 
@@ -276,19 +280,20 @@ def plan(
     subnormals: str = "keep",
     unbatched: bool = False,
 ) -> CpuEngine:
-    """The engine that answers a request.
+    """Plan a request.
 
     Raises
     ------
     PlanError, DTypeError
-        A precision, algorithm, activation or out_dtype that is unknown or not supported here.
+        The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
+        problem.
     """
     candidates, refusals = planner.plan(problem, arch, request)
     best = candidates[0]
     if subnormals == "flush" and not best.method.flushes:
         raise PlanError(
-            f"algorithm {best.algorithm!r} keeps subnormals: numpy multiplies; use 'auto', or "
-            "config(subnormals='keep')"
+            f"algorithm {best.algorithm!r} keeps subnormals, because numpy multiplies; use 'auto', "
+            "or config(subnormals='keep')"
         )
     LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
     return CpuEngine(
@@ -305,7 +310,7 @@ def plan(
 
 
 def _out_dtype(out_dtype: object, dtype: str) -> str:
-    """The name of the dtype of results, for x of `dtype`."""
+    """The name of the dtype of results, where `dtype` is that of x."""
     key = dtype_key(dtype if out_dtype is None else out_dtype)
     supported = dict.fromkeys((dtype, "float32", "float64"))
     name = dtype_name(key)
@@ -313,13 +318,13 @@ def _out_dtype(out_dtype: object, dtype: str) -> str:
         name = f"{key.str} of foreign byte order"
     if name not in supported:
         raise DTypeError(
-            f"out_dtype {name} is not supported here; use one of {', '.join(supported)}"
+            f"out_dtype {name} is not supported for {dtype} x; use one of {', '.join(supported)}"
         )
     return name
 
 
 def dtype_key(dtype: object) -> str | np.dtype[Any]:
-    """A dtype as a hashable value; "bfloat16" needs no ml_dtypes to be planned for."""
+    """A dtype as a hashable value; the name "bfloat16" is kept, so that it needs no ml_dtypes."""
     return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
 
 
