@@ -189,12 +189,12 @@ class Plan:
             No GPU can run the plan.
         """
         key = None
-        operand = getattr(w, "operand", None)  # only filters packed for the CPU have one
-        if operand is not None and type(x) is np.ndarray and residual is None and out is None:
+        packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
+        if packed and type(x) is np.ndarray and residual is None and out is None:
             key = (x.shape, x.strides, x.dtype, w.key, bias is None)
             call = self._calls.get(key)
             if call is not None and x.flags.aligned:
-                return call(x, operand, bias)
+                return call(x, w.operand, bias)
         y = self.engine.run(x, w, bias, residual, out)
         if key is not None and x.flags.aligned and x.dtype.isnative:
             call = self.engine.ready(x, w, y, bias is not None)

@@ -60,6 +60,14 @@ class Case:
         names = ("stride", "padding", "dilation", "groups", "layout", "weight_layout")
         return {name: getattr(self, name) for name in names}
 
+    @property
+    def problem(self) -> Problem:
+        """The same convolution as the planner sees it."""
+        x = {"N": self.N, "C": self.C * self.groups, "H": self.size[0], "W": self.size[1]}
+        w = {"K": self.K * self.groups, "C": self.C, "R": self.kernel[0], "S": self.kernel[1]}
+        shapes = [x[a] for a in self.layout], [w[a] for a in self.weight_layout]
+        return Problem.parse(*shapes, self.dtype, **self.options)
+
     def inputs(self, seed: int, integers: bool = False) -> tuple[Array, Array]:
         """(x, w) in N, C, H, W and K, C, R, S order: normally distributed, or integers -4 to 4."""
         rng = np.random.default_rng(seed)
@@ -172,11 +180,9 @@ def plan_of(
     out_dtype: object = None,
 ) -> Plan:
     """The CPU's plan of a case on `arch` (by default this machine), which no cache keeps."""
-    x, w = (array.shape for array in case.arrange(*case.inputs(0)))
-    problem = Problem.parse(x, w, case.dtype, **case.options)
     request = Request(precision, algorithm)
     made = engine.plan(
-        problem, arch or cpu_arch(), request, activation=activation, out_dtype=out_dtype
+        case.problem, arch or cpu_arch(), request, activation=activation, out_dtype=out_dtype
     )
     return Plan(made)
 
@@ -185,4 +191,5 @@ def changed(plan: Plan, **changes: Any) -> Plan:
     """`plan` with its best candidate changed, and no other candidate."""
     made = plan.engine
     assert isinstance(made, engine.CpuEngine)
-    return Plan(replace(made, candidates=(replace(made.best, **changes),)))
+    choice = made.choice._replace(candidates=(replace(made.best, **changes),))
+    return Plan(replace(made, choice=choice))

@@ -15,6 +15,7 @@ from llvmlite import ir
 
 from implicit_conv.cpu.arch import REGISTER_PIXELS
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile, emit
+from implicit_conv.kernels.cpu.runtime.parts import LIMITS
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,10 @@ def compile_for(target: Target, tile: RegisterTile) -> str:
     llvm.initialize_all_asmprinters()
     module = ir.Module("microkernel")
     module.triple = target.triple
-    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * 2
+    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * len(LIMITS)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "microkernel")
     builder = ir.IRBuilder(function.append_basic_block())
-    emit(tile, builder, function.args)
+    emit(tile, builder, dict(zip((*ARGUMENTS, *LIMITS), function.args, strict=True)))
     builder.ret_void()
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         features=target.features, opt=3

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.errors import DriverError, PlanError
-from implicit_conv.options import ITEMSIZES
 from implicit_conv.testing import EPS, Case
 from implicit_conv.tools.contenders import CONTROL, WrongResultError
 from implicit_conv.tools.timing import Seconds
@@ -255,17 +254,12 @@ def row_of(
     algorithm: str,
 ) -> dict[str, Any]:
     """One measured layer as a record keeps it."""
-    p, q = case.output
-    channels, filters = case.C * case.groups, case.K * case.groups
-    taps = case.kernel[0] * case.kernel[1]
-    elements = case.N * (channels * case.size[0] * case.size[1] + filters * p * q)
-    elements += filters * case.C * taps
     return {
         "layer": name,
         "case": asdict(case),
         "algorithm": algorithm,
-        "flops": 2 * case.N * p * q * filters * case.C * taps,
-        "bytes": elements * ITEMSIZES[case.dtype],
+        "flops": case.problem.flops,
+        "bytes": case.problem.bytes,
         "errors": errors,
         "timings": timings(samples),
         "ratios": ratios(samples),

@@ -20,7 +20,6 @@ from typing import Any
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.engine import CpuEngine, plan
-from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
 from perf.layers import layers
 
@@ -130,9 +129,7 @@ def engine_counts(arch: str) -> Numbers:
 
 def plan_for(case: Case, arch: CpuArch) -> CpuEngine:
     """The plan of `case` on a fixed CPU."""
-    x, w = case.arrange(*case.inputs(0))
-    problem = Problem.parse(x.shape, w.shape, case.dtype, **case.options)
-    return plan(problem, arch, Request())
+    return plan(case.problem, arch, Request())
 
 
 def _python(code: str, *arguments: str) -> str:

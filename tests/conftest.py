@@ -1,11 +1,36 @@
-"""With ``-m gpu`` only tests/gpu is collected: a GPU machine need not have what others import."""
+"""How tests are collected and run, and a fixture that chooses a method.
+
+With ``-m gpu`` only tests/gpu is collected: a GPU machine need not have what others import. With
+``-m exhaustive`` hypothesis draws many more examples. Where xdist is installed, and no files are
+named, tests run on all cores.
+"""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sampling
 
 GPU = Path(__file__).parent / "gpu"
+WORKERS = 8  # processes at most: each one needs up to 2 GB
+
+
+def pytest_configure(config):
+    """Draw many examples where the exhaustive tests are asked for."""
+    sampling.EXHAUSTIVE = config.getoption("markexpr") == "exhaustive"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Use all cores for the whole suite, unless ``-n`` says otherwise or tests share a GPU."""
+    worker = hasattr(config, "workerinput")  # it would start workers of its own
+    whole = config.args_source is config.ArgsSource.TESTPATHS
+    if worker or not whole or not config.pluginmanager.hasplugin("xdist"):
+        return
+    option = config.option
+    if option.markexpr != "gpu" and option.numprocesses is None:
+        option.numprocesses, option.dist = "logical", "worksteal"
+        option.maxprocesses = option.maxprocesses or WORKERS
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -58,6 +58,7 @@ class Call(ABC):
     def __init__(self, form: CallForm) -> None:
         self._form = form
 
+    @abstractmethod
     def __call__(
         self,
         x: Array,
@@ -84,17 +85,11 @@ class Call(ABC):
         ShapeError, DTypeError
             The shape or dtype of the bias does not match.
         """
-        problem, shape, dtype, _ = self._form
-        if bias is not None:
-            bias = check_vector("bias", bias, problem.K, problem.sum_dtype)
-        if y is None:
-            y = np.empty(shape, dtype)
-        self._run(x, w, bias, y, residual)
-        return y
 
-    @abstractmethod
-    def _run(self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None) -> None:
-        """Convolve arrays that have been checked."""
+    def checked_bias(self, bias: object) -> Array:
+        """A bias as a contiguous array of shape (K,) in the dtype of the sums."""
+        problem = self._form.problem
+        return check_vector("bias", bias, problem.K, problem.sum_dtype)
 
 
 class KernelCall(Call):
@@ -105,7 +100,7 @@ class KernelCall(Call):
     of a call; if it is None, there is one launch, which takes the arrays themselves.
     """
 
-    __slots__ = ("_main", "_operator", "_packing", "_panel_bytes", "_split")
+    __slots__ = ("_main", "_narrow", "_operator", "_packing", "_panel_bytes", "_split")
 
     def __init__(
         self,
@@ -118,22 +113,39 @@ class KernelCall(Call):
         super().__init__(form)
         self._operator, self._main, self._packing, self._split = operator, main, packing, split
         self._panel_bytes = operator.layout.packed_bytes
+        self._narrow = form.problem.itemsize == 2
 
-    def _run(self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None) -> None:
-        sums = None if bias is None else self._operator.initial_sums(bias)
-        if x.itemsize == 2:
-            x, w, y = bits(x), w if type(w) is int else bits(w), bits(y)
+    def __call__(
+        self,
+        x: Array,
+        w: Any,
+        bias: object = None,
+        y: Array | None = None,
+        residual: Array | None = None,
+    ) -> Array:
+        """See `Call`; small calls spend their time here, so this is one function."""
+        sums = None
+        if bias is not None:
+            sums = self._operator.initial_sums(self.checked_bias(bias))
+        if y is None:
+            y = np.empty(self._form.y_shape, self._form.y_dtype)
+        out = y
+        if self._narrow:
+            x, w, out = bits(x), w if type(w) is int else bits(w), bits(y)
         if self._split is not None:
-            for part in self._split(Arrays(x, w, self._form.filter_axes, y, residual)):
-                self._launch(part.x, part.w, part.y, sums, part.residual)
+            for part in self._split(Arrays(x, w, self._form.filter_axes, out, residual)):
+                self._pack_and_run(part.x, part.w, part.y, sums, part.residual)
         elif type(w) is int:
-            self._main.run(x, x, y, w, sums, residual)
+            self._main.run(x, x, out, w, sums, residual)
         elif self._packing is None:
-            self._main.run(x, w, y, 0, sums, residual)
+            self._main.run(x, w, out, 0, sums, residual)
         else:
-            self._launch(x, w, y, sums, residual)
+            self._pack_and_run(x, w, out, sums, residual)
+        return y
 
-    def _launch(self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None) -> None:
+    def _pack_and_run(
+        self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None
+    ) -> None:
         """Pack the filter if that takes a launch of its own, then convolve."""
         if self._packing is None:
             self._main.run(x, w, y, 0, sums, residual)

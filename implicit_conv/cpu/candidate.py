@@ -95,8 +95,6 @@ class Candidate:
         The number of filter panels per work item.
     cycles : float
         The estimate for the whole problem, in cycles of one core.
-    fallback : bool
-        Whether it runs only for strides that better candidates do not accept.
     """
 
     method: Method
@@ -108,7 +106,6 @@ class Candidate:
     threads: int
     chunk: int
     cycles: float
-    fallback: bool = False
 
     @property
     def name(self) -> str:
@@ -182,6 +179,10 @@ class Method(ABC):
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """The best candidate of each variant, or the reason why it cannot run."""
+
+    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+        """Candidates that read the same packed filters as `c` and accept more strides."""
+        yield from ()
 
     @abstractmethod
     def layout(self, c: Candidate) -> Layout:
@@ -286,9 +287,8 @@ def best(
     costs: Sequence[tuple[Estimate, Geometry]],
     *,
     threads: int | None = None,
-    fallback: bool = False,
 ) -> Candidate:
     """The candidate with the cheapest of the tilings `costs` of `view`."""
     (cycles, chunk), g = min(costs)
     threads = thread_count(problem, arch) if threads is None else threads
-    return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles, fallback)
+    return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles)

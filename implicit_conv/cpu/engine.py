@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,9 @@ from implicit_conv.cpu import explain as words
 from implicit_conv.cpu import planner
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, Call, bits
-from implicit_conv.cpu.candidate import Candidate, Formats, Refusal, Request
+from implicit_conv.cpu.candidate import Candidate, Formats, Request
 from implicit_conv.cpu.packed import PackedFilter
+from implicit_conv.cpu.planner import Choice
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS
 from implicit_conv.problem import Problem
@@ -45,10 +47,9 @@ class CpuEngine:
     arch : CpuArch
     request : Request
         Precision and algorithm.
-    candidates : tuple of Candidate
-        The first one that accepts the strides of the arrays runs.
-    refusals : tuple of Refusal
-        The methods that cannot compute the problem.
+    choice : Choice
+        The candidates, of which the first one runs if it accepts the strides of the arrays, and the
+        refusals.
     activation : (kind, low, high)
         As `parse_activation` returns it.
     out_dtype : str
@@ -61,8 +62,7 @@ class CpuEngine:
     problem: Problem
     arch: CpuArch
     request: Request
-    candidates: tuple[Candidate, ...]
-    refusals: tuple[Refusal, ...]
+    choice: Choice
     activation: tuple[float, float, float]
     out_dtype: str
     subnormals: str = "keep"
@@ -73,6 +73,20 @@ class CpuEngine:
         return {name: value for name, value in self.__dict__.items() if name != "calls"}
 
     @functools.cached_property
+    def fallbacks(self) -> tuple[Candidate, ...]:
+        """Candidates for strides that others do not accept, the cheapest first.
+
+        They are made on first use, because most arrays are contiguous.
+        """
+        found = [f for c in self.choice.candidates for f in c.method.fallbacks(c)]
+        return tuple(sorted(found, key=lambda candidate: candidate.cycles))
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All candidates, in the order in which they are tried."""
+        return tuple(self._in_order())
+
+    @functools.cached_property
     def calls(self) -> dict[object, object]:
         """Prepared calls; the keys are the strides of their arrays."""
         return {}
@@ -80,7 +94,7 @@ class CpuEngine:
     @property
     def best(self) -> Candidate:
         """The candidate that runs if it accepts the strides of the arrays."""
-        return self.candidates[0]
+        return self.choice.candidates[0]
 
     @property
     def algorithm(self) -> str:
@@ -116,7 +130,7 @@ class CpuEngine:
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
-        choice = planner.Choice(self.candidates, self.refusals)
+        choice = self.choice._replace(candidates=self.candidates)
         return words.explain(choice, self.request.precision, self.formats)
 
     def trace(self) -> list[Load]:
@@ -222,7 +236,7 @@ class CpuEngine:
         arrays = Arrays(bits(x), filters, axes, bits(y), residual)
         candidate = next(
             c
-            for c in self.candidates
+            for c in self._in_order()
             if c.method.accepts(c, arrays) and (key is None or c.packed.key == key)
         )
         if candidate is not self.best:
@@ -234,6 +248,11 @@ class CpuEngine:
             )
         epilogue = Epilogue(self.activation, biased)
         return candidate.method.bind(candidate, arrays, epilogue, formats, record)
+
+    def _in_order(self) -> Iterator[Candidate]:
+        """All candidates in the order in which they are tried; fallbacks are made when reached."""
+        yield from self.choice.candidates
+        yield from self.fallbacks
 
     def _checked_input(self, x: object) -> Array:
         """`x` as a 4-d array of the problem's shape and dtype."""
@@ -288,8 +307,8 @@ def plan(
         The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
         problem.
     """
-    candidates, refusals = planner.plan(problem, arch, request)
-    best = candidates[0]
+    choice = planner.plan(problem, arch, request)
+    best = choice.candidates[0]
     if subnormals == "flush" and not best.method.flushes:
         raise PlanError(
             f"algorithm {best.algorithm!r} keeps subnormals, because numpy multiplies; use 'auto', "
@@ -300,8 +319,7 @@ def plan(
         problem,
         arch,
         request,
-        candidates,
-        refusals,
+        choice,
         parse_activation(activation),
         _out_dtype(out_dtype, problem.dtype),
         subnormals,

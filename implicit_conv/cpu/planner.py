@@ -35,7 +35,7 @@ METHODS: tuple[type[Method], ...] = (
 
 
 class Choice(NamedTuple):
-    """The candidates, best first and fallbacks last, and the refusals."""
+    """The candidates, best first, and the refusals."""
 
     candidates: tuple[Candidate, ...]
     refusals: tuple[Refusal, ...]
@@ -68,5 +68,5 @@ def plan(problem: Problem, arch: CpuArch, request: Request) -> Choice:
     if not able:
         reasons = "; ".join(refusal.reason for refusal in refusals)
         raise PlanError(f"algorithm {algorithm!r} cannot compute this problem: {reasons}")
-    able.sort(key=lambda candidate: (candidate.fallback, candidate.cycles))
+    able.sort(key=lambda candidate: candidate.cycles)
     return Choice(tuple(able), tuple(refusals))

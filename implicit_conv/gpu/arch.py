@@ -31,6 +31,8 @@ class GpuArch:
     mma_flops, fma_flops : int
         Multiplications and additions per cycle and multiprocessor: 16-bit operands by mma.sync, and
         float32. Only the estimate uses them.
+    hertz : float
+        Boost clock, which turns estimated cycles into seconds.
     """
 
     cc: Capability
@@ -39,6 +41,7 @@ class GpuArch:
     smem_bytes: int
     mma_flops: int
     fma_flops: int = 256
+    hertz: float = 1.8e9
 
     @property
     def target(self) -> str:
@@ -51,16 +54,18 @@ WGMMA_FLOPS = 4096  # per cycle and multiprocessor of sm_90; mma.sync reaches ab
 
 # mma_flops is the data sheet's dense 16-bit rate with float32 sums, divided by multiprocessors and
 # boost clock. The data sheets of sm_100 and sm_103 give the rate of tcgen05 only, so mma.sync is
-# assumed to be as fast there as on sm_90.
+# assumed to be as fast there as on sm_90. hertz is the data sheet's boost clock; for sm_90, sm_100
+# and sm_103 it is the dense 16-bit rate divided by multiprocessors and operations per cycle, for
+# sm_121 it is a guess.
 KNOWN = {
-    80: GpuArch((8, 0, ""), "A100", 108, 163 * KB, 2048, 128),
-    86: GpuArch((8, 6, ""), "RTX 3090", 82, 99 * KB, 512),
-    89: GpuArch((8, 9, ""), "RTX 4090", 128, 99 * KB, 512),
-    90: GpuArch((9, 0, "a"), "H100 SXM", 132, 227 * KB, 2560),
-    100: GpuArch((10, 0, "a"), "B200", 148, 227 * KB, 2560),
-    103: GpuArch((10, 3, "a"), "B300", 148, 227 * KB, 2560),
-    120: GpuArch((12, 0, "a"), "RTX 5090", 170, 99 * KB, 512),
-    121: GpuArch((12, 1, "a"), "GB10", 48, 99 * KB, 512),
+    80: GpuArch((8, 0, ""), "A100", 108, 163 * KB, 2048, 128, hertz=1.41e9),
+    86: GpuArch((8, 6, ""), "RTX 3090", 82, 99 * KB, 512, hertz=1.70e9),
+    89: GpuArch((8, 9, ""), "RTX 4090", 128, 99 * KB, 512, hertz=2.52e9),
+    90: GpuArch((9, 0, "a"), "H100 SXM", 132, 227 * KB, 2560, hertz=1.83e9),
+    100: GpuArch((10, 0, "a"), "B200", 148, 227 * KB, 2560, hertz=1.86e9),
+    103: GpuArch((10, 3, "a"), "B300", 148, 227 * KB, 2560, hertz=1.86e9),
+    120: GpuArch((12, 0, "a"), "RTX 5090", 170, 99 * KB, 512, hertz=2.41e9),
+    121: GpuArch((12, 1, "a"), "GB10", 48, 99 * KB, 512, hertz=2.4e9),
 }
 
 

@@ -17,8 +17,8 @@ def explain(choice: Choice) -> str:
         [
             *_chosen(choice),
             "",
-            "candidates, by estimated cycles:",
-            *(_candidate(candidate) for candidate in candidates),
+            f"candidates, by estimated time at {choice.arch.hertz / 1e9:.2f} GHz:",
+            *(_candidate(candidate, choice.arch.hertz) for candidate in candidates),
         ]
     )
 
@@ -87,12 +87,12 @@ def _loads(choice: Choice) -> str:
     )
 
 
-def _candidate(candidate: Candidate) -> str:
+def _candidate(candidate: Candidate, hertz: float) -> str:
     name, layout, estimate = candidate.variant.name, candidate.layout, candidate.estimate
     if layout is None or estimate is None:
-        return f"  {name}: refused, {candidate.reason}"
+        return f"  {'refused':>12}  {name}: {candidate.reason}"
     return (
-        f"  {name}: {estimate.cycles:.3g} cycles, {plural(estimate.waves, 'wave')}, "
+        f"  {1e3 * estimate.cycles / hertz:9.3f} ms  {name}: {plural(estimate.waves, 'wave')}, "
         f"{100 * estimate.junk:.1f} % junk, {layout.total} bytes shared"
     )
 

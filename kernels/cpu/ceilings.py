@@ -14,7 +14,8 @@ from numba import carray
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, vectors_name
 from implicit_conv.kernels.cpu.runtime.call import Call, blob_of
-from implicit_conv.kernels.cpu.runtime.launch import ENTRY, launch
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY
+from implicit_conv.kernels.cpu.runtime.launch import launch
 from implicit_conv.kernels.cpu.runtime.parts import compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.kernels.cpu.runtime.table import run_part

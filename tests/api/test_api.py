@@ -21,7 +21,7 @@ def exact(case=CASE, seed=0):
 
 
 def strange_strides(x):
-    """Arrays equal to x that lie in memory in other ways."""
+    """Arrays equal to x with other strides, alignments and byte orders."""
     wide = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
     wide[..., ::2] = x
     yield wide[..., ::2]  # every other element
@@ -98,7 +98,7 @@ def test_no_channels_leaves_bias_and_activation():
     )
 
 
-def test_no_channels_where_filters_and_pixels_would_trade_places():
+def test_no_channels_where_the_gemm_would_be_transposed():
     x, w = (np.zeros(shape, np.float32)[:, :0] for shape in ((2, 4, 64, 64), (16, 4, 1, 1)))
     plan, bias = ic.plan_conv2d(x.shape, w.shape), np.arange(16)
     expected = np.broadcast_to(bias[:, None, None], plan.problem.output_shape)
@@ -331,7 +331,7 @@ def refused():
 
 
 @pytest.mark.parametrize(("arguments", "error", "words"), list(refused()))
-def test_bad_arguments_say_rule_numbers_and_way_out(arguments, error, words):
+def test_errors_give_the_rule_the_values_and_the_way_out(arguments, error, words):
     with pytest.raises(error, match=words):
         ic.conv2d(arguments.pop("x"), arguments.pop("w"), **arguments)
 

@@ -16,7 +16,7 @@ def exact(case):
 
 
 @pytest.fixture(autouse=True)
-def nothing_known():
+def empty_caches():
     ic.clear_plan_cache()
 
 
@@ -57,7 +57,7 @@ def test_a_call_gives_the_same_again(name, biased):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_plan_knows_its_calls_with_packed_filters(name):
+def test_a_plan_keeps_its_calls_with_packed_filters(name):
     case, options = CASES[name], options_of(name)
     x, w, expected = exact(case)
     plan = ic.plan_conv2d(x.shape, w.shape, x.dtype, **options)
@@ -80,7 +80,7 @@ def test_a_plan_knows_its_calls_with_packed_filters(name):
         plan(x, other.pack(np.concatenate([w, w])))
 
 
-def test_arrays_that_lie_otherwise_are_not_taken_for_known():
+def test_other_strides_dtypes_and_alignments_get_calls_of_their_own():
     x, w, expected = exact(CASES["lanes are pixels"])
     unaligned = np.zeros(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
     unaligned[...] = x
@@ -91,7 +91,7 @@ def test_arrays_that_lie_otherwise_are_not_taken_for_known():
         np.testing.assert_array_equal(ic.conv2d(like, w), expected)
 
 
-def test_what_was_refused_stays_refused():
+def test_bad_arguments_are_refused_after_a_good_call_too():
     x, w, _ = exact(CASES["lanes are pixels"])
     ic.conv2d(x, w)
     for stride in 1.0, True, np.float32(1):

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from implicit_conv import (
     DTypeError,
@@ -16,10 +17,6 @@ from implicit_conv import (
     plan_conv2d,
 )
 from implicit_conv.testing import Case, error_units, from_nchw, to_nchw
-
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 @st.composite
@@ -61,7 +58,7 @@ def test_rows_are_windows_and_columns_their_pixels():
         assert columns[(n * P + p) * Q + q, (c * 2 + r) * 3 + s] == expected
 
 
-@settings(thorough, max_examples=300)
+@examples(100, 300)
 @given(case=cases(), seed=st.integers(0, 2**31))
 def test_columns_times_filters_are_the_convolution(case, seed):
     x, w = case.inputs(seed, integers=True)
@@ -73,7 +70,7 @@ def test_columns_times_filters_are_the_convolution(case, seed):
     np.testing.assert_array_equal(y.transpose(0, 3, 1, 2), case.reference(x, w))
 
 
-@settings(thorough, max_examples=300)
+@examples(100, 300)
 @given(case=cases(), seed=st.integers(0, 2**31))
 def test_col2im_is_the_adjoint(case, seed):
     """Sum of im2col(x) * c = sum of x * col2im(c), exactly for small integers."""
@@ -86,7 +83,7 @@ def test_col2im_is_the_adjoint(case, seed):
     assert (columns * cotangent).sum() == (x * back).sum()
 
 
-def test_they_take_any_numbers_and_images_without_a_batch():
+def test_they_take_any_dtype_and_images_without_a_batch():
     x = (np.arange(24).reshape(2, 3, 4) + 1j).astype(np.complex64)
     columns = im2col(x, 2)
     np.testing.assert_array_equal(columns, im2col(x[None], 2))
@@ -118,7 +115,7 @@ def convolve(case, x, w, **options):
     )
 
 
-@settings(thorough, max_examples=300)
+@examples(100, 300)
 @given(case=cases(), seed=st.integers(0, 2**31))
 def test_the_algorithm_is_exact_on_small_integers(case, seed):
     x, w = case.inputs(seed, integers=True)

@@ -2,6 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # which pytest brings along
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_import_loads_nothing_heavy():
@@ -38,3 +46,14 @@ def test_names_are_complete():
         assert getattr(implicit_conv, name) is not None
     public = {name for name in dir(implicit_conv) if not name.startswith("__")}
     assert public == set(implicit_conv.__all__)
+
+
+def test_every_package_is_installed():
+    """Packages are listed in pyproject.toml: a search would miss what stands behind the link."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("implicit_conv/**/*.py")}
+    folders = {folder for folder in folders if "kernels" not in folder.parts}
+    folders |= {
+        "implicit_conv" / path.parent.relative_to(ROOT) for path in ROOT.glob("kernels/**/*.py")
+    }
+    assert set(settings["packages"]) == {".".join(folder.parts) for folder in folders}

@@ -1,4 +1,4 @@
-"""The CPU planner: scratch stays small, whatever the problem and however its arrays lie."""
+"""The CPU planner: scratch stays small, for any problem and any strides."""
 
 import itertools
 
@@ -66,7 +66,7 @@ def test_a_view_with_gaps_between_channels_gets_another_candidate():
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("option", ["dilation", "stride"])
 @pytest.mark.parametrize("far", [(10**4, 1), (1, 10**4)], ids=["H", "W"])
-def test_what_lies_between_far_taps_is_not_buffered(far, option, groups, layout):
+def test_pixels_between_the_taps_of_large_dilations_are_not_buffered(far, option, groups, layout):
     case = Case(
         N=2,
         C=4 // groups,
@@ -88,7 +88,7 @@ def test_what_lies_between_far_taps_is_not_buffered(far, option, groups, layout)
     np.testing.assert_array_equal(y if layout == "NCHW" else y.transpose(0, 3, 1, 2), expected)
 
 
-def test_a_packed_filter_serves_images_of_any_width():
+def test_a_packed_filter_is_right_for_images_of_any_width():
     """With one buffer a row or one a tap: their order is the same while the stride is 1."""
     w = np.random.default_rng(0).integers(-4, 5, (3, 2, 3, 3)).astype(np.float32)
     options = {"dilation": 3, "precision": "strict"}

@@ -70,52 +70,67 @@ def family(v):
 def kernels():
     """(target, variant) of every kernel that the planner may choose.
 
-    All are slow but the largest and the smallest tile of each family. float16 differs from bfloat16
-    by a suffix, so only its largest tiles are quick.
+    By default the largest tile of each family is linked on each target, in bfloat16 or float32. On
+    the first target of each family, so are the largest tile in float16, which differs by a suffix,
+    and the smallest tile. All others are exhaustive.
     """
-    made = []
+    made, seen = [], set()
     for number in evidence.GENERATIONS:
+        met = set()
         for dtype in GPU_DTYPES:
             able = plannable(number, dtype)
             largest = {family(v): v for v in reversed(able)}
             smallest = {family(v): v for v in able if dtype != "float16"}
             for v in able:
-                quick = v in (largest[family(v)], smallest.get(family(v)))
-                marks = () if quick else pytest.mark.slow
+                new = family(v) not in seen
+                quick = v == largest[family(v)] and (dtype != "float16" or new)
+                quick |= v == smallest.get(family(v)) and new
+                marks = () if quick else pytest.mark.exhaustive
                 made.append(pytest.param(number, v, id=f"sm_{number} {v.name}", marks=marks))
+            met |= set(largest)
+        seen |= met
     return [*made, *other_epilogues(), *other_families()]
 
 
 def other_epilogues():
     """The first tile of each family with the bias alone, and with stores element by element.
 
-    The stores are the same code in every family, so a quick run has them once per target.
+    By default the bias is linked on the first target of each family. The stores are the same code
+    in every family, so they are linked once per target.
     """
+    seen = set()
     for number in evidence.GENERATIONS:
         for dtype in ("bfloat16", "float32"):
             first = {family(v): v for v in reversed(plannable(number, dtype))}
             for place, v in enumerate(first.values()):
                 changes = {"bias alone": {"plain": True}, "any output": STORES}
                 for name, change in changes.items():
+                    again = place > 0 if change == STORES else family(v) in seen
                     yield pytest.param(
                         number,
                         replace(v, **change),
                         id=f"sm_{number} {v.name}, {name}",
-                        marks=pytest.mark.slow
-                        if dtype == "float32" or (place and change == STORES)
-                        else (),
+                        marks=pytest.mark.exhaustive if dtype == "float32" or again else (),
                     )
+            if dtype == "bfloat16":
+                seen |= set(first)
 
 
 def other_families():
     """The family that only tests use: plain im2col with A in registers."""
     for v in plannable(90, "bfloat16"):
         if family_name(v) == "tma-wgmma":
-            yield pytest.param(90, replace(v, descriptors=False), id=f"sm_90 {v.name}, registers")
+            largest = v.tile_n == 256
+            yield pytest.param(
+                90,
+                replace(v, descriptors=False),
+                id=f"sm_90 {v.name}, registers",
+                marks=() if largest else pytest.mark.exhaustive,
+            )
 
 
 def test_every_row_of_the_evidence_is_linked():
-    """Without the slow cases too, every family and target of the table of evidence is linked."""
+    """Every family and target of the table of evidence, without the exhaustive cases."""
     quick = {
         (family_name(v), targets.target_name(KNOWN[number].cc))
         for number, v in (case.values for case in kernels() if not case.marks)

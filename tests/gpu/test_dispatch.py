@@ -93,7 +93,7 @@ def test_settings_send_numpy_arrays_and_leave_device_arrays(recorder, device_arr
         assert len(recorder["cuLaunchKernelEx"]) == 2
 
 
-def test_arrays_that_do_not_lie_together_are_refused(recorder, device_array):
+def test_arrays_on_different_devices_are_refused(recorder, device_array):
     x, w = device_array(4096, (1, 8, 6, 6)), device_array(1 << 19, (8, 8, 3, 3))
     y = device_array(1 << 20, (1, 8, 4, 4))
     host = np.ones((8, 8, 3, 3), np.float16)

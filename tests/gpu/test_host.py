@@ -82,13 +82,14 @@ def test_arrays_elsewhere_are_patched_into_a_launch_made_ready(recorder, device_
     assert recorder.variants[-1].producer == "elements"
 
 
-def test_copies_of_a_plan_leave_its_calls_behind(recorder, arrays):
+def test_copies_of_a_plan_have_no_calls(recorder, arrays):
     """Calls hold handles of this process, and kernels of this choice."""
     made = plan(problem(), driver.current_arch())
     made(*arrays[:2], out=arrays[2])
-    copies = pickle.loads(pickle.dumps(made)), copy.copy(made), replace(made, device=1)
-    assert made.calls and not any(other.calls for other in copies)
-    assert copies[0] == copies[1] == made
+    engine = made.engine
+    copies = pickle.loads(pickle.dumps(engine)), copy.copy(engine), replace(engine, device=1)
+    assert engine.calls and not any(other.calls for other in copies)
+    assert copies[0] == copies[1] == engine
 
 
 def test_each_launch_is_on_the_stream_of_its_arrays(recorder, device_array, arrays):
@@ -165,7 +166,7 @@ def test_maps_become_driver_calls(recorder):
 
 
 @pytest.mark.parametrize("mode", ["im2col", "w"])
-def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
+def test_the_driver_gets_the_walk_of_each_map(recorder, mode):
     """Axes are fastest first, W before H, which differ in size, stride, dilation and padding."""
     lopsided = Problem.parse(
         (4, 5, 8, 40),
@@ -198,7 +199,7 @@ def test_maps_say_to_the_driver_what_the_walk_is(recorder, mode):
     assert rest[-3].name == "CU_TENSOR_MAP_SWIZZLE_64B"
 
 
-def test_device_is_asked_for_what_it_has(recorder):
+def test_a_device_reports_its_properties(recorder):
     arch = driver.current_arch()
     assert (arch.target, arch.sms, arch.smem_bytes, arch.device) == (
         "sm_90a",
@@ -208,7 +209,7 @@ def test_device_is_asked_for_what_it_has(recorder):
     )
 
 
-def test_a_later_gpu_is_planned_for_as_the_nearest_known(recorder):
+def test_a_later_gpu_is_planned_for_as_the_nearest_supported_one(recorder):
     recorder.capability = 11, 0
     assert driver.current_arch().target == "sm_110a"
     assert driver.current_arch().mma_flops == gpu_arch("sm_103").mma_flops

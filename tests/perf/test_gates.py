@@ -1,6 +1,7 @@
 """Gates count what executes, equal the committed counts, and change with a planted load."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from implicit_conv.testing import Case
 from perf import assembly, gates
+from perf.__main__ import main
 from perf.record import ROOT
 
 LOADS = "for b in range(g.phases_w):\n"
@@ -89,8 +91,16 @@ def test_counts_are_the_committed_ones():
     assert changes == [], "if this is meant: python -m perf gates --update"
 
 
+ONE_LAYER = """
+import json
+from perf import gates
+gates.LAYERS = gates.LAYERS[2:3]
+print(json.dumps(gates.engine_counts("avx2")))
+"""
+
+
 @pytest.mark.slow
-def test_a_planted_load_fails_the_gate(tmp_path):
+def test_a_planted_load_changes_the_counts(tmp_path):
     """Execute every activation load twice, which changes no result."""
     for name in ("implicit_conv", "kernels", "perf"):
         shutil.copytree(ROOT / name, tmp_path / name, symlinks=True)
@@ -98,13 +108,26 @@ def test_a_planted_load_fails_the_gate(tmp_path):
     text = source.read_text()
     assert text.count(LOADS) == 1
     source.write_text(text.replace(LOADS, TWICE))
-    result = subprocess.run(
-        [sys.executable, "-m", "perf", "gates"],
+    counted = subprocess.run(
+        [sys.executable, "-c", ONE_LAYER],
         cwd=tmp_path,
-        capture_output=True,
+        env={**os.environ, "PYTHONPATH": "", "IMPLICIT_CONV_CACHE_DIR": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
+        check=True,
     )
-    assert result.returncode == 1, result.stderr
-    assert "loads_issued" in result.stdout
-    assert "issued_flops" not in result.stdout
+    measured = json.loads(counted.stdout)
+    del measured["kernels compiled"]
+    expected = json.loads(gates.EXPECTED.read_text())["engine"]["avx2"]
+    changes = gates.differences({name: expected[name] for name in measured}, measured)
+    assert {name.split(" / ")[-1] for name, _, _ in changes} == {"loads_issued"}
+
+
+@pytest.mark.parametrize("loads", [3, 6])
+def test_the_exit_status_tells_whether_a_count_changed(loads, monkeypatch, tmp_path, capsys):
+    expected = tmp_path / "gates.json"
+    expected.write_text(json.dumps({"engine": {"a": {"loads_issued": 3}}}))
+    monkeypatch.setattr(gates, "EXPECTED", expected)
+    monkeypatch.setattr(gates, "measure", lambda: {"engine": {"a": {"loads_issued": loads}}})
+    assert main(["gates"]) == (loads != 3)
+    assert ("loads_issued" in capsys.readouterr().out) == (loads != 3)

@@ -5,8 +5,9 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 import implicit_conv as ic
 from implicit_conv.arrays import numpy_dtype
@@ -15,11 +16,8 @@ from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
-UNITS = 16  # of eps * sum|x||w|, eps = 2^-24, beside the one rounding to 16 bits
+UNITS = 16  # of eps * sum|x||w|, eps = 2^-24, besides the one rounding to 16 bits
 DTYPES = ("float16", "bfloat16")
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 def arch_of(path):
@@ -69,36 +67,29 @@ def cases(draw):
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_integers_are_exact(path):
-    @settings(thorough, max_examples=150)
-    @given(case=cases(), seed=st.integers(0, 2**31))
-    def check(case, seed):
-        x, w = case.inputs(seed, integers=True)
-        expected = case.reference(x, w)
-        np.testing.assert_array_equal(compute(case, x, w, path, out_dtype="float32"), expected)
-        y = compute(case, x, w, path)
-        assert y.dtype == numpy_dtype(case.dtype)
-        np.testing.assert_array_equal(y.astype(float), case.rounded(expected))
-
-    check()
+@examples(35, 150)
+@given(case=cases(), seed=st.integers(0, 2**31))
+def test_integers_are_exact(path, case, seed):
+    x, w = case.inputs(seed, integers=True)
+    expected = case.reference(x, w)
+    np.testing.assert_array_equal(compute(case, x, w, path, out_dtype="float32"), expected)
+    y = compute(case, x, w, path)
+    assert y.dtype == numpy_dtype(case.dtype)
+    np.testing.assert_array_equal(y.astype(float), case.rounded(expected))
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_normal_data_stays_within_the_bound(path):
+@examples(20, 150)
+@given(case=cases(), seed=st.integers(0, 2**31))
+def test_normal_data_stays_within_the_bound(path, case, seed):
     """In float32 as float32 data would, and after one rounding more in 16 bits."""
-
-    @settings(thorough, max_examples=150)
-    @given(case=cases(), seed=st.integers(0, 2**31))
-    def check(case, seed):
-        x, w = case.inputs(seed)
-        expected, scale = case.reference(x, w), case.reference(x, w, True)
-        sums = compute(case, x, w, path, out_dtype="float32")
-        assert error_units(sums, expected, scale, "float32") <= UNITS
-        y = compute(case, x, w, path)
-        assert error_units(y, expected, scale, case.dtype) <= UNITS
-        np.testing.assert_array_equal(y, sums.astype(y.dtype))  # the sums themselves, rounded once
-
-    check()
+    x, w = case.inputs(seed)
+    expected, scale = case.reference(x, w), case.reference(x, w, True)
+    sums = compute(case, x, w, path, out_dtype="float32")
+    assert error_units(sums, expected, scale, "float32") <= UNITS
+    y = compute(case, x, w, path)
+    assert error_units(y, expected, scale, case.dtype) <= UNITS
+    np.testing.assert_array_equal(y, sums.astype(y.dtype))  # the sums themselves, rounded once
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -157,7 +148,7 @@ def test_sums_past_the_range_of_float16_become_infinite_only_in_the_end():
 @pytest.mark.parametrize("channels", [3, 17])
 @pytest.mark.parametrize("end", [0, -1])
 def test_nan_and_inf_reach_their_receptive_field_only(dtype, layout, channels, end):
-    """An infinity stays one, beside what fills up an odd number of channels too."""
+    """An infinity stays one, also in the pair that a zero completes."""
     case = Case(
         C=channels, K=33, size=(9, 30), padding=((1, 1), (1, 1)), layout=layout, dtype=dtype
     )
@@ -170,7 +161,7 @@ def test_nan_and_inf_reach_their_receptive_field_only(dtype, layout, channels, e
         assert np.isfinite(y).sum() == y.size - 33 * 9
 
 
-def test_float16_subnormals_are_numbers_like_others():
+def test_float16_subnormals_are_preserved():
     x = np.full((1, 1, 4, 20), 2.0**-24, np.float16)
     y = ic.conv2d(x, np.full((1, 1, 1, 1), 3, np.float16))
     np.testing.assert_array_equal(y, np.full(y.shape, 3 * 2.0**-24, np.float16))
@@ -263,7 +254,7 @@ def test_subnormals_count_as_zeros_in_dot_products():
 @pytest.mark.parametrize("weight_layout", ["KCRS", "KRSC", "RSCK"])
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
 def test_a_nan_in_a_filter_stays_there(kernel, weight_layout):
-    """What fills up an odd number of channels is zero, not what lies behind them in memory."""
+    """An odd number of channels is completed with a zero, not with what follows in memory."""
     case = Case(C=5, K=20, kernel=kernel, weight_layout=weight_layout, dtype="bfloat16")
     x, w = case.inputs(0, integers=True)
     w[7] = np.nan

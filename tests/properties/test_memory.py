@@ -1,8 +1,8 @@
 """Kernels touch no byte outside their arrays and their parts of the scratch.
 
 A child computes random problems on arrays that begin or end exactly at an inaccessible page; the
-parts of a thread's scratch are set apart by such pages too. A stray access kills the child, and the
-problem it named last is the one that failed.
+parts of a thread's scratch memory have such pages between them too. A stray access kills the child,
+and the problem it named last is the one that failed.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sampling import count, sampled
 
 import implicit_conv
 from implicit_conv.arrays import numpy_dtype
@@ -24,39 +25,35 @@ from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import channel_lanes, gemm, group_lanes, pixel_lanes
 from implicit_conv.testing import Case, plan_of
 
-PROBLEMS = 300
-ALGORITHMS = (
-    "implicit_gemm",
-    "pointwise",
-    "depthwise",
-    "winograd_f2",
-    "winograd_f4",
-    "winograd_f2_stride2",
-)
+WINOGRAD = ("winograd_f2", "winograd_f4", "winograd_f2_stride2")
+ALGORITHMS = [("implicit_gemm",), ("pointwise", "depthwise"), WINOGRAD]  # of one child each
+PROBLEMS = count(70, 300)  # of each algorithm
 DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")
 PAGE = mmap.PAGESIZE
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
+@sampled
 @pytest.mark.skipif(os.name != "posix", reason="pages are made inaccessible by mprotect")
 @pytest.mark.parametrize("side", ["begin", "end"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_no_access_outside_arrays_and_scratch(algorithm, side):
+@pytest.mark.parametrize("algorithms", ALGORITHMS, ids=lambda names: names[0])
+def test_no_access_outside_arrays_and_scratch(algorithms, side):
     package = Path(implicit_conv.__file__).parent.parent
     child = subprocess.run(
-        [sys.executable, __file__, algorithm, side],
+        [sys.executable, __file__, side, str(PROBLEMS), *algorithms],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(package)},
-        timeout=300,
+        env={**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{SUPPORT}"},
+        timeout=600,
     )
     named = child.stdout.splitlines()
     assert child.returncode == 0, f"exit {child.returncode} at {named[-1:]} {child.stderr[-2000:]}"
-    assert len(named) == PROBLEMS
+    assert len(named) == PROBLEMS * len(algorithms)
 
 
 def span(size):
-    """Bytes of whole pages for `size`, and of the guard page behind them."""
+    """Bytes of whole pages for `size`, and of the guard page after them."""
     return -(-size // PAGE) * PAGE + PAGE
 
 
@@ -73,7 +70,7 @@ class Guard:
         return (span(size) - PAGE - size) * self.at_end
 
     def blocks(self, *sizes):
-        """(memory, offset of the first block): blocks of `sizes` bytes, one behind the other."""
+        """(memory, offset of the first block): blocks of `sizes` bytes between guard pages."""
         memory = mmap.mmap(-1, PAGE + sum(map(span, sizes)))
         address = np.frombuffer(memory, np.uint8).ctypes.data
         for at in itertools.accumulate(map(span, sizes), initial=address):
@@ -81,7 +78,7 @@ class Guard:
         return memory, PAGE + self.gap(sizes[0])
 
     def array(self, shape, dtype, order, steps):
-        """An array that fills its block: axes nested in `order`, elements `steps` apart."""
+        """An array that fills its block: axes nested in `order`, strides of `steps` elements."""
         itemsize = np.dtype(dtype).itemsize
         strides, pitch = [0] * len(shape), itemsize
         for axis in reversed(order):
@@ -205,7 +202,7 @@ def draw(rng, algorithm):
 
 
 def compute(guard, rng, algorithm, case):
-    """One call on guarded arrays of strange strides, with a plain or a packed filter."""
+    """One call on guarded arrays of random strides, with a plain or a packed filter."""
 
     def array(shape, step=None):
         order = rng.permutation(len(shape)) if rng.integers(4) == 0 else range(len(shape))
@@ -235,16 +232,16 @@ def compute(guard, rng, algorithm, case):
     plan(x, packed, bias, residual=residual, out=y)
 
 
-def main(algorithm, side):
+def main(side, problems, *algorithms):
     guard = Guard(side == "end")
     guard_engine(guard)
     tiling.FLOPS_PER_THREAD = 1e5  # so that two threads have enough to do
-    for seed in range(PROBLEMS):
+    for algorithm, seed in itertools.product(algorithms, range(int(problems))):
         rng = np.random.default_rng(seed)
         case = draw(rng, algorithm)
         while min(case.output) < 1:
             case = draw(rng, algorithm)
-        print(seed, case, flush=True)
+        print(algorithm, seed, case, flush=True)
         compute(guard, rng, algorithm, case)
 
 

@@ -55,8 +55,8 @@ def test_direct_sums_are_those_of_the_definition(algorithm, value, layout):
 @pytest.mark.parametrize(
     ("algorithm", "m"), [("winograd_f2", 1), ("winograd_f2_stride2", 1), ("winograd_f4", 4)]
 )
-def test_winograd_stays_in_the_receptive_field_or_in_its_boxes(algorithm, m, value, layout):
-    """F2 transforms no pixel into an output that does not read it; F4 does, within a box of 4 x 4.
+def test_winograd_stays_in_the_receptive_field_or_in_its_tiles(algorithm, m, value, layout):
+    """F2 transforms no pixel into an output that does not read it; F4 does, within a tile of 4 x 4.
 
     An infinity may come out as a NaN: it meets itself with the other sign.
     """
@@ -68,7 +68,7 @@ def test_winograd_stays_in_the_receptive_field_or_in_its_boxes(algorithm, m, val
     stride, _ = CASES[algorithm].stride
 
     def readers(m):
-        """Outputs in boxes of m x m that read the pixel; a box reads m + 2 rows and columns."""
+        """Outputs in tiles of m x m that read the pixel; a tile reads m + 2 rows and columns."""
         found = np.zeros(y.shape, bool)
         p, q = (np.arange(size) // m * m * stride - 1 for size in y.shape[2:])
         rows, columns = (p <= h) & (h < p + m + 2), (q <= column) & (column < q + m + 2)

@@ -1,4 +1,4 @@
-"""Subnormal numbers are kept, or count as zeros where that is asked for; never outside a call."""
+"""Subnormals are preserved, or flushed where the caller asks for it; never outside a call."""
 
 import itertools
 import os
@@ -33,7 +33,7 @@ def subnormal(case, which):
 
 
 def magnitude(y):
-    """Bits of |y|, which tell numbers apart whatever this thread's arithmetic takes for zero."""
+    """Bits of |y|, which differ even where this thread's arithmetic flushes subnormals."""
     return y.view(f"u{y.itemsize}") << 1
 
 

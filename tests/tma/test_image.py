@@ -40,7 +40,7 @@ def strip(swizzle, channels, pixels=20):
     ("swizzle", "channels"),
     [(s, c) for s in TABLES for c in (16, 32, 48, 64, 112, 128) if c <= (SPANS[s] or 256)],
 )
-def test_units_lie_where_the_tables_say(swizzle, channels, dst):
+def test_units_are_where_the_tables_say(swizzle, channels, dst):
     span = SPANS[swizzle]
     map = strip(swizzle, channels)
     x = np.arange(20 * channels).reshape(map.shape).astype("uint8")

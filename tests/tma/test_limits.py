@@ -152,7 +152,7 @@ def test_limits_of_a_load(base, changes, accepted, refused, field):
     assert [finding.field for finding in error.value.findings] == [field]
 
 
-def test_types_that_are_no_plain_numbers():
+def test_types_that_numpy_does_not_have():
     for dtype in (">f4", [("a", "f4")], object):
         with pytest.raises(TypeError, match="native byte order"):
             make(IM2COL, {"dtype": dtype})

@@ -1,4 +1,4 @@
-"""Results of maps_for for known convolutions: buffers, driver arguments, PTX text, errors."""
+"""Results of maps_for for chosen convolutions: buffers, driver arguments, PTX text, errors."""
 
 import pytest
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 RULE = "it needs one channel and one filter per group"
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 PIXELS = 14  # output pixels of a register tile at most
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # vectors of a block of channels: choices
 ROW_CYCLES = 200  # fixed cycles per row that is read in place: its tap tables
@@ -82,10 +83,7 @@ class Depthwise(Method):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """In place; copied; and copied in blocks of the in-place candidate, as its fallback.
-
-        The fallback has the block size of the in-place candidate, so both read one packed filter.
-        """
+        """Two candidates: x in place, and x copied."""
         if not request.admits("depthwise"):
             return
         reason = refusal(problem, arch, request)
@@ -93,7 +91,6 @@ class Depthwise(Method):
             yield Refusal("depthwise", reason)
             return
         view = ungrouped(widened(problem))
-        block = 0
         if request.strict:
             yield Refusal(
                 "depthwise in place",
@@ -105,13 +102,13 @@ class Depthwise(Method):
                 "it needs channels that are contiguous in x and fill at least one vector",
             )
         else:
-            chosen = _candidate(problem, view, arch, cls(in_place=True))
-            block = chosen.geometry.tile_c
-            yield chosen
-        copied = _candidate(problem, view, arch, cls())
-        yield copied
-        if block not in (0, copied.geometry.tile_c):
-            yield _candidate(problem, view, arch, cls(), block)
+            yield _candidate(problem, view, arch, cls(in_place=True))
+        yield _candidate(problem, view, arch, cls())
+
+    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+        """x copied, in blocks of the size that `c` has, so that both read one packed filter."""
+        if self.in_place:
+            yield _candidate(c.problem, c.view, c.arch, Depthwise(), c.geometry.tile_c)
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
@@ -190,12 +187,12 @@ def reads_in_place(problem: Problem, arch: CpuArch) -> bool:
 def _candidate(
     problem: Problem, view: Problem, arch: CpuArch, method: Depthwise, block: int = 0
 ) -> Candidate:
-    """The candidate with the best tiling; with `block`, a fallback with blocks of that size."""
+    """The candidate with the best tiling; with `block`, of those with blocks of that size."""
     costs = [
         (estimate(view, arch, g, method.in_place), g)
         for g in geometries(view, arch, method.in_place, block)
     ]
-    return best(method, "depthwise", problem, view, arch, costs, fallback=block > 0)
+    return best(method, "depthwise", problem, view, arch, costs)
 
 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool, block: int = 0) -> list[Geometry]:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 # register tiles of a load tile read it. The block depends on the filter alone, so that the order of
 # a sum does not depend on batch size, threads or tile, which precision "strict" requires.
 BLOCK_ELEMENTS = 5120
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 AMX_CYCLES = 2.0  # cycles per element (tap x pair) of one AMX tile of pixels and two of filters
 TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, without its sums
 RUN_CYCLES = 25  # fixed cycles per run of a register tile's taps
@@ -91,7 +92,7 @@ class Gemm(Method):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """The best variant, in place if possible; the others are fallbacks for other strides."""
+        """One candidate: in place if x can be read in place, else copied."""
         if request.admits("pointwise") and not is_pointwise(problem):
             yield Refusal("pointwise", POINTWISE_RULE)
         algorithm = request.gemm_algorithm(problem)
@@ -99,14 +100,21 @@ class Gemm(Method):
             return
         flat = algorithm == "pointwise"
         summed, pairs, amx = summed_view(problem, arch)
-        variants = []
-        for flat_rows in (True, False) if flat else (False,):
-            view = flattened(summed) if flat_rows else summed
-            in_place = (True, False) if reads_in_place(view) else (False,)
-            variants += [(view, cls(place, flat_rows, pairs, amx)) for place in in_place]
-        for i, (view, method) in enumerate(variants):
-            costs = tilings(view, arch, method)
-            yield best(method, algorithm, problem, view, arch, costs, fallback=i > 0)
+        view = flattened(summed) if flat else summed
+        method = cls(reads_in_place(view), flat, pairs, amx)
+        costs = tilings(view, arch, method)
+        yield best(method, algorithm, problem, view, arch, costs)
+
+    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+        """Variants with image rows instead of one row, or x copied, which read the same panels."""
+        summed = summed_view(c.problem, c.arch)[0]
+        for flat in (True, False) if self.flat else (False,):
+            view = flattened(summed) if flat else summed
+            for in_place in (True, False) if reads_in_place(view) else (False,):
+                method = replace(self, in_place=in_place, flat=flat)
+                if method != self:
+                    costs = tilings(view, c.arch, method)
+                    yield best(method, c.algorithm, c.problem, view, c.arch, costs)
 
     def layout(self, c: Candidate) -> GemmLayout:
         """Sizes of scratch memory and packed filters."""

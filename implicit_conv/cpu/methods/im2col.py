@@ -121,7 +121,16 @@ class ColumnsCall(Call):
         super().__init__(form)
         self._candidate, self._epilogue = c, epilogue
 
-    def _run(self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None) -> None:
+    def __call__(
+        self,
+        x: Array,
+        w: Any,
+        bias: object = None,
+        y: Array | None = None,
+        residual: Array | None = None,
+    ) -> Array:
+        """See `Call`."""
+        y = np.empty(self._form.y_shape, self._form.y_dtype) if y is None else y
         problem = self._candidate.problem
         axes, groups = LAYOUTS[problem.layout], problem.groups
         r, s = problem.kernel
@@ -137,11 +146,12 @@ class ColumnsCall(Call):
             np.matmul(rows[:, group], filters[group].T, out=sums[:, group])
         pixels = sums.reshape(*images, problem.K)
         if bias is not None:
-            pixels += bias
+            pixels += self.checked_bias(bias)
         if residual is not None:
             pixels += residual.transpose(axes)
         self._activate(sums)
         y.transpose(axes)[...] = pixels
+        return y
 
     def _activate(self, sums: Array) -> None:
         """Apply the activation in place, by the part that finishes the sums of other methods."""

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
 NAME = "pixel lanes"
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 TILE_COLUMNS = (112, 48)  # output columns of a load tile, if whole rows are too long
 PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: every panel reads them
 FEW_FILTERS = 8  # filters of a register tile that leave registers for 3 vectors of pixels

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 NAME = "depthwise over planes"
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 PLANE_BYTES = 36 << 10  # bytes of the input rows of two planes at most, which stay in L1
 PIXEL_STEP = 4  # stride in elements between pixels of a plane at most
 STAGED_PLANE_CYCLES = 80  # fixed cycles per plane that goes through the staging tile

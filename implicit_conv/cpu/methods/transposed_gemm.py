@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
 NAME = "transposed GEMM"
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 PACK_ROW_CYCLES = (0.4, 0.2)  # PACK_CYCLES where the rows of a panel are contiguous
 FILLED_LANES = 0.9  # share of the vector lanes that the pixels of an image must fill
 SHARED_PANELS = 0.15  # slowdown if a thread reads panels that another thread packed
@@ -83,6 +84,10 @@ class TransposedGemm(Gemm):
         method = cls(pairs=pairs, amx=amx)
         threads = thread_count(view, arch)
         yield best(method, "pointwise", problem, view, arch, costs, threads=threads)
+
+    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+        """None: every other method can read its plain filters."""
+        yield from ()
 
     def workspace_bytes(self, c: Candidate) -> int:
         """Bytes of scratch memory of all threads, and of panels that are packed before the sums."""

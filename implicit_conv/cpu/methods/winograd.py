@@ -49,6 +49,7 @@ from implicit_conv.schedule import Load, geometry, trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 SCRATCH_BYTES = 4 << 20  # bytes of scratch memory per thread at most; other methods need < 2 MiB
 CHANNELS = 2048  # channels at most: a transformed panel of more does not fit in L2
 TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images: choices

@@ -19,11 +19,10 @@ import functools
 
 from llvmlite import ir
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64, vectors_name
-from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
+from implicit_conv.kernels.cpu.emit.vector import BYTES, PIXELS_PER_BASE, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES, LOAD_TILE, STORE_TILE, run_part
 from implicit_conv.kernels.cpu.tile import convert, storage
@@ -154,9 +153,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     _, _, pixels = schedule.tile_extent(g, n, p, q)
     low, high = bounds(call)
     run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, 0, g.C)
-    w, filter_bytes = call.panels, call.panel_group // g.K
-    if call.w:
-        w, filter_bytes = call.w, call.w_k
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
         filters = min(g.tile_k, g.K - k)
@@ -170,7 +166,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 call.kernels,
                 CHANNEL_LANES,
                 call.x + q * call.x_w,
-                w + (k + first) * filter_bytes,
+                call.w + (k + first) * call.w_k,
                 sums + first * call.itemsize,
                 out + first * call.itemsize,
                 g.C,
@@ -179,7 +175,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 i - first,
                 filters - first,
                 call.x_w,
-                filter_bytes,
+                call.w_k,
                 out_pixel,
                 low,
                 high,

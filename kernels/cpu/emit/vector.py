@@ -19,6 +19,7 @@ BYTES = I8.as_pointer()
 
 SCALAR = {4: ir.FloatType(), 8: ir.DoubleType()}  # by bytes
 SUFFIX = {4: "f32", 8: "f64"}  # in the names of LLVM's intrinsics, by bytes
+PIXELS_PER_BASE = 3  # pixels that one base register addresses, with the scales 1 and 2 of x86
 
 Values = Sequence[ir.Value]
 

@@ -19,14 +19,20 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.emit.vector import (
+    BYTES,
+    I64,
+    PIXELS_PER_BASE,
+    Emitter,
+    i64,
+    vectors_name,
+)
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import convert, storage
 
 UNROLL = 4  # elements of a run in one iteration of the inner loop
 PREFETCH_BYTES = 2048  # bytes by which prefetches of the panel run ahead of the FMAs
-PIXELS_PER_BASE = 3  # pixels that one base register addresses, with the scales 1 and 2 of x86
 
 ARGUMENTS = (
     "a",  # addresses: activations, packed panel, run table, initial sums, output

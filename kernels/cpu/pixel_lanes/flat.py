@@ -23,10 +23,9 @@ import functools
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.pixel_lanes.fprop import Panel, load, sum_tile
-from implicit_conv.kernels.cpu.planes.fprop import is_staged
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import (
     CHANNEL_LANES,
     LOAD_TILE,
@@ -35,7 +34,7 @@ from implicit_conv.kernels.cpu.runtime.table import (
     run_part,
     transpose_slot,
 )
-from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_staged
 
 copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
 
@@ -182,8 +181,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     transposed = staging + call.waiting_filters * call.plane
     pixel = call.waiting_filters * call.itemsize
     y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + group * g.K * call.y_k
-    w_filter = call.w_k if call.w else g.C * call.itemsize
-    w = (call.w if call.w else call.panels) + group * g.K * w_filter
+    w = call.w + group * g.K * call.w_k
     vector = call.lanes * call.itemsize
     waiting = 0  # filters in the staging tile
     for panel in range(first_panel, end_panel):
@@ -194,7 +192,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             out, out_filter = staging + waiting * call.plane, call.plane
         sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
         shared = Panel(
-            a, vector, w + k * w_filter, w_filter, filters, sums, out, vector, out_filter, low, high
+            a, vector, w + k * call.w_k, call.w_k, filters, sums, out, vector, out_filter, low, high
         )
         sum_vectors(call, g, shared, pixels)
         if channels_last:

@@ -20,10 +20,9 @@ One work item is a load tile and a chunk of filter panels:
 import functools
 from typing import NamedTuple
 
-from implicit_conv.kernels.cpu.planes.fprop import is_staged
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import (
     LOAD_PLANES,
     STORE_TILE,
@@ -32,7 +31,7 @@ from implicit_conv.kernels.cpu.runtime.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
-from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_staged
 
 
 @kernel()
@@ -104,14 +103,13 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     low, high = bounds(call)
     together = call.filters_together
     staged = call.staged if together else is_staged(call)
-    w_filter = call.w_k if call.w else g.C * g.R * g.S * call.itemsize
     a_row = g.phases_w * phase_bytes(call, g)
     load(blob, origin, group * g.C, scratch, schedule.image_rows(g) * a_row)
     for panel in range(first_panel, end_panel):
         first = panel * g.tile_k
         filters = min(g.tile_k, g.K - first)
         k = group * g.K + first
-        w = (call.w if call.w else call.panels) + k * w_filter
+        w = call.w + k * call.w_k
         sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
         out, out_row = call.y + n * call.y_n + k * call.y_k, call.y_p
         out += p * call.y_p + q * call.y_q
@@ -123,7 +121,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 out_filter = filters * call.itemsize
                 out_row = columns * out_filter
         shared = Panel(
-            scratch, a_row, w, w_filter, filters, sums, out, out_row, out_filter, low, high
+            scratch, a_row, w, call.w_k, filters, sums, out, out_row, out_filter, low, high
         )
         sum_rows(call, g, shared, rows, columns)
         if staged and together:

@@ -7,8 +7,14 @@ is read in place and broadcast.
 import functools
 from typing import NamedTuple
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
-from implicit_conv.kernels.cpu.gemm.microkernel import PIXELS_PER_BASE
+from implicit_conv.kernels.cpu.emit.vector import (
+    BYTES,
+    I64,
+    PIXELS_PER_BASE,
+    Emitter,
+    i64,
+    vectors_name,
+)
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import transpose
 

@@ -26,7 +26,7 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vect
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     PACK_BLOCK,
@@ -37,7 +37,7 @@ from implicit_conv.kernels.cpu.runtime.table import (
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
-from implicit_conv.kernels.cpu.tile.work import bounds
+from implicit_conv.kernels.cpu.tile.work import bounds, is_staged
 
 ARGUMENTS = (
     "a",  # addresses: buffer, filter, row table, initial sum, output
@@ -195,12 +195,6 @@ def write_rows(call, g, pitch, address):
             if first + a < g.R:
                 memory.write(address, schedule.tap_row(g, first + a) * pitch)
             address += 8
-
-
-@kernel()
-def is_staged(call):
-    """Whether rows of pixels must go through the staging tile, since y differs from the sums."""
-    return not call.clamps or call.rounds or call.y_q != call.itemsize
 
 
 @kernel()

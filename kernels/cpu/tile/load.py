@@ -12,7 +12,7 @@ from numba import types
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_IN

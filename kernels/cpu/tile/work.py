@@ -5,7 +5,7 @@ import numpy as np
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.launch import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 
 
@@ -30,6 +30,12 @@ def bounds(call):
     if call.clamps:
         return memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
     return -np.inf, np.inf
+
+
+@kernel()
+def is_staged(call):
+    """Whether rows of pixels must go through the staging tile, since y differs from the sums."""
+    return not call.clamps or call.rounds or call.y_q != call.itemsize
 
 
 run_item = BOUND  # bound by compile_operator

@@ -9,9 +9,10 @@ from dataclasses import replace
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
+from sampling import examples, sampled
 
 from implicit_conv.cache import OPERATORS
 from implicit_conv.cpu import arch as arches
@@ -27,9 +28,6 @@ from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16
 TILED = replace(cpu_arch(1), bfloat16="amx")
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 class TileUnit:
@@ -154,10 +152,11 @@ def cases(draw):
     )
 
 
+@sampled
 def test_emulated_tiles_are_exact_on_integers():
     """Blocks of any height, one and two vectors of filters, several blocks of channels."""
 
-    @settings(thorough, max_examples=80)
+    @examples(40, 80)
     @given(
         case=cases(),
         seed=st.integers(0, 2**31),
@@ -195,7 +194,7 @@ def test_emulated_sums_do_not_depend_on_tiles_or_batch():
 
 
 @pytest.mark.skipif(cpu_arch().bfloat16 != "amx", reason="no AMX here, or not granted")
-@settings(thorough, max_examples=200)
+@examples(60, 200)
 @given(case=cases(), seed=st.integers(0, 2**31))
 def test_tiles_are_right_on_this_cpu(case, seed):
     x, w = case.inputs(seed, integers=True)

@@ -17,7 +17,7 @@ COMPUTE = """
 import sys
 import numpy as np
 from implicit_conv import conv2d
-from implicit_conv.kernels.cpu.runtime import launch  # compiled first, so numbers are the same
+from implicit_conv.kernels.cpu.runtime import launch  # first, so variants are numbered alike
 from implicit_conv.testing import Case
 for dtype in sys.argv[1:]:
     case = Case(C=20, K=9, size=(5, 9), padding=((1, 1), (1, 1)), dtype=dtype)

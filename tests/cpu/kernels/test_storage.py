@@ -64,7 +64,7 @@ def test_every_number_is_widened_exactly(kind, lanes):
 @pytest.mark.parametrize("lanes", [4, 8, 16])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_rounding_is_to_nearest_even(kind, lanes):
-    """Every number, the ties between neighbours, and what lies next to both."""
+    """Every value, the ties between neighbours, and the values next to both."""
     with np.errstate(invalid="ignore", over="ignore"):
         numbers = ALL_BITS.view(NUMPY[kind]).astype(np.float64)
     finite = np.sort(numbers[np.isfinite(numbers)])

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from implicit_conv import ShapeError, conv2d, plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
@@ -14,9 +15,6 @@ from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 LITTLE_L2 = 8 << 10  # bytes: rows of a few pixels
 
 
@@ -72,14 +70,14 @@ def cases(draw):
     )
 
 
-def apart(array):
-    """`array` with a gap behind every number; a view."""
+def with_gaps(array):
+    """`array` with a gap after every element; a view."""
     wide = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)
     wide[..., ::2] = array
     return wide[..., ::2]
 
 
-@settings(thorough, max_examples=300)
+@examples(100, 300)
 @given(
     case=cases(),
     pixels=st.sampled_from([1, 2, 4, 8, 16]),
@@ -90,12 +88,12 @@ def apart(array):
     seed=st.integers(0, 2**31),
 )
 def test_integers_are_exact(case, pixels, machine, added, seed):
-    """Every register tile and tail, over every epilogue, for arrays that lie as they do or not."""
+    """Every register tile and tail, over every epilogue, for contiguous arrays and others."""
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
     plan = channel_lanes_plan(case, pixels=pixels, activation=activation, **machine)
     x, w = case.arrange(x, w)
-    x, w = apart(x) if "x" in added else x, apart(w) if "w" in added else w
+    x, w = with_gaps(x) if "x" in added else x, with_gaps(w) if "w" in added else w
     out = None
     if "y" in added:
         out = np.full(plan.problem.output_shape, np.nan, x.dtype, order="F")
@@ -103,7 +101,7 @@ def test_integers_are_exact(case, pixels, machine, added, seed):
     np.testing.assert_array_equal(to_nchw(y, case.layout).astype(float), case.rounded(expected))
 
 
-@settings(thorough, max_examples=60)
+@examples(20, 60)
 @given(case=cases(), seed=st.integers(0, 2**31))
 def test_neither_threads_nor_the_batch_change_a_bit(case, seed):
     assume(case.N > 1)
@@ -118,7 +116,7 @@ def test_neither_threads_nor_the_batch_change_a_bit(case, seed):
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_executed_loads_are_the_planned_ones(layout):
-    """Rows of pixels, read where they lie."""
+    """Rows of pixels, read in place."""
     case = Case(N=40, C=30, K=70, size=(1, 1), kernel=(1, 1), layout=layout)
     x, w = case.arrange(*case.inputs(0))
     plan = channel_lanes_plan(case, l2_bytes=LITTLE_L2)
@@ -159,7 +157,7 @@ def test_planes_are_no_rows_of_channels():
 
 
 def test_a_filter_packed_in_another_layout_is_refused():
-    """The windows of NCHW and of NHWC hold their numbers in different orders."""
+    """The windows of NCHW and of NHWC hold their elements in different orders."""
     case = Case(N=2, C=5, K=4, size=(3, 3))
     x, w = case.arrange(*case.inputs(0))
     packed = channel_lanes_plan(case).pack(w)
@@ -169,7 +167,7 @@ def test_a_filter_packed_in_another_layout_is_refused():
 
 
 def test_a_filter_packed_for_another_window_is_refused():
-    """Of as many numbers, but other ones."""
+    """Of as many elements, in another window."""
     case = Case(N=2, C=5, K=4, size=(2, 6), kernel=(2, 6))
     packed = channel_lanes_plan(case).pack(np.ones((4, 5, 2, 6), np.float32))
     for c, size in (5, (3, 4)), (10, (2, 3)):

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import count, examples, sampled
 
 from implicit_conv import PlanError, conv2d, plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
@@ -19,10 +20,6 @@ from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
-
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 def in_place(plan):
@@ -49,7 +46,7 @@ def cases(draw):
     return case
 
 
-@settings(thorough, max_examples=600)
+@examples(120, 600)
 @given(case=cases(), seed=st.integers(0, 2**31), precision=st.sampled_from(["strict", "standard"]))
 def test_integers_are_exact(case, seed, precision):
     x, w = case.inputs(seed, integers=True)
@@ -77,12 +74,10 @@ def cut_rows(draw):
     return case, draw(st.integers(1, 40)), draw(st.sampled_from([1, 2, 5, 14]))
 
 
-@settings(thorough, max_examples=200)
+@examples(50, 200)
 @given(cut=cut_rows())
 def test_rows_in_place_are_exact_however_they_are_cut(cut):
-    """Into load tiles and register tiles that see padding before them, behind them, or nothing
-    else.
-    """
+    """Into load tiles and register tiles with padding on the left, the right, or nothing else."""
     case, columns, tile_m = cut
     x, w = case.inputs(0, integers=True)
     arrays = case.arrange(x, w)
@@ -95,8 +90,10 @@ def test_rows_in_place_are_exact_however_they_are_cut(cut):
     np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.rounded(case.reference(x, w)))
 
 
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("dilation", [1, 2])
+@sampled
+@pytest.mark.parametrize(
+    ("stride", "dilation"), count([(1, 1), (2, 2)], [(1, 1), (1, 2), (2, 1), (2, 2)])
+)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("kernel", [(19, 35), (9, 3), (1, 90)])
 def test_large_filters_are_exact(kernel, layout, stride, dilation):
@@ -139,18 +136,18 @@ def test_epilogue_strides_and_bits(layout, channels):
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_filters_that_lie_apart_are_packed_one_by_one(layout):
+def test_filters_that_are_not_contiguous_are_packed_one_by_one(layout):
     case = Case(groups=16, size=(9, 40), padding=((1, 1), (1, 1)), layout=layout)
     x, w = case.inputs(0, integers=True)
     x, packed = case.arrange(x, w)
-    apart = np.repeat(packed, 2, axis=0)[::2]
-    y = conv2d(x, apart, **case.options)
+    strided = np.repeat(packed, 2, axis=0)[::2]
+    y = conv2d(x, strided, **case.options)
     np.testing.assert_array_equal(to_nchw(y, layout), case.reference(*case.inputs(0, True)))
 
 
 @pytest.mark.parametrize("dilation", [1, 9])
 def test_tiles_of_planes_leave_the_bits_alone(dilation):
-    """Also where rows of a low tile lie so far apart that each filter row has its own buffers."""
+    """Also where the dilation is so large that each filter row has its own buffers."""
     case = Case(
         groups=16,
         size=(130, 40),
@@ -193,18 +190,18 @@ def test_sums_that_leave_no_register_for_weights_are_exact():
 
 
 @pytest.mark.parametrize("channels", [96, 320])
-def test_packed_filters_serve_images_that_cannot_be_read_in_place(channels):
+def test_packed_filters_are_right_for_images_that_cannot_be_read_in_place(channels):
     """Whose channels are not contiguous: another candidate has the blocks of the packed filter."""
     case = Case(groups=channels, size=(7, 56), padding=((1, 1), (1, 1)), layout="NHWC")
     x, w = case.arrange(*case.inputs(0, integers=True))
     plan = plan_conv2d(x.shape, w.shape, **case.options)
     assert in_place(plan)
-    apart = np.repeat(x, 2, axis=3)[..., ::2]
-    np.testing.assert_array_equal(plan(apart, plan.pack(w)), plan(x, w))
+    strided = np.repeat(x, 2, axis=3)[..., ::2]
+    np.testing.assert_array_equal(plan(strided, plan.pack(w)), plan(x, w))
 
 
 def test_filters_are_packed_to_the_same_bytes():
-    """What no panel fills too."""
+    """Also the lanes that no filter fills."""
     case = Case(groups=600, size=(7, 7), padding=((1, 1), (1, 1)), layout="NHWC")
     x, w = case.arrange(*case.inputs(0))
     plan = plan_conv2d(x.shape, w.shape, **case.options)
@@ -223,7 +220,7 @@ def test_executed_loads_are_the_planned_ones(layout):
 
 
 def test_small_images_are_copied_where_most_pixels_meet_padding_one_by_one():
-    """Taps of a dilated filter lie apart. For "strict" always: in place, sums of pixels at the
+    """Taps of a dilated filter share no loads. For "strict" always: in place, sums of pixels at the
     border have another order.
     """
 
@@ -247,7 +244,7 @@ def test_small_images_are_copied_where_most_pixels_meet_padding_one_by_one():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_planes_of_few_channels_are_taken_apart_in_nhwc(dtype):
+def test_few_channels_in_nhwc_are_convolved_as_planes(dtype):
     """Pixels as lanes, where channels would leave most of a vector empty."""
     for channels, layout in (1, "NHWC"), (3, "NHWC"), (4, "NHWC"), (3, "NCHW"):
         shape = (1, 40, 40, channels) if layout == "NHWC" else (1, channels, 40, 40)

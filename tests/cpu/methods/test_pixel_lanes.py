@@ -4,18 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from implicit_conv import plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, plan_of
-
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +67,7 @@ def cases(draw):
     return case
 
 
-@settings(thorough, max_examples=400)
+@examples(130, 400)
 @given(
     case=cases(),
     added=st.sets(st.sampled_from(["bias", "residual", "leaky_relu", "packed", "x", "y", "rows"])),
@@ -78,7 +75,7 @@ def cases(draw):
     seed=st.integers(0, 2**31),
 )
 def test_integers_are_exact(case, added, l2_bytes, seed):
-    """Over every epilogue, packed and plain filters, arrays whose pixels lie apart, small tiles."""
+    """Over every epilogue, packed and plain filters, gaps between pixels, small tiles."""
     x, w = case.inputs(seed, integers=True)
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
     plan = pixel_lanes_plan(case, l2_bytes=l2_bytes, activation=activation)
@@ -93,7 +90,7 @@ def test_integers_are_exact(case, added, l2_bytes, seed):
     out = None
     if "y" in added:
         out = np.empty((*expected.shape[2:], *expected.shape[:2]), case.dtype).transpose(2, 3, 0, 1)
-    elif "rows" in added:  # a gap behind each
+    elif "rows" in added:  # a gap after each
         wide = (*expected.shape[:2], 2 * expected.shape[2], expected.shape[3])
         if case.layout == "NCHW":
             wide = (*expected.shape[:3], 2 * expected.shape[3])
@@ -142,7 +139,7 @@ def test_planes_are_read_in_place_as_rows(size):
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_long_rows_are_loaded_row_by_row(layout, stride):
-    """As planned, though rows that follow one another are copied together."""
+    """As planned, though contiguous rows are copied as one."""
     case = Case(
         N=2,
         C=20,

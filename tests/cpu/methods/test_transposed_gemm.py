@@ -4,8 +4,9 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from implicit_conv import config, conv2d, plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
@@ -13,10 +14,6 @@ from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, changed, plan_of
-
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +35,7 @@ def is_chosen(plan):
     return isinstance(plan.engine.best.method, TransposedGemm)
 
 
-@settings(thorough, max_examples=300)
+@examples(100, 300)
 @given(
     n=st.integers(1, 3),
     c=st.sampled_from([1, 2, 3, 16, 33, 70]),
@@ -55,7 +52,7 @@ def test_integers_are_exact(n, c, k, size, weight_layout, dtype, added, seed):
     activation, operands, expected = case.epilogue(case.reference(x, w), added)
     plan = transposed_plan(case, activation=activation)
     x, w = case.arrange(x, w)
-    if "strided" in added:  # rows lie apart: the plan cannot take it as it is
+    if "strided" in added:  # a gap after each row, which transposed GEMM does not accept
         wide = np.zeros((*x.shape[:3], x.shape[3] + 1), dtype)
         wide[..., :-1] = x
         x = wide[..., :-1]
@@ -64,7 +61,7 @@ def test_integers_are_exact(n, c, k, size, weight_layout, dtype, added, seed):
 
 
 @pytest.mark.parametrize("c", [5, 64, 6000])
-def test_strict_sums_are_those_of_the_other_way_round(c):
+def test_strict_sums_are_those_of_gemm(c):
     """The order of a sum is the same: equal bits, also where channels come in several blocks."""
     case = Case(N=2, C=c, K=33, size=(8, 8), kernel=(1, 1))
     x, w = case.arrange(*case.inputs(1))
@@ -74,7 +71,7 @@ def test_strict_sums_are_those_of_the_other_way_round(c):
     np.testing.assert_array_equal(plan(x, w), other(x, w))
 
 
-def test_filters_whose_channels_lie_apart_keep_their_place():
+def test_filters_of_other_strides_are_multiplied_by_gemm():
     case = Case(N=2, C=20, K=30, size=(8, 8), kernel=(1, 1), weight_layout="RSCK")
     x, w = case.inputs(2, integers=True)
     arrays = case.arrange(x, w)
@@ -94,7 +91,7 @@ def test_executed_loads_are_the_planned_ones(c):
     assert {(n, 0, pixel, 0) for n in (0, 1) for pixel in (0, 32)} <= read
 
 
-def test_it_is_chosen_where_transposes_cost_more_than_they_bring(monkeypatch):
+def test_it_is_chosen_where_transposes_would_cost_more(monkeypatch):
     monkeypatch.undo()
     w = (64, 64, 1, 1)
     with config(num_threads=1):

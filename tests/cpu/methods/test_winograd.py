@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples, sampled
 
 from implicit_conv import PlanError, conv2d, plan_conv2d, reference
 from implicit_conv.arrays import numpy_dtype
@@ -42,11 +43,6 @@ def cases(draw, algorithm, dtypes=DTYPES):
     )
 
 
-thorough = settings(
-    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-)
-
-
 def compute(case, x, w, algorithm, **options):
     y = conv2d(
         *case.arrange(x, w),
@@ -68,11 +64,12 @@ def test_the_matrices_make_a_convolution(m, stride):
     np.testing.assert_allclose(y, np.correlate(d, g, "valid")[::stride], atol=1e-14)
 
 
+@sampled
 @pytest.mark.parametrize("algorithm", F2)
 def test_f2_is_exact_on_small_integers(algorithm):
     """The entries of its matrices are 0, 1 and 1/2: nothing is rounded."""
 
-    @settings(thorough, max_examples=300)
+    @examples(100, 300)
     @given(case=cases(algorithm), seed=st.integers(0, 2**31))
     def check(case, seed):
         x, w = case.inputs(seed, integers=True)
@@ -108,11 +105,12 @@ def scale(case, x, w, reach):
     )
 
 
+@sampled
 @pytest.mark.parametrize("algorithm", UNITS)
 @pytest.mark.parametrize("kind_of_x", ["normal", "spike", "lognormal"])
 @pytest.mark.parametrize("kind_of_w", ["normal", "spike", "lognormal"])
 def test_error_bound_on_ordinary_and_wild_inputs(algorithm, kind_of_x, kind_of_w):
-    @settings(thorough, max_examples=40)
+    @examples(15, 40)
     # Wild float16 is infinite.
     @given(case=cases(algorithm, DTYPES[:3]), seed=st.integers(0, 2**31))
     def check(case, seed):
@@ -161,7 +159,7 @@ def test_epilogue_and_packed_filter(algorithm):
         ({"stride": 2, "precision": "strict"}, "winograd_f2_stride2", "strict"),
     ],
 )
-def test_what_it_cannot_serve_is_refused(changes, algorithm, words):
+def test_unsupported_problems_are_refused(changes, algorithm, words):
     shapes = (1, 8, 9, 9), (8, 8 // changes.get("groups", 1), 3, 3)
     with pytest.raises(PlanError, match=words):
         plan_conv2d(*shapes, algorithm=algorithm, **changes)

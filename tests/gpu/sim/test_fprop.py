@@ -5,13 +5,19 @@ import functools
 import numpy as np
 import pytest
 
+from implicit_conv.gpu import evidence
 from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.kernels import schedule
 from implicit_conv.testing import Case, to_nchw
 from implicit_conv.verify.simulate import simulate
 from implicit_conv.verify.testing import family_problems, loaded, plan_small, stored
 
-PROBLEMS = 50
+PROBLEMS = evidence.SIMULATED_PROBLEMS
+QUICK = 12  # problems of a family that are not slow
+NUMBERS = [
+    *range(QUICK),
+    *(pytest.param(number, marks=pytest.mark.slow) for number in range(QUICK, PROBLEMS)),
+]
 BLOCKS = 2
 
 
@@ -30,7 +36,7 @@ def run(case, plan, seed):
     return y, loaded(stored(expected, dtype), dtype)
 
 
-@pytest.mark.parametrize("number", range(PROBLEMS))
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family_equals_oracle(name, number):
     case, plan = problems(name)[number]

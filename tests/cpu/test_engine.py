@@ -1,0 +1,129 @@
+"""The CPU engine: which candidate runs for arrays of any strides, and what is said about it."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+
+from implicit_conv import plan_conv2d
+from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
+from implicit_conv.cpu.methods.depthwise import Depthwise
+from implicit_conv.cpu.methods.gemm import Gemm
+from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
+from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
+from implicit_conv.cpu.planner import METHODS
+from implicit_conv.options import ALGORITHMS
+from implicit_conv.testing import Case, plan_of, to_nchw
+
+SAME = ((1, 1), (1, 1))
+NEEDS = {  # a case of every method that does not accept all strides
+    ChannelLanes: Case(N=2, C=5, K=4, size=(3, 4), kernel=(3, 4)),
+    Depthwise: Case(N=2, groups=96, size=(7, 20), padding=SAME, layout="NHWC"),
+    Gemm: Case(N=2, C=32, K=40, size=(8, 9), kernel=(1, 1), layout="NHWC"),
+    PixelLanes: Case(N=2, C=30, K=40, size=(9, 11), kernel=(1, 1)),
+    TransposedGemm: Case(N=2, C=20, K=40, size=(8, 16), kernel=(1, 1)),
+}
+
+
+def elements_apart(array, layout):
+    wide = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)
+    wide[..., ::2] = array
+    return wide[..., ::2]
+
+
+def rows_apart(array, layout):
+    """The pixels of the array with a gap after each image row."""
+    axis = layout.index("W")
+    shape = list(array.shape)
+    shape[axis] += 3
+    wide = np.full(shape, np.nan, array.dtype)
+    view = wide[(*[slice(None)] * axis, slice(array.shape[axis]))]
+    view[...] = array
+    return view
+
+
+GAPS = {"elements": elements_apart, "rows": rows_apart}
+ACCEPTED = {(Depthwise, "rows"), (TransposedGemm, "elements")}
+
+
+def choices(caplog):
+    """(what runs instead, of what, what that needs) of each bound call that says so."""
+    return [record.args for record in caplog.records if " runs: " in record.msg]
+
+
+def test_every_method_with_needs_is_tested():
+    assert set(NEEDS) == {method for method in METHODS if "needs" in vars(method)}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("gap", GAPS)
+@pytest.mark.parametrize("method", NEEDS, ids=lambda method: method.__name__)
+def test_the_next_candidate_of_the_same_order_runs(method, gap, packed, force_method, caplog):
+    """Its results are exact, and it is named; a plan remembers it."""
+    force_method(method)
+    case = NEEDS[method]
+    x, w = case.inputs(0, integers=True)
+    arrays, expected = case.arrange(x, w), case.reference(x, w)
+    plan = plan_of(case)
+    assert type(plan.engine.best.method) is method
+    needs = plan.engine.best.method.needs
+    assert needs
+    filters = plan.pack(arrays[1]) if packed else arrays[1]
+    caplog.set_level(logging.DEBUG, logger="implicit_conv")
+    np.testing.assert_array_equal(to_nchw(plan(arrays[0], filters), case.layout), expected)
+    assert choices(caplog) == []
+    strided = GAPS[gap](arrays[0], case.layout)
+    for _ in range(2):
+        np.testing.assert_array_equal(to_nchw(plan(strided, filters), case.layout), expected)
+    said = choices(caplog)
+    assert len(said) == ((method, gap) not in ACCEPTED)  # once, though it ran twice
+    for runs, instead, what in said:
+        assert (instead, what) == (plan.engine.best.name, needs)
+        others = [c for c in plan.candidates[1:] if c.name == runs]
+        assert others
+        if packed and filters.plain is None:
+            assert others[0].packed.key == filters.key
+
+
+@pytest.mark.parametrize("method", [Gemm, PixelLanes, TransposedGemm], ids=lambda m: m.__name__)
+def test_strides_of_the_output_count_too(method, force_method, caplog):
+    force_method(method)
+    case = NEEDS[method]
+    x, w = case.inputs(0, integers=True)
+    plan = plan_of(case)
+    out = rows_apart(np.zeros(plan.problem.output_shape, np.float32), case.layout)
+    caplog.set_level(logging.DEBUG, logger="implicit_conv")
+    assert plan(*case.arrange(x, w), out=out) is out
+    np.testing.assert_array_equal(to_nchw(out, case.layout), case.reference(x, w))
+    assert len(choices(caplog)) == 1
+
+
+@pytest.mark.parametrize("precision", ["strict", "standard", "fast"])
+@pytest.mark.parametrize("case", NEEDS.values(), ids=[method.__name__ for method in NEEDS])
+def test_explain_lists_every_candidate_and_every_refusal(case, precision):
+    """In the order in which candidates are tried; the last one takes any strides."""
+    plan = plan_of(case, precision=precision)
+    _, table = plan.explain().split("candidates, in the order in which they are tried:\n")
+    lines = table.splitlines()
+    able = lines[: len(plan.candidates)]
+    for line, c in zip(able, plan.candidates, strict=True):
+        ms, words = re.fullmatch(r" +(\d+\.\d{3}) ms  (.*)", line).groups()
+        assert float(ms) == pytest.approx(1e3 * c.seconds, abs=1e-3)
+        needs = c.method.needs
+        assert words == f"{c.name}; " + (f"needs {needs}" if needs else "takes any strides")
+    assert able[-1].endswith("takes any strides")
+    for line in lines[len(able) :]:
+        assert re.fullmatch(r" +refused  .+: .+", line)
+    missing = {algorithm for algorithm in ALGORITHMS if algorithm not in table}
+    assert missing <= {"implicit_gemm"}, "neither candidates nor refused"
+    assert not missing or "pointwise" in table  # its name where filters are 1x1
+
+
+def test_the_first_line_of_the_table_is_what_runs():
+    """The chosen algorithm stands in the words above, and first in the table."""
+    plan = plan_conv2d((1, 64, 28, 28), (64, 64, 3, 3), padding=1)
+    text, table = plan.explain().split("candidates, in the order in which they are tried:\n")
+    name = plan.engine.best.name
+    assert f"algorithm   {name}, " in text
+    assert name in table.splitlines()[0]
