@@ -354,10 +354,9 @@ def _cpu_plan(
         cpu_engine.plan(
             problem,
             cpu_arch(threads),
-            Request(precision, algorithm),
+            Request(precision, algorithm, subnormals == "flush"),
             activation=activation,
             out_dtype=out_dtype,
-            subnormals=subnormals,
             unbatched=len(x_shape) == 3,
         )
     )

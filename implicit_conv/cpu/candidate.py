@@ -33,10 +33,14 @@ Words: TypeAlias = "dict[str, str]"  # rows of an explanation: name, value
 
 @dataclass(frozen=True)
 class Request:
-    """The options of `conv2d` that decide which methods may run."""
+    """The options of `conv2d` that decide which methods may run.
+
+    `flushes` says that subnormals are treated as zero.
+    """
 
     precision: str = "standard"
     algorithm: str = "auto"
+    flushes: bool = False
 
     @property
     def strict(self) -> bool:
@@ -156,7 +160,6 @@ class Method(ABC):
 
     algorithms: ClassVar[tuple[str, ...]]  # the names by which `conv2d` can ask for the method
     pairs: bool = False  # whether an element of buffers and panels is a pair of bfloat16 channels
-    flushes: ClassVar[bool] = True  # whether it can treat subnormals as zero
 
     @property
     @abstractmethod

@@ -29,7 +29,7 @@ from implicit_conv.cpu.call import Arrays, Call, bits
 from implicit_conv.cpu.candidate import Candidate, Formats, Request
 from implicit_conv.cpu.packed import PackedFilter
 from implicit_conv.cpu.planner import Choice
-from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
@@ -46,7 +46,7 @@ class CpuEngine:
     problem : Problem
     arch : CpuArch
     request : Request
-        Precision and algorithm.
+        Precision, algorithm and whether subnormals are treated as zero.
     choice : Choice
         The candidates, of which the first one runs if it accepts the strides of the arrays, and the
         refusals.
@@ -54,7 +54,6 @@ class CpuEngine:
         As `parse_activation` returns it.
     out_dtype : str
         The dtype of results.
-    subnormals : "keep" or "flush"
     unbatched : bool
         Whether x and y have no batch axis.
     """
@@ -65,7 +64,6 @@ class CpuEngine:
     choice: Choice
     activation: tuple[float, float, float]
     out_dtype: str
-    subnormals: str = "keep"
     unbatched: bool = False
 
     def __getstate__(self) -> dict[str, object]:
@@ -110,7 +108,7 @@ class CpuEngine:
     @property
     def formats(self) -> Formats:
         """The properties of compiled kernels that are not part of a candidate."""
-        return Formats(self.y_dtype, self.subnormals == "flush")
+        return Formats(self.y_dtype, self.request.flushes)
 
     @property
     def workspace_bytes(self) -> int:
@@ -296,7 +294,6 @@ def plan(
     *,
     activation: Activation = None,
     out_dtype: object = None,
-    subnormals: str = "keep",
     unbatched: bool = False,
 ) -> CpuEngine:
     """Plan a request.
@@ -309,11 +306,6 @@ def plan(
     """
     choice = planner.plan(problem, arch, request)
     best = choice.candidates[0]
-    if subnormals == "flush" and not best.method.flushes:
-        raise PlanError(
-            f"algorithm {best.algorithm!r} keeps subnormals, because numpy multiplies; use 'auto', "
-            "or config(subnormals='keep')"
-        )
     LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
     return CpuEngine(
         problem,
@@ -322,7 +314,6 @@ def plan(
         choice,
         parse_activation(activation),
         _out_dtype(out_dtype, problem.dtype),
-        subnormals,
         unbatched,
     )
 

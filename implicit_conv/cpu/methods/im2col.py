@@ -47,7 +47,6 @@ class Im2col(Method):
     """numpy copies windows to a matrix and multiplies it."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("gemm_im2col",)
-    flushes: ClassVar[bool] = False
 
     @property
     def summary(self) -> str:
@@ -171,6 +170,8 @@ def refusal(problem: Problem, request: Request) -> str:
         return "numpy chooses its order of sums, which precision 'strict' fixes; ask for 'standard'"
     if problem.dtype not in DTYPES:
         return f"it supports {' and '.join(DTYPES)}, not {problem.dtype}"
+    if request.flushes:
+        return "it keeps subnormals, because numpy multiplies; use config(subnormals='keep')"
     if request.algorithm != "gemm_im2col":
         return "it is a baseline for comparison; ask for it by name"
     return ""

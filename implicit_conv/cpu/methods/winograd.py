@@ -69,6 +69,7 @@ class Winograd(Method):
     algorithms: ClassVar[tuple[str, ...]] = ("winograd_f2", "winograd_f4", "winograd_f2_stride2")
     m: int = 2
     stride: int = 1
+    flushes: bool = False  # whether filters are transformed with subnormals treated as zero
 
     @property
     def algorithm(self) -> str:
@@ -85,7 +86,8 @@ class Winograd(Method):
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """One candidate each for F2, F4, and F2 with stride 2."""
-        for method in (cls(2, 1), cls(4, 1), cls(2, 2)):
+        for m, stride in ((2, 1), (4, 1), (2, 2)):
+            method = cls(m, stride, request.flushes)
             if not request.admits(method.algorithm):
                 continue
             reason = method.refusal(problem, request.precision)
@@ -210,6 +212,7 @@ class Winograd(Method):
             "Winograd panels",
             self.m,
             self.stride,
+            self.flushes,
             problem.K,
             problem.C,
             problem.dtype,
