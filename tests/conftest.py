@@ -1,10 +1,11 @@
-"""How tests are collected and run, and a fixture that chooses a method.
+"""How tests are collected and run; fixtures that poison scratch memory and choose a method.
 
 With ``-m gpu`` only tests/gpu is collected: a GPU machine need not have what others import. With
 ``-m exhaustive`` hypothesis draws many more examples. Where xdist is installed, and no files are
 named, tests run on all cores.
 """
 
+import ctypes
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +39,24 @@ def pytest_ignore_collect(collection_path, config):
     if config.getoption("markexpr") != "gpu" or collection_path in GPU.parents:
         return None
     return True if GPU not in (collection_path, *collection_path.parents) else None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def poisoned_scratch():
+    """Scratch memory is full of NaN when it is taken, so that reading it unwritten shows."""
+    from implicit_conv.kernels.cpu.runtime.pool import POOL, Pool
+
+    take = Pool.take
+
+    def poisoned(pool, size):
+        block = take(pool, size)
+        if pool is POOL:
+            ctypes.memset(block.address, 0xFF, size)
+        return block
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pool, "take", poisoned)
+        yield
 
 
 @pytest.fixture
