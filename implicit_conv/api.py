@@ -1,4 +1,4 @@
-"""The public functions: check -> plan -> run."""
+"""The public functions: they check arguments, look up or make a plan, and run it."""
 
 from __future__ import annotations
 
@@ -41,82 +41,89 @@ def conv2d(
 ) -> Array:
     """2-d convolution: ``y = activation(conv(x, w) + bias + residual)``.
 
-    Cross-correlation, as in all deep-learning libraries: the filter is NOT flipped
-    (``scipy.signal.correlate``, not ``convolve``). Padding is zeros.
+    This is cross-correlation, as in all deep-learning libraries: the filter is NOT flipped
+    (``scipy.signal.correlate``, not ``convolve``). The padding is zeros.
 
     Parameters
     ----------
-    x : array, N x C x H x W, or in `layout`; the batch axis may be missing
-        float32, float64, float16 or bfloat16 (of ml_dtypes), any strides and byte order. The
-        16-bit types are summed in float32, and the result is rounded once, to nearest even. An
-        array on a GPU (__cuda_array_interface__ or DLPack; float16, bfloat16 or float32) is
+    x : array of shape (N, C, H, W), or in `layout`; the batch axis may be missing
+        float32, float64, float16 or bfloat16 (from ml_dtypes), with any strides and byte order.
+        The 16-bit types are summed in float32, and the result is rounded once, to nearest even.
+        An array on a GPU (__cuda_array_interface__ or DLPack; float16, bfloat16 or float32) is
         convolved there, on its library's stream.
-    w : array, K x C/groups x R x S, or in `weight_layout`
-        Same dtype as `x`.
-    bias : array of K values, optional
-        Added in the dtype of the sum, so it may be float32 beside 16-bit `x` and `w`.
-    stride, dilation : int or one for each of H, W
+    w : array of shape (K, C / groups, R, S), or in `weight_layout`
+        The filters, of the same dtype as `x`.
+    bias : array of shape (K,), optional
+        It is added in the dtype of the sum: for 16-bit `x` and `w` it may be float32.
+    stride, dilation : int, or one for each of H, W
     padding : int, one for each of H, W, a (low, high) pair for each, or a name
-        Negative values crop. "valid"; "same" (ceil(size / stride) outputs, the odd pixel behind),
-        "same_lower" (before); "full"; "causal" (low side only).
+        Negative values crop. "valid" pads nothing. "same" pads so that the output has
+        ceil(size / stride) pixels, and puts an odd pixel on the high side; "same_lower" puts it on
+        the low side. "full" keeps every window that touches the image. "causal" pads the low side
+        only.
     groups : int
-        C and K are cut into `groups` equal parts that do not see each other.
+        C and K are divided into `groups` equal parts, and each part of y depends on one part of x.
     layout : "NCHW" (default) or "NHWC", of x, y and residual
     weight_layout : "KCRS" (default), "KRSC" or "RSCK"
     activation : None, "relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish",
         ("leaky_relu", slope) or ("clamp", low, high)
     residual : array of the output's shape and the dtype of `x`, optional
-    out : array like the output, optional
-        Written and returned.
+    out : array of the output's shape and dtype, optional
+        The result is written to it, and it is returned.
     out_dtype : dtype, optional
-        float32, float64 or the dtype of `x`; the sum is kept in float64 where `x` is, else in
-        float32, and rounded once.
+        float32, float64 or the dtype of `x` (default). The sum is float64 if `x` is, else float32,
+        and is rounded to `out_dtype` once.
     precision : "strict", "standard" (default) or "fast"
-        "strict" fixes the order of every sum: the same bits for any batch size and thread count.
+        "strict" fixes the order of every sum, so that a result has the same bits for any batch
+        size and thread count. "fast" also allows Winograd F4, whose error is larger.
     algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2",
-        "winograd_f4", "winograd_f2_stride2" or, to compare with, "gemm_im2col" (numpy multiplies a
-        matrix of windows); one that cannot serve the problem is refused with the reason
+        "winograd_f4", "winograd_f2_stride2" or "gemm_im2col"
+        "gemm_im2col" is a baseline for comparison: numpy multiplies a matrix of windows.
     device : None, "cpu", "cuda" or "cuda:1"
-        Where numpy arrays are computed; None is the CPU, unless `config` or the environment name a
-        GPU. Arrays on a GPU stay on theirs.
+        The device that convolves numpy arrays. None means the CPU, unless `config` or the
+        environment names a GPU. An array on a GPU is convolved on that GPU.
 
     Returns
     -------
-    y : array, N x K x P x Q, in `layout`, of x's library
-        P = (H + pads - (R - 1) * dilation - 1) // stride + 1, Q likewise.
+    y : array of shape (N, K, P, Q), or in `layout`, of the library of `x`
+        P = (H + pad_low + pad_high - (R - 1) * dilation - 1) // stride + 1; the same formula with
+        W and S gives Q.
 
     Raises
     ------
     ShapeError
-        Sizes that do not go together (a ValueError).
+        Shapes, strides, padding or layouts do not match (a ValueError).
     DTypeError
-        A dtype that is not served, or x and w of different dtypes (a TypeError).
+        A dtype is not supported, or `x` and `w` have different dtypes (a TypeError).
     PlanError
-        An option that is unknown or cannot serve the problem (a ValueError); no GPU or driver that
-        can.
+        An option is unknown, the algorithm does not support the problem, or no GPU or driver
+        supports it (a ValueError).
     DriverError
-        A GPU that fails, for want of memory say (a RuntimeError).
+        The CUDA driver refuses a call, for example for lack of memory (a RuntimeError).
 
     Notes
     -----
-    A NaN or an infinity in `x` shows in the outputs whose windows hold it and in no others; under
-    Winograd F2 an infinity may become a NaN there, and F4, which "fast" allows, may spread it over
-    the blocks of 4 x 4 outputs that such a window belongs to. One in `w` shows in the outputs of
-    its filter; whether it does where it meets padding alone is not specified.
+    A NaN or an infinity in `x` shows in the outputs whose windows hold it and in no others. There,
+    Winograd F2 may turn an infinity into a NaN. Winograd F4, which "fast" allows, may spread either
+    over every block of 4 x 4 outputs that holds such an output. A NaN or an infinity in `w` shows
+    in the outputs of its filter; it is not specified whether it shows in outputs for which that tap
+    reads only padding.
 
-    The float32 activations "sigmoid", "silu" and "tanh" are at most 3 units in the last place off,
-    "gelu" at most 8, in the tails too; those of float64 are the C library's.
+    The float32 activations "sigmoid", "silu" and "tanh" have errors of at most 3 units in the last
+    place, and "gelu" of at most 8, also in the tails. The float64 activations are those of the C
+    library.
 
-    Subnormal numbers are kept, but by the dot products of bfloat16 that some CPUs have. Where they
-    are slow, which other CPUs make them, and mean nothing, ``config(subnormals="flush")`` takes
-    them for zeros.
+    Subnormals are preserved, except by bfloat16 dot-product instructions. Some CPUs take over a
+    hundred times as long for sums with subnormals: ``config(subnormals="flush")`` treats them as
+    zero.
 
-    With precision "strict" a sum differs from the exact one by at most 16 * eps * sum|x||w| on
-    normally distributed data, eps = 2^-24 (float64: 2^-53); thousands of values of one sign may
-    lose more. A 16-bit result differs by that and half a unit in its last place. Where the CPU
-    multiplies bfloat16 itself (`Plan.explain` says so) values of `x`, `w` and of the sums below
-    2^-126 count as zeros. AVX512_BF16 adds each product with one rounding, those of a pair of
-    channels in descending order; AMX adds those of 32 channels in its own order.
+    With precision "strict", a sum differs from the exact one by at most 16 * eps * sum|x||w| on
+    normally distributed data, where eps = 2^-24 (float64: 2^-53). The error can be larger for sums
+    of thousands of values of one sign. A 16-bit result differs by that and by half a unit in its
+    last place. If the CPU has bfloat16 dot-product instructions (`Plan.explain` says so), bfloat16
+    values of `x` and `w`, and their sums, are treated as zero below 2^-126. AVX512_BF16 adds each
+    product with one rounding, and the products of a pair of channels in descending order; AMX adds
+    the products of 32 channels in its own order.
 
     Examples
     --------
@@ -157,7 +164,7 @@ def conv2d(
         )
         try:
             call = CALLS.get(key)
-        except TypeError:  # an option is not hashable: planning says which one
+        except TypeError:  # an option is not hashable: plan_conv2d names it
             key = call = None
         if call is not None and x.flags.aligned and w.flags.aligned:
             result: Array = call(x, w, bias)
@@ -196,7 +203,7 @@ def conv2d(
 
 
 def _foreign(x: object, w: object, device: str | None) -> tuple[Any, Any, str | None]:
-    """(x, w, device) for an x of another library: on its GPU, or as numpy arrays."""
+    """(x, w, device) for an `x` of another library: arrays on its GPU, or numpy arrays."""
     from implicit_conv.gpu.arrays import device_operands, is_device_array
 
     if is_device_array(x):
@@ -221,16 +228,27 @@ def plan_conv2d(
     algorithm: str = "auto",
     device: str | None = None,
 ) -> Plan:
-    """How `conv2d` would compute arrays of these shapes: a plan that explains itself and can be
-    called.
+    """Plan how `conv2d` computes arrays of these shapes.
 
-    Parameters are those of `conv2d`, with shapes in place of arrays; so are the errors. `device`
-    may also name the target of a GPU that is not at hand, such as "sm_90a" or "sm_120".
+    The other parameters, and the errors raised, are those of `conv2d`. `device` may also name the
+    target of a GPU that this machine does not have, such as "sm_90a" or "sm_120".
+
+    Parameters
+    ----------
+    x_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
+    w_shape : sequence of 4 ints, in `weight_layout`
+    dtype : dtype of `x` and `w`
 
     Returns
     -------
-    plan : Plan, or for a GPU its like of `implicit_conv.gpu.plan`
-        `plan.explain()`, `plan.trace()`, `plan.pack(w)`, `plan(x, w_or_packed, bias)`.
+    plan : Plan
+        ``plan(x, w, bias)`` convolves, with a filter that is plain or comes from ``plan.pack(w)``;
+        ``plan.explain()`` says what runs, and ``plan.trace()`` lists its loads.
+
+    Raises
+    ------
+    TypeError
+        An array is given instead of its shape, or an option is not hashable.
 
     Examples
     --------
@@ -289,7 +307,7 @@ OPTIONS = (
 
 
 def _check_shapes(**shapes: object) -> None:
-    """Tell callers who pass arrays in place of their shapes."""
+    """Raise TypeError if an array is given instead of its shape."""
     for name, value in shapes.items():
         shape = getattr(value, "shape", ())
         if len(shape) > 1:
@@ -297,7 +315,7 @@ def _check_shapes(**shapes: object) -> None:
 
 
 def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:
-    """Name the option that cannot be part of the cache's key."""
+    """Raise TypeError that names the option which is not hashable."""
     for name, value in zip(names, values, strict=True):
         try:
             hash(value)
@@ -336,23 +354,22 @@ def _cpu_plan(
         cpu_engine.plan(
             problem,
             cpu_arch(threads),
-            Request(precision, algorithm),
+            Request(precision, algorithm, subnormals == "flush"),
             activation=activation,
             out_dtype=out_dtype,
-            subnormals=subnormals,
             unbatched=len(x_shape) == 3,
         )
     )
 
 
 def plan_cache_size() -> int:
-    """How many plans `conv2d` and `plan_conv2d` keep, for every engine: the last 512 of each."""
+    """The number of plans that `conv2d` and `plan_conv2d` keep: at most 512 for each engine."""
     return len(PLANS)
 
 
 def clear_plan_cache() -> None:
-    """Drop all plans, the compiled operators made for them, and the calls that are ready to run.
+    """Drop all cached plans, their compiled operators, and the calls that `conv2d` prepared.
 
-    A plan that somebody holds keeps the calls made with it.
+    A plan that the caller holds keeps the calls that were prepared with it.
     """
     cache.clear()

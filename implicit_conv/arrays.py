@@ -1,4 +1,4 @@
-"""Arrays in and out: what may be handed to a convolution, and what the engine is given."""
+"""Check and convert arrays: what users pass, and the numpy arrays that the engine takes."""
 
 from __future__ import annotations
 
@@ -12,47 +12,48 @@ from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 
 Array = NDArray[Any]
-CPU_DEVICE = 1  # of DLPack
-NO_NUMBERS = "OSUMm"  # numpy's kinds of objects, texts and times
+CPU_DEVICE = 1  # DLPack's device type of a CPU
+NO_NUMBERS = "OSUMm"  # numpy's dtype kinds of objects, text and times
 
 
 @functools.cache
 def numpy_dtype(name: str) -> Any:
-    """The numpy dtype of this name; ml_dtypes, which bfloat16 needs, is imported for it alone.
+    """The numpy dtype of this name; only "bfloat16" imports ml_dtypes.
 
     Raises
     ------
     DTypeError
-        bfloat16 without ml_dtypes.
+        The name is "bfloat16", and ml_dtypes is not installed.
     """
     if name != "bfloat16":
         return np.dtype(name)
     try:
         from ml_dtypes import bfloat16
     except ImportError as error:
-        raise DTypeError("bfloat16 needs the package ml_dtypes; install it") from error
+        raise DTypeError("bfloat16 needs ml_dtypes; run pip install ml_dtypes") from error
     return np.dtype(bfloat16)
 
 
 def dtype_name(dtype: str | np.dtype[Any]) -> str:
-    """The name of a dtype, byte order aside."""
+    """The name of a dtype, which does not tell its byte order."""
     return dtype if isinstance(dtype, str) else dtype.name
 
 
 def as_array(name: str, value: object) -> Array:
-    """`value` as a numpy array with native byte order and aligned elements, copied only if it must
-    be.
+    """`value` as a numpy array with native byte order and aligned elements.
+
+    It is copied only if its byte order or alignment requires it. `name` is its name in messages.
 
     Raises
     ------
     DTypeError
-        What is no array of numbers, or has masked elements.
+        `value` is not an array of numbers, or is a masked array.
     PlanError
-        An array in the memory of a device.
+        `value` is in the memory of a GPU or another device.
     """
     array = np.asarray(value if isinstance(value, np.ndarray) else _from_foreign(name, value))
     if isinstance(value, np.ma.MaskedArray):
-        raise DTypeError(f"{name} is masked, which sums would ignore; pass {name}.filled(0), say")
+        raise DTypeError(f"{name} is a masked array; sums ignore masks, so pass {name}.filled(0)")
     if array.dtype.kind in NO_NUMBERS:
         raise DTypeError(
             f"{name} must be an array of numbers, not {type(value).__name__} of dtype {array.dtype}"
@@ -69,24 +70,27 @@ def _from_foreign(name: str, value: object) -> Array:
     elif not hasattr(value, "__cuda_array_interface__"):
         return np.asarray(value)
     raise PlanError(
-        f"{name} lies on a device on which x does not, or which is not served; give numpy arrays, "
-        "or arrays that all lie on one CUDA device"
+        f"{name} is on another device than x, or on one that is not supported; pass numpy arrays, "
+        "or arrays that are all on one CUDA device"
     )
 
 
 def _from_dlpack(value: Any) -> Array:
-    """An array over the memory of `value`; numpy itself cannot import bfloat16."""
+    """A numpy array over the memory of `value`; numpy itself cannot import bfloat16."""
     try:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError):
         array = read_capsule(value, value.__dlpack__())
     if array.dtype != "bfloat16":
-        raise DTypeError(f"numpy has no {array.dtype} for a {type(value).__name__}")
+        raise DTypeError(
+            f"the {type(value).__name__} has dtype {array.dtype}, which numpy does not have; "
+            "convert it to a supported dtype"
+        )
     return np.asarray(_Memory(array)).view(numpy_dtype("bfloat16"))
 
 
 class _Memory:
-    """Memory of another library as numpy takes it: 16-bit integers in place of bfloat16."""
+    """The memory of another library's array, which numpy imports as 16-bit integers."""
 
     def __init__(self, array: ForeignArray) -> None:
         self._array = array  # keeps the memory alive
@@ -100,19 +104,34 @@ class _Memory:
 
 
 def check_vector(name: str, value: object, count: int, dtype: str) -> Array:
-    """A bias: one value for each of `count` filters, contiguous, in `dtype`."""
+    """A bias as a contiguous array of shape (count,) and dtype `dtype`.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        Its shape is not (count,), or its dtype does not convert to `dtype`.
+    """
     array = as_array(name, value)
     if array.shape != (count,):
         raise ShapeError(
             f"{name} has shape {array.shape}; it must have one value for each of K={count} filters"
         )
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise DTypeError(f"{name} is {array.dtype}, which does not convert to {dtype} of x and w")
+        raise DTypeError(
+            f"{name} is {array.dtype}, which does not convert to {dtype}, the dtype of the sums; "
+            f"pass it as {dtype}"
+        )
     return np.ascontiguousarray(array, dtype)
 
 
 def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> None:
-    """Shape and dtype of an array that must match the output: `residual` or `out`."""
+    """Check that the array `name`, `residual` or `out`, has the shape and dtype of the output.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        Its shape or dtype differs.
+    """
     if array.shape != shape:
         raise ShapeError(f"{name} has shape {array.shape} but the output has {shape}")
     if array.dtype.newbyteorder("=") != dtype:
@@ -122,8 +141,8 @@ def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: st
 
 
 def writable_directly(out: Array, inputs: tuple[Array | None, ...]) -> bool:
-    """Whether kernels may write `out` itself: no foreign byte order, no overlap, not read while
-    written.
+    """Whether kernels may write to `out` itself: it must be native and aligned, its elements must
+    not overlap, and it must share no memory with `inputs`.
     """
     if not (out.dtype.isnative and out.flags.aligned):
         return False

@@ -1,6 +1,6 @@
-"""All that is kept between calls, with one owner: `clear` empties every store.
+"""Everything that is cached between calls; `clear` empties every store.
 
-A plan also keeps the calls made with it, in a dict of its own that goes when the plan goes.
+A plan also keeps the calls that were prepared with it, for as long as the plan itself exists.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ R = TypeVar("R")
 
 
 class Store:
-    """Results of functions: ``@store`` keeps the last `limit` results of each one it decorates."""
+    """Cached results: ``@store`` keeps the last `limit` results of each function it decorates."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._functions: list[functools._lru_cache_wrapper[object]] = []
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Decorate a function of hashable arguments."""
+        """Decorate a function whose arguments are hashable."""
         kept = functools.lru_cache(self._limit)(function)
         self._functions.append(kept)
         return kept  # type: ignore[return-value]
@@ -35,15 +35,16 @@ class Store:
             kept.cache_clear()
 
 
-CALLS_KEPT = 512  # calls of `conv2d`, and of each plan
+CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and of each plan
 
-PLANS = Store(512)  # by shapes and options, for every engine
-OPERATORS = Store(512)  # compiled kernels with their tables, by candidate and number formats
-CALLS: dict[object, Any] = {}  # calls of `conv2d`, ready to run, by arrays and options
+PLANS = Store(512)  # maps (shapes, dtype, options, settings) to plans, for every engine
+OPERATORS = Store(512)  # maps (candidate, formats) to compiled kernels with their tables
+# Fast path of `conv2d`: maps (shapes, strides, dtypes, options, settings) to prepared calls.
+CALLS: dict[object, Any] = {}
 
 
 def keep_call(calls: dict[object, Any], key: object, call: object) -> None:
-    """Keep a call; where there is no room, all others go first."""
+    """Keep a call under `key`; a full dict is emptied first."""
     if len(calls) >= CALLS_KEPT:
         calls.clear()
     calls[key] = call

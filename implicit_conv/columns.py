@@ -30,8 +30,8 @@ def im2col(
 
     Parameters
     ----------
-    x : array, N x C x H x W, or in `layout`; the batch axis may be missing
-        Any dtype.
+    x : array of shape (N, C, H, W), or in `layout`; the batch axis may be missing
+        Any dtype of numbers.
     kernel : int, or (R, S)
         Height and width of a window.
     stride, padding, dilation, layout
@@ -39,14 +39,16 @@ def im2col(
 
     Returns
     -------
-    columns : array, N*P*Q x C*R*S, dtype of `x`
+    columns : array of shape (N*P*Q, C*R*S), dtype of `x`
         Row ``(n * P + p) * Q + q`` is the window of output (n, p, q). Column ``(c * R + r) * S +
         s`` is its pixel (r, s) of channel c; pixels outside the image are zero.
 
     Raises
     ------
     ShapeError
-        Shapes do not match (a ValueError).
+        Shapes, strides, padding or layouts do not match (a ValueError).
+    DTypeError
+        The array is not one of numbers (a TypeError).
 
     Examples
     --------
@@ -82,7 +84,7 @@ def col2im(
 
     Parameters
     ----------
-    cols : array, N*P*Q x C*R*S
+    cols : array of shape (N*P*Q, C*R*S), any dtype of numbers
     input_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
     kernel, stride, padding, dilation, layout
         As in `im2col`.
@@ -94,7 +96,9 @@ def col2im(
     Raises
     ------
     ShapeError
-        Shapes do not match (a ValueError).
+        Shapes, strides, padding or layouts do not match (a ValueError).
+    DTypeError
+        The array is not one of numbers (a TypeError).
     """
     array = as_array("cols", cols)
     problem = _windows(input_shape, kernel, stride, padding, dilation, layout)
@@ -118,7 +122,7 @@ def _windows(
     dilation: object,
     layout: str | None,
 ) -> Problem:
-    """The convolution that has these windows, with one filter over all channels."""
+    """The convolution with these windows, which has one filter over all channels."""
     taps = per_axis("kernel", frozen("kernel", kernel), 1)
     axis = LAYOUTS.get(layout or "NCHW", (0,))[-1] - 4
     channels = shape[axis] if len(shape) in (3, 4) else 1

@@ -1,4 +1,4 @@
-"""Plan: what users hold, for every engine. It explains itself, packs filters and convolves."""
+"""Plan: the object that users hold for every engine. It explains, packs filters and convolves."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from implicit_conv.schedule import Load
 
 
 class Engine(Protocol):
-    """What answers one request: `cpu.engine.CpuEngine` or `gpu.engine.GpuEngine`."""
+    """The planned computation behind a Plan: `cpu.engine.CpuEngine` or `gpu.engine.GpuEngine`."""
 
     @property
     def problem(self) -> Problem:
-        """The problem in the caller's layouts."""
+        """The convolution, in the caller's layouts."""
 
     @property
     def arch(self) -> Any:
-        """The machine that was planned for."""
+        """The machine that the plan is for."""
 
     @property
     def candidates(self) -> tuple[Any, ...]:
-        """The kernels considered."""
+        """The kernels that were considered."""
 
     @property
     def algorithm(self) -> str:
@@ -34,7 +34,7 @@ class Engine(Protocol):
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory besides arrays and packed filter."""
+        """Bytes of scratch memory, without arrays and packed filter."""
 
     @property
     def packed_bytes(self) -> int:
@@ -42,7 +42,7 @@ class Engine(Protocol):
 
     @property
     def peak_bytes(self) -> int:
-        """Workspace, packed filter and output."""
+        """Bytes of scratch memory, packed filter and output together."""
 
     def explain(self) -> str:
         """See `Plan.explain`."""
@@ -57,8 +57,8 @@ class Engine(Protocol):
         """See `Plan.__call__`."""
 
     def ready(self, x: Any, w: Any, y: Any, biased: bool) -> Any:
-        """A function of (x, w, bias) that computes ``y = run(x, w)`` again for arrays of the same
-        shapes, strides and dtypes; None if there is none.
+        """A function of (x, w, bias) that repeats ``y = run(x, w)`` for arrays of the same shapes,
+        strides and dtypes; None if repeating it takes more than that function.
         """
 
 
@@ -80,32 +80,32 @@ class Plan:
 
     @functools.cached_property
     def _calls(self) -> dict[object, Any]:
-        """Calls with packed filters that are ready to run, by the layout of their arrays."""
+        """Fast path: maps (shape, strides, dtype, packed order, bias) to a prepared call."""
         return {}
 
     @property
     def problem(self) -> Problem:
-        """The convolution in the field's letters."""
+        """The convolution: N, C, H, W, K, R, S, P, Q and options."""
         return self.engine.problem
 
     @property
     def arch(self) -> Any:
-        """The machine that was planned for."""
+        """The machine that the plan is for."""
         return self.engine.arch
 
     @property
     def candidates(self) -> tuple[Any, ...]:
-        """The kernels considered; `explain` prints them."""
+        """The kernels that were considered; `explain` prints them."""
         return self.engine.candidates
 
     @property
     def algorithm(self) -> str:
-        """The algorithm that runs for contiguous arrays, as `conv2d` takes it."""
+        """The name of the algorithm that runs for contiguous arrays, as `conv2d` takes it."""
         return self.engine.algorithm
 
     @property
     def workspace_bytes(self) -> int:
-        """Memory of a call besides arrays and packed filter."""
+        """Bytes of scratch memory of a call, without arrays and packed filter."""
         return self.engine.workspace_bytes
 
     @property
@@ -115,30 +115,32 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int:
-        """Workspace, packed filter and output."""
+        """Bytes of scratch memory, packed filter and output together."""
         return self.engine.peak_bytes
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of the problem, padding counted."""
+        """The number of multiplications and additions of the direct sum, padding included."""
         return self.problem.flops
 
     @property
     def bytes(self) -> int:
-        """Bytes of x, w and y, each once."""
+        """Bytes of x, w and y, each counted once."""
         return self.problem.bytes
 
     def __repr__(self) -> str:
         return f"<Plan of {self.problem}: {self.algorithm}>"
 
     def explain(self) -> str:
-        """What was chosen, why, and what every other candidate would cost; for people."""
+        """A text for people: what runs, what it reads, and every candidate with its estimated time
+        or the rule that refuses it.
+        """
         return self.engine.explain()
 
     def trace(self) -> list[Load]:
         """The loads that the engine executes for contiguous arrays of the problem's layout.
 
-        "gemm_im2col" has none: numpy copies.
+        Algorithm "gemm_im2col" has none, because numpy copies the windows.
         """
         return self.engine.trace()
 
@@ -147,31 +149,47 @@ class Plan:
 
         Parameters
         ----------
-        w : array in the problem's weight layout and dtype
+        w : array of shape (K, C / groups, R, S), or in the problem's weight layout
+
+        Returns
+        -------
+        packed : object
+            The filter in the layout that the chosen kernel expects; pass it to the plan as `w`.
 
         Raises
         ------
         ShapeError, DTypeError
-            A filter that is not the one the plan was made for.
+            The shape or dtype of `w` is not the one that the plan was made for.
         PlanError, DriverError
-            On a GPU: none that can hold it.
+            No GPU can hold the packed filter.
         """
         return self.engine.pack(w)
 
     def __call__(
         self, x: Any, w: Any, bias: Any = None, *, residual: Any = None, out: Any = None
     ) -> Any:
-        """Convolve `x` with the filter `w`, packed by `pack` or plain; as `conv2d` does.
+        """Convolve as `conv2d` does, with the options of the plan.
+
+        Parameters
+        ----------
+        x : array of the problem's input shape and dtype
+        w : array of the problem's filter shape and dtype, or the result of `pack`
+        bias, residual, out
+            As in `conv2d`.
+
+        Returns
+        -------
+        y : array of the problem's output shape
 
         Raises
         ------
         ShapeError, DTypeError
-            Arrays that are not those the plan was made for.
+            A shape or dtype is not the one that the plan was made for.
         PlanError, DriverError
-            On a GPU: none that can run the plan.
+            No GPU can run the plan.
         """
         key = None
-        packed = hasattr(type(w), "key")  # for the CPU, whose calls with packed filters are kept
+        packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
         if packed and type(x) is np.ndarray and residual is None and out is None:
             key = (x.shape, x.strides, x.dtype, w.key, bias is None)
             call = self._calls.get(key)

@@ -1,11 +1,10 @@
 """Problem: a convolution in the field's letters, checked once.
 
-    y[n, p, q, k] = sum over r, s, c of
-        x[n, p*stride_h + r*dilation_h - pad_h, q*stride_w + s*dilation_w - pad_w, c] * w[k, r, s,
-        c]
+    y[n, p, q, k] = sum over r, s, c of x[n, h, w, c] * w[k, r, s, c], where
+        h = p*stride_h + r*dilation_h - pad_h,  w = q*stride_w + s*dilation_w - pad_w
 
-Cross-correlation: the filter is not flipped. N batch, H W input, C channels, K filters, R S filter
-extent, P Q output; C and K count all groups, a filter sees C / groups channels.
+This is cross-correlation: the filter is not flipped. N batch, H W input, C channels, K filters, R S
+filter, P Q output. C and K count all groups; a filter has C / groups channels.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.options import DTYPES, ITEMSIZES, LAYOUTS, PADDING_NAMES, WEIGHT_LAYOUTS
 
 AXES = ("H", "W")
-LEAST_PADDING = -(1 << 31)
+LEAST_PADDING = -(1 << 31)  # pixels
 Padding: TypeAlias = "int | str | Sequence[int] | Sequence[Sequence[int]]"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One fprop problem; build it with `Problem.parse`, which checks."""
+    """One fprop problem; `Problem.parse` checks shapes and options, and makes it."""
 
     N: int
     C: int
@@ -42,7 +41,7 @@ class Problem:
     dtype: str
     layout: str = "NCHW"
     weight_layout: str = "KCRS"
-    converted: bool = False  # elements are converted on the way into buffers: never read in place
+    converted: bool = False  # whether loads convert elements, so that x is not read in place
 
     @classmethod
     def parse(
@@ -59,22 +58,24 @@ class Problem:
         weight_layout: str | None = None,
         dtypes: Sequence[str] = DTYPES,
     ) -> Problem:
-        """Check shapes and options and derive the rest.
+        """Check shapes and options, and make the problem.
 
         Parameters
         ----------
         x_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
-        w_shape : sequence of 4 ints in `weight_layout`
+        w_shape : sequence of 4 ints, in `weight_layout`
         dtype : one of `dtypes`
         stride, padding, dilation, groups, layout, weight_layout
             As in `implicit_conv.conv2d`.
+        dtypes : sequence of str
+            The dtypes that the engine supports.
 
         Raises
         ------
         ShapeError
-            Sizes that do not go together, or an output without pixels.
+            Shapes, strides, padding or layouts do not match, or the output has no pixels.
         DTypeError
-            A dtype that is not supported.
+            The dtype is not supported.
         """
         layout = choice("layout", layout or "NCHW", LAYOUTS)
         weight_layout = choice("weight_layout", weight_layout or "KCRS", WEIGHT_LAYOUTS)
@@ -137,9 +138,7 @@ class Problem:
 
     @functools.cached_property
     def output(self) -> tuple[int, int]:
-        """(P, Q); the extent along an axis is (size + pads - (taps - 1) * dilation - 1) // stride +
-        1.
-        """
+        """(P, Q); an axis has (size + pads - (taps - 1) * dilation - 1) // stride + 1 pixels."""
         p, q = (
             (size + lo + hi - (taps - 1) * dilation - 1) // stride + 1
             for size, taps, stride, dilation, lo, hi in zip(
@@ -156,7 +155,7 @@ class Problem:
 
     @functools.cached_property
     def input_shape(self) -> tuple[int, int, int, int]:
-        """Shape of x in `layout`, batch axis included."""
+        """Shape of x in `layout`, with the batch axis."""
         h, w = self.size
         return (self.N, self.C, h, w) if self.layout == "NCHW" else (self.N, h, w, self.C)
 
@@ -184,35 +183,38 @@ class Problem:
 
     @property
     def sum_dtype(self) -> str:
-        """The dtype that sums are kept in, of the bias too: 16-bit floats are summed in float32."""
+        """The dtype of sums and of the bias: float64 for float64, else float32."""
         return "float64" if self.dtype == "float64" else "float32"
 
     @property
     def flops(self) -> int:
-        """2 * N * P * Q * K * R * S * C / groups: multiplications and additions, with padding."""
+        """The number of multiplications and additions of the direct sum, padding included:
+        2 * N * P * Q * K * R * S * C / groups.
+        """
         p, q = self.output
         r, s = self.kernel
         return 2 * self.N * p * q * self.K * r * s * (self.C // self.groups)
 
     @property
     def bytes(self) -> int:
-        """Bytes of x, w and y, each once."""
+        """Bytes of x, w and y, each counted once."""
         p, q = self.output
         x = self.N * self.size[0] * self.size[1] * self.C
         w = self.K * self.kernel[0] * self.kernel[1] * (self.C // self.groups)
         return (x + w + self.N * p * q * self.K) * self.itemsize
 
     def __str__(self) -> str:
-        (h, w), (r, s), (p, q) = self.size, self.kernel, self.output
-        text = f"{self.N} x {h}x{w} x {self.C} -> {p}x{q} x {self.K}, filter {r}x{s}"
+        text = f"x {self.input_shape} {self.layout}, w {self.weight_shape} {self.weight_layout}"
+        text += f" -> y {self.output_shape}"
         for name, value in (("stride", self.stride), ("dilation", self.dilation)):
             if value != (1, 1):
-                text += f", {name} {value[0]}x{value[1]}"
+                text += f", {name} {value}"
         if any((*self.pad_lo, *self.pad_hi)):
-            text += f", padding {tuple(zip(self.pad_lo, self.pad_hi, strict=True))}"
+            pairs = tuple(zip(self.pad_lo, self.pad_hi, strict=True))
+            text += f", padding {self.pad_lo if self.pad_lo == self.pad_hi else pairs}"
         if self.groups > 1:
-            text += f", {self.groups} groups"
-        return f"{text}; {self.dtype} {self.layout} {self.weight_layout}"
+            text += f", groups {self.groups}"
+        return f"{text}; {self.dtype}"
 
 
 def _check_groups(c: int, k: int, group_c: int, groups: int, weight_layout: str) -> None:
@@ -227,7 +229,13 @@ def _check_groups(c: int, k: int, group_c: int, groups: int, weight_layout: str)
 
 
 def choice(name: str, value: str, allowed: Iterable[str]) -> str:
-    """`value` if it is one of `allowed`; ShapeError otherwise."""
+    """`value`, if it is one of `allowed`.
+
+    Raises
+    ------
+    ShapeError
+        It is not; the message names the option `name` and all allowed values.
+    """
     names = list(allowed)
     if value not in names:
         raise ShapeError(f"{name} {value!r} is none of {', '.join(names)}")
@@ -235,7 +243,13 @@ def choice(name: str, value: str, allowed: Iterable[str]) -> str:
 
 
 def frozen(name: str, value: object) -> Any:
-    """An option of integers, lists and arrays as hashable tuples; True and 1.0 are refused."""
+    """The option `name` with its lists and arrays as tuples, which are hashable.
+
+    Raises
+    ------
+    ShapeError
+        A value is a bool or a float: as a key, True and 1.0 would be equal to 1.
+    """
     if type(value) is int:  # the most common type, and each call has four of them
         return value
     if isinstance(value, np.ndarray):
@@ -248,7 +262,13 @@ def frozen(name: str, value: object) -> Any:
 
 
 def integer(name: str, value: object, least: int) -> int:
-    """`value` as an int; booleans and floats are refused, not truncated."""
+    """`value` as an int.
+
+    Raises
+    ------
+    ShapeError
+        It is a bool or not an integer, or is less than `least`.
+    """
     try:
         number = value.__index__()  # type: ignore[attr-defined]
     except (AttributeError, TypeError):
@@ -259,7 +279,7 @@ def integer(name: str, value: object, least: int) -> int:
 
 
 def _pair(name: str, value: object) -> tuple[object, object]:
-    """One value for H and one for W; a single value is used for both."""
+    """The values for H and for W; a single value is used for both."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         return value, value
     if len(value) != 2:
@@ -272,7 +292,13 @@ def _pair(name: str, value: object) -> tuple[object, object]:
 
 
 def per_axis(name: str, value: object, least: int) -> tuple[int, int]:
-    """(of H, of W) of an option, integers of at least `least`."""
+    """The option `name` as (value for H, value for W), integers of at least `least`.
+
+    Raises
+    ------
+    ShapeError
+        It does not have one or two values, or one is not such an integer.
+    """
     h, w = _pair(name, value)
     return integer(name, h, least), integer(name, w, least)
 
@@ -284,11 +310,16 @@ def parse_padding(
     stride: tuple[int, int],
     dilation: tuple[int, int],
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(low, high) padding of H and of W; negative values crop.
+    """The (low, high) padding of H and of W in pixels; negative values crop.
 
-    "same" pads so that the output has ceil(size / stride) pixels and puts an odd pixel on the high
-    side ("same_lower": on the low side); "full" pads so that every window which touches the image
-    counts; "causal" pads the low side only, so that no output reads ahead.
+    "same" pads so that the output has ceil(size / stride) pixels, and puts an odd pixel on the high
+    side; "same_lower" puts it on the low side. "full" keeps every window that touches the image.
+    "causal" pads the low side only, so that no output depends on a later pixel.
+
+    Raises
+    ------
+    ShapeError
+        The name is unknown, the number of values is wrong, or one is not an integer.
     """
     if isinstance(padding, str):
         if padding not in PADDING_NAMES:

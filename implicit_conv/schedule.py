@@ -1,4 +1,4 @@
-"""From a Problem and a tiling to a Geometry, and the CPU's loads as Python values."""
+"""Make a Geometry from a Problem and a tiling, and list the CPU's loads as Python values."""
 
 from __future__ import annotations
 
@@ -15,25 +15,21 @@ from implicit_conv.problem import Problem
 
 
 class Load(NamedTuple):
-    """One load: what is read, and where it goes.
+    """One load: what is read, and where it goes."""
 
-    `coords` is (n, h, w, c) of the first pixel for "x", (k, r, s, c) of the first element for "w".
-    `buffer` counts the row buffers of a tile, phase buffers within each (-1: read where it lies).
-    """
-
-    operand: str
-    mode: str
-    coords: tuple[int, ...]
-    offsets: tuple[int, ...] | None
-    w_halo: int
-    w_offset: int
-    buffer: int
-    rows: int
+    operand: str  # "x" or "w"
+    mode: str  # of a tensor copy: "tile", "im2col", or "w" for im2col::w
+    coords: tuple[int, ...]  # of the first element: (n, h, w, c) of x, (k, r, s, c) of w
+    offsets: tuple[int, ...] | None  # (h, w) offsets of mode "im2col"
+    w_halo: int  # pixels
+    w_offset: int  # pixels
+    buffer: int  # index of the row buffer (CPU) or phase buffer (GPU); -1 if read in place
+    rows: int  # rows of the buffer that the load fills, such as pixels
     bytes: int
 
 
 class Tap(NamedTuple):
-    """Filter tap (r, s) reads `buffer`, its view shifted by `row_shift` rows."""
+    """Filter tap (r, s) reads `buffer` through a view that is shifted by `row_shift` rows."""
 
     r: int
     s: int
@@ -48,17 +44,16 @@ class KBlock(NamedTuple):
     taps: tuple[Tap, ...]
 
 
-LONGEST_HALO = 511  # of im2col::w; past it no instruction shares a row, and none need wrap
+LONGEST_HALO = 511  # pixels of im2col::w; with a longer one no instruction shares a row
 
 
 def slots_per_row(
     w: int, q: int, taps: int, stride: int, dilation: int, pad: int, offset_max: int = UNLIMITED
 ) -> int:
-    """L, the slots an image row takes in the (n, slot) order of im2col::w (addressing.md section
-    5).
+    """L, the slots of an image row in the (n, slot) order of im2col::w (addressing.md section 5).
 
-    The least integer >= Q for which every tap that runs over its row's end reads zeros on both
-    sides: its true position lies at or past W, and the one it wraps to lies before 0.
+    L is the least integer >= Q for which every tap that runs over the end of its row reads zeros on
+    both sides: its true position is at or past W, and the position it wraps to is before 0.
     """
     phases = min(taps, stride // math.gcd(stride, dilation))
     shifts = [
@@ -93,8 +88,8 @@ def _wraps_into_zeros(
 
 
 def phase_count(taps: int, step: int, dilation: int, pixels: int) -> int:
-    """Phase buffers of an axis for tiles of `pixels`: one for each remainder of the stride that the
-    taps leave, or one for each tap where the pixels they read lie apart.
+    """The number of phase buffers of an axis for tiles of `pixels`: one per remainder of the taps
+    modulo the stride, or one per tap where that takes less memory.
     """
     phases = min(taps, step // math.gcd(step, dilation))
     halos = schedule.halo_before(phases, taps, phases, dilation, step, UNLIMITED)
@@ -102,13 +97,13 @@ def phase_count(taps: int, step: int, dilation: int, pixels: int) -> int:
 
 
 def trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
-    """The loads of a CPU launch whose work items take `chunk` panels; each item loads its tile."""
+    """The loads of filters and x of a CPU launch whose work items take `chunk` panels each."""
     filters = [load for group in range(g.groups) for load in filter_loads(g, group, itemsize)]
     return filters + tiles_trace(g, itemsize, in_place, chunk)
 
 
 def tiles_trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
-    """The loads of x alone."""
+    """The loads of x of a CPU launch: each work item of `chunk` panels loads its tile."""
     loads: list[Load] = []
     chunks = schedule.ceil_div(schedule.panel_count(g), chunk)
     for item in range(g.groups * schedule.tile_count(g) * chunks):
@@ -119,7 +114,9 @@ def tiles_trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[
 
 
 def swap(load: Load, n: int) -> Load:
-    """`load` of image n where filters and pixels have traded places, in the problem's terms."""
+    """A load of the transposed GEMM of image `n`, in the terms of the problem: its filters are
+    pixels of x, and its pixels are filters.
+    """
     if load.operand == "w":
         pixel, _, _, c = load.coords
         return load._replace(operand="x", coords=(n, 0, pixel, c))
@@ -128,9 +125,9 @@ def swap(load: Load, n: int) -> Load:
 
 
 def depthwise_trace(g: Geometry, itemsize: int, in_place: bool) -> list[Load]:
-    """The loads of a depthwise launch: its work items are tiles and blocks of channels.
+    """The loads of x of a depthwise launch, whose work items are tiles and blocks of channels.
 
-    Filters are gathered channel by channel; they have no loads of the schedule.
+    Filters are gathered channel by channel, and not by loads of the schedule.
     """
     items = itertools.product(range(schedule.tile_count(g)), range(schedule.block_count(g)))
     return [load for item in items for load in tile_loads(g, 0, *item, itemsize, in_place)]
@@ -152,8 +149,8 @@ def filter_loads(g: Geometry, group: int, itemsize: int) -> Iterator[Load]:
 def tile_loads(
     g: Geometry, group: int, tile: int, block: int, itemsize: int, in_place: bool
 ) -> Iterator[Load]:
-    """Activation loads of one tile and channel block: one im2col::w walk per buffered row and
-    phase.
+    """The loads of x of one tile and channel block: one im2col::w walk per buffered row and phase
+    buffer.
     """
     n0, p0, q0 = schedule.tile_origin(g, tile)
     images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
@@ -194,7 +191,8 @@ def geometry(
     (stride_h, stride_w), (dilation_h, dilation_w) = problem.stride, problem.dilation
     step = step_w or stride_w
     tile_p, tile_q = min(tile[1], p), min(tile[2], q)
-    # Columns by the whole row: the order of the taps, hence of the sums, must not depend on tiles.
+    # Phases are counted for the whole row: the order of the taps, and so of the sums, must not
+    # depend on the tile.
     columns = (q - 1) * (stride_w // step) + 1 if offset_max == UNLIMITED else UNLIMITED
     return Geometry(
         N=problem.N,
@@ -230,9 +228,10 @@ def geometry(
 def window_copies(
     problem: Problem, pixels: NDArray[Any], columns: NDArray[Any]
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """For each tap, (pixels of the image, entries of the columns that are their copies), as views.
+    """Yield (pixels of the image, entries of the columns that are their copies) of each tap.
 
-    `pixels` is N x H x W x C, `columns` is N x P x Q x C x R x S.
+    Both are views: of `pixels`, of shape (N, H, W, C), and of `columns`, of shape
+    (N, P, Q, C, R, S). Entries of the padding are in none.
     """
     for r in range(problem.kernel[0]):
         rows, h = _reach(problem, 0, r)
@@ -242,7 +241,7 @@ def window_copies(
 
 
 def _reach(problem: Problem, axis: int, tap: int) -> tuple[slice, slice]:
-    """(outputs along an axis whose tap is in the image, pixels that the tap reads there)."""
+    """(outputs along an axis whose `tap` is inside the image, pixels that it reads for them)."""
     step = problem.stride[axis]
     start = tap * problem.dilation[axis] - problem.pad_lo[axis]
     first, end = schedule.valid_pixels(start, problem.size[axis], step, problem.output[axis])

@@ -20,20 +20,21 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 @dataclass(frozen=True)
 class Config:
-    """Settings of calls whose arguments do not give them.
+    """The settings that apply to calls which do not give them as arguments.
 
     Attributes
     ----------
     device : str or None
-        Device that convolves numpy arrays: None or "cpu", or a CUDA device.
+        The device that convolves numpy arrays: None or "cpu", or a CUDA device such as "cuda:0".
     algorithm : str
         As in `conv2d`.
     num_threads : int or None
-        CPU threads; None means all that are available.
+        The number of CPU threads; None means all that are available.
     subnormals : str
         "keep" (default) or "flush". "flush" treats values below 2^-126 (float32) or 2^-1022
         (float64) as zeros while the CPU convolves. Some CPUs, such as Intel's, take over a hundred
-        times as long for a sum with such values, which occur in decayed filters and fading signals.
+        times as long for a sum with such values, which occur in decayed filters and in signals
+        that fade out.
     """
 
     device: str | None = None

@@ -1,12 +1,15 @@
 """The CPU engine's host side; its kernels are in implicit_conv.kernels.cpu.
 
-engine     a request answered: candidates, best first; explains, packs, runs
-planner    METHODS, and the candidates that they make of a problem
-candidate  Method and Candidate: how a convolution is computed, and what that costs
-methods    one method a file: costs, refusals, tilings, estimate, arguments, loads, words
-tiling     load tiles, threads, division of the work;  costs: what all methods share, in cycles
+engine     CpuEngine: the candidates for a request, which explains, packs and runs
+planner    METHODS, and the candidates of a problem in the order of their estimates
+candidate  Method, Candidate and Request: how a convolution is computed, and what it costs
+methods    one file per method: costs, rules, tilings, estimate, arguments, loads, words
+tiling     load tiles, threads and the division of the work
+costs      the cycles of operations that several methods have in common
 call       a candidate bound to the strides of arrays, ready to run
-packed     filters packed for many calls
-views      a problem as a method sees it
-explain    an engine in words;  record: the loads that a debug build executes
+packed     filters that are packed for many calls
+views      the problem as a method sees it: other dtypes, merged axes
+words      phrases of explain that several methods use
+explain    the text of Plan.explain
+record     the loads that a debug build executes
 """

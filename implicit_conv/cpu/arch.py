@@ -1,4 +1,4 @@
-"""What the CPU offers: vector width, caches, threads. Asked by feature, never by CPU name."""
+"""The CPU's vector width, caches and threads, found by feature and never by CPU name."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ BFLOAT16 = {
     "pairs": "dot products of pairs of channels (AVX512_BF16)",
     "amx": "tiles of pairs of channels (AMX)",
 }
-AMX_ROWS = 16  # of a tile: pixels, or pairs of channels
-AMX_PIXELS = 2 * AMX_ROWS  # of the largest register tile
-ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18  # of Linux on x86-64
-DEFAULT_L1, DEFAULT_L2 = 32 << 10, 512 << 10  # bytes, where the system does not say
-DEFAULT_HERTZ = 3e9  # where the system does not say
+AMX_ROWS = 16  # rows of an AMX tile: pixels, or pairs of channels
+AMX_PIXELS = 2 * AMX_ROWS  # pixels of the largest register tile of AMX
+ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18  # Linux on x86-64
+DEFAULT_L1, DEFAULT_L2 = 32 << 10, 512 << 10  # bytes, if the system does not tell
+DEFAULT_HERTZ = 3e9  # nominal clock in Hz, if the system does not tell
 
 
 @dataclass(frozen=True)
@@ -31,28 +31,29 @@ class CpuArch:
     l1_bytes: int
     l2_bytes: int
     threads: int
-    tile_pixels: int  # output pixels of the largest register tile; two vectors of filters wide
-    f16c: bool = True  # float16 is converted by an instruction
-    rounds_bfloat16: bool = False  # to bfloat16 there is an instruction that rounds
+    tile_pixels: int  # output pixels of the largest register tile, which has 2 vectors of filters
+    f16c: bool = True  # whether an instruction converts float16
+    rounds_bfloat16: bool = False  # whether an instruction rounds float32 to bfloat16
     bfloat16: str = "widen"  # how bfloat16 is multiplied, see BFLOAT16
-    hertz: float = DEFAULT_HERTZ  # nominal clock, which turns estimated cycles into seconds
+    hertz: float = DEFAULT_HERTZ  # nominal clock in Hz: estimates divide cycles by it
 
     def lanes(self, itemsize: int) -> int:
-        """Elements of one vector."""
+        """Elements of a vector, where an element has `itemsize` bytes."""
         return self.vector_bits // (8 * itemsize)
 
 
-# (vector bits, register pixels): accumulators 2 x pixels, two filter vectors and a broadcast must
-# fit
-# the register file: 32 registers with AVX-512 and on 64-bit Arm, 16 otherwise. Measured: 14x2 is
-# the largest of AVX-512 that does not spill.
+# Pixels of a register tile, by (vector bits, vector registers). Its 2 x pixels accumulators, two
+# filter vectors and a broadcast must fit in the registers: 32 with AVX-512 and on 64-bit Arm, 16
+# otherwise. 14 x 2 is the largest tile that does not spill with AVX-512 (measured).
 REGISTER_PIXELS = {(512, 32): 14, (256, 16): 6, (128, 16): 6, (128, 32): 12}
 
 
 @functools.cache
 def cpu_features() -> dict[str, bool]:
-    """Features of the CPU Numba compiles for, as it finds them: NUMBA_CPU_FEATURES, or none for a
-    NUMBA_CPU_NAME of "generic", or those of this machine.
+    """The features of the CPU that Numba compiles for.
+
+    They are those in NUMBA_CPU_FEATURES; or none if NUMBA_CPU_NAME is "generic"; or those of this
+    machine.
     """
     chosen = os.environ.get("NUMBA_CPU_FEATURES")
     if chosen is None and os.environ.get("NUMBA_CPU_NAME", "").lower() == "generic":
@@ -68,7 +69,7 @@ def cpu_features() -> dict[str, bool]:
 def amx_granted() -> bool:
     """Whether the system lets this process, its threads and children use AMX's tile registers.
 
-    Linux does so for those who ask; nobody else is asked.
+    Only Linux is asked, and it grants them to a process that asks.
     """
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return False
@@ -89,7 +90,7 @@ def _cache_bytes(level: int, default: int) -> int:
 
 
 def _cgroup_cpus() -> float:
-    """CPUs that a container's quota allows, infinite without one."""
+    """The CPUs that a container's quota allows; infinity without a quota."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -98,7 +99,7 @@ def _cgroup_cpus() -> float:
 
 
 def _clock_hertz() -> float:
-    """The highest clock that the system names, else the one it shows now."""
+    """The highest clock in Hz that the system reports, else the current one."""
     try:
         path = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
         return int(path.read_text()) * 1e3
@@ -116,7 +117,7 @@ def _clock_hertz() -> float:
 
 @functools.cache
 def available_threads() -> int:
-    """Threads to use: NUMBA_NUM_THREADS, the affinity mask and the container's quota."""
+    """The number of threads: NUMBA_NUM_THREADS, or what affinity mask and container quota allow."""
     chosen = os.environ.get("NUMBA_NUM_THREADS")
     if chosen and chosen.isdigit():
         return max(1, int(chosen))
@@ -137,7 +138,7 @@ def _bfloat16(features: dict[str, bool]) -> str:
 def cpu_arch(threads: int | None = None) -> CpuArch:
     """The CPU of this process, with `threads` threads (all that are available by default)."""
     features = cpu_features()
-    arm = platform.machine() in ("aarch64", "arm64")  # NEON is part of every 64-bit one
+    arm = platform.machine() in ("aarch64", "arm64")  # every 64-bit Arm CPU has NEON
     if features.get("avx512f"):
         bits = 512
     elif features.get("avx2") or features.get("avx"):

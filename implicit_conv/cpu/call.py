@@ -1,4 +1,4 @@
-"""Call: a candidate bound to the dtypes and strides of arrays; running it fills in addresses."""
+"""Call: a candidate bound to the dtypes and strides of arrays; a run fills in addresses."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Arrays(NamedTuple):
-    """The 4-d arrays of one call, 16-bit floats as integers; `w` is None where it comes packed.
+    """The 4-d arrays of one call; 16-bit floats are viewed as integers.
 
-    `filter_axes` are the positions of k, c, r, s in `w`; x, y and residual are in the problem's
-    layout.
+    `w` is None if the filter is packed in panels. `filter_axes` are the positions of k, c, r, s in
+    `w`. x, y and residual are in the problem's layout.
     """
 
     x: Array
@@ -32,17 +32,17 @@ class Arrays(NamedTuple):
 
 
 def bits(array: Array) -> Array:
-    """`array` as compiled code takes it: 16-bit floats as integers; a view."""
+    """`array` as compiled code takes it: 16-bit floats are viewed as integers."""
     return array if array.itemsize != 2 or array.dtype == np.uint16 else array.view(np.uint16)
 
 
 def is_contiguous(array: Array, axis: int) -> bool:
-    """Whether elements along an axis are adjacent; a single one always is, whatever its stride."""
+    """Whether elements along `axis` are adjacent; one element is, whatever its stride."""
     return array.shape[axis] == 1 or array.strides[axis] == array.itemsize
 
 
 class CallForm(NamedTuple):
-    """What the arrays of a call have in common."""
+    """What all arrays of a call have in common."""
 
     problem: Problem
     y_shape: tuple[int, ...]
@@ -72,27 +72,32 @@ class Call(ABC):
         Parameters
         ----------
         x, w, y, residual : arrays of the shapes, dtypes and strides that the call is bound to
-            w may be the address of packed panels. Without y a new array is returned.
-        bias : array-like of K values
+            `w` may also be the address of packed panels.
+        bias : array of shape (K,), optional
+
+        Returns
+        -------
+        y : array
+            The given one, or a new one.
 
         Raises
         ------
         ShapeError, DTypeError
-            A bias that does not fit.
+            The shape or dtype of the bias does not match.
         """
 
     def checked_bias(self, bias: object) -> Array:
-        """A bias as a contiguous array in the dtype of the sums."""
+        """A bias as a contiguous array of shape (K,) in the dtype of the sums."""
         problem = self._form.problem
         return check_vector("bias", bias, problem.K, problem.sum_dtype)
 
 
 class KernelCall(Call):
-    """Launches that only lack addresses.
+    """Prepared launches, which need only addresses.
 
-    `packing` is a launch of its own where no single work item uses each panel. `split`, where it is
-    not None, makes the operands of each launch from the arrays of a call; else a launch takes these
-    arrays as they are.
+    `packing` is the launch that packs a plain filter before the main launch; it is None if the main
+    launch packs, or if nothing is packed. `split` makes the operands of each launch from the arrays
+    of a call; if it is None, there is one launch, which takes the arrays themselves.
     """
 
     __slots__ = ("_main", "_narrow", "_operator", "_packing", "_panel_bytes", "_split")
@@ -141,7 +146,7 @@ class KernelCall(Call):
     def _pack_and_run(
         self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None
     ) -> None:
-        """Pack the filter as a whole where that is a launch of its own, then convolve."""
+        """Pack the filter if that takes a launch of its own, then convolve."""
         if self._packing is None:
             self._main.run(x, w, y, 0, sums, residual)
             return

@@ -1,7 +1,7 @@
-"""Method, how a convolution is computed; Candidate, a method with a tiling and what it costs.
+"""Method: how a convolution is computed. Candidate: a method with a tiling and its estimated cost.
 
-A method is a value. All that depends on it stands in its file under `methods`: nothing else asks
-which method a candidate has.
+A method is a value. All code that depends on a method is in its file under `methods`; no other code
+asks which method a candidate has.
 """
 
 from __future__ import annotations
@@ -28,28 +28,34 @@ from implicit_conv.schedule import Load, tiles_trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Epilogue, Operands, Operator
 
-Words: TypeAlias = "dict[str, str]"  # what: how, the lines of an explanation
+Words: TypeAlias = "dict[str, str]"  # rows of an explanation: name, value
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a caller asks of the planner: precision and algorithm, as in `conv2d`."""
+    """The options of `conv2d` that decide which methods may run.
+
+    `flushes` says that subnormals are treated as zero.
+    """
 
     precision: str = "standard"
     algorithm: str = "auto"
+    flushes: bool = False
 
     @property
     def strict(self) -> bool:
-        """Whether sums must have one fixed order."""
+        """Whether every sum must have one fixed order."""
         return self.precision == "strict"
 
     def admits(self, algorithm: str) -> bool:
-        """Whether the caller lets `algorithm` run."""
+        """Whether the caller allows `algorithm`."""
         return self.algorithm in ("auto", algorithm)
 
     def gemm_algorithm(self, problem: Problem) -> str | None:
-        """The name of implicit GEMM of `problem`: "pointwise" unless the caller asks for the other;
-        None where the caller lets neither run.
+        """The algorithm name of implicit GEMM for `problem`; None if the caller does not allow it.
+
+        A problem whose filter is 1x1, with stride 1 and no padding, is "pointwise", unless the
+        caller asks for "implicit_gemm".
         """
         pointwise = is_pointwise(problem) and self.algorithm != "implicit_gemm"
         name = "pointwise" if pointwise else "implicit_gemm"
@@ -57,39 +63,42 @@ class Request:
 
 
 class Refusal(NamedTuple):
-    """A method or algorithm that cannot run, and the rule that says so."""
+    """A method or algorithm that cannot run, and the reason."""
 
     name: str
     reason: str
 
 
 class Formats(NamedTuple):
-    """What kernels are compiled for besides a candidate."""
+    """The properties of compiled kernels that are not part of a candidate."""
 
     y_dtype: str
-    flushes: bool = False  # subnormals count as zero
-    recording: bool = False  # a debug build that writes down its loads
+    flushes: bool = False  # whether subnormals are treated as zero
+    recording: bool = False  # whether a debug build records its loads
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method with the tiling of a problem that costs least.
+    """A method with its cheapest tiling of a problem.
 
     Attributes
     ----------
     method : Method
     algorithm : str
-        The name by which `conv2d` can be asked for it.
-    problem, view : Problem
-        As the caller states it, and as the method sees it.
+        The name that `conv2d` takes.
+    problem : Problem
+        The problem as the caller states it.
+    view : Problem
+        The problem as the method sees it: with other dtypes or merged axes.
     arch : CpuArch
     geometry : Geometry
-        Of the view.
+        The tiling of the view.
     threads : int
+        The number of threads that run it.
     chunk : int
-        Filter panels of a work item.
+        The number of filter panels per work item.
     cycles : float
-        The estimate, in cycles of one core.
+        The estimate for the whole problem, in cycles of one core.
     """
 
     method: Method
@@ -104,12 +113,12 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Algorithm and method in a few words."""
+        """The algorithm, and the method in a few words."""
         return f"{self.algorithm}: {self.method.summary}"
 
     @property
     def seconds(self) -> float:
-        """The estimate, at the CPU's nominal clock."""
+        """The estimate in seconds, on `threads` threads at the CPU's nominal clock."""
         return self.cycles / self.threads / self.arch.hertz
 
     @property
@@ -119,7 +128,7 @@ class Candidate:
 
     @property
     def lanes(self) -> int:
-        """Elements of one vector of sums."""
+        """Elements of a vector of sums."""
         return self.arch.lanes(self.itemsize)
 
     @functools.cached_property
@@ -129,40 +138,42 @@ class Candidate:
 
     @property
     def packed(self) -> PackedOrder:
-        """The order of filters packed for it."""
+        """The order of the elements of packed filters."""
         return self.method.packed(self)
 
     @property
     def scratch(self) -> ScratchLayout:
-        """Scratch memory of a thread, for a plain filter."""
+        """Scratch memory of one thread in a call with a plain filter."""
         return self.layout.scratch(self.layout.packs_in_loop)
 
     @property
     def workspace_bytes(self) -> int:
-        """Scratch memory of all threads, without the packed filter."""
+        """Bytes of scratch memory of all threads, without the packed filter."""
         return self.method.workspace_bytes(self)
 
 
 class Method(ABC):
-    """How a convolution is computed; subclasses are frozen dataclasses of what they vary."""
+    """How a convolution is computed.
 
-    algorithms: ClassVar[tuple[str, ...]]  # names under which `conv2d` can ask for it
+    A subclass is a frozen dataclass, whose fields tell the variants of the method apart.
+    """
+
+    algorithms: ClassVar[tuple[str, ...]]  # the names by which `conv2d` can ask for the method
     pairs: bool = False  # whether an element of buffers and panels is a pair of bfloat16 channels
-    flushes: ClassVar[bool] = True  # whether it can treat subnormals as zero
 
     @property
     @abstractmethod
     def summary(self) -> str:
-        """A few words for tables."""
+        """The method in a few words, for tables."""
 
     @property
     def order(self) -> str:
-        """The order of its sums, which precision "strict" fixes."""
+        """A name for the order of its sums; precision "strict" mixes no two of them."""
         return "taps and channels"
 
     @property
     def needs(self) -> str:
-        """What it needs of the strides of arrays, in words; empty if it takes any."""
+        """What it needs of the strides of arrays, in words; empty if it accepts all strides."""
         return ""
 
     @classmethod
@@ -170,7 +181,7 @@ class Method(ABC):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """The best candidate of each variant, or the rule that refuses it."""
+        """The best candidate of each variant, or the reason why it cannot run."""
 
     def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
         """Candidates that read the same packed filters as `c` and accept more strides."""
@@ -181,47 +192,47 @@ class Method(ABC):
         """Sizes of scratch memory and packed filters."""
 
     def workspace_bytes(self, c: Candidate) -> int:
-        """Scratch memory of all threads, without the packed filter."""
+        """Bytes of scratch memory of all threads, without the packed filter."""
         return c.threads * c.scratch.total
 
     def end(self, c: Candidate) -> tuple[int, int]:
-        """Output rows and columns of the view that exist: its geometry may be rounded up."""
+        """The true (P, Q) of the view; its geometry may be rounded up."""
         return c.geometry.P, c.geometry.Q
 
     @abstractmethod
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """The compiled kernels."""
+        """The compiled kernels of a candidate."""
 
     def packed(self, c: Candidate) -> PackedOrder:
-        """The order of packed filters: by default the filter as it is."""
+        """The order of packed filters; by default that of a contiguous KCRS filter."""
         return PlainOrder.of(c.problem)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
-        """Whether it can take arrays of these strides."""
+        """Whether it can compute arrays of these strides."""
         return True
 
     def arguments(self, c: Candidate, arrays: Arrays) -> Iterable[Operands]:
-        """The operands of each launch, as views that kernels take."""
+        """The operands of each launch, as views that the kernels take."""
         from implicit_conv.kernels.cpu.operator import Operands
 
         x, w, filter_axes, y, residual = arrays
         yield Operands(x, w, y, residual, LAYOUTS[c.problem.layout], filter_axes)
 
     def loads(self, c: Candidate) -> list[Load]:
-        """The loads that its kernels execute for contiguous arrays."""
+        """The loads that the kernels execute for contiguous arrays."""
         g = c.geometry
         return self.as_problem(c, tiles_trace(g, c.itemsize, c.layout.in_place, c.chunk))
 
     def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
-        """Loads of the view's geometry in the terms of the problem."""
+        """Convert loads of the view's geometry to coordinates of the problem."""
         return list(loads)
 
     @abstractmethod
     def describe(self, c: Candidate) -> Words:
-        """What `explain` says of it: tile, loads, k-blocks, work items."""
+        """The rows of `explain`: load tile, loads, k-blocks, work items."""
 
     def pack(self, c: Candidate, w: Array, formats: Formats) -> PackedFilter:
-        """A filter, in the problem's weight layout, in the order of `packed`."""
+        """Pack `w`, a filter in the problem's weight layout, in the order of `packed`."""
         order, layout = self.packed(c), c.problem.weight_layout
         if isinstance(order, PlainOrder):
             return packed_copy(order.copied(w, layout), order)
@@ -231,7 +242,7 @@ class Method(ABC):
     def bind(
         self, c: Candidate, arrays: Arrays, epilogue: Epilogue, formats: Formats, record: int = 0
     ) -> Call:
-        """The launches for arrays of these strides, which the method must accept."""
+        """Prepare the launches for arrays of these strides, which the method must accept."""
         compiled = operator(c, formats)
         operands = next(iter(self.arguments(c, arrays)))
         in_loop = operands.w if compiled.layout.packs_in_loop else None
@@ -246,8 +257,10 @@ class Method(ABC):
 
 @OPERATORS
 def operator(c: Candidate, formats: Formats) -> Operator:
-    """The compiled operator of a candidate; the first of its kind in a process compiles or loads
-    it.
+    """The compiled operator of a candidate.
+
+    The first call for a candidate in a process compiles its kernels, or loads them from the disk
+    cache.
     """
     from implicit_conv.kernels.cpu.operator import Build
     from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SOFT_FLOAT16, Format
@@ -278,7 +291,7 @@ def best(
     *,
     threads: int | None = None,
 ) -> Candidate:
-    """The candidate of the tiling of `view` that costs least."""
+    """The candidate with the cheapest of the tilings `costs` of `view`."""
     (cycles, chunk), g = min(costs)
     threads = thread_count(problem, arch) if threads is None else threads
     return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles)

@@ -1,4 +1,4 @@
-"""The CPU engine: a request answered by candidates, which explain themselves, pack and run."""
+"""The CPU engine: it plans a request, explains the plan, packs filters and convolves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from implicit_conv.cpu.call import Arrays, Call, bits
 from implicit_conv.cpu.candidate import Candidate, Formats, Request
 from implicit_conv.cpu.packed import PackedFilter
 from implicit_conv.cpu.planner import Choice
-from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
@@ -39,23 +39,23 @@ LOG = logging.getLogger("implicit_conv")
 
 @dataclass(frozen=True)
 class CpuEngine:
-    """What answers one request on one CPU.
+    """The plan of one request on one CPU.
 
     Attributes
     ----------
     problem : Problem
     arch : CpuArch
     request : Request
-        Precision and algorithm.
+        Precision, algorithm and whether subnormals are treated as zero.
     choice : Choice
-        Candidates, of which the first one runs if it accepts the strides of arrays, and refusals.
+        The candidates, of which the first one runs if it accepts the strides of the arrays, and the
+        refusals.
     activation : (kind, low, high)
-        As `parse_activation` gives it.
+        As `parse_activation` returns it.
     out_dtype : str
         The dtype of results.
-    subnormals : "keep" or "flush"
     unbatched : bool
-        Whether x and y lack the batch axis.
+        Whether x and y have no batch axis.
     """
 
     problem: Problem
@@ -64,18 +64,17 @@ class CpuEngine:
     choice: Choice
     activation: tuple[float, float, float]
     out_dtype: str
-    subnormals: str = "keep"
     unbatched: bool = False
 
     def __getstate__(self) -> dict[str, object]:
-        """Pickles and copies leave out calls, which hold addresses of this process."""
+        """Leave prepared calls out of pickles and copies: they hold addresses of this process."""
         return {name: value for name, value in self.__dict__.items() if name != "calls"}
 
     @functools.cached_property
     def fallbacks(self) -> tuple[Candidate, ...]:
         """Candidates for strides that others do not accept, the cheapest first.
 
-        They are worked out when they are first asked for: most arrays are contiguous.
+        They are made on first use, because most arrays are contiguous.
         """
         found = [f for c in self.choice.candidates for f in c.method.fallbacks(c)]
         return tuple(sorted(found, key=lambda candidate: candidate.cycles))
@@ -87,33 +86,33 @@ class CpuEngine:
 
     @functools.cached_property
     def calls(self) -> dict[object, object]:
-        """Calls that are ready, by the strides of their arrays."""
+        """Prepared calls; the keys are the strides of their arrays."""
         return {}
 
     @property
     def best(self) -> Candidate:
-        """The candidate that runs where it accepts the strides of arrays."""
+        """The candidate that runs if it accepts the strides of the arrays."""
         return self.choice.candidates[0]
 
     @property
     def algorithm(self) -> str:
-        """Its algorithm."""
+        """The algorithm of the best candidate."""
         return self.best.algorithm
 
     @property
     def y_dtype(self) -> str:
-        """The dtype that kernels store: `out_dtype`, or that of the sums where numpy converts."""
+        """The dtype that kernels store: `out_dtype`, or that of the sums if numpy converts them."""
         stored = (self.problem.dtype, self.problem.sum_dtype)
         return self.out_dtype if self.out_dtype in stored else self.problem.sum_dtype
 
     @property
     def formats(self) -> Formats:
-        """What kernels are compiled for besides a candidate."""
-        return Formats(self.y_dtype, self.subnormals == "flush")
+        """The properties of compiled kernels that are not part of a candidate."""
+        return Formats(self.y_dtype, self.request.flushes)
 
     @property
     def workspace_bytes(self) -> int:
-        """Scratch memory of all threads, without the packed filter."""
+        """Bytes of scratch memory of all threads, without the packed filter."""
         return self.best.workspace_bytes
 
     @property
@@ -123,12 +122,12 @@ class CpuEngine:
 
     @property
     def peak_bytes(self) -> int:
-        """Scratch memory, packed filter and output."""
+        """Bytes of scratch memory, packed filter and output together."""
         y = math.prod(self.problem.output_shape) * ITEMSIZES[self.y_dtype]
         return self.workspace_bytes + self.packed_bytes + y
 
     def explain(self) -> str:
-        """Lines of what was chosen, and the table of candidates."""
+        """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
         choice = self.choice._replace(candidates=self.candidates)
         return words.explain(choice, self.request.precision, self.formats)
 
@@ -137,7 +136,7 @@ class CpuEngine:
         return self.best.method.loads(self.best)
 
     def pack(self, w: object) -> PackedFilter:
-        """`w`, checked, in the order that the best candidate reads."""
+        """The filter `w` in the order that the best candidate reads; see `Plan.pack`."""
         array = bits(self._checked_filter(w))
         return self.best.method.pack(self.best, array, self.formats)
 
@@ -149,7 +148,7 @@ class CpuEngine:
         residual: object = None,
         out: Array | None = None,
     ) -> Array:
-        """Check the arrays against the problem, and convolve; see `Plan.__call__`."""
+        """Check the arrays and convolve; see `Plan.__call__`."""
         problem = self.problem
         x = self._checked_input(x)
         filters = self._checked_filters(w)
@@ -183,7 +182,7 @@ class CpuEngine:
         return y if self.out_dtype == self.y_dtype else y.astype(self.out_dtype)
 
     def ready(self, x: Array, w: Any, y: Array, biased: bool) -> Call | None:
-        """The call that computed ``y = run(x, w)``, if running it again is all that it takes."""
+        """The call that computed ``y = run(x, w)``; None if `run` does more than that call."""
         if self.unbatched or y.size == 0 or y.dtype != self.y_dtype:
             return None
         return self.bind(x, w, y, None, biased)
@@ -191,7 +190,7 @@ class CpuEngine:
     def bind(
         self, x: Array, w: PackedFilter | Array, y: Array, residual: Array | None, biased: bool
     ) -> Call:
-        """The call for 4-d arrays of these strides, which is kept."""
+        """The cached call for 4-d arrays of these strides."""
         packed = isinstance(w, PackedFilter)
         key = (
             x.strides,
@@ -218,9 +217,9 @@ class CpuEngine:
         formats: Formats,
         record: int = 0,
     ) -> Call:
-        """The first candidate that accepts the strides, bound to them.
+        """Bind the first candidate that accepts the strides of the arrays; nothing is cached.
 
-        A debug build writes its loads to address `record`.
+        A debug build writes its loads to the address `record`.
         """
         from implicit_conv.kernels.cpu.operator import Epilogue
 
@@ -240,7 +239,10 @@ class CpuEngine:
         )
         if candidate is not self.best:
             LOG.debug(
-                "%s runs: %s needs %s", candidate.name, self.best.name, self.best.method.needs
+                "%s runs, because %s needs %s",
+                candidate.name,
+                self.best.name,
+                self.best.method.needs,
             )
         epilogue = Epilogue(self.activation, biased)
         return candidate.method.bind(candidate, arrays, epilogue, formats, record)
@@ -264,13 +266,13 @@ class CpuEngine:
         return array
 
     def _checked_filters(self, w: object) -> PackedFilter | Array:
-        """A packed filter in the order that the best candidate reads, or a plain one."""
+        """`w`: a plain filter, or one that is packed in the order the best candidate reads."""
         if not isinstance(w, PackedFilter):
             return self._checked_filter(w)
         if w.key != self.best.packed.key:
             raise ShapeError(
-                "w was packed in another order than this plan reads: for another problem, or by a "
-                "plan that chose another method or tile; pack it with this plan"
+                "w was packed in another order than this plan reads, for another problem or by a "
+                "plan with another method or tile; pack it with plan.pack(w) of this plan"
             )
         return w
 
@@ -292,23 +294,18 @@ def plan(
     *,
     activation: Activation = None,
     out_dtype: object = None,
-    subnormals: str = "keep",
     unbatched: bool = False,
 ) -> CpuEngine:
-    """The engine that answers a request.
+    """Plan a request.
 
     Raises
     ------
     PlanError, DTypeError
-        A precision, algorithm, activation or out_dtype that is unknown or not supported here.
+        The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
+        problem.
     """
     choice = planner.plan(problem, arch, request)
     best = choice.candidates[0]
-    if subnormals == "flush" and not best.method.flushes:
-        raise PlanError(
-            f"algorithm {best.algorithm!r} keeps subnormals: numpy multiplies; use 'auto', or "
-            "config(subnormals='keep')"
-        )
     LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
     return CpuEngine(
         problem,
@@ -317,13 +314,12 @@ def plan(
         choice,
         parse_activation(activation),
         _out_dtype(out_dtype, problem.dtype),
-        subnormals,
         unbatched,
     )
 
 
 def _out_dtype(out_dtype: object, dtype: str) -> str:
-    """The name of the dtype of results, for x of `dtype`."""
+    """The name of the dtype of results, where `dtype` is that of x."""
     key = dtype_key(dtype if out_dtype is None else out_dtype)
     supported = dict.fromkeys((dtype, "float32", "float64"))
     name = dtype_name(key)
@@ -331,13 +327,13 @@ def _out_dtype(out_dtype: object, dtype: str) -> str:
         name = f"{key.str} of foreign byte order"
     if name not in supported:
         raise DTypeError(
-            f"out_dtype {name} is not supported here; use one of {', '.join(supported)}"
+            f"out_dtype {name} is not supported for {dtype} x; use one of {', '.join(supported)}"
         )
     return name
 
 
 def dtype_key(dtype: object) -> str | np.dtype[Any]:
-    """A dtype as a hashable value; "bfloat16" needs no ml_dtypes to be planned for."""
+    """A dtype as a hashable value; the name "bfloat16" is kept, so that it needs no ml_dtypes."""
     return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
 
 

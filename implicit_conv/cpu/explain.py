@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 
 from implicit_conv.cpu.candidate import Candidate, Formats
 from implicit_conv.cpu.planner import Choice
+from implicit_conv.cpu.words import count
+
+WIDTH = 119  # characters of a line at most; a longer value continues under its start
 
 
 def explain(choice: Choice, precision: str, formats: Formats) -> str:
-    """Lines of ``what  how`` about the best candidate, then all candidates and refusals."""
+    """The rows ``name  value`` of the best candidate, then all candidates and refusals."""
     return "\n".join([*_chosen(choice.candidates[0], precision, formats), *_table(choice)])
 
 
@@ -23,11 +27,19 @@ def _chosen(c: Candidate, precision: str, formats: Formats) -> Iterator[str]:
         "memory": _memory(c),
         "estimate": _estimate(c),
     }
-    return (f"{name:12}{value}" for name, value in rows.items())
+    return (_wrapped(f"{name:12}", value) for name, value in rows.items())
+
+
+def _wrapped(start: str, text: str) -> str:
+    """`start` and `text`, in lines that are indented by the length of `start`."""
+    indent = " " * len(start)
+    return start + textwrap.fill(
+        indent + text, WIDTH, subsequent_indent=indent, break_on_hyphens=False
+    ).removeprefix(indent)
 
 
 def _machine(c: Candidate, formats: Formats) -> str:
-    zeros = ", subnormals as zeros" if formats.flushes else ""
+    zeros = ", subnormals are treated as zero" if formats.flushes else ""
     return (
         f"{c.arch.vector_bits}-bit vectors, {c.arch.l2_bytes >> 10} KiB L2, "
         f"{c.threads} of {c.arch.threads} threads{zeros}"
@@ -44,17 +56,18 @@ def _memory(c: Candidate) -> str:
 def _estimate(c: Candidate) -> str:
     peak = c.problem.flops / (4 * c.lanes * (2 if c.method.pairs else 1)) / max(c.cycles, 1.0)
     return (
-        f"{c.seconds * 1e3:.3f} ms at {c.arch.hertz / 1e9:.2f} GHz: {c.cycles / 1e6:.3f} M cycles "
-        f"of one core, the direct sum's operations at {peak:.0%} of its FMA peak"
+        f"{c.seconds * 1e3:.3f} ms on {count(c.threads, 'thread')} at {c.arch.hertz / 1e9:.2f} "
+        f"GHz, {c.cycles / 1e6:.3f} million cycles of one core: {peak:.0%} of a direct sum's FMA "
+        "peak"
     )
 
 
 def _table(choice: Choice) -> Iterator[str]:
     """Every candidate with its estimate and what it needs of strides, then every refusal."""
-    yield "candidates, in the order in which they are tried:"
+    yield "candidates, in the order in which they are tried for the strides of the arrays:"
     for c in choice.candidates:
         needs = c.method.needs
         strides = f"needs {needs}" if needs else "takes any strides"
-        yield f"  {c.seconds * 1e3:9.3f} ms  {c.name}; {strides}"
+        yield _wrapped(f"  {c.seconds * 1e3:9.3f} ms  ", f"{c.name}; {strides}")
     for name, reason in choice.refusals:
-        yield f"  {'refused':>12}  {name}: {reason}"
+        yield _wrapped(f"  {'refused':>12}  ", f"{name}: {reason}")

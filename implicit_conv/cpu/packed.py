@@ -1,4 +1,4 @@
-"""Packed filters, and what plans that share them must have in common."""
+"""Packed filters, and the orders of their elements."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class PackedOrder:
     Attributes
     ----------
     key : tuple
-        What must agree between the plan that packed a filter and one that runs it.
+        It is equal for the plan that packs a filter and every plan that can read it.
     bytes : int
-        Size of the packed filter.
+        Bytes of the packed filter.
     """
 
     key: tuple[object, ...]
@@ -32,7 +32,7 @@ class PackedOrder:
 
 @dataclass(frozen=True)
 class PlainOrder(PackedOrder):
-    """A filter copied as it is, contiguous in `layout`: any method can take it."""
+    """The order of a contiguous filter in `layout`, which any method can read."""
 
     layout: str = "KCRS"
     shape: tuple[int, ...] = ()
@@ -49,17 +49,17 @@ class PlainOrder(PackedOrder):
         return cls(key, size, layout, shape, problem.dtype)
 
     def copied(self, w: Array, layout: str) -> bytes:
-        """The bytes of `w`, whose axes are in `layout`, in this order."""
+        """The bytes of `w`, whose axes are in the order of `layout`, in this order."""
         axes = [layout.index(letter) for letter in self.layout]
         return w.transpose(axes).tobytes()
 
 
 @dataclass(frozen=True, eq=False)
 class PackedFilter:
-    """A filter in the order that a plan's kernels read.
+    """A filter in the layout that the chosen kernel expects.
 
-    Images of another size may get a plan with another method, which reads another order: pack with
-    each plan.
+    A plan for images of another size may choose another method, which expects another layout, so
+    each plan packs its own filter.
 
     Attributes
     ----------
@@ -72,17 +72,17 @@ class PackedFilter:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What must agree between the plan that packed it and one that runs it."""
+        """The key of its order."""
         return self.order.key
 
     @functools.cached_property
     def address(self) -> int:
-        """Address of the panels."""
+        """The address of the panels."""
         return int(self.panels.ctypes.data)
 
     @functools.cached_property
     def plain(self) -> Array | None:
-        """The filter as an array in its order's layout, if that order is plain."""
+        """The filter as a 4-d array, if its order is a PlainOrder; else None."""
         if not isinstance(self.order, PlainOrder):
             return None
         filters: Array = self.panels.view(numpy_dtype(self.order.dtype)).reshape(self.order.shape)
@@ -90,17 +90,17 @@ class PackedFilter:
 
     @functools.cached_property
     def operand(self) -> Any:
-        """What a `Call` takes in place of w: the plain filter, or the address of the panels."""
+        """What a `Call` takes as w: the plain filter, or the address of the panels."""
         return self.address if self.plain is None else self.plain
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Positions of k, c, r, s in `plain`."""
+        """The positions of k, c, r, s in `plain`."""
         assert isinstance(self.order, PlainOrder)
         return WEIGHT_LAYOUTS[self.order.layout]
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copies, pickled or deep, are aligned anew: kernels rely on it."""
+        """Align the panels of pickled and deep copies again, because kernels rely on it."""
         return packed_copy, (self.panels.tobytes(), self.order)
 
     def __repr__(self) -> str:
@@ -108,7 +108,7 @@ class PackedFilter:
 
 
 def packed_copy(content: bytes, order: PackedOrder) -> PackedFilter:
-    """A packed filter of these bytes."""
+    """A packed filter with these bytes, aligned."""
     from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 
     panels = aligned_bytes(len(content))

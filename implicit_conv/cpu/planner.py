@@ -1,4 +1,4 @@
-"""The CPU planner: candidates of all methods, the cheapest first. Arrays never come here."""
+"""The CPU planner: the candidates of all methods, cheapest first. It sees shapes, not arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from implicit_conv.errors import PlanError
 from implicit_conv.options import ALGORITHMS, PRECISIONS
 from implicit_conv.problem import Problem
 
-# Precision "strict" takes the first method here that can run, and those with its order of sums.
+# Under precision "strict" the first method that can run fixes the order of sums; later methods with
+# another order are refused.
 METHODS: tuple[type[Method], ...] = (
     Planes,
     Depthwise,
@@ -34,19 +35,19 @@ METHODS: tuple[type[Method], ...] = (
 
 
 class Choice(NamedTuple):
-    """Candidates, the best first, and what was refused."""
+    """The candidates, best first, and the refusals."""
 
     candidates: tuple[Candidate, ...]
     refusals: tuple[Refusal, ...]
 
 
 def plan(problem: Problem, arch: CpuArch, request: Request) -> Choice:
-    """The candidates of `problem` on `arch`, by the estimate of cycles.
+    """The candidates for `problem` on `arch`, sorted by their estimate of cycles.
 
     Raises
     ------
     PlanError
-        A precision or algorithm that is unknown or cannot compute the problem.
+        The precision or algorithm is unknown, or the algorithm does not support the problem.
     """
     precision, algorithm = request.precision, request.algorithm
     if precision not in PRECISIONS:
@@ -60,7 +61,7 @@ def plan(problem: Problem, arch: CpuArch, request: Request) -> Choice:
             if isinstance(found, Refusal):
                 refusals.append(found)
             elif request.strict and able and found.method.order != able[0].method.order:
-                reason = f"precision 'strict' keeps to one order of sums, {able[0].method.order}"
+                reason = f"precision 'strict' fixes the order of sums to {able[0].method.order}"
                 refusals.append(Refusal(found.name, reason))
             else:
                 able.append(found)

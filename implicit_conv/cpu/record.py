@@ -1,4 +1,4 @@
-"""The loads that a debug build executes, to be compared with those that are planned."""
+"""Record the loads that a debug build executes, to compare them with the planned ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from implicit_conv.schedule import Load
 
 
 def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
-    """The loads executed for contiguous 4-d (x, w), sorted; compare with `trace`."""
+    """The loads executed for contiguous 4-d `x` and `w`, sorted; `engine.trace` has the plan."""
     from implicit_conv.kernels.cpu.runtime.record import Recording
 
     recording = Recording(capacity=2 * len(engine.trace()) + 64)

@@ -1,4 +1,4 @@
-"""Load tiles worth an estimate, and the division of the work: what several methods share."""
+"""Load tiles to choose from, and the division of the work, for all methods."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
 
-TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile, to choose from
+TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile: choices
 
 
 class Estimate(NamedTuple):
-    """What a tiling costs, and the division of its work that costs least."""
+    """The cost of a tiling, with the cheapest division of its work."""
 
     cycles: float  # of one core, for the whole problem
-    chunk: int  # filter panels (depthwise: channels, or blocks of them) of a work item
+    chunk: int  # filter panels per work item; for depthwise methods channels or blocks of them
 
 
 def tiles(problem: Problem) -> list[tuple[int, int, int]]:
-    """(images, output rows, output columns) of load tiles worth an estimate.
+    """The extents (images, output rows, output columns) of load tiles to choose from.
 
-    Whole rows are tried where they are not too long, whole images before several images.
+    A tile has several images only if it has all rows and columns of each.
     """
     p, q = problem.output
     found = set()
@@ -47,24 +47,24 @@ def tiles(problem: Problem) -> list[tuple[int, int, int]]:
 
 
 def balanced(extent: int, limit: int) -> int:
-    """The smallest tile that covers `extent` in as few pieces as tiles of `limit` would."""
+    """The smallest tile that covers `extent` in as few pieces as tiles of `limit` do."""
     return int(schedule.ceil_div(extent, schedule.ceil_div(extent, max(1, limit))))
 
 
 def rounded_up(extent: int, m: int) -> int:
-    """The next multiple of `m`."""
+    """`extent`, rounded up to a multiple of `m`."""
     return int(schedule.ceil_div(extent, m)) * m
 
 
 def stream_cycles(filter_bytes: float) -> float:
-    """Cycles to read a packed filter that does not fit the core's own caches."""
+    """Cycles to read a packed filter that is larger than the core's own caches."""
     rate = FAR_BYTES_PER_CYCLE if filter_bytes <= FAR_BYTES else MEMORY_BYTES_PER_CYCLE
     return filter_bytes / rate
 
 
 def store_cycles(problem: Problem, g: Geometry) -> float:
-    """Cycles to store a load tile: a transpose where filters are not contiguous in y, and rounding
-    to 16 bits.
+    """Cycles to store a load tile: to transpose it if filters are not contiguous in y, and to round
+    it to 16 bits.
     """
     cost = 0.0 if problem.layout == "NHWC" else TRANSPOSE_CYCLES
     if problem.converted:
@@ -73,7 +73,7 @@ def store_cycles(problem: Problem, g: Geometry) -> float:
 
 
 def column_share(g: Geometry) -> float:
-    """The share of the filter columns, over all output columns, that are multiplied."""
+    """The share of filter columns that are multiplied, averaged over all output columns."""
     used = q = 0
     while q < g.Q:
         stop, first, last = schedule.column_segment(g, q, g.Q)
@@ -82,16 +82,17 @@ def column_share(g: Geometry) -> float:
 
 
 def thread_count(problem: Problem, arch: CpuArch) -> int:
-    """Threads that have enough to do."""
+    """The number of threads that have enough work to pay for their wake-up."""
     enough = max(problem.flops / FLOPS_PER_THREAD, problem.bytes / BYTES_PER_THREAD)
     return max(1, min(arch.threads, int(enough)))
 
 
 def divide(g: Geometry, threads: int, itemsize: int, shared: float, again: float) -> Estimate:
-    """Divide the filter panels of a load tile among work items; each costs `again` cycles more.
+    """The cheapest division of the filter panels of a load tile among work items.
 
-    One item takes all panels, or there are enough items for all threads; with several channel
-    blocks an item has few panels, since its sums wait in L2.
+    All panels cost `shared` cycles, and each item `again` cycles more. One item takes all panels,
+    unless more items keep all threads busy. With several channel blocks an item has few panels,
+    because their sums must stay in L2 until the last block.
     """
     tile_items = max(1, schedule.tile_count(g) * g.groups)
     panels = max(1, schedule.panel_count(g))

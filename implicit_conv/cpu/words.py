@@ -1,4 +1,4 @@
-"""Sentences of `explain` that several methods share."""
+"""The phrases of `explain` that several methods share."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ def count(number: int, noun: str) -> str:
 
 
 def loads_of(g: Geometry) -> str:
-    """How a tile's rows come into row buffers."""
+    """How the rows of a load tile are copied to row buffers."""
     buffers = [
         f"w_offset {schedule.column_offset(g, b)} halo {schedule.column_halo(g, b)}"
         for b in range(g.phases_w)
     ]
-    walk = "whole rows" if g.step_w != g.stride_w else "im2col::w walks"
+    order = "whole rows" if g.step_w != g.stride_w else "im2col::w order"
     return (
-        f"{walk} of {schedule.column_pixels(g, g.tile_q)} pixels and halo into "
-        f"{count(len(buffers), 'buffer')} per row ({'; '.join(buffers)}), "
-        f"{count(schedule.image_rows(g), 'row')} per image, shared by "
+        f"x is copied to buffers in {order}: {count(schedule.image_rows(g), 'row')} of "
+        f"{count(schedule.column_pixels(g, g.tile_q), 'pixel')} plus halo per image, "
+        f"{count(len(buffers), 'buffer')} per row ({'; '.join(buffers)}), for "
         f"{count(g.R, 'filter row')}"
     )
 
 
 def geometry_items(g: Geometry, chunk: int) -> str:
-    """The division of the work."""
+    """How the work is divided: "1 group x 8 tiles x 1 chunk of 2 panels"."""
     chunks = schedule.ceil_div(schedule.panel_count(g), chunk)
     return (
         f"{count(g.groups, 'group')} x {count(schedule.tile_count(g), 'tile')} x "
@@ -37,6 +37,14 @@ def geometry_items(g: Geometry, chunk: int) -> str:
 
 
 def share_left_out(g: Geometry) -> str:
-    """How much of the filter meets padding alone and is not multiplied; empty if nothing."""
+    """The share of the taps that read padding alone and are skipped, in words; empty if none."""
     share = column_share(g)
-    return f", of which {1 - share:.0%} meet padding alone and are skipped" if share < 1 else ""
+    return f", of which {1 - share:.0%} read padding alone and are skipped" if share < 1 else ""
+
+
+def blocks_of(g: Geometry, per: str = "") -> str:
+    """The k-blocks and panels of a group: "1 block of 64 channels x 9 taps; 2 panels per group"."""
+    return (
+        f"{count(schedule.block_count(g), 'block')} of {count(g.tile_c, 'channel')}{per}; "
+        f"{count(schedule.panel_count(g), 'filter panel')} per group"
+    )

@@ -146,8 +146,8 @@ def test_a_plan_tells_what_it_leaves_out():
     """Of 33 columns 12 see no left, 12 no right filter column: 24 of 99."""
     options = {"padding": 12, "algorithm": "implicit_gemm", "layout": "NHWC"}
     shapes = (1, 33, 33, 64), (64, 64, 3, 3)
-    assert "24% meet padding alone" in plan_conv2d(*shapes, dilation=12, **options).explain()
-    assert "meet padding alone" not in plan_conv2d(*shapes, **options).explain()
+    assert "24% read padding alone" in plan_conv2d(*shapes, dilation=12, **options).explain()
+    assert "read padding alone" not in plan_conv2d(*shapes, **options).explain()
 
 
 @sampled

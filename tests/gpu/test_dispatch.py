@@ -99,7 +99,7 @@ def test_arrays_on_different_devices_are_refused(recorder, device_array):
     host = np.ones((8, 8, 3, 3), np.float16)
     with pytest.raises(DTypeError, match="ndarray is no device array"):
         conv2d(x, host, out=y)
-    with pytest.raises(PlanError, match="w lies on a device on which x does not"):
+    with pytest.raises(PlanError, match="w is on another device than x"):
         conv2d(np.ones((1, 8, 6, 6), np.float16), w)
     with pytest.raises(PlanError, match="x is on cuda, not on 'cpu'; copy it"):
         conv2d(x, w, out=y, device="cpu")

@@ -214,7 +214,6 @@ def test_a_filter_gives_exact_results_wherever_it_is_accepted(drawn, seed):
         np.testing.assert_array_equal(to_nchw(y, case.layout).astype(float), expected)
 
 
-@pytest.mark.xfail(reason="the key of Winograd panels lacks whether subnormals are flushed")
 def test_subnormals_flushed_by_one_plan_are_not_missed_by_another():
     """Winograd calculates with filters when it packs them."""
     case = replace(DENSE, dtype="float64")

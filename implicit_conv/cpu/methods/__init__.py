@@ -1,5 +1,6 @@
-"""The methods: each file holds one way to compute a convolution, in the same order of parts.
+"""The methods: each file has one way to compute a convolution; docs/add-a-method.md adds one.
 
-Mapping, costs, the class (candidates, sizes, kernels, packed order, strides, operands, loads,
-words), then refusals, views, tilings and the estimate.
+The order of parts is the same in every file: the mapping, costs, the class (candidates, layout,
+operator, packed order, strides, arguments, loads, words), then refusals, views, tilings and the
+estimate.
 """

@@ -1,9 +1,9 @@
-"""fprop by dot products: lanes of vectors are channels, x and filters are both read in place.
+"""fprop by dot products: vector lanes are channels, x and filters are both read in place.
 
     y[pixel, k] = sum over lanes of (sum over channel vectors of x[pixel, c] * w[k, c])
 
-This serves few pixels or few filters whose channels are contiguous: classifiers, heads, squeeze and
-excitation, windows that cover a whole image. Nothing is packed.
+It suits few pixels or few filters with contiguous channels: classifiers, heads, squeeze and
+excitation, and windows that cover a whole image. Nothing is packed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from implicit_conv.cpu.costs import (
 from implicit_conv.cpu.methods.gemm import is_row
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
 from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
-from implicit_conv.cpu.views import flattened, is_pointwise, widened
+from implicit_conv.cpu.views import ROW_NEED, STRICT_RULE, flattened, is_pointwise, widened
 from implicit_conv.cpu.words import count, geometry_items
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, register_filters
@@ -43,34 +43,34 @@ if TYPE_CHECKING:
 
 NAME = "channel lanes"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
-PANEL_FILTERS = 64  # filters whose sums leave a staging tile together
-L2_BYTES_PER_CYCLE = 43  # bytes per cycle of pixels that come from L2
-WIDENED_LOADS = 2  # plain loads that take as long as one that widens 16-bit floats
-PIXEL_CYCLES = 3  # cycles per pixel of a register tile: adding up its lanes, storing it
+PANEL_FILTERS = 64  # filters of a panel at most, whose sums share a staging tile
+L2_BYTES_PER_CYCLE = 43  # bytes of pixels per cycle that a core reads from L2
+WIDENED_LOADS = 2  # slowdown of a vector load that widens 16-bit floats
+PIXEL_CYCLES = 3  # cycles per pixel of a register tile: to add up its lanes and store it
 TILE_CYCLES = 4  # fixed cycles per register tile
 
 
 @dataclass(frozen=True)
 class ChannelLanes(Method):
-    """A row of pixels against filters, both with contiguous elements."""
+    """A row of pixels times filters, both with contiguous elements."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
 
     @property
     def summary(self) -> str:
-        """A few words for tables."""
-        return "lanes are channels, x and w in place"
+        """The method in a few words, for tables."""
+        return "vector lanes are channels, x and w in place"
 
     @property
     def needs(self) -> str:
         """What it needs of the strides of arrays, in words."""
-        return "contiguous channels of x and pixels a single stride apart"
+        return f"contiguous channels of x, and {ROW_NEED}"
 
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate where the elements of windows and filters are contiguous."""
+        """One candidate, if the elements of windows and filters are contiguous."""
         algorithm = request.gemm_algorithm(problem)
         if algorithm is None:
             return
@@ -90,17 +90,17 @@ class ChannelLanes(Method):
         return ChannelLanesLayout(c.geometry, c.itemsize, c.lanes, c.chunk, True, stored)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """The compiled kernels."""
+        """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.channel_lanes.operator import ChannelLanes as LanesOperator
 
         return LanesOperator(self.layout(c), c.lanes, build)
 
     def packed(self, c: Candidate) -> PackedOrder:
-        """The filter as it is, in the order of a window's elements."""
+        """The filter in its own layout, which has the order of a window's elements."""
         return PlainOrder.of(c.problem, c.problem.weight_layout)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
-        """A pixel's elements must be contiguous, and pixels a single stride apart."""
+        """The elements of a pixel must be contiguous, and all pixels must form one row."""
         x, given = arrays.x, (arrays.x, arrays.y, arrays.residual)
         if not all(is_row(c.problem, array) for array in given if array is not None):
             return False
@@ -109,7 +109,7 @@ class ChannelLanes(Method):
         return is_contiguous(x, LAYOUTS[c.problem.layout][3])
 
     def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
-        """Pixels as one row, channels last; a filter that is not contiguous is copied."""
+        """All pixels as one row, channels last; a filter that is not contiguous is copied."""
         from implicit_conv.kernels.cpu.operator import Operands
 
         x, w, filter_axes, y, residual = arrays
@@ -120,40 +120,42 @@ class ChannelLanes(Method):
         yield Operands(as_row(c, x), w, as_row(c, y), added, LAYOUTS["NHWC"], filter_axes)
 
     def describe(self, c: Candidate) -> Words:
-        """Tile, loads, k-blocks, work items."""
+        """Load tile, loads, k-blocks, work items."""
         g, filters = c.geometry, register_filters(c.geometry, c.lanes)
         return {
             "load tile": f"{count(g.tile_q, 'pixel')} of one row, cut into register tiles of "
             f"{count(g.tile_m, 'pixel')} x {count(filters, 'filter')}, {c.lanes} channels at a "
             "time",
-            "loads": "none: the elements of windows and filters are contiguous, both read in place",
-            "k-blocks": f"1 of {g.C} channels",
+            "loads": "none: windows of x and filters are contiguous, both are read in place",
+            "k-blocks": f"1 block of {count(g.C, 'channel')}",
             "work items": geometry_items(g, c.chunk),
         }
 
 
 def as_row(c: Candidate, array: Array) -> Array:
-    """All pixels as one row, channels last: a view."""
+    """A view of `array` with all pixels as one row, channels last."""
     return array.reshape(1, 1, c.geometry.Q, array.size // c.geometry.Q)
 
 
 def whole_window(problem: Problem) -> bool:
-    """Whether a filter covers all of x, so that a single output pixel is left."""
+    """Whether a filter covers a whole image, so that there is one output pixel."""
     pads = (*problem.pad_lo, *problem.pad_hi)
     return problem.kernel == problem.size and problem.output == (1, 1) and not any(pads)
 
 
 def refusal(problem: Problem, request: Request) -> str:
-    """Why lanes cannot be channels, or an empty string."""
+    """Why vector lanes cannot be channels, or an empty string."""
     if request.strict:
-        return "its sums are not those of precision 'strict'; ask for 'standard'"
+        return STRICT_RULE
     if problem.groups > 1 or min(problem.C, problem.K, problem.N) < 1:
-        return "it takes one group, and at least one image, channel and filter"
+        return "it needs one group, and at least one image, one channel and one filter"
     orders = {("NCHW", "KCRS"), ("NHWC", "KRSC")}
     if problem.kernel == (1, 1) and problem.weight_layout != "RSCK":
         orders |= {("NCHW", "KRSC"), ("NHWC", "KCRS")}
     if (problem.layout, problem.weight_layout) not in orders:
-        return f"windows of {problem.layout} and {problem.weight_layout} filters differ in order"
+        return (
+            f"windows of {problem.layout} and {problem.weight_layout} filters differ in axis order"
+        )
     if whole_window(problem):
         return ""
     if problem.layout == "NCHW":
@@ -162,7 +164,7 @@ def refusal(problem: Problem, request: Request) -> str:
 
 
 def rows_of_channels(problem: Problem) -> Problem:
-    """A problem as a row of pixels against filters; a window that covers x is a single pixel."""
+    """A problem as a row of pixels times filters; a window that covers an image is one pixel."""
     if not whole_window(problem):
         return flattened(problem)
     r, s = problem.kernel
@@ -179,9 +181,9 @@ def rows_of_channels(problem: Problem) -> Problem:
 
 
 def geometries(view: Problem, arch: CpuArch) -> list[Geometry]:
-    """Tilings of the row of pixels, by the pixels of a register tile.
+    """Tilings of the row of pixels, for register tiles of 1, 2, 4, ... pixels.
 
-    Half of L2 holds all channels of a work item's pixels, which are read once per register tile.
+    All channels of a work item's pixels fit in half of L2, since each group of filters reads them.
     """
     lanes = arch.lanes(view.itemsize)
     near = int(arch.l2_bytes * BUFFER_SHARE) // (view.C * view.itemsize)
@@ -199,7 +201,7 @@ def geometries(view: Problem, arch: CpuArch) -> list[Geometry]:
 
 
 def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
-    """Cycles of one core: an FMA a pixel, filter and vector of channels, then sums of lanes."""
+    """Cycles of one core: an FMA per pixel, filter and vector of channels, then sums of lanes."""
     lanes = arch.lanes(view.itemsize)
     pixels, filters = g.tile_m, register_filters(g, lanes)
     widened_loads = WIDENED_LOADS if view.converted else 1

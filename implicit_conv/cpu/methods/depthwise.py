@@ -1,10 +1,10 @@
-"""Depthwise convolution: one channel and one filter a group, lanes of vectors are channels.
+"""Depthwise convolution: one channel and one filter per group; vector lanes are channels.
 
     y[n, p, q, c] = sum over r, s of x[n, p*stride + r*dilation - pad, ..., c] * w[c, r, s]
 
-Each lane sums its own channel. x is read in place where its channels are contiguous, or a tile is
-copied with its channels together. `group_lanes` has the same for groups of a few channels, `planes`
-takes a channel at a time.
+Each lane sums its own channel. x is read in place if its channels are contiguous; otherwise load
+tiles are copied to channels-last buffers. `group_lanes` is the method for groups of a few channels,
+and `planes` computes one channel at a time.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ from implicit_conv.schedule import Load, depthwise_trace, geometry
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
-RULE = "it needs one channel and one filter a group"
+RULE = "it needs one channel and one filter per group"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 PIXELS = 14  # output pixels of a register tile at most
-CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # vectors of a block of channels, to choose from
-ROW_CYCLES = 200  # fixed cycles per row in place: its tap tables
-BORDER_CYCLES = 5  # cycles per vector and tap at the border, where pixels are summed one by one
-BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border meet
-STREAMED_BYTES = 17  # bytes per cycle of x read in place and of y
-WAY_BYTES, LINE = 4096, 64  # bytes of L1: addresses a multiple of the first apart share a set
-NEAR_CROWD = 2  # times that the lines which fit may be wanted where they come from L2
-CROWDED_CYCLES = 4.5  # cycles per vector that comes from L2, or from farther, once more
-FAR_TAPS = 1.35  # slowdown of each tap of x read in place where no taps share a load
-BUFFER_CYCLES = 0.45  # cycles per element of a channels-last buffer, copied and read
+CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # vectors of a block of channels: choices
+ROW_CYCLES = 200  # fixed cycles per row that is read in place: its tap tables
+BORDER_CYCLES = 5  # cycles per vector and tap of pixels at the border, which are summed singly
+BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border multiply
+STREAMED_BYTES = 17  # bytes per cycle of x that is read in place, and of y
+WAY_BYTES, LINE = 4096, 64  # bytes of L1: addresses with a distance of k * WAY_BYTES share a set
+NEAR_CROWD = 2  # factor by which wanted lines may exceed those that fit, if all data is in L2
+CROWDED_CYCLES = 4.5  # cycles per vector that left L1 too early and is read again
+FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps share no loads
+BUFFER_CYCLES = 0.45  # cycles per element of a channels-last buffer: to copy and to read it
 CALL_CYCLES = 30  # fixed cycles per call of a microkernel of few sums
-SWAP_CYCLES = 0.6  # cycles per element that is transposed on its way to or from a buffer
+SWAP_CYCLES = 0.6  # cycles per element that is transposed into or out of a buffer
 VECTOR_CYCLES = 10  # fixed cycles per vector of channels: loop ends
 
 
 @dataclass(frozen=True)
 class Depthwise(Method):
-    """Blocks of channels, of x in place or copied."""
+    """Blocks of channels; x is read in place or copied."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
     in_place: bool = False
 
     @property
     def summary(self) -> str:
-        """A few words for tables."""
-        return f"lanes are channels, x {'in place' if self.in_place else 'copied'}"
+        """The method in a few words, for tables."""
+        return f"vector lanes are channels, x {'in place' if self.in_place else 'copied'}"
 
     @property
     def order(self) -> str:
@@ -76,14 +76,14 @@ class Depthwise(Method):
 
     @property
     def needs(self) -> str:
-        """What it needs of the strides of arrays, in words."""
+        """What it needs of the strides of arrays, in words; empty if it accepts all strides."""
         return "contiguous channels of x" if self.in_place else ""
 
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """In place and copied."""
+        """Two candidates: x in place, and x copied."""
         if not request.admits("depthwise"):
             return
         reason = refusal(problem, arch, request)
@@ -93,18 +93,20 @@ class Depthwise(Method):
         view = ungrouped(widened(problem))
         if request.strict:
             yield Refusal(
-                "depthwise in place", "precision 'strict': sums at the border have another order"
+                "depthwise in place",
+                "its order of sums differs at the border, which precision 'strict' does not allow",
             )
         elif not reads_in_place(view, arch):
             yield Refusal(
-                "depthwise in place", "channels are not contiguous in x, or fill no vector"
+                "depthwise in place",
+                "it needs channels that are contiguous in x and fill at least one vector",
             )
         else:
             yield _candidate(problem, view, arch, cls(in_place=True))
         yield _candidate(problem, view, arch, cls())
 
     def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
-        """x copied, with the blocks of channels by which filters are packed for in place."""
+        """x copied, in blocks of the size that `c` has, so that both read one packed filter."""
         if self.in_place:
             yield _candidate(c.problem, c.view, c.arch, Depthwise(), c.geometry.tile_c)
 
@@ -113,7 +115,7 @@ class Depthwise(Method):
         return DepthwiseLayout(c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """The compiled kernels."""
+        """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.depthwise.operator import Depthwise as DepthwiseOperator
 
         return DepthwiseOperator(self.layout(c), c.lanes, build)
@@ -133,29 +135,29 @@ class Depthwise(Method):
         return PackedOrder(key, c.layout.packed_bytes)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
-        """In place needs contiguous channels of x."""
+        """Reading in place needs contiguous channels of x."""
         return not self.in_place or is_contiguous(arrays.x, LAYOUTS[c.problem.layout][3])
 
     def loads(self, c: Candidate) -> list[Load]:
-        """Loads of x; filters are gathered channel by channel, not by loads of the schedule."""
+        """The loads of x; filters are gathered channel by channel, not by loads of the schedule."""
         return depthwise_trace(c.geometry, c.itemsize, self.in_place)
 
     def describe(self, c: Candidate) -> Words:
-        """Tile, loads, k-blocks, work items."""
+        """Load tile, loads, k-blocks, work items."""
         return describe_blocks(c, self.in_place, (1, 1))
 
 
 def describe_blocks(c: Candidate, in_place: bool, group: tuple[int, int]) -> Words:
-    """Tile, loads, k-blocks and work items by blocks of channels; `group` = (channels, filters)."""
+    """The rows of `explain` for blocks of channels; `group` is (channels, filters) of a group."""
     g = c.geometry
-    contiguous = "none: x is contiguous along C and read in place; taps in padding are skipped"
+    contiguous = "none: channels of x are contiguous and read in place; taps in padding are skipped"
     return {
-        "load tile": f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x {g.tile_q} "
-        f"output columns, cut into register tiles of at most {g.tile_m} pixels x {c.lanes} filters "
-        "(1 vector)",
+        "load tile": f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x "
+        f"{count(g.tile_q, 'output column')}, cut into register tiles of at most {g.tile_m} "
+        f"pixels x {c.lanes} filters (1 vector)",
         "loads": contiguous if in_place else loads_of(g),
-        "k-blocks": f"1 of {count(group[0], 'channel')} x {g.R * g.S} taps, those of a filter's "
-        "group",
+        "k-blocks": f"1 block of {count(group[0], 'channel')} x {count(g.R * g.S, 'tap')} per "
+        "filter",
         "work items": f"{count(schedule.tile_count(g), 'tile')} x "
         f"{count(schedule.block_count(g), 'block')} of {g.tile_k} filters",
     }
@@ -164,25 +166,28 @@ def describe_blocks(c: Candidate, in_place: bool, group: tuple[int, int]) -> Wor
 def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
     """Why depthwise methods cannot compute `problem`, or an empty string.
 
-    Under "strict" the choice between orders of sums must depend on neither batch nor threads.
+    Under precision "strict" the order of sums must not depend on batch size or threads.
     """
     if not problem.groups == problem.C == problem.K:
         return RULE
-    few = problem.groups < arch.lanes(widened(problem).itemsize)
-    if request.strict and request.algorithm == "auto" and few:
-        return f"precision 'strict' sums {problem.groups} channels by implicit GEMM"
+    lanes = arch.lanes(widened(problem).itemsize)
+    if request.strict and request.algorithm == "auto" and problem.groups < lanes:
+        return (
+            f"its order of sums is not that of precision 'strict' for fewer than {lanes} channels, "
+            f"here {problem.groups}; ask for algorithm='depthwise'"
+        )
     return ""
 
 
 def reads_in_place(problem: Problem, arch: CpuArch) -> bool:
-    """Whether x can be read in place: pixels at its border leave out the taps in padding."""
+    """Whether x can be read in place; pixels at the border then skip the taps in padding."""
     return problem.layout == "NHWC" and problem.C >= arch.lanes(problem.itemsize)
 
 
 def _candidate(
     problem: Problem, view: Problem, arch: CpuArch, method: Depthwise, block: int = 0
 ) -> Candidate:
-    """The best tiling; with `block` of those that read filters packed by such blocks."""
+    """The candidate with the best tiling; with `block`, of those with blocks of that size."""
     costs = [
         (estimate(view, arch, g, method.in_place), g)
         for g in geometries(view, arch, method.in_place, block)
@@ -191,11 +196,11 @@ def _candidate(
 
 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool, block: int = 0) -> list[Geometry]:
-    """Tilings of images, rows, columns and blocks of channels: all, or those of `block` alone."""
+    """Tilings of images, rows, columns and blocks of channels; with `block`, of that size alone."""
     lanes = arch.lanes(problem.itemsize)
     whole = rounded_up(problem.C, lanes)
     blocks = channel_blocks(problem.C, lanes)
-    if in_place:  # the last block too fills a vector: more channels would be read than there are
+    if in_place:  # every block fills a vector: else more channels would be read than there are
         blocks = {size for size in blocks if not 0 < problem.C % size < lanes} or {whole}
     if block:
         blocks = {block}
@@ -203,7 +208,7 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool, block: int = 0) 
 
 
 def channel_blocks(extent: int, lanes: int) -> set[int]:
-    """Whole vectors that cut `extent` channels, or filters, into blocks of about equal size."""
+    """Sizes in whole vectors that divide `extent` channels or filters into about equal blocks."""
     return {rounded_up(balanced(extent, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS}
 
 
@@ -214,7 +219,7 @@ def block_tilings(
     in_place: bool,
     step_w: int | None = None,
 ) -> list[Geometry]:
-    """Tilings by blocks of (channels, filters) whose scratch memory fits its share of L2."""
+    """Tilings with blocks of (channels, filters) whose scratch memory fits its share of L2."""
     lanes = arch.lanes(problem.itemsize)
     pixels = min(arch.tile_pixels, PIXELS)
     found = [
@@ -239,8 +244,8 @@ def block_tilings(
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
-    """Cycles of one core: an FMA and a load a tap, streams of x and y, and either the copy of a
-    tile or the pixels at the border, which go one by one where taps share no loads.
+    """Cycles of one core: an FMA and a load per tap, reads of x and writes of y, and either the
+    copy of a tile or the pixels at the border, which are summed singly if taps share no loads.
     """
     pixel = g.R * g.S / LOADS_PER_CYCLE
     rows = g.tile_n * g.tile_p
@@ -278,10 +283,10 @@ def blocks_estimate(
 
 
 def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> int:
-    """Filter rows whose pixels, read in place, leave L1 before they are needed, because their
-    addresses are such powers of two apart that they share few of its sets.
+    """The number of filter rows whose pixels, read in place, leave L1 before they are used again.
 
-    These are the rows that the output row above has read; where all pixels share a set, every row.
+    Such pixels have strides with large powers of two, so they share few sets of L1. The rows are
+    those that the previous output row has read; if all pixels share one set, they are all rows.
     """
     size = 2 if problem.converted else problem.itemsize
     sets = min(WAY_BYTES // LINE, WAY_BYTES // math.gcd(problem.C * size, WAY_BYTES))
@@ -296,7 +301,7 @@ def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> int:
 
 
 def copy_cycles(problem: Problem, g: Geometry) -> float:
-    """Cycles to copy a tile with its channels together; in NCHW sums are transposed back, too."""
+    """Cycles to copy a tile to a channels-last buffer, and in NCHW to transpose its sums back."""
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     if problem.layout == "NHWC":
         return elements * BUFFER_CYCLES
@@ -304,7 +309,7 @@ def copy_cycles(problem: Problem, g: Geometry) -> float:
 
 
 def border_columns(g: Geometry) -> int:
-    """Output columns that meet padding."""
+    """The number of output columns for which a tap reads padding."""
     last = g.W - 1 - (g.S - 1) * g.dilation_w + g.pad_w  # input column of tap 0, unpadded
     inner = min(g.Q, last // g.stride_w + 1) - schedule.ceil_div(max(0, g.pad_w), g.stride_w)
     return g.Q - max(0, int(inner))

@@ -4,8 +4,8 @@
     gemm_n  filters of a panel             B  packed panels [K / tile_k][C / tile_c][R][S][tile_c]
     gemm_k  taps x channels of a k-block   C  y, or a staging tile that is transposed into y
 
-"pointwise" is the same with all contiguous pixels of a 1x1 problem as one row. bfloat16 is widened
-to float32, or multiplied by dot products of pairs of channels where the CPU has them.
+"pointwise" is implicit GEMM of a 1x1 filter, with all contiguous pixels as one row. bfloat16 is
+widened to float32, or multiplied by dot products of pairs of channels if the CPU has them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from implicit_conv.cpu.tiling import (
     thread_count,
     tiles,
 )
-from implicit_conv.cpu.views import POINTWISE_RULE, flattened, is_pointwise, widened
-from implicit_conv.cpu.words import count, geometry_items, loads_of, share_left_out
+from implicit_conv.cpu.views import POINTWISE_RULE, ROW_NEED, flattened, is_pointwise, widened
+from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of, share_left_out
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
@@ -53,46 +53,46 @@ from implicit_conv.schedule import Load, geometry, trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-# Elements (taps x channels) of a channel block at most: a panel of one should stay in L2 while the
-# register tiles of a load tile pass over it. The block depends on the filter alone, so that the
-# order of a sum never depends on batch, threads or tile: precision "strict" rests on it.
+# Elements (taps x channels) of a channel block at most: its panel should stay in L2 while all
+# register tiles of a load tile read it. The block depends on the filter alone, so that the order of
+# a sum does not depend on batch size, threads or tile, which precision "strict" requires.
 BLOCK_ELEMENTS = 5120
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
-AMX_CYCLES = 2.0  # cycles of AMX per element for a tile of pixels and two of filters
-TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, besides its sums
+AMX_CYCLES = 2.0  # cycles per element (tap x pair) of one AMX tile of pixels and two of filters
+TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, without its sums
 RUN_CYCLES = 25  # fixed cycles per run of a register tile's taps
-PIXEL_COPY_CYCLES = 4  # cycles at least to copy a pixel of one group
+PIXEL_COPY_CYCLES = 4  # cycles to copy a pixel of one group, at least
 LOAD_ROW_CYCLES = 100  # fixed cycles per buffered row
 
 
 @dataclass(frozen=True)
 class Gemm(Method):
-    """Implicit GEMM of `problem.C` channels, or pairs of them, with or without row buffers."""
+    """Implicit GEMM over channels or pairs of channels; x is read in place or copied."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
     in_place: bool = False
-    flat: bool = False  # all contiguous pixels are one row
+    flat: bool = False  # whether all contiguous pixels are one row
     pairs: bool = False
     amx: bool = False
 
     @property
     def summary(self) -> str:
-        """A few words for tables."""
+        """The method in a few words, for tables."""
         rows = "GEMM over all pixels as one row" if self.flat else "GEMM over image rows"
         return f"{rows}, x {'in place' if self.in_place else 'copied'}"
 
     @property
     def needs(self) -> str:
-        """What it needs of the strides of arrays, in words."""
+        """What it needs of the strides of arrays, in words; empty if it accepts all strides."""
         channels = "contiguous channels of x" if self.in_place else ""
-        pixels = "pixels of x and y a single stride apart" if self.flat else ""
+        pixels = ROW_NEED if self.flat else ""
         return " and ".join(filter(None, (channels, pixels)))
 
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate: in place where x can be read so, else copied."""
+        """One candidate: in place if x can be read in place, else copied."""
         if request.admits("pointwise") and not is_pointwise(problem):
             yield Refusal("pointwise", POINTWISE_RULE)
         algorithm = request.gemm_algorithm(problem)
@@ -106,7 +106,7 @@ class Gemm(Method):
         yield best(method, algorithm, problem, view, arch, costs)
 
     def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
-        """Image rows in place of one row, and x copied: their panels have the same order."""
+        """Variants with image rows instead of one row, or x copied, which read the same panels."""
         summed = summed_view(c.problem, c.arch)[0]
         for flat in (True, False) if self.flat else (False,):
             view = flattened(summed) if flat else summed
@@ -121,13 +121,13 @@ class Gemm(Method):
         return GemmLayout(c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place, self.pairs)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """The compiled kernels."""
+        """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.gemm.operator import Gemm as GemmOperator
 
         return GemmOperator(c.layout, c.lanes, build, self.amx)
 
     def packed(self, c: Candidate) -> PackedOrder:
-        """Panels; where rows are buffered without gaps, taps keep their order in any phase."""
+        """Panels of filters, with taps ordered by phase buffer unless rows have no gaps."""
         g, problem = c.geometry, c.problem
         phases = g.phases_w if g.step_w > 1 else 1
         key = (
@@ -147,7 +147,7 @@ class Gemm(Method):
         return PackedOrder(key, c.layout.packed_bytes)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
-        """In place needs contiguous channels; one row needs pixels a single stride apart."""
+        """Reading in place needs contiguous channels, and one row needs pixels that form one."""
         x = arrays.x
         if self.in_place and not is_contiguous(x, LAYOUTS[c.problem.layout][3]):
             return False
@@ -157,7 +157,7 @@ class Gemm(Method):
         )
 
     def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
-        """Pixels as one row where the geometry takes them so."""
+        """Arrays as they are, or with the pixels of the geometry as one row."""
         from implicit_conv.kernels.cpu.operator import Operands
 
         x, w, filter_axes, y, residual = arrays
@@ -167,34 +167,34 @@ class Gemm(Method):
         yield Operands(x, w, y, residual, LAYOUTS[c.problem.layout], filter_axes)
 
     def loads(self, c: Candidate) -> list[Load]:
-        """Loads that pack the panels, then those of x."""
+        """The loads that pack the panels, then the loads of x."""
         return self.as_problem(c, trace(c.geometry, c.itemsize, self.in_place, c.chunk))
 
     def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
-        """A first channel that counts pairs is counted singly."""
+        """Convert a first channel that counts pairs to channels."""
         if not self.pairs:
             return list(loads)
         return [load._replace(coords=(*load.coords[:-1], 2 * load.coords[-1])) for load in loads]
 
     def describe(self, c: Candidate) -> Words:
-        """Tile, loads, k-blocks, work items."""
+        """Load tile, loads, k-blocks, work items."""
         g = c.geometry
-        row = "pixels of one row" if self.flat else "output columns"
-        in_place = "none: x is contiguous along C and unpadded, so it is read in place"
+        tile = f"{count(g.tile_p, 'output row')} x {count(g.tile_q, 'output column')}"
+        tile = f"{count(g.tile_q, 'pixel')} of one row" if self.flat else tile
+        in_place = "none: channels of x are contiguous and no tap reads padding; x is read in place"
+        taps = f" x {count(g.R * g.S, 'tap')}{share_left_out(g)}"
         return {
             "multiply": multiply_words(self, c),
-            "load tile": f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x "
-            f"{g.tile_q} {row}, cut into register tiles of at most {g.tile_m} pixels x "
-            f"{g.tile_k} filters ({count(g.tile_k // c.lanes, 'vector')})",
+            "load tile": f"{count(g.tile_n, 'image')} x {tile}, cut into register tiles of at most "
+            f"{g.tile_m} pixels x {g.tile_k} filters ({count(g.tile_k // c.lanes, 'vector')})",
             "loads": in_place if self.in_place else loads_of(g),
-            "k-blocks": f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps"
-            f"{share_left_out(g)}; a group has {count(schedule.panel_count(g), 'filter panel')}",
+            "k-blocks": blocks_of(g, taps),
             "work items": geometry_items(g, c.chunk),
         }
 
 
 def multiply_words(method: Gemm, c: Candidate) -> str:
-    """How elements are multiplied."""
+    """The instructions that multiply, in words."""
     if c.problem.dtype == c.problem.sum_dtype:
         return "FMAs" if c.arch.fma else "multiplications and additions (no FMA)"
     how = "amx" if method.amx else "pairs" if method.pairs else "widen"
@@ -202,7 +202,7 @@ def multiply_words(method: Gemm, c: Candidate) -> str:
 
 
 def is_row(problem: Problem, array: Array) -> bool:
-    """Whether the pixels that are taken as one row are a single stride apart."""
+    """Whether the pixels of an image (NCHW) or of all images (NHWC) have a single stride."""
     n, h, w, _ = LAYOUTS[problem.layout]
     axes = (n, h, w) if problem.layout == "NHWC" else (h, w)
     steps = [(array.shape[axis], array.strides[axis]) for axis in axes if array.shape[axis] > 1]
@@ -210,7 +210,7 @@ def is_row(problem: Problem, array: Array) -> bool:
 
 
 def as_row(c: Candidate, array: Array) -> Array:
-    """The pixels of an image (NCHW) or of all images (NHWC) as one row: a view."""
+    """A view with the pixels of an image (NCHW) or of all images (NHWC) as one row."""
     n, h, w, channels = (array.shape[axis] for axis in LAYOUTS[c.problem.layout])
     if c.problem.layout == "NHWC":
         return array.reshape(1, 1, c.geometry.Q, array.size // c.geometry.Q)
@@ -218,9 +218,9 @@ def as_row(c: Candidate, array: Array) -> Array:
 
 
 def paired(problem: Problem) -> Problem:
-    """A problem of bfloat16 whose channels are pairs of channels, each as wide as a float32.
+    """A bfloat16 problem with pairs of channels as its channels, each as wide as a float32.
 
-    An odd number of channels is filled up with a zero, so that x must be copied.
+    An odd number of channels is padded with a zero, so that x must be copied.
     """
     channels = problem.C // problem.groups
     return replace(
@@ -232,7 +232,7 @@ def paired(problem: Problem) -> Problem:
 
 
 def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, bool, bool]:
-    """`problem` as its sums see it, whether its channels are pairs, and whether AMX multiplies."""
+    """(view of `problem` for its sums, whether channels are pairs, whether AMX multiplies)."""
     channels = problem.C // problem.groups
     pairs = (
         problem.dtype == "bfloat16"
@@ -248,11 +248,10 @@ def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, bool, bool]:
 
 
 def reads_in_place(problem: Problem) -> bool:
-    """Whether x can be read in place: no tile touches padding, channels are contiguous, and so are
-    pixels.
+    """Whether x is read in place: no tap reads padding, and channels and pixels are contiguous.
 
-    A stride would leave gaps: such rows fill half of a cache's sets, and prefetchers lose them;
-    copied, they took 3 to 10 % less time.
+    A stride leaves gaps between pixels. Such rows fill only half of a cache's sets, and prefetchers
+    do not follow them; copies of them took 3 to 10 % less time.
     """
     inside = all(
         lo <= 0 and (out - 1) * stride + (taps - 1) * dilation - lo < size
@@ -271,7 +270,7 @@ def reads_in_place(problem: Problem) -> bool:
 
 
 def channel_block(problem: Problem) -> int:
-    """Channels of a k-block: all, or equal blocks of at most BLOCK_ELEMENTS taps x channels."""
+    """Channels of a k-block: all, or equal parts with at most BLOCK_ELEMENTS taps x channels."""
     channels = max(1, problem.C // problem.groups)
     taps = problem.kernel[0] * problem.kernel[1]
     blocks = schedule.ceil_div(channels * taps, BLOCK_ELEMENTS)
@@ -292,7 +291,7 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
     """Tilings whose row buffers fit their share of L2; if none does, the smallest of all."""
     lanes = arch.lanes(problem.itemsize)
     block = channel_block(problem)
-    # Few channels: rows without gaps, so that all taps of a filter row make one run of the sum.
+    # With few channels rows are buffered without gaps: all taps of a filter row are then one run.
     gapless = 1 < problem.stride[1] <= problem.kernel[1] and problem.dilation[1] == 1
     plain_rows = gapless and block < lanes
     found = [
@@ -349,13 +348,13 @@ def estimate(
 
 
 def tile_cycles(g: Geometry, group: int, inner: int) -> float:
-    """Cycles for one element of the sums of a load tile against two vectors of filters."""
+    """Cycles to add one element (tap x channel) to all sums of a load tile and two vectors."""
     if g.tile_m == AMX_PIXELS:
         rows = g.tile_n * g.tile_p * g.tile_q / inner
         return float(rows * schedule.ceil_div(inner, AMX_ROWS) * AMX_CYCLES)
 
     def cycles(pixels: int) -> float:
-        """Of a register tile."""
+        """Cycles of a register tile."""
         fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
         return max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
 

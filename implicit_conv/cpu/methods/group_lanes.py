@@ -1,8 +1,8 @@
-"""Groups of a few channels share vectors: lanes are filters of several groups.
+"""Groups of a few channels: vector lanes are filters of several groups.
 
-Each lane takes every channel of its own group in turn, out of one load of the vector's channels.
-Depthwise convolution with a channel multiplier is among these problems. Tiles are always copied: in
-a buffer no pixel is at a border, and pixels share fewer sets of a cache.
+Each lane multiplies the channels of its own group one after another; one load of a vector has the
+channels of all its groups. Depthwise convolution with a channel multiplier is such a problem. Tiles
+are always copied: in a buffer no pixel is at a border, and fewer pixels share a set of a cache.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from implicit_conv.cpu.methods.depthwise import (
 )
 from implicit_conv.cpu.packed import PackedOrder
 from implicit_conv.cpu.tiling import Estimate
-from implicit_conv.cpu.views import ungrouped, widened
+from implicit_conv.cpu.views import STRICT_RULE, ungrouped, widened
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.geometry import Geometry
@@ -35,26 +35,26 @@ if TYPE_CHECKING:
 
 NAME = "group lanes"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
-GROUP_FMAS = 1.15  # slowdown of FMAs by what is between them
-SPREAD_CYCLES = 0.8  # cycles to load a vector and repeat a channel of each group in it
+GROUP_FMAS = 1.15  # slowdown of FMAs by the instructions between them
+SPREAD_CYCLES = 0.8  # cycles to load a vector and to repeat one channel of each of its groups
 
 
 @dataclass(frozen=True)
 class GroupLanes(Method):
-    """Lanes are filters of several groups."""
+    """Vector lanes are filters of several groups."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
 
     @property
     def summary(self) -> str:
-        """A few words for tables."""
-        return "lanes are filters of several groups"
+        """The method in a few words, for tables."""
+        return "vector lanes are filters of several groups"
 
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate where the filters of whole groups fill a vector."""
+        """One candidate, if the filters of whole groups fill a vector."""
         algorithm = request.gemm_algorithm(problem)
         if algorithm is None or problem.groups == 1:
             return
@@ -73,13 +73,13 @@ class GroupLanes(Method):
         return DepthwiseLayout(c.geometry, c.itemsize, c.lanes, c.chunk, group=group_of(c.problem))
 
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """The compiled kernels."""
+        """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.depthwise.operator import Depthwise as DepthwiseOperator
 
         return DepthwiseOperator(self.layout(c), c.lanes, build)
 
     def packed(self, c: Candidate) -> PackedOrder:
-        """Filters of blocks of groups."""
+        """The filters of each block of groups."""
         g, problem = c.geometry, c.problem
         key = (
             "group blocks",
@@ -94,16 +94,16 @@ class GroupLanes(Method):
         return PackedOrder(key, c.layout.packed_bytes)
 
     def loads(self, c: Candidate) -> list[Load]:
-        """Loads of x; filters are gathered channel by channel, not by loads of the schedule."""
+        """The loads of x; filters are gathered channel by channel, not by loads of the schedule."""
         return depthwise_trace(c.geometry, c.itemsize, False)
 
     def describe(self, c: Candidate) -> Words:
-        """Tile, loads, k-blocks, work items."""
+        """Load tile, loads, k-blocks, work items."""
         return describe_blocks(c, False, group_of(c.problem))
 
 
 def group_of(problem: Problem) -> tuple[int, int]:
-    """(channels, filters) of a group."""
+    """(channels, filters) of one group."""
     return problem.C // problem.groups, problem.K // problem.groups
 
 
@@ -111,11 +111,13 @@ def refusal(problem: Problem, lanes: int, request: Request) -> str:
     """Why groups cannot share vectors, or an empty string."""
     channels, filters = group_of(problem)
     if request.strict:
-        return "its sums are not those of precision 'strict'; ask for 'standard'"
+        return STRICT_RULE
     if not 1 < filters <= lanes or lanes % filters:
-        return f"{filters} filters a group do not divide vectors of {lanes} lanes"
+        return (
+            f"it needs 2 or more filters per group that divide {lanes} vector lanes, not {filters}"
+        )
     if not 1 <= channels <= filters:
-        return f"it takes no more channels than filters a group, not {channels} of {filters}"
+        return f"it needs 1 to {filters} channels per group of {filters} filters, not {channels}"
     return ""
 
 
@@ -123,16 +125,16 @@ def geometries(problem: Problem, arch: CpuArch, group: tuple[int, int]) -> list[
     """Tilings of images, rows, columns and blocks of groups."""
     channels, filters = group
     blocks = channel_blocks(problem.K, arch.lanes(problem.itemsize))
-    # Rows without gaps, so that taps of a filter row share what they read.
+    # Rows are buffered without gaps if taps of a filter row then share vectors.
     by_row = problem.stride[1] == 2 <= problem.kernel[1] and problem.dilation[1] == 1
     sizes = {(block // filters * channels, block) for block in blocks}
     return block_tilings(problem, arch, sizes, in_place=False, step_w=1 if by_row else None)
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, group_channels: int) -> Estimate:
-    """Cycles of one core: for each channel of a group FMAs, or vectors that repeat it."""
+    """Cycles of one core: for each channel of a group, FMAs or the vectors that repeat it."""
     taps = g.R * g.S
-    by_row = g.phases_w == g.dilation_w == 1  # then the taps of a filter row share these vectors
+    by_row = g.phases_w == g.dilation_w == 1  # whether the taps of a filter row share these vectors
     shared = schedule.column_pixels(g, g.tile_m) + g.S - 1
     spread = g.R * shared / g.tile_m if by_row else taps
     pixel = group_channels * max(taps / FMAS_PER_CYCLE * GROUP_FMAS, spread * SPREAD_CYCLES)

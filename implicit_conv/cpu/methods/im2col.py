@@ -1,10 +1,10 @@
-"""gemm_im2col: the matrix of windows written out, to compare the other methods with.
+"""gemm_im2col: a matrix of windows in memory, which is a baseline for the other methods.
 
     gemm_m  N * P * Q                  A  the matrix of windows, in memory
     gemm_n  filters of a group         B  filters
     gemm_k  C * R * S of a group       C  output
 
-numpy's matmul multiplies, on as many threads as its BLAS takes. "auto" never chooses it.
+numpy's matmul multiplies, on as many threads as its BLAS uses. "auto" never chooses this method.
 """
 
 from __future__ import annotations
@@ -39,31 +39,30 @@ from implicit_conv.schedule import Load, geometry, window_copies
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Epilogue, Operator
 
-DTYPES = ("float32", "float64")  # for which numpy's matmul calls BLAS
+DTYPES = ("float32", "float64")  # dtypes for which numpy's matmul calls BLAS
 
 
 @dataclass(frozen=True)
 class Im2col(Method):
-    """Windows copied into a matrix, which numpy multiplies."""
+    """numpy copies windows to a matrix and multiplies it."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("gemm_im2col",)
-    flushes: ClassVar[bool] = False
 
     @property
     def summary(self) -> str:
-        """A few words for tables."""
-        return "windows in memory, numpy multiplies"
+        """The method in a few words, for tables."""
+        return "matrix of windows in memory, numpy multiplies"
 
     @property
     def order(self) -> str:
-        """BLAS chooses the order."""
+        """The order that numpy's BLAS chooses."""
         return "numpy"
 
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate, for those who ask for it."""
+        """One candidate, if the caller asks for it by name."""
         reason = refusal(problem, request)
         if reason:
             if request.admits("gemm_im2col"):
@@ -80,35 +79,35 @@ class Im2col(Method):
         yield best(cls(), "gemm_im2col", problem, problem, arch, costs)
 
     def layout(self, c: Candidate) -> Layout:
-        """No kernel runs: the sizes are those of a GEMM without tiles."""
+        """Sizes of a GEMM without tiles; no kernel uses them."""
         return GemmLayout(c.geometry, c.itemsize, c.lanes, c.chunk)
 
     def workspace_bytes(self, c: Candidate) -> int:
-        """The matrix of windows, and the sums before they are stored."""
+        """Bytes of the matrix of windows, and of the sums before they are stored."""
         return matrix_bytes(c.problem)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """There is none: numpy multiplies."""
+        """Raise TypeError: numpy multiplies, and there are no compiled kernels."""
         raise TypeError("gemm_im2col has no compiled operator")
 
     def loads(self, c: Candidate) -> list[Load]:
-        """None of the schedule: numpy copies."""
+        """No loads of the schedule: numpy copies the windows."""
         return []
 
     def bind(
         self, c: Candidate, arrays: Arrays, epilogue: Epilogue, formats: Formats, record: int = 0
     ) -> Call:
-        """A call of numpy's functions."""
+        """A call that runs numpy's functions."""
         form = CallForm(c.problem, arrays.y.shape, np.dtype(formats.y_dtype), arrays.filter_axes)
         return ColumnsCall(form, c, epilogue)
 
     def describe(self, c: Candidate) -> Words:
-        """What is written to memory, and who multiplies."""
+        """Loads and multiplications; there are no tiles."""
         problem, (p, q), (r, s) = c.problem, c.problem.output, c.problem.kernel
         return {
-            "loads": f"none of the schedule: numpy copies {problem.N * p * q} windows of "
-            f"{problem.C * r * s} pixels into a matrix",
-            "multiply": "numpy's matmul, on as many threads as its BLAS takes",
+            "loads": f"numpy copies {problem.N * p * q} windows of {problem.C * r * s} elements "
+            "into a matrix",
+            "multiply": "numpy's matmul, on as many threads as its BLAS uses",
         }
 
 
@@ -154,7 +153,7 @@ class ColumnsCall(Call):
         return y
 
     def _activate(self, sums: Array) -> None:
-        """The activation, in place, by the part that finishes other methods' sums."""
+        """Apply the activation in place, by the part that finishes the sums of other methods."""
         from implicit_conv.kernels.cpu.tile.finish import Finish, compile_finish
         from implicit_conv.kernels.cpu.tile.storage import Format
 
@@ -166,23 +165,25 @@ class ColumnsCall(Call):
 
 
 def refusal(problem: Problem, request: Request) -> str:
-    """Why it does not run, or an empty string."""
+    """Why the method cannot run, or an empty string."""
     if request.strict:
-        return "the order of its sums is numpy's; ask for 'standard'"
+        return "numpy chooses its order of sums, which precision 'strict' fixes; ask for 'standard'"
     if problem.dtype not in DTYPES:
-        return f"it takes {' and '.join(DTYPES)}, not {problem.dtype}"
+        return f"it supports {' and '.join(DTYPES)}, not {problem.dtype}"
+    if request.flushes:
+        return "it keeps subnormals, because numpy multiplies; use config(subnormals='keep')"
     if request.algorithm != "gemm_im2col":
-        return "it is there for comparison; ask for it by name"
+        return "it is a baseline for comparison; ask for it by name"
     return ""
 
 
 def matrix_bytes(problem: Problem) -> int:
-    """The matrix of windows and the sums."""
+    """Bytes of the matrix of windows and of the sums."""
     (p, q), (r, s) = problem.output, problem.kernel
     return problem.N * p * q * (problem.C * r * s + problem.K) * problem.itemsize
 
 
 def estimate(problem: Problem, arch: CpuArch) -> Estimate:
-    """Cycles of one core: FMAs at their peak, columns written and read."""
+    """Cycles of one core: FMAs at their peak, and the matrix written and read once."""
     fmas = problem.flops / (2 * arch.lanes(problem.itemsize) * FMAS_PER_CYCLE)
     return Estimate(fmas + 2 * matrix_bytes(problem) / FAR_BYTES_PER_CYCLE, 1)

@@ -1,11 +1,11 @@
-"""fprop over planes: lanes of vectors are pixels of an output row, filters are read in place.
+"""fprop over planes: vector lanes are pixels of an output row, filters are read in place.
 
     gemm_m  filters of a panel       A  filters in KCRS, broadcast element by element
     gemm_n  pixels of a load tile    B  rows of all channels' planes, shifted views of them
     gemm_k  channels x taps          C  y
 
-Filters need not be packed, and a few of them fill vectors. A 1x1 filter makes all pixels of a tile
-one flat row; in NCHW such a row is read in place.
+A plane is one channel of one image. Filters need not be packed, and vectors are full even with few
+filters. With a 1x1 filter all pixels of a tile form one flat row, which is read in place in NCHW.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.methods.gemm import as_row, is_row
 from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
-from implicit_conv.cpu.views import STEPS, flattened, is_pointwise, widened
-from implicit_conv.cpu.words import count, geometry_items, loads_of
+from implicit_conv.cpu.views import ROW_NEED, STEPS, STRICT_RULE, flattened, is_pointwise, widened
+from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.pixel_lanes.layout import (
     PixelLanesLayout,
@@ -51,19 +51,19 @@ if TYPE_CHECKING:
 
 NAME = "pixel lanes"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
-TILE_COLUMNS = (112, 48)  # output columns of a load tile, where whole rows are too long
-PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: all panels pass over them
-FEW_FILTERS = 8  # filters of a register tile that leave room for three vectors of pixels
-SUMS_CYCLES = 2  # cycles per vector of sums: its start, clamp and store
-STAGED_CYCLES = 0.5  # cycles per element of x or y in NHWC on its way to or from a flat row
-GATHER_CYCLES = 4  # cycles per element of a pixel that is left to dot products
+TILE_COLUMNS = (112, 48)  # output columns of a load tile, if whole rows are too long
+PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: every panel reads them
+FEW_FILTERS = 8  # filters of a register tile that leave registers for 3 vectors of pixels
+SUMS_CYCLES = 2  # cycles per vector of sums: to initialise, clamp and store it
+STAGED_CYCLES = 0.5  # cycles per element of x or y in NHWC that is copied to or from a flat row
+GATHER_CYCLES = 4  # cycles per element to gather the pixels that dot products compute
 PIXEL_ROW_CYCLES = 25  # fixed cycles per row of pixels that is transposed
-DOT_CYCLES = 30  # fixed cycles per register tile of dot products: adding up lanes
+DOT_CYCLES = 30  # fixed cycles per register tile of dot products: to add up lanes
 
 
 @dataclass(frozen=True)
 class PixelLanes(Method):
-    """Rows of planes, or one flat row that may be read in place."""
+    """Rows of planes, or one flat row, which may be read in place."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
     in_place: bool = False
@@ -71,20 +71,20 @@ class PixelLanes(Method):
 
     @property
     def summary(self) -> str:
-        """A few words for tables."""
-        rows = "pixels of one row" if self.flat else "pixels of a row"
-        return f"lanes are {rows}, x {'in place' if self.in_place else 'copied'}"
+        """The method in a few words, for tables."""
+        rows = "pixels of an image as one row" if self.flat else "pixels of an image row"
+        return f"vector lanes are {rows}, x {'in place' if self.in_place else 'copied'}"
 
     @property
     def needs(self) -> str:
-        """What it needs of the strides of arrays, in words."""
-        return "contiguous planes of x and y" if self.in_place else ""
+        """What it needs of the strides of arrays, in words; empty if it accepts all strides."""
+        return f"contiguous images of x, and {ROW_NEED}" if self.in_place else ""
 
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate: in place where planes are rows, else copied."""
+        """One candidate: in place if planes are rows, else copied."""
         algorithm = request.gemm_algorithm(problem)
         if algorithm is None:
             return
@@ -93,7 +93,7 @@ class PixelLanes(Method):
         view = flattened(problem) if in_place else problem
         costs = [] if reason else tilings(view, arch, in_place)
         if not reason and not costs:
-            reason = f"no tile of all {problem.C // problem.groups} channels stays in L2"
+            reason = f"a load tile of all {problem.C // problem.groups} channels does not fit in L2"
         if reason:
             yield Refusal(NAME, reason)
             return
@@ -106,14 +106,14 @@ class PixelLanes(Method):
         return PixelLanesLayout(c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place, last)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """The compiled kernels."""
+        """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.pixel_lanes import operator
 
         compiled = operator.FlatPixelLanes if self.flat else operator.PixelLanes
         return compiled(self.layout(c), c.lanes, build)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
-        """In place needs contiguous planes of x, and rows a single stride apart."""
+        """Reading in place needs contiguous images of x, and pixels that form one row."""
         given = (arrays.x, arrays.y, arrays.residual)
         return not self.in_place or (
             bool(arrays.x[:1].flags.c_contiguous)
@@ -121,7 +121,7 @@ class PixelLanes(Method):
         )
 
     def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
-        """Planes as rows where they are read in place; filters are copied unless in KCRS order."""
+        """Planes as rows if they are read in place; filters are copied to KCRS order if needed."""
         from implicit_conv.kernels.cpu.operator import Operands
 
         x, w, filter_axes, y, residual = arrays
@@ -134,46 +134,50 @@ class PixelLanes(Method):
         yield Operands(x, w, y, residual, LAYOUTS[c.problem.layout], filter_axes)
 
     def describe(self, c: Candidate) -> Words:
-        """Tile, loads, k-blocks, work items."""
+        """Load tile, loads, k-blocks, work items."""
         g = c.geometry
         rows = schedule.pixel_rows(g)
-        pixels = f"{count(g.tile_p, 'output row')} x {g.tile_q} output columns of one image"
+        columns = count(g.tile_q, "output column")
+        pixels = f"{count(g.tile_p, 'output row')} x {columns} of one image"
         tile, rest = "rows", ""
         if self.flat:
-            pixels, tile = f"{g.tile_p * g.tile_q} pixels of an image as one row", "vectors"
+            pixels, tile = (
+                f"{count(g.tile_p * g.tile_q, 'pixel')} of an image as one row",
+                "vectors",
+            )
             tail = g.tile_p * g.tile_q % c.lanes
             if 0 < tail <= tail_pixels(c.lanes):
                 rest = f", the last {tail} by dot products"
         in_order = c.problem.weight_layout == "KCRS"
         how = "read in place" if in_order else "copied to KCRS first, unless they come packed"
-        in_place = "none: the pixels of a channel are contiguous, so x is read in place"
+        in_place = "none: the pixels of a channel are contiguous; x is read in place"
+        taps = f" x {count(g.R * g.S, 'tap')}"
         return {
             "load tile": f"{pixels}, cut into register tiles of at most {g.tile_k} filters x "
             f"{rows} {tile} x {c.lanes} pixels{rest}; filters are {how}",
             "loads": in_place if self.in_place else loads_of(g),
-            "k-blocks": f"{schedule.block_count(g)} of {g.tile_c} channels x {g.R * g.S} taps; a "
-            f"group has {count(schedule.panel_count(g), 'filter panel')}",
+            "k-blocks": blocks_of(g, taps),
             "work items": geometry_items(g, c.chunk),
         }
 
 
 def refusal(problem: Problem, request: Request, algorithm: str) -> str:
-    """Why lanes cannot be pixels, or an empty string."""
+    """Why vector lanes cannot be pixels, or an empty string."""
     if request.strict:
-        return "its sums are not those of precision 'strict'; ask for 'standard'"
+        return STRICT_RULE
     if problem.converted:
-        return "it multiplies float32 and float64 alone"
+        return "it supports float32 and float64, not 16-bit floats"
     if problem.stride[1] not in STEPS:
-        return f"vector loads of rows support strides 1 and 2 along W, not {problem.stride[1]}"
+        return f"it supports strides 1 and 2 along W, not {problem.stride[1]}"
     if min(problem.C, problem.K) < 1:
-        return "there are no channels or no filters"
+        return "it needs at least one channel and one filter"
     if algorithm == "pointwise" and problem.output == (1, 1):
-        return "a single pixel fills no vector"
+        return "a single output pixel fills no vector"
     return ""
 
 
 def unaligned_loads(arch: CpuArch) -> float:
-    """Aligned loads that take as long as one at any address: longer vectors cross the end of a
+    """The cost of an unaligned vector load in aligned ones: a longer vector crosses the end of a
     cache line more often.
     """
     return 2 + arch.vector_bits / 256
@@ -186,7 +190,7 @@ def tilings(problem: Problem, arch: CpuArch, in_place: bool) -> list[tuple[Estim
 
 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
-    """Tilings of single images whose input, of all channels, stays in L2."""
+    """Tilings of single images whose input fits in L2 with all channels."""
     p, q = problem.output
     lanes = arch.lanes(problem.itemsize)
 
@@ -200,14 +204,14 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
         )
 
     found = set()
-    # Pixels from beyond L2 are worth more filters each.
+    # A pixel that is read from beyond L2 should serve more filters.
     far = in_place and is_far(tiling(p, q, 1), problem.itemsize)
     for most in (arch.tile_pixels,) if far else (arch.tile_pixels, FEW_FILTERS):
         filters = balanced(problem.K // problem.groups, most)
         whole = tiling(p, q, filters)
         rows = schedule.pixel_rows(whole)
         steps = [1, 2, *(rows * tiles for tiles in (1, 2, 4, 8, 16, 32))]
-        if in_place:  # one row, of whole vectors but for its last one
+        if in_place:  # one row, whose tiles have whole vectors except the last
             vectors = int(schedule.ceil_div(q, lanes))
             extents = {(1, balanced(vectors, step) * lanes) for step in (*steps, 3 * rows)}
         else:
@@ -231,7 +235,7 @@ def _sizes(problem: Problem, g: Geometry, lanes: int, in_place: bool) -> PixelLa
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
-    """Cycles of one core: sums, loads of the tile unless x is read in place, far filters."""
+    """Cycles of one core: sums, loads unless x is read in place, filters from beyond L2."""
     lanes = arch.lanes(problem.itemsize)
     panels = schedule.panel_count(g)
     multiply = panels * _sum_cycles(arch, g, lanes)
@@ -258,17 +262,17 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
 
 
 def _tail(g: Geometry, lanes: int) -> int:
-    """Pixels of a load tile that are left to dot products."""
+    """The number of pixels of a load tile that dot products compute."""
     tail = g.tile_p * g.tile_q % lanes
     return tail if schedule.is_single_tap(g) and tail <= tail_pixels(lanes) else 0
 
 
 def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
-    """Cycles of a load tile and panel: an FMA a filter and vector of pixels for each element."""
+    """Cycles of a load tile and panel: an FMA per element, filter and vector of pixels."""
     filters, rows = min(g.tile_k, g.K), schedule.pixel_rows(g)
 
     def sums(vectors: int) -> float:
-        """Of this many vectors, as register tiles of at most `rows`."""
+        """Cycles of `vectors` vectors, in register tiles of at most `rows`."""
         if vectors > rows:
             return vectors // rows * sums(rows) + sums(vectors % rows)
         loads = filters + vectors * unaligned_loads(arch)
@@ -277,7 +281,7 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
         return cycles if vectors else 0.0
 
     def flat_row(pixels: int) -> float:
-        """Of all pixels of a tile: vectors, and the last ones as a vector or by dot products."""
+        """Cycles of a tile of `pixels`: vectors, then the rest as a vector or dot products."""
         vectors, tail = divmod(pixels, lanes)
         if tail > tail_pixels(lanes):
             return sums(vectors) + sums(1)
@@ -294,7 +298,7 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
 
 
 def _load_cycles(problem: Problem, g: Geometry, lanes: int, buffer: int) -> float:
-    """Cycles to load a tile: rows, plane by plane or of all channels together, and elements."""
+    """Cycles to load a tile: fixed cycles per row, and cycles per element."""
     elements = buffer / problem.itemsize
     rows = schedule.image_rows(g) * g.phases_w
     if problem.layout == "NHWC":

@@ -1,8 +1,8 @@
-"""Depthwise convolution over planes: a channel at a time, lanes of vectors are pixels of a row.
+"""Depthwise convolution over planes: one channel at a time, vector lanes are pixels of a row.
 
-A plane is one channel of one image. It is copied into rows of whole vectors, and each filter tap
-multiplies a shifted view of them. This serves NCHW, and NHWC of so few channels that a plane's
-pixels are only a few elements apart.
+A plane is one channel of one image. It is copied to rows of whole vectors, and each filter tap
+multiplies a shifted view of these rows. The method suits NCHW, and NHWC with so few channels that
+the pixels of a plane have a stride of a few elements.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 NAME = "depthwise over planes"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
-PLANE_BYTES = 36 << 10  # bytes of two planes' input rows at most: they stay in L1
-PIXEL_STEP = 4  # elements from a pixel of a plane to the next one at most
+PLANE_BYTES = 36 << 10  # bytes of the input rows of two planes at most, which stay in L1
+PIXEL_STEP = 4  # stride in elements between pixels of a plane at most
 STAGED_PLANE_CYCLES = 80  # fixed cycles per plane that goes through the staging tile
-STRIDED_CYCLES = 0.35  # cycles per element of a plane whose pixels are not contiguous, both ways
+STRIDED_CYCLES = 0.35  # cycles per element of a plane with strided pixels: to load and to store
 CHANNELS = 64  # channels of a work item at most
 TAP_CYCLES = 0.6  # cycles per vector of pixels and tap
 VECTOR_CYCLES = 3  # fixed cycles per vector of pixels: loop ends and clamp
@@ -43,14 +43,14 @@ CALL_CYCLES = 30  # fixed cycles per plane: the call of a microkernel
 
 @dataclass(frozen=True)
 class Planes(Method):
-    """A channel at a time."""
+    """One channel at a time."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
 
     @property
     def summary(self) -> str:
-        """A few words for tables."""
-        return "lanes are pixels of a plane"
+        """The method in a few words, for tables."""
+        return "vector lanes are pixels of one channel"
 
     @property
     def order(self) -> str:
@@ -61,7 +61,7 @@ class Planes(Method):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate where rows fill half a vector."""
+        """One candidate, if rows fill at least half a vector."""
         if not request.admits("depthwise") or depthwise.refusal(problem, arch, request):
             return
         view = ungrouped(widened(problem))
@@ -77,58 +77,58 @@ class Planes(Method):
         return PlanesLayout(c.geometry, c.itemsize, c.lanes, c.chunk)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """The compiled kernels."""
+        """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.planes.operator import Planes as PlanesOperator
 
         return PlanesOperator(self.layout(c), c.lanes, build, pixel_step(c.problem))
 
     def packed(self, c: Candidate) -> PackedOrder:
-        """The taps of a filter, one filter after another."""
+        """The taps of one filter after another."""
         problem = c.problem
         key = ("depthwise planes", problem.K, problem.kernel, problem.dtype)
         return PackedOrder(key, c.layout.packed_bytes)
 
     def loads(self, c: Candidate) -> list[Load]:
-        """Loads of x; filters are gathered channel by channel, not by loads of the schedule."""
+        """The loads of x; filters are gathered channel by channel, not by loads of the schedule."""
         return depthwise_trace(c.geometry, c.itemsize, False)
 
     def describe(self, c: Candidate) -> Words:
-        """Tile, loads, k-blocks, work items."""
+        """Load tile, loads, k-blocks, work items."""
         g = c.geometry
         chunks = int(schedule.ceil_div(schedule.panel_count(g), c.chunk))
         return {
-            "load tile": f"{count(g.tile_p, 'output row')} x {g.tile_q} output columns of one "
-            f"channel, cut into register tiles of at most {PLANE_ROWS} rows x {c.lanes} pixels "
+            "load tile": f"{count(g.tile_p, 'output row')} x {count(g.tile_q, 'output column')} of "
+            f"one channel, cut into register tiles of at most {PLANE_ROWS} rows x {c.lanes} pixels "
             "(1 vector)",
             "loads": loads_of(g),
-            "k-blocks": f"1 of {g.R * g.S} taps: each channel is a sum of its own",
+            "k-blocks": f"1 block of {count(g.R * g.S, 'tap')}: each channel has sums of its own",
             "work items": f"{count(schedule.tile_count(g), 'tile')} x {count(chunks, 'chunk')} of "
             f"{count(c.chunk, 'channel')}",
         }
 
 
 def pixel_step(problem: Problem) -> int:
-    """Elements from a pixel of a plane to the next one."""
+    """The stride in elements between pixels of a plane."""
     return problem.C if problem.layout == "NHWC" else 1
 
 
 def refusal(problem: Problem, arch: CpuArch) -> str:
-    """Why vectors cannot hold pixels of a row, or an empty string.
+    """Why vector lanes cannot be pixels of a plane, or an empty string.
 
-    The answer depends on neither batch nor threads: precision "strict" rests on it.
+    The answer must not depend on batch size or threads, which precision "strict" requires.
     """
     if problem.stride[1] not in STEPS:
-        return f"vector loads of rows support strides 1 and 2 along W, not {problem.stride[1]}"
+        return f"it supports strides 1 and 2 along W, not {problem.stride[1]}"
     if not 1 <= pixel_step(problem) <= PIXEL_STEP:
-        return f"pixels of a plane are {problem.C} elements apart; at most {PIXEL_STEP} are"
+        return f"it needs pixels of a channel with a stride of 1 to {PIXEL_STEP}, not {problem.C}"
     lanes = arch.lanes(problem.itemsize)
     if problem.output[1] < lanes // 2:
-        return f"rows of {problem.output[1]} pixels fill less than half of a vector of {lanes}"
+        return f"rows of {problem.output[1]} pixels fill less than half of {lanes} vector lanes"
     return ""
 
 
 def geometries(problem: Problem, arch: CpuArch) -> list[Geometry]:
-    """Tilings of single channels and images into rows whose input fits its share of L1."""
+    """Tilings of one channel and image into rows whose input fits its share of L1."""
     p, q = problem.output
     extents = {(1, balanced(p, rows), balanced(q, 1024)) for rows in (8, 16, 32, 64, 128)}
     found = [
@@ -142,7 +142,7 @@ def geometries(problem: Problem, arch: CpuArch) -> list[Geometry]:
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
-    """Cycles of one core: rows copied, an FMA a tap and vector, vectors shifted for the taps."""
+    """Cycles of one core: rows are copied, and each tap shifts and multiplies every vector."""
     vectors = g.tile_p * schedule.ceil_div(g.tile_q, arch.lanes(problem.itemsize))
     multiply = vectors * (g.R * g.S * TAP_CYCLES + VECTOR_CYCLES) + CALL_CYCLES
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
@@ -159,6 +159,6 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
 
 
 def channel_chunk(g: Geometry, threads: int) -> int:
-    """Channels of a work item, one plane after another."""
+    """The number of channels per work item."""
     items = max(1, ITEMS_PER_THREAD[0] * threads // max(1, schedule.tile_count(g)))
     return max(1, min(CHANNELS, int(schedule.ceil_div(g.C, items))))

@@ -4,9 +4,9 @@
     gemm_n  pixels of one image        B  pixels, packed panel by panel without a transpose
     gemm_k  channels                   C  y, whose pixels are contiguous
 
-In NCHW the pixels of a channel are contiguous, as the filters of a packed panel are, and so are the
-channels of a filter, as those of a pixel in NHWC: nothing needs to be transposed. Each sum keeps
-its order.
+This is the operand swap for NCHW: the pixels of a channel are contiguous, as filters of a packed
+panel must be, and the channels of a filter are contiguous, as rows of A must be. No operand is
+transposed in memory, and each sum has the order of implicit GEMM.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from implicit_conv.cpu.methods.gemm import (
 )
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
 from implicit_conv.cpu.tiling import Estimate, thread_count
-from implicit_conv.cpu.views import is_pointwise
+from implicit_conv.cpu.views import ROW_NEED, is_pointwise
 from implicit_conv.cpu.words import count
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
@@ -40,34 +40,34 @@ if TYPE_CHECKING:
 
 NAME = "transposed GEMM"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
-PACK_ROW_CYCLES = (0.4, 0.2)  # cycles per packed element where a row of a panel is contiguous
-FILLED_LANES = 0.9  # share of the lanes that the pixels of an image must fill
-SHARED_PANELS = 0.15  # slowdown where threads read panels that another one has packed
-LAUNCH_CYCLES = 16000  # fixed cycles per image: its launch goes through Python
+PACK_ROW_CYCLES = (0.4, 0.2)  # PACK_CYCLES where the rows of a panel are contiguous
+FILLED_LANES = 0.9  # share of the vector lanes that the pixels of an image must fill
+SHARED_PANELS = 0.15  # slowdown if a thread reads panels that another thread packed
+LAUNCH_CYCLES = 16000  # fixed cycles per image: Python starts its launch
 
 
 @dataclass(frozen=True)
 class TransposedGemm(Gemm):
-    """Filters are rows of A; pixels are the lanes of vectors."""
+    """Filters are rows of A; vector lanes are pixels."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("pointwise",)
     in_place: bool = True
 
     @property
     def summary(self) -> str:
-        """A few words for tables."""
+        """The method in a few words, for tables."""
         return "transposed GEMM, filter in place"
 
     @property
     def needs(self) -> str:
         """What it needs of the strides of arrays, in words."""
-        return "pixels of x and y a single stride apart and contiguous channels of w"
+        return f"{ROW_NEED}, and contiguous channels of w"
 
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate for planes whose pixels fill vectors."""
+        """One candidate, if the pixels of an image fill vectors."""
         if not request.admits("pointwise") or not is_pointwise(problem):
             return
         summed, pairs, amx = summed_view(problem, arch)
@@ -86,26 +86,26 @@ class TransposedGemm(Gemm):
         yield best(method, "pointwise", problem, view, arch, costs, threads=threads)
 
     def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
-        """None of its own: any method can take its plain filters."""
+        """None: every other method can read its plain filters."""
         yield from ()
 
     def workspace_bytes(self, c: Candidate) -> int:
-        """Scratch memory of all threads, and panels of pixels that are packed as a whole."""
+        """Bytes of scratch memory of all threads, and of panels that are packed before the sums."""
         panels = 0 if c.layout.packs_in_loop else c.layout.packed_bytes
         return super().workspace_bytes(c) + panels
 
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """The compiled kernels."""
+        """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.gemm.operator import TransposedGemm as TransposedOperator
 
         return TransposedOperator(c.layout, c.lanes, build, self.amx)
 
     def packed(self, c: Candidate) -> PackedOrder:
-        """The filter as it is."""
+        """The order of a contiguous filter."""
         return PlainOrder.of(c.problem)
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
-        """Pixels of an image a single stride apart, and contiguous channels of a filter."""
+        """The pixels of an image must form one row, and channels of filters must be contiguous."""
         given = (arrays.x, arrays.y, arrays.residual)
         if not all(is_row(c.problem, array) for array in given if array is not None):
             return False
@@ -113,7 +113,7 @@ class TransposedGemm(Gemm):
         return w is None or is_contiguous(w, arrays.filter_axes[1])
 
     def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
-        """For each image: the filter as channels-last pixels, pixels as filters of one tap."""
+        """For each image: the filter as channels-last pixels, and pixels as filters of one tap."""
         from implicit_conv.kernels.cpu.operator import Operands
 
         x, w, filter_axes, y, residual = arrays
@@ -131,24 +131,25 @@ class TransposedGemm(Gemm):
         return self.as_problem(c, of_image * c.problem.N)
 
     def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
-        """The operands change places; loads of several images follow one another."""
+        """Swap the operands; the loads of one image follow those of another."""
         of_image = max(1, len(loads) // max(1, c.problem.N))
         return [swap(load, at // of_image) for at, load in enumerate(super().as_problem(c, loads))]
 
     def describe(self, c: Candidate) -> Words:
-        """Tile, loads, k-blocks, work items."""
+        """Load tile, loads, k-blocks, work items."""
         g = c.geometry
         chunks = int(schedule.ceil_div(schedule.panel_count(g), c.chunk))
-        when = "just before its use" if c.layout.packs_in_loop else "before all others"
+        when = "each just before its use" if c.layout.packs_in_loop else "all before the sums"
         return {
             "multiply": multiply_words(self, c),
-            "load tile": f"{g.tile_q} filters x {g.tile_k} pixels of an image, cut into register "
-            f"tiles of at most {g.tile_m} filters x {g.tile_k} pixels "
+            "load tile": f"{count(g.tile_q, 'filter')} x {g.tile_k} pixels of an image, cut into "
+            f"register tiles of at most {g.tile_m} filters x {g.tile_k} pixels "
             f"({count(g.tile_k // c.lanes, 'vector')})",
-            "loads": f"w is read in place; pixels of x are packed, a panel {when}, without a "
+            "loads": f"w is read in place; pixels of x are packed into panels, {when}, without a "
             "transpose",
-            "k-blocks": f"{schedule.block_count(g)} of {g.tile_c} channels; an image has "
-            f"{count(schedule.panel_count(g), 'pixel panel')}",
+            "k-blocks": f"{count(schedule.block_count(g), 'block')} of "
+            f"{count(g.tile_c, 'channel')}; {count(schedule.panel_count(g), 'pixel panel')} per "
+            "image",
             "work items": f"{count(c.problem.N, 'image')} x "
             f"{count(schedule.tile_count(g), 'tile')} x {count(chunks, 'chunk')} of "
             f"{count(c.chunk, 'panel')}",
@@ -156,21 +157,21 @@ class TransposedGemm(Gemm):
 
 
 def refusal(problem: Problem, arch: CpuArch) -> str:
-    """Why the operands of a pointwise problem cannot change places, or an empty string."""
+    """Why the operands of a pointwise problem cannot be swapped, or an empty string."""
     if problem.layout != "NCHW":
         return "pixels are not contiguous in NHWC"
     if problem.converted:
-        return f"{problem.dtype} sums need x converted"
+        return "it does not convert x, which 16-bit floats need"
     if problem.groups > 1 or min(problem.C, problem.K) < 1:
-        return "it takes one group with channels and filters"
+        return "it needs one group, and at least one channel and one filter"
     lanes, (p, q) = arch.lanes(problem.itemsize), problem.output
     if p * q < FILLED_LANES * schedule.ceil_div(p * q, lanes) * lanes:
-        return f"{p * q} pixels of an image fill too few lanes of vectors of {lanes}"
+        return f"an image of {count(p * q, 'pixel')} leaves too many of {lanes} vector lanes empty"
     return ""
 
 
 def transposed(problem: Problem) -> Problem:
-    """One image of a pointwise problem with filters and pixels in each other's place."""
+    """One image of a pointwise problem, with filters and pixels swapped."""
     h, w = problem.size
     return replace(problem, N=1, size=(1, problem.K), K=h * w, layout="NHWC")
 
@@ -184,7 +185,7 @@ def per_image(problem: Problem, view: Problem, arch: CpuArch, g: Geometry) -> Es
 
 
 def swap(load: Load, n: int) -> Load:
-    """A load of image n in the terms of the problem."""
+    """Convert a load of image `n` to coordinates of the problem."""
     if load.operand == "w":
         pixel, _, _, c = load.coords
         return load._replace(operand="x", coords=(n, 0, pixel, c))

@@ -2,10 +2,10 @@
 
     Y = A^T [ sum over c of (G g G^T) * (B^T d B) ] A
 
-d is a window of x, g a filter, both of one channel; * multiplies element by element. Over all
-channels these products are GEMMs, one for each element of the transform, with the microkernels of
-implicit GEMM. A tile is m x m outputs. Source: Lavin and Gray, "Fast Algorithms for Convolutional
-Neural Networks", 2015.
+d is a window of x and g a filter, both of one channel; * multiplies element by element. Over all
+channels these products are GEMMs, one for each element of the transform, and use the microkernels
+of implicit GEMM. A tile has m x m outputs. Source: Lavin and Gray, "Fast Algorithms for
+Convolutional Neural Networks", 2015.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from implicit_conv.cpu.tiling import (
     thread_count,
     tiles,
 )
-from implicit_conv.cpu.views import widened
-from implicit_conv.cpu.words import count, geometry_items, loads_of
+from implicit_conv.cpu.views import STRICT_RULE, widened
+from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
 from implicit_conv.kernels.geometry import Geometry
@@ -50,18 +50,16 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
-SCRATCH_BYTES = (
-    4 << 20
-)  # bytes of a thread's scratch memory at most; other methods stay below 2 MiB
-CHANNELS = 2048  # channels at most: a transformed panel of more would leave L2
-TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images, to choose from
-SUMS_CYCLES = 60  # fixed cycles per register tile: start and end of its sums
-TILE_CYCLES = 10  # fixed cycles per m x m tile: to find and to transform it
+SCRATCH_BYTES = 4 << 20  # bytes of scratch memory per thread at most; other methods need < 2 MiB
+CHANNELS = 2048  # channels at most: a transformed panel of more does not fit in L2
+TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images: choices
+SUMS_CYCLES = 60  # fixed cycles per register tile: to initialise and store its sums
+TILE_CYCLES = 10  # fixed cycles per m x m tile: to locate and to transform it
 TILE_ROW_CYCLES = 40  # fixed cycles per row of m x m tiles
 STAGED_CYCLES = 0.3  # cycles per element of y that is copied from the staging tile
-FAR_TRANSFORM = 2.5  # slowdown of transforms that leave L2
+FAR_TRANSFORM = 2.5  # slowdown of transforms whose data does not fit in L2
 TRANSFORM_FILTER_CYCLES = 0.12  # cycles per element of a transformed filter
-TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # cycles per vector of an m x m tile, by m, in or out
+TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # by m: cycles per vector of a tile, input or output
 
 
 @dataclass(frozen=True)
@@ -71,23 +69,25 @@ class Winograd(Method):
     algorithms: ClassVar[tuple[str, ...]] = ("winograd_f2", "winograd_f4", "winograd_f2_stride2")
     m: int = 2
     stride: int = 1
+    flushes: bool = False  # whether filters are transformed with subnormals treated as zero
 
     @property
     def algorithm(self) -> str:
-        """The name by which `conv2d` can be asked for it."""
+        """The name that `conv2d` takes."""
         return f"winograd_f{self.m}{'_stride2' if self.stride == 2 else ''}"
 
     @property
     def summary(self) -> str:
-        """A few words for tables."""
-        return f"F({self.m}x{self.m}, 3x3)"
+        """The method in a few words, for tables."""
+        return f"transformed tiles of {self.m}x{self.m} outputs"
 
     @classmethod
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate each for F2, F4 and F2 at stride 2."""
-        for method in (cls(2, 1), cls(4, 1), cls(2, 2)):
+        """One candidate each for F2, F4, and F2 with stride 2."""
+        for m, stride in ((2, 1), (4, 1), (2, 2)):
+            method = cls(m, stride, request.flushes)
             if not request.admits(method.algorithm):
                 continue
             reason = method.refusal(problem, request.precision)
@@ -101,22 +101,22 @@ class Winograd(Method):
             yield best(method, method.algorithm, problem, view, arch, costs)
 
     def refusal(self, problem: Problem, precision: str) -> str:
-        """Why it cannot compute `problem` at this precision, or an empty string."""
+        """Why it cannot compute `problem` with this precision, or an empty string."""
         if self.m == 4 and precision != "fast":
-            return f"its error is not that of precision {precision!r}; ask for 'fast'"
+            return f"its error exceeds that of precision {precision!r}; ask for 'fast'"
         if precision == "strict":
-            return "its sums are not those of precision 'strict'; ask for 'standard'"
+            return STRICT_RULE
         plain = problem.kernel == (3, 3) and problem.dilation == (1, 1)
         if not plain or problem.stride != (self.stride, self.stride):
             return f"it needs a 3x3 filter, stride {self.stride} and dilation 1"
         if problem.groups > 1:
-            return "groups leave too few channels to make up for the transforms"
+            return "it needs groups=1: groups leave too few channels to pay for the transforms"
         if not 1 <= problem.C <= CHANNELS:
-            return f"it takes 1 to {CHANNELS} channels, not {problem.C}"
+            return f"it supports 1 to {CHANNELS} channels, not {problem.C}"
         return ""
 
     def view(self, problem: Problem) -> Problem:
-        """`problem` with its output rounded up to whole m x m tiles, by padding at the end."""
+        """`problem`, padded on the high side so that its output has whole m x m tiles."""
         view = widened(problem)
         more = [
             (rounded_up(extent, self.m) - extent) * stride
@@ -125,7 +125,7 @@ class Winograd(Method):
         return replace(view, pad_hi=(view.pad_hi[0] + more[0], view.pad_hi[1] + more[1]))
 
     def tilings(self, problem: Problem, arch: CpuArch) -> list[tuple[Estimate, Geometry]]:
-        """Tilings by whole m x m tiles whose scratch memory is small enough, with estimates."""
+        """Tilings into whole m x m tiles whose scratch memory is small enough, with estimates."""
         view, m = self.view(problem), self.m
         lanes = arch.lanes(view.itemsize)
         p, q = view.output
@@ -133,7 +133,7 @@ class Winograd(Method):
         for _, *extent in tiles(view):
             rows, columns = (rounded_up(size, m) for size in extent)
             found.add((1, rows, columns))
-            if (rows, columns) == (p, q):  # several images, so that a panel serves more tiles
+            if (rows, columns) == (p, q):  # several images, so that more tiles use a panel
                 per_image = p * q // m**2
                 found |= {(max(1, min(view.N, t // per_image)), p, q) for t in TILES}
         geometries = [
@@ -152,7 +152,7 @@ class Winograd(Method):
         return WinogradLayout(g, itemsize, lanes, chunk, m=self.m)
 
     def estimate(self, problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
-        """Cycles of one core: transforms, products, loads, far panels."""
+        """Cycles of one core: transforms, products, loads, and panels from beyond L2."""
         lanes, m = arch.lanes(problem.itemsize), self.m
         xis = schedule.box_products(g, m)
         boxes = g.tile_n * g.tile_p * g.tile_q // m**2
@@ -166,7 +166,7 @@ class Winograd(Method):
         panel_bytes = xis * g.C * filters * lanes * problem.itemsize
         scratch = self._sizes(g, problem.itemsize, lanes).scratch(packs=False)
         near = panel_bytes + scratch.total <= arch.l2_bytes
-        parts = panels if tile_count == 1 else 1  # each is read as soon as it is packed
+        parts = panels if tile_count == 1 else 1  # a single tile reads each panel when it is packed
         far = 0.0 if near else parts * stream_cycles(panel_bytes / parts)
         vector = TRANSFORM_CYCLES[m]
         if scratch.total > arch.l2_bytes:  # every panel reads the transformed input again
@@ -185,7 +185,9 @@ class Winograd(Method):
         again = load + transform_in + ITEM_CYCLES
         tile, chunk = divide(g, threads, problem.itemsize, stream, again)
         pack = (g.R * g.S * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES) * g.C * g.K
-        if tile_count > 1 and panel_bytes > FAR_BYTES:  # packed whole: written, and read once more
+        if (
+            tile_count > 1 and panel_bytes > FAR_BYTES
+        ):  # the whole packed filter is written and read again
             pack += stream_cycles(panel_bytes)
         return Estimate(tile_count * tile + pack, chunk)
 
@@ -194,11 +196,11 @@ class Winograd(Method):
         return self._sizes(c.geometry, c.itemsize, c.lanes, c.chunk)
 
     def end(self, c: Candidate) -> tuple[int, int]:
-        """The true output: the geometry is rounded up."""
+        """The true (P, Q); the geometry is rounded up."""
         return c.problem.output
 
     def operator(self, c: Candidate, build: Build) -> Operator:
-        """The compiled kernels."""
+        """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.winograd.operator import Winograd as WinogradOperator
 
         return WinogradOperator(self.layout(c), c.lanes, build)
@@ -210,6 +212,7 @@ class Winograd(Method):
             "Winograd panels",
             self.m,
             self.stride,
+            self.flushes,
             problem.K,
             problem.C,
             problem.dtype,
@@ -219,20 +222,18 @@ class Winograd(Method):
         return PackedOrder(key, c.layout.packed_bytes)
 
     def loads(self, c: Candidate) -> list[Load]:
-        """Loads that pack the panels, then those of x."""
+        """The loads that pack the panels, then the loads of x."""
         return trace(c.geometry, c.itemsize, False, c.chunk)
 
     def describe(self, c: Candidate) -> Words:
-        """Tile, loads, k-blocks, work items."""
+        """Load tile, loads, k-blocks, work items."""
         g, m = c.geometry, self.m
         return {
             "load tile": f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x "
-            f"{g.tile_q} output columns, transformed in {m}x{m} tiles of outputs; register tiles "
-            f"have at most {g.tile_m} of these x {g.tile_k} filters "
+            f"{count(g.tile_q, 'output column')}, in Winograd tiles of {m}x{m} outputs; a register "
+            f"tile has at most {g.tile_m} of these x {g.tile_k} filters "
             f"({count(g.tile_k // c.lanes, 'vector')})",
             "loads": loads_of(g),
-            "k-blocks": f"{schedule.block_count(g)} of {g.tile_c} channels for each of "
-            f"{schedule.box_products(g, m)} transformed elements; a group has "
-            f"{count(schedule.panel_count(g), 'filter panel')}",
+            "k-blocks": blocks_of(g, f" for each of {schedule.box_products(g, m)} products"),
             "work items": geometry_items(g, c.chunk),
         }

@@ -255,5 +255,5 @@ def test_few_channels_in_nhwc_are_convolved_as_planes(dtype):
 
 def test_it_is_chosen_for_many_groups_and_refused_for_others():
     assert plan_conv2d((1, 64, 28, 28), (64, 1, 3, 3), groups=64).algorithm == "depthwise"
-    with pytest.raises(PlanError, match="one channel and one filter a group"):
+    with pytest.raises(PlanError, match="one channel and one filter per group"):
         plan_conv2d((1, 64, 28, 28), (128, 1, 3, 3), groups=64, algorithm="depthwise")
