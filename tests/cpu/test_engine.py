@@ -49,7 +49,7 @@ ACCEPTED = {(Depthwise, "rows"), (TransposedGemm, "elements")}
 
 def choices(caplog):
     """(what runs instead, of what, what that needs) of each bound call that says so."""
-    return [record.args for record in caplog.records if " runs: " in record.msg]
+    return [record.args for record in caplog.records if " runs, because " in record.msg]
 
 
 def test_every_method_with_needs_is_tested():
@@ -99,12 +99,18 @@ def test_strides_of_the_output_count_too(method, force_method, caplog):
     assert len(choices(caplog)) == 1
 
 
+def explained(plan):
+    """(words about the choice, the table of candidates), wrapped lines joined."""
+    text = re.sub(r"\n {16}(?=\S)", " ", plan.explain())
+    return re.split(r"candidates, in the order in which they are tried .*:\n", text)
+
+
 @pytest.mark.parametrize("precision", ["strict", "standard", "fast"])
 @pytest.mark.parametrize("case", NEEDS.values(), ids=[method.__name__ for method in NEEDS])
 def test_explain_lists_every_candidate_and_every_refusal(case, precision):
     """In the order in which candidates are tried; the last one takes any strides."""
     plan = plan_of(case, precision=precision)
-    _, table = plan.explain().split("candidates, in the order in which they are tried:\n")
+    _, table = explained(plan)
     lines = table.splitlines()
     able = lines[: len(plan.candidates)]
     for line, c in zip(able, plan.candidates, strict=True):
@@ -123,7 +129,7 @@ def test_explain_lists_every_candidate_and_every_refusal(case, precision):
 def test_the_first_line_of_the_table_is_what_runs():
     """The chosen algorithm stands in the words above, and first in the table."""
     plan = plan_conv2d((1, 64, 28, 28), (64, 64, 3, 3), padding=1)
-    text, table = plan.explain().split("candidates, in the order in which they are tried:\n")
+    text, table = explained(plan)
     name = plan.engine.best.name
     assert f"algorithm   {name}, " in text
     assert name in table.splitlines()[0]
