@@ -43,7 +43,7 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
     """(name and target, variant of the largest tile, capability) of each family and target."""
     by_name: dict[str, Variant] = {}
     for dtype in ("bfloat16", "float32"):
-        for v in variants(_problem(dtype), CLAMP, plain=False):
+        for v in variants(problem(dtype), CLAMP, plain=False):
             by_name.setdefault(family_name(v), v)
     # The planner prefers descriptors, so it never chooses this one: A from registers, im2col loads.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
@@ -53,7 +53,8 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
             yield f"{family.name} {target}", by_name[family.name], KNOWN[number].cc
 
 
-def _problem(dtype: str) -> Problem:
+def problem(dtype: str) -> Problem:
+    """A 3x3 convolution that every kernel can compute, large enough for the largest tiles."""
     return Problem.parse(
         (32, 28, 28, 128),
         (256, 3, 3, 128),

@@ -150,7 +150,10 @@ class CpuEngine:
     ) -> Array:
         """Check the arrays and convolve; see `Plan.__call__`."""
         problem = self.problem
-        x = self._checked_input(x)
+        x = as_array("x", x)
+        if self.unbatched and x.ndim == 3:
+            x = x[None]
+        self._check("x", x, problem.input_shape)
         filters = self._checked_filters(w)
         if bias is not None:
             bias = check_vector("bias", bias, problem.K, problem.sum_dtype)
@@ -252,19 +255,6 @@ class CpuEngine:
         yield from self.choice.candidates
         yield from self.fallbacks
 
-    def _checked_input(self, x: object) -> Array:
-        """`x` as a 4-d array of the problem's shape and dtype."""
-        problem, array = self.problem, as_array("x", x)
-        if self.unbatched and array.ndim == 3:
-            array = array[None]
-        if array.dtype != problem.dtype:
-            raise DTypeError(f"x is {array.dtype} but the plan was made for {problem.dtype}")
-        if array.shape != problem.input_shape:
-            raise ShapeError(
-                f"x has shape {array.shape} but the plan was made for {problem.input_shape}"
-            )
-        return array
-
     def _checked_filters(self, w: object) -> PackedFilter | Array:
         """`w`: a plain filter, or one that is packed in the order the best candidate reads."""
         if not isinstance(w, PackedFilter):
@@ -277,14 +267,17 @@ class CpuEngine:
         return w
 
     def _checked_filter(self, w: object) -> Array:
-        problem, array = self.problem, as_array("w", w)
-        if array.dtype != problem.dtype:
-            raise DTypeError(f"w is {array.dtype} but the plan was made for {problem.dtype}")
-        if array.shape != problem.weight_shape:
-            raise ShapeError(
-                f"w has shape {array.shape} but the plan was made for {problem.weight_shape}"
-            )
+        array = as_array("w", w)
+        self._check("w", array, self.problem.weight_shape)
         return array
+
+    def _check(self, name: str, array: Array, shape: tuple[int, ...]) -> None:
+        """Refuse an array that has not the problem's dtype and the given shape."""
+        dtype = self.problem.dtype
+        if array.dtype != dtype:
+            raise DTypeError(f"{name} is {array.dtype} but the plan was made for {dtype}")
+        if array.shape != shape:
+            raise ShapeError(f"{name} has shape {array.shape} but the plan was made for {shape}")
 
 
 def plan(

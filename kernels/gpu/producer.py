@@ -171,9 +171,8 @@ def make_thread_producer(v):
         tile = warp.block()
         while tile < call.tiles:
             group, tile_m_index, panel = raster.tile_at(call, tile)
-            warp.sync_named(
-                TABLE_BARRIER, threads
-            )  # all warps have read the table of the last tile
+            # All warps have read the table of the last tile.
+            warp.sync_named(TABLE_BARRIER, threads)
             write_row_table(g, table, tile_m_index, thread)
             warp.sync_named(TABLE_BARRIER, threads)
             for r in range(g.R):

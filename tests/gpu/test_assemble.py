@@ -27,7 +27,6 @@ from implicit_conv.kernels.gpu.intrinsic import (
 )
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.options import GPU_DTYPES
-from implicit_conv.problem import Problem
 from implicit_conv.verify.assembly import assemble, sass, tool
 from perf import gates, gpu_gates
 
@@ -42,24 +41,12 @@ STORES = {"packed": False}
 DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
 
-def problem(dtype):
-    return Problem.parse(
-        (32, 28, 28, 128),
-        (256, 3, 3, 128),
-        dtype,
-        padding=1,
-        layout="NHWC",
-        weight_layout="KRSC",
-        dtypes=GPU_DTYPES,
-    )
-
-
 def plannable(number, dtype, plain=False):
     """The kernels that the planner may choose on a target, opt-in kernels included."""
     return [
         v
-        for v in variants(problem(dtype), CLAMP, plain)
-        if not refusal(problem(dtype), KNOWN[number], v, EVERYTHING)
+        for v in variants(gpu_gates.problem(dtype), CLAMP, plain)
+        if not refusal(gpu_gates.problem(dtype), KNOWN[number], v, EVERYTHING)
     ]
 
 
@@ -262,7 +249,11 @@ def test_targets_in_any_order():
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    v = next(v for v in variants(problem("bfloat16"), 0, plain=True) if v.producer == "cp_async")
+    v = next(
+        v
+        for v in variants(gpu_gates.problem("bfloat16"), 0, plain=True)
+        if v.producer == "cp_async"
+    )
     for number in (90, 80, 90):
         kernel = compile_kernel(make_fprop(v), signature(), KNOWN[number].cc, v.threads)
         waits = {name for name in sass(kernel.cubin) if "TRYWAIT" in name}
@@ -277,7 +268,7 @@ def test_blob_is_the_kernels_one_argument(number):
     from implicit_conv.kernels.gpu.compile import offline
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    v = next(variants(problem("bfloat16"), 0, plain=True))
+    v = next(variants(gpu_gates.problem("bfloat16"), 0, plain=True))
     v = replace(v, mode="im2col") if number < 100 else v
     v = replace(v, producer="cp_async") if number < 90 else v
     cc = KNOWN[number].cc
@@ -285,7 +276,7 @@ def test_blob_is_the_kernels_one_argument(number):
         text = to_ptx(make_fprop(v), [blob.numba_type()], cc)
     parameters = re.findall(r"\.param (.*?)\w+_param_\d+(?:\[(\d+)\])?\s*[,)]", text)
     call, limits = Call(*[0] * len(Call._fields)), Limits(0.0, 0.0)
-    size = len(blob.pack(None, None, call, gpu_geometry(problem("bfloat16"), v), limits))
+    size = len(blob.pack(None, None, call, gpu_geometry(gpu_gates.problem("bfloat16"), v), limits))
     assert [(kind.strip(), int(count)) for kind, count in parameters] == [(".align 64 .b8", size)]
 
 

@@ -185,9 +185,8 @@ class Winograd(Method):
         again = load + transform_in + ITEM_CYCLES
         tile, chunk = divide(g, threads, problem.itemsize, stream, again)
         pack = (g.R * g.S * PACK_CYCLES[0] + xis * TRANSFORM_FILTER_CYCLES) * g.C * g.K
-        if (
-            tile_count > 1 and panel_bytes > FAR_BYTES
-        ):  # the whole packed filter is written and read again
+        if tile_count > 1 and panel_bytes > FAR_BYTES:
+            # The whole packed filter is written and read again.
             pack += stream_cycles(panel_bytes)
         return Estimate(tile_count * tile + pack, chunk)
 

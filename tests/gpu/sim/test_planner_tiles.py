@@ -10,9 +10,10 @@ from implicit_conv.testing import Case, to_nchw
 from implicit_conv.verify.simulate import simulate
 from implicit_conv.verify.testing import EVERYTHING, loaded, problem_of, stored
 
+# 162 pixels, two channel blocks, and more filters than the widest tile has
 CASE = Case(
     N=6, C=72, K=264, size=(3, 9), padding=((1, 1), (1, 1)), layout="NHWC", weight_layout="KRSC"
-)  # 162 pixels, two channel blocks, and more filters than the widest tile has
+)
 DEVICES = {"wgmma": "sm_90", "mma": "sm_100"}
 
 
