@@ -164,13 +164,15 @@ def test_integers_are_exact_on_every_kernel(capsys):
         seed=st.integers(0, 2**31),
         tile_pixels=st.integers(1, 60),
         block_elements=st.sampled_from([1, 7, 20, 50, 5120]),
+        packed=st.booleans(),
     )
-    def check(case, seed, tile_pixels, block_elements):
+    def check(case, seed, tile_pixels, block_elements, packed):
         x, w = case.inputs(seed, integers=True)
         plan = small_plan(case, tile_pixels, block_elements)
         reached.update(what_it_reaches(plan))
         out = np.full(plan.problem.output_shape, np.nan, numpy_dtype(case.dtype))
-        plan(*case.arrange(x, w), out=out)
+        x_arranged, w_arranged = case.arrange(x, w)
+        plan(x_arranged, plan.pack(w_arranged) if packed else w_arranged, out=out)
         expected = case.rounded(case.reference(x, w))
         np.testing.assert_array_equal(to_nchw(out, case.layout).astype(float), expected)
 

@@ -47,11 +47,19 @@ def cases(draw):
 
 
 @examples(120, 600)
-@given(case=cases(), seed=st.integers(0, 2**31), precision=st.sampled_from(["strict", "standard"]))
-def test_integers_are_exact(case, seed, precision):
+@given(
+    case=cases(),
+    seed=st.integers(0, 2**31),
+    precision=st.sampled_from(["strict", "standard"]),
+    packed=st.booleans(),
+)
+def test_integers_are_exact(case, seed, precision, packed):
     x, w = case.inputs(seed, integers=True)
     arrays = case.arrange(x, w)
-    y = conv2d(*arrays, **case.options, algorithm="depthwise", precision=precision)
+    shapes = (array.shape for array in arrays)
+    options = {**case.options, "algorithm": "depthwise", "precision": precision}
+    plan = plan_conv2d(*shapes, case.dtype, **options)
+    y = plan(arrays[0], plan.pack(arrays[1]) if packed else arrays[1])
     expected = case.rounded(case.reference(x, w))
     np.testing.assert_array_equal(to_nchw(y, case.layout).astype(float), expected)
 
