@@ -7,10 +7,27 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+if TYPE_CHECKING:
+    cached_property = functools.cached_property
+else:
+
+    class cached_property(functools.cached_property):  # noqa: N801  # a decorator, like its base
+        """functools.cached_property without the lock that it has before Python 3.12: a child forked
+        while another thread holds that lock could wait for ever.
+        """
+
+        def __get__(self, instance, owner=None):
+            """The value of the property, computed on first use."""
+            if instance is None:  # of the class, as documentation tools ask for it
+                return self
+            value = instance.__dict__[self.attrname] = self.func(instance)
+            return value
 
 
 class Store:

@@ -7,19 +7,27 @@ import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
+from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import UNLIMITED, Geometry
+from implicit_conv.options import PADDING_MODES
 from implicit_conv.problem import Problem
 
 
 class Load(NamedTuple):
-    """One load: what is read, and where it goes."""
+    """One load: what is read, and where it goes.
 
-    operand: str  # "x" or "w"
+    Coordinates outside the image are padding: the load fills its rows with zeros, or with the
+    pixels that the padding mode of the problem repeats there.
+    """
+
+    operand: str  # "x" or "w"; for weight gradients "x" or "dy"
     mode: str  # of a tensor copy: "tile", "im2col", or "w" for im2col::w
-    coords: tuple[int, ...]  # of the first element: (n, h, w, c) of x, (k, r, s, c) of w
+    # Of the first element: n, the spatial axes and c of x; k, the taps and c of w.
+    coords: tuple[int, ...]
     offsets: tuple[int, ...] | None  # (h, w) offsets of mode "im2col"
     w_halo: int  # pixels
     w_offset: int  # pixels
@@ -44,17 +52,22 @@ class KBlock(NamedTuple):
     taps: tuple[Tap, ...]
 
 
-LONGEST_HALO = 511  # pixels of im2col::w; with a longer one no instruction shares a row
+# Largest halo and stride in pixels of im2col::w; beyond them no instruction shares a row.
+LONGEST_HALO, LONGEST_STEP = 511, 8
+MOST_LOADS = 1 << 22  # loads that a trace lists at most, which take about 1 GB
 
 
 def slots_per_row(
-    w: int, q: int, taps: int, stride: int, dilation: int, pad: int, offset_max: int = UNLIMITED
+    w: int, q: int, taps: int, stride: int, dilation: int, pad: int, offset_max: int
 ) -> int:
     """L, the slots of an image row in the (n, slot) order of im2col::w (addressing.md section 5).
 
     L is the least integer >= Q for which every tap that runs over the end of its row reads zeros on
     both sides: its true position is at or past W, and the position it wraps to is before 0.
     """
+    reach = (taps - 1) * dilation // stride
+    if stride > LONGEST_STEP or reach - offset_max // stride > LONGEST_HALO:
+        return q + reach
     phases = min(taps, stride // math.gcd(stride, dilation))
     shifts = [
         (
@@ -96,8 +109,24 @@ def phase_count(taps: int, step: int, dilation: int, pixels: int) -> int:
     return taps if taps * pixels < phases * pixels + halos else phases
 
 
+def check_load_count(count: int) -> None:
+    """Raise PlanError if a trace of `count` loads would be too long to list."""
+    if count > MOST_LOADS:
+        raise PlanError(
+            f"the plan has up to {count} loads, but a trace lists at most {MOST_LOADS}; trace a "
+            "smaller problem, for instance a single image"
+        )
+
+
+def _tile_load_count(g: Geometry) -> int:
+    """The number of loads of x of one tile and channel block, at most."""
+    return int(g.tile_n * schedule.image_rows(g) * g.phases_w)
+
+
 def trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[Load]:
     """The loads of filters and x of a CPU launch whose work items take `chunk` panels each."""
+    blocks = g.groups * schedule.panel_count(g) * schedule.block_count(g)
+    check_load_count(blocks * schedule.taps(g))
     filters = [load for group in range(g.groups) for load in filter_loads(g, group, itemsize)]
     return filters + tiles_trace(g, itemsize, in_place, chunk)
 
@@ -106,22 +135,13 @@ def tiles_trace(g: Geometry, itemsize: int, in_place: bool, chunk: int) -> list[
     """The loads of x of a CPU launch: each work item of `chunk` panels loads its tile."""
     loads: list[Load] = []
     chunks = schedule.ceil_div(schedule.panel_count(g), chunk)
-    for item in range(g.groups * schedule.tile_count(g) * chunks):
+    items = g.groups * schedule.tile_count(g) * chunks
+    check_load_count(items * schedule.block_count(g) * _tile_load_count(g))
+    for item in range(items):
         group, tile = divmod(item // chunks, schedule.tile_count(g))
         for block in range(schedule.block_count(g)):
             loads += tile_loads(g, group, tile, block, itemsize, in_place)
     return loads
-
-
-def swap(load: Load, n: int) -> Load:
-    """A load of the transposed GEMM of image `n`, in the terms of the problem: its filters are
-    pixels of x, and its pixels are filters.
-    """
-    if load.operand == "w":
-        pixel, _, _, c = load.coords
-        return load._replace(operand="x", coords=(n, 0, pixel, c))
-    _, _, k, c = load.coords
-    return load._replace(operand="w", mode="tile", coords=(k, 0, 0, c))
 
 
 def depthwise_trace(g: Geometry, itemsize: int, in_place: bool) -> list[Load]:
@@ -129,7 +149,9 @@ def depthwise_trace(g: Geometry, itemsize: int, in_place: bool) -> list[Load]:
 
     Filters are gathered channel by channel, and not by loads of the schedule.
     """
-    items = itertools.product(range(schedule.tile_count(g)), range(schedule.block_count(g)))
+    tiles, blocks = schedule.tile_count(g), schedule.block_count(g)
+    check_load_count(tiles * blocks * _tile_load_count(g))
+    items = itertools.product(range(tiles), range(blocks))
     return [load for item in items for load in tile_loads(g, 0, *item, itemsize, in_place)]
 
 
@@ -139,11 +161,10 @@ def filter_loads(g: Geometry, group: int, itemsize: int) -> Iterator[Load]:
         filters = min(g.tile_k, g.K - panel * g.tile_k)
         for c in range(0, g.C, g.tile_c):
             channels = min(g.tile_c, g.C - c)
-            for r in range(g.R):
-                for i in range(g.S):
-                    coords = (group * g.K + panel * g.tile_k, r, schedule.column_tap(g, i), c)
-                    size = filters * channels * itemsize
-                    yield Load("w", "tile", coords, None, 0, 0, panel, channels, size)
+            for t, r, i in itertools.product(range(g.T), range(g.R), range(g.S)):
+                coords = (group * g.K + panel * g.tile_k, t, r, schedule.column_tap(g, i), c)
+                size = filters * channels * itemsize
+                yield Load("w", "tile", coords, None, 0, 0, panel, channels, size)
 
 
 def tile_loads(
@@ -153,25 +174,26 @@ def tile_loads(
     buffer.
     """
     n0, p0, q0 = schedule.tile_origin(g, tile)
-    images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    planes, rows, columns = schedule.tile_extent(g, n0, p0, q0)
     c = block * g.tile_c
     channels = min(g.tile_c, g.C - c)
     mode = "w" if g.step_w == g.stride_w else "tile"
-    for image in range(images):
-        for a in range(g.phases_h):
-            for i in range(rows + schedule.row_halo(g, a)):
-                if not schedule.row_needed(g, i, rows, a):
-                    continue
-                h = schedule.first_row(g, p0, a) + i * g.stride_h
-                row = image * schedule.image_rows(g) + schedule.buffer_row(g, a, i)
-                for b in range(g.phases_w):
-                    halo = schedule.column_halo(g, b)
-                    pixels = schedule.column_pixels(g, columns) + halo
-                    coords = (n0 + image, h, q0 * g.stride_w - g.pad_w, group * g.C + c)
-                    buffer = -1 if in_place else row * g.phases_w + b
-                    offset = schedule.column_offset(g, b)
-                    size = pixels * channels * itemsize
-                    yield Load("x", mode, coords, None, halo, offset, buffer, pixels, size)
+    for plane, t, a in itertools.product(range(planes), range(g.T), range(g.phases_h)):
+        n, d = (n0 + plane) // g.Z, schedule.input_plane(g, n0 + plane, t)
+        above = plane * schedule.image_rows(g) + t * schedule.plane_rows(g)
+        for i in range(rows + schedule.row_halo(g, a)):
+            if not schedule.row_needed(g, i, rows, a):
+                continue
+            h = schedule.first_row(g, p0, a) + i * g.stride_h
+            row = above + schedule.buffer_row(g, a, i)
+            for b in range(g.phases_w):
+                halo = schedule.column_halo(g, b)
+                pixels = schedule.column_pixels(g, columns) + halo
+                coords = (n, d, h, q0 * g.stride_w - g.pad_w, group * g.C + c)
+                buffer = -1 if in_place else row * g.phases_w + b
+                offset = schedule.column_offset(g, b)
+                size = pixels * channels * itemsize
+                yield Load("x", mode, coords, None, halo, offset, buffer, pixels, size)
 
 
 def geometry(
@@ -184,45 +206,64 @@ def geometry(
     step_w: int | None = None,
     offset_max: int = UNLIMITED,
 ) -> Geometry:
-    """The Geometry of `problem`, cut into load tiles of `tile` = (images, output rows, output
-    columns).
+    """The Geometry of `problem`, cut into load tiles of `tile` = (output planes, output rows,
+    output columns).
+
+    The problem has two or three spatial axes.
     """
-    (h, w), (r, s), (p, q) = problem.size, problem.kernel, problem.output
-    (stride_h, stride_w), (dilation_h, dilation_w) = problem.stride, problem.dilation
+    (d, h, w), (t, r, s), (z, p, q) = map(_three, (problem.size, problem.kernel, problem.output))
+    stride_d, stride_h, stride_w = _three(problem.stride)
+    dilation_d, dilation_h, dilation_w = _three(problem.dilation)
+    pad_d, pad_h, pad_w = _three(problem.pad_lo, 0)
     step = step_w or stride_w
     tile_p, tile_q = min(tile[1], p), min(tile[2], q)
     # Phases are counted for the whole row: the order of the taps, and so of the sums, must not
     # depend on the tile.
-    columns = (q - 1) * (stride_w // step) + 1 if offset_max == UNLIMITED else UNLIMITED
+    columns, slots = (q - 1) * (stride_w // step) + 1, q
+    if offset_max != UNLIMITED:
+        columns = UNLIMITED
+        slots = slots_per_row(w, q, s, stride_w, dilation_w, pad_w, offset_max)
     return Geometry(
         N=problem.N,
+        D=d,
         H=h,
         W=w,
         C=problem.C // problem.groups,
         K=problem.K // problem.groups,
         groups=problem.groups,
+        T=t,
         R=r,
         S=s,
+        Z=z,
         P=p,
         Q=q,
+        stride_d=stride_d,
         stride_h=stride_h,
         stride_w=stride_w,
+        dilation_d=dilation_d,
         dilation_h=dilation_h,
         dilation_w=dilation_w,
-        pad_h=problem.pad_lo[0],
-        pad_w=problem.pad_lo[1],
+        pad_d=pad_d,
+        pad_h=pad_h,
+        pad_w=pad_w,
         step_w=step,
         phases_h=phase_count(r, stride_h, dilation_h, tile_p),
         phases_w=phase_count(s, step, dilation_w, columns),
-        slots=slots_per_row(w, q, s, stride_w, dilation_w, problem.pad_lo[1], offset_max),
-        tile_n=min(tile[0], max(1, problem.N)),
+        slots=slots,
+        tile_n=min(tile[0], z if z > 1 else max(1, problem.N)),
         tile_p=tile_p,
         tile_q=tile_q,
         tile_m=tile_m,
         tile_c=tile_c,
         tile_k=tile_k,
         w_offset_max=offset_max,
+        padding_mode=PADDING_MODES.index(problem.padding_mode),
     )
+
+
+def _three(values: tuple[int, ...], default: int = 1) -> tuple[int, ...]:
+    """The values of D, H and W, of which the first may be missing."""
+    return (default,) * (3 - len(values)) + values
 
 
 def window_copies(
@@ -230,14 +271,39 @@ def window_copies(
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Yield (pixels of the image, entries of the columns that are their copies) of each tap.
 
-    Both are views: of `pixels`, of shape (N, H, W, C), and of `columns`, of shape
-    (N, P, Q, C, R, S). Entries of the padding are in none.
+    Both are views: of `pixels`, of shape (N, *size, C), and of `columns`, of shape
+    (N, *output, C, *kernel). Entries of the padding are in none.
     """
-    for r in range(problem.kernel[0]):
-        rows, h = _reach(problem, 0, r)
-        for s in range(problem.kernel[1]):
-            across, w = _reach(problem, 1, s)
-            yield pixels[:, h, w], columns[:, rows, across, :, r, s]
+    for tap in itertools.product(*(_inner_taps(problem, axis) for axis in range(problem.rank))):
+        reaches = (_reach(problem, axis, position) for axis, position in enumerate(tap))
+        outputs, inputs = zip(*reaches, strict=True)
+        yield pixels[(slice(None), *inputs)], columns[(slice(None), *outputs, slice(None), *tap)]
+
+
+def repeated_window_copies(
+    problem: Problem, pixels: NDArray[Any], columns: NDArray[Any]
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Yield the pairs of `window_copies` where padding repeats pixels; the pixels are copies."""
+    mode = PADDING_MODES.index(problem.padding_mode)
+    for tap in itertools.product(*map(range, problem.kernel)):
+        reads: list[list[int]] = []
+        for axis, r in enumerate(tap):
+            size, pad = problem.size[axis], problem.pad_lo[axis]
+            step, start = problem.stride[axis], r * problem.dilation[axis] - pad
+            positions = range(start, start + problem.output[axis] * step, step)
+            reads.append([schedule.source(mode, at, size, pad, at) for at in positions])
+        index: tuple[Any, ...] = (slice(None), *np.ix_(*reads))
+        entries: tuple[Any, ...] = (..., *tap)
+        yield pixels[index], columns[entries]
+
+
+def _inner_taps(problem: Problem, axis: int) -> range:
+    """The taps of an axis that may be inside the image; others read padding for all outputs."""
+    dilation, pad = problem.dilation[axis], problem.pad_lo[axis]
+    last = (problem.output[axis] - 1) * problem.stride[axis] - pad  # first pixel of its window
+    first = schedule.ceil_div(-last, dilation)
+    end = schedule.ceil_div(problem.size[axis] + pad, dilation)
+    return range(max(0, first), min(problem.kernel[axis], end))
 
 
 def _reach(problem: Problem, axis: int, tap: int) -> tuple[slice, slice]:

@@ -3,12 +3,15 @@
 C and K count one group. An axis of the filter reads ``position = out * stride + tap * dilation -
 pad``. Its taps fall into *phase buffers*: the taps whose ``tap * dilation`` leave the same
 remainder modulo the stride read pixels with that stride, so one strided walk serves all of them,
-shifted by whole rows.
+shifted by whole rows. Depth has no phases: each filter plane has input planes of its own.
 """
 
 from typing import NamedTuple
 
 UNLIMITED = 1 << 62  # a w_offset_max that no offset exceeds
+# Values of padding_mode: padding is zeros, or it repeats pixels of the image as the modes
+# "reflect", "symmetric", "edge" and "wrap" of numpy.pad do.
+ZEROS, REFLECT, SYMMETRIC, REPLICATE, CIRCULAR = range(5)
 
 
 class Geometry(NamedTuple):
@@ -17,20 +20,26 @@ class Geometry(NamedTuple):
     """
 
     N: int
+    D: int
     H: int
     W: int
     C: int  # channels of one group
     K: int  # filters of one group
     groups: int
+    T: int
     R: int
     S: int
+    Z: int
     P: int
     Q: int
+    stride_d: int
     stride_h: int
     stride_w: int
+    dilation_d: int
     dilation_h: int
     dilation_w: int
-    pad_h: int  # padding on the low side; negative values crop
+    pad_d: int  # padding on the low side; negative values crop
+    pad_h: int
     pad_w: int
     # Traversal stride of the loads: stride_w, or 1 where image rows are buffered without gaps.
     step_w: int
@@ -39,7 +48,7 @@ class Geometry(NamedTuple):
     phases_h: int
     phases_w: int
     slots: int  # L: slots of one image row in the (n, slot) order of im2col::w, at least Q
-    tile_n: int  # images, output rows and output columns of one load tile
+    tile_n: int  # output planes, output rows and output columns of one load tile
     tile_p: int
     tile_q: int
     # Rows along gemm_m of one load: tile_q where a load is one image row, else the GPU's tile.
@@ -47,3 +56,4 @@ class Geometry(NamedTuple):
     tile_c: int  # channels of one k-block
     tile_k: int  # filters of one panel
     w_offset_max: int = UNLIMITED  # 31 where a w_offset must fit into the instruction
+    padding_mode: int = ZEROS

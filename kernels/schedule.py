@@ -6,7 +6,17 @@ phases, dilation, stride), where W walks by ``step_w``; ``b`` is a phase buffer,
 index, ``g`` a Geometry. Functions are defined in order of use.
 """
 
-from implicit_conv.kernels.geometry import UNLIMITED, Geometry
+from implicit_conv.kernels.geometry import (
+    CIRCULAR,
+    REPLICATE,
+    SYMMETRIC,
+    UNLIMITED,
+    ZEROS,
+    Geometry,
+)
+
+CHAIN = 256  # terms of a sum of floats that are added one by one, at most
+CHAIN_STEP = 16  # elements that an instruction adds at once, at most: those of an AMX tile
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -36,31 +46,86 @@ def buffer_halo(b: int, taps: int, phases: int, dilation: int, stride: int, offs
 
 
 def halo_before(b: int, taps: int, phases: int, dilation: int, stride: int, offset_max: int) -> int:
-    """Sum of the halos of buffers 0 .. b-1: the start of buffer b, less b whole tiles."""
+    """Sum of the halos of buffers 0 .. b-1: the start of buffer b, less b whole tiles.
+
+    Without a limit of offsets, each tap of a buffer after its first one adds the same shift to the
+    halo: the first `longer` buffers have `rounds` such taps, the others one less.
+    """
+    if offset_max == UNLIMITED:
+        rounds, longer = (taps - 1) // phases, (taps - 1) % phases + 1
+        shorter = max(0, b - longer)
+        return (b * rounds - shorter) * (phases * dilation // stride)
     total = 0
     for earlier in range(b):
         total += buffer_halo(earlier, taps, phases, dilation, stride, offset_max)
     return total
 
 
+# Output planes are counted through all images: plane n is output depth n % Z of image n // Z. A
+# load tile has planes of one image or, where an image has a single plane, of several images.
+
+
+def taps(g: Geometry) -> int:
+    """Number of taps of a filter."""
+    return g.T * g.R * g.S
+
+
+def filter_rows(g: Geometry) -> int:
+    """Number of filter rows; row j is row j % R of filter plane j // R."""
+    return g.T * g.R
+
+
+def plane_blocks(g: Geometry) -> int:
+    """Number of load tiles along the output planes."""
+    if g.Z > 1:
+        return g.N * ceil_div(g.Z, g.tile_n)
+    return ceil_div(g.N, g.tile_n)
+
+
+def first_plane(g: Geometry, block: int) -> int:
+    """The first output plane of a block of planes."""
+    if g.Z > 1:
+        per_image = ceil_div(g.Z, g.tile_n)
+        return block // per_image * g.Z + block % per_image * g.tile_n
+    return block * g.tile_n
+
+
 def tile_count(g: Geometry) -> int:
-    """Number of load tiles of a group: image blocks x row blocks x column blocks."""
-    return ceil_div(g.N, g.tile_n) * ceil_div(g.P, g.tile_p) * ceil_div(g.Q, g.tile_q)
+    """Number of load tiles of a group: plane blocks x row blocks x column blocks."""
+    return plane_blocks(g) * ceil_div(g.P, g.tile_p) * ceil_div(g.Q, g.tile_q)
 
 
 def tile_origin(g: Geometry, t: int) -> tuple[int, int, int]:
-    """(n, p, q) of the first output pixel of tile t; columns vary fastest, images last."""
+    """(n, p, q) of the first output pixel of tile t, where n counts planes; columns vary fastest,
+    planes last.
+    """
     across, down = ceil_div(g.Q, g.tile_q), ceil_div(g.P, g.tile_p)
     return (
-        t // (across * down) * g.tile_n,
+        first_plane(g, t // (across * down)),
         t // across % down * g.tile_p,
         t % across * g.tile_q,
     )
 
 
 def tile_extent(g: Geometry, n: int, p: int, q: int) -> tuple[int, int, int]:
-    """(images, rows, columns) of the tile that begins at (n, p, q); the last may be smaller."""
-    return min(g.tile_n, g.N - n), min(g.tile_p, g.P - p), min(g.tile_q, g.Q - q)
+    """(planes, rows, columns) of the tile that begins at (n, p, q); the last may be smaller."""
+    planes = g.Z - n % g.Z if g.Z > 1 else g.N - n
+    return min(g.tile_n, planes), min(g.tile_p, g.P - p), min(g.tile_q, g.Q - q)
+
+
+def plane_offset(g: Geometry, n: int, image: int, plane: int) -> int:
+    """Position of output plane n in an array with these strides of images and of planes."""
+    return n // g.Z * image + n % g.Z * plane
+
+
+def plane_step(g: Geometry, image: int, plane: int) -> int:
+    """The stride between the planes of a load tile, of an array with these strides."""
+    return plane if g.Z > 1 else image
+
+
+def input_plane(g: Geometry, n: int, t: int) -> int:
+    """Input plane that output plane n reads for filter plane t; it may be outside the image."""
+    return n % g.Z * g.stride_d + t * g.dilation_d - g.pad_d
 
 
 def block_count(g: Geometry) -> int:
@@ -91,14 +156,19 @@ def row_pitch(g: Geometry) -> int:
     return g.phases_w * column_pixels(g, g.tile_q) + halos
 
 
-def image_rows(g: Geometry) -> int:
-    """Buffered rows of one image: the tile's rows and the halo of every row phase."""
+def plane_rows(g: Geometry) -> int:
+    """Buffered rows of one input plane: the tile's rows and the halo of every row phase."""
     halos = halo_before(g.phases_h, g.R, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
     return g.phases_h * g.tile_p + halos
 
 
+def image_rows(g: Geometry) -> int:
+    """Buffered rows that one output plane needs: those of an input plane for each filter plane."""
+    return g.T * plane_rows(g)
+
+
 def buffer_row(g: Geometry, a: int, i: int) -> int:
-    """First row slot of row i of row phase a."""
+    """Row slot of row i of row phase a, in its plane."""
     before = halo_before(a, g.R, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
     return a * g.tile_p + before + i
 
@@ -140,10 +210,11 @@ def column_offset(g: Geometry, b: int) -> int:
     return buffer_offset(b, g.dilation_w, g.step_w, g.w_offset_max)
 
 
-def tap_row(g: Geometry, r: int) -> int:
-    """Row slot that output row 0 of a tile reads for filter row r."""
+def tap_row(g: Geometry, j: int) -> int:
+    """Row slot that output row 0 of a tile's first plane reads for filter row j."""
+    r = j % g.R
     shift = tap_shift(r, g.phases_h, g.dilation_h, g.stride_h, UNLIMITED)
-    return buffer_row(g, r % g.phases_h, shift)
+    return j // g.R * plane_rows(g) + buffer_row(g, r % g.phases_h, shift)
 
 
 def tap_column(g: Geometry, s: int) -> int:
@@ -152,18 +223,105 @@ def tap_column(g: Geometry, s: int) -> int:
     return buffer_column(g, s % g.phases_w) + shift
 
 
+def edge_columns(g: Geometry) -> int:
+    """Columns of a load tile, at most, that are padding and repeat pixels."""
+    if g.padding_mode == ZEROS:
+        return 0
+    last = (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w - g.pad_w
+    return min(row_pitch(g), g.phases_w * (max(0, g.pad_w) + max(0, last - g.W + 1)))
+
+
 def column_tap(g: Geometry, i: int) -> int:
-    """The i-th filter column in the order of summation, which is buffer by buffer."""
-    for b in range(g.phases_w):
-        taps = ceil_div(g.S - b, g.phases_w)
-        if i < taps:
-            return b + i * g.phases_w
-        i -= taps
-    return -1
+    """The i-th filter column in the order of summation, which is buffer by buffer.
+
+    The first `longer` buffers have `rounds` + 1 taps each, the others `rounds`.
+    """
+    rounds, longer = g.S // g.phases_w, g.S % g.phases_w
+    if i < longer * (rounds + 1):
+        return i // (rounds + 1) + i % (rounds + 1) * g.phases_w
+    i -= longer * (rounds + 1)
+    return longer + i // rounds + i % rounds * g.phases_w
+
+
+def repeated_pixel(mode: int, position: int, size: int) -> int:
+    """The pixel of an axis of `size` >= 1 pixels that the padding at `position` repeats; any mode
+    except ZEROS.
+    """
+    if mode == REPLICATE:
+        return min(max(position, 0), size - 1)
+    if mode == CIRCULAR:
+        return position % size
+    if mode == SYMMETRIC:
+        place = position % (2 * size)
+        return min(place, 2 * size - 1 - place)
+    period = max(1, 2 * (size - 1))
+    place = position % period
+    return min(place, period - place)
+
+
+def source(mode: int, position: int, size: int, pad: int, last: int) -> int:
+    """The pixel of an axis of `size` pixels that a load reads at `position`; -1 for a zero.
+
+    `last` is the last position that an output needs: padding after it is zero in every mode. A
+    negative `pad` crops: padding repeats no pixel that is cropped.
+    """
+    if 0 <= position < size:
+        return position
+    if mode == ZEROS or position > last:
+        return -1
+    first = max(0, -pad)
+    return first + repeated_pixel(mode, position - first, size - first)
+
+
+def source_plane(g: Geometry, d: int) -> int:
+    """The input plane that a load reads at depth d; -1 for zeros."""
+    last = (g.Z - 1) * g.stride_d + (g.T - 1) * g.dilation_d - g.pad_d
+    return source(g.padding_mode, d, g.D, g.pad_d, last)
+
+
+def source_row(g: Geometry, h: int, p_end: int) -> int:
+    """The image row that a load reads at height h, where the output has `p_end` rows; -1 for
+    zeros.
+    """
+    last = (p_end - 1) * g.stride_h + (g.R - 1) * g.dilation_h - g.pad_h
+    return source(g.padding_mode, h, g.H, g.pad_h, last)
+
+
+def source_column(g: Geometry, w: int, q_end: int) -> int:
+    """The image column that a load reads at w, where the output has `q_end` columns; -1 for a
+    zero.
+    """
+    last = (q_end - 1) * g.stride_w + (g.S - 1) * g.dilation_w - g.pad_w
+    return source(g.padding_mode, w, g.W, g.pad_w, last)
+
+
+def columns_in_turn(g: Geometry) -> int:
+    """Columns of the image between the repetitions of a pixel in padding of the mode CIRCULAR."""
+    return g.W - max(0, -g.pad_w)
+
+
+# Filter taps that read zeros alone are skipped. In other modes than ZEROS no tap does.
+
+
+def valid_planes(g: Geometry, n: int, count: int) -> tuple[int, int]:
+    """(first, end) of the filter planes that read more than zeros from `count` output planes n,
+    n + 1, ... of a tile.
+    """
+    if g.padding_mode != ZEROS:
+        return 0, g.T
+    first_position = n % g.Z * g.stride_d - g.pad_d
+    last = first_position + (count - 1 if g.Z > 1 else 0) * g.stride_d
+    first = min(g.T, max(0, ceil_div(-last, g.dilation_d)))
+    end = min(g.T, ceil_div(g.D - first_position, g.dilation_d))
+    return first, max(first, end)
 
 
 def valid_rows(g: Geometry, p: int, count: int) -> tuple[int, int]:
-    """(first, end) of the filter rows that meet the image from `count` output rows p, p + 1, ..."""
+    """(first, end) of the filter rows that read more than zeros from `count` output rows p, p + 1,
+    ...
+    """
+    if g.padding_mode != ZEROS:
+        return 0, g.R
     last = (p + count - 1) * g.stride_h - g.pad_h
     first = min(g.R, max(0, ceil_div(-last, g.dilation_h)))
     end = min(g.R, ceil_div(g.H - p * g.stride_h + g.pad_h, g.dilation_h))
@@ -171,17 +329,54 @@ def valid_rows(g: Geometry, p: int, count: int) -> tuple[int, int]:
 
 
 def valid_columns(g: Geometry, q: int) -> tuple[int, int]:
-    """(first, end) of the filter columns that meet the image from output column q."""
+    """(first, end) of the filter columns that read more than zeros from output column q."""
+    if g.padding_mode != ZEROS:
+        return 0, g.S
     w = q * g.stride_w - g.pad_w
     first = min(g.S, max(0, ceil_div(-w, g.dilation_w)))
     return first, max(first, min(g.S, ceil_div(g.W - w, g.dilation_w)))
 
 
-def skips_columns(g: Geometry) -> bool:
-    """Whether each output column computes only the filter columns that meet the image: if the
-    dilation is so large that register tiles stay wide.
+def used_planes(g: Geometry, n: int, count: int, t: int) -> tuple[int, int]:
+    """(first, end) of the `count` output planes n, n + 1, ... of a tile for which filter plane t
+    reads more than zeros, counted from n.
     """
-    return g.S <= 7 and g.Q > 1 and g.dilation_w >= 5 * g.stride_w
+    d = input_plane(g, n, t)
+    if g.padding_mode != ZEROS:
+        return 0, count
+    if g.Z > 1:
+        return valid_pixels(d, g.D, g.stride_d, count)
+    return 0, count if 0 <= d < g.D else 0
+
+
+def used_rows(g: Geometry, p: int, count: int, r: int) -> tuple[int, int]:
+    """(first, end) of the `count` output rows p, p + 1, ... for which row r of a filter plane reads
+    more than zeros, counted from p.
+    """
+    if g.padding_mode != ZEROS:
+        return 0, count
+    return valid_pixels(p * g.stride_h - g.pad_h + r * g.dilation_h, g.H, g.stride_h, count)
+
+
+def used_columns(g: Geometry, q: int, count: int, s: int) -> tuple[int, int]:
+    """(first, end) of the `count` output columns q, q + 1, ... for which filter column s reads more
+    than zeros, counted from q.
+    """
+    if g.padding_mode != ZEROS:
+        return 0, count
+    return valid_pixels(q * g.stride_w - g.pad_w + s * g.dilation_w, g.W, g.stride_w, count)
+
+
+def skips_taps(taps: int, columns: int, dilation: int, stride: int) -> bool:
+    """Whether taps of a row are skipped where they read zeros: if the dilation is so large that
+    register tiles stay wide.
+    """
+    return taps <= 7 and columns > 1 and dilation >= 5 * stride
+
+
+def skips_columns(g: Geometry) -> bool:
+    """Whether each output column computes only the filter columns that read more than zeros."""
+    return skips_taps(g.S, g.Q, g.dilation_w, g.stride_w) and g.padding_mode == ZEROS
 
 
 def column_segment(g: Geometry, q: int, end: int) -> tuple[int, int, int]:
@@ -238,11 +433,35 @@ def rows_together(height: int, tile_m: int) -> int:
     return max(1, tile_m // height)
 
 
+def chain_rows(elements: int, chain: int) -> int:
+    """Filter rows of `elements` elements whose products one chain of `chain` terms adds up."""
+    return max(1, chain // max(1, elements))
+
+
+def chain_parts(elements: int, chain: int) -> int:
+    """Chains of a filter row of `elements` elements: one, or parts of at most `chain` elements."""
+    return max(1, ceil_div(elements, chain))
+
+
+def chain_length(elements: int, chain: int) -> int:
+    """Elements of each of these parts but the last; a multiple of CHAIN_STEP, as `chain` is."""
+    return ceil_div(ceil_div(elements, chain_parts(elements, chain)), CHAIN_STEP) * CHAIN_STEP
+
+
 def panel_offset(g: Geometry, panel: int, block: int, lanes: int) -> int:
     """First element of channel block `block` of a packed panel, counted from the group's first."""
     k = panel * g.tile_k
     width = ceil_div(min(g.tile_k, g.K - k), lanes) * lanes
-    return (k * g.C + block * g.tile_c * width) * g.R * g.S
+    return (k * g.C + block * g.tile_c * width) * taps(g)
+
+
+def head_offset(g: Geometry, panel: int, block: int, lanes: int) -> int:
+    """Elements of the heads of a group's packed panels up to that of channel block `block` of a
+    panel, included.
+    """
+    k = panel * g.tile_k
+    width = ceil_div(min(g.tile_k, g.K - k), lanes) * lanes
+    return k * block_count(g) + (block + 1) * width
 
 
 # The GPU's order of gemm_m and gemm_k. `wide` is 1 where a load is an im2col::w walk, whose tiles
@@ -303,6 +522,8 @@ def tap_view(g: Geometry, wide: int, s: int) -> tuple[int, int]:
 
 def halo_max(g: Geometry) -> int:
     """The largest w_halo of the phase buffers."""
+    if g.w_offset_max == UNLIMITED:  # the first buffer has most taps
+        return column_halo(g, 0)
     largest = 0
     for b in range(g.phases_w):
         largest = max(largest, column_halo(g, b))
@@ -325,7 +546,7 @@ def pixel_rows(g: Geometry) -> int:
 
 def is_single_tap(g: Geometry) -> bool:
     """Whether filters are 1x1, so that no view of the input is shifted."""
-    return g.R * g.S == 1
+    return taps(g) == 1
 
 
 def plane_vectors(g: Geometry, lanes: int) -> int:

@@ -7,14 +7,13 @@ of kernels has its own subclass, which names the parts and entries that it needs
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.kernels.activation import CLAMP, Epilogue
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.launch import Launch
@@ -24,18 +23,25 @@ from implicit_conv.kernels.cpu.tile.epilogue import (
     FILTER_ROWS,
     PIXEL_ROW,
     PIXEL_ROWS,
-    SPREAD,
+    SINGLE,
+    SPREAD_ROW,
+    SPREAD_ROWS,
     compile_spread_row,
     compile_store_tile,
     row_axis,
 )
-from implicit_conv.kernels.cpu.tile.finish import Finish, compile_finish
+from implicit_conv.kernels.cpu.tile.finish import (
+    SCALED_COLUMNS,
+    SCALED_ROWS,
+    UNSCALED,
+    Finish,
+    compile_finish,
+)
 from implicit_conv.kernels.cpu.tile.load import compile_load_tile
 from implicit_conv.kernels.cpu.tile.storage import SIZES, Format
 from implicit_conv.kernels.cpu.tile.transpose import transposes
 
 PACKED_BYTES_PER_THREAD = 256 << 10  # bytes to pack that pay for another thread: about 10 us
-Axes = tuple[int, ...]  # positions of n, h, w, c in an array, or of k, c, r, s in a filter
 
 
 class Build(NamedTuple):
@@ -43,29 +49,19 @@ class Build(NamedTuple):
 
     form: Format
     fma: bool  # whether the CPU has fused multiply-adds
-    channels: int  # channels of x in all groups; a Geometry may count pairs of channels
+    channels: int  # channels of x in all groups; a Geometry may count words of several channels
     end: tuple[int, int]  # the true (P, Q); a Geometry may be rounded up
     flushes: bool = False  # whether subnormals are treated as zero
     recording: bool = False  # whether a debug build records its loads
 
 
 class Operands(NamedTuple):
-    """The arrays of one launch, as views that the kernels take, and the positions of their axes."""
+    """The arrays of one launch, as views with the axes (n, d, h, w, c) and (k, c, t, r, s)."""
 
     x: Any
     w: Any  # None if the filter is packed
     y: Any
     residual: Any
-    axes: Axes  # of x, y and residual
-    filter_axes: Axes  # of w
-
-
-class Epilogue(NamedTuple):
-    """What is done to sums before they are stored."""
-
-    # (kind, low, high)
-    activation: tuple[float, float, float] = (float(CLAMP), -math.inf, math.inf)
-    biased: bool = False
 
 
 class Operator(ABC):
@@ -75,7 +71,6 @@ class Operator(ABC):
     rounds: ClassVar[bool] = False  # whether microkernels round sums to the dtype of y
     transposes: ClassVar[bool] = True  # whether loads and packing may have to transpose
     stages_planes: bool = False  # whether a staging tile holds the pixels of one filter
-    pixel_step: int = 1  # stride in elements between pixels of x and y, for planes
 
     def __init__(self, layout: Layout, lanes: int, build: Build) -> None:
         g = layout.g
@@ -90,7 +85,9 @@ class Operator(ABC):
         self.constant: dict[str, Any] = {
             "kernels": self.table.ctypes.data,
             "itemsize": self.itemsize,
+            "scale_bytes": max(4, SIZES[self.form.finished]),
             "lanes": lanes,
+            "chain": layout.chain,
             "panel_group": layout.group_bytes,
             "zeros": self.zeros.ctypes.data,
             "channels": build.channels,
@@ -118,85 +115,97 @@ class Operator(ABC):
         """
         raise TypeError(f"{type(self).__name__} packs no filters")
 
-    def pack(self, w: Any, axes: Axes, threads: int) -> Any:
-        """The packed panels of `w`, whose axes k, c, r, s are at `axes`: an aligned byte array."""
+    def pack(self, w: Any, threads: int) -> Any:
+        """The packed panels of `w`: an aligned byte array."""
         packed = aligned_bytes(self.layout.packed_bytes)
         packed[:] = 0  # gaps between panels are pickled too
-        self.prepare_packing(w, axes, threads).run(w, w, w, packed.ctypes.data)
+        self.prepare_packing(w, threads).run(w, w, w, packed.ctypes.data)
         return packed
 
-    def prepare_packing(self, w: Any, axes: Axes, threads: int, record: int = 0) -> Launch:
-        """Prepare a launch that packs filters with the strides of `w`."""
+    def prepare_packing(self, w: Any, threads: int, axes: int = 5, record: int = 0) -> Launch:
+        """Prepare a launch that packs filters with the strides of `w`; it gets them with `axes`
+        axes.
+        """
         layout = self.layout.packing_scratch
-        self._require_for_filters(w, axes)
+        self._require_for_filters(w)
         return Launch(
             self._packer(),
             self.g,
             layout.total,
             min(threads, 1 + self.layout.packed_bytes // PACKED_BYTES_PER_THREAD),
-            _call(
+            call_of(
                 **self.constant,
-                **_filter(w, axes),
-                **_parts(layout),
+                **_filter(w),
+                **parts_of(layout),
                 record=record,
                 items=self.g.groups * schedule.panel_count(self.g),
             ),
-            (w.dtype, w.dtype),
+            ((w.dtype, axes),) * 3,
         )
 
     def prepare(
-        self, operands: Operands, epilogue: Epilogue, threads: int, record: int = 0
+        self,
+        operands: Operands,
+        epilogue: Epilogue,
+        threads: int,
+        axes: tuple[int, int] = (5, 5),
+        record: int = 0,
     ) -> Launch:
         """Prepare a launch of y = activation(conv(x, w) + bias + residual) for these strides.
+
+        The launch gets x and y, and the filter, with these numbers of `axes`.
 
         If `operands.w` is a filter, the launch reads it, and packs it panel by panel if the family
         packs; if it is None, the launch reads packed panels. The strides must be ones that the
         method accepts. A debug build writes its loads to the address `record`.
         """
-        x, w, y, residual, axes, filter_axes = operands
-        x_n, x_h, x_w, x_c = (x.strides[axis] for axis in axes)
-        y_n, y_p, y_q, y_k = (y.strides[axis] for axis in axes)
-        z = [residual.strides[axis] for axis in axes] if residual is not None else [0] * 4
-        activation, biased = epilogue
+        x, w, y, residual = operands
+        x_n, x_d, x_h, x_w, x_c = x.strides
+        y_n, y_z, y_p, y_q, y_k = y.strides
+        added = residual.strides if residual is not None else (0,) * 5
+        activation, biased, scaled = epilogue
         bounds = np.array(activation, np.float64)
-        clamps = residual is None and activation[0] == CLAMP
+        kind = int(activation[0])
+        clamps = self._clamps(kind, residual is not None or scaled)
         narrow = self.form.y != self.form.sums
         filters = {}
         if w is not None:
-            filters = _filter(w, filter_axes)
-            self._require_for_filters(w, filter_axes)
+            filters = _filter(w)
+            self._require_for_filters(w)
         if self.transposes and x_c != x.itemsize:
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
-        finish = self._finish(
-            (y_q, y_k), z[2:] if residual is not None else None, int(activation[0])
-        )
+        finish = self._finish((y_q, y_k), added[3:] if residual is not None else None, kind, scaled)
         scratch = self.layout.scratch(w is not None)
+        kind_of_w = (x.dtype, axes[0]) if w is None else (w.dtype, axes[1])
         return Launch(
             self._entry(),
             self.g,
             scratch.total,
             threads,
-            _call(
+            call_of(
                 **self.constant,
                 **filters,
-                **_parts(scratch),
+                **parts_of(scratch),
                 **finish,
                 **self._bias_steps(biased),
                 activation=bounds.ctypes.data,
                 record=record,
                 x_n=x_n,
+                x_d=x_d,
                 x_h=x_h,
                 x_w=x_w,
                 x_c=x_c,
                 x_element=x_c * self.form.channels,
                 y_n=y_n,
+                y_z=y_z,
                 y_p=y_p,
                 y_q=y_q,
                 y_k=y_k,
-                residual_n=z[0],
-                residual_p=z[1],
-                residual_q=z[2],
-                residual_k=z[3],
+                residual_n=added[0],
+                residual_z=added[1],
+                residual_p=added[2],
+                residual_q=added[3],
+                residual_k=added[4],
                 bias=self.zeros.ctypes.data,
                 items=self.items,
                 chunk=self.layout.chunk,
@@ -205,37 +214,53 @@ class Operator(ABC):
                 rounds=narrow,
                 staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
             ),
-            (x.dtype, y.dtype),
+            ((x.dtype, axes[0]), kind_of_w, (y.dtype, axes[0])),
             keep=(bounds, self),
         )
+
+    def _clamps(self, kind: int, changed: bool) -> bool:
+        """Whether all that is left to do to sums is to clamp and to round them; `changed` says that
+        they are scaled, or that a residual is added.
+        """
+        converted = self.form.rounded != self.form.y
+        return kind == CLAMP and not changed and not converted
 
     def _bias_steps(self, biased: bool) -> dict[str, int]:
         """The stride in bytes between the initial sums of panels, as fields of a Call."""
         return {"bias_panel": self.g.tile_k * self.itemsize if biased else 0}
 
     def _finish(
-        self, y_steps: tuple[int, int], residual_steps: list[int] | None, kind: int
+        self,
+        y_steps: tuple[int, int],
+        residual_steps: tuple[int, ...] | None,
+        kind: int,
+        scaled: bool,
     ) -> dict[str, Any]:
         """Compile the parts that finish staging tiles, and return the fields of a Call for them.
 
         `y_steps` and `residual_steps` are strides in bytes of (pixels, filters); `kind` is the
-        number of the activation.
+        number of the activation, and `scaled` says that sums are scaled.
         """
-        axis = row_axis(*y_steps, SIZES[self.form.y], self.stages_planes, self.pixel_step)
+        size = SIZES[self.form.y]
+        axis = row_axis(*y_steps, size, self.stages_planes)
         along = {PIXEL_ROWS: 0, PIXEL_ROW: 0, FILTER_ROWS: 1}.get(axis)
         joins = residual_steps is not None and along is not None
-        joins = joins and residual_steps[along] == SIZES[self.form.x]  # type: ignore[index]
-        clamps = kind == CLAMP and residual_steps is None
-        part = Finish(kind, joins, self.form, self.lanes, self.fma)
-        if axis == SPREAD:
-            spread = compile_spread_row(self.pixel_step, self.lanes, self.form)
-            self.table[table.SPREAD_ROW] = spread.address
-        if axis == PIXEL_ROWS:
-            self._require(table.TRANSPOSE_OUT if clamps else table.TRANSPOSE_WORDS)
+        joins = joins and residual_steps[along] == SIZES[self.form.residual]  # type: ignore[index]
+        clamps = self._clamps(kind, residual_steps is not None or scaled)
+        by_row = axis not in (FILTER_ROWS, SINGLE)
+        scale = (SCALED_ROWS if by_row else SCALED_COLUMNS) if scaled else UNSCALED
+        part = Finish(kind, joins, scale, self.form, self.lanes, self.fma)
+        apart = table.SPREAD + y_steps[0] // size if axis in (SPREAD_ROW, SPREAD_ROWS) else 0
+        if apart:
+            spread = compile_spread_row(apart - table.SPREAD, self.lanes, self.form)
+            self.table[apart] = spread.address
+        if axis in (PIXEL_ROWS, SPREAD_ROWS):
+            directly = clamps and axis == PIXEL_ROWS
+            self._require(table.TRANSPOSE_OUT if directly else table.TRANSPOSE_WORDS)
         if axis != PIXEL_ROWS or not clamps:
             self.table[part.slot] = compile_finish(part).address
         adds_first = residual_steps is not None and not joins
-        return {"row_axis": axis, "finish": part.slot, "adds_first": adds_first}
+        return {"row_axis": axis, "finish": part.slot, "spread": apart, "adds_first": adds_first}
 
     def initial_sums(self, bias: Any) -> Any:
         """The initial sums of a launch with a bias: `bias` in whole panels, padded with zeros."""
@@ -264,25 +289,24 @@ class Operator(ABC):
         for slot, part in transposes(way, step, self.lanes, self.form).items():
             self.table[slot] = part.address
 
-    def _require_for_filters(self, w: Any, axes: Axes) -> None:
+    def _require_for_filters(self, w: Any) -> None:
         """Compile the transposes that pack filters with the strides of `w`.
 
-        For pairs of channels, 32-bit words are transposed.
+        For words of several channels, the words are transposed.
         """
         if not self.transposes:
             return
         self._require(table.TRANSPOSE_WORDS if self.form.channels > 1 else table.TRANSPOSE_TAPS)
-        if w.strides[axes[1]] == w.itemsize:
-            self._require(table.TRANSPOSE_IN)
+        if w.strides[1] == w.itemsize and self.form.channels == 1:
+            self._require(table.TRANSPOSE_FILTERS)
 
 
-def _filter(w: Any, axes: Axes) -> dict[str, int]:
+def _filter(w: Any) -> dict[str, int]:
     """The fields of a Call for a plain filter: its strides, and a mark that there is one."""
-    strides = zip(("w_k", "w_c", "w_r", "w_s"), (w.strides[axis] for axis in axes), strict=True)
-    return {"w": 1, **dict(strides)}
+    return {"w": 1, **dict(zip(("w_k", "w_c", "w_t", "w_r", "w_s"), w.strides, strict=True))}
 
 
-def _parts(layout: ScratchLayout) -> dict[str, int]:
+def parts_of(layout: ScratchLayout) -> dict[str, int]:
     """The fields of a Call for a thread's scratch memory: its size and the offsets of its parts."""
     offsets = layout.offsets()
     del offsets["buffer"]  # its offset is 0
@@ -292,5 +316,6 @@ def _parts(layout: ScratchLayout) -> dict[str, int]:
 _NOTHING: dict[str, int] = dict.fromkeys(Call._fields, 0)
 
 
-def _call(**fields: Any) -> Call:
+def call_of(**fields: Any) -> Call:
+    """A Call with these fields; all others are 0."""
     return Call(**{**_NOTHING, **fields})

@@ -6,14 +6,10 @@ and dropped by stores.
 """
 
 from implicit_conv.kernels import walk
-from implicit_conv.kernels.cpu.runtime.cache import kernel, writable
+from implicit_conv.kernels.cpu.runtime.cache import dispatcher, kernel
 from implicit_conv.kernels.cpu.runtime.compiled import compile_module, schedule
 
 steps = compile_module(walk)
-
-# Options of functions that Python calls with arrays of any type and layout; each combination is
-# compiled when it is first used.
-CALLABLE = {"no_cpython_wrapper": False, "cache": writable()}
 
 
 @kernel()
@@ -24,7 +20,7 @@ def _inside(x, position):
     return True
 
 
-@kernel(**CALLABLE)
+@dispatcher
 def gather(x, positions, c, fill, rows):
     """The rows that a load delivers."""
     first, end = schedule.valid_pixels(c, x.shape[4], 1, rows.shape[1])
@@ -39,7 +35,7 @@ def gather(x, positions, c, fill, rows):
         rows[r, end:] = fill
 
 
-@kernel(**CALLABLE)
+@dispatcher
 def scatter(x, positions, c, rows):
     """Write rows where a store puts them; a later row overwrites an earlier one."""
     first, end = schedule.valid_pixels(c, x.shape[4], 1, rows.shape[1])
@@ -50,19 +46,19 @@ def scatter(x, positions, c, rows):
                 x[n, d, h, w, c + j] = rows[r, j]
 
 
-@kernel(**CALLABLE)
+@dispatcher
 def walk_im2col(positions, n, d, h, w, depth, height, width):
     """kernels.walk.walk_im2col for calls from Python."""
     steps.walk_im2col(positions, n, d, h, w, depth, height, width)
 
 
-@kernel(**CALLABLE)
+@dispatcher
 def walk_wide(positions, n, d, h, w, width):
     """kernels.walk.walk_wide for calls from Python."""
     steps.walk_wide(positions, n, d, h, w, width)
 
 
-@kernel(**CALLABLE)
+@dispatcher
 def walk_w128(positions, n, d, h, w, width, w_halo):
     """kernels.walk.walk_w128 for calls from Python."""
     steps.walk_w128(positions, n, d, h, w, width, w_halo)

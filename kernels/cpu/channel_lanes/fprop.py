@@ -16,9 +16,11 @@ One work item is a row of pixels and a chunk of filter panels:
 """
 
 import functools
+from typing import NamedTuple
 
 from llvmlite import ir
 
+from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.vector import BYTES, PIXELS_PER_BASE, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
@@ -28,6 +30,7 @@ from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES, LOAD_TILE, ST
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import exchange
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+from implicit_conv.kernels.schedule import CHAIN
 
 ARGUMENTS = (
     "x",  # addresses: first pixel, first filter, their initial sums, their output
@@ -46,12 +49,23 @@ ARGUMENTS = (
 AHEAD_BYTES = 512  # bytes of a row that are prefetched ahead: hardware follows fewer rows
 
 
-def emit(pixels, filters, dtype, e, at):
-    """Emit the register tiles of `pixels` x `filters` along a row; a tile has at most as many sums
-    as a vector has lanes.
+class RegisterTile(NamedTuple):
+    """A register tile: `pixels` x `filters` vectors of sums, as many as a vector has lanes at most;
+    x and w are stored as `dtype`.
+    """
+
+    pixels: int
+    filters: int
+    dtype: storage.Stored
+    chained: bool  # lanes have more elements than a chain
+
+
+def emit(tile, e, at):
+    """Emit the register tiles along a row.
 
     A tile that would reach beyond the last pixel begins earlier, and writes only the new sums.
     """
+    pixels, filters, dtype, chained = tile
     builder = e.builder
     x, w, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:4])
     low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
@@ -89,8 +103,15 @@ def emit(pixels, filters, dtype, e, at):
             step = e.lanes * storage.SIZES[dtype]
             return [*(e.at(base, step) for base in moving), *total]
 
-        carried = [*bases, *[e.constant(0.0)] * (pixels * filters)]
-        carried = e.loop(whole, e.lanes, carried, lambda _, carried: vector(carried))
+        def vectors(_, count, carried):
+            return e.loop(count, e.lanes, carried, lambda _, carried: vector(carried))
+
+        zeros = [e.constant(0.0)] * (pixels * filters)
+        if chained:
+            length = CHAIN * e.lanes
+            carried = sum_in_chains(e, whole, length, bases, zeros, vectors)
+        else:
+            carried = vectors(i64(0), whole, [*bases, *zeros])
         carried = e.loop(rest, e.lanes, carried, lambda _, carried: vector(carried, mask))
         total = sums_of_lanes(e, carried[len(bases) :])
         total = e.clamp(builder.fadd(start, total), low, high)
@@ -135,13 +156,14 @@ def sums_of_lanes(e, rows):
 
 
 @functools.cache
-def compile_microkernel(pixels, filters, dtype, lanes, itemsize, fma):
-    """The compiled microkernel of a register tile, for x and w stored as `dtype`."""
+def compile_microkernel(tile, lanes, itemsize, fma):
+    """The compiled microkernel of a register tile."""
 
     def emit_part(builder, at):
-        emit(pixels, filters, dtype, Emitter(builder, lanes, itemsize, fma), at)
+        emit(tile, Emitter(builder, lanes, itemsize, fma), at)
 
-    name = f"channel_lanes_{pixels}x{filters}_{dtype}_{vectors_name(lanes, itemsize, fma)}"
+    name = f"channel_lanes_{tile.pixels}x{tile.filters}_{tile.dtype}_"
+    name += vectors_name(lanes, itemsize, fma) + "_chained" * tile.chained
     return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes import fprop
 from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, register_filters
 from implicit_conv.kernels.cpu.operator import Build, Operator
@@ -20,12 +21,11 @@ class ChannelLanes(Operator):
         self.constant["tile_filters"] = register_filters(self.g, lanes)
 
     def _own_parts(self) -> dict[int, Any]:
-        filters = register_filters(self.g, self.lanes)
-        return {
-            table.CHANNEL_LANES: fprop.compile_microkernel(
-                self.g.tile_m, filters, self.form.x, self.lanes, self.itemsize, self.fma
-            )
-        }
+        g, lanes = self.g, self.lanes
+        chained = g.C > lanes * schedule.CHAIN
+        tile = fprop.RegisterTile(g.tile_m, register_filters(g, lanes), self.form.x, chained)
+        compiled = fprop.compile_microkernel(tile, lanes, self.itemsize, self.fma)
+        return {table.CHANNEL_LANES: compiled}
 
     def _entry(self) -> int:
         return int(fprop.compile_channel_lanes().address)

@@ -33,12 +33,14 @@ from implicit_conv.kernels.cpu.runtime.table import (
     LOAD_TILE,
     PACK_BLOCK,
     STORE_TILE,
-    TRANSPOSE_IN,
+    TRANSPOSE_FILTERS,
     run_part,
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.filters import row_offset, taps_follow
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.work import bounds
+from implicit_conv.kernels.geometry import ZEROS
 
 element_bytes = transpose_block = move_element = BOUND  # bound by compile_pack_channels
 
@@ -51,12 +53,11 @@ def pack_channels(blob, block, panels):
     pitch = schedule.ceil_div(filters, call.lanes) * call.lanes * call.itemsize
     target = panels + block * call.panel_group
     source = call.w + block * g.tile_k * call.w_k
-    taps = g.R * g.S
+    taps = schedule.taps(g)
     elements = call.group_channels * taps
     memory.zero(target, elements * pitch)
-    rows_follow = g.R == 1 or call.w_r == g.S * size
     channels_follow = call.group_channels == 1 or call.w_c == taps * size
-    if channels_follow and rows_follow and (g.S == 1 or call.w_s == size):
+    if channels_follow and taps_follow(call, g, size):
         for k in range(0, filters, call.lanes):
             for element in range(0, elements, call.lanes):
                 rows, columns = min(call.lanes, filters - k), min(call.lanes, elements - element)
@@ -67,7 +68,7 @@ def pack_channels(blob, block, panels):
         return
     for element in range(elements):
         c, tap = divmod(element, taps)
-        at = source + c * call.w_c + tap // g.S * call.w_r + tap % g.S * call.w_s
+        at = source + c * call.w_c + row_offset(call, g, tap // g.S) + tap % g.S * call.w_s
         for k in range(filters):
             to = target + element * pitch + k * call.itemsize
             move_element(to, at + k * call.w_k)
@@ -79,36 +80,113 @@ def compile_pack_channels(lanes, form):
     return compile_part(
         types.void(BLOB_POINTER, types.int64, types.int64),
         pack_channels,
-        f"pack_channels_{lanes}x{form.x}_{form.buffer}",
-        element_bytes=storage.SIZES[form.x],
-        transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
-        move_element=convert.make_move_element(form.x, form.buffer),
+        f"pack_channels_{lanes}x{form.w}_{form.panel}",
+        element_bytes=storage.SIZES[form.w],
+        transpose_block=make_transpose_block(TRANSPOSE_FILTERS, lanes),
+        move_element=convert.make_move_element(form.w, form.panel),
     )
 
 
+class FilterRows(NamedTuple):
+    """Filter rows first .. end - 1 of the filter planes first_plane .. end_plane - 1.
+
+    Where they are read from x in place and meet padding that repeats pixels, (d, h) is the position
+    of row 0 of plane 0; otherwise it is (0, 0).
+    """
+
+    first_plane: int
+    end_plane: int
+    first: int
+    end: int
+    d: int
+    h: int
+
+
 @kernel()
-def write_taps(call, g, pixel, w_tap, r, r_end, address):
-    """Write two tap tables of the filter rows r .. r_end - 1: all taps, column by column (so that
-    the taps of neighbouring columns are contiguous), then the first tap of each row.
+def rows_in_place(g, n, p):
+    """The filter rows that output row p of plane n reads from x in place."""
+    t, t_end = schedule.valid_planes(g, n, 1)
+    r, r_end = schedule.valid_rows(g, p, 1)
+    d, h = schedule.input_plane(g, n, 0), p * g.stride_h - g.pad_h
+    inside = d >= 0 and d + (g.T - 1) * g.dilation_d < g.D
+    inside = inside and h >= 0 and h + (g.R - 1) * g.dilation_h < g.H
+    if inside or g.padding_mode == ZEROS:
+        d, h = 0, 0
+    return FilterRows(t, t_end, r, r_end, d, h)
+
+
+@kernel()
+def row_in_place(call, g, rows, t, r):
+    """Byte offset of the row of x that filter row r of plane t reads, from that of the first."""
+    down, below = t * g.dilation_d, r * g.dilation_h
+    if g.padding_mode != ZEROS:
+        down = schedule.source_plane(g, rows.d + down) - rows.d
+        below = schedule.source_row(g, rows.h + below, call.p_end) - rows.h
+    return down * call.x_d + below * call.x_h
+
+
+@kernel()
+def row_count(rows):
+    """The number of these filter rows."""
+    return (rows.end_plane - rows.first_plane) * (rows.end - rows.first)
+
+
+@kernel()
+def write_taps(call, g, pixel, w_tap, rows, address):
+    """Write two tap tables of the filter rows `rows`: all taps, column by column (so that the taps
+    of neighbouring columns are contiguous), then the first tap of each row. Kernels that take a
+    filter row of x in place need the second table alone.
 
     `pixel` is the size of a buffered pixel in bytes, `w_tap` that of the filters of a tap.
     """
     pitch = schedule.row_pitch(g) * pixel
-    rows = address + 16 * g.R * g.S
-    for j in range(g.S):
-        for i in range(r, r_end):
-            if call.in_place:
-                offset = i * g.dilation_h * call.x_h + j * g.dilation_w * call.x_w
-            else:
-                offset = schedule.tap_row(g, i) * pitch + schedule.tap_column(g, j) * pixel
-            weights = (i * g.S + j) * w_tap
-            memory.write(address, offset)
-            memory.write(address + 8, weights)
-            address += 16
-            if j == 0:
-                memory.write(rows, offset)
-                memory.write(rows + 8, weights)
-                rows += 16
+    row_taps = address + 16 * schedule.taps(g)
+    for s in range(1 if call.in_place and call.row_kernels else g.S):
+        for t in range(rows.first_plane, rows.end_plane):
+            for r in range(rows.first, rows.end):
+                j = t * g.R + r
+                if call.in_place:
+                    offset = row_in_place(call, g, rows, t, r) + s * g.dilation_w * call.x_w
+                else:
+                    offset = schedule.tap_row(g, j) * pitch + schedule.tap_column(g, s) * pixel
+                weights = (j * g.S + s) * w_tap
+                memory.write(address, offset)
+                memory.write(address + 8, weights)
+                address += 16
+                if s == 0:
+                    memory.write(row_taps, offset)
+                    memory.write(row_taps + 8, weights)
+                    row_taps += 16
+
+
+@kernel()
+def edge_table(g, table, index):
+    """Address of the tap table of a tile's output column number `index` among those whose windows
+    meet padding that repeats pixels; these tables follow the two of `write_taps`.
+    """
+    return table + 16 * (schedule.filter_rows(g) + schedule.taps(g) * (index + 1))
+
+
+@kernel()
+def write_edge_taps(call, g, w_tap, rows, columns, table):
+    """Write a tap table for each output column whose window meets padding that repeats pixels.
+
+    `columns` are the first output column of a tile, the first and the end of those whose windows
+    meet no padding, and the end of the tile's columns.
+    """
+    q, first, last, end = columns
+    for index in range(first - q + end - last):
+        address = edge_table(g, table, index)
+        column = q + index if q + index < first else q + index + last - first
+        begin = column * g.stride_w - g.pad_w
+        for s in range(g.S):
+            position = begin + s * g.dilation_w
+            across = (schedule.source_column(g, position, call.q_end) - begin) * call.x_w
+            for j in range(schedule.filter_rows(g)):
+                offset = row_in_place(call, g, rows, j // g.R, j % g.R)
+                memory.write(address, offset + across)
+                memory.write(address + 8, (j * g.S + s) * w_tap)
+                address += 16
 
 
 class Span(NamedTuple):
@@ -124,6 +202,7 @@ class Span(NamedTuple):
     w_tap: int
     w_channel: int
     out_pixel: int
+    turn: int
     low: float  # the sums are clamped to low .. high
     high: float
 
@@ -158,6 +237,7 @@ def sum_tiles(call, span, taps, slot, a, out, tiles):
         tiles,
         span.ahead,
         span.rounds,
+        span.turn,
         span.low,
         span.high,
     )
@@ -191,7 +271,7 @@ def sum_row_in_pieces(call, g, span, rows, a, q, out):
     tile, tiles = q // g.tile_q, schedule.ceil_div(g.Q, g.tile_q)
     first, end = memory.read(call.pieces + 8 * tile), memory.read(call.pieces + 8 * tile + 8)
     step = g.stride_w * call.x_w
-    taps = Taps(span.taps + 16 * g.R * g.S, rows, step, call.x_w)
+    taps = Taps(span.taps + 16 * schedule.taps(g), rows, step, call.x_w)
     for index in range(first, end):
         piece = call.pieces + 8 * (tiles + 1) + 24 * index
         column, count, slot = memory.read(piece), memory.read(piece + 8), memory.read(piece + 16)
@@ -201,7 +281,7 @@ def sum_row_in_pieces(call, g, span, rows, a, q, out):
 @kernel()
 def sum_row_in_place(call, g, span, rows, a, out, columns):
     """The output columns q .. end - 1 of a row, read from x in place; taps that meet padding are
-    skipped.
+    skipped, or read the pixels that it repeats.
 
     `rows` counts the filter rows in the tables; `a` and `out` belong to column 0; `columns` are q,
     the first column and the end of the columns whose windows meet no padding, and end.
@@ -214,7 +294,11 @@ def sum_row_in_place(call, g, span, rows, a, out, columns):
     for border in (q, first), (last, end):
         for column in range(border[0], border[1]):
             s, s_end = schedule.valid_columns(g, column)
-            taps = Taps(span.taps + 16 * s * rows, (s_end - s) * rows, step, step)
+            table = span.taps + 16 * s * rows
+            if g.padding_mode != ZEROS:
+                skipped = 0 if column < first else last - first
+                table = edge_table(g, span.taps, column - q - skipped)
+            taps = Taps(table, (s_end - s) * rows, step, step)
             at, to = a + column * step, out + column * span.out_pixel
             sum_pixels(call, g, span, taps, DEPTHWISE, at, to, 1)
     taps = Taps(span.taps, rows * g.S, step, step)
@@ -227,7 +311,7 @@ def run_item(blob, origin, block, panels, scratch):
     """One work item: a load tile, a block of channels, and the filters of these channels."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
-    images, rows, columns = schedule.tile_extent(g, n, p, q)
+    planes, rows, columns = schedule.tile_extent(g, n, p, q)
     c, k = block * g.tile_c, block * g.tile_k
     channels, filters = min(g.tile_c, g.C - c), min(g.tile_k, g.K - k)
     width = schedule.ceil_div(filters, call.lanes) * call.lanes
@@ -240,39 +324,48 @@ def run_item(blob, origin, block, panels, scratch):
     staging, step = scratch + call.staging, width * call.itemsize
     out = (staging, rows * columns * step, columns * step, step)  # address, byte strides
     if not staged:
-        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + k * call.y_k
-        out = (y, call.y_n, call.y_p, call.y_q)
+        y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
+        y += p * call.y_p + q * call.y_q + k * call.y_k
+        out = (y, schedule.plane_step(g, call.y_n, call.y_z), call.y_p, call.y_q)
     weights = panels + block * call.panel_group
     sums, table = call.bias + block * call.bias_panel, scratch + call.runs
     vectors, last = width // call.lanes, max(0, filters - call.lanes) * call.itemsize
     ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x_h if call.in_place else 0
     rounds = 1 if call.rounds and not staged else 0
-    w_channel = g.R * g.S * step
+    w_channel, turn = schedule.taps(g) * step, schedule.columns_in_turn(g) * call.x_w
     span = Span(
-        weights, sums, table, vectors, last, ahead, rounds, step, w_channel, out[3], low, high
+        weights, sums, table, vectors, last, ahead, rounds, step, w_channel, out[3], turn, low, high
     )
     by_row = call.row_kernels and g.phases_w == 1  # else neighbouring pixels are in several buffers
-    slot, taps = DEPTHWISE, Taps(table, g.R * g.S, a_step, a_step)
+    slot, taps = DEPTHWISE, Taps(table, schedule.taps(g), a_step, a_step)
     if by_row:
-        slot, taps = DEPTHWISE_ROW, Taps(table + 16 * g.R * g.S, g.R, a_step, pixel)
+        row_taps = table + 16 * schedule.taps(g)
+        slot, taps = DEPTHWISE_ROW, Taps(row_taps, schedule.filter_rows(g), a_step, pixel)
     first, end = inner_columns(g, q, q + columns)
-    filter_rows = (0, g.R)
-    write_taps(call, g, pixel, step, filter_rows[0], filter_rows[1], table)
-    for image in range(images):
+    parts = (q, first, end, q + columns)
+    repeats = call.in_place and not call.row_kernels and g.padding_mode != ZEROS
+    filter_rows = FilterRows(0, g.T, 0, g.R, 0, 0)
+    write_taps(call, g, pixel, step, filter_rows, table)
+    if repeats:
+        write_edge_taps(call, g, step, filter_rows, parts, table)
+    for plane in range(planes):
         for row in range(rows):
-            to = out[0] + image * out[1] + row * out[2]
+            to = out[0] + plane * out[1] + row * out[2]
             if call.in_place:
-                needed = schedule.valid_rows(g, p + row, 1)
+                needed = rows_in_place(g, n + plane, p + row)
                 if needed != filter_rows:
                     filter_rows = needed
-                    write_taps(call, g, pixel, step, filter_rows[0], filter_rows[1], table)
-                a = call.x + (n + image) * call.x_n + c * call.x_c - g.pad_w * call.x_w
+                    write_taps(call, g, pixel, step, filter_rows, table)
+                    if repeats:
+                        write_edge_taps(call, g, step, filter_rows, parts, table)
+                a = call.x + (n + plane) // g.Z * call.x_n + c * call.x_c - g.pad_w * call.x_w
+                a += schedule.input_plane(g, n + plane, 0) * call.x_d
                 a += ((p + row) * g.stride_h - g.pad_h) * call.x_h
                 to -= q * span.out_pixel
-                r = filter_rows[1] - filter_rows[0]
-                sum_row_in_place(call, g, span, r, a, to, (q, first, end, q + columns))
+                met = row_count(filter_rows)
+                sum_row_in_place(call, g, span, met, a, to, parts)
             else:
-                a = scratch + (image * schedule.image_rows(g) + row) * pitch
+                a = scratch + (plane * schedule.image_rows(g) + row) * pitch
                 sum_pixels(call, g, span, taps, slot, a, to, columns)
     if staged:
         run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, k, filters)

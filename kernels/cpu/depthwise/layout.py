@@ -27,7 +27,7 @@ class DepthwiseLayout(Layout):
     @property
     def group_bytes(self) -> int:
         """Bytes of the packed filters of one block of channels."""
-        return self.group[0] * self.g.R * self.g.S * self.g.tile_k * self.itemsize
+        return self.group[0] * int(schedule.taps(self.g)) * self.g.tile_k * self.itemsize
 
     @property
     def packed_bytes(self) -> int:
@@ -41,6 +41,14 @@ class DepthwiseLayout(Layout):
         return ScratchLayout(
             buffer=0 if self.in_place else buffer,
             staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
-            runs=16 * g.R * (g.S + 1),
+            runs=16 * (schedule.filter_rows(g) + schedule.taps(g) * (1 + self._edges)),
             panel=self.packed_bytes if packs else 0,
         )
+
+    @property
+    def _edges(self) -> int:
+        """Output columns of a tile, at most, that may need a tap table of their own: those read in
+        place whose windows meet padding that repeats pixels.
+        """
+        g = self.g
+        return min(g.tile_q, schedule.edge_columns(g)) if self.in_place else 0

@@ -14,10 +14,13 @@ The taps of a filter row share the pixels that they read, so each pixel is loade
 """
 
 import functools
+import hashlib
 from typing import NamedTuple
 
 from llvmlite import ir
 
+from implicit_conv.kernels.cpu.depthwise.row_pieces import Source
+from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.vector import (
     BYTES,
     I64,
@@ -45,6 +48,7 @@ ARGUMENTS = (
     "tiles",  # register tiles, contiguous along the row
     "ahead",  # bytes from `a` to the row that the next output row reads first
     "rounds",  # 1: results are stored as the elements of y
+    "turn",  # bytes between the repetitions of a pixel in circular padding
 )
 
 
@@ -55,6 +59,7 @@ class Row(NamedTuple):
     stride: int
     before: int = 0  # padding pixels at the beginning of the span of all windows
     after: int = 0  # padding pixels at its end
+    sources: tuple[Source, ...] = ()  # what these pixels repeat, in order; empty if they are zeros
 
 
 class Variant(NamedTuple):
@@ -63,9 +68,10 @@ class Variant(NamedTuple):
     pixels: int
     row: Row | None  # None: the tap table lists every tap
     group: tuple[int, int]  # channels and filters of a group
-    read_as: str  # formats of what is read, of sums and of y, as keys of storage.SIZES
+    read_as: storage.Stored  # formats of what is read, of sums and of y, as keys of storage.SIZES
     sum_type: str
-    y_type: str
+    y_type: storage.Stored
+    chain: int  # entries of the tap table whose products one chain adds up; 0: all of them
 
     @property
     def reads(self):
@@ -145,7 +151,14 @@ def emit_taps(kernel, activations, filters, total):
             place = e.at(place, at["w_channel"])
         return total
 
-    return e.loop(at["tap_count"], 1, total, entry_of_table)
+    def entries(first, count, total):
+        return e.loop(
+            count, 1, total, lambda i, total: entry_of_table(builder.add(first, i), total)
+        )
+
+    if variant.chain:
+        return sum_in_chains(e, at["tap_count"], variant.chain, [], total, entries)
+    return entries(i64(0), at["tap_count"], total)
 
 
 def emit_store(kernel, total, out, offset):
@@ -200,10 +213,7 @@ def _add_row(kernel, source, filters, total, c):
         first, end = row.taps * part // parts, row.taps * (part + 1) // parts
         places = [builder.mul(at["w_tap"], i64(s)) for s in range(first, end)]
         weights = [e.load(e.at(filters, place)) for place in places]
-        begin = max(first, row.before)
-        count = min(span + end, span + row.taps - row.after) - begin
-        start = e.opaque(e.at(source, builder.mul(at["a_pixel"], i64(begin))))
-        for i, value in enumerate(_neighbours(kernel, start, count, c), begin):
+        for i, value in _span_pixels(kernel, source, first, span + end, c):
             for s, weight in enumerate(weights, first):
                 p, between = divmod(i - s, row.stride)
                 if between == 0 and 0 <= p < pixels:
@@ -211,20 +221,43 @@ def _add_row(kernel, source, filters, total, c):
     return total
 
 
-@functools.cache
-def compile_microkernel(pixels, row, group, types_stored, lanes, fma):
-    """The compiled microkernel of `pixels` pixels; with `row` it takes one filter row at a time.
-
-    `types_stored` are the formats of what is read, of sums and of y.
+def _span_pixels(kernel, source, first, end, c):
+    """(index, vectors) of the pixels first .. end - 1 of the span of a filter row, without padding
+    of zeros.
     """
-    variant = Variant(pixels, row, group, *types_stored)
+    row, e, at = kernel.variant.row, kernel.e, kernel.at
+    builder = e.builder
+    last = (kernel.variant.pixels - 1) * row.stride + row.taps - row.after
+    begin, stop = max(first, row.before), min(end, last)
+    padding = [*range(row.before), *range(last, last + row.after)] if row.sources else []
+
+    def repeated(indices):
+        for i, (pixel, turns) in zip(padding, row.sources, strict=True):
+            if i in indices:
+                place = e.at(source, builder.mul(at["a_pixel"], i64(pixel)))
+                place = e.at(place, builder.mul(at["turn"], i64(turns)))
+                yield i, next(_neighbours(kernel, place, 1, c))
+
+    yield from repeated(range(first, min(begin, end)))
+    start = e.opaque(e.at(source, builder.mul(at["a_pixel"], i64(begin))))
+    yield from enumerate(_neighbours(kernel, start, stop - begin, c), begin)
+    yield from repeated(range(max(stop, begin), end))
+
+
+@functools.cache
+def compile_microkernel(variant, lanes, fma):
+    """The compiled microkernel of a variant."""
+    pixels, row, group, *_, chain = variant
     itemsize = storage.SIZES[variant.sum_type]
 
     def emit_part(builder, at):
-        emit(variant, Emitter(builder, lanes, itemsize, fma), at)
+        emit(variant, convert.emitter(builder, lanes, variant.sum_type, fma), at)
 
     by_row = "_row_{}_{}_{}_{}".format(*row) if row else ""
+    if row and row.sources:
+        by_row += "_" + hashlib.sha256(repr(row.sources).encode()).hexdigest()[:8]
     together = "" if group == (1, 1) else "_groups_of_{}_{}".format(*group)
     name = f"depthwise_{pixels}{by_row}{together}_{variant.read_as}_{variant.y_type}_"
-    name += vectors_name(lanes, itemsize, fma)
+    name += vectors_name(lanes, itemsize, fma) + (f"_chains_of_{chain}" if chain else "")
+    name += "_integers" * storage.is_integer(variant.sum_type)
     return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)

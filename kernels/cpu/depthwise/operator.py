@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise import fprop, microkernel
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row, row_pieces, row_shapes
-from implicit_conv.kernels.cpu.operator import Axes, Build, Operator
+from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.tile.extents import tile_extents
 
@@ -31,26 +32,39 @@ class Depthwise(Operator):
             self.pieces = self._pieces()
             self.constant["pieces"] = self.pieces.ctypes.data
 
-    def _require_for_filters(self, w: Any, axes: Axes) -> None:
+    def _require_for_filters(self, w: Any) -> None:
         if self.transposes:
-            self._require(table.TRANSPOSE_IN)
+            self._require(table.TRANSPOSE_FILTERS)
 
     def _own_parts(self) -> dict[int, Any]:
         in_place, form = self.layout.in_place, self.form
-        stored = form.x if in_place else form.buffer, form.sums, form.y
+        stored = form.x if in_place else form.buffer, form.sums, form.rounded
         parts = {table.PACK_BLOCK: fprop.compile_pack_channels(self.lanes, form)}
-        return parts | {
-            slot: microkernel.compile_microkernel(*kernel, self.group, stored, self.lanes, self.fma)
-            for slot, kernel in self._kernels().items()
-        }
+        chain = self._chain()
+        for slot, (pixels, row) in self._kernels().items():
+            variant = microkernel.Variant(pixels, row, self.group, *stored, chain)
+            parts[slot] = microkernel.compile_microkernel(variant, self.lanes, self.fma)
+        return parts
+
+    def _chain(self) -> int:
+        """Entries of a tap table, taps or filter rows, in a chain; 0 if one chain has all, as those
+        of integers, which are exact.
+        """
+        g, channels = self.g, self.group[0]
+        if self.form.integers or channels * schedule.taps(g) <= schedule.CHAIN:
+            return 0
+        return max(1, schedule.CHAIN // (channels * (g.S if self._row else 1)))
 
     def _kernels(self) -> dict[int, tuple[int, microkernel.Row | None]]:
         """By slot: pixels of a register tile, and the filter row it multiplies at once, if any."""
         g, row, in_place = self.g, self._row, self.layout.in_place
         if row and in_place:
             return {
-                table.DEPTHWISE_ROW + i: (pixels, microkernel.Row(*row, *missing))
-                for i, (pixels, *missing) in enumerate(row_shapes(g))
+                table.DEPTHWISE_ROW + i: (
+                    shape.pixels,
+                    microkernel.Row(*row, shape.before, shape.after, shape.sources),
+                )
+                for i, shape in enumerate(row_shapes(g))
             }
         extents = {(g.tile_m, q) for *_, q in tile_extents(g)}
         heights = {h for m, q in extents for h in (min(m, q), q % m)} - {0}

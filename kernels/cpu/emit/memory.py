@@ -12,7 +12,7 @@ from numba.core import cgutils
 from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64
 
 INT = types.int64
 
@@ -84,6 +84,19 @@ def copy(typingctx, destination, source, size):
     def emit(builder, destination, source, size):
         pointers = [builder.inttoptr(address, BYTES) for address in (destination, source)]
         cgutils.raw_memcpy(builder, *pointers, size, 1)
+
+    return _intrinsic(types.void, [INT, INT, INT], emit)
+
+
+@intrinsic
+def copy_bits(typingctx, destination, source, mask):
+    """Copy the bits in `mask` of the 32-bit word at `source`; the others become zero."""
+
+    def emit(builder, destination, source, mask):
+        word = builder.load(builder.inttoptr(source, I32.as_pointer()))
+        word.align = 1
+        word = builder.and_(word, builder.trunc(mask, I32))
+        builder.store(word, builder.inttoptr(destination, I32.as_pointer())).align = 1
 
     return _intrinsic(types.void, [INT, INT, INT], emit)
 

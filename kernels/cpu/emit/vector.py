@@ -50,7 +50,7 @@ def vectors_name(lanes: int, itemsize: int, fma: bool) -> str:
 @dataclass(frozen=True)
 class Emitter:
     """Builds operations on vectors of `lanes` floats of `itemsize` bytes; `fma` tells whether the
-    CPU has fused multiply-adds.
+    CPU has fused multiply-adds. `Integers` is its counterpart for integers.
     """
 
     builder: ir.IRBuilder
@@ -62,6 +62,11 @@ class Emitter:
     def scalar(self) -> ir.Type:
         """The LLVM type of an element."""
         return SCALAR[self.itemsize]
+
+    @property
+    def suffix(self) -> str:
+        """The name of a vector's type in the names of LLVM's intrinsics."""
+        return f"v{self.lanes}{SUFFIX[self.itemsize]}"
 
     @property
     def vector(self) -> ir.Type:
@@ -111,7 +116,7 @@ class Emitter:
 
     def load_masked(self, address: ir.Value, mask: ir.Value) -> ir.Value:
         """The vector at `address`: only lanes in `mask` are read, the others are zero."""
-        blank = ir.Constant(self.vector, [0.0] * self.lanes)
+        blank = ir.Constant(self.vector, None)
         return self._masked("load", self.vector, self.pointer(address), mask, blank)
 
     def store_masked(self, value: ir.Value, address: ir.Value, mask: ir.Value) -> None:
@@ -124,7 +129,7 @@ class Emitter:
         align = ir.Constant(I32, self.itemsize)
         arguments = (*arguments[:position], align, *arguments[position:])
         kind = ir.FunctionType(result, [argument.type for argument in arguments])
-        full = f"llvm.masked.{name}.v{self.lanes}{SUFFIX[self.itemsize]}.p0"
+        full = f"llvm.masked.{name}.{self.suffix}.p0"
         function = cgutils.get_or_insert_function(self.builder.module, kind, full)
         return self.builder.call(function, arguments)
 
@@ -168,17 +173,21 @@ class Emitter:
             return double
         return self.builder.fptrunc(double, SCALAR[self.itemsize])
 
-    def broadcast(self, address: ir.Value) -> ir.Value:
-        """The float at `address` in every lane."""
-        value = self.builder.load(self.pointer(address, SCALAR[self.itemsize]))
-        value.align = self.itemsize
+    def broadcast(self, address: ir.Value, align: int | None = None) -> ir.Value:
+        """The element at `address` in every lane."""
+        value = self.builder.load(self.pointer(address, self.scalar))
+        value.align = align or self.itemsize
         return self.splat(value)
+
+    def add(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """a + b."""
+        return self.builder.fadd(a, b)
 
     def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """a * b + c, rounded once if the CPU has an FMA, else twice; an FMA is never emulated."""
         if not self.fma:
             return self.builder.fadd(self.builder.fmul(a, b), c)
-        name = f"llvm.fma.v{self.lanes}{SUFFIX[self.itemsize]}"
+        name = f"llvm.fma.{self.suffix}"
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [a, b, c])
@@ -238,11 +247,13 @@ class Emitter:
     def loop(
         self,
         count: ir.Value,
-        step: int,
+        step: int | Callable[[ir.Value], ir.Value],
         carried: Values,
         body: Callable[[ir.Value, list[ir.Value]], Iterable[ir.Value]],
     ) -> list[ir.Value]:
         """Emit ``for index in range(0, count, step): carried = body(index, carried)``.
+
+        `step` may also be a function that emits the step after an index.
 
         Returns
         -------
@@ -255,18 +266,110 @@ class Emitter:
         builder.cbranch(builder.icmp_signed("<", i64(0), count), inside, after)
         builder.position_at_end(inside)
         phis = [builder.phi(value.type) for value in (i64(0), *carried)]
+        stride = i64(step) if isinstance(step, int) else step(phis[0])
         results = list(body(phis[0], phis[1:]))
-        following = builder.add(phis[0], i64(step))
+        following = builder.add(phis[0], stride)
         latch = builder.block
         for phi, first, again in zip(phis, (i64(0), *carried), (following, *results), strict=True):
             phi.add_incoming(first, before)
             phi.add_incoming(again, latch)
         builder.cbranch(builder.icmp_signed("<", following, count), inside, after)
         builder.position_at_end(after)
+        return self._merged(carried, before, results, latch)
+
+    def either(
+        self,
+        condition: ir.Value,
+        yes: Callable[[], Iterable[ir.Value]],
+        no: Callable[[], Iterable[ir.Value]],
+    ) -> list[ir.Value]:
+        """The values that `yes` emits where the condition holds, else those that `no` emits."""
+        builder = self.builder
+        with builder.if_else(condition) as (holds, fails):
+            with holds:
+                first, after_first = list(yes()), builder.block
+            with fails:
+                second, after_second = list(no()), builder.block
+        return self._merged(first, after_first, second, after_second)
+
+    def _merged(
+        self, first: Values, after_first: ir.Block, second: Values, after_second: ir.Block
+    ) -> list[ir.Value]:
+        """The values `first` where control comes from block `after_first`, else `second`."""
         merged = []
-        for first, last in zip(carried, results, strict=True):
-            phi = builder.phi(first.type)
-            phi.add_incoming(first, before)
-            phi.add_incoming(last, latch)
+        for one, other in zip(first, second, strict=True):
+            phi = self.builder.phi(one.type)
+            phi.add_incoming(one, after_first)
+            phi.add_incoming(other, after_second)
             merged.append(phi)
         return merged
+
+
+@dataclass(frozen=True)
+class Integers(Emitter):
+    """Builds operations on vectors of `lanes` signed integers of `itemsize` bytes.
+
+    Sums wrap modulo 2^bits. A sum that fits is therefore exact, even where a part of it does not.
+    """
+
+    fma: bool = False
+
+    @property
+    def scalar(self) -> ir.Type:
+        """The LLVM type of an element."""
+        return ir.IntType(8 * self.itemsize)
+
+    @property
+    def suffix(self) -> str:
+        """The name of a vector's type in the names of LLVM's intrinsics."""
+        return f"v{self.lanes}i{8 * self.itemsize}"
+
+    def constant(self, value: float) -> ir.Value:
+        """A constant in every lane."""
+        return ir.Constant(self.vector, [int(value)] * self.lanes)
+
+    def narrow(self, double: ir.Value) -> ir.Value:
+        """A float64 as an integer: the nearest one of its type for what is out of range."""
+        name = f"llvm.fptosi.sat.i{8 * self.itemsize}.f64"
+        kind = ir.FunctionType(self.scalar, [double.type])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, [double])
+
+    def add(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        """a + b."""
+        return self.builder.add(a, b)
+
+    def multiply_add(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
+        """a * b + c for factors of at most 32 bits, signs included."""
+        if self.itemsize == 8:
+            a, b = (self._low_word(value) for value in (a, b))
+        return self.builder.add(self.builder.mul(a, b), c)
+
+    def _low_word(self, value: ir.Value) -> ir.Value:
+        """The low 32 bits of each lane, extended: LLVM then multiplies words, which is faster."""
+        return self.builder.sext(self.builder.trunc(value, self.words), self.vector)
+
+    def kept(self, value: ir.Value) -> ir.Value:
+        """A vector with its origin hidden from LLVM: LLVM 22 compiles without end where an operand
+        of VPDPBUSD has inverted sign bits.
+        """
+        kind = ir.FunctionType(self.vector, [self.vector])
+        return self.builder.call(ir.InlineAsm(kind, "", "=v,0"), [value])
+
+    def dot_quads(self, unsigned: ir.Value, signed: ir.Value, c: ir.Value) -> ir.Value:
+        """c + unsigned[0] * signed[0] + ... + unsigned[3] * signed[3] for the bytes of each lane.
+
+        This is VPDPBUSD of AVX512_VNNI and AVX_VNNI, which wraps and does not saturate.
+        """
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, [c, unsigned, signed])
+
+    def at_least(self, value: ir.Value, low: ir.Value) -> ir.Value:
+        """The larger of the two."""
+        return self.builder.select(self.builder.icmp_signed("<", value, low), low, value)
+
+    def at_most(self, value: ir.Value, high: ir.Value) -> ir.Value:
+        """The smaller of the two."""
+        return self.builder.select(self.builder.icmp_signed(">", value, high), high, value)

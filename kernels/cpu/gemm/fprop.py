@@ -1,8 +1,9 @@
 """fprop on the CPU.
 
-GEMM mapping: A = activation, gemm_m = N*P*Q; B = filter, gemm_n = K; C = output; gemm_k = R*S*C.
+GEMM mapping: A = activation, gemm_m = N*Z*P*Q; B = filter, gemm_n = K; C = output;
+gemm_k = T*R*S*C.
 
-One work item is a load tile (images x output rows x output columns) and a chunk of filter panels:
+One work item is a load tile (output planes x rows x columns) and a chunk of filter panels:
 
     for each channel block:
         execute the tile's loads into this thread's buffer        (or read x in place)
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, run_table_bytes
+from implicit_conv.kernels.cpu.gemm.panels import panel_start
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
@@ -50,15 +52,24 @@ def at(view, outer, group, inner):
 
 
 @kernel()
+def row_in_place(call, g, j):
+    """Byte offset of the row of x that filter row j reads, from that of the first filter row."""
+    return j // g.R * g.dilation_d * call.x_d + j % g.R * g.dilation_h * call.x_h
+
+
+@kernel()
 def write_runs(call, g, channels, first, last, table):
     """Write a run table for the filter columns first .. last - 1: the number of runs of a filter
-    row, then (byte offset in A, elements, elements before it in the panel) of each run, filter row
-    by filter row.
+    row, then (byte offset in A, elements, elements before it in the panel, number of its chain,
+    runs to the end of that chain) of each run, filter row by filter row.
 
-    Taps whose elements are contiguous in A make one run; all filter rows have the same runs.
+    Taps whose elements are contiguous in A make one run, up to the end of a chain; all filter rows
+    have the same runs.
     """
     pixel = channels * call.itemsize
-    row = call.x_h * g.dilation_h if call.in_place else schedule.row_pitch(g) * pixel
+    pitch = schedule.row_pitch(g) * pixel
+    parts = schedule.chain_parts(g.S * channels, call.chain)
+    length = schedule.chain_length(g.S * channels, call.chain)
     address = table + 8
     to, end, count = address, 0, 0
     for i in range(g.S):
@@ -66,24 +77,53 @@ def write_runs(call, g, channels, first, last, table):
         if not first <= s < last:
             end = -1  # the next tap does not follow in the panel
             continue
-        offset = s * g.dilation_w * call.x_w if call.in_place else schedule.tap_column(g, s) * pixel
-        if count > 0 and offset == end:
-            memory.write(to - RUN_BYTES + 8, memory.read(to - RUN_BYTES + 8) + channels)
-        else:
-            memory.write(to, offset)
-            memory.write(to + 8, channels)
-            memory.write(to + 16, i * channels)
-            to += RUN_BYTES
-            count += 1
-        end = offset + pixel
+        at = s * g.dilation_w * call.x_w if call.in_place else schedule.tap_column(g, s) * pixel
+        before, after = i * channels, (i + 1) * channels
+        while before < after:
+            part = before // length
+            elements = min(after, (part + 1) * length) - before
+            if count > 0 and at == end and part == memory.read(to - RUN_BYTES + 24):
+                memory.write(to - RUN_BYTES + 8, memory.read(to - RUN_BYTES + 8) + elements)
+            else:
+                memory.write(to, at)
+                memory.write(to + 8, elements)
+                memory.write(to + 16, before)
+                memory.write(to + 24, part)
+                to += RUN_BYTES
+                count += 1
+            before += elements
+            at += elements * call.itemsize
+            end = at
     memory.write(table, count)
-    for r in range(g.R - 1, -1, -1):
-        down = row * (r if call.in_place else schedule.tap_row(g, r))
+    rows = schedule.chain_rows(g.S * channels, call.chain)
+    for j in range(schedule.filter_rows(g) - 1, -1, -1):
+        down = row_in_place(call, g, j) if call.in_place else schedule.tap_row(g, j) * pitch
         for i in range(count):
-            at, to = address + RUN_BYTES * i, address + RUN_BYTES * (r * count + i)
+            at, to = address + RUN_BYTES * i, address + RUN_BYTES * (j * count + i)
             memory.write(to, memory.read(at) + down)
             memory.write(to + 8, memory.read(at + 8))
-            memory.write(to + 16, memory.read(at + 16) + r * g.S * channels)
+            memory.write(to + 16, memory.read(at + 16) + j * g.S * channels)
+            memory.write(to + 24, memory.read(at + 24) + j // rows * parts)
+    runs_left = 0
+    for i in range(schedule.filter_rows(g) * count - 1, -1, -1):
+        at = address + RUN_BYTES * i
+        begins = runs_left == 0 or memory.read(at + 24) != memory.read(at + RUN_BYTES + 24)
+        runs_left = 1 if begins else runs_left + 1
+        memory.write(at + 32, runs_left)
+
+
+@kernel()
+def table_bytes(call, g):
+    """Bytes of the run table of a segment."""
+    return run_table(g, schedule.chain_parts(g.S * min(g.C, g.tile_c), call.chain))
+
+
+@kernel()
+def has_chains(call, g, channels):
+    """Whether the products of `channels` channels are added up in several chains."""
+    elements = g.S * channels
+    rows = schedule.chain_rows(elements, call.chain)
+    return schedule.filter_rows(g) > rows or elements > call.chain
 
 
 @kernel()
@@ -93,12 +133,12 @@ def write_segments(call, g, channels, q, columns, table):
     while column < q + columns:
         column, first, last = schedule.column_segment(g, column, q + columns)
         write_runs(call, g, channels, first, last, table)
-        table += run_table(g)
+        table += table_bytes(call, g)
 
 
 @kernel()
 def view_in_roles(g, address, n, p, q):
-    """A view of pixels with the byte strides n, p and q of images, rows and columns."""
+    """A view of pixels with the byte strides n, p and q of planes, rows and columns."""
     outer, group, inner = schedule.by_role(g, n, p, q)
     return View(address, outer, group, inner)
 
@@ -108,9 +148,11 @@ def activations(call, g, origin, c, channels, buffer):
     """A: the tile's pixels in the buffer, or in x itself."""
     if call.in_place:
         n, p, q = origin
-        address = call.x + n * call.x_n + c * call.x_element
+        address = call.x + n // g.Z * call.x_n + c * call.x_element
+        address += schedule.input_plane(g, n, 0) * call.x_d
         address += (p * g.stride_h - g.pad_h) * call.x_h + (q * g.stride_w - g.pad_w) * call.x_w
-        return view_in_roles(g, address, call.x_n, g.stride_h * call.x_h, g.stride_w * call.x_w)
+        plane = schedule.plane_step(g, call.x_n, g.stride_d * call.x_d)
+        return view_in_roles(g, address, plane, g.stride_h * call.x_h, g.stride_w * call.x_w)
     pixel = channels * call.itemsize
     row = schedule.row_pitch(g) * pixel
     image = schedule.image_rows(g) * row
@@ -125,6 +167,7 @@ class Product(NamedTuple):
     sums: View  # the initial sums
     out: View  # where the sums are stored
     vectors: int  # of the panel
+    chained: int  # 1: the initial sums are added to the sums of all chains
     rounds: int  # 1: the sums are rounded to the narrower elements of y
     low: float  # the sums are clamped to low .. high
     high: float
@@ -135,7 +178,8 @@ def multiply(call, g, product, extent, rows, columns, table):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
     `extent` counts the pixels along (outer, group, inner); `rows` is (first output row, rows,
-    whether the group axis runs along them), `columns` (first output column, columns). Several
+    whether the group axis runs along them, first filter plane, end of the filter planes that meet
+    the image), `columns` (first output column, columns). Several
     columns make up the inner axis, and each segment of them has its own run table.
     """
     outer, group, inner = extent
@@ -147,7 +191,18 @@ def multiply(call, g, product, extent, rows, columns, table):
         if g.Q > 1:
             inner = column - q - start
         multiply_segment(call, g, product, (outer, group, inner), start, rows, table)
-        table += run_table(g)
+        table += table_bytes(call, g)
+
+
+@kernel()
+def needed_rows(call, g, p, count, t, t_end):
+    """(first, end) of the filter rows that `count` output rows p, p + 1, ... multiply, where the
+    filter planes t .. t_end - 1 meet the image.
+    """
+    if call.heads:
+        return 0, schedule.filter_rows(g)
+    r, r_end = schedule.valid_rows(g, p, count)
+    return t * g.R + r, (t_end - 1) * g.R + r_end
 
 
 @kernel()
@@ -168,10 +223,10 @@ def multiply_segment(call, g, product, extent, start, rows, table):
                 step = schedule.rows_together(pixels, g.tile_m)
                 for first in range(first_row, end_row if tiles > 0 else first_row, step):
                     groups = min(step, end_row - first)
-                    p, count, by_group = rows
+                    p, count, by_group, t, t_end = rows
                     if by_group:
                         p, count = p + first, groups
-                    r, r_end = schedule.valid_rows(g, p, count)
+                    r, r_end = needed_rows(call, g, p, count, t, t_end)
                     run_part(
                         call.kernels,
                         microkernel_slot(product.vectors, groups, pixels),
@@ -180,7 +235,7 @@ def multiply_segment(call, g, product, extent, start, rows, table):
                         runs + RUN_BYTES * r * per_row,
                         at(sums, o, first, begin),
                         at(out, o, first, begin),
-                        (r_end - r) * per_row,
+                        max(0, r_end - r) * per_row,
                         a.inner,
                         a.group,
                         sums.inner,
@@ -188,6 +243,7 @@ def multiply_segment(call, g, product, extent, start, rows, table):
                         out.inner,
                         out.group,
                         tiles,
+                        product.chained,
                         product.rounds,
                         product.low,
                         product.high,
@@ -200,10 +256,12 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One work item: a load tile and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
-    images, rows, columns = schedule.tile_extent(g, n, p, q)
-    extent = schedule.by_role(g, images, rows, columns)
-    row_range = (p, rows, g.P > 1 and g.Q > 1)
-    y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
+    planes, rows, columns = schedule.tile_extent(g, n, p, q)
+    extent = schedule.by_role(g, planes, rows, columns)
+    t, t_end = schedule.valid_planes(g, n, planes)
+    row_range = (p, rows, g.P > 1 and g.Q > 1, t, t_end)
+    y_plane = schedule.plane_step(g, call.y_n, call.y_z)
+    y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z) + p * call.y_p + q * call.y_q
     blocks = schedule.block_count(g)
     for block in range(blocks):
         c = block * g.tile_c
@@ -217,9 +275,9 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             vectors = schedule.ceil_div(filters, call.lanes)
             width = vectors * call.lanes
             weights = call.panels + group * call.panel_group
-            weights += schedule.panel_offset(g, panel, block, call.lanes) * call.itemsize
+            weights += panel_start(call, g, panel, block)
             if call.w:
-                weights = scratch + call.panel
+                weights = scratch + call.panel + call.heads * width * call.itemsize
                 packing = scratch + call.packing
                 run_part(
                     call.kernels, PACK_BLOCK, blob, weights, group, panel, c, channels, packing
@@ -234,7 +292,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             else:
                 staging = 0
                 target = y + (group * g.K + k) * call.y_k
-                out = view_in_roles(g, target, call.y_n, call.y_p, call.y_q)
+                out = view_in_roles(g, target, y_plane, call.y_p, call.y_q)
             sums = out
             if block == 0:
                 first_sum = group * schedule.panel_count(g) + panel
@@ -242,8 +300,9 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 sums = View(start, 0, 0, call.bias_pixel)
             last = block == blocks - 1
             low, high = bounds(call) if last else (-math.inf, math.inf)
+            chained = blocks > 1 or has_chains(call, g, channels)
             rounds = call.rounds and not staged
-            product = Product(a, weights, sums, out, vectors, rounds, low, high)
+            product = Product(a, weights, sums, out, vectors, chained, rounds, low, high)
             multiply(call, g, product, extent, row_range, (q, columns), scratch + call.runs)
             if last and staged:
                 first = group * g.K + k

@@ -9,41 +9,66 @@ from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, buff
 from implicit_conv.kernels.cpu.tile.extents import register_heights, tile_extents
 from implicit_conv.kernels.geometry import Geometry
 
-RUN_BYTES = 24  # bytes of an entry of a run table, which is (offset in A, length, offset in B)
+# Bytes of an entry of a run table, which is (offset in A, length, offset in B, number of its chain,
+# runs from this one to the last of its chain).
+RUN_BYTES = 40
+MOST_ELEMENTS = 1 << 47  # elements of a filter at most: see implicit_conv.problem
+
+SPAN = 4  # elements among which a filter's taps are, per tap, that packing transposes at most
 
 
 @dataclass(frozen=True)
 class GemmLayout(Layout):
     """Sizes of implicit GEMM."""
 
-    paired: bool = False  # whether an element is a pair of bfloat16 channels
+    channels: int = 1  # of an element of buffers and panels
+    integers: bool = False  # whether sums are integers
+    heads: bool = False  # whether panels have heads, rows of sums that begin each channel block
+
+    @property
+    def chain(self) -> int:
+        """Elements whose products one chain of a sum adds up at most; a pair has two products.
+
+        Integers are exact in any order, so one chain has them all.
+        """
+        return MOST_ELEMENTS if self.integers else schedule.CHAIN // self.channels
 
     @property
     def group_bytes(self) -> int:
         """Bytes of one group's panels."""
-        return panel_bytes(self.g, self.lanes, self.itemsize, self.g.R * self.g.S)
+        panels = panel_bytes(self.g, self.lanes, self.itemsize, schedule.taps(self.g))
+        return panels + self.heads * head_bytes(self.g, self.lanes, self.itemsize)
 
     def scratch(self, packs: bool) -> ScratchLayout:
         """No row buffer if x is read in place, and no panel if filters are packed before."""
         g, itemsize = self.g, self.itemsize
         slots = self.chunk if schedule.block_count(g) > 1 else 1
+        parts = schedule.chain_parts(g.S * min(g.C, g.tile_c), self.chain)
         return ScratchLayout(
             buffer=0 if self.in_place else buffer_bytes(g, itemsize),
             staging=slots * g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
-            runs=run_table_bytes(g) * schedule.segment_count(g),
-            packing=packing_bytes(g, self.lanes, itemsize, self.paired),
-            panel=g.R * g.S * min(g.C, g.tile_c) * g.tile_k * itemsize if packs else 0,
+            runs=run_table_bytes(g, parts) * schedule.segment_count(g),
+            packing=packing_bytes(g, self.lanes, itemsize, self.channels),
+            panel=(schedule.taps(g) * min(g.C, g.tile_c) + self.heads)
+            * g.tile_k
+            * itemsize
+            * packs,
         )
 
     @property
     def packing_scratch(self) -> ScratchLayout:
         """The table of taps that packing uses."""
-        return ScratchLayout(packing=packing_bytes(self.g, self.lanes, self.itemsize, self.paired))
+        packing = packing_bytes(self.g, self.lanes, self.itemsize, self.channels)
+        return ScratchLayout(packing=packing)
 
 
-def run_table_bytes(g: Geometry) -> int:
-    """Bytes of a run table: the number of runs per filter row, then the runs of all rows."""
-    return 8 + RUN_BYTES * g.R * g.S
+def run_table_bytes(g: Geometry, parts: int) -> int:
+    """Bytes of a run table: the number of runs per filter row, then the runs of all rows.
+
+    A run ends where its taps are no longer contiguous, or with its chain, of which a filter row has
+    `parts`.
+    """
+    return 8 + RUN_BYTES * g.T * g.R * (g.S + parts - 1)
 
 
 def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:
@@ -53,16 +78,23 @@ def panel_bytes(g: Geometry, lanes: int, itemsize: int, taps: int) -> int:
     return int(width * g.C * taps * itemsize)
 
 
-def packing_bytes(g: Geometry, lanes: int, itemsize: int, paired: bool = False) -> int:
-    """Bytes that a thread needs to pack: the table of positions of a vector of channels.
+def head_bytes(g: Geometry, lanes: int, itemsize: int) -> int:
+    """Bytes of the heads of one group's panels."""
+    width = schedule.ceil_div(g.K, lanes) * lanes
+    return int(width * schedule.block_count(g) * itemsize)
 
-    For pairs of channels they hold the table of taps, and a transposed block whose pairs are not
-    joined yet.
+
+def packing_bytes(g: Geometry, lanes: int, itemsize: int, element_channels: int = 1) -> int:
+    """Bytes that a thread needs to pack: the table of positions of a vector of channels, or of taps
+    and the elements among which they are.
+
+    For words of several channels they hold the table of taps, and a transposed block whose words
+    are not joined yet.
     """
-    taps, channels = g.R * g.S, min(lanes, max(1, g.C))
-    if paired:
+    taps, channels = schedule.taps(g), min(lanes, max(1, g.C))
+    if element_channels > 1:
         return round_up(8 * taps + taps * channels * lanes * itemsize)
-    return round_up(8 * taps * channels)
+    return round_up(8 * taps * max(channels, 1 + SPAN))
 
 
 def register_tiles(g: Geometry) -> list[tuple[int, int]]:

@@ -4,12 +4,15 @@ GEMM mapping (fprop): A = activation rows, broadcast one float at a time; B = a 
 `vectors` vectors wide; accumulator = `groups` x `inner` pixels x `vectors` vectors, kept in
 registers.
 
-    for (offset, length, before) in runs:         a run: taps whose elements are contiguous in A
+    for (offset, length, before, chain) in runs:  a run: taps whose elements are contiguous in A
+        if a new chain begins: add acc to the level of chains, and begin at zero
         for i in range(length):
             for pixel (g, p):
                 acc[g, p] += A[offset + g*group_stride + p*inner_stride + i] * B[before + i]
 
-Every pixel is summed in the same order whatever the tile's shape: "strict" rests on this.
+Every pixel is summed in the same order whatever the tile's shape: "strict" rests on this. A sum of
+one chain begins with the initial sums, which may be the bias; if there are more chains, the initial
+sums are added at the end. Sums of integers are exact in any order, and need no chains.
 One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the largest tile of each.
 """
 
@@ -19,14 +22,17 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
+from implicit_conv.kernels.cpu.emit.chains import START, Chains
 from implicit_conv.kernels.cpu.emit.vector import (
     BYTES,
     I64,
     PIXELS_PER_BASE,
     Emitter,
+    Integers,
     i64,
     vectors_name,
 )
+from implicit_conv.kernels.cpu.gemm import dots
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import convert, storage
@@ -48,6 +54,7 @@ ARGUMENTS = (
     "c_out_inner",
     "c_out_group",
     "tiles",  # register tiles, contiguous along the inner axis
+    "chained",  # 1: there may be more chains than one
     "rounds",  # 1: sums are stored as the tile's `y`
 )
 
@@ -62,7 +69,10 @@ class RegisterTile:
     lanes: int
     itemsize: int
     fma: bool
-    pairs: bool = False  # elements are pairs of bfloat16, multiplied by dot products
+    # Formats of the channels of an element of A and of B, if it has several of them, which are
+    # multiplied by dot products.
+    dots: tuple[storage.Stored, storage.Stored] | None = None
+    integers: bool = False  # sums are integers
     y: storage.Stored = ""  # the 16-bit format that the final sums may be rounded to
     far: bool = False  # activations are read from the caller's array, not from a buffer
     fresh: bool = False  # sums begin at zero, not with the initial sums at `c_in`
@@ -75,10 +85,21 @@ class RegisterTile:
     def vector_bytes(self):
         return self.lanes * self.itemsize
 
+    @property
+    def align(self):
+        """Bytes to which elements of A are aligned: those of a channel."""
+        return self.itemsize if self.dots is None else storage.SIZES[self.dots[0]]
+
+    def emitter(self, builder):
+        """What builds operations on vectors of sums."""
+        if self.integers:
+            return Integers(builder, self.lanes, self.itemsize)
+        return Emitter(builder, self.lanes, self.itemsize, self.fma)
+
 
 def emit(tile, builder, at):
     """Emit the microkernel of `tile`; `at` maps the names in ARGUMENTS and LIMITS to values."""
-    e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
+    e = tile.emitter(builder)
     for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at))
 
 
@@ -97,18 +118,19 @@ def for_each_tile(tile, e, at, emit_tile):
 def _emit_tile(tile, e, at):
     """Emit one register tile: initial sums, every run, stores."""
     builder = e.builder
-    multiply_add = e.dot_pairs if tile.pairs else e.multiply_add
     a, b = (builder.inttoptr(at[name], BYTES) for name in ("a", "b"))
     pixels = [(g, p) for g in range(tile.groups) for p in range(tile.inner)]
     base_count = sum(p % PIXELS_PER_BASE == 0 for _, p in pixels)
 
+    def words(index, first, end):
+        """Words of an entry of the run table."""
+        entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(RUN_BYTES)))
+        return [builder.load(e.pointer(e.at(entry, 8 * word), I64)) for word in range(first, end)]
+
     def run(index, carried):
         """One run: move every base from the end of the previous run, then add all elements."""
         cursor, *carried = carried
-        entry = e.at(builder.inttoptr(at["runs"], BYTES), builder.mul(index, i64(RUN_BYTES)))
-        offset, length, before = (
-            builder.load(e.pointer(e.at(entry, 8 * word), I64)) for word in range(3)
-        )
+        offset, length, before = words(index, 0, 3)
         move = builder.sub(offset, cursor)
         bases = [e.at(base, move) for base in carried[:base_count]]
         panel = e.at(b, builder.mul(before, i64(tile.vectors * tile.vector_bytes)))
@@ -135,10 +157,11 @@ def _emit_tile(tile, e, at):
             for at_pixel, (_, p) in enumerate(pixels):
                 base += p % PIXELS_PER_BASE == 0
                 moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
-                value = e.broadcast(e.at(e.at(moving[base], moved), i * tile.itemsize))
+                place = e.at(e.at(moving[base], moved), i * tile.itemsize)
+                value = dots.invert_signs(e, tile.dots, e.broadcast(place, tile.align))
                 for v in range(tile.vectors):
                     k = at_pixel * tile.vectors + v
-                    acc[k] = multiply_add(value, filters[v], acc[k])
+                    acc[k] = dots.multiply_add(e, tile.dots, value, filters[v], acc[k])
         if tile.far and count == UNROLL and tile.groups == 1:
             # Prefetch the next register tile's rows into L2: the stride of many rows is a power
             # of two.
@@ -152,13 +175,61 @@ def _emit_tile(tile, e, at):
         return [*moving, e.at(b, count * tile.vectors * tile.vector_bytes), *acc]
 
     bases = [pixel_address(e, at, a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
-    if tile.fresh:
-        acc = [e.constant(0)] * (tile.pixels * tile.vectors)
-    else:
-        places = _places(tile, e, at, "c_in", pixels, tile.vector_bytes)
-        acc = [e.load(place) for place in places]
-    results = e.loop(at["run_count"], 1, [i64(0), *bases, b, *acc], run)
-    acc = results[base_count + 2 :]
+
+    def initial():
+        return [e.load(place) for place in _places(tile, e, at, "c_in", pixels, tile.vector_bytes)]
+
+    def sums_in_chains():
+        """The sums of all runs, chain by chain, and the initial sums."""
+        chains = Chains(e, len(pixels) * tile.vectors)
+
+        def runs_of_chain(index):
+            """Runs from a run to the last one of its chain."""
+            (count,), left = words(index, 4, 5), builder.sub(at["run_count"], index)
+            return builder.select(builder.icmp_signed("<", count, left), count, left)
+
+        def chain(first, carried):
+            """One chain: add the previous one to its level, then all runs."""
+            before, held, above, *carried = carried
+            (number,), acc = words(first, 3, 4), carried[base_count + 2 :]
+
+            def end():
+                state, zeros = chains.end((held, above), acc, before, number)
+                return [*state, *zeros]
+
+            begun = builder.icmp_signed("!=", first, i64(0))
+            held, above, *acc = e.either(begun, end, lambda: [held, above, *acc])
+            carried = [*carried[: base_count + 2], *acc]
+            carried = e.loop(
+                runs_of_chain(first), 1, carried, lambda i, c: run(builder.add(first, i), c)
+            )
+            return [number, held, above, *carried]
+
+        zeros = [e.constant(0)] * (tile.pixels * tile.vectors)
+        chained = builder.trunc(at["chained"], ir.IntType(1))
+        acc = zeros if tile.fresh else e.either(chained, lambda: zeros, initial)
+        carried = [i64(0), *START, i64(0), *bases, b, *acc]
+        _, held, above, *carried = e.loop(at["run_count"], runs_of_chain, carried, chain)
+        acc = chains.total((held, above), carried[base_count + 2 :])
+        if tile.fresh:
+            return acc
+
+        def added():
+            return [e.add(v, start) for v, start in zip(acc, initial(), strict=True)]
+
+        return e.either(chained, added, lambda: acc)
+
+    def exact_sums():
+        """The initial sums plus those of all runs, in any order."""
+        start = initial()
+        if dots.inverts(tile.dots):
+            heads = e.at(b, -tile.vectors * tile.vector_bytes)
+            heads = [e.load(e.at(heads, v * tile.vector_bytes)) for v in range(tile.vectors)]
+            start = [e.add(v, heads[i % tile.vectors]) for i, v in enumerate(start)]
+        carried = e.loop(at["run_count"], 1, [i64(0), *bases, b, *start], run)
+        return carried[base_count + 2 :]
+
+    acc = exact_sums() if tile.integers else sums_in_chains()
     emit_stores(tile, e, at, pixels, lambda: acc)
 
 
@@ -197,7 +268,7 @@ def emit_stores(tile, e, at, pixels, sums):
     def store_rounded(values):
         size = storage.SIZES[tile.y]
         places = _places(tile, e, at, "c_out", pixels, tile.lanes * size)
-        if tile.pairs and tile.vectors == 2:  # dot products produce no subnormal sums
+        if tile.dots and tile.vectors == 2:  # dot products produce no subnormal sums
             values = iter(values)
             for first, place in zip(values, itertools.islice(places, 0, None, 2), strict=True):
                 e.store(e.round_pairs(first, next(values)), place, size)
@@ -227,6 +298,7 @@ def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
     name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_"
     name += vectors_name(tile.lanes, tile.itemsize, tile.fma)
-    name += f"{'_pairs' if tile.pairs else ''}{tile.y and f'_{tile.y}'}"
+    name += "_{}_{}".format(*tile.dots) if tile.dots else "_integers" * tile.integers
+    name += tile.y and f"_{tile.y}"
     name += ("_far" if tile.far else "") + ("_fresh" if tile.fresh else "")
     return compile_emitted(name, ARGUMENTS, LIMITS, functools.partial(emit, tile))

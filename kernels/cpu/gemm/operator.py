@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels.cpu.gemm import amx, fprop, panels
-from implicit_conv.kernels.cpu.gemm.layout import panel_widths, register_tiles
+from implicit_conv.kernels.cpu.gemm.layout import GemmLayout, panel_widths, register_tiles
 from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
@@ -22,6 +22,7 @@ class Gemm(Operator):
     def __init__(self, layout: Layout, lanes: int, build: Build, use_amx: bool = False) -> None:
         self.use_amx = use_amx
         super().__init__(layout, lanes, build)
+        self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
 
     def _own_parts(self) -> dict[int, Any]:
         return self._multiply_parts(register_tiles(self.g))
@@ -46,8 +47,9 @@ class Gemm(Operator):
                     self.lanes,
                     self.itemsize,
                     self.fma,
-                    pairs=form.channels > 1,
-                    y=form.y if self.rounds and form.y != form.sums else "",
+                    dots=(form.buffer, form.panel) if form.channels > 1 else None,
+                    integers=form.integers,
+                    y=form.rounded if self.rounds and form.rounded != form.sums else "",
                     far=self.layout.in_place,
                     fresh=self.winograd > 0,
                 )

@@ -2,7 +2,8 @@
 
 Taps are in the order in which the microkernel sums them: filter rows, then phase buffers, then the
 taps of a buffer. A panel is tile_k filters wide; the last panel is one vector wide if that holds
-the rest. Filters past K are zero.
+the rest. Filters past K are zero. Where `dots` inverts the signs of x, a row of sums, its head, is
+in front of each channel block of a panel.
 """
 
 import functools
@@ -10,7 +11,9 @@ import functools
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.gemm import pairs
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Integers
+from implicit_conv.kernels.cpu.gemm import dots, words
+from implicit_conv.kernels.cpu.gemm.layout import SPAN
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY, fields, next_item
@@ -18,12 +21,20 @@ from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.record import FILTER, recorder
 from implicit_conv.kernels.cpu.runtime.table import (
     PACK_BLOCK,
-    TRANSPOSE_IN,
+    TRANSPOSE_FILTERS,
     TRANSPOSE_TAPS,
     run_part,
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.filters import (
+    lowest_tap,
+    row_offset,
+    tap_span,
+    taps_follow,
+)
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
+
+WORD_BYTES = 4  # bytes of a word of several channels
 
 
 @functools.cache
@@ -33,11 +44,11 @@ def make_pack_taps(lanes, form):
     `places` is a table of each tap's byte offset in the panel; it is followed by the scratch that
     `packing_bytes` counts.
     """
-    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of w, and of panels
-    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]  # of w, and of panels
+    transpose_block = make_transpose_block(TRANSPOSE_FILTERS, lanes)
     scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
-    move = convert.make_move(form.x, form.buffer, lanes)
-    move_element = convert.make_move_element(form.x, form.buffer)
+    move = convert.make_move(form.w, form.panel, lanes)
+    move_element = convert.make_move_element(form.w, form.panel)
 
     @kernel()
     def transpose_taps(call, target, source, filters, channels, taps, pitch, places):
@@ -66,6 +77,48 @@ def make_pack_taps(lanes, form):
                 transpose_block(call.kernels, 1, at, call.w_k, to, pitch, rows, columns)
 
     @kernel()
+    def write_places(call, g, places, span, table):
+        """Write the byte offset in the panel of each of the `span` elements among which a filter's
+        taps are. An element that is no tap has the place of the next tap, which overwrites it.
+
+        Returns whether each tap has an element of its own, as in any filter with own memory.
+        """
+        for e in range(span):
+            memory.write(table + 8 * e, -1)
+        for tap in range(schedule.taps(g)):
+            at = row_offset(call, g, tap // g.S) + tap % g.S * call.w_s - lowest_tap(call, g)
+            entry = table + 8 * (at // size)
+            if memory.read(entry) >= 0:
+                return False
+            memory.write(entry, memory.read(places + 8 * tap))
+        for e in range(span - 2, -1, -1):
+            if memory.read(table + 8 * e) < 0:
+                memory.write(table + 8 * e, memory.read(table + 8 * e + 8))
+        return True
+
+    @kernel()
+    def transpose_channels(call, g, target, source, filters, channels, pitch, places):
+        """All taps where a channel's filters are apart by a few elements, among which their taps
+        are in any order, as in a filter whose channels and filters are swapped.
+
+        Returns whether it packed them: two taps may share an element, as in a broadcast filter.
+        """
+        span = tap_span(call, g, size)
+        table = places + 8 * schedule.taps(g)
+        if not write_places(call, g, places, span, table):
+            return False
+        first = source + lowest_tap(call, g)
+        for c in range(channels):
+            for k in range(0, filters, lanes):
+                rows = min(lanes, filters - k)
+                to = target + c * pitch + k * itemsize
+                for e in range(0, span, lanes):
+                    at = first + c * call.w_c + k * call.w_k + e * size
+                    columns, offsets = min(lanes, span - e), table + 8 * e
+                    scatter_block(call.kernels, 1, at, call.w_k, to, offsets, rows, columns)
+        return True
+
+    @kernel()
     def gather_filters(call, target, source, filters, channels, pitch):
         """One tap, element by element, for any strides of `w`."""
         for c in range(channels):
@@ -76,16 +129,18 @@ def make_pack_taps(lanes, form):
     @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
         """All taps of `filters` filters and `channels` channels, by the fastest way for `w`."""
-        taps = g.R * g.S
-        rows_follow = g.R == 1 or call.w_r == g.S * size
-        taps_follow = rows_follow and (g.S == 1 or call.w_s == size)
-        if taps_follow and call.w_c == taps * size:
+        taps = schedule.taps(g)
+        if taps_follow(call, g, size) and call.w_c == taps * size:
             for e in range(taps, min(lanes, channels) * taps):
                 memory.write(places + 8 * e, memory.read(places + 8 * (e - taps)) + pitch)
             transpose_taps(call, target, source, filters, channels, taps, pitch, places)
             return
+        few = tap_span(call, g, size) <= min(call.w_k // size, SPAN * taps)
+        if call.w_k != size and few:
+            if transpose_channels(call, g, target, source, filters, channels, pitch, places):
+                return
         for tap in range(taps):
-            at = source + tap // g.S * call.w_r + tap % g.S * call.w_s
+            at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w_s
             to = target + memory.read(places + 8 * tap)
             if call.w_k == size:
                 for i in range(channels):
@@ -101,7 +156,56 @@ def make_pack_taps(lanes, form):
     return pack_taps
 
 
-record = element_channels = pack_taps = BOUND  # bound by compile_pack_block
+@functools.cache
+def make_write_head(lanes, formats):
+    """Make write_head(), for words of x and w with these formats."""
+    if not dots.inverts(formats):
+
+        @kernel()
+        def write_none(panel, elements, pitch):
+            """Write nothing: the panel has no head."""
+
+        return write_none
+
+    def write_head(typingctx, panel, elements, pitch):
+        def codegen(context, builder, signature, args):
+            e = Integers(builder, lanes, WORD_BYTES)
+            panel, elements, pitch = args
+            first, vector = builder.inttoptr(panel, BYTES), lanes * WORD_BYTES
+
+            def write(column, _):
+                begin = e.at(first, column)
+
+                def add(i, sums):
+                    w = e.load(e.at(begin, builder.mul(i, pitch)))
+                    return [dots.multiply_add(e, formats, zero, w, *sums)]
+
+                zero = dots.invert_signs(e, formats, e.constant(0))
+                (total,) = e.loop(elements, 1, [e.constant(0)], add)
+                e.store(builder.neg(total), e.at(begin, builder.neg(pitch)))
+                return []
+
+            e.loop(pitch, vector, [], write)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), codegen
+
+    return memory.named(write_head, lanes, *formats)
+
+
+@kernel()
+def panel_start(call, g, panel, block):
+    """Byte offset of channel block `block` of a panel in the packed filters of its group; its head
+    is in front of it.
+    """
+    elements = schedule.panel_offset(g, panel, block, call.lanes)
+    if call.heads:
+        elements += schedule.head_offset(g, panel, block, call.lanes)
+    return elements * call.itemsize
+
+
+# Bound by compile_pack_block.
+record = element_channels = pack_taps = write_head = BOUND
 
 
 def pack_block(blob, target, group, panel, c, channels, scratch):
@@ -115,19 +219,20 @@ def pack_block(blob, target, group, panel, c, channels, scratch):
     pitch = width * call.itemsize
     k = group * g.K + panel * g.tile_k
     if filters < width:
-        memory.zero(target, channels * g.R * g.S * pitch)
+        memory.zero(target, channels * schedule.taps(g) * pitch)
     count = min(channels * element_channels, call.channels // g.groups - c * element_channels)
     source = call.w + k * call.w_k + c * element_channels * call.w_c
     places = scratch  # byte offset in the panel of each tap of the filter
-    for r in range(g.R):
+    for j in range(schedule.filter_rows(g)):
         for i in range(g.S):
             s = schedule.column_tap(g, i)
-            memory.write(places + 8 * (r * g.S + s), (r * g.S + i) * channels * pitch)
+            memory.write(places + 8 * (j * g.S + s), (j * g.S + i) * channels * pitch)
             if c % g.tile_c == 0:
-                block, where = min(g.tile_c, g.C - c), (k, r, s, c)
+                block, where = min(g.tile_c, g.C - c), (k, j // g.R, j % g.R, s, c)
                 size = filters * block * call.itemsize
                 record(call.record, FILTER, where, 0, 0, panel, block, size)
     pack_taps(call, g, target, source, filters, count, pitch, places)
+    write_head(target, channels * schedule.taps(g), pitch)
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
@@ -136,15 +241,18 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
 @functools.cache
 def compile_pack_block(lanes, form, recording=False):
     """The part that packs channel blocks of panels whose elements have the formats `form`."""
-    name = f"pack_block_{lanes}x{form.x}_{form.buffer}{'_recording' if recording else ''}"
-    paired = form.channels > 1
+    name = f"pack_block_{lanes}x{form.w}_{form.panel}{'_recording' if recording else ''}"
+    formats = (form.buffer, form.panel) if form.channels > 1 else None
+    name += "_with_heads" * dots.inverts(formats)
+    make = words.make_pack_taps if form.channels > 1 else make_pack_taps
     return compile_part(
         SIGNATURE,
         pack_block,
         name,
         record=recorder(recording),
         element_channels=form.channels,
-        pack_taps=pairs.make_pack_taps(lanes) if paired else make_pack_taps(lanes, form),
+        pack_taps=make(lanes, form),
+        write_head=make_write_head(lanes, formats),
     )
 
 
@@ -157,7 +265,7 @@ def pack(blob, thread):
     while item < call.items:
         group, panel = item // panels, item % panels
         for block in range(schedule.block_count(g)):
-            offset = schedule.panel_offset(g, panel, block, call.lanes) * call.itemsize
+            offset = panel_start(call, g, panel, block)
             target = call.panels + group * call.panel_group + offset
             c = block * g.tile_c
             channels = min(g.tile_c, g.C - c)

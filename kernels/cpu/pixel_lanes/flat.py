@@ -180,7 +180,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     staging = scratch + call.staging
     transposed = staging + call.waiting_filters * call.plane
     pixel = call.waiting_filters * call.itemsize
-    y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + group * g.K * call.y_k
+    y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
+    y += p * call.y_p + q * call.y_q + group * g.K * call.y_k
     w = call.w + group * g.K * call.w_k
     vector = call.lanes * call.itemsize
     waiting = 0  # filters in the staging tile

@@ -75,7 +75,7 @@ def sum_tile(call, g, panel, first, height, pixels):
         call.views,
         panel.sums,
         panel.out + first * panel.out_row,
-        g.C * g.R * g.S,
+        g.C * schedule.taps(g),
         panel.w_filter,
         panel.a_row,
         panel.out_filter,
@@ -111,8 +111,8 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         k = group * g.K + first
         w = call.w + k * call.w_k
         sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
-        out, out_row = call.y + n * call.y_n + k * call.y_k, call.y_p
-        out += p * call.y_p + q * call.y_q
+        out, out_row = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z), call.y_p
+        out += p * call.y_p + q * call.y_q + k * call.y_k
         out_filter = call.y_q if together else call.y_k
         if staged:
             out, out_row = scratch + call.staging, columns * call.itemsize

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES, Layout, ScratchLayout
+from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, load_table_bytes
 from implicit_conv.kernels.geometry import Geometry
 
 FAR_INPUT_BYTES = 1 << 20  # bytes of x above which its planes are read from beyond L2
@@ -38,7 +38,7 @@ class PixelLanesLayout(Layout):
     def group_bytes(self) -> int:
         """Bytes of the filters of one group, which are read in place."""
         g = self.g
-        return g.K * g.C * g.R * g.S * self.itemsize
+        return g.K * g.C * int(schedule.taps(g)) * self.itemsize
 
     def scratch(self, packs: bool) -> ScratchLayout:
         """Row buffers and the sums of a panel."""
@@ -50,7 +50,7 @@ class PixelLanesLayout(Layout):
         return ScratchLayout(
             buffer=g.C * rows * vectors * self.lanes * itemsize,
             staging=g.tile_k * g.tile_p * g.tile_q * itemsize,
-            loads=8 + LOAD_BYTES * rows,
+            loads=load_table_bytes(g),
         )
 
     def _flat_scratch(self) -> ScratchLayout:
@@ -65,7 +65,7 @@ class PixelLanesLayout(Layout):
         return ScratchLayout(
             buffer=0 if self.in_place else g.C * row + self.lanes * itemsize,
             staging=waiting * row + transposed,
-            loads=0 if self.in_place else 8 + LOAD_BYTES * schedule.image_rows(g),
+            loads=0 if self.in_place else load_table_bytes(g),
             tail=tail_pixels(self.lanes) * (g.C + g.tile_k) * itemsize,
         )
 

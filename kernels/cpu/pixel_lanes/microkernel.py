@@ -7,6 +7,8 @@ is read in place and broadcast.
 import functools
 from typing import NamedTuple
 
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.vector import (
     BYTES,
     I64,
@@ -44,6 +46,7 @@ class RegisterTile(NamedTuple):
     together: bool  # filters are contiguous in the output
     long_row: bool
     ahead: bool  # prefetch the next tile's pixels, from more planes than hardware can follow
+    chained: bool  # sums have more elements than a chain
 
     @property
     def rows(self):
@@ -72,6 +75,7 @@ def emit(tile, e, at):
         inside = None if whole else e.below(left)
 
         def element(index, carried):
+            """The products of one element of the sum."""
             moving, total = carried[: len(bases)], list(carried[len(bases) :])
             moving = [e.opaque(base) for base in moving]
             view = e.at(
@@ -89,8 +93,17 @@ def emit(tile, e, at):
                 total[i] = e.multiply_add(weight, pixels[p], total[i])
             return [*(e.at(base, e.itemsize) for base in moving), *total]
 
-        first = [e.broadcast(e.at(sums, k * e.itemsize)) for k, _ in places]
-        total = e.loop(at["elements"], 1, [*bases, *first], element)[len(bases) :]
+        def elements(first, count, carried):
+            return e.loop(
+                count, 1, carried, lambda i, carried: element(builder.add(first, i), carried)
+            )
+
+        start = [e.broadcast(e.at(sums, k * e.itemsize)) for k, _ in places]
+        if tile.chained:
+            total = sum_in_chains(e, at["elements"], schedule.CHAIN, bases, start, elements)
+        else:
+            total = elements(i64(0), at["elements"], [*bases, *start])
+        total = total[len(bases) :]
         total = e.loop(bounded, 1, total, lambda _, sums: [e.clamp(v, *limits) for v in sums])
         rows = [e.at(out, builder.mul(at["out_row"], i64(p))) for p in range(height)]
         if tile.together:
@@ -129,4 +142,5 @@ def compile_microkernel(tile, lanes, itemsize, fma):
 
     name = f"pixel_lanes_{tile.filters}x{tile.height}_{vectors_name(lanes, itemsize, fma)}"
     name += "_together" * tile.together + "_long_row" * tile.long_row + "_ahead" * tile.ahead
+    name += "_chained" * tile.chained
     return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.channel_lanes.fprop import RegisterTile as DotsTile
 from implicit_conv.kernels.cpu.channel_lanes.fprop import compile_microkernel as compile_dots
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.pixel_lanes import flat, fprop, microkernel
@@ -59,9 +60,10 @@ class PixelLanes(Operator):
         """Microkernels with these heights, for whole panels and the last panel."""
         g = self.g
         filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
+        chained = g.C * schedule.taps(g) > schedule.CHAIN
         return {
             table.pixel_lanes_slot(k, height): microkernel.compile_microkernel(
-                microkernel.RegisterTile(k, height, together, long_row, ahead),
+                microkernel.RegisterTile(k, height, together, long_row, ahead, chained),
                 self.lanes,
                 self.itemsize,
                 self.fma,
@@ -73,20 +75,20 @@ class PixelLanes(Operator):
     def _loads(self) -> dict[int, Any]:
         """The parts that load rows of pixels, from planes or from channels-last images."""
         form, recording = self.form, self.build.recording
-        parts = compile_row_loads(self.g.step_w, self.lanes, form, recording)
+        parts = compile_row_loads(self.g, 1, self.lanes, form, recording)
         if self.pixels.channels_last:
             parts[table.LOAD_PLANES] = plane_loads.compile_load_planes(self.lanes, form)
             parts |= transpose.transposes(table.TRANSPOSE_IN, 1, self.lanes, form)
         return parts
 
     def _views(self) -> Any:
-        """The byte offset, for each element (c, r, s), of the view of the buffer it multiplies."""
+        """The byte offset, for each element (c, t, r, s), of its view of the buffer."""
         g = self.g
         phase = schedule.plane_vectors(g, self.lanes) * self.lanes * self.itemsize
         taps = (tap_in_phase(g, s) for s in range(g.S))
         columns = [b * phase + shift * self.itemsize for b, shift in taps]
         pitch = g.phases_w * phase
-        rows = [schedule.tap_row(g, r) * pitch for r in range(g.R)]
+        rows = [schedule.tap_row(g, j) * pitch for j in range(schedule.filter_rows(g))]
         planes = [c * schedule.image_rows(g) * pitch for c in range(g.C)]
         return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
 
@@ -119,10 +121,9 @@ class FlatPixelLanes(PixelLanes):
         ahead = self.layout.in_place and self.pixels.asks_ahead
         parts = self._sums(heights, long_row=True, ahead=ahead) | self._loads()
         if any(tail <= few for tail in tails):
-            filters = tail_filters(self.g, self.lanes)
-            parts[table.CHANNEL_LANES] = compile_dots(
-                1, filters, self.form.x, self.lanes, self.itemsize, self.fma
-            )
+            chained = self.g.C > self.lanes * schedule.CHAIN
+            tile = DotsTile(1, tail_filters(self.g, self.lanes), self.form.x, chained)
+            parts[table.CHANNEL_LANES] = compile_dots(tile, self.lanes, self.itemsize, self.fma)
         return parts
 
     def _views(self) -> Any:

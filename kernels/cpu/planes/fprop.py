@@ -22,6 +22,7 @@ from llvmlite import ir
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.runtime.cache import kernel
@@ -36,8 +37,10 @@ from implicit_conv.kernels.cpu.runtime.table import (
     run_part,
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.filters import row_offset, taps_follow
 from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
 from implicit_conv.kernels.cpu.tile.work import bounds, is_staged
+from implicit_conv.kernels.schedule import CHAIN
 
 ARGUMENTS = (
     "a",  # addresses: buffer, filter, row table, initial sum, output
@@ -63,6 +66,11 @@ class Filter(NamedTuple):
     stride: int  # image rows between output rows
 
     @property
+    def chained(self):
+        """Whether the filter has more taps than a chain."""
+        return self.passes * len(self.rows) * len(self.columns) > CHAIN
+
+    @property
     def row_phases(self):
         """Row phases, each of which has one entry per pass in the row table."""
         return 1 + max(phase for phase, *_ in self.rows)
@@ -83,6 +91,12 @@ def emit(height, taps, e, at):
     start = e.broadcast(first)
     vector_bytes, row_bytes = e.lanes * e.itemsize, len(taps.columns) * e.itemsize
 
+    def add(sums, more):
+        """The sums of two lists, of which the second may be missing."""
+        return (
+            sums if more is None else [builder.fadd(*pair) for pair in zip(sums, more, strict=True)]
+        )
+
     def shifted(row, shift):
         """A vector of the pixels from `shift` on."""
         index, lane = divmod(shift, e.lanes)
@@ -99,13 +113,16 @@ def emit(height, taps, e, at):
         source, target = e.at(a, offset), e.at(out, offset)
 
         def one_pass(index, total, rows):
-            total = list(total)
+            total, before = list(total), None
             entries = e.at(table, builder.mul(index, i64(8 * taps.row_phases)))
             offsets = [e.pointer(e.at(entries, 8 * a), I64) for a in range(taps.row_phases)]
             bases = [e.at(source, builder.load(offset)) for offset in offsets[: len(rows)]]
             filters = e.at(w, builder.mul(index, i64(len(taps.rows) * row_bytes)))
             met = buffered_rows(rows, height, taps.stride)
             for s, (column_phase, shift) in enumerate(taps.columns):
+                if s > 0 and s % CHAIN == 0:
+                    before = add(total, before)
+                    total = [e.constant(0.0)] * height
                 places = [r * row_bytes + s * e.itemsize for r in range(len(rows))]
                 weights = [e.broadcast(e.at(filters, place)) for place in places]
                 column = builder.mul(at["a_phase"], i64(column_phase))
@@ -116,12 +133,24 @@ def emit(height, taps, e, at):
                     value = shifted(place, shift)
                     for p, r in sums:
                         total[p] = e.multiply_add(value, weights[r], total[p])
-            return total
+            return add(total, before)
+
+        def passes(first, count, total):
+            def full(i, total):
+                return one_pass(builder.add(first, i), total, taps.rows)
+
+            return e.loop(count, 1, total, full)
 
         total, whole = [start] * height, i64(taps.passes - 1)
-        if taps.passes > 1:
-            total = e.loop(whole, 1, total, lambda i, total: one_pass(i, total, taps.rows))
-        total = one_pass(whole, total, taps.last)
+        if taps.chained:
+            length = max(1, CHAIN // (len(taps.rows) * len(taps.columns)))
+            total = sum_in_chains(e, whole, length, [], total, passes)
+            last = one_pass(whole, [e.constant(0.0)] * height, taps.last)
+            total = add(total, last)
+        else:
+            if taps.passes > 1:
+                total = passes(i64(0), whole, total)
+            total = one_pass(whole, total, taps.last)
         total = [e.clamp(value, low, high) for value in total]
         addresses = [e.at(target, builder.mul(at["out_row"], i64(p))) for p in range(height)]
         e.store_first(total, addresses, builder.sub(at["columns"], column))
@@ -159,17 +188,15 @@ element_bytes = move = move_element = BOUND  # bound by compile_pack_planes
 def pack_planes(blob, first, end, panels):
     """Template of the part that packs the filters of the channels first .. end - 1."""
     call, g = fields(blob).call, fields(blob).geometry
-    taps, size = g.R * g.S, element_bytes
-    rows_follow = g.R == 1 or call.w_r == g.S * size
-    taps_follow = rows_follow and (g.S == 1 or call.w_s == size)
-    if taps_follow and call.w_k == taps * size:
+    taps, size = schedule.taps(g), element_bytes
+    if taps_follow(call, g, size) and call.w_k == taps * size:
         to, at = panels + first * call.panel_group, call.w + first * call.w_k
         move(to, at, (end - first) * taps)
         return
     for c in range(first, end):
         to = panels + c * call.panel_group
         for tap in range(taps):
-            at = call.w + c * call.w_k + tap // g.S * call.w_r + tap % g.S * call.w_s
+            at = call.w + c * call.w_k + row_offset(call, g, tap // g.S) + tap % g.S * call.w_s
             move_element(to + tap * call.itemsize, at)
 
 
@@ -189,10 +216,10 @@ def compile_pack_planes(lanes, form):
 @kernel()
 def write_rows(call, g, pitch, address):
     """Write the row table: for each pass and row phase, the byte offset of its first filter row."""
-    together = rows_together(g.R, g.S)
-    for first in range(0, g.R, together):
+    together = rows_together(g)
+    for first in range(0, schedule.filter_rows(g), together):
         for a in range(min(together, g.phases_h)):
-            if first + a < g.R:
+            if first + a < schedule.filter_rows(g):
                 memory.write(address, schedule.tap_row(g, first + a) * pitch)
             address += 8
 
@@ -220,7 +247,8 @@ def run_item(blob, origin, first, end, panels, scratch):
             load_plane(blob, table, c + 1, scratch + (c + 1 - first) % 2 * size)
         out, out_row = scratch + call.staging, columns * call.itemsize
         if not staged:
-            out = call.y + n * call.y_n + p * call.y_p + q * call.y_q + c * call.y_k
+            out = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
+            out += p * call.y_p + q * call.y_q + c * call.y_k
             out_row = call.y_p
         for row in range(0, rows, PLANE_ROWS):
             run_part(

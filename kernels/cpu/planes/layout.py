@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
-from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES, ScratchLayout
+from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout, load_table_bytes
+from implicit_conv.kernels.geometry import Geometry
 
 PLANE_ROWS = 8  # output rows of a register tile, whose sums hide the latency of an FMA
 ROWS_TOGETHER = 8  # filter rows of a pass at most: each has an element in a register
-TAPS_TOGETHER = 128  # taps of a pass at most, since they are unrolled
+TAPS_TOGETHER = 128  # taps of a pass at most, since they are unrolled; at least a filter row
+ROW_TAPS = 1024  # taps of a filter row at most: such a kernel takes 4 s to compile (EPYC 9005)
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,20 @@ class PlanesLayout(DepthwiseLayout):
             .scratch(packs)
             ._replace(
                 buffer=2 * rows * vectors * self.lanes * self.itemsize,
-                runs=16 * g.R,
-                loads=8 + LOAD_BYTES * rows,
+                runs=16 * schedule.filter_rows(g),
+                loads=load_table_bytes(g),
             )
         )
 
 
-def plane_pass_rows(filter_rows: int, filter_columns: int) -> int:
-    """Filter rows of a pass of the microkernels, which unroll its taps."""
-    most = min(ROWS_TOGETHER, max(1, TAPS_TOGETHER // filter_columns))
-    return -(-filter_rows // -(-filter_rows // most))
+def plane_pass_rows(g: Geometry) -> int:
+    """Filter rows of a pass of the microkernels, which unroll its taps.
+
+    The last pass of a filter plane may have fewer, unless there are more planes.
+    """
+    most = min(ROWS_TOGETHER, max(1, TAPS_TOGETHER // g.S))
+    if g.T == 1:
+        return -(-g.R // -(-g.R // most))
+    while g.R % most > 0:
+        most -= 1
+    return most

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.operator import Axes, Build, Operator
+from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.planes import fprop
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, PlanesLayout, plane_pass_rows
 from implicit_conv.kernels.cpu.runtime import table
@@ -32,7 +32,7 @@ class Planes(Operator):
             "x_apart": pixel_step * SIZES[self.form.x],
         }
 
-    def _require_for_filters(self, w: Any, axes: Axes) -> None:
+    def _require_for_filters(self, w: Any) -> None:
         """Compile nothing: filters of planes need no transposes."""
 
     def _own_parts(self) -> dict[int, Any]:
@@ -46,8 +46,8 @@ class Planes(Operator):
             for height in heights
         }
         parts[table.PACK_BLOCK] = fprop.compile_pack_planes(self.lanes, self.form)
-        step = self.pixel_step * self.g.step_w
-        return parts | compile_row_loads(step, self.lanes, self.form, self.build.recording)
+        recording = self.build.recording
+        return parts | compile_row_loads(self.g, self.pixel_step, self.lanes, self.form, recording)
 
     def _entry(self) -> int:
         return int(fprop.compile_planes().address)
@@ -58,8 +58,8 @@ class Planes(Operator):
 
 def plane_filter(g: Geometry) -> fprop.Filter:
     """The elements of a buffered plane that the filter taps of `g` read."""
-    together = plane_pass_rows(g.R, g.S)
-    passes = int(schedule.ceil_div(g.R, together))
+    together = plane_pass_rows(g)
+    passes = int(schedule.ceil_div(schedule.filter_rows(g), together))
 
     def row(r: int) -> tuple[int, int, int]:
         phase = r % g.phases_h
@@ -68,7 +68,7 @@ def plane_filter(g: Geometry) -> fprop.Filter:
     return fprop.Filter(
         passes,
         rows=tuple(map(row, range(together))),
-        last=tuple(map(row, range(g.R - (passes - 1) * together))),
+        last=tuple(map(row, range(schedule.filter_rows(g) - (passes - 1) * together))),
         columns=tuple(tap_in_phase(g, s) for s in range(g.S)),
         stride=g.stride_h,
     )

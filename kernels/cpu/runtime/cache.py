@@ -1,71 +1,129 @@
 """The disk cache of compiled CPU code, and the decorators that compile into it.
 
-Numba's own cache compares the date of the file that defines a function, so an edit of an emitter
-would leave stale code behind. Here the folder's name contains a hash of every kernel source, so
-stale code is never found. Numba adds the CPU's features to the key and writes each entry
-atomically, so two processes may fill the cache at once.
+Numba's own cache compares the date or text of the file that defines a function, so an edit of an
+emitter would leave stale code behind; it fails where the disk does; and it unpickles what it finds.
+This cache has the interface of Numba's, and `disk.Store` underneath. An entry's name contains a
+hash of all that its code depends on, so versions and CPUs of any mixture share a folder.
 """
 
 import functools
 import hashlib
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import pickle
+import re
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-KERNELS = Path(__file__).resolve().parents[2]
+import llvmlite
+import numba
+import numpy as np
+from numba.core import config, sigutils
+from numba.core.caching import NullCache
+from numba.core.ccallback import CFunc
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+from numba.extending import is_jitted
+
+from implicit_conv.kernels.cpu.runtime.disk import SUFFIX, Store, user_folder
+from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
+
+KERNELS = Path(__file__).parents[2]
+VERSIONS = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
+# Numba's settings that change code; a codegen's magic tuple tells those of the CPU.
+SETTINGS = (
+    "BOUNDSCHECK",
+    "DEBUGINFO_DEFAULT",
+    "DEBUG_NRT",
+    "EXTEND_VARIABLE_LIFETIMES",
+    "LLVM_REFPRUNE_FLAGS",
+    "LLVM_REFPRUNE_PASS",
+    "LOOP_VECTORIZE",
+    "OPT",
+    "SLP_VECTORIZE",
+    "USING_SVML",
+)
 
 
 @functools.cache
-def cache_root() -> Path:
-    """The folder of all versions: IMPLICIT_CONV_CACHE_DIR, or the user's cache folder."""
-    folder = os.environ.get("IMPLICIT_CONV_CACHE_DIR")
-    if folder:
-        return Path(folder).expanduser().absolute()
-    from numba.misc.appdirs import user_cache_dir
-
-    return Path(user_cache_dir("implicit_conv", appauthor=False))
+def store() -> Store:
+    """The store of all kernels."""
+    return Store(user_folder())
 
 
 @functools.cache
-def cache_folder() -> Path:
-    """The folder of this version, named by a hash of all kernel sources and the compiler's
-    version.
+def _file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@functools.cache
+def _sources() -> str:
+    """A hash of all kernel sources."""
+    paths = sorted(KERNELS.rglob("*.py"))
+    return _hash([(path.relative_to(KERNELS).as_posix(), _file_hash(path)) for path in paths])
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+class Cache(NullCache):  # type: ignore[misc, unused-ignore]
+    """The entries of one function, one for each signature, as Numba asks for them.
+
+    Parameters
+    ----------
+    function : FunctionType
+    options : dict
+        What it is compiled with.
+
+    Raises
+    ------
+    OSError
+        A source cannot be read, so that it is unknown which code belongs to it.
     """
-    import llvmlite
-    import numba
 
-    digest = hashlib.sha256(f"{numba.__version__} {llvmlite.__version__}".encode())
-    for source in sorted(KERNELS.rglob("*.py")):
-        digest.update(source.relative_to(KERNELS).as_posix().encode())
-        digest.update(source.read_bytes())
-    return cache_root() / digest.hexdigest()[:16]
+    def __init__(self, function: Any, options: dict[str, Any]) -> None:
+        file = Path(function.__code__.co_filename)
+        self._title = re.sub(r"[^A-Za-z0-9_.]", "", function.__qualname__)[:80]
+        self._code = (
+            (_sources(), _file_hash(file)),
+            (function.__module__, _variant(function)),
+            sorted(options.items()),
+        )
 
+    def name(self, signature: Any, context: Any) -> str:
+        """The name of the entry for a signature and a target context of Numba's."""
+        settings = [getattr(config, setting, None) for setting in SETTINGS]
+        target = context.codegen().magic_tuple()
+        arguments, result = sigutils.normalize_signature(signature)
+        types = [str(kind) for kind in (*arguments, result)]
+        key = _hash((VERSIONS, settings, target, self._code, types))
+        return f"{self._title}-{key[:32]}{SUFFIX}"
 
-@functools.cache
-def writable() -> bool:
-    """Whether compiled code can be cached; if not, every process compiles it again."""
-    try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(cache_folder(), os.W_OK)
-
-
-@contextmanager
-def _numba_cache() -> Iterator[None]:
-    """Numba's cache folder is ours in this context."""
-    from numba.core import config
-    from numba.core.compiler_lock import global_compiler_lock
-
-    with global_compiler_lock:  # else a thread could read the folder that another one resets
-        before, config.CACHE_DIR = config.CACHE_DIR, str(cache_folder())
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled code for a signature, or None."""
+        target_context.refresh()
+        name = self.name(sig, target_context)
+        payload = store().load(name)
+        if payload is None:
+            return None
         try:
-            yield
-        finally:
-            config.CACHE_DIR = before
+            return CompileResult._rebuild(target_context, *pickle.loads(payload))
+        except Exception as error:
+            store().warn_of_entry(name, error)
+            return None
+
+    def save_overload(self, sig: Any, cres: Any) -> None:
+        """Save compiled code for a signature, unless it contains addresses of this process."""
+        if cres.library.has_dynamic_globals:
+            return
+        try:
+            payload = dumps(cres._reduce())
+        except Exception as error:
+            store().warn("code", f"compiled code of {self._title} cannot be cached: {error!r}")
+            return
+        store().save(self.name(sig, cres.target_context), payload)
 
 
 def _variant(value: Any) -> str:
@@ -80,37 +138,60 @@ def _variant(value: Any) -> str:
     return f"{function.__qualname__}({', '.join(cells)})"
 
 
-def kernel(*signature: Any, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def _with_cache(compiled: Any, function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """Let a dispatcher or C callback of Numba's, which has compiled nothing yet, use our cache."""
+    try:
+        compiled._cache = Cache(function, options)
+    except OSError as error:
+        store().warn("source", f"kernels are not cached, as their source cannot be read: {error}")
+    return compiled
+
+
+def kernel(signatures: Sequence[Any] = (), **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` for the engine: without the GIL, with numpy's error model and our cache.
 
-    Without a signature only compiled code calls the function: it has no wrappers for Python and C,
+    Without signatures only compiled code calls the function: it has no wrappers for Python and C,
     and no cache entry, since it becomes part of its callers. Its copies in two callers share one
     symbol, of which the linker keeps the first. Variants of one function that a factory makes, for
     several vectors or formats, therefore need names of their own. (Numba adds a number, but another
     process may give the same number to another variant.)
     """
-    from numba import njit
-
-    inner = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    outer = {"cache": writable()}
-    options = {"nogil": True, "error_model": "numpy", **(outer if signature else inner), **options}
+    inner = {} if signatures else {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    options = {"nogil": True, "error_model": "numpy", **inner, **options}
 
     def decorate(function: Callable[..., Any]) -> Any:
+        checkpoint()
         if isinstance(function, FunctionType) and function.__closure__:
-            digest = hashlib.sha256(_variant(function).encode()).hexdigest()
-            function.__qualname__ += f"_{digest[:8]}"
-        with _numba_cache():
-            return njit(*signature, **options)(function)
+            function.__qualname__ += f"_{_hash(_variant(function))[:8]}"
+        compiled = numba.njit(**options)(function)
+        if signatures and is_jitted(compiled):  # it is not with NUMBA_DISABLE_JIT=1
+            _with_cache(compiled, function, options)
+            for signature in signatures:
+                compiled.compile(signature)
+            compiled.disable_compile()
+        return compiled
 
     return decorate
 
 
+def dispatcher(function: Callable[..., Any]) -> Any:
+    """`numba.njit` with our cache, for calls from Python with arguments of any types.
+
+    The first call with each combination of types compiles.
+    """
+    options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+    compiled = numba.njit(**options)(function)
+    return _with_cache(compiled, function, options) if is_jitted(compiled) else compiled
+
+
 def entry(signature: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.cfunc` with our cache, for functions that are called by address."""
-    from numba import cfunc
+    options = {"error_model": "numpy"}
 
     def decorate(function: Callable[..., Any]) -> Any:
-        with _numba_cache():
-            return cfunc(signature, error_model="numpy", cache=writable())(function)
+        checkpoint()
+        callback = CFunc(function, sigutils.normalize_signature(signature), {}, options)
+        _with_cache(callback, function, options).compile()
+        return callback
 
     return decorate

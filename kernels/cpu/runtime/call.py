@@ -25,6 +25,8 @@ class Call(NamedTuple):
     w: int  # the caller's filter, if panels are packed in the launch; 1 before a call, 0 without
     panels: int
     bias: int  # initial sums, as whole panels
+    scale: int  # a factor for each filter, and what is added to its products
+    shift: int
     residual: int
     y: int
     scratch: int  # scratch of all threads; before a call, its size in bytes
@@ -35,6 +37,7 @@ class Call(NamedTuple):
 
     # Byte strides of arrays.
     x_n: int
+    x_d: int
     x_h: int
     x_w: int
     x_c: int
@@ -42,13 +45,16 @@ class Call(NamedTuple):
     x_element: int  # of elements of x, which are channels or pairs of channels
     w_k: int
     w_c: int
+    w_t: int
     w_r: int
     w_s: int
     y_n: int
+    y_z: int
     y_p: int
     y_q: int
     y_k: int
     residual_n: int
+    residual_z: int
     residual_p: int
     residual_q: int
     residual_k: int
@@ -58,14 +64,17 @@ class Call(NamedTuple):
 
     # Elements, and the division of the work.
     itemsize: int  # bytes of a sum
+    scale_bytes: int  # bytes of a scale
     lanes: int  # elements of a vector
     channels: int  # channels of x; a Geometry may count pairs of them
     p_end: int  # rows and columns of the output; a Geometry may be rounded up for Winograd
     q_end: int
+    chain: int  # elements whose products one chain adds up at most
     items: int  # work items of the launch
     chunk: int  # filter panels of a work item
     in_place: int  # 1: x is read in place, without buffers
     flushes: int  # 1: subnormals are treated as zeros
+    heads: int  # 1: panels have heads, which need the products of all taps
 
     # Stores.
     staged: int  # 1: every panel goes through the staging tile; 0: only panels that do not fit y
@@ -73,6 +82,7 @@ class Call(NamedTuple):
     clamps: int  # 1: the activation is a clamp, and no residual is added before it
     row_axis: int  # the contiguous axis of y: see epilogue.py
     finish: int  # slot of the part that finishes sums
+    spread: int  # slot of the part that spreads a row of pixels into y
     adds_first: int  # 1: the residual has another contiguous axis than y, and is added before that
 
     # Parts of a thread's scratch, as offsets in bytes; the buffers are at offset 0.
@@ -106,6 +116,22 @@ class Call(NamedTuple):
     # Channel lanes, and the tails of long rows.
     tile_filters: int  # filters of a register tile
 
+    # Weight gradients. Their strides are those of x, dy (y_*) and dw (w_*), and their addresses
+    # those of a launch: x, its second operand dy at `w`, and its result dw at `y`. Partial sums are
+    # at `panels`.
+    parts: int  # ranges of load tiles that are summed apart
+    part_tiles: int  # load tiles of a part
+    part_items: int  # work items of a part
+    item_sums: int  # bytes of the sums of a work item
+    panel_sums: int  # bytes of the sums of a panel
+    panel_bytes: int  # bytes of a panel of dy
+    levels: int  # levels of sums
+    joined: int  # 1: the columns of a filter row are rows of one matrix
+    taps_inside: int  # 1: sums are [channel][tap], as in dw; 0: [tap][channel]
+    dy_in_place: int  # 1: whole panels of dy are read in place
+    direct: int  # 1: sums of whole panels are stored into dw itself
+    unpadded: int  # 1: 1x1 filters without padding, so that x is loaded like dy
+
 
 def _record(fields: Iterable[str]) -> "np.dtype[Any]":
     return np.dtype([(name, np.int64) for name in fields])
@@ -113,9 +139,20 @@ def _record(fields: Iterable[str]) -> "np.dtype[Any]":
 
 WORD = 8  # bytes of a word of the blob
 # Indices of the blob's words that the host writes for each call, or reads; word 0 counts items.
-X, W, PANELS, BIAS, RESIDUAL, Y, SCRATCH, FLUSHES = (
+X, W, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, Y, SCRATCH, FLUSHES = (
     1 + Call._fields.index(name)
-    for name in ("x", "w", "panels", "bias", "residual", "y", "scratch", "flushes")
+    for name in (
+        "x",
+        "w",
+        "panels",
+        "bias",
+        "scale",
+        "shift",
+        "residual",
+        "y",
+        "scratch",
+        "flushes",
+    )
 )
 
 # The record that compiled code gets a pointer to, with fields by name like those of a NamedTuple.

@@ -85,25 +85,9 @@ def run_parallel():
     return run
 
 
-# Dtypes of (x and w, y); 16-bit floats are viewed as integers.
-TENSORS = (
-    (types.float32, types.float32),
-    (types.float64, types.float64),
-    (types.uint16, types.uint16),
-    (types.uint16, types.float32),
-)
-
-
-def _signature(x, y):
-    x, y = (types.Array(element, 4, "A", readonly=True) for element in (x, y))
-    words = types.int64[::1]
-    return types.void(words, types.int64, x, x, y, types.int64, types.int64)
-
-
-@kernel([_signature(*elements) for elements in TENSORS])
 def _start(blob, scratch, x, w, y, panels, entry):
-    """Copy a blob behind the scratch at address `scratch`; fill in addresses, those of three 4-d
-    arrays six times as fast as numpy would tell them.
+    """Copy a blob behind the scratch at address `scratch`; fill in addresses, those of three arrays
+    six times as fast as numpy would tell them.
 
     Where an `entry` is given, run it, in this thread.
     """
@@ -127,6 +111,12 @@ def address_of(sums):
 
 
 @functools.cache
-def starter(x_dtype, y_dtype):
-    """`_start` for arrays of these dtypes: Numba would look at each argument to find it."""
-    return _start.get_overload(_signature(from_dtype(x_dtype), from_dtype(y_dtype)))
+def starter(x, w, y):
+    """`_start` for arrays of these kinds, each (dtype, number of axes): Numba would look at every
+    argument to find it.
+
+    Arrays are viewed as unsigned integers of 8 or 16 bits, or as floats.
+    """
+    arrays = [types.Array(from_dtype(dtype), axes, "A", readonly=True) for dtype, axes in (x, w, y)]
+    signature = types.void(types.int64[::1], types.int64, *arrays, types.int64, types.int64)
+    return kernel([signature])(_start).get_overload(signature)

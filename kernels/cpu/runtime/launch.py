@@ -16,10 +16,20 @@ import os
 import threading
 from typing import Any
 
-from implicit_conv.kernels.cpu.runtime.call import BIAS, BLOB, RESIDUAL, Call, blob_of
+from implicit_conv.kernels.cpu.runtime.call import (
+    BIAS,
+    BLOB,
+    RESIDUAL,
+    SCALE,
+    SHIFT,
+    Call,
+    blob_of,
+)
 from implicit_conv.kernels.cpu.runtime.entry import address_of, run_parallel, run_serial, starter
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.geometry import Geometry
+
+Kind = tuple[Any, int]  # dtype and number of axes of an array
 
 _forked = False
 _launching = threading.Lock()
@@ -71,7 +81,7 @@ class Launch:
     threads : int
     call : Call
         Strides and the division of the work.
-    dtypes : (dtype of x and w, dtype of y)
+    kinds : the (dtype, number of axes) of x, w and y, as `run` gets them
     keep : object
         Whatever owns the memory that the constant addresses of `call` point to.
     """
@@ -83,26 +93,39 @@ class Launch:
         scratch_bytes: int,
         threads: int,
         call: Call,
-        dtypes: tuple[Any, Any],
+        kinds: tuple[Kind, Kind, Kind],
         keep: object = None,
     ) -> None:
+        if threads > 1 and not _forked:  # prepared here, so that a call compiles nothing
+            threading_layer()
+            run_parallel()
         self._entry, self._threads = entry, threads
         self._scratch = scratch_bytes * threads
         self._bytes = self._scratch + BLOB.itemsize
         self._blob = blob_of(call._replace(scratch=self._scratch), g)
-        self._start = starter(*dtypes)
+        self._start = starter(*kinds)
         self._keep = keep
 
     def run(
-        self, x: Any, w: Any, y: Any, panels: int = 0, sums: Any = None, residual: Any = None
+        self,
+        x: Any,
+        w: Any,
+        y: Any,
+        panels: int = 0,
+        sums: Any = None,
+        residual: Any = None,
+        scaling: tuple[Any, Any] | None = None,
     ) -> None:
-        """Run on 4-d arrays x, y and the filter w, or on x, x, y and the address of packed panels.
+        """Run on x, y and the filter w, or on x, x, y and the address of packed panels.
 
-        A launch that packs a filter w writes to `panels`. `sums` are the initial sums.
+        A launch that packs a filter w writes to `panels`. `sums` are the initial sums, and
+        `scaling` has (scale, shift), one for each filter.
         """
         blob = self._blob
-        if sums is not None or residual is not None:
+        if sums is not None or residual is not None or scaling is not None:
             blob = blob.copy()
+            if scaling is not None:
+                blob[SCALE], blob[SHIFT] = (vector.ctypes.data for vector in scaling)
             if sums is not None:
                 blob[BIAS] = address_of(sums)
             if residual is not None:

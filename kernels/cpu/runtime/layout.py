@@ -15,7 +15,8 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 
 LINE = 64  # bytes of a cache line; every part of the scratch memory begins on one
-LOAD_BYTES = 40  # bytes of an entry in the table of loads that the plane loaders read
+# Bytes of the head, of a load and of an edge in the table of loads that the plane loaders read.
+TABLE_BYTES, LOAD_BYTES, EDGE_BYTES = 24, 40, 32
 
 
 class ScratchLayout(NamedTuple):
@@ -75,6 +76,11 @@ class Layout(ABC):
         return bool(schedule.tile_count(self.g) == 1)
 
     @property
+    def chain(self) -> int:
+        """Elements whose products one chain of a sum adds up at most."""
+        return schedule.CHAIN
+
+    @property
     @abstractmethod
     def group_bytes(self) -> int:
         """Bytes from one group's packed filters to the next one's."""
@@ -103,3 +109,9 @@ def buffer_bytes(g: Geometry, itemsize: int) -> int:
     """Row buffers of one load tile and channel block."""
     pixels = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
     return int(pixels * min(g.C, g.tile_c) * itemsize)
+
+
+def load_table_bytes(g: Geometry) -> int:
+    """The table of a tile's loads of planes, and of its columns of padding that repeat pixels."""
+    loads = schedule.image_rows(g) * g.phases_w
+    return int(TABLE_BYTES + LOAD_BYTES * loads + EDGE_BYTES * schedule.edge_columns(g))

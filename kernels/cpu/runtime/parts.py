@@ -24,8 +24,7 @@ BOUND: Any = object()  # the value of a template's globals before `compile_part`
 def compile_part(signature: Any, template: Any, name: str, **bound: Any) -> Any:
     """Compile `template` over its module's globals, with the values in `bound` for some of them.
 
-    Values that a variant needs are globals and not closure cells, because Numba's cache cannot
-    recognise a closure over compiled functions; the template's module declares them as BOUND. Every
+    Values that a variant needs are globals; the template's module declares them as BOUND. Every
     variant has a name of its own, and thus a cache entry of its own.
     """
     assert all(template.__globals__.get(variable) is BOUND for variable in bound), bound.keys()
@@ -66,8 +65,8 @@ def _template(names: tuple[str, ...]) -> CodeType:
     """The code of ``def part(a, b, ...): body(a, b, ...)`` with arguments of these names.
 
     A C callback takes its arguments one by one, so Numba needs a function that lists them. Its
-    source is generated from the one tuple of names. It claims to be in this file, since Numba's
-    cache needs the file of a function.
+    source is generated from the one tuple of names. It claims to be in this file, since the cache
+    needs the file of a function.
     """
     listed = ", ".join(names)
     namespace: dict[str, FunctionType] = {}

@@ -12,7 +12,7 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 
 ACTIVATION, FILTER = 0, 1  # values of the field "operand"
-FIELDS = ("operand", "n", "h", "w", "c", "w_offset", "w_halo", "buffer", "rows", "bytes")
+FIELDS = ("operand", "n", "d", "h", "w", "c", "w_offset", "w_halo", "buffer", "rows", "bytes")
 HEADER = 2  # words before the first load
 
 
@@ -45,7 +45,7 @@ class Recording:
 def _record(
     record: int,
     operand: int,
-    where: tuple[int, int, int, int],
+    where: tuple[int, int, int, int, int],
     w_offset: int,
     w_halo: int,
     buffer: int,
@@ -57,8 +57,8 @@ def _record(
     if at >= memory.read(record + 8):
         return
     to = record + 8 * (HEADER + at * len(FIELDS))
-    n, h, w, c = where
-    for value in (operand, n, h, w, c, w_offset, w_halo, buffer, rows, size):
+    n, d, h, w, c = where
+    for value in (operand, n, d, h, w, c, w_offset, w_halo, buffer, rows, size):
         memory.write(to, value)
         to += 8
 
@@ -67,7 +67,7 @@ def _record(
 def _ignore(
     record: int,
     operand: int,
-    where: tuple[int, int, int, int],
+    where: tuple[int, int, int, int, int],
     w_offset: int,
     w_halo: int,
     buffer: int,

@@ -11,12 +11,15 @@ from implicit_conv.kernels.cpu.emit.vector import VOID
 
 # Slots of the parts; those with [indices] are the first of an array of slots. The GEMM's
 # microkernels, [vectors - 1][groups][inner], begin at slot 0.
+MOST_APART = 4  # elements from one pixel to the next that a row is spread to, at most
+SCALES = 3  # ways to scale sums: not at all, filters along rows, filters along columns
 HEIGHTS = 33  # end of an index that counts rows, pixels or filters of a register tile
-TRANSPOSE_IN = 2 * HEIGHTS * HEIGHTS  # [step - 1][edge]: transposes of x and w
+TRANSPOSE_IN = 2 * HEIGHTS * HEIGHTS  # [step - 1][edge]: transposes of x
 TRANSPOSE_OUT = TRANSPOSE_IN + 4  # [edge]: transposes into y
-TRANSPOSE_WORDS = TRANSPOSE_OUT + 2  # [edge]: transposes of sums or pairs without conversion
+TRANSPOSE_WORDS = TRANSPOSE_OUT + 2  # [edge]: transposes of sums or words without conversion
 TRANSPOSE_TAPS = TRANSPOSE_WORDS + 2  # [edge]: transposes of filters with contiguous taps
-LOAD_TILE = TRANSPOSE_TAPS + 2
+TRANSPOSE_FILTERS = TRANSPOSE_TAPS + 2  # [edge]: transposes of filters with contiguous channels
+LOAD_TILE = TRANSPOSE_FILTERS + 2
 PACK_BLOCK = LOAD_TILE + 1
 STORE_TILE = PACK_BLOCK + 1
 WINOGRAD_INPUT = STORE_TILE + 1
@@ -29,11 +32,17 @@ PIXEL_LANES = PLANES + HEIGHTS  # [rows][filters]: microkernels whose lanes are 
 LOAD_ROWS = PIXEL_LANES + HEIGHTS**2
 GATHER_ROWS = LOAD_ROWS + 1
 LOAD_PLANES = GATHER_ROWS + 1
-SPREAD_ROW = LOAD_PLANES + 1
-WRITE_LOADS = SPREAD_ROW + 1
+REPEAT_EDGES = LOAD_PLANES + 1
+SPREAD = REPEAT_EDGES + 1  # [elements from one pixel to the next]: parts that spread a row
+WRITE_LOADS = SPREAD + MOST_APART + 1
 CHANNEL_LANES = WRITE_LOADS + 1  # the microkernel whose lanes are channels
-FINISH = CHANNEL_LANES + 1  # [activation][residual]: parts that finish sums
-SLOTS = FINISH + 2 * ACTIVATIONS
+LOAD_PIXELS = CHANNEL_LANES + 1  # loads pixels without padding
+LOAD_PANELS = LOAD_PIXELS + 1  # weight gradients: loads panels of dy
+EXPAND = LOAD_PANELS + 1  # weight gradients: repeats channels for filters of their groups
+ADD_SUMS = EXPAND + 1  # weight gradients: adds sums in memory
+STORE_SUMS = ADD_SUMS + 1  # weight gradients: stores sums into dw
+FINISH = STORE_SUMS + 1  # [scale][activation][residual]: parts that finish sums
+SLOTS = FINISH + SCALES * 2 * ACTIVATIONS
 
 
 @register_jitable

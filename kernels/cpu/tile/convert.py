@@ -1,8 +1,8 @@
-"""Load and store elements of every format as vectors of floats.
+"""Load and store elements of every format as vectors of floats or integers.
 
 float16 and bfloat16 are summed in float32. They are widened when they are loaded into buffers and
 panels, and rounded once, to nearest even, when they are stored; all of it vector by vector, with
-16-bit elements as integers.
+16-bit elements as integers. Integers are widened to those of their sums.
 """
 
 import functools
@@ -12,17 +12,41 @@ from numba import types
 from numba.core import cgutils
 
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.emit.vector import I32, SCALAR, SUFFIX, VOID, BFloat, Emitter
+from implicit_conv.kernels.cpu.emit.vector import (
+    I8,
+    I32,
+    SCALAR,
+    SUFFIX,
+    VOID,
+    BFloat,
+    Emitter,
+    Integers,
+)
 from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SIZES, SOFT_FLOAT16, dtype_of
+from implicit_conv.kernels.cpu.tile.storage import (
+    HARD_BFLOAT16,
+    SIZES,
+    SOFT_FLOAT16,
+    dtype_of,
+    is_integer,
+)
 
 I16 = ir.IntType(16)
-BITS = {2: I16, **SCALAR}  # by bytes of an element: the type that its bits are loaded as
+
+
+def emitter(builder, lanes, dtype, fma=False):
+    """The Emitter of vectors that are computed in `dtype`, or in float32 for 16-bit floats."""
+    if is_integer(dtype):
+        return Integers(builder, lanes, SIZES[dtype])
+    return Emitter(builder, lanes, max(4, SIZES[dtype]), fma)
 
 
 def load(e, dtype, address, mask=None):
-    """A vector of elements stored as `dtype`, as floats of `e`; lanes outside `mask` are zero."""
+    """A vector of elements stored as `dtype`, as elements of `e`; lanes outside `mask` are zero."""
     raw = _load_bits(e, dtype, address, mask)
+    if is_integer(dtype) and raw.type != e.vector:
+        extend = e.builder.zext if dtype.startswith("uint") else e.builder.sext
+        return extend(raw, e.vector)
     if dtype_of(dtype) == "bfloat16":
         high = e.builder.shl(e.builder.zext(raw, e.words), e.word(16))
         return e.builder.bitcast(high, e.vector)
@@ -34,21 +58,25 @@ def load(e, dtype, address, mask=None):
     return raw
 
 
-def load_pairs(e, addresses, masks=(None, None)):
-    """A vector of pairs of the 16-bit elements at two addresses; those of the first address are in
-    the low halves.
+def load_words(e, addresses, masks):
+    """A vector of 32-bit words, each of one element from every address; those of the first address
+    are in the lowest bits.
 
-    Lanes outside their mask are zero.
+    Two addresses are those of 16-bit elements, four those of 8-bit elements. Lanes outside their
+    mask are zero.
     """
-    low, high = (
-        e.builder.zext(_load_bits(e, "bfloat16", address, mask), e.words)
-        for address, mask in zip(addresses, masks, strict=True)
-    )
-    return e.builder.bitcast(e.builder.or_(low, e.builder.shl(high, e.word(16))), e.vector)
+    bits = 32 // len(addresses)
+    words = e.word(0)
+    for i, (address, mask) in enumerate(zip(addresses, masks, strict=True)):
+        part = e.builder.zext(_load_bits(e, f"int{bits}", address, mask), e.words)
+        words = e.builder.or_(words, e.builder.shl(part, e.word(i * bits)))
+    return e.builder.bitcast(words, e.vector)
 
 
 def store(e, dtype, value, address, mask=None):
-    """Store floats as `dtype`, rounded to nearest even; lanes outside `mask` are not written."""
+    """Store elements of `e` as `dtype`, floats rounded to nearest even; lanes outside `mask` are
+    not written.
+    """
     if dtype == HARD_BFLOAT16 and e.lanes in (8, 16):
         value = _round_bfloat_at_once(e, value)
     elif dtype_of(dtype) == "bfloat16":
@@ -76,17 +104,18 @@ def spread(e, dtype, step, to, at, count):
         _store_bits(e, dtype, value, e.at(to, first * SIZES[dtype]), kept)
 
 
-def _float_size(dtype):
-    """Bytes of the floats that elements stored as `dtype` are loaded as."""
-    return max(4, SIZES[dtype])
+def _bits_type(e, dtype):
+    """The type that the bits of an element are loaded as."""
+    size = SIZES[dtype]
+    return e.scalar if size == e.itemsize else {1: I8, 2: I16, 4: I32}[size]
 
 
 def _load_bits(e, dtype, address, mask):
-    kind = ir.VectorType(BITS[SIZES[dtype]], e.lanes)
+    kind = ir.VectorType(_bits_type(e, dtype), e.lanes)
     pointer = e.pointer(address, kind)
     if mask is not None:
         arguments = [pointer, ir.Constant(I32, SIZES[dtype]), mask, ir.Constant(kind, None)]
-        return _masked(e, "load", dtype, kind, arguments)
+        return _masked(e, "load", kind, kind, arguments)
     value = e.builder.load(pointer)
     value.align = SIZES[dtype]
     return value
@@ -98,12 +127,15 @@ def _store_bits(e, dtype, value, address, mask):
         e.builder.store(value, pointer).align = SIZES[dtype]
     else:
         align = ir.Constant(I32, SIZES[dtype])
-        _masked(e, "store", dtype, VOID, [value, pointer, align, mask])
+        _masked(e, "store", value.type, VOID, [value, pointer, align, mask])
 
 
-def _masked(e, name, dtype, result, arguments):
+def _masked(e, name, vector, result, arguments):
+    """Call a masked load or store of LLVM for vectors of type `vector`."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    suffix = {2: "i16", **SUFFIX}[SIZES[dtype]]
+    element = vector.element
+    suffixes = {scalar: SUFFIX[size] for size, scalar in SCALAR.items()}
+    suffix = f"i{element.width}" if isinstance(element, ir.IntType) else suffixes[element]
     full = f"llvm.masked.{name}.v{e.lanes}{suffix}.p0"
     return e.builder.call(cgutils.get_or_insert_function(e.builder.module, kind, full), arguments)
 
@@ -182,13 +214,13 @@ def _narrow_half(e, value):
 
 
 @functools.cache
-def _converter(source, target, lanes):
+def make_convert(source, target, lanes):
     """An intrinsic (to, at): `lanes` elements converted from `source` to `target`."""
 
     def convert(typingctx, to, at):
         def codegen(context, builder, signature, args):
             to, at = args
-            e = Emitter(builder, lanes, _float_size(source), False)
+            e = emitter(builder, lanes, target if is_integer(target) else source)
             store(e, target, load(e, source, at), to)
             return context.get_dummy_value()
 
@@ -202,7 +234,7 @@ def make_move_element(source, target):
     """move_element(to, at): copy one element and convert it."""
     if source == target:
         return memory.copy_bytes(SIZES[source])
-    return _converter(source, target, 1)
+    return make_convert(source, target, 1)
 
 
 @functools.cache
@@ -217,7 +249,7 @@ def make_move(source, target, lanes):
             memory.copy(to, at, count * at_size)
 
         return copy
-    vector, element = (_converter(source, target, width) for width in (lanes, 1))
+    vector, element = (make_convert(source, target, width) for width in (lanes, 1))
 
     @kernel()
     def move(to, at, count):
@@ -236,12 +268,14 @@ def make_move(source, target, lanes):
 
 @functools.cache
 def make_read(dtype):
-    """read(address): one element as float64."""
+    """read(address): one element as float64; an int64 is rounded to nearest even."""
 
     def read(typingctx, address):
         def codegen(context, builder, signature, args):
-            e = Emitter(builder, 1, _float_size(dtype), False)
+            e = emitter(builder, 1, dtype)
             value = builder.extract_element(load(e, dtype, args[0]), ir.Constant(I32, 0))
+            if is_integer(dtype):
+                return builder.sitofp(value, SCALAR[8])
             return builder.fpext(value, SCALAR[8]) if e.itemsize == 4 else value
 
         return types.float64(types.int64), codegen
@@ -255,7 +289,7 @@ def make_write(dtype):
 
     def write(typingctx, address, value):
         def codegen(context, builder, signature, args):
-            e = Emitter(builder, 1, _float_size(dtype), False)
+            e = emitter(builder, 1, dtype)
             store(e, dtype, e.splat(e.narrow(args[1])), args[0])
             return context.get_dummy_value()
 

@@ -1,14 +1,15 @@
 """Store the staging tile: residual, activation, then rows or transposed blocks into y.
 
-A staging tile is ``[image][row][column][filter of the panel]``. The axis that is contiguous in y
+A staging tile is ``[plane][row][column][filter of the panel]``. The axis that is contiguous in y
 decides how the tile is stored, and what a row of the part `finish` is:
 
     filters (channels last)   rows are the filters of a pixel, from the staging tile into y
     pixels (planes)           blocks of the tile are transposed: rows are the pixels of a filter;
                               a tile of a single filter is such a row already
+    pixels, a few elements    rows are the pixels of a filter, finished in a block; then they are
+    apart                     spread into y, vector by vector
     neither                   rows are the filters of a pixel, finished in place; then they are
-                              copied into y element by element, or vector by vector where a tile
-                              has a single filter whose pixels have a small stride in y
+                              copied into y element by element
 
 Whole panels of a channels-last output with a clamp (none, relu, relu6) do not come here: the
 microkernel stores them itself. Planes with a clamp come here clamped, and are only transposed.
@@ -26,7 +27,7 @@ from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
-    SPREAD_ROW,
+    MOST_APART,
     TRANSPOSE_OUT,
     TRANSPOSE_WORDS,
     run_part,
@@ -35,25 +36,24 @@ from implicit_conv.kernels.cpu.runtime.table import (
 from implicit_conv.kernels.cpu.tile import convert, storage
 
 # Values of Call.row_axis: contiguous in y are filters; pixels; the pixels of a tile of one filter;
-# nothing; nothing, but the pixels of a tile of one filter have a small stride.
-FILTER_ROWS, PIXEL_ROWS, PIXEL_ROW, SINGLE, SPREAD = range(5)
+# nothing; nothing, but pixels have a small stride; the same in a tile of one filter.
+FILTER_ROWS, PIXEL_ROWS, PIXEL_ROW, SINGLE, SPREAD_ROWS, SPREAD_ROW = range(6)
 ROWS_AHEAD = 8  # pixels by which prefetches of a residual's filters run ahead
 BLOCK_VECTORS = 4  # vectors of pixels in a block that is transposed before it is finished
 
 
-def row_axis(y_q, y_k, size, single, apart):
+def row_axis(y_q, y_k, size, single):
     """The value of Call.row_axis for a y with elements of `size` bytes and these byte strides.
 
-    With `single`, a tile has a single filter; its pixels are spread if their stride is `apart`
-    elements.
+    With `single`, a tile has a single filter.
     """
-    if single and y_q == size:
-        return PIXEL_ROW
-    if single and 1 < apart and y_q == apart * size:
-        return SPREAD
-    if y_k == size:
+    if y_q == size and (single or y_k != size):
+        return PIXEL_ROW if single else PIXEL_ROWS
+    if y_k == size and not single:
         return FILTER_ROWS
-    return PIXEL_ROWS if y_q == size else SINGLE
+    if y_q in range(2 * size, (MOST_APART + 1) * size, size):
+        return SPREAD_ROW if single else SPREAD_ROWS
+    return FILTER_ROWS if y_k == size else SINGLE
 
 
 @functools.cache
@@ -87,8 +87,10 @@ class Rows(NamedTuple):
 
 
 @kernel()
-def finish_rows(call, sums, residual, y, rows, columns, ahead):
-    """`rows` rows of `columns` elements: y = activation(sums + residual)."""
+def finish_rows(call, k, sums, residual, y, rows, columns, ahead):
+    """`rows` rows of `columns` elements, from filter k on: y = activation(scale * sums + shift +
+    residual).
+    """
     low = memory.read_float(call.activation + 8)
     high = memory.read_float(call.activation + 16)
     run_part(
@@ -103,6 +105,8 @@ def finish_rows(call, sums, residual, y, rows, columns, ahead):
         rows,
         columns,
         ahead,
+        call.scale + k * call.scale_bytes,
+        call.shift + k * call.scale_bytes,
         low,
         high,
     )
@@ -112,24 +116,26 @@ def finish_rows(call, sums, residual, y, rows, columns, ahead):
 def make_write(lanes, form):
     """Make write(), which finishes pixels and stores them; elements have the formats `form`."""
     itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
-    residual_size = storage.SIZES[form.x]
+    residual_size = storage.SIZES[form.residual]
     copy_element = memory.copy_bytes(size)
     block_pixels = BLOCK_VECTORS * lanes
     block_row = block_pixels * itemsize
     block_bytes = lanes * block_row
 
     @kernel()
-    def write_planes(call, staging, pitch, filters, count, residual, y):
+    def write_planes(call, staging, pitch, first_filter, filters, count, residual, y):
         """Transpose blocks of pixels x filters into y, and finish them unless they are clamped."""
         block = memory.stack(block_bytes)
-        way = TRANSPOSE_OUT if call.clamps else TRANSPOSE_WORDS
+        spreads = call.row_axis == SPREAD_ROWS
+        directly = call.clamps and not spreads
+        way = TRANSPOSE_OUT if directly else TRANSPOSE_WORDS
         for k in range(0, filters, lanes):
             columns = min(lanes, filters - k)
             for first in range(0, count, block_pixels):
                 pixels = min(block_pixels, count - first)
-                target = y + first * size + k * call.y_k
+                target = y + first * call.y_q + k * call.y_k
                 to, to_row, step = block, block_row, itemsize
-                if call.clamps:
+                if directly:
                     to, to_row, step = target, call.y_k, size
                 for pixel in range(0, pixels, lanes):
                     rows = min(lanes, pixels - pixel)
@@ -137,31 +143,41 @@ def make_write(lanes, form):
                     slot = transpose_slot(way, 1, rows < lanes or columns < lanes)
                     place = to + pixel * step
                     run_part(call.kernels, slot, source, pitch, place, to_row, rows, columns)
-                if not call.clamps:
+                if not directly:
                     added = residual + first * residual_size + k * call.residual_k
                     sums, out = Rows(block, block_row), Rows(target, call.y_k)
                     ahead = block_pixels * residual_size
                     added = Rows(added, call.residual_k)
-                    finish_rows(call, sums, added, out, columns, pixels, ahead)
+                    out = sums if spreads else out
+                    finish_rows(call, first_filter + k, sums, added, out, columns, pixels, ahead)
+                if spreads:
+                    for i in range(columns):
+                        place = target + i * call.y_k
+                        for pixel in range(0, pixels, lanes):
+                            at = block + i * block_row + pixel * size
+                            to = place + pixel * call.y_q
+                            run_part(call.kernels, call.spread, to, at, min(lanes, pixels - pixel))
 
     @kernel()
-    def write(call, staging, width, filters, count, residual, y):
-        """Finish `count` pixels of an output row and store them in y."""
+    def write(call, staging, width, first_filter, filters, count, residual, y):
+        """Finish `count` pixels of an output row, with the filters from `first_filter` on, and
+        store them in y.
+        """
         pitch = width * itemsize
-        if call.row_axis == PIXEL_ROWS:
-            write_planes(call, staging, pitch, filters, count, residual, y)
+        if call.row_axis in (PIXEL_ROWS, SPREAD_ROWS):
+            write_planes(call, staging, pitch, first_filter, filters, count, residual, y)
             return
         sums, added, out = Rows(staging, pitch), Rows(residual, call.residual_q), Rows(y, call.y_q)
         rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual_q
         if call.row_axis == PIXEL_ROW:
             rows, columns, ahead = 1, count, block_pixels * residual_size
-        elif call.row_axis == SPREAD:
+        elif call.row_axis == SPREAD_ROW:
             out, rows, columns = sums, 1, count
         elif call.row_axis == SINGLE:  # an element of y is no wider than a sum
             out = sums
-        finish_rows(call, sums, added, out, rows, columns, ahead)
-        if call.row_axis == SPREAD:
-            run_part(call.kernels, SPREAD_ROW, y, staging, count)
+        finish_rows(call, first_filter, sums, added, out, rows, columns, ahead)
+        if call.row_axis == SPREAD_ROW:
+            run_part(call.kernels, call.spread, y, staging, count)
         if call.row_axis == SINGLE:
             for pixel in range(count):
                 for k in range(filters):
@@ -173,10 +189,13 @@ def make_write(lanes, form):
 
 @functools.cache
 def make_add_residual(form):
-    """Make add_residual(), for a residual whose contiguous axis is not that of y."""
+    """Make add_residual(), for a residual whose contiguous axis is not that of y.
+
+    The engine gives none to integers.
+    """
     itemsize = storage.SIZES[form.sums]
     read, write = convert.make_read(form.sums), convert.make_write(form.sums)
-    read_residual = convert.make_read(form.x)
+    read_residual = convert.make_read(form.residual)
 
     @kernel()
     def add_residual(call, staging, width, filters, count, residual):
@@ -199,22 +218,24 @@ def store_tile(blob, staging, width, n0, p0, q0, k, filters):
     Rows and columns past the end of the output are not stored.
     """
     call, g = fields(blob).call, fields(blob).geometry
-    images, staged_rows, pitch = schedule.tile_extent(g, n0, p0, q0)
+    planes, staged_rows, pitch = schedule.tile_extent(g, n0, p0, q0)
     rows, columns = min(staged_rows, call.p_end - p0), min(pitch, call.q_end - q0)
     follow = call.y_p == columns * call.y_q and call.residual_p == columns * call.residual_q
     if columns == pitch == call.q_end and follow:
         columns, rows = rows * columns, 1  # rows are contiguous, and form one long row
-    for image in range(images):
-        n = n0 + image
+    for plane in range(planes):
+        n = n0 + plane
         for row in range(rows):
             p = p0 + row
-            at = staging + (image * staged_rows + row) * pitch * width * call.itemsize
-            residual = call.residual + n * call.residual_n + p * call.residual_p
+            at = staging + (plane * staged_rows + row) * pitch * width * call.itemsize
+            residual = schedule.plane_offset(g, n, call.residual_n, call.residual_z)
+            residual += call.residual + p * call.residual_p
             residual += q0 * call.residual_q + k * call.residual_k
             if call.adds_first:
                 add_residual(call, at, width, filters, columns, residual)
-            y = call.y + n * call.y_n + p * call.y_p + q0 * call.y_q + k * call.y_k
-            write(call, at, width, filters, columns, residual, y)
+            y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
+            y += p * call.y_p + q0 * call.y_q + k * call.y_k
+            write(call, at, width, k, filters, columns, residual, y)
 
 
 SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
@@ -223,7 +244,7 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
 @functools.cache
 def compile_store_tile(lanes, form):
     """The part that stores staging tiles; elements have the formats `form`."""
-    name = f"store_tile_{lanes}x{form.x}_{form.sums}_{form.y}"
+    name = f"store_tile_{lanes}x{form.residual}_{form.sums}_{form.y}"
     return compile_part(
         SIGNATURE,
         store_tile,

@@ -9,8 +9,8 @@ from implicit_conv.kernels.geometry import Geometry
 
 
 def tile_extents(g: Geometry) -> list[tuple[int, int, int]]:
-    """All (images, rows, columns) that load tiles of `g` have: whole ones and the last ones."""
-    axes = ((g.N, g.tile_n), (g.P, g.tile_p), (g.Q, g.tile_q))
+    """All (planes, rows, columns) that load tiles of `g` have: whole ones and the last ones."""
+    axes = ((g.Z if g.Z > 1 else g.N, g.tile_n), (g.P, g.tile_p), (g.Q, g.tile_q))
     sizes = [sorted({min(size, tile), size % tile} - {0}) for size, tile in axes]
     return [(n, p, q) for n, p, q in itertools.product(*sizes)]
 

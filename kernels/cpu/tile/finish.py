@@ -1,10 +1,13 @@
 """Finish sums: residual, activation, rounding; row by row, vector by vector.
 
-    y[row, i] = round(activation(sums[row, i] + residual[row, i]))
+    y[row, i] = round(activation(scale[k] * sums[row, i] + shift[k] + residual[row, i]))
+
+k is the filter: i if a row has the filters of a pixel, else the row. Integers that become floats
+are converted first: scale, residual and activation are then those of floats.
 
 A row is contiguous in all three arrays: the filters of a pixel, or the pixels of a filter. There is
-a part for each activation, with and without a residual, compiled when a launch needs it. sigmoid,
-silu, tanh and gelu of float64 call libm, element by element.
+a part for each activation, with and without a scale and a residual, compiled when a launch needs
+it. sigmoid, silu, tanh and gelu of float64 call libm, element by element.
 """
 
 import functools
@@ -14,6 +17,7 @@ from typing import NamedTuple
 from numba import types
 
 from implicit_conv.kernels.activation import (
+    ACTIVATIONS,
     CLAMP,
     GELU,
     HARDSWISH,
@@ -26,7 +30,7 @@ from implicit_conv.kernels.cpu.emit import elementary
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
-from implicit_conv.kernels.cpu.runtime.table import FINISH
+from implicit_conv.kernels.cpu.runtime.table import FINISH, SCALES
 from implicit_conv.kernels.cpu.tile import convert, storage
 
 ARGUMENTS = (
@@ -39,8 +43,13 @@ ARGUMENTS = (
     "rows",
     "columns",
     "ahead",  # bytes by which prefetches of the residual run ahead
+    "scale",  # addresses of the first filter's scale and shift
+    "shift",
 )
 SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
+
+
+UNSCALED, SCALED_ROWS, SCALED_COLUMNS = range(SCALES)  # whose filters are scaled
 
 
 class Finish(NamedTuple):
@@ -48,6 +57,7 @@ class Finish(NamedTuple):
 
     kind: int  # the number of the activation
     added: bool  # whether a residual is added
+    scaled: int  # UNSCALED, or whether a row or a column has one scale
     form: storage.Format
     lanes: int
     fma: bool
@@ -55,14 +65,16 @@ class Finish(NamedTuple):
     @property
     def slot(self):
         """The part's slot in the kernel table."""
-        return FINISH + 2 * self.kind + self.added
+        return FINISH + (self.scaled * ACTIVATIONS + self.kind) * 2 + self.added
 
     @property
     def name(self):
         """The part's name, by which the cache finds it."""
-        x, _, sums, y = self.form
-        residual = f"{x}_" if self.added else ""
-        return f"finish_{self.kind}_{residual}{sums}_{y}_{self.lanes}{'_fma' * self.fma}"
+        form = self.form
+        residual = f"{form.residual}_" if self.added else ""
+        formats = f"{residual}{form.sums}_{form.y}"
+        scaled = ("", "_scaled_rows", "_scaled_columns")[self.scaled]
+        return f"finish_{self.kind}_{formats}_{self.lanes}{'_fma' * self.fma}{scaled}"
 
 
 def leaky_relu(e, x, low, high):
@@ -119,25 +131,43 @@ FLOAT64_FUNCTIONS = {SIGMOID: sigmoid, SILU: silu, TANH: tanh, GELU: gelu}
 
 def emit(variant, builder, at):
     """Emit the loop over rows: whole vectors of a row, then the rest under a mask."""
-    x, _, sums, y = variant.form
-    e = Emitter(builder, variant.lanes, storage.SIZES[sums], variant.fma)
+    form = variant.form
+    e = convert.emitter(builder, variant.lanes, form.finished, variant.fma)
+    loads = convert.emitter(builder, variant.lanes, form.sums, variant.fma)
     bounds = [e.splat(e.narrow(at[name])) for name in LIMITS]
     rest = builder.and_(at["columns"], i64(variant.lanes - 1))
     whole = builder.sub(at["columns"], rest)
     some_left, mask = builder.icmp_signed("<", i64(0), rest), e.below(rest)
 
+    def scaled(value, factors, column, mask):
+        """A vector of sums, scaled and shifted."""
+        if variant.scaled == SCALED_ROWS:
+            scale, shift = (e.broadcast(address) for address in factors)
+        else:
+            offset = builder.mul(column, i64(e.itemsize))
+            places = [e.at(address, offset) for address in factors]
+            if mask is None:
+                scale, shift = map(e.load, places)
+            else:
+                scale, shift = (e.load_masked(place, mask) for place in places)
+        return e.multiply_add(value, scale, shift)
+
     def vector(rows, column, mask=None):
-        sums_row, residual_row, y_row = rows
+        sums_row, residual_row, y_row, *factors = rows
 
         def place(row, dtype):
             return e.at(row, builder.mul(column, i64(storage.SIZES[dtype])))
 
-        value = convert.load(e, sums, place(sums_row, sums), mask)
+        value = convert.load(loads, form.sums, place(sums_row, form.sums), mask)
+        if value.type != e.vector:
+            value = builder.sitofp(value, e.vector)
+        if variant.scaled:
+            value = scaled(value, factors, column, mask)
         if variant.added:
-            added = place(residual_row, x)
+            added = place(residual_row, form.residual)
             e.prefetch(e.at(added, at["ahead"]), 3)
-            value = builder.fadd(value, convert.load(e, x, added, mask))
-        convert.store(e, y, activation(value), place(y_row, y), mask)
+            value = e.add(value, convert.load(e, form.residual, added, mask))
+        convert.store(e, form.y, activation(value), place(y_row, form.y), mask)
         return []
 
     def activation(value):
@@ -149,24 +179,42 @@ def emit(variant, builder, at):
         e.loop(whole, e.lanes, [], lambda column, _: vector(rows, column))
         with builder.if_then(some_left):
             vector(rows, whole, mask)
-        return [e.at(row, at[f"{name}_row"]) for row, name in zip(rows, arrays, strict=True)]
+        step = e.itemsize if variant.scaled == SCALED_ROWS else 0
+        steps = [*(at[f"{name}_row"] for name in arrays), *[i64(step)] * 2]
+        return [e.at(row, step) for row, step in zip(rows, steps, strict=True)]
 
     arrays = ("sums", "residual", "y")
-    e.loop(at["rows"], 1, [builder.inttoptr(at[name], BYTES) for name in arrays], row)
+    first = [builder.inttoptr(at[name], BYTES) for name in (*arrays, "scale", "shift")]
+    e.loop(at["rows"], 1, first, row)
 
 
 DOUBLE = storage.SIZES["float64"]  # bytes of a float64
 read_double, write_double = convert.make_read("float64"), convert.make_write("float64")
-added = activate = BOUND  # bound by compile_finish
+read_sum = added = scaled = activate = BOUND  # bound by compile_finish
 
 
 def finish_elements(
-    sums, sums_row, residual, residual_row, y, y_row, rows, columns, ahead, low, high
+    sums,
+    sums_row,
+    residual,
+    residual_row,
+    y,
+    y_row,
+    rows,
+    columns,
+    ahead,
+    scale,
+    shift,
+    low,
+    high,
 ):
-    """Template of the parts that finish one element at a time."""
+    """Template of the parts that finish one element of 64 bits at a time."""
     for row in range(rows):
         for column in range(columns):
-            value = read_double(sums + row * sums_row + column * DOUBLE)
+            value = read_sum(sums + row * sums_row + column * DOUBLE)
+            if scaled:
+                k = DOUBLE * (row if scaled == SCALED_ROWS else column)
+                value = value * read_double(scale + k) + read_double(shift + k)
             if added:
                 value += read_double(residual + row * residual_row + column * DOUBLE)
             write_double(y + row * y_row + column * DOUBLE, activate(value))
@@ -175,9 +223,14 @@ def finish_elements(
 @functools.cache
 def compile_finish(variant):
     """The compiled part of one variant."""
-    if variant.form.sums == "float64" and variant.kind in FLOAT64_FUNCTIONS:
-        activate = FLOAT64_FUNCTIONS[variant.kind]
+    if variant.form.finished == "float64" and variant.kind in FLOAT64_FUNCTIONS:
         return compile_part(
-            SIGNATURE, finish_elements, variant.name, added=variant.added, activate=activate
+            SIGNATURE,
+            finish_elements,
+            variant.name,
+            read_sum=convert.make_read(variant.form.sums),
+            added=variant.added,
+            scaled=variant.scaled,
+            activate=FLOAT64_FUNCTIONS[variant.kind],
         )
     return compile_emitted(variant.name, ARGUMENTS, LIMITS, functools.partial(emit, variant))

@@ -1,8 +1,8 @@
-"""Execute the schedule's loads: image rows into a buffer, channels fastest, zeros for the padding.
+"""Execute the schedule's loads: image rows into a buffer, channels fastest, padding included.
 
 A load is one im2col::w walk along an image row: `channels` channels of each of `pixels` pixels,
 with a stride of `step` pixels. x may have any strides: channels-last rows are copied, others are
-transposed. All strides are in bytes.
+transposed. Padding is zeros, or the rows and pixels of x that it repeats. All strides are in bytes.
 """
 
 import functools
@@ -18,13 +18,16 @@ from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_IN
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
+from implicit_conv.kernels.geometry import ZEROS
 
+WORD_BYTES = 4  # bytes of a word of several channels
 WIDE_BYTES = 16  # bytes of a copy in one instruction; smaller pixels are copied with what follows
+FEW_PLANES = 4  # channels that are copied one by one (AMD EPYC, Zen 4, 2026-11)
 
 
 @functools.cache
-def make_load_row(lanes, form):
-    """Make load_row(), for elements with the formats `form` and vectors of `lanes`."""
+def make_load_pixels(lanes, form):
+    """Make load_pixels(), for elements with the formats `form` and vectors of `lanes`."""
     element_channels = form.channels  # channels of an element of the buffer
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, element_channels)
     move = convert.make_move(form.x, form.buffer, lanes)
@@ -50,10 +53,31 @@ def make_load_row(lanes, form):
             move(target + i * pitch, source + i * step, channels)
 
     @kernel()
+    def copy_words(target, source, pitch, step, pixels, channels):
+        """Contiguous channels that do not fill a word: each word is copied with what follows, which
+        is masked.
+        """
+        beyond = schedule.ceil_div(WORD_BYTES - channels * size, step) if step > 0 else pixels
+        whole = max(0, pixels - beyond)
+        mask = (1 << 8 * channels * size) - 1
+        for i in range(whole):
+            memory.copy_bits(target + i * pitch, source + i * step, mask)
+        for i in range(whole, pixels):
+            memory.zero(target + i * pitch, pitch)
+            move(target + i * pitch, source + i * step, channels)
+
+    @kernel()
     def gather_pixels(target, source, pitch, step, channel, pixels, channels):
         """Any strides, element by element."""
         for i in range(pixels):
             for c in range(channels):
+                move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
+
+    @kernel()
+    def interleave_planes(target, source, pitch, step, channel, pixels, channels):
+        """Few planes, each read in order: their transposed blocks would be almost empty."""
+        for c in range(channels):
+            for i in range(pixels):
                 move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
 
     @kernel()
@@ -70,37 +94,114 @@ def make_load_row(lanes, form):
                 )
 
     @kernel()
-    def load_row(call, g, target, source, pitch, w, pixels, channels):
-        """Load the pixels w, w + step, ... of the image row at `source`; padding is zero."""
-        first, end = schedule.valid_pixels(w, g.W, g.step_w, pixels)
-        memory.zero(target, first * pitch)
-        memory.zero(target + end * pitch, (pixels - end) * pitch)
-        pixels = end - first
-        if pixels == 0:
+    def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
+        """Load every step-th pixel of `pixels` >= 1 pixels of the image, the first of which is at
+        `source`, by the fastest way for their strides.
+
+        `pixel` and `channel` are byte strides in memory, and `pitch` is that of pixels in the
+        buffer.
+        """
+        if channel == size and channels < element_channels:
+            copy_words(target, source, pitch, step * pixel, pixels, channels)
             return
-        source += (w + first * g.step_w) * call.x_w
-        target += first * pitch
-        step = g.step_w * call.x_w
-        if call.x_c == size:
-            copy_pixels(target, source, pitch, step, pixels, channels)
-        elif call.x_w == size and g.step_w <= 2:
-            transpose_pixels(
-                call.kernels, target, source, pitch, g.step_w, call.x_c, pixels, channels
-            )
+        if channel == size:
+            copy_pixels(target, source, pitch, step * pixel, pixels, channels)
+        elif channels <= FEW_PLANES:
+            interleave_planes(target, source, pitch, step * pixel, channel, pixels, channels)
+        elif pixel == size and step <= 2:
+            transpose_pixels(kernels, target, source, pitch, step, channel, pixels, channels)
         else:
-            gather_pixels(target, source, pitch, step, call.x_c, pixels, channels)
-        if channels % element_channels:  # the second half of the last pair
+            gather_pixels(target, source, pitch, step * pixel, channel, pixels, channels)
+
+    return load_pixels
+
+
+@functools.cache
+def make_load_row(lanes, form):
+    """Make load_row(), for elements with the formats `form` and vectors of `lanes`."""
+    element_channels = form.channels  # channels of an element of the buffer
+    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
+    load_pixels = make_load_pixels(lanes, form)
+    move = convert.make_move(form.x, form.buffer, lanes)
+    move_element = convert.make_move_element(form.x, form.buffer)
+
+    @kernel()
+    def repeat_pixels(call, g, target, source, pitch, w, first, end, channels):
+        """Load the pixels first .. end - 1 of a row, which are padding, one by one."""
+        for i in range(first, end):
+            column = schedule.source_column(g, w + i * g.step_w, call.q_end)
+            to, at = target + i * pitch, source + column * call.x_w
+            if column < 0:
+                memory.zero(to, pitch)
+            elif call.x_c == size:
+                move(to, at, channels)
+            else:
+                for c in range(channels):
+                    move_element(to + c * itemsize, at + c * call.x_c)
+
+    @kernel()
+    def load_row(call, g, target, source, pitch, w, pixels, channels):
+        """Load the pixels w, w + step, ... of the image row at `source`, padding included."""
+        first, end = schedule.valid_pixels(w, g.W, g.step_w, pixels)
+        if first < end:
+            to, at = target + first * pitch, source + (w + first * g.step_w) * call.x_w
+            load_pixels(
+                call.kernels, to, at, pitch, call.x_w, g.step_w, call.x_c, end - first, channels
+            )
+        if g.padding_mode == ZEROS:
+            memory.zero(target, first * pitch)
+            memory.zero(target + end * pitch, (pixels - end) * pitch)
+        else:
+            repeat_pixels(call, g, target, source, pitch, w, 0, first, channels)
+            repeat_pixels(call, g, target, source, pitch, w, end, pixels, channels)
+        missing = -channels % element_channels  # of the channels of the last element
+        as_words = call.x_c == size and channels < element_channels
+        if missing > 0 and not (as_words and g.padding_mode == ZEROS):
             for i in range(pixels):
-                memory.zero(target + i * pitch + channels * itemsize, itemsize)
+                memory.zero(target + i * pitch + channels * itemsize, missing * itemsize)
 
     return load_row
+
+
+load_row_pixels = BOUND  # bound by compile_load_pixels
+
+
+def load_unpadded(
+    blob, target, source, plane, row, column, step, channel, planes, rows, columns, channels, pitch
+):
+    """Template of the part that loads pixels without padding: rows of every step-th column of
+    planes, into ``[plane][row][column][channel]``.
+
+    `plane`, `row`, `column` and `channel` are byte strides in memory; `pitch` is that of pixels in
+    the buffer. Rows and planes without gaps are loaded as one row.
+    """
+    if row == columns * step * column:
+        rows, columns = 1, rows * columns
+        if plane == columns * step * column:
+            planes, columns = 1, planes * columns
+    kernels = fields(blob).call.kernels
+    for i in range(planes):
+        for j in range(rows):
+            to, at = target + (i * rows + j) * columns * pitch, source + i * plane + j * row
+            load_row_pixels(kernels, to, at, pitch, column, step, channel, columns, channels)
+
+
+@functools.cache
+def compile_load_pixels(lanes, form):
+    """The part that loads pixels without padding; elements have the formats `form`."""
+    return compile_part(
+        types.void(BLOB_POINTER, *[types.int64] * 12),
+        load_unpadded,
+        f"load_pixels_{lanes}x{form.x}_{form.buffer}",
+        load_row_pixels=make_load_pixels(lanes, form),
+    )
 
 
 record = element_channels = load_row = BOUND  # bound by compile_load_tile
 
 
 def load_tile(blob, buffer, n0, p0, q0, c, channels):
-    """Template of the part that loads a tile: per image, per buffered row, per phase buffer.
+    """Template of the part that loads a tile: per output plane, filter plane, row, phase buffer.
 
     `c` is the first element of the channel block, counted over all groups, and `channels` counts
     elements too. Where the tile is read in place nothing is copied, and loads are only recorded.
@@ -108,32 +209,36 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
     call, g = fields(blob).call, fields(blob).geometry
     if call.in_place and call.record == 0:
         return
-    images, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    planes, rows, columns = schedule.tile_extent(g, n0, p0, q0)
     pixel = channels * call.itemsize
     count = min(channels * element_channels, call.channels - c * element_channels)
     pitch = schedule.row_pitch(g) * pixel
     w = q0 * g.stride_w - g.pad_w
-    for image in range(images):
-        n = n0 + image
+    for pair in range(planes * g.T):
+        plane, t = n0 + pair // g.T, pair % g.T
+        n, d = plane // g.Z, schedule.input_plane(g, plane, t)
+        source_d = schedule.source_plane(g, d)
+        above = pair * schedule.plane_rows(g)
         for a in range(g.phases_h):
-            first_h = schedule.first_row(g, p0, a)
-            first_row = image * schedule.image_rows(g) + schedule.buffer_row(g, a, 0)
+            first_h, first_row = schedule.first_row(g, p0, a), above + schedule.buffer_row(g, a, 0)
             for i in range(rows + schedule.row_halo(g, a)):
                 if not schedule.row_needed(g, i, rows, a):
                     continue
                 h, row = first_h + i * g.stride_h, first_row + i
-                source = call.x + n * call.x_n + h * call.x_h + c * call.x_element
+                source_h = schedule.source_row(g, h, call.p_end)
+                source = call.x + n * call.x_n + c * call.x_element
+                source += source_d * call.x_d + source_h * call.x_h
                 for b in range(g.phases_w):
                     offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
                     pixels = schedule.column_pixels(g, columns) + halo
                     index = -1 if call.in_place else row * g.phases_w + b
-                    where = (n, h, w, c)
+                    where = (n, d, h, w, c)
                     size = pixels * pixel
                     record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
                     if call.in_place:
                         continue
                     target = buffer + row * pitch + schedule.buffer_column(g, b) * pixel
-                    if h < 0 or h >= g.H:
+                    if source_d < 0 or source_h < 0:
                         memory.zero(target, size)
                     else:
                         load_row(call, g, target, source, pixel, w + offset, pixels, count)

@@ -1,8 +1,13 @@
-"""Loads of planes: image rows into a buffer for each channel, with zeros for the padding.
+"""Loads of planes: image rows into a buffer for each channel, padding included.
 
 The loads of a tile are listed in a table, which every channel shares. Rows whose pixels have a
 stride of a few elements are copied (every step-th element) and widened; rows of contiguous channels
-are transposed.
+are transposed. Where padding repeats pixels of x, they are moved one by one after the rows.
+
+The table is (number of loads, number of edges, address of the first edge), then the loads, which
+are `LoadRow`, then the edges. An edge is one column of padding that repeats pixels: (first load,
+end of the loads that have it, byte offset of its element from the source of each of these loads,
+byte offset from their target).
 """
 
 import functools
@@ -16,12 +21,19 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
-from implicit_conv.kernels.cpu.runtime.layout import LOAD_BYTES
+from implicit_conv.kernels.cpu.runtime.layout import EDGE_BYTES, LOAD_BYTES, TABLE_BYTES
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
-from implicit_conv.kernels.cpu.runtime.table import GATHER_ROWS, LOAD_ROWS, TRANSPOSE_IN, run_part
+from implicit_conv.kernels.cpu.runtime.table import (
+    GATHER_ROWS,
+    LOAD_ROWS,
+    REPEAT_EDGES,
+    TRANSPOSE_IN,
+    run_part,
+)
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
+from implicit_conv.kernels.geometry import ZEROS
 
 LOADS_ARGUMENTS = ("table", "count", "source", "target", "ahead")  # arguments of LOAD_ROWS
 
@@ -154,6 +166,53 @@ def compile_gather_rows(form):
     return compile_part(signature, gather_rows, name, move_element=move_element)
 
 
+move_edge = BOUND  # bound by compile_repeat_edges
+
+
+def repeat_edges(table, source, target):
+    """Template of the part that fills the columns of padding of one channel, for padding that
+    repeats pixels.
+    """
+    loads, edge = table + TABLE_BYTES, memory.read(table + 16)
+    for _ in range(memory.read(table + 8)):
+        from_, to = source + memory.read(edge + 16), target + memory.read(edge + 24)
+        for index in range(memory.read(edge), memory.read(edge + 8)):
+            entry = loads + index * LOAD_BYTES
+            move_edge(to + memory.read(entry + 8), from_ + memory.read(entry))
+        edge += EDGE_BYTES
+
+
+@functools.cache
+def compile_repeat_edges(form):
+    """The part that fills columns of padding; elements have the formats `form`."""
+    return compile_part(
+        types.void(*[types.int64] * 3),
+        repeat_edges,
+        f"repeat_edges_{form.x}_{form.buffer}",
+        move_edge=convert.make_move_element(form.x, form.buffer),
+    )
+
+
+@kernel()
+def write_edges(call, g, w, pixels, valid, loads, edge):
+    """Write the columns of padding of a phase buffer: those of the pixels w, w + step, ... that are
+    not among the `valid` ones, (first, end). `loads` is (first, end) of its loads.
+
+    Returns the address after the last of these edges.
+    """
+    first, end = valid
+    for edge_pixel in range(pixels - end + first):
+        i = edge_pixel if edge_pixel < first else edge_pixel + end - first
+        position = w + i * g.step_w
+        memory.write(edge, loads[0])
+        memory.write(edge + 8, loads[1])
+        source = schedule.source_column(g, position, call.q_end) - position
+        memory.write(edge + 16, source * call.x_w + i * g.step_w * call.x_w)
+        memory.write(edge + 24, i * call.itemsize)
+        edge += EDGE_BYTES
+    return edge
+
+
 @kernel()
 def merges(call, g, entry):
     """Whether the pixels of this load follow those of the previous load, in x and in the buffer,
@@ -183,22 +242,28 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
     call, g = fields(blob).call, fields(blob).geometry
     _, rows, columns = schedule.tile_extent(g, n0, p0, q0)
     phase = columns * call.itemsize if call.long_rows else phase_bytes(call, g)
-    w, count = q0 * g.stride_w - g.pad_w, 0
+    n, w, count = n0 // g.Z, q0 * g.stride_w - g.pad_w, 0
+    edges = edge = address + TABLE_BYTES + LOAD_BYTES * schedule.image_rows(g) * g.phases_w
     for b in range(g.phases_w):
+        first_load = count
         offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
         pixels = schedule.column_pixels(g, columns) + halo
         first, end = schedule.valid_pixels(w + offset, g.W, g.step_w, pixels)
-        for a in range(g.phases_h):
-            first_h, first_row = schedule.first_row(g, p0, a), schedule.buffer_row(g, a, 0)
+        for pair in range(g.T * g.phases_h):
+            t, a = pair // g.phases_h, pair % g.phases_h
+            d, first_h = schedule.input_plane(g, n0, t), schedule.first_row(g, p0, a)
+            source_d = schedule.source_plane(g, d)
+            first_row = t * schedule.plane_rows(g) + schedule.buffer_row(g, a, 0)
             for i in range(rows + schedule.row_halo(g, a)):
                 if not schedule.row_needed(g, i, rows, a):
                     continue
                 h, row = first_h + i * g.stride_h, first_row + i
-                entry = address + 8 + count * LOAD_BYTES
-                source = n0 * call.x_n + h * call.x_h + (w + offset) * call.x_w
-                memory.write(entry, source)
+                entry = address + TABLE_BYTES + count * LOAD_BYTES
+                source_h = schedule.source_row(g, h, call.p_end)
+                source = n * call.x_n + source_d * call.x_d + source_h * call.x_h
+                memory.write(entry, source + (w + offset) * call.x_w)
                 memory.write(entry + 8, (row * g.phases_w + b) * phase)
-                inside = 0 <= h < g.H
+                inside = source_d >= 0 and source_h >= 0
                 memory.write(entry + 16, pixels)
                 memory.write(entry + 24, first if inside else 0)
                 memory.write(entry + 32, end if inside else 0)
@@ -206,9 +271,14 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
                     count += 1
                 for c in range(first_channel, end_channel, together):
                     index, size = row * g.phases_w + b, pixels * together * call.itemsize
-                    where = (n0, h, w, c)
+                    where = (n, d, h, w, c)
                     record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
+        if g.padding_mode != ZEROS:
+            loads = first_load, count
+            edge = write_edges(call, g, w + offset, pixels, (first, end), loads, edge)
     memory.write(address, count)
+    memory.write(address + 8, (edge - edges) // EDGE_BYTES)
+    memory.write(address + 16, edges)
 
 
 @functools.cache
@@ -220,14 +290,23 @@ def compile_write_loads(recording=False):
 
 
 @kernel()
+def load_edges(call, table, source, buffer):
+    """Fill the columns of padding of the channel at `source`, if they repeat pixels."""
+    if memory.read(table + 8) > 0:
+        run_part(call.kernels, REPEAT_EDGES, table, source, buffer)
+
+
+@kernel()
 def load_plane(blob, table, c, buffer):
     """Producer: execute the loads of a tile for channel c."""
     call = fields(blob).call
     count, source = memory.read(table), call.x + c * call.x_c
+    loads = table + TABLE_BYTES
     if call.x_w == call.x_apart:
-        run_part(call.kernels, LOAD_ROWS, table + 8, count, source, buffer, call.x_c)
+        run_part(call.kernels, LOAD_ROWS, loads, count, source, buffer, call.x_c)
     else:
-        run_part(call.kernels, GATHER_ROWS, blob, table + 8, count, source, buffer)
+        run_part(call.kernels, GATHER_ROWS, blob, loads, count, source, buffer)
+    load_edges(call, table, source, buffer)
 
 
 # Bound by compile_load_planes: a function, and the number of pixels and channels of its blocks.
@@ -242,7 +321,7 @@ def load_planes(blob, table, c, buffer, plane):
     call, g = fields(blob).call, fields(blob).geometry
     step, size = g.step_w * call.x_w, call.itemsize
     for index in range(memory.read(table)):
-        entry = table + 8 + index * LOAD_BYTES
+        entry = table + TABLE_BYTES + index * LOAD_BYTES
         source, to = call.x + c * size + memory.read(entry), buffer + memory.read(entry + 8)
         first, end = memory.read(entry + 24), memory.read(entry + 32)
         for i in range(g.C):
@@ -260,6 +339,8 @@ def load_planes(blob, table, c, buffer, plane):
                     min(block, end - w),
                     min(block, g.C - i),
                 )
+    for i in range(g.C):
+        load_edges(call, table, call.x + (c + i) * size, buffer + i * plane)
 
 
 @functools.cache

@@ -2,7 +2,8 @@
 
 One emitter serves the loads (channels x pixels), the filter panels (filters x taps) and the stores
 (pixels x filters): it reads `rows` rows of contiguous elements and writes `columns` rows of `lanes`
-elements, with a fixed stride or at the offsets in a table.
+elements, with a fixed stride or at the offsets in a table. An element may be a word of several
+source rows.
 """
 
 import functools
@@ -10,10 +11,11 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
 from implicit_conv.kernels.cpu.runtime.table import (
+    TRANSPOSE_FILTERS,
     TRANSPOSE_IN,
     TRANSPOSE_OUT,
     TRANSPOSE_TAPS,
@@ -61,7 +63,7 @@ class Variant(NamedTuple):
     lanes: int
     source: storage.Stored  # formats of the source and the target
     target: storage.Stored
-    paired: bool  # an element of the target is a pair, from two source rows
+    channels: int  # source rows of which an element of the target is made: 1, 2 or 4
     step: int  # every step-th column becomes a target row
     scattered: bool  # the target stride is the address of a table of row offsets
     full: bool  # the block has `lanes` columns, and rows for as many elements
@@ -70,10 +72,10 @@ class Variant(NamedTuple):
 def _emit(e, variant, source, source_stride, target, target_stride, rows, columns):
     """Emit a block of `rows` source rows; every step-th of its `columns` becomes a target row.
 
-    Where the block is not full, rows past the last one repeat it (stores mask their lanes, and the
-    second half of a pair is zero), and columns past the last one are neither read nor written.
+    Where the block is not full, rows past the last one repeat it (stores mask their lanes, and
+    their part of a word is zero), and columns past the last one are neither read nor written.
     """
-    builder, full, step = e.builder, variant.full, variant.step
+    builder, full, step, channels = e.builder, variant.full, variant.step, variant.channels
     source, target = (builder.inttoptr(address, BYTES) for address in (source, target))
     last = builder.sub(rows, i64(1))
     mask = None if full else e.below(columns)
@@ -83,14 +85,19 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
             i = builder.select(builder.icmp_signed("<", i64(i), last), i64(i), last)
         return e.at(source, builder.mul(source_stride, i64(i) if full else i))
 
-    def pair(i):
-        there = builder.icmp_signed("<=", i64(2 * i + 1), last)
-        second = None if full else builder.select(there, mask, ir.Constant(mask.type, None))
-        return convert.load_pairs(e, (address(2 * i), address(2 * i + 1)), (mask, second))
+    def mask_of(row):
+        if full:
+            return None
+        there = builder.icmp_signed("<=", i64(row), last)
+        return builder.select(there, mask, ir.Constant(mask.type, None))
 
-    if variant.paired:
-        vectors = butterfly(e, [pair(i) for i in range(e.lanes)])
-        rows = builder.ashr(builder.add(rows, i64(1)), i64(1))
+    def word(i):
+        rows = range(channels * i, channels * (i + 1))
+        return convert.load_words(e, [address(row) for row in rows], [mask_of(row) for row in rows])
+
+    if channels > 1:
+        vectors = butterfly(e, [word(i) for i in range(e.lanes)])
+        rows = builder.sdiv(builder.add(rows, i64(channels - 1)), i64(channels))
     else:
         if variant.scattered and full:
             for i in range(e.lanes):
@@ -98,7 +105,7 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
         vectors = [convert.load(e, variant.source, address(i), mask) for i in range(e.lanes)]
         vectors = butterfly(e, vectors)
     kept = None if full else e.below(rows)
-    stored = "float32" if variant.paired else variant.target
+    stored = "float32" if channels > 1 else variant.target
 
     def target_row(i):
         if variant.scattered:
@@ -117,25 +124,29 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
 @functools.cache
 def compile_transpose(variant):
     """The compiled transpose of one variant; its `.address` goes into the kernel table."""
-    lanes, source, target, paired, step, scattered, full = variant
-    kind = f"{source}_{target}{'_paired' if paired else ''}{'_scattered' if scattered else ''}"
+    lanes, source, target, channels, step, scattered, full = variant
+    words = f"_words_of_{channels}" if channels > 1 else ""
+    kind = f"{source}_{target}{words}{'_scattered' if scattered else ''}"
     name = f"transpose_{lanes}x{kind}_step{step}_{'full' if full else 'edge'}"
-    itemsize = max(4, storage.SIZES[source])
+    # Words, and elements that are not converted, are moved as floats of their size.
+    computed = source if channels == 1 else "float32"
+    if storage.is_integer(computed) and source != target:
+        computed = target
 
     def emit(builder, at):
-        _emit(Emitter(builder, lanes, itemsize, True), variant, **at)
+        _emit(convert.emitter(builder, lanes, computed, True), variant, **at)
 
     return compile_emitted(name, ARGUMENTS, (), emit)
 
 
 def transposes(way, step, lanes, form):
     """The transposes of one kind, which keep every step-th column, by their slots."""
-    paired = form.channels > 1
     kind = {
-        TRANSPOSE_IN: (form.x, form.buffer, paired, step, False),
-        TRANSPOSE_OUT: (form.sums, form.y, False, step, False),
-        TRANSPOSE_WORDS: (form.sums, form.sums, False, step, False),
-        TRANSPOSE_TAPS: (form.x, form.buffer, False, step, True),
+        TRANSPOSE_IN: (form.x, form.buffer, form.channels, step, False),
+        TRANSPOSE_FILTERS: (form.w, form.panel, form.channels, step, False),
+        TRANSPOSE_OUT: (form.sums, form.y, 1, step, False),
+        TRANSPOSE_WORDS: (form.sums, form.sums, 1, step, False),
+        TRANSPOSE_TAPS: (form.w, form.panel, 1, step, True),
     }[way]
     return {
         transpose_slot(way, step, not full): compile_transpose(Variant(lanes, *kind, full))

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
@@ -77,7 +78,7 @@ def pack_filters(blob, target, group, panel, scratch):
 
 @kernel()
 def transform_boxes(call, g, extent, buffer, u):
-    """Write U of a load tile: the transforms of all boxes of its images, rows and columns."""
+    """Write U of a load tile: the transforms of all boxes of its planes, rows and columns."""
     m = call.winograd
     pixel = g.C * call.itemsize
     row = schedule.row_pitch(g) * pixel
@@ -86,12 +87,12 @@ def transform_boxes(call, g, extent, buffer, u):
     column_phase = (schedule.tap_column(g, 1) - schedule.tap_column(g, 0)) * pixel
     boxes, count = extent[2] // m, schedule.ceil_div(g.C, call.lanes)
     target = u.address
-    for image in range(extent[0]):
+    for plane in range(extent[0]):
         for i in range(0, extent[1], m):
             run_part(
                 call.kernels,
                 WINOGRAD_INPUT,
-                buffer + (image * rows + i) * row,
+                buffer + (plane * rows + i) * row,
                 row,
                 row_phase,
                 pixel,
@@ -107,22 +108,22 @@ def transform_boxes(call, g, extent, buffer, u):
 
 @kernel()
 def untransform_boxes(call, extent, products, out, bias, vectors, limits):
-    """Transform every box of a load tile to `out`: (address, byte strides of images, rows and
+    """Transform every box of a load tile to `out`: (address, byte strides of planes, rows and
     columns).
     """
     m = call.winograd
-    images, rows, columns = extent
+    planes, rows, columns = extent
     address, out_n, out_p, out_q = out
     low, high = limits
     boxes, source = columns // m, products.address
-    for image in range(images):
+    for plane in range(planes):
         for i in range(0, rows, m):
             run_part(
                 call.kernels,
                 WINOGRAD_OUTPUT,
                 source,
                 products.xi,
-                address + image * out_n + i * out_p,
+                address + plane * out_n + i * out_p,
                 out_p,
                 out_q,
                 bias,
@@ -135,10 +136,22 @@ def untransform_boxes(call, extent, products, out, bias, vectors, limits):
 
 
 @kernel()
+def write_runs(call, g, table):
+    """Write the run table that all products share: a run for each chain of channels."""
+    length = schedule.chain_length(g.C, call.chain)
+    for part in range(schedule.chain_parts(g.C, call.chain)):
+        first = part * length
+        memory.write(table, first * call.itemsize)
+        memory.write(table + 8, min(length, g.C - first))
+        memory.write(table + 16, first)
+        memory.write(table + 24, part)
+        memory.write(table + 32, 1)
+        table += RUN_BYTES
+
+
+@kernel()
 def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
-    """Write M: for every xi, boxes x filters summed over channels. All products share a run table
-    with one run.
-    """
+    """Write M: for every xi, boxes x filters summed over channels."""
     for xi in range(schedule.box_products(g, call.winograd)):
         begin = 0
         for count, tiles in schedule.cuts(boxes, g.tile_m):
@@ -152,7 +165,7 @@ def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
                 runs,
                 call.zeros,
                 products.address + xi * products.xi + begin * products.row,
-                1,
+                schedule.chain_parts(g.C, call.chain),
                 u.row,
                 0,
                 0,
@@ -160,6 +173,7 @@ def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
                 products.row,
                 0,
                 tiles,
+                0,
                 0,
                 -np.inf,
                 np.inf,
@@ -180,9 +194,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     u = Matrices(scratch + call.boxes, boxes * u_row + LINE, u_row)
     transform_boxes(call, g, extent, scratch, u)
     runs = scratch + call.runs
-    memory.write(runs, 0)
-    memory.write(runs + 8, g.C)
-    memory.write(runs + 16, 0)
+    write_runs(call, g, runs)
     limits = bounds(call)
     overhangs = p + extent[1] > call.p_end or q + extent[2] > call.q_end
     for panel in range(first_panel, end_panel):
@@ -205,8 +217,9 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             row = extent[2] * pixel
             out = staging, extent[1] * row, row, pixel
         else:
-            y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + first * call.y_k
-            out = y, call.y_n, call.y_p, call.y_q
+            y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
+            y += p * call.y_p + q * call.y_q + first * call.y_k
+            out = y, schedule.plane_step(g, call.y_n, call.y_z), call.y_p, call.y_q
         bias = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
         untransform_boxes(call, extent, products, out, bias, vectors, limits)
         if staged:

@@ -35,7 +35,7 @@ class WinogradLayout(Layout):
         return ScratchLayout(
             buffer=buffer_bytes(g, itemsize) + lanes * itemsize,  # the last vector may run over it
             staging=g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
-            runs=RUN_BYTES,
+            runs=RUN_BYTES * schedule.chain_parts(g.C, self.chain),
             packing=packing_bytes(g, lanes, itemsize) if packs else 0,
             panel=few if packs else 0,
             boxes=xis * (boxes * channels * itemsize + LINE),

@@ -1,0 +1,191 @@
+"""Entries of a cache on disk: named bytes, one file an entry, in a folder of the user's own.
+
+A cache never decides whether a call works: `Store.load` and `Store.save` raise nothing that a disk
+can do. Whatever fails is a miss, and each kind of failure is logged once per process.
+
+Entries become code that runs. Therefore no folder and no file is used that another user can write,
+and a digest of name and payload is compared before a payload is returned. The digest also detects
+files that a full disk or a power failure cut short, so no file needs an fsync.
+"""
+
+import hashlib
+import logging
+import os
+import shlex
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+VARIABLE = "IMPLICIT_CONV_CACHE_DIR"
+SUFFIX = ".kernel"
+FORMAT = b"implicit_conv 1\n"
+HEADER_BYTES = len(FORMAT) + hashlib.sha256().digest_size
+WAY_OUT = f"set {VARIABLE} to a folder of your own"
+CACHES = {"darwin": "~/Library/Caches", "win32": "~/AppData/Local"}
+
+
+def user_folder() -> Path:
+    """The folder that IMPLICIT_CONV_CACHE_DIR names, or one in the user's folder of caches.
+
+    It is not absolute where the home folder is unknown, or XDG_CACHE_HOME is not absolute.
+    """
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen and not chosen.startswith("~"):
+        return Path(chosen).absolute()  # a later change of the working directory changes nothing
+    caches = CACHES.get(sys.platform) or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.expanduser(chosen or os.path.join(caches, "implicit_conv")))
+
+
+class FolderError(Exception):
+    """Why a folder is not used, and what its user can do."""
+
+
+class EntryError(Exception):
+    """Why an entry is not used."""
+
+
+class Store:
+    """The entries in one folder, which is made when the first one is saved.
+
+    Parameters
+    ----------
+    folder : Path
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._saves = True
+        self._warned: set[str] = set()
+
+    def load(self, name: str) -> memoryview | None:
+        """The payload that was saved as `name`, or None if there is none that can be trusted."""
+        try:
+            self._check_folder()
+            return self._read(name)
+        except FileNotFoundError:  # no folder, no file, or one that was removed a moment ago
+            pass
+        except FolderError as error:
+            self._warn_of_folder(error)
+        except (OSError, EntryError) as error:
+            self.warn_of_entry(name, error)
+        return None
+
+    def save(self, name: str, payload: bytes) -> None:
+        """Save `payload` as `name`, in place of what has that name; do nothing after a failure."""
+        if not self._saves:
+            return
+        try:
+            self._make_folder()
+            self._write(name, payload)
+        except FolderError as error:
+            self._warn_of_folder(error)
+        except OSError as error:
+            self._saves = False
+            text = f"compiled kernels cannot be saved in {self.folder}: {error.strerror or error}"
+            self.warn("save", f"{text}; free space there and let it be written, or {WAY_OUT}")
+
+    def names(self) -> list[str]:
+        """The names of all entries."""
+        return sorted(path.name for path in self.folder.glob(f"*{SUFFIX}"))
+
+    def trouble(self) -> str:
+        """Why entries cannot be saved, or an empty text."""
+        try:
+            self._make_folder()
+        except (OSError, FolderError) as error:
+            return str(error)
+        return "" if os.access(self.folder, os.W_OK) else f"{self.folder} cannot be written"
+
+    def warn_of_entry(self, name: str, error: Exception) -> None:
+        """Log why the entry `name` is not used; the caller compiles again and saves the code."""
+        text = f"the cached kernel {self.folder / name} is compiled again: {error}"
+        self.warn("entry", f"{text}; if this recurs, delete {self.folder}, or {WAY_OUT}")
+
+    def warn(self, kind: str, text: str) -> None:
+        """Log a warning, but only the first of its kind in this process."""
+        level = logging.DEBUG if kind in self._warned else logging.WARNING
+        self._warned.add(kind)
+        logging.getLogger("implicit_conv").log(level, "%s", text)
+
+    def _warn_of_folder(self, error: FolderError) -> None:
+        text = "compiled kernels are not cached, so every process compiles them again"
+        self.warn("folder", f"{text}: {error}")
+
+    def _check_folder(self) -> None:
+        if not self.folder.is_absolute():
+            raise FolderError(f"{self.folder} is not an absolute path; set {VARIABLE} to one")
+        try:
+            status = os.stat(self.folder)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise FolderError(
+                f"{self.folder} cannot be read: {error.strerror}; {WAY_OUT}"
+            ) from error
+        if not stat.S_ISDIR(status.st_mode):
+            raise FolderError(f"{self.folder} is not a folder; {WAY_OUT}")
+        risk = _risk(status)
+        if risk:
+            raise FolderError(f"{self.folder} {risk}; {_mend(self.folder, status)}{WAY_OUT}")
+
+    def _make_folder(self) -> None:
+        try:
+            self._check_folder()
+        except FileNotFoundError:
+            missing = [level for level in (self.folder, *self.folder.parents) if not level.exists()]
+            for level in reversed(missing):
+                with suppress(FileExistsError):  # another process made it
+                    level.mkdir(0o700)
+            self._check_folder()
+
+    def _read(self, name: str) -> memoryview:
+        with open(self.folder / name, "rb") as file:
+            risk = _risk(os.fstat(file.fileno()))
+            if risk:
+                raise EntryError(f"it {risk}")
+            content = file.read()
+        payload = memoryview(content)[HEADER_BYTES:]
+        if content[:HEADER_BYTES] != _header(name, payload):
+            raise EntryError("its digest does not match")
+        return payload
+
+    def _write(self, name: str, payload: bytes) -> None:
+        temporary = self.folder / f"{name}.{os.urandom(8).hex()}.tmp"
+        try:
+            with open(temporary, "xb", opener=_open_private) as file:
+                file.write(_header(name, payload))
+                file.write(payload)
+            os.replace(temporary, self.folder / name)
+        finally:
+            with suppress(OSError):  # it has its name now, or was never made
+                os.unlink(temporary)
+
+
+def _header(name: str, payload: bytes | memoryview) -> bytes:
+    digest = hashlib.sha256(f"{name}\n".encode())
+    digest.update(payload)
+    return FORMAT + digest.digest()
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _risk(status: os.stat_result) -> str:
+    """Who else could have written a file or folder with this status; empty if nobody could."""
+    if os.name != "posix":
+        return ""  # other systems keep lists of rights, which a status does not show
+    if status.st_uid not in (0, os.geteuid()):  # root can write everything anyway
+        return f"belongs to user {status.st_uid}, who could put code there"
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
+    return ""
+
+
+def _mend(folder: Path, status: os.stat_result) -> str:
+    """The command that makes a folder private, if it is meant to be: one like /tmp is not."""
+    shared = status.st_mode & stat.S_ISVTX
+    if shared or status.st_uid != os.geteuid():
+        return ""
+    return f"run `chmod go-w {shlex.quote(str(folder))}`, or "

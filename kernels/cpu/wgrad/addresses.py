@@ -1,0 +1,24 @@
+"""Addresses of elements of dy and dw.
+
+A launch has the address of dy as that of a filter, and its strides as those of the output; it has
+the strides of dw as those of a filter, and its address as that of the output.
+"""
+
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.tile.filters import row_offset
+
+
+@kernel()
+def dy_address(call, g, origin, k):
+    """Address of filter k, counted over all groups, of the first pixel of a tile in dy."""
+    n, p, q = origin
+    plane = schedule.plane_offset(g, n, call.y_n, call.y_z)
+    return call.w + plane + p * call.y_p + q * call.y_q + k * call.y_k
+
+
+@kernel()
+def dw_address(call, g, k, c, tap):
+    """Address of the element of dw of filter k, channel c and this tap."""
+    row = row_offset(call, g, tap // g.S)
+    return call.y + k * call.w_k + c * call.w_c + row + tap % g.S * call.w_s

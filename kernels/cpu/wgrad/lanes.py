@@ -1,0 +1,173 @@
+"""wgrad of groups with few channels and filters: a vector has filters of several groups.
+
+    dw[k, c, tap] = sum over pixels of dy[pixel, k] * x[pixel + tap, first channel of k's group + c]
+
+Lane k multiplies a channel of its own group. If groups have several channels or filters, the pixels
+of x are first expanded: for each channel of a group, to ``[pixel][filter]``.
+
+One work item is a part of the load tiles and a panel of filters of several groups:
+
+    for each load tile of the part:
+        load the panel of dy: [pixel][filter]
+        execute the tile's loads of the channels of the panel's groups into this thread's buffer
+        for each channel of a group:
+            expand the channel                                 (unless each group has one filter)
+            for each filter row: microkernel over shifted views -> sums
+        after every 64 tiles: add the sums to the level above
+    levels -> sums -> dw, or memory, if there are several parts
+"""
+
+import functools
+
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.entry import fields
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
+from implicit_conv.kernels.cpu.runtime.table import (
+    EXPAND,
+    LOAD_PANELS,
+    LOAD_TILE,
+    STORE_SUMS,
+    microkernel_slot,
+    run_part,
+)
+from implicit_conv.kernels.cpu.wgrad.addresses import dy_address
+from implicit_conv.kernels.cpu.wgrad.layout import LANE_TAPS
+from implicit_conv.kernels.cpu.wgrad.sums import carry, is_fresh, total
+from implicit_conv.kernels.cpu.wgrad.work import compile_operators
+
+OFFSETS_BYTES = 8 * LANE_TAPS  # bytes of a table of the offsets of taps
+
+copy_element = element_bytes = BOUND  # bound by compile_expand
+
+
+def expand(target, source, pixels, pitch, width, before, filters, group_filters, group_channels):
+    """Template of the part that repeats a channel of each group for the group's filters.
+
+    `source` is that channel of the first group, whose first `before` filters are left out; `pitch`
+    and `width` are the byte strides of pixels there and at `target`.
+    """
+    for i in range(filters):
+        group = (before + i) // group_filters
+        at, to = source + group * group_channels * element_bytes, target + i * element_bytes
+        for pixel in range(pixels):
+            copy_element(to + pixel * width, at + pixel * pitch)
+
+
+@functools.cache
+def compile_expand(itemsize):
+    """The part that expands a channel of each group; elements have `itemsize` bytes."""
+    return compile_part(
+        types.void(*[types.int64] * 9),
+        expand,
+        f"expand_{itemsize}",
+        copy_element=memory.copy_bytes(itemsize),
+        element_bytes=itemsize,
+    )
+
+
+@kernel()
+def multiply(call, g, extent, a, pixel, b, width, vectors, sums, adds):
+    """All taps of a tile for one panel and one channel of each group: `a` is the address of the
+    buffered pixels, whose byte stride is `pixel`.
+    """
+    planes, rows, columns = extent
+    tap_sums = g.tile_k * call.itemsize * (1 if call.taps_inside else call.group_channels)
+    row = schedule.row_pitch(g) * pixel
+    offsets = memory.stack(OFFSETS_BYTES)
+    for j in range(schedule.filter_rows(g)):
+        for first in range(0, g.S, LANE_TAPS):
+            taps = min(LANE_TAPS, g.S - first)
+            for i in range(taps):
+                memory.write(offsets + 8 * i, schedule.tap_column(g, first + i) * pixel)
+            run_part(
+                call.kernels,
+                microkernel_slot(vectors, 1, taps),
+                a + schedule.tap_row(g, j) * row,
+                b,
+                sums + (j * g.S + first) * tap_sums,
+                planes,
+                rows,
+                columns,
+                schedule.image_rows(g) * row,
+                row,
+                schedule.column_step(g) * pixel,
+                rows * columns * width,
+                columns * width,
+                width,
+                tap_sums,
+                1,
+                offsets,
+                sums,
+                0,
+                adds,
+            )
+
+
+@kernel()
+def sum_item(blob, panel, first_tile, end_tile, scratch):
+    """The sums of a panel over a range of load tiles."""
+    call, g = fields(blob).call, fields(blob).geometry
+    group_filters = g.K // (g.C // call.group_channels)
+    k = panel * g.tile_k
+    filters = min(g.tile_k, g.K - k)
+    vectors = schedule.ceil_div(filters, call.lanes)
+    width = vectors * call.lanes * call.itemsize
+    first_group, end_group = k // group_filters, (k + filters - 1) // group_filters + 1
+    channels = (end_group - first_group) * call.group_channels
+    pixel, c = channels * call.itemsize, first_group * call.group_channels
+    sums, dy, expanded = scratch + call.staging, scratch + call.panel, scratch + call.boxes
+    channel_sums = g.tile_k * call.itemsize * (schedule.taps(g) if call.taps_inside else 1)
+    buffered = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
+    if first_tile >= end_tile:
+        memory.zero(sums, call.item_sums)
+    for tile in range(first_tile, end_tile):
+        done = tile - first_tile
+        if done > 0:
+            carry(call, sums, done)
+        adds = not is_fresh(done)
+        n, p, q = schedule.tile_origin(g, tile)
+        planes, rows, columns = schedule.tile_extent(g, n, p, q)
+        source = dy_address(call, g, (n, p, q), k)
+        run_part(call.kernels, LOAD_PANELS, blob, dy, source, planes, rows, columns, filters)
+        run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, channels)
+        if call.group_channels == 1 and group_filters == 1:
+            extent = planes, rows, columns
+            multiply(call, g, extent, scratch, pixel, dy, width, vectors, sums, adds)
+            continue
+        for i in range(call.group_channels):
+            run_part(
+                call.kernels,
+                EXPAND,
+                expanded,
+                scratch + i * call.itemsize,
+                buffered,
+                pixel,
+                width,
+                k - first_group * group_filters,
+                filters,
+                group_filters,
+                call.group_channels,
+            )
+            to = sums + i * channel_sums
+            multiply(
+                call, g, (planes, rows, columns), expanded, width, dy, width, vectors, to, adds
+            )
+    total(call, sums, end_tile - first_tile)
+
+
+@kernel()
+def store_item(blob, panel, sums):
+    """Store the sums of a panel into dw: [channel][tap][filter]."""
+    call, g = fields(blob).call, fields(blob).geometry
+    k = panel * g.tile_k
+    filters = min(g.tile_k, g.K - k)
+    run_part(call.kernels, STORE_SUMS, blob, sums, k, filters, 0, call.group_channels)
+
+
+def compile_lanes():
+    """The compiled operators (that sums, that adds parts)."""
+    return compile_operators("wgrad_lanes", sum_item, store_item)

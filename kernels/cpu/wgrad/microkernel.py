@@ -1,0 +1,135 @@
+"""The microkernel of weight gradients: a register tile of rows x filters, summed over pixels.
+
+GEMM mapping (wgrad): A = activation, whose rows are channels (or filter columns x channels), one
+element broadcast at a time; B = output gradient, `vectors` vectors of filters; accumulator = `rows`
+x `vectors` vectors, kept in registers; gemm_k = the pixels of one load tile that a tap meets.
+
+    for each register tile:
+        acc = 0
+        for plane, row, column of the pixels:
+            for i in range(rows):
+                acc[i] += A[pixel, i] * B[pixel]
+        C += acc, or C = acc
+
+Where a vector has filters of several groups, rows are taps, and A[pixel, i] is a vector of pixels,
+one of each filter's own channel, instead of one element that is broadcast.
+
+The pixels of a load tile are at most one chain of a sum, so no sum grows longer in registers.
+"""
+
+import functools
+from dataclasses import dataclass
+
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
+
+ARGUMENTS = (
+    "a",  # addresses: first pixel of the activation, of the output gradient; sums
+    "b",
+    "c",
+    "planes",  # pixels along three nested axes
+    "rows",
+    "columns",
+    "a_plane",  # byte strides of these axes
+    "a_row",
+    "a_column",
+    "b_plane",
+    "b_row",
+    "b_column",
+    "c_row",  # byte stride of the rows of sums
+    "tiles",  # register tiles, whose rows are contiguous in A
+    "offsets",  # address: byte offsets in A of the rows, if they are taps
+    "ahead",  # address of memory to prefetch into L2, and the bytes by which each pixel moves it
+    "ahead_step",
+    "adds",  # 1: add to the sums in memory; 0: overwrite them
+)
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Shape of one microkernel: rows by `vectors` vectors of `lanes`."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    itemsize: int
+    fma: bool
+    taps: bool = False  # whether rows are taps
+
+    @property
+    def vector_bytes(self):
+        """Bytes of a vector."""
+        return self.lanes * self.itemsize
+
+
+def emit(tile, builder, at):
+    """Emit the microkernel of `tile`; `at` maps the names in ARGUMENTS to values."""
+    e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
+    a, b, c = (builder.inttoptr(at[name], BYTES) for name in ("a", "b", "c"))
+    places = [(i, v) for i in range(tile.rows) for v in range(tile.vectors)]
+    offsets = []
+    if tile.taps:
+        table = builder.inttoptr(at["offsets"], I64.as_pointer())
+        offsets = [builder.load(builder.gep(table, [i64(i)])) for i in range(tile.rows)]
+
+    def factor(a, i, v):
+        """A[pixel, i]; for each row, v counts from 0."""
+        if tile.taps:
+            return e.load(e.at(e.at(a, offsets[i]), v * tile.vector_bytes))
+        return e.broadcast(e.at(a, i * tile.itemsize)) if v == 0 else None
+
+    def column(_, carried):
+        a, b, ahead, *acc = carried
+        e.prefetch(ahead, 2)
+        filters = [e.load(e.at(b, v * tile.vector_bytes)) for v in range(tile.vectors)]
+        value = None
+        for at_sum, (i, v) in enumerate(places):
+            value = factor(a, i, v) or value
+            acc[at_sum] = e.multiply_add(value, filters[v], acc[at_sum])
+        ahead = e.at(ahead, at["ahead_step"])
+        return [e.at(a, at["a_column"]), e.at(b, at["b_column"]), ahead, *acc]
+
+    def row(_, carried):
+        a, b, *others = carried
+        _, _, *others = e.loop(at["columns"], 1, [a, b, *others], column)
+        return [e.at(a, at["a_row"]), e.at(b, at["b_row"]), *others]
+
+    def plane(_, carried):
+        a, b, *others = carried
+        _, _, *others = e.loop(at["rows"], 1, [a, b, *others], row)
+        return [e.at(a, at["a_plane"]), e.at(b, at["b_plane"]), *others]
+
+    def register_tile(_, carried):
+        a, c, ahead = carried
+        zeros = [e.constant(0)] * len(places)
+        targets = [
+            e.at(e.at(c, builder.mul(at["c_row"], i64(i))), v * tile.vector_bytes)
+            for i, v in places
+        ]
+        for target in targets:
+            e.prefetch(target, 3)
+        _, _, ahead, *acc = e.loop(at["planes"], 1, [a, b, ahead, *zeros], plane)
+
+        def added():
+            return [
+                builder.fadd(e.load(target), value)
+                for target, value in zip(targets, acc, strict=True)
+            ]
+
+        adds = builder.icmp_signed("!=", at["adds"], i64(0))
+        total = e.either(adds, added, lambda: acc)
+        for value, target in zip(total, targets, strict=True):
+            e.store(value, target)
+        moved = builder.mul(at["c_row"], i64(tile.rows))
+        return [e.at(a, tile.rows * tile.itemsize), e.at(c, moved), ahead]
+
+    ahead = builder.inttoptr(at["ahead"], BYTES)
+    e.loop(at["tiles"], 1, [a, c, ahead], register_tile)
+
+
+@functools.cache
+def compile_microkernel(tile):
+    """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
+    shape = f"{'taps_' * tile.taps}{tile.rows}x{tile.vectors}"
+    name = f"wgrad_{shape}_{vectors_name(tile.lanes, tile.itemsize, tile.fma)}"
+    return compile_emitted(name, ARGUMENTS, (), functools.partial(emit, tile))

@@ -1,0 +1,180 @@
+"""The operator of weight gradients whose lanes are filters."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.operator import Build, Operator, call_of, parts_of
+from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.runtime.launch import Launch
+from implicit_conv.kernels.cpu.tile.load import compile_load_pixels, compile_load_tile
+from implicit_conv.kernels.cpu.wgrad import lanes as lanes_kernels
+from implicit_conv.kernels.cpu.wgrad import panels, sums, wgrad
+from implicit_conv.kernels.cpu.wgrad.layout import (
+    LANE_TAPS,
+    NEAR_PIXEL_BYTES,
+    LanesLayout,
+    WeightGradLayout,
+    register_tiles,
+)
+from implicit_conv.kernels.cpu.wgrad.microkernel import RegisterTile, compile_microkernel
+from implicit_conv.kernels.geometry import Geometry
+
+
+class Gradients(NamedTuple):
+    """The arrays of one launch, as views with the axes (n, d, h, w, c) and (k, c, t, r, s)."""
+
+    x: Any
+    dy: Any
+    dw: Any
+
+
+class WeightGrad(Operator):
+    """Filters are vector lanes, and rows of a register tile are channels."""
+
+    layout: WeightGradLayout
+
+    def _kernel_table(self) -> Any:
+        lanes, form, recording = self.lanes, self.form, self.build.recording
+        parts = {
+            table.LOAD_TILE: compile_load_tile(lanes, form, recording),
+            table.LOAD_PIXELS: compile_load_pixels(lanes, form),
+            table.LOAD_PANELS: panels.compile_load_panels(lanes, form, self.g.tile_k),
+            table.ADD_SUMS: sums.compile_add_sums(lanes, self.itemsize),
+            table.STORE_SUMS: sums.compile_store_sums(lanes, form),
+            **self._own_parts(),
+        }
+        addresses = np.zeros(table.SLOTS, np.int64)
+        for slot, part in parts.items():
+            addresses[slot] = part.address
+        return addresses
+
+    def _own_parts(self) -> dict[int, Any]:
+        return {
+            table.microkernel_slot(vectors, 1, rows): compile_microkernel(
+                RegisterTile(rows, vectors, self.lanes, self.itemsize, self.fma)
+            )
+            for rows, vectors in register_tiles(self.g, self.lanes, self.layout.joined)
+        }
+
+    def _entries(self) -> Any:
+        """The compiled operators (that sums, that adds parts)."""
+        return wgrad.compile_wgrad()
+
+    def _entry(self) -> int:
+        return int(self._entries()[0].address)
+
+    def prepare_gradient(
+        self, operands: Gradients, threads: int, axes: tuple[int, int]
+    ) -> tuple[Launch, Launch | None]:
+        """Prepare the launch that sums, and the one that adds the sums of parts if there are any.
+
+        The launches get x and dy, and dw, with these numbers of `axes`. The strides must be ones
+        that the method accepts.
+        """
+        x, dy, dw = operands
+        layout, g = self.layout, self.g
+        x_n, x_d, x_h, x_w, x_c = x.strides
+        y_n, y_z, y_p, y_q, y_k = dy.strides
+        w_k, w_c, w_t, w_r, w_s = dw.strides
+        if x_c != x.itemsize and not layout.in_place:
+            self._require(table.TRANSPOSE_IN, min(2, g.step_w))
+        if y_k != dy.itemsize:
+            self._require(table.TRANSPOSE_IN)
+        if w_k != dw.itemsize:
+            self._require(table.TRANSPOSE_OUT)
+        taps_inside = (
+            not layout.joined
+            and (g.S == 1 or w_s == dw.itemsize)
+            and (g.R == 1 or w_r == g.S * dw.itemsize)
+            and (g.T == 1 or w_t == g.R * g.S * dw.itemsize)
+            and w_c == schedule.taps(g) * dw.itemsize
+        )
+        # Pixels with a large stride share few sets of a cache, so their panels are copied.
+        dy_in_place = (
+            y_k == dy.itemsize and self.form.x == self.form.buffer and abs(y_q) <= NEAR_PIXEL_BYTES
+        )
+        scratch = layout.scratch(packs=False)
+        call = call_of(
+            **self.constant,
+            **parts_of(scratch),
+            x_n=x_n,
+            x_d=x_d,
+            x_h=x_h,
+            x_w=x_w,
+            x_c=x_c,
+            x_element=x_c,
+            w=1,
+            y_n=y_n,
+            y_z=y_z,
+            y_p=y_p,
+            y_q=y_q,
+            y_k=y_k,
+            w_k=w_k,
+            w_c=w_c,
+            w_t=w_t,
+            w_r=w_r,
+            w_s=w_s,
+            items=layout.parts * layout.items,
+            chunk=layout.chunk,
+            in_place=layout.in_place,
+            dy_in_place=dy_in_place,
+            panel_bytes=layout.panel_bytes,
+            parts=layout.parts,
+            part_tiles=layout.part_tiles,
+            part_items=layout.items,
+            item_sums=layout.item_sums,
+            panel_sums=layout.panel_sums,
+            levels=layout.levels,
+            joined=layout.joined,
+            taps_inside=taps_inside,
+            unpadded=is_unpadded(g),
+            direct=layout.parts == layout.part_tiles == 1
+            and w_k == dw.itemsize
+            and self.form.y == self.form.sums
+            and not layout.joined,
+        )
+        kinds = (x.dtype, axes[0]), (x.dtype, axes[0]), (dw.dtype, axes[1])
+        main = Launch(self._entry(), g, scratch.total, threads, call, kinds, keep=self)
+        if layout.parts == 1:
+            return main, None
+        entry = int(self._entries()[1].address)
+        return main, Launch(entry, g, 0, min(threads, layout.items), call, kinds, keep=self)
+
+
+class WeightGradLanes(WeightGrad):
+    """A vector has filters of several groups, and rows of a register tile are taps."""
+
+    def __init__(self, layout: LanesLayout, lanes: int, build: Build) -> None:
+        super().__init__(layout, lanes, build)
+        self.constant["group_channels"] = layout.group_channels
+
+    def _own_parts(self) -> dict[int, Any]:
+        g, lanes = self.g, self.lanes
+        filters = {min(g.K, g.tile_k), g.K % g.tile_k} - {0}
+        taps = {min(g.S, LANE_TAPS), g.S % LANE_TAPS} - {0}
+        parts = {table.EXPAND: lanes_kernels.compile_expand(self.itemsize)}
+        for vectors in {schedule.ceil_div(count, lanes) for count in filters}:
+            for rows in taps:
+                tile = RegisterTile(rows, vectors, lanes, self.itemsize, self.fma, taps=True)
+                slot = table.microkernel_slot(vectors, 1, rows)
+                parts[slot] = compile_microkernel(tile)
+        return parts
+
+    def _entries(self) -> Any:
+        return lanes_kernels.compile_lanes()
+
+
+def is_unpadded(g: Geometry) -> bool:
+    """Whether filters are 1x1, and no output pixel reads padding."""
+    return bool(
+        schedule.is_single_tap(g)
+        and g.step_w == g.stride_w
+        and min(-g.pad_d, -g.pad_h, -g.pad_w) >= 0
+        and (g.Z - 1) * g.stride_d - g.pad_d < g.D
+        and (g.P - 1) * g.stride_h - g.pad_h < g.H
+        and (g.Q - 1) * g.stride_w - g.pad_w < g.W
+    )

@@ -1,0 +1,83 @@
+"""Load pixels of dy into panels: ``[panel][plane][row][column][filter of the panel]``.
+
+A panel is as wide as whole vectors need; filters past the last one are zero.
+"""
+
+import functools
+
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
+from implicit_conv.kernels.cpu.runtime.table import LOAD_PIXELS, run_part
+from implicit_conv.kernels.cpu.tile import convert, storage
+
+move = copy_panel = element_bytes = BOUND  # bound by compile_load_panels
+
+
+def load_panels(blob, target, source, planes, rows, columns, filters):
+    """Template of the part that loads `filters` filters of a tile, whose first element is at
+    `source`.
+
+    Contiguous filters are copied pixel by pixel, so that memory is read in order.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    pixels = planes * rows * columns
+    plane = schedule.plane_step(g, call.y_n, call.y_z)
+    whole = filters // g.tile_k
+    rest = filters - whole * g.tile_k
+    pitch = g.tile_k * call.itemsize
+    last = schedule.ceil_div(rest, call.lanes) * call.lanes * call.itemsize
+    if last > rest * call.itemsize:
+        memory.zero(target + whole * call.panel_bytes, pixels * last)
+    if call.y_k != element_bytes:
+        for panel in range(schedule.ceil_div(filters, g.tile_k)):
+            run_part(
+                call.kernels,
+                LOAD_PIXELS,
+                blob,
+                target + panel * call.panel_bytes,
+                source + panel * g.tile_k * call.y_k,
+                plane,
+                call.y_p,
+                call.y_q,
+                1,
+                call.y_k,
+                planes,
+                rows,
+                columns,
+                min(g.tile_k, filters - panel * g.tile_k),
+                pitch if panel < whole else last,
+            )
+        return
+    pixel = 0
+    for i in range(planes):
+        for j in range(rows):
+            for column in range(columns):
+                at = source + i * plane + j * call.y_p + column * call.y_q
+                to = target + pixel * pitch
+                for panel in range(whole):
+                    copy_panel(to + panel * call.panel_bytes, at + panel * g.tile_k * element_bytes)
+                if rest > 0:
+                    to = target + whole * call.panel_bytes + pixel * last
+                    move(to, at + whole * g.tile_k * element_bytes, rest)
+                pixel += 1
+
+
+@functools.cache
+def compile_load_panels(lanes, form, filters):
+    """The part that loads panels of `filters` filters; elements have the formats `form`."""
+    if form.x == form.buffer:
+        copy_panel = memory.copy_bytes(filters * storage.SIZES[form.buffer])
+    else:
+        copy_panel = convert.make_convert(form.x, form.buffer, filters)
+    return compile_part(
+        types.void(BLOB_POINTER, *[types.int64] * 6),
+        load_panels,
+        f"load_panels_{lanes}x{filters}x{form.x}_{form.buffer}",
+        element_bytes=storage.SIZES[form.x],
+        copy_panel=copy_panel,
+        move=convert.make_move(form.x, form.buffer, lanes),
+    )

@@ -1,0 +1,125 @@
+"""The sums of weight gradients in memory: levels, and stores into dw.
+
+The sums of a work item are ``[panel][row][filter of the panel]``, where a row is a tap and a
+channel. The inner one of the two is the one with the smaller stride in dw, so that whole blocks of
+rows are transposed into contiguous elements of dw.
+"""
+
+import functools
+
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, vectors_name
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
+from implicit_conv.kernels.cpu.runtime.table import ADD_SUMS, TRANSPOSE_OUT, run_part
+from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
+from implicit_conv.kernels.cpu.wgrad.addresses import dw_address
+from implicit_conv.kernels.cpu.wgrad.layout import RADIX_BITS
+
+
+@kernel()
+def carry(call, sums, tiles):
+    """Before another load tile is added to `tiles` tiles: add each full level to the next one.
+
+    The microkernels overwrite the lowest level afterwards.
+    """
+    for level in range(call.levels - 1):
+        if tiles & ((1 << RADIX_BITS * (level + 1)) - 1):
+            return
+        at = sums + level * call.item_sums
+        above = at + call.item_sums
+        if tiles >> RADIX_BITS * (level + 1) == 1:
+            memory.copy(above, at, call.item_sums)
+        else:
+            run_part(call.kernels, ADD_SUMS, above, at, call.item_sums)
+        memory.zero(at, call.item_sums)
+
+
+@kernel()
+def total(call, sums, tiles):
+    """Add all levels of `tiles` load tiles to the lowest one."""
+    for level in range(1, call.levels):
+        if tiles > 1 << RADIX_BITS * level:
+            run_part(call.kernels, ADD_SUMS, sums, sums + level * call.item_sums, call.item_sums)
+
+
+@kernel()
+def is_fresh(tiles):
+    """Whether the lowest level is empty after `tiles` load tiles."""
+    return tiles & ((1 << RADIX_BITS) - 1) == 0
+
+
+@functools.cache
+def compile_add_sums(lanes, itemsize):
+    """The part that adds `size` bytes of whole vectors at `at` to those at `to`."""
+
+    def emit(builder, arguments):
+        e = Emitter(builder, lanes, itemsize, fma=True)
+        to, at = (builder.inttoptr(arguments[name], BYTES) for name in ("to", "at"))
+
+        def vector(offset, _):
+            target = e.at(to, offset)
+            e.store(builder.fadd(e.load(target), e.load(e.at(at, offset))), target)
+            return []
+
+        e.loop(arguments["size"], lanes * itemsize, [], vector)
+
+    name = f"add_sums_{vectors_name(lanes, itemsize, True)}"
+    return compile_emitted(name, ("to", "at", "size"), (), emit)
+
+
+transpose_block = move = move_element = element_bytes = BOUND  # bound by compile_store_sums
+
+
+def store_sums(blob, sums, k, filters, c, channels):
+    """Template of the part that stores the sums of one panel: filters from k on of all groups, and
+    channels from c on of one group.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    pitch, size = g.tile_k * call.itemsize, element_bytes
+    taps = schedule.taps(g)
+    tap_row, c_row = 1, taps  # rows from a tap to the next one, and from a channel
+    if not call.taps_inside:
+        tap_row, c_row = channels, 1
+    if call.w_k != size and (call.taps_inside or call.w_c == size):
+        outer, inner = 1, channels * taps
+        if not call.taps_inside:
+            outer, inner = taps, channels
+        for run in range(outer):
+            to = dw_address(call, g, k, c, run)
+            for i in range(0, inner, call.lanes):
+                at = sums + (run * inner + i) * pitch
+                rows = min(call.lanes, inner - i)
+                for first in range(0, filters, call.lanes):
+                    columns = min(call.lanes, filters - first)
+                    source, target = at + first * call.itemsize, to + i * size + first * call.w_k
+                    transpose_block(call.kernels, 1, source, pitch, target, call.w_k, rows, columns)
+        return
+    for tap in range(taps):
+        for i in range(channels):
+            at = sums + (tap * tap_row + i * c_row) * pitch
+            to = dw_address(call, g, k, c + i, tap)
+            if call.w_k == size:
+                move(to, at, filters)
+            else:
+                for j in range(filters):
+                    move_element(to + j * call.w_k, at + j * call.itemsize)
+
+
+@functools.cache
+def compile_store_sums(lanes, form):
+    """The part that stores sums into a dw whose elements have the format `form.y`."""
+    return compile_part(
+        types.void(BLOB_POINTER, *[types.int64] * 5),
+        store_sums,
+        f"store_sums_{lanes}x{form.sums}_{form.y}",
+        element_bytes=storage.SIZES[form.y],
+        transpose_block=make_transpose_block(TRANSPOSE_OUT, lanes),
+        move=convert.make_move(form.sums, form.y, lanes),
+        move_element=convert.make_move_element(form.sums, form.y),
+    )

@@ -1,0 +1,53 @@
+"""The launchable operators of weight gradients: one sums, one adds the sums of parts."""
+
+import functools
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
+from implicit_conv.kernels.cpu.runtime.table import ADD_SUMS, run_part
+
+sum_item = store_item = BOUND  # bound by compile_operators
+
+
+def sum_items(blob, thread):
+    """Template of the operator that sums: items are those of every part."""
+    call, g = fields(blob).call, fields(blob).geometry
+    scratch = call.scratch + thread * call.scratch_bytes
+    sums = scratch + call.staging
+    index = next_item(blob)
+    while index < call.items:
+        part, inside = index // call.part_items, index % call.part_items
+        first = part * call.part_tiles
+        end = min(first + call.part_tiles, schedule.tile_count(g))
+        sum_item(blob, inside, first, end, scratch)
+        if call.parts > 1:
+            memory.copy(call.panels + index * call.item_sums, sums, call.item_sums)
+        else:
+            store_item(blob, inside, sums)
+        index = next_item(blob)
+
+
+def add_parts(blob, thread):
+    """Template of the operator that adds the sums of all parts; items are those of one part."""
+    call = fields(blob).call
+    index = next_item(blob)
+    while index < call.part_items:
+        sums = call.panels + index * call.item_sums
+        for part in range(1, call.parts):
+            at = sums + part * call.part_items * call.item_sums
+            run_part(call.kernels, ADD_SUMS, sums, at, call.item_sums)
+        store_item(blob, index, sums)
+        index = next_item(blob)
+
+
+@functools.cache
+def compile_operators(name, sum_item, store_item):
+    """The compiled operators (that sums, that adds parts) of one family, whose work items are
+    summed by `sum_item` and stored by `store_item`.
+    """
+    return (
+        compile_part(ENTRY, sum_items, name, sum_item=sum_item, store_item=store_item),
+        compile_part(ENTRY, add_parts, f"{name}_add_parts", store_item=store_item),
+    )
