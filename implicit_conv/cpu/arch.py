@@ -7,13 +7,19 @@ import functools
 import math
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from implicit_conv.cpu.compiler import check_target, numba_target
 
 BFLOAT16 = {
     "widen": "widening to float32",
     "pairs": "dot products of pairs of channels (AVX512_BF16)",
     "amx": "tiles of pairs of channels (AMX)",
+}
+INT8 = {
+    "widen": "widening to {}",
+    "quads": "dot products of four channels (AVX512_VNNI or AVX_VNNI)",
 }
 AMX_ROWS = 16  # rows of an AMX tile: pixels, or pairs of channels
 AMX_PIXELS = 2 * AMX_ROWS  # pixels of the largest register tile of AMX
@@ -35,7 +41,9 @@ class CpuArch:
     f16c: bool = True  # whether an instruction converts float16
     rounds_bfloat16: bool = False  # whether an instruction rounds float32 to bfloat16
     bfloat16: str = "widen"  # how bfloat16 is multiplied, see BFLOAT16
-    hertz: float = DEFAULT_HERTZ  # nominal clock in Hz: estimates divide cycles by it
+    int8: str = "widen"  # how integers of 8 bits are multiplied, see INT8
+    # Nominal clock in Hz: estimates divide cycles by it. Systems report a clock that varies.
+    hertz: float = field(default=DEFAULT_HERTZ, compare=False)
 
     def lanes(self, itemsize: int) -> int:
         """Elements of a vector, where an element has `itemsize` bytes."""
@@ -48,21 +56,40 @@ class CpuArch:
 REGISTER_PIXELS = {(512, 32): 14, (256, 16): 6, (128, 16): 6, (128, 32): 12}
 
 
+# Features of x86 CPUs that decide which code is emitted, or that `implicit-conv info` shows.
+FEATURES = (
+    "avx",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512f",
+    "avx512dq",
+    "avx512vl",
+    "avx512bf16",
+    "avx512vnni",
+    "avxvnni",
+    "amx-tile",
+    "amx-bf16",
+)
+# What the instructions of bfloat16 need together with those that classify values.
+BFLOAT16_FEATURES = frozenset(("avx512bf16", "avx512dq", "avx512vl"))
+AMX_FEATURES = frozenset(("amx-tile", "amx-bf16"))
+
+
 @functools.cache
-def cpu_features() -> dict[str, bool]:
-    """The features of the CPU that Numba compiles for.
+def cpu_features() -> frozenset[str]:
+    """The features of the CPU that Numba compiles for: those in FEATURES on x86, else all.
 
-    They are those in NUMBA_CPU_FEATURES; or none if NUMBA_CPU_NAME is "generic"; or those of this
-    machine.
+    Raises
+    ------
+    PlanError
+        Settings of Numba ask for features that this CPU lacks.
     """
-    chosen = os.environ.get("NUMBA_CPU_FEATURES")
-    if chosen is None and os.environ.get("NUMBA_CPU_NAME", "").lower() == "generic":
-        chosen = ""
-    if chosen is not None:
-        return {f[1:]: f[0] == "+" for f in chosen.replace(" ", "").split(",") if f}
-    import llvmlite.binding as llvm
-
-    return dict(llvm.get_host_cpu_features())
+    target = numba_target()
+    if not target.is_x86:
+        return frozenset(name[1:] for name in target.features.split(",") if name[:1] == "+")
+    check_target(target)
+    return target.supported(FEATURES)
 
 
 @functools.cache
@@ -126,35 +153,43 @@ def available_threads() -> int:
     return max(1, math.ceil(min(count, _cgroup_cpus())))
 
 
-def _bfloat16(features: dict[str, bool]) -> str:
-    """How a CPU with 512-bit vectors multiplies bfloat16."""
-    if not features.get("avx512bf16"):
+def _bfloat16(features: frozenset[str]) -> str:
+    """How a CPU multiplies bfloat16."""
+    if not features >= BFLOAT16_FEATURES:
         return "widen"
-    tiles = features.get("amx-tile") and features.get("amx-bf16")
-    return "amx" if tiles and amx_granted() else "pairs"
+    return "amx" if features >= AMX_FEATURES and amx_granted() else "pairs"
+
+
+def _int8(features: frozenset[str], vector_bits: int) -> str:
+    """How a CPU multiplies integers of 8 bits, in vectors of `vector_bits`."""
+    if "avx512vnni" in features and (vector_bits == 512 or "avx512vl" in features):
+        return "quads"
+    return "quads" if "avxvnni" in features and vector_bits == 256 else "widen"
 
 
 @functools.cache
 def cpu_arch(threads: int | None = None) -> CpuArch:
-    """The CPU of this process, with `threads` threads (all that are available by default)."""
+    """The CPU of this process, with `threads` threads (all that are available by default).
+
+    Raises
+    ------
+    PlanError
+        Settings of Numba ask for features that this CPU lacks.
+    """
     features = cpu_features()
     arm = platform.machine() in ("aarch64", "arm64")  # every 64-bit Arm CPU has NEON
-    if features.get("avx512f"):
-        bits = 512
-    elif features.get("avx2") or features.get("avx"):
-        bits = 256
-    else:
-        bits = 128
+    bits = 512 if "avx512f" in features else 256 if "avx" in features else 128
     registers = 32 if bits == 512 or arm else 16
     return CpuArch(
         vector_bits=bits,
-        fma=bits == 512 or features.get("fma", False) or arm,
+        fma="fma" in features or arm,
         l1_bytes=_cache_bytes(1, DEFAULT_L1),
         l2_bytes=_cache_bytes(2, DEFAULT_L2),
         threads=threads or available_threads(),
         tile_pixels=REGISTER_PIXELS[bits, registers],
-        f16c=bits == 512 or features.get("f16c", False) or arm,
-        bfloat16=_bfloat16(features) if bits == 512 else "widen",
-        rounds_bfloat16=bits == 512 and features.get("avx512bf16", False),
+        f16c="f16c" in features or arm,
+        bfloat16=_bfloat16(features),
+        int8=_int8(features, bits),
+        rounds_bfloat16=features >= BFLOAT16_FEATURES,
         hertz=_clock_hertz(),
     )

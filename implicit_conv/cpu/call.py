@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays import Array, check_vector
+from implicit_conv.arrays import Array, ordered
+from implicit_conv.integers import checked_bias
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.problem import Problem
 
@@ -18,22 +19,26 @@ if TYPE_CHECKING:
 
 
 class Arrays(NamedTuple):
-    """The 4-d arrays of one call; 16-bit floats are viewed as integers.
+    """The arrays of one call as views with the axes (n, d, h, w, c) and, of w, (k, c, t, r, s).
 
-    `w` is None if the filter is packed in panels. `filter_axes` are the positions of k, c, r, s in
-    `w`. x, y and residual are in the problem's layout.
+    `bits` views their elements. `w` is None if the filter is packed in panels.
     """
 
     x: Array
     w: Array | None
-    filter_axes: tuple[int, ...]
     y: Array
     residual: Array | None = None
 
 
+BITS = {size: np.dtype(name) for size, name in ((1, "u1"), (2, "u2"), (4, "f4"), (8, "f8"))}
+
+
 def bits(array: Array) -> Array:
-    """`array` as compiled code takes it: 16-bit floats are viewed as integers."""
-    return array if array.itemsize != 2 or array.dtype == np.uint16 else array.view(np.uint16)
+    """`array` as compiled code takes it, one dtype for each size of elements: unsigned integers of
+    8 and 16 bits, floats of 32 and 64.
+    """
+    kind = BITS[array.itemsize]
+    return array if array.dtype == kind else array.view(kind)
 
 
 def is_contiguous(array: Array, axis: int) -> bool:
@@ -42,12 +47,31 @@ def is_contiguous(array: Array, axis: int) -> bool:
 
 
 class CallForm(NamedTuple):
-    """What all arrays of a call have in common."""
+    """What a call knows of its arrays.
+
+    `problem` has three spatial axes; its `axes` are positions in x, y and residual. `filter_axes`
+    are the positions of k, c, t, r, s in `w`.
+    """
 
     problem: Problem
     y_shape: tuple[int, ...]
     y_dtype: Any
     filter_axes: tuple[int, ...]
+
+    @property
+    def axis_counts(self) -> tuple[int, int]:
+        """The numbers of axes of x and y, and of w."""
+        return len(self.y_shape), sum(axis >= 0 for axis in self.filter_axes)
+
+    def arrays(self, x: Array, w: Array | None, y: Array, residual: Array | None) -> Arrays:
+        """The arrays of a call as methods take them."""
+        axes = self.problem.axes
+        return Arrays(
+            ordered(bits(x), axes),
+            None if w is None else ordered(bits(w), self.filter_axes),
+            ordered(bits(y), axes),
+            None if residual is None else ordered(residual, axes),
+        )
 
 
 class Call(ABC):
@@ -66,14 +90,17 @@ class Call(ABC):
         bias: object = None,
         y: Array | None = None,
         residual: Array | None = None,
+        scale: Array | None = None,
     ) -> Array:
-        """y = activation(conv(x, w) + bias + residual).
+        """y = activation(scale * conv(x, w) + bias + residual).
 
         Parameters
         ----------
         x, w, y, residual : arrays of the shapes, dtypes and strides that the call is bound to
             `w` may also be the address of packed panels.
         bias : array of shape (K,), optional
+        scale : contiguous array of shape (K,) in the dtype of `scaled_dtype`
+            If the call is bound with a scale; the bias then has that dtype too.
 
         Returns
         -------
@@ -83,13 +110,12 @@ class Call(ABC):
         Raises
         ------
         ShapeError, DTypeError
-            The shape or dtype of the bias does not match.
+            The shape or dtype of the bias does not match, or sums with it could overflow.
         """
 
     def checked_bias(self, bias: object) -> Array:
         """A bias as a contiguous array of shape (K,) in the dtype of the sums."""
-        problem = self._form.problem
-        return check_vector("bias", bias, problem.K, problem.sum_dtype)
+        return checked_bias(bias, self._form.problem)
 
 
 class KernelCall(Call):
@@ -100,7 +126,7 @@ class KernelCall(Call):
     of a call; if it is None, there is one launch, which takes the arrays themselves.
     """
 
-    __slots__ = ("_main", "_narrow", "_operator", "_packing", "_panel_bytes", "_split")
+    __slots__ = ("_main", "_operator", "_packing", "_panel_bytes", "_split", "_viewed")
 
     def __init__(
         self,
@@ -113,7 +139,7 @@ class KernelCall(Call):
         super().__init__(form)
         self._operator, self._main, self._packing, self._split = operator, main, packing, split
         self._panel_bytes = operator.layout.packed_bytes
-        self._narrow = form.problem.itemsize == 2
+        self._viewed = form.problem.dtype not in ("float32", "float64")
 
     def __call__(
         self,
@@ -122,37 +148,89 @@ class KernelCall(Call):
         bias: object = None,
         y: Array | None = None,
         residual: Array | None = None,
+        scale: Array | None = None,
     ) -> Array:
         """See `Call`; small calls spend their time here, so this is one function."""
-        sums = None
-        if bias is not None:
+        sums = scaling = None
+        if scale is not None:
+            scaling = scale, np.zeros_like(scale) if bias is None else bias
+        elif bias is not None:
             sums = self._operator.initial_sums(self.checked_bias(bias))
         if y is None:
             y = np.empty(self._form.y_shape, self._form.y_dtype)
         out = y
-        if self._narrow:
+        if self._viewed:
             x, w, out = bits(x), w if type(w) is int else bits(w), bits(y)
+            sums = None if sums is None else bits(sums)
         if self._split is not None:
-            for part in self._split(Arrays(x, w, self._form.filter_axes, out, residual)):
-                self._pack_and_run(part.x, part.w, part.y, sums, part.residual)
+            for part in self._split(self._form.arrays(x, w, out, residual)):
+                self._pack_and_run(part.x, part.w, part.y, sums, part.residual, scaling)
         elif type(w) is int:
-            self._main.run(x, x, out, w, sums, residual)
+            self._main.run(x, x, out, w, sums, residual, scaling)
         elif self._packing is None:
-            self._main.run(x, w, out, 0, sums, residual)
+            self._main.run(x, w, out, 0, sums, residual, scaling)
         else:
-            self._pack_and_run(x, w, out, sums, residual)
+            self._pack_and_run(x, w, out, sums, residual, scaling)
         return y
 
     def _pack_and_run(
-        self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None
+        self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None, scaling: Any
     ) -> None:
         """Pack the filter if that takes a launch of its own, then convolve."""
         if self._packing is None:
-            self._main.run(x, w, y, 0, sums, residual)
+            self._main.run(x, w, y, 0, sums, residual, scaling)
             return
         panels = POOL.take(self._panel_bytes)
         try:
             self._packing.run(w, w, w, panels.address)
-            self._main.run(x, x, y, panels.address, sums, residual)
+            self._main.run(x, x, y, panels.address, sums, residual, scaling)
         finally:
             POOL.give(panels)
+
+
+class GradientCall(Call):
+    """Prepared launches of a weight gradient, which need only addresses.
+
+    `roles` makes the operands of the launches from views of x and dy with five axes; if it is None,
+    they are x and dy themselves.
+    """
+
+    __slots__ = ("_add", "_main", "_partial_bytes", "_roles")
+
+    def __init__(
+        self,
+        form: CallForm,
+        partial_bytes: int,
+        main: Launch,
+        add: Launch | None,
+        roles: Callable[[Array, Array], tuple[Array, Array]] | None,
+    ) -> None:
+        super().__init__(form)
+        self._partial_bytes, self._main, self._add, self._roles = partial_bytes, main, add, roles
+
+    def __call__(
+        self,
+        x: Array,
+        w: Any,
+        bias: object = None,
+        y: Array | None = None,
+        residual: Array | None = None,
+        scale: Array | None = None,
+    ) -> Array:
+        """dw, which is `y`, of x and dy, which is `w`; there are no bias, residual and scale."""
+        if y is None:
+            y = np.empty(self._form.y_shape, self._form.y_dtype)
+        x, dy, dw = bits(x), bits(w), bits(y)
+        if self._roles is not None:
+            axes = self._form.problem.axes
+            x, dy = self._roles(ordered(x, axes), ordered(dy, axes))
+        if self._add is None:
+            self._main.run(x, dy, dw)
+            return y
+        sums = POOL.take(self._partial_bytes)
+        try:
+            self._main.run(x, dy, dw, sums.address)
+            self._add.run(x, dy, dw, sums.address)
+        finally:
+            POOL.give(sums)
+        return y

@@ -7,26 +7,29 @@ asks which method a candidate has.
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
-from implicit_conv.arrays import Array, numpy_dtype
-from implicit_conv.cache import OPERATORS
+from implicit_conv.arrays import Array, ordered
+from implicit_conv.cache import OPERATORS, cached_property
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, Call, CallForm, KernelCall
+from implicit_conv.cpu.compiler import check_enabled
 from implicit_conv.cpu.packed import PackedFilter, PackedOrder, PlainOrder, packed_copy
 from implicit_conv.cpu.tiling import Estimate, thread_count
 from implicit_conv.cpu.views import is_pointwise
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.options import ITEMSIZES, LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.options import ITEMSIZES
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, tiles_trace
 
 if TYPE_CHECKING:
-    from implicit_conv.kernels.cpu.operator import Build, Epilogue, Operands, Operator
+    from implicit_conv.kernels.activation import Epilogue
+    from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
 Words: TypeAlias = "dict[str, str]"  # rows of an explanation: name, value
 
@@ -35,17 +38,26 @@ Words: TypeAlias = "dict[str, str]"  # rows of an explanation: name, value
 class Request:
     """The options of `conv2d` that decide which methods may run.
 
-    `flushes` says that subnormals are treated as zero.
+    `flushes` says that subnormals are treated as zero. `max_workspace` is the limit of a
+    candidate's `call_bytes`, of which the operator itself takes `reserved_bytes`.
     """
 
     precision: str = "standard"
     algorithm: str = "auto"
     flushes: bool = False
+    max_workspace: int | None = None
+    reserved_bytes: int = 0
 
     @property
     def strict(self) -> bool:
         """Whether every sum must have one fixed order."""
         return self.precision == "strict"
+
+    @property
+    def limit(self) -> float:
+        """Bytes that a candidate may take: infinite without `max_workspace`."""
+        limit = math.inf if self.max_workspace is None else self.max_workspace
+        return limit - self.reserved_bytes
 
     def admits(self, algorithm: str) -> bool:
         """Whether the caller allows `algorithm`."""
@@ -87,7 +99,7 @@ class Candidate:
     algorithm : str
         The name that `conv2d` takes.
     problem : Problem
-        The problem as the caller states it.
+        The problem with three spatial axes.
     view : Problem
         The problem as the method sees it: with other dtypes or merged axes.
     arch : CpuArch
@@ -131,7 +143,7 @@ class Candidate:
         """Elements of a vector of sums."""
         return self.arch.lanes(self.itemsize)
 
-    @functools.cached_property
+    @cached_property
     def layout(self) -> Layout:
         """Sizes of scratch memory and packed filters."""
         return self.method.layout(self)
@@ -151,6 +163,14 @@ class Candidate:
         """Bytes of scratch memory of all threads, without the packed filter."""
         return self.method.workspace_bytes(self)
 
+    def call_bytes(self, w: Array | None = None) -> int:
+        """Bytes that a call with a plain filter takes besides its arrays: scratch memory of all
+        threads, and the filter that it packs or copies; see `Method.filter_bytes`.
+        """
+        filter_bytes = self.method.filter_bytes(self, w)
+        packing = self.threads * self.layout.packing_scratch.total if filter_bytes else 0
+        return max(self.workspace_bytes, packing) + filter_bytes
+
 
 class Method(ABC):
     """How a convolution is computed.
@@ -159,7 +179,8 @@ class Method(ABC):
     """
 
     algorithms: ClassVar[tuple[str, ...]]  # the names by which `conv2d` can ask for the method
-    pairs: bool = False  # whether an element of buffers and panels is a pair of bfloat16 channels
+    scales: ClassVar[bool] = True  # whether its launches can scale the sums of each filter
+    channels: int = 1  # of an element of buffers and panels, which dot products multiply
 
     @property
     @abstractmethod
@@ -183,8 +204,10 @@ class Method(ABC):
     ) -> Iterator[Candidate | Refusal]:
         """The best candidate of each variant, or the reason why it cannot run."""
 
-    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
-        """Candidates that read the same packed filters as `c` and accept more strides."""
+    def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
+        """Candidates that read the same packed filters as `c` and accept more strides; they take at
+        most `limit` bytes if a tiling does, see `best`.
+        """
         yield from ()
 
     @abstractmethod
@@ -194,6 +217,15 @@ class Method(ABC):
     def workspace_bytes(self, c: Candidate) -> int:
         """Bytes of scratch memory of all threads, without the packed filter."""
         return c.threads * c.scratch.total
+
+    def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
+        """Bytes of the copy or the packed filter that a call with a plain filter makes.
+
+        `w` has the axes (k, c, t, r, s) and the strides of that filter, which is contiguous if
+        there is no `w`.
+        """
+        in_place = isinstance(self.packed(c), PlainOrder)
+        return 0 if in_place or c.layout.packs_in_loop else self.packed(c).bytes
 
     def end(self, c: Candidate) -> tuple[int, int]:
         """The true (P, Q) of the view; its geometry may be rounded up."""
@@ -215,8 +247,7 @@ class Method(ABC):
         """The operands of each launch, as views that the kernels take."""
         from implicit_conv.kernels.cpu.operator import Operands
 
-        x, w, filter_axes, y, residual = arrays
-        yield Operands(x, w, y, residual, LAYOUTS[c.problem.layout], filter_axes)
+        yield Operands(*arrays)
 
     def loads(self, c: Candidate) -> list[Load]:
         """The loads that the kernels execute for contiguous arrays."""
@@ -233,45 +264,64 @@ class Method(ABC):
 
     def pack(self, c: Candidate, w: Array, formats: Formats) -> PackedFilter:
         """Pack `w`, a filter in the problem's weight layout, in the order of `packed`."""
-        order, layout = self.packed(c), c.problem.weight_layout
+        order = self.packed(c)
+        filters = ordered(w, c.problem.filter_axes)
         if isinstance(order, PlainOrder):
-            return packed_copy(order.copied(w, layout), order)
-        panels = operator(c, formats).pack(w, WEIGHT_LAYOUTS[layout], c.threads)
-        return PackedFilter(panels, order)
+            return packed_copy(order.copied(filters), order)
+        return PackedFilter(operator(c, formats).pack(filters, c.threads), order)
 
     def bind(
-        self, c: Candidate, arrays: Arrays, epilogue: Epilogue, formats: Formats, record: int = 0
+        self,
+        c: Candidate,
+        form: CallForm,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        record: int = 0,
     ) -> Call:
         """Prepare the launches for arrays of these strides, which the method must accept."""
         compiled = operator(c, formats)
         operands = next(iter(self.arguments(c, arrays)))
+        split, axes = None, form.axis_counts
+        if operands.w is not arrays.w:
+            split, axes = functools.partial(self.arguments, c), (arrays.x.ndim, arrays.x.ndim)
         in_loop = operands.w if compiled.layout.packs_in_loop else None
-        main = compiled.prepare(operands._replace(w=in_loop), epilogue, c.threads, record)
+        main = compiled.prepare(operands._replace(w=in_loop), epilogue, c.threads, axes, record)
         packing = None
         if operands.w is not None and in_loop is None:
-            packing = compiled.prepare_packing(operands.w, operands.filter_axes, c.threads, record)
-        split = None if operands.w is arrays.w else functools.partial(self.arguments, c)
-        form = CallForm(c.problem, arrays.y.shape, numpy_dtype(formats.y_dtype), arrays.filter_axes)
+            packing = compiled.prepare_packing(operands.w, c.threads, axes[1], record)
         return KernelCall(form, compiled, main, packing, split)
 
 
-@OPERATORS
 def operator(c: Candidate, formats: Formats) -> Operator:
     """The compiled operator of a candidate.
 
     The first call for a candidate in a process compiles its kernels, or loads them from the disk
     cache.
+
+    Raises
+    ------
+    PlanError
+        NUMBA_DISABLE_JIT is set.
     """
+    check_enabled()
+    return _compiled_operator(c, formats)
+
+
+@OPERATORS
+def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
     from implicit_conv.kernels.cpu.operator import Build
     from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SOFT_FLOAT16, Format
 
     ways = {} if c.arch.f16c else {"float16": SOFT_FLOAT16}
     if c.arch.rounds_bfloat16:
         ways["bfloat16"] = HARD_BFLOAT16
-    x, y = (ways.get(dtype, dtype) for dtype in (c.problem.dtype, formats.y_dtype))
-    sums = c.problem.sum_dtype
+    problem, several = c.problem, c.method.channels > 1
+    given = (problem.dtype, problem.filter_dtype, formats.y_dtype)
+    x, w, y = (ways.get(dtype, dtype) for dtype in given)
+    sums = problem.sum_dtype
     build = Build(
-        Format(x, x if c.method.pairs else sums, sums, y),
+        Format(x, w, x if several else sums, w if several else sums, sums, y),
         c.arch.fma,
         c.problem.C,
         c.method.end(c),
@@ -290,8 +340,19 @@ def best(
     costs: Sequence[tuple[Estimate, Geometry]],
     *,
     threads: int | None = None,
+    limit: float = math.inf,
 ) -> Candidate:
-    """The candidate with the cheapest of the tilings `costs` of `view`."""
-    (cycles, chunk), g = min(costs)
+    """The candidate with the cheapest of the tilings `costs` of `view` that take at most `limit`
+    bytes; if all take more, the one that takes least.
+    """
     threads = thread_count(problem, arch) if threads is None else threads
-    return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles)
+
+    def candidate(cost: tuple[Estimate, Geometry]) -> Candidate:
+        (cycles, chunk), g = cost
+        return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles)
+
+    if limit == math.inf:
+        return candidate(min(costs))
+    found = [candidate(cost) for cost in sorted(costs)]
+    fitting = (c for c in found if c.call_bytes() <= limit)
+    return next(fitting, None) or min(found, key=Candidate.call_bytes)

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import numpy as np
-
 from implicit_conv.activation import Activation, parse_activation
-from implicit_conv.arrays import (
-    Array,
-    as_array,
-    check_like_output,
-    check_vector,
-    dtype_name,
-    numpy_dtype,
-    writable_directly,
-)
-from implicit_conv.cache import keep_call
+from implicit_conv.arrays import Array, as_array
+from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu import explain as words
 from implicit_conv.cpu import planner
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, Call, bits
+from implicit_conv.cpu.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.call import Arrays, Call, CallForm, bits
 from implicit_conv.cpu.candidate import Candidate, Formats, Request
 from implicit_conv.cpu.packed import PackedFilter
 from implicit_conv.cpu.planner import Choice
-from implicit_conv.errors import DTypeError, ShapeError
-from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS
+from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
+from implicit_conv.cpu.views import in_own_axes, spatial
+from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.integers import check_activation
+from implicit_conv.kernels.activation import Epilogue
+from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
@@ -38,7 +30,7 @@ LOG = logging.getLogger("implicit_conv")
 
 
 @dataclass(frozen=True)
-class CpuEngine:
+class CpuEngine(Runner):
     """The plan of one request on one CPU.
 
     Attributes
@@ -46,7 +38,7 @@ class CpuEngine:
     problem : Problem
     arch : CpuArch
     request : Request
-        Precision, algorithm and whether subnormals are treated as zero.
+        Precision, algorithm, whether subnormals are treated as zero, and the limit of memory.
     choice : Choice
         The candidates, of which the first one runs if it accepts the strides of the arrays, and the
         refusals.
@@ -54,8 +46,6 @@ class CpuEngine:
         As `parse_activation` returns it.
     out_dtype : str
         The dtype of results.
-    unbatched : bool
-        Whether x and y have no batch axis.
     """
 
     problem: Problem
@@ -64,27 +54,33 @@ class CpuEngine:
     choice: Choice
     activation: tuple[float, float, float]
     out_dtype: str
-    unbatched: bool = False
 
-    def __getstate__(self) -> dict[str, object]:
-        """Leave prepared calls out of pickles and copies: they hold addresses of this process."""
-        return {name: value for name, value in self.__dict__.items() if name != "calls"}
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy the plan with the CPU of this process, and without prepared calls, which
+        hold addresses of this process.
+        """
+        return _for_this_cpu, (cpu_arch(), *(getattr(self, field.name) for field in fields(self)))
 
-    @functools.cached_property
+    @cached_property
     def fallbacks(self) -> tuple[Candidate, ...]:
-        """Candidates for strides that others do not accept, the cheapest first.
+        """Candidates for strides that others do not accept.
 
         They are made on first use, because most arrays are contiguous.
         """
-        found = [f for c in self.choice.candidates for f in c.method.fallbacks(c)]
-        return tuple(sorted(found, key=lambda candidate: candidate.cycles))
+        limit = self.request.limit
+        return tuple(
+            fallback
+            for c in self.choice.candidates
+            for fallback in c.method.fallbacks(c, limit)
+            if fallback.call_bytes() <= limit
+        )
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """All candidates, in the order in which they are tried."""
         return tuple(self._in_order())
 
-    @functools.cached_property
+    @cached_property
     def calls(self) -> dict[object, object]:
         """Prepared calls; the keys are the strides of their arrays."""
         return {}
@@ -100,10 +96,19 @@ class CpuEngine:
         return self.best.algorithm
 
     @property
-    def y_dtype(self) -> str:
-        """The dtype that kernels store: `out_dtype`, or that of the sums if numpy converts them."""
-        stored = (self.problem.dtype, self.problem.sum_dtype)
-        return self.out_dtype if self.out_dtype in stored else self.problem.sum_dtype
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of x."""
+        return self.problem.input_shape
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """The shape of y."""
+        return self.problem.output_shape
+
+    @property
+    def summed(self) -> Problem:
+        """The problem itself."""
+        return self.problem
 
     @property
     def formats(self) -> Formats:
@@ -121,79 +126,34 @@ class CpuEngine:
         return self.best.packed.bytes
 
     @property
-    def peak_bytes(self) -> int:
-        """Bytes of scratch memory, packed filter and output together."""
-        y = math.prod(self.problem.output_shape) * ITEMSIZES[self.y_dtype]
-        return self.workspace_bytes + self.packed_bytes + y
+    def call_bytes(self) -> int:
+        """Bytes of scratch memory and of the filter that a call with a plain filter packs."""
+        return self.best.call_bytes()
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
         choice = self.choice._replace(candidates=self.candidates)
-        return words.explain(choice, self.request.precision, self.formats)
+        return words.explain(str(self.problem), choice, self.request, self.formats)
 
     def trace(self) -> list[Load]:
         """The loads of the best candidate for contiguous arrays."""
-        return self.best.method.loads(self.best)
+        return in_own_axes(self.problem, self.best.method.loads(self.best))
 
     def pack(self, w: object) -> PackedFilter:
         """The filter `w` in the order that the best candidate reads; see `Plan.pack`."""
         array = bits(self._checked_filter(w))
-        return self.best.method.pack(self.best, array, self.formats)
-
-    def run(
-        self,
-        x: object,
-        w: object,
-        bias: object = None,
-        residual: object = None,
-        out: Array | None = None,
-    ) -> Array:
-        """Check the arrays and convolve; see `Plan.__call__`."""
-        problem = self.problem
-        x = as_array("x", x)
-        if self.unbatched and x.ndim == 3:
-            x = x[None]
-        self._check("x", x, problem.input_shape)
-        filters = self._checked_filters(w)
-        if bias is not None:
-            bias = check_vector("bias", bias, problem.K, problem.sum_dtype)
-        shape = problem.output_shape[1:] if self.unbatched else problem.output_shape
-        if residual is not None:
-            residual = as_array("residual", residual)
-            check_like_output("residual", residual, shape, problem.dtype)
-        if out is not None:
-            _check_out(out, shape, self.out_dtype)
-        read = filters.panels if isinstance(filters, PackedFilter) else filters
-        direct = (
-            out is not None
-            and out.dtype == self.y_dtype
-            and writable_directly(out, (x, read, bias, residual))
-        )
-        y = out if direct else np.empty(shape, numpy_dtype(self.y_dtype))
-        assert y is not None
-        if y.size:
-            y4, residual4 = y, residual
-            if self.unbatched:
-                y4, residual4 = y[None], None if residual is None else residual[None]
-            call = self.bind(x, filters, y4, residual4, bias is not None)
-            operand = filters.operand if isinstance(filters, PackedFilter) else filters
-            call(x, operand, bias, y4, residual4)
-        if out is not None:
-            if not direct:
-                out[...] = y
-            return out
-        return y if self.out_dtype == self.y_dtype else y.astype(self.out_dtype)
-
-    def ready(self, x: Array, w: Any, y: Array, biased: bool) -> Call | None:
-        """The call that computed ``y = run(x, w)``; None if `run` does more than that call."""
-        if self.unbatched or y.size == 0 or y.dtype != self.y_dtype:
-            return None
-        return self.bind(x, w, y, None, biased)
+        return prepare(self.best.method.pack, self.best, array, self.formats)
 
     def bind(
-        self, x: Array, w: PackedFilter | Array, y: Array, residual: Array | None, biased: bool
+        self,
+        x: Array,
+        w: PackedFilter | Array,
+        y: Array,
+        residual: Array | None,
+        biased: bool,
+        scaled: bool = False,
     ) -> Call:
-        """The cached call for 4-d arrays of these strides."""
+        """The cached call for arrays of these strides."""
         packed = isinstance(w, PackedFilter)
         key = (
             x.strides,
@@ -202,10 +162,12 @@ class CpuEngine:
             y.strides,
             residual is not None and residual.strides,
             biased,
+            scaled,
         )
         call = self.calls.get(key)
         if call is None:
-            call = self.bind_anew(x, w, y, residual, biased, self.formats)
+            epilogue = Epilogue(self.activation, biased and not scaled, scaled)
+            call = prepare(self.bind_anew, x, w, y, residual, epilogue, self.formats)
             keep_call(self.calls, key, call)
         assert isinstance(call, Call)
         return call
@@ -216,7 +178,7 @@ class CpuEngine:
         w: PackedFilter | Array,
         y: Array,
         residual: Array | None,
-        biased: bool,
+        epilogue: Epilogue,
         formats: Formats,
         record: int = 0,
     ) -> Call:
@@ -224,22 +186,31 @@ class CpuEngine:
 
         A debug build writes its loads to the address `record`.
         """
-        from implicit_conv.kernels.cpu.operator import Epilogue
-
-        axes: tuple[int, ...]
-        key = None
+        problem, key = self.best.problem, None
+        filters: Array | None
         if not isinstance(w, PackedFilter):
-            filters, axes = bits(w), WEIGHT_LAYOUTS[self.problem.weight_layout]
+            filters, axes = w, problem.filter_axes
         elif w.plain is not None:
             filters, axes = w.plain, w.axes
         else:
-            filters, axes, key = None, (0, 1, 2, 3), w.key
-        arrays = Arrays(bits(x), filters, axes, bits(y), residual)
-        candidate = next(
+            filters, axes, key = None, problem.filter_axes, w.key
+        form = CallForm(problem, y.shape, y.dtype, axes)
+        arrays = form.arrays(x, filters, y, residual)
+        suited = (
             c
             for c in self._in_order()
-            if c.method.accepts(c, arrays) and (key is None or c.packed.key == key)
+            if c.method.accepts(c, arrays)
+            and (key is None or c.packed.key == key)
+            and (c.method.scales or not epilogue.scaled)
         )
+        candidate = next(suited, None)
+        if candidate is None:
+            raise PlanError(
+                f"no candidate that takes these strides{' and a scale' * epilogue.scaled} needs as "
+                f"little memory as max_workspace={self.request.max_workspace}; pass contiguous "
+                "arrays and a plain filter, or max_workspace=None"
+            )
+        call = candidate.method.bind(candidate, form, arrays, epilogue, formats, record)
         if candidate is not self.best:
             LOG.debug(
                 "%s runs, because %s needs %s",
@@ -247,37 +218,36 @@ class CpuEngine:
                 self.best.name,
                 self.best.method.needs,
             )
-        epilogue = Epilogue(self.activation, biased)
-        return candidate.method.bind(candidate, arrays, epilogue, formats, record)
+        return call
 
     def _in_order(self) -> Iterator[Candidate]:
-        """All candidates in the order in which they are tried; fallbacks are made when reached."""
-        yield from self.choice.candidates
-        yield from self.fallbacks
+        """All candidates in the order in which they are tried; fallbacks are made if the best one
+        cannot run.
+        """
+        best, *others = self.choice.candidates
+        yield best
+        yield from sorted((*others, *self.fallbacks), key=lambda candidate: candidate.cycles)
 
-    def _checked_filters(self, w: object) -> PackedFilter | Array:
+    def filters(self, w: object) -> PackedFilter | Array:
         """`w`: a plain filter, or one that is packed in the order the best candidate reads."""
         if not isinstance(w, PackedFilter):
             return self._checked_filter(w)
         if w.key != self.best.packed.key:
             raise ShapeError(
-                "w was packed in another order than this plan reads, for another problem or by a "
-                "plan with another method or tile; pack it with plan.pack(w) of this plan"
+                "w was packed in another order than this plan reads, for another problem or CPU, "
+                "or by a plan with another method or tile; pack it with plan.pack(w) of this plan"
             )
         return w
 
     def _checked_filter(self, w: object) -> Array:
+        if hasattr(w, "operand"):
+            raise ShapeError(
+                "w was packed for another operator than a convolution; pack it with plan.pack(w) "
+                "of this plan"
+            )
         array = as_array("w", w)
-        self._check("w", array, self.problem.weight_shape)
+        check_array("w", array, self.problem.weight_shape, self.problem.filter_dtype)
         return array
-
-    def _check(self, name: str, array: Array, shape: tuple[int, ...]) -> None:
-        """Refuse an array that has not the problem's dtype and the given shape."""
-        dtype = self.problem.dtype
-        if array.dtype != dtype:
-            raise DTypeError(f"{name} is {array.dtype} but the plan was made for {dtype}")
-        if array.shape != shape:
-            raise ShapeError(f"{name} has shape {array.shape} but the plan was made for {shape}")
 
 
 def plan(
@@ -287,9 +257,9 @@ def plan(
     *,
     activation: Activation = None,
     out_dtype: object = None,
-    unbatched: bool = False,
+    arrays: Arrays | None = None,
 ) -> CpuEngine:
-    """Plan a request.
+    """Plan a request, for `arrays` of these strides or for contiguous ones.
 
     Raises
     ------
@@ -297,7 +267,11 @@ def plan(
         The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
         problem.
     """
-    choice = planner.plan(problem, arch, request)
+    out_dtype = parse_out_dtype(out_dtype, problem)
+    if problem.is_integer:
+        check_activation(activation, out_dtype)
+        problem = replace(problem, wide=out_dtype in ("int64", "float64"))
+    choice = planner.plan(spatial(problem), arch, request, arrays)
     best = choice.candidates[0]
     LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
     return CpuEngine(
@@ -306,33 +280,23 @@ def plan(
         request,
         choice,
         parse_activation(activation),
-        _out_dtype(out_dtype, problem.dtype),
-        unbatched,
+        out_dtype,
     )
 
 
-def _out_dtype(out_dtype: object, dtype: str) -> str:
-    """The name of the dtype of results, where `dtype` is that of x."""
-    key = dtype_key(dtype if out_dtype is None else out_dtype)
-    supported = dict.fromkeys((dtype, "float32", "float64"))
-    name = dtype_name(key)
-    if not isinstance(key, str) and not key.isnative:
-        name = f"{key.str} of foreign byte order"
-    if name not in supported:
-        raise DTypeError(
-            f"out_dtype {name} is not supported for {dtype} x; use one of {', '.join(supported)}"
-        )
-    return name
+def _for_this_cpu(
+    before: CpuArch,
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    choice: Choice,
+    *options: Any,
+) -> CpuEngine:
+    """The plan of a pickle or a copy, made anew if this is not the CPU `before` that pickled it.
 
-
-def dtype_key(dtype: object) -> str | np.dtype[Any]:
-    """A dtype as a hashable value; the name "bfloat16" is kept, so that it needs no ml_dtypes."""
-    return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
-
-
-def _check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:
-    if not isinstance(out, np.ndarray):
-        raise DTypeError(f"out must be a numpy array, not {type(out).__name__}")
-    if not out.flags.writeable:
-        raise ShapeError("out is read-only; pass a writable array")
-    check_like_output("out", out, shape, dtype)
+    The same CPU with other threads keeps the plan, so that it takes filters packed for it.
+    """
+    if replace(cpu_arch(), threads=before.threads) != before:
+        arch = cpu_arch(None if arch.threads == before.threads else arch.threads)
+        choice = prepare(planner.plan, spatial(problem), arch, request)
+    return CpuEngine(problem, arch, request, choice, *options)

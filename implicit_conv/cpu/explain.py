@@ -5,26 +5,32 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from implicit_conv.cpu.candidate import Candidate, Formats
+from implicit_conv.cpu.candidate import Candidate, Formats, Request
 from implicit_conv.cpu.planner import Choice
 from implicit_conv.cpu.words import count
+from implicit_conv.integers import describe_sums
 
 WIDTH = 119  # characters of a line at most; a longer value continues under its start
 
 
-def explain(choice: Choice, precision: str, formats: Formats) -> str:
-    """The rows ``name  value`` of the best candidate, then all candidates and refusals."""
-    return "\n".join([*_chosen(choice.candidates[0], precision, formats), *_table(choice)])
+def explain(problem: str, choice: Choice, request: Request, formats: Formats) -> str:
+    """The rows ``name  value`` of the best candidate, then all candidates and refusals.
+
+    `problem` is the text of the problem.
+    """
+    best = choice.candidates[0]
+    return "\n".join([*_chosen(problem, best, request, formats), *_table(choice)])
 
 
-def _chosen(c: Candidate, precision: str, formats: Formats) -> Iterator[str]:
+def _chosen(problem: str, c: Candidate, request: Request, formats: Formats) -> Iterator[str]:
     rows = {
-        "problem": str(c.problem),
+        "problem": problem,
         "": f"{c.problem.flops / 1e9:.3f} GFLOP, {c.problem.bytes / 2**20:.2f} MiB of x, w and y",
-        "algorithm": f"{c.name}, precision {precision!r}",
+        "algorithm": f"{c.name}, precision {request.precision!r}",
+        **({"sums": describe_sums(c.problem)} if c.problem.is_integer else {}),
         "machine": _machine(c, formats),
         **c.method.describe(c),
-        "memory": _memory(c),
+        "memory": _memory(c, request),
         "estimate": _estimate(c),
     }
     return (_wrapped(f"{name:12}", value) for name, value in rows.items())
@@ -46,15 +52,17 @@ def _machine(c: Candidate, formats: Formats) -> str:
     )
 
 
-def _memory(c: Candidate) -> str:
+def _memory(c: Candidate, request: Request) -> str:
+    limit = request.max_workspace
+    limited = "" if limit is None else f"; max_workspace is {limit / 1024:.0f} KiB"
     return (
         f"{c.workspace_bytes / c.threads / 1024:.0f} KiB of scratch memory per thread, "
-        f"{c.packed.bytes / 1024:.0f} KiB of packed filter"
+        f"{c.packed.bytes / 1024:.0f} KiB of packed filter{limited}"
     )
 
 
 def _estimate(c: Candidate) -> str:
-    peak = c.problem.flops / (4 * c.lanes * (2 if c.method.pairs else 1)) / max(c.cycles, 1.0)
+    peak = c.problem.flops / (4 * c.lanes * c.method.channels) / max(c.cycles, 1.0)
     return (
         f"{c.seconds * 1e3:.3f} ms on {count(c.threads, 'thread')} at {c.arch.hertz / 1e9:.2f} "
         f"GHz, {c.cycles / 1e6:.3f} million cycles of one core: {peak:.0%} of a direct sum's FMA "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype
-from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS
+from implicit_conv.cache import cached_property
+from implicit_conv.options import ITEMSIZES
 from implicit_conv.problem import Problem
 
 
@@ -34,24 +34,23 @@ class PackedOrder:
 class PlainOrder(PackedOrder):
     """The order of a contiguous filter in `layout`, which any method can read."""
 
-    layout: str = "KCRS"
+    layout: str = "KCTRS"
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
 
     @classmethod
-    def of(cls, problem: Problem, layout: str = "KCRS") -> PlainOrder:
-        """The order of the filter of `problem` in `layout`."""
-        r, s = problem.kernel
-        extents = (problem.K, problem.C // problem.groups, r, s)
-        shape = tuple(extents["KCRS".index(letter)] for letter in layout)
-        size = math.prod(shape) * ITEMSIZES[problem.dtype]
-        key = ("plain", layout, shape, problem.dtype)
-        return cls(key, size, layout, shape, problem.dtype)
+    def of(cls, problem: Problem, layout: str = "KCTRS") -> PlainOrder:
+        """The order of the filter of `problem`, which has three spatial axes, in `layout`."""
+        extents = (problem.K, problem.C // problem.groups, *problem.kernel)
+        shape = tuple(extents["KCTRS".index(letter)] for letter in layout)
+        dtype = problem.filter_dtype
+        size = math.prod(shape) * ITEMSIZES[dtype]
+        key = ("plain", layout, shape, dtype)
+        return cls(key, size, layout, shape, dtype)
 
-    def copied(self, w: Array, layout: str) -> bytes:
-        """The bytes of `w`, whose axes are in the order of `layout`, in this order."""
-        axes = [layout.index(letter) for letter in self.layout]
-        return w.transpose(axes).tobytes()
+    def copied(self, w: Array) -> bytes:
+        """The bytes of `w`, whose axes are (k, c, t, r, s), in this order."""
+        return w.transpose(["KCTRS".index(letter) for letter in self.layout]).tobytes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,29 +74,29 @@ class PackedFilter:
         """The key of its order."""
         return self.order.key
 
-    @functools.cached_property
+    @cached_property
     def address(self) -> int:
         """The address of the panels."""
         return int(self.panels.ctypes.data)
 
-    @functools.cached_property
+    @cached_property
     def plain(self) -> Array | None:
-        """The filter as a 4-d array, if its order is a PlainOrder; else None."""
+        """The filter as an array, if its order is a PlainOrder; else None."""
         if not isinstance(self.order, PlainOrder):
             return None
         filters: Array = self.panels.view(numpy_dtype(self.order.dtype)).reshape(self.order.shape)
         return filters if filters.itemsize != 2 else filters.view(np.uint16)
 
-    @functools.cached_property
+    @cached_property
     def operand(self) -> Any:
         """What a `Call` takes as w: the plain filter, or the address of the panels."""
         return self.address if self.plain is None else self.plain
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The positions of k, c, r, s in `plain`."""
+        """The positions of k, c, t, r, s in `plain`."""
         assert isinstance(self.order, PlainOrder)
-        return WEIGHT_LAYOUTS[self.order.layout]
+        return tuple(map(self.order.layout.index, "KCTRS"))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Align the panels of pickled and deep copies again, because kernels rely on it."""

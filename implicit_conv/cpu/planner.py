@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request
 from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.methods.depthwise import Depthwise
@@ -14,9 +17,11 @@ from implicit_conv.cpu.methods.im2col import Im2col
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
+from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
 from implicit_conv.cpu.methods.winograd import Winograd
 from implicit_conv.errors import PlanError
 from implicit_conv.options import ALGORITHMS, PRECISIONS
+from implicit_conv.parse import choice
 from implicit_conv.problem import Problem
 
 # Under precision "strict" the first method that can run fixes the order of sums; later methods with
@@ -33,6 +38,8 @@ METHODS: tuple[type[Method], ...] = (
     Im2col,
 )
 
+WEIGHT_GRADIENTS: tuple[type[Method], ...] = (WeightGrad, WeightGradLanes)
+
 
 class Choice(NamedTuple):
     """The candidates, best first, and the refusals."""
@@ -41,32 +48,114 @@ class Choice(NamedTuple):
     refusals: tuple[Refusal, ...]
 
 
-def plan(problem: Problem, arch: CpuArch, request: Request) -> Choice:
-    """The candidates for `problem` on `arch`, sorted by their estimate of cycles.
+def plan(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    arrays: Arrays | None = None,
+    methods: tuple[type[Method], ...] | None = None,
+) -> Choice:
+    """The candidates of `methods`, by default METHODS, for `problem` on `arch`, sorted by their
+    estimate of cycles.
+
+    `arrays` have the strides that the best candidate must accept; without them it may need
+    contiguous arrays.
 
     Raises
     ------
     PlanError
-        The precision or algorithm is unknown, or the algorithm does not support the problem.
+        The precision or algorithm is unknown, the algorithm does not support the problem, or no
+        candidate needs as little memory as `max_workspace`.
     """
-    precision, algorithm = request.precision, request.algorithm
-    if precision not in PRECISIONS:
-        raise PlanError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    if algorithm not in ("auto", *ALGORITHMS):
-        raise PlanError(f"algorithm {algorithm!r} is none of auto, {', '.join(ALGORITHMS)}")
+    request = _parsed(problem, request)
+    for threads in _halves(arch.threads):
+        able, refusals = _able(problem, replace(arch, threads=threads), request, arrays, methods)
+        if not able:
+            reasons = "; ".join(refusal.reason for refusal in refusals)
+            raise PlanError(
+                f"algorithm {request.algorithm!r} cannot compute this problem: {reasons}"
+            )
+        fitting = [c for c in able if _bytes(c, arrays) <= request.limit]
+        if fitting:
+            large = [c for c in able if _bytes(c, arrays) > request.limit]
+            refusals += [_too_large(c, _bytes(c, arrays), request) for c in large]
+            fitting.sort(key=lambda candidate: candidate.cycles)
+            return Choice(tuple(fitting), tuple(refusals))
+    raise workspace_error(least_workspace(problem, arch, request, arrays, methods), request)
+
+
+def _parsed(problem: Problem, request: Request) -> Request:
+    """`request` with the words of the options as they are defined."""
+    precision = choice("precision", request.precision, PRECISIONS, error=PlanError)
+    if problem.is_integer:  # sums are exact in any order
+        precision = "standard"
+    algorithm = choice("algorithm", request.algorithm, ("auto", *ALGORITHMS), error=PlanError)
+    return replace(request, precision=precision, algorithm=algorithm)
+
+
+def _able(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    arrays: Arrays | None,
+    methods: tuple[type[Method], ...] | None,
+) -> tuple[list[Candidate], list[Refusal]]:
+    """The best candidates of all methods, whatever memory they take, and the refusals."""
     able: list[Candidate] = []
     refusals: list[Refusal] = []
-    for method in METHODS:
+    for method in METHODS if methods is None else methods:
         for found in method.candidates(problem, arch, request):
             if isinstance(found, Refusal):
                 refusals.append(found)
             elif request.strict and able and found.method.order != able[0].method.order:
                 reason = f"precision 'strict' fixes the order of sums to {able[0].method.order}"
                 refusals.append(Refusal(found.name, reason))
-            else:
+            elif arrays is None or found.method.accepts(found, arrays):
                 able.append(found)
-    if not able:
-        reasons = "; ".join(refusal.reason for refusal in refusals)
-        raise PlanError(f"algorithm {algorithm!r} cannot compute this problem: {reasons}")
-    able.sort(key=lambda candidate: candidate.cycles)
-    return Choice(tuple(able), tuple(refusals))
+            else:
+                refusals.append(Refusal(found.name, f"it needs {found.method.needs}"))
+                others = found.method.fallbacks(found, request.limit)
+                able += [other for other in others if other.method.accepts(other, arrays)]
+    return able, refusals
+
+
+def _halves(threads: int) -> Iterator[int]:
+    """`threads`, then half as many, down to one: threads have scratch memory of their own."""
+    while threads:
+        yield threads
+        threads //= 2
+
+
+def _bytes(c: Candidate, arrays: Arrays | None) -> int:
+    """Bytes that a call of `c` takes besides its arrays."""
+    return c.call_bytes(None if arrays is None else arrays.w)
+
+
+def _too_large(c: Candidate, taken: int, request: Request) -> Refusal:
+    needed = taken + request.reserved_bytes
+    reason = f"it needs {needed} bytes, and max_workspace is {request.max_workspace}"
+    return Refusal(c.name, reason)
+
+
+def least_workspace(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    arrays: Arrays | None = None,
+    methods: tuple[type[Method], ...] | None = None,
+) -> int:
+    """The least `max_workspace` with which `problem` can be planned; 0 if no method can run."""
+    # No tiling takes as little as -1 bytes, so methods choose the one that takes least.
+    smallest = replace(_parsed(problem, request), max_workspace=-1)
+    able, _ = _able(problem, replace(arch, threads=1), smallest, arrays, methods)
+    least = min((_bytes(c, arrays) for c in able), default=0)
+    return least + request.reserved_bytes
+
+
+def workspace_error(least: int, request: Request) -> PlanError:
+    """The error of a request whose `max_workspace` is below `least`."""
+    return PlanError(
+        f"max_workspace is {request.max_workspace} bytes, but algorithm {request.algorithm!r} with "
+        f"precision {request.precision!r} needs at least {least} bytes of scratch memory and "
+        f"packed filter; pass max_workspace={least} or more, or None for no limit"
+    )

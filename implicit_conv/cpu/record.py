@@ -6,17 +6,19 @@ import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.cpu.views import in_own_axes
+from implicit_conv.kernels.activation import Epilogue
 from implicit_conv.schedule import Load
 
 
 def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
-    """The loads executed for contiguous 4-d `x` and `w`, sorted; `engine.trace` has the plan."""
+    """The loads executed for contiguous `x` and `w`, sorted; `engine.trace` has the plan."""
     from implicit_conv.kernels.cpu.runtime.record import Recording
 
     recording = Recording(capacity=2 * len(engine.trace()) + 64)
     y = np.empty(engine.problem.output_shape, numpy_dtype(engine.y_dtype))
     formats = engine.formats._replace(recording=True)
-    call = engine.bind_anew(x, w, y, None, False, formats, recording.address)
+    call = engine.bind_anew(x, w, y, None, Epilogue(engine.activation), formats, recording.address)
     call(x, w, None, y)
     g, c = engine.best.geometry, engine.best
     mode = "w" if g.step_w == g.stride_w else "tile"
@@ -26,4 +28,4 @@ def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
         else Load("x", mode, tuple(where), None, halo, offset, buffer, rows, size)
         for is_filter, *where, offset, halo, buffer, rows, size in recording.loads()
     ]
-    return sorted(c.method.as_problem(c, loads))
+    return sorted(in_own_axes(engine.problem, c.method.as_problem(c, loads)))

@@ -32,18 +32,26 @@ class Estimate(NamedTuple):
 
 
 def tiles(problem: Problem) -> list[tuple[int, int, int]]:
-    """The extents (images, output rows, output columns) of load tiles to choose from.
+    """The extents (output planes, output rows, output columns) of load tiles to choose from.
 
-    A tile has several images only if it has all rows and columns of each.
+    A tile has several planes only if it has all rows and columns of each.
     """
-    p, q = problem.output
+    _, p, q = problem.output
     found = set()
     for pixels in TILE_PIXELS:
         columns = balanced(q, pixels)
         for rows in (1, *(balanced(p, share // columns) for share in TILE_PIXELS)):
-            images = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
-            found.add((min(images, max(1, problem.N)), rows, columns))
+            planes = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
+            found.add((min(planes, plane_count(problem)), rows, columns))
     return sorted(found)
+
+
+def plane_count(problem: Problem) -> int:
+    """The output planes that a load tile may have at most: those of an image, or all images if each
+    has a single plane.
+    """
+    depth = problem.output[0]
+    return depth if depth > 1 else max(1, problem.N)
 
 
 def balanced(extent: int, limit: int) -> int:
@@ -66,7 +74,7 @@ def store_cycles(problem: Problem, g: Geometry) -> float:
     """Cycles to store a load tile: to transpose it if filters are not contiguous in y, and to round
     it to 16 bits.
     """
-    cost = 0.0 if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+    cost = 0.0 if problem.channels_last else TRANSPOSE_CYCLES
     if problem.converted:
         cost += COPY_CYCLES
     return g.tile_n * g.tile_p * g.tile_q * g.K * cost

@@ -1,39 +1,116 @@
-"""The problem as a method sees it: with other dtypes or merged axes, but the same sums."""
+"""The problem as a method sees it: with other dtypes or merged axes, but the same sums.
+
+Methods see three spatial axes, and arrays with the axes (n, d, h, w, c) and (k, c, t, r, s),
+whatever the caller's rank and layouts. Axes without extent come first: a signal is always a row.
+"""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from dataclasses import replace
 
+from implicit_conv.options import SPACE, TAPS
 from implicit_conv.problem import Problem
+from implicit_conv.schedule import Load
 
 POINTWISE_RULE = "it needs a 1x1 filter, stride 1 and no padding"
+FLOAT_RULE = "it computes floats alone, not integers"
 STRICT_RULE = "its order of sums is not that of precision 'strict'; ask for 'standard'"
 ROW_NEED = "pixels of x and y that reshape to one row without a copy"
 STEPS = (1, 2)  # strides along W, in pixels, that vector loads of planes support
 
 
+def spatial(problem: Problem) -> Problem:
+    """`problem` with three spatial axes, and its padding mode only where padding repeats pixels.
+
+    Pixels that negative padding crops on the high side are then no pixels of the view, so that
+    padding does not repeat them; on the low side the schedule takes care of them.
+    """
+    if problem.repeats:
+        crops = tuple(min(0, pad) for pad in problem.pad_hi)
+        problem = replace(
+            problem,
+            size=tuple(map(operator.add, problem.size, crops)),
+            pad_hi=tuple(map(operator.sub, problem.pad_hi, crops)),
+        )
+    order = _order(problem)
+    missing = 3 - len(order)
+
+    def moved(values: tuple[int, ...], default: int) -> tuple[int, ...]:
+        return (default,) * missing + tuple(values[axis] for axis in order)
+
+    def stepped(values: tuple[int, ...]) -> tuple[int, ...]:
+        """The strides or dilations, which are 1 for axes of a single pixel and tap."""
+        return moved(tuple(1 if _is_flat(problem, i) else v for i, v in enumerate(values)), 1)
+
+    return replace(
+        problem,
+        size=moved(problem.size, 1),
+        kernel=moved(problem.kernel, 1),
+        stride=stepped(problem.stride),
+        dilation=stepped(problem.dilation),
+        pad_lo=moved(problem.pad_lo, 0),
+        pad_hi=moved(problem.pad_hi, 0),
+        layout=problem.layout.translate(_letters(problem, SPACE)),
+        weight_layout=problem.weight_layout.translate(_letters(problem, TAPS)),
+        padding_mode=problem.padding_mode if problem.repeats else "zeros",
+    )
+
+
+def _is_flat(problem: Problem, axis: int) -> bool:
+    """Whether an axis has a single pixel and a single tap."""
+    pads = (problem.pad_lo[axis], problem.pad_hi[axis])
+    return problem.size[axis] == problem.kernel[axis] == 1 and not any(pads)
+
+
+def _order(problem: Problem) -> list[int]:
+    """The spatial axes of `problem`, those without extent first."""
+    return sorted(range(problem.rank), key=lambda axis: not _is_flat(problem, axis))
+
+
+def _letters(problem: Problem, names: dict[int, str]) -> dict[int, int]:
+    """The letters that `spatial` gives to the caller's axes, as `str.translate` takes them."""
+    own, all_three = names[problem.rank], names[3]
+    order = _order(problem)
+    return str.maketrans(
+        "".join(own[axis] for axis in order), all_three[len(all_three) - len(own) :]
+    )
+
+
+def in_own_axes(problem: Problem, loads: Iterable[Load]) -> list[Load]:
+    """Loads of `spatial(problem)` with coordinates of `problem`: (n, its spatial axes, c) of x, and
+    (k, its taps, c) of w.
+    """
+    letters = SPACE[problem.rank].translate(_letters(problem, SPACE))
+    kept = [0, *(1 + SPACE[3].index(letter) for letter in letters), -1]
+    return [load._replace(coords=tuple(load.coords[axis] for axis in kept)) for load in loads]
+
+
 def is_pointwise(problem: Problem) -> bool:
     """Whether each output pixel depends on the input pixel at the same position alone."""
-    pads = (*problem.pad_lo, *problem.pad_hi)
-    return problem.kernel == (1, 1) and problem.stride == (1, 1) and not any(pads)
+    steps = {*problem.kernel, *problem.stride}
+    return steps == {1} and not any((*problem.pad_lo, *problem.pad_hi))
 
 
 def widened(problem: Problem) -> Problem:
-    """`problem` with the dtype of its sums: 16-bit floats are converted to float32 by loads."""
+    """`problem` with the dtype of its sums: loads convert 16-bit floats to float32, and integers to
+    int32 or int64.
+    """
     if problem.dtype == problem.sum_dtype:
         return problem
-    return replace(problem, dtype=problem.sum_dtype, converted=True)
+    return replace(problem, dtype=problem.sum_dtype, w_dtype=None, converted=True)
 
 
 def flattened(problem: Problem) -> Problem:
-    """A pointwise problem whose pixels are one row: those of an image in NCHW, or of all images in
-    NHWC.
+    """A pointwise problem whose pixels are one row: those of an image, or of all images if channels
+    are last.
     """
-    h, w = problem.size
-    if problem.layout == "NHWC":
+    d, h, w = problem.size
+    if problem.channels_last:
         images = max(1, problem.N)  # an empty batch is planned, but never computed
-        return replace(problem, N=min(1, problem.N), size=(1, images * h * w))
-    return replace(problem, size=(1, h * w))
+        return replace(problem, N=min(1, problem.N), size=(1, 1, images * d * h * w))
+    return replace(problem, size=(1, 1, d * h * w))
 
 
 def ungrouped(problem: Problem) -> Problem:

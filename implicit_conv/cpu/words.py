@@ -5,6 +5,9 @@ from __future__ import annotations
 from implicit_conv.cpu.tiling import column_share
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import Problem
+
+LISTED_BUFFERS = 8  # buffers of a row that are listed one by one
 
 
 def count(number: int, noun: str) -> str:
@@ -12,18 +15,30 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def options_of(problem: Problem) -> str:
+    """The options and the dtype of a problem, as its text has them after the shapes."""
+    return str(problem).partition(f" -> y {problem.output_shape}")[2]
+
+
+def plane_word(g: Geometry) -> str:
+    """What the outermost axis of a load tile counts."""
+    return "output plane" if g.Z > 1 else "image"
+
+
 def loads_of(g: Geometry) -> str:
     """How the rows of a load tile are copied to row buffers."""
     buffers = [
         f"w_offset {schedule.column_offset(g, b)} halo {schedule.column_halo(g, b)}"
-        for b in range(g.phases_w)
+        for b in range(min(g.phases_w, LISTED_BUFFERS))
     ]
+    if g.phases_w > LISTED_BUFFERS:
+        buffers.append(f"and {g.phases_w - LISTED_BUFFERS} more")
     order = "whole rows" if g.step_w != g.stride_w else "im2col::w order"
     return (
         f"x is copied to buffers in {order}: {count(schedule.image_rows(g), 'row')} of "
-        f"{count(schedule.column_pixels(g, g.tile_q), 'pixel')} plus halo per image, "
-        f"{count(len(buffers), 'buffer')} per row ({'; '.join(buffers)}), for "
-        f"{count(g.R, 'filter row')}"
+        f"{count(schedule.column_pixels(g, g.tile_q), 'pixel')} plus halo per {plane_word(g)}, "
+        f"{count(g.phases_w, 'buffer')} per row ({'; '.join(buffers)}), for "
+        f"{count(schedule.filter_rows(g), 'filter row')}"
     )
 
 

@@ -8,6 +8,7 @@ excitation, and windows that cover a whole image. Nothing is packed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -29,12 +30,19 @@ from implicit_conv.cpu.costs import (
 from implicit_conv.cpu.methods.gemm import is_row
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
 from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
-from implicit_conv.cpu.views import ROW_NEED, STRICT_RULE, flattened, is_pointwise, widened
+from implicit_conv.cpu.views import (
+    FLOAT_RULE,
+    ROW_NEED,
+    STRICT_RULE,
+    flattened,
+    is_pointwise,
+    widened,
+)
 from implicit_conv.cpu.words import count, geometry_items
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, register_filters
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.options import ITEMSIZES, LAYOUTS
+from implicit_conv.options import ITEMSIZES
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 
@@ -75,14 +83,16 @@ class ChannelLanes(Method):
         if algorithm is None:
             return
         summed = widened(problem)
-        reason = refusal(summed, request)
+        reason = FLOAT_RULE if problem.is_integer else refusal(summed, request)
         if reason:
             yield Refusal(NAME, reason)
             return
         view = rows_of_channels(summed)
         costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
         threads = thread_count(view, arch)
-        yield best(cls(), algorithm, problem, view, arch, costs, threads=threads)
+        yield best(
+            cls(), algorithm, problem, view, arch, costs, threads=threads, limit=request.limit
+        )
 
     def layout(self, c: Candidate) -> ChannelLanesLayout:
         """Sizes of scratch memory and filters."""
@@ -97,7 +107,7 @@ class ChannelLanes(Method):
 
     def packed(self, c: Candidate) -> PackedOrder:
         """The filter in its own layout, which has the order of a window's elements."""
-        return PlainOrder.of(c.problem, c.problem.weight_layout)
+        return PlainOrder.of(c.problem, filter_order(c.problem))
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """The elements of a pixel must be contiguous, and all pixels must form one row."""
@@ -105,19 +115,20 @@ class ChannelLanes(Method):
         if not all(is_row(c.problem, array) for array in given if array is not None):
             return False
         if whole_window(c.problem):
-            return bool(x[:1].flags.c_contiguous)
-        return is_contiguous(x, LAYOUTS[c.problem.layout][3])
+            return bool(windows(c.problem, x)[:1].flags.c_contiguous)
+        return is_contiguous(x, -1)
 
     def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
         """All pixels as one row, channels last; a filter that is not contiguous is copied."""
         from implicit_conv.kernels.cpu.operator import Operands
 
-        x, w, filter_axes, y, residual = arrays
+        x, w, y, residual = arrays
         assert w is not None
-        if not w[:1].flags.c_contiguous:
-            w = np.ascontiguousarray(w)
+        filters = w.transpose(["KCTRS".index(letter) for letter in filter_order(c.problem)])
+        if not filters[:1].flags.c_contiguous:
+            w = np.ascontiguousarray(filters)
         added = None if residual is None else as_row(c, residual)
-        yield Operands(as_row(c, x), w, as_row(c, y), added, LAYOUTS["NHWC"], filter_axes)
+        yield Operands(as_row(c, windows(c.problem, x)), w, as_row(c, y), added)
 
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""
@@ -134,13 +145,25 @@ class ChannelLanes(Method):
 
 def as_row(c: Candidate, array: Array) -> Array:
     """A view of `array` with all pixels as one row, channels last."""
-    return array.reshape(1, 1, c.geometry.Q, array.size // c.geometry.Q)
+    return array.reshape(1, 1, 1, c.geometry.Q, array.size // c.geometry.Q)
+
+
+def filter_order(problem: Problem) -> str:
+    """The order in which the elements of a filter are read, which is that of a window."""
+    return "KCTRS" if problem.weight_layout.startswith("KC") else "KTRSC"
+
+
+def windows(problem: Problem, x: Array) -> Array:
+    """A view of x whose axes after the first are those of a window, in the order of `filter_order`
+    if the window covers an image.
+    """
+    return x if problem.channels_last else x.transpose(0, 4, 1, 2, 3)
 
 
 def whole_window(problem: Problem) -> bool:
     """Whether a filter covers a whole image, so that there is one output pixel."""
     pads = (*problem.pad_lo, *problem.pad_hi)
-    return problem.kernel == problem.size and problem.output == (1, 1) and not any(pads)
+    return problem.kernel == problem.size and set(problem.output) == {1} and not any(pads)
 
 
 def refusal(problem: Problem, request: Request) -> str:
@@ -149,17 +172,15 @@ def refusal(problem: Problem, request: Request) -> str:
         return STRICT_RULE
     if problem.groups > 1 or min(problem.C, problem.K, problem.N) < 1:
         return "it needs one group, and at least one image, one channel and one filter"
-    orders = {("NCHW", "KCRS"), ("NHWC", "KRSC")}
-    if problem.kernel == (1, 1) and problem.weight_layout != "RSCK":
-        orders |= {("NCHW", "KRSC"), ("NHWC", "KCRS")}
-    if (problem.layout, problem.weight_layout) not in orders:
+    same_order = problem.channels_last == (filter_order(problem) == "KTRSC")
+    if problem.weight_layout.endswith("K") or not (same_order or set(problem.kernel) == {1}):
         return (
             f"windows of {problem.layout} and {problem.weight_layout} filters differ in axis order"
         )
     if whole_window(problem):
         return ""
-    if problem.layout == "NCHW":
-        return "channels are not contiguous in NCHW"
+    if not problem.channels_last:
+        return f"channels are not contiguous in {problem.layout}"
     return "" if is_pointwise(problem) else "windows are not contiguous in x"
 
 
@@ -167,15 +188,15 @@ def rows_of_channels(problem: Problem) -> Problem:
     """A problem as a row of pixels times filters; a window that covers an image is one pixel."""
     if not whole_window(problem):
         return flattened(problem)
-    r, s = problem.kernel
+    one = (1, 1, 1)
     return replace(
         problem,
         N=1,
-        C=problem.C * r * s,
-        size=(1, problem.N),
-        kernel=(1, 1),
-        stride=(1, 1),
-        dilation=(1, 1),
+        C=problem.C * math.prod(problem.kernel),
+        size=(1, 1, problem.N),
+        kernel=one,
+        stride=one,
+        dilation=one,
         layout="NHWC",
     )
 
@@ -189,11 +210,11 @@ def geometries(view: Problem, arch: CpuArch) -> list[Geometry]:
     near = int(arch.l2_bytes * BUFFER_SHARE) // (view.C * view.itemsize)
     found = set()
     pixels = 1
-    while pixels <= min(lanes, view.output[1]):
+    while pixels <= min(lanes, view.output[-1]):
         filters = lanes // pixels
         panel = schedule.ceil_div(balanced(view.K, PANEL_FILTERS), filters) * filters
         for share in (1, 2, 4, 8):
-            columns = balanced(view.output[1], max(pixels, near // share))
+            columns = balanced(view.output[-1], max(pixels, near // share))
             tile = (1, 1, columns)
             found.add(geometry(view, tile=tile, tile_m=pixels, tile_c=view.C, tile_k=panel))
         pixels *= 2

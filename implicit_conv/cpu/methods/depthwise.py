@@ -26,13 +26,12 @@ from implicit_conv.cpu.costs import (
 from implicit_conv.cpu.packed import PackedOrder
 from implicit_conv.cpu.tiling import Estimate, balanced, rounded_up, thread_count, tiles
 from implicit_conv.cpu.views import ungrouped, widened
-from implicit_conv.cpu.words import count, loads_of
+from implicit_conv.cpu.words import count, loads_of, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.options import LAYOUTS
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, depthwise_trace, geometry
 
@@ -102,13 +101,14 @@ class Depthwise(Method):
                 "it needs channels that are contiguous in x and fill at least one vector",
             )
         else:
-            yield _candidate(problem, view, arch, cls(in_place=True))
-        yield _candidate(problem, view, arch, cls())
+            yield _candidate(problem, view, arch, cls(in_place=True), limit=request.limit)
+        yield _candidate(problem, view, arch, cls(), limit=request.limit)
 
-    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+    def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """x copied, in blocks of the size that `c` has, so that both read one packed filter."""
         if self.in_place:
-            yield _candidate(c.problem, c.view, c.arch, Depthwise(), c.geometry.tile_c)
+            block = c.geometry.tile_c
+            yield _candidate(c.problem, c.view, c.arch, Depthwise(), block, limit)
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
@@ -127,7 +127,7 @@ class Depthwise(Method):
             "depthwise blocks",
             problem.K,
             problem.kernel,
-            problem.dtype,
+            problem.dtypes,
             c.arch.vector_bits,
             g.tile_c,
             g.tile_k,
@@ -136,7 +136,7 @@ class Depthwise(Method):
 
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """Reading in place needs contiguous channels of x."""
-        return not self.in_place or is_contiguous(arrays.x, LAYOUTS[c.problem.layout][3])
+        return not self.in_place or is_contiguous(arrays.x, -1)
 
     def loads(self, c: Candidate) -> list[Load]:
         """The loads of x; filters are gathered channel by channel, not by loads of the schedule."""
@@ -150,14 +150,15 @@ class Depthwise(Method):
 def describe_blocks(c: Candidate, in_place: bool, group: tuple[int, int]) -> Words:
     """The rows of `explain` for blocks of channels; `group` is (channels, filters) of a group."""
     g = c.geometry
-    contiguous = "none: channels of x are contiguous and read in place; taps in padding are skipped"
+    padding = "read the pixels that it repeats" if g.padding_mode else "are skipped"
+    contiguous = f"none: channels of x are contiguous and read in place; taps in padding {padding}"
     return {
-        "load tile": f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x "
+        "load tile": f"{count(g.tile_n, plane_word(g))} x {count(g.tile_p, 'output row')} x "
         f"{count(g.tile_q, 'output column')}, cut into register tiles of at most {g.tile_m} "
         f"pixels x {c.lanes} filters (1 vector)",
         "loads": contiguous if in_place else loads_of(g),
-        "k-blocks": f"1 block of {count(group[0], 'channel')} x {count(g.R * g.S, 'tap')} per "
-        "filter",
+        "k-blocks": f"1 block of {count(group[0], 'channel')} x {count(schedule.taps(g), 'tap')} "
+        "per filter",
         "work items": f"{count(schedule.tile_count(g), 'tile')} x "
         f"{count(schedule.block_count(g), 'block')} of {g.tile_k} filters",
     }
@@ -181,18 +182,23 @@ def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
 
 def reads_in_place(problem: Problem, arch: CpuArch) -> bool:
     """Whether x can be read in place; pixels at the border then skip the taps in padding."""
-    return problem.layout == "NHWC" and problem.C >= arch.lanes(problem.itemsize)
+    return problem.channels_last and problem.C >= arch.lanes(problem.itemsize)
 
 
 def _candidate(
-    problem: Problem, view: Problem, arch: CpuArch, method: Depthwise, block: int = 0
+    problem: Problem,
+    view: Problem,
+    arch: CpuArch,
+    method: Depthwise,
+    block: int = 0,
+    limit: float = math.inf,
 ) -> Candidate:
     """The candidate with the best tiling; with `block`, of those with blocks of that size."""
     costs = [
         (estimate(view, arch, g, method.in_place), g)
         for g in geometries(view, arch, method.in_place, block)
     ]
-    return best(method, "depthwise", problem, view, arch, costs)
+    return best(method, "depthwise", problem, view, arch, costs, limit=limit)
 
 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool, block: int = 0) -> list[Geometry]:
@@ -247,17 +253,17 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     """Cycles of one core: an FMA and a load per tap, reads of x and writes of y, and either the
     copy of a tile or the pixels at the border, which are summed singly if taps share no loads.
     """
-    pixel = g.R * g.S / LOADS_PER_CYCLE
+    pixel = schedule.taps(g) / LOADS_PER_CYCLE
     rows = g.tile_n * g.tile_p
     y_bytes = rows * g.tile_q * g.tile_c * (2 if problem.converted else problem.itemsize)
     if not in_place:
         fixed = copy_cycles(problem, g)
-        fixed += y_bytes / STREAMED_BYTES if problem.layout == "NHWC" else 0.0
+        fixed += y_bytes / STREAMED_BYTES if problem.channels_last else 0.0
         return blocks_estimate(problem, arch, g, pixel, fixed)
     fixed = rows * ROW_CYCLES + y_bytes * (1 + g.stride_h * g.stride_w) / STREAMED_BYTES
     vectors = rows * g.tile_c / arch.lanes(problem.itemsize)
     if depthwise_row(g, in_place) is None:
-        taps = border_columns(g) * g.tile_q / g.Q * BORDER_TAPS * g.R * g.S
+        taps = border_columns(g) * g.tile_q / g.Q * BORDER_TAPS * schedule.taps(g)
         fixed += vectors * taps * BORDER_CYCLES
         pixel *= FAR_TAPS
     else:
@@ -290,20 +296,20 @@ def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> int:
     """
     size = 2 if problem.converted else problem.itemsize
     sets = min(WAY_BYTES // LINE, WAY_BYTES // math.gcd(problem.C * size, WAY_BYTES))
-    p, q = problem.output
-    elements = problem.N * problem.C * (math.prod(problem.size) + p * q)
+    elements = problem.N * problem.C * (math.prod(problem.size) + math.prod(problem.output))
     fitting = sets * (arch.l1_bytes // WAY_BYTES)
     if elements * size <= arch.l2_bytes:
         fitting *= NEAR_CROWD
-    if g.R * ((g.tile_m - 1) * g.stride_w + g.S) + g.tile_m <= fitting:
+    rows = int(schedule.filter_rows(g))
+    if rows * ((g.tile_m - 1) * g.stride_w + g.S) + g.tile_m <= fitting:
         return 0
-    return g.R if sets == 1 else max(0, g.R - g.stride_h)
+    return rows if sets == 1 else max(0, rows - g.stride_h)
 
 
 def copy_cycles(problem: Problem, g: Geometry) -> float:
     """Cycles to copy a tile to a channels-last buffer, and in NCHW to transpose its sums back."""
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
-    if problem.layout == "NHWC":
+    if problem.channels_last:
         return elements * BUFFER_CYCLES
     return (elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)) * SWAP_CYCLES
 

@@ -5,18 +5,20 @@
     gemm_k  taps x channels of a k-block   C  y, or a staging tile that is transposed into y
 
 "pointwise" is implicit GEMM of a 1x1 filter, with all contiguous pixels as one row. bfloat16 is
-widened to float32, or multiplied by dot products of pairs of channels if the CPU has them.
+widened to float32, or multiplied by dot products of pairs of channels if the CPU has them; integers
+are widened to those of their sums, or multiplied by dot products of four channels.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, BFLOAT16, CpuArch
+from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
 from implicit_conv.cpu.costs import (
@@ -41,12 +43,18 @@ from implicit_conv.cpu.tiling import (
     tiles,
 )
 from implicit_conv.cpu.views import POINTWISE_RULE, ROW_NEED, flattened, is_pointwise, widened
-from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of, share_left_out
+from implicit_conv.cpu.words import (
+    blocks_of,
+    count,
+    geometry_items,
+    loads_of,
+    plane_word,
+    share_left_out,
+)
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.options import LAYOUTS
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, geometry, trace
 
@@ -57,6 +65,7 @@ if TYPE_CHECKING:
 # register tiles of a load tile read it. The block depends on the filter alone, so that the order of
 # a sum does not depend on batch size, threads or tile, which precision "strict" requires.
 BLOCK_ELEMENTS = 5120
+BLOCKS = 128  # channel blocks at most, since their sums are added one by one
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 AMX_CYCLES = 2.0  # cycles per element (tap x pair) of one AMX tile of pixels and two of filters
 TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, without its sums
@@ -67,12 +76,12 @@ LOAD_ROW_CYCLES = 100  # fixed cycles per buffered row
 
 @dataclass(frozen=True)
 class Gemm(Method):
-    """Implicit GEMM over channels or pairs of channels; x is read in place or copied."""
+    """Implicit GEMM over channels or words of several channels; x is read in place or copied."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
     in_place: bool = False
     flat: bool = False  # whether all contiguous pixels are one row
-    pairs: bool = False
+    channels: int = 1
     amx: bool = False
 
     @property
@@ -99,13 +108,13 @@ class Gemm(Method):
         if algorithm is None:
             return
         flat = algorithm == "pointwise"
-        summed, pairs, amx = summed_view(problem, arch)
+        summed, channels, amx = summed_view(problem, arch)
         view = flattened(summed) if flat else summed
-        method = cls(reads_in_place(view), flat, pairs, amx)
+        method = cls(reads_in_place(view), flat, channels, amx)
         costs = tilings(view, arch, method)
-        yield best(method, algorithm, problem, view, arch, costs)
+        yield best(method, algorithm, problem, view, arch, costs, limit=request.limit)
 
-    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+    def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """Variants with image rows instead of one row, or x copied, which read the same panels."""
         summed = summed_view(c.problem, c.arch)[0]
         for flat in (True, False) if self.flat else (False,):
@@ -114,11 +123,20 @@ class Gemm(Method):
                 method = replace(self, in_place=in_place, flat=flat)
                 if method != self:
                     costs = tilings(view, c.arch, method)
-                    yield best(method, c.algorithm, c.problem, view, c.arch, costs)
+                    yield best(method, c.algorithm, c.problem, view, c.arch, costs, limit=limit)
 
     def layout(self, c: Candidate) -> GemmLayout:
         """Sizes of scratch memory and packed filters."""
-        return GemmLayout(c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place, self.pairs)
+        return GemmLayout(
+            c.geometry,
+            c.itemsize,
+            c.lanes,
+            c.chunk,
+            self.in_place,
+            self.channels,
+            c.problem.is_integer,
+            self.channels == 4 and c.problem.dtype == c.problem.filter_dtype,
+        )
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
@@ -132,11 +150,11 @@ class Gemm(Method):
         phases = g.phases_w if g.step_w > 1 else 1
         key = (
             "GEMM panels",
-            self.pairs,
+            self.channels,
             problem.K,
             problem.C,
             problem.kernel,
-            problem.dtype,
+            problem.dtypes,
             c.arch.vector_bits,
             g.K,
             g.groups,
@@ -149,7 +167,7 @@ class Gemm(Method):
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """Reading in place needs contiguous channels, and one row needs pixels that form one."""
         x = arrays.x
-        if self.in_place and not is_contiguous(x, LAYOUTS[c.problem.layout][3]):
+        if self.in_place and not is_contiguous(x, -1):
             return False
         given = (x, arrays.y, arrays.residual)
         return not self.flat or all(
@@ -160,21 +178,22 @@ class Gemm(Method):
         """Arrays as they are, or with the pixels of the geometry as one row."""
         from implicit_conv.kernels.cpu.operator import Operands
 
-        x, w, filter_axes, y, residual = arrays
+        x, w, y, residual = arrays
         if self.flat:
             x, y = as_row(c, x), as_row(c, y)
             residual = None if residual is None else as_row(c, residual)
-        yield Operands(x, w, y, residual, LAYOUTS[c.problem.layout], filter_axes)
+        yield Operands(x, w, y, residual)
 
     def loads(self, c: Candidate) -> list[Load]:
         """The loads that pack the panels, then the loads of x."""
         return self.as_problem(c, trace(c.geometry, c.itemsize, self.in_place, c.chunk))
 
     def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
-        """Convert a first channel that counts pairs to channels."""
-        if not self.pairs:
-            return list(loads)
-        return [load._replace(coords=(*load.coords[:-1], 2 * load.coords[-1])) for load in loads]
+        """Convert a first channel that counts elements of several channels."""
+        return [
+            load._replace(coords=(*load.coords[:-1], self.channels * load.coords[-1]))
+            for load in loads
+        ]
 
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""
@@ -182,11 +201,12 @@ class Gemm(Method):
         tile = f"{count(g.tile_p, 'output row')} x {count(g.tile_q, 'output column')}"
         tile = f"{count(g.tile_q, 'pixel')} of one row" if self.flat else tile
         in_place = "none: channels of x are contiguous and no tap reads padding; x is read in place"
-        taps = f" x {count(g.R * g.S, 'tap')}{share_left_out(g)}"
+        taps = f" x {count(schedule.taps(g), 'tap')}{share_left_out(g)}"
         return {
             "multiply": multiply_words(self, c),
-            "load tile": f"{count(g.tile_n, 'image')} x {tile}, cut into register tiles of at most "
-            f"{g.tile_m} pixels x {g.tile_k} filters ({count(g.tile_k // c.lanes, 'vector')})",
+            "load tile": f"{count(g.tile_n, plane_word(g))} x {tile}, cut into register tiles of "
+            f"at most {g.tile_m} pixels x {g.tile_k} filters "
+            f"({count(g.tile_k // c.lanes, 'vector')})",
             "loads": in_place if self.in_place else loads_of(g),
             "k-blocks": blocks_of(g, taps),
             "work items": geometry_items(g, c.chunk),
@@ -195,56 +215,73 @@ class Gemm(Method):
 
 def multiply_words(method: Gemm, c: Candidate) -> str:
     """The instructions that multiply, in words."""
-    if c.problem.dtype == c.problem.sum_dtype:
+    problem = c.problem
+    if problem.is_integer:
+        how = INT8["quads" if method.channels == 4 else "widen"].format(problem.sum_dtype)
+        return f"{problem.dtype} x {problem.filter_dtype} by {how}"
+    if problem.dtype == problem.sum_dtype:
         return "FMAs" if c.arch.fma else "multiplications and additions (no FMA)"
-    how = "amx" if method.amx else "pairs" if method.pairs else "widen"
-    return f"{c.problem.dtype} by {BFLOAT16[how]}"
+    how = "amx" if method.amx else "pairs" if method.channels > 1 else "widen"
+    return f"{problem.dtype} by {BFLOAT16[how]}"
 
 
 def is_row(problem: Problem, array: Array) -> bool:
-    """Whether the pixels of an image (NCHW) or of all images (NHWC) have a single stride."""
-    n, h, w, _ = LAYOUTS[problem.layout]
-    axes = (n, h, w) if problem.layout == "NHWC" else (h, w)
-    steps = [(array.shape[axis], array.strides[axis]) for axis in axes if array.shape[axis] > 1]
+    """Whether the pixels of an image, or of all images if channels are last, have a single
+    stride.
+    """
+    pixels = zip(array.shape[:4], array.strides[:4], strict=True)
+    steps = [axis for axis in list(pixels)[0 if problem.channels_last else 1 :] if axis[0] > 1]
     return all(outer == inner * size for (_, outer), (size, inner) in pairwise(steps))
 
 
 def as_row(c: Candidate, array: Array) -> Array:
-    """A view with the pixels of an image (NCHW) or of all images (NHWC) as one row."""
-    n, h, w, channels = (array.shape[axis] for axis in LAYOUTS[c.problem.layout])
-    if c.problem.layout == "NHWC":
-        return array.reshape(1, 1, c.geometry.Q, array.size // c.geometry.Q)
-    return array.reshape(n, channels, 1, h * w)
+    """A view with the pixels of an image, or of all images if channels are last, as one row."""
+    n, *_, channels = array.shape
+    images = 1 if c.problem.channels_last else n
+    return array.reshape(images, 1, 1, c.geometry.Q, channels)
 
 
-def paired(problem: Problem) -> Problem:
-    """A bfloat16 problem with pairs of channels as its channels, each as wide as a float32.
+def words_view(problem: Problem, word_channels: int) -> Problem:
+    """A problem with words of `word_channels` channels as its channels, each as wide as a sum.
 
-    An odd number of channels is padded with a zero, so that x must be copied.
+    The last word is filled up with zeros if need be, so that x must be copied.
     """
     channels = problem.C // problem.groups
     return replace(
         problem,
-        C=schedule.ceil_div(channels, 2) * problem.groups,
-        dtype="float32",
-        converted=channels % 2 == 1,
+        C=schedule.ceil_div(channels, word_channels) * problem.groups,
+        dtype=problem.sum_dtype,
+        w_dtype=None,
+        converted=channels % word_channels > 0,
     )
 
 
-def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, bool, bool]:
-    """(view of `problem` for its sums, whether channels are pairs, whether AMX multiplies)."""
-    channels = problem.C // problem.groups
-    pairs = (
-        problem.dtype == "bfloat16"
-        and arch.bfloat16 != "widen"
-        and channels > 1  # one channel would be half of a pair
-        and (channels % 2 == 0 or problem.groups == 1)  # no pair spans two groups
-    )
-    if not pairs:
-        return widened(problem), False, False
-    view = paired(problem)
+def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, int, bool]:
+    """(view of `problem` for its sums, channels of an element, whether AMX multiplies)."""
+    channels, word_channels = problem.C // problem.groups, dot_channels(problem, arch)
+    whole = channels % word_channels == 0 or problem.groups == 1  # no word spans two groups
+    if word_channels == 1 or not whole:
+        return widened(problem), 1, False
+    view = words_view(problem, word_channels)
     whole_tiles = not (view.C // view.groups % AMX_ROWS or channel_block(view) % AMX_ROWS)
-    return view, True, arch.bfloat16 == "amx" and whole_tiles
+    uses_amx = problem.dtype == "bfloat16" and arch.bfloat16 == "amx" and whole_tiles
+    return view, word_channels, uses_amx
+
+
+def dot_channels(problem: Problem, arch: CpuArch) -> int:
+    """Channels that a dot product of the CPU multiplies at once; 1 if it has none for `problem`."""
+    if problem.dtype == "bfloat16":
+        single = problem.C // problem.groups == 1  # it would be half of a pair
+        return 1 if arch.bfloat16 == "widen" or single else 2
+    if arch.int8 == "widen" or problem.sum_dtype != "int32" or not problem.is_integer:
+        return 1
+    if "int16" in problem.dtypes:
+        return 1
+    # Where signs are inverted no tap may be skipped.
+    skips = problem.dtype == problem.filter_dtype and schedule.skips_taps(
+        problem.kernel[-1], problem.output[-1], problem.dilation[-1], problem.stride[-1]
+    )
+    return 1 if skips else 4
 
 
 def reads_in_place(problem: Problem) -> bool:
@@ -265,16 +302,18 @@ def reads_in_place(problem: Problem) -> bool:
             strict=True,
         )
     )
-    contiguous = problem.layout == "NHWC" and problem.stride == (1, 1)
+    contiguous = problem.channels_last and set(problem.stride) == {1}
     return inside and contiguous and not problem.converted
 
 
 def channel_block(problem: Problem) -> int:
-    """Channels of a k-block: all, or equal parts with at most BLOCK_ELEMENTS taps x channels."""
+    """Channels of a k-block: all, or equal parts with at most BLOCK_ELEMENTS taps x channels, but
+    no more than BLOCKS of them.
+    """
     channels = max(1, problem.C // problem.groups)
-    taps = problem.kernel[0] * problem.kernel[1]
+    taps = math.prod(problem.kernel)
     blocks = schedule.ceil_div(channels * taps, BLOCK_ELEMENTS)
-    return int(schedule.ceil_div(channels, min(blocks, channels)))
+    return int(schedule.ceil_div(channels, min(blocks, channels, BLOCKS)))
 
 
 def tilings(view: Problem, arch: CpuArch, method: Gemm) -> list[tuple[Estimate, Geometry]]:
@@ -292,7 +331,7 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
     lanes = arch.lanes(problem.itemsize)
     block = channel_block(problem)
     # With few channels rows are buffered without gaps: all taps of a filter row are then one run.
-    gapless = 1 < problem.stride[1] <= problem.kernel[1] and problem.dilation[1] == 1
+    gapless = 1 < problem.stride[-1] <= problem.kernel[-1] and problem.dilation[-1] == 1
     plain_rows = gapless and block < lanes
     found = [
         geometry(
@@ -321,23 +360,25 @@ def estimate(
 ) -> Estimate:
     """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
     lanes = arch.lanes(problem.itemsize)
-    elements = g.R * g.S * max(1, g.C)
+    elements = schedule.taps(g) * max(1, g.C)
     tile_count = schedule.tile_count(g) * g.groups
     _, group, inner = schedule.by_role(g, g.tile_n, g.tile_p, g.tile_q)
     vectors = schedule.ceil_div(g.K, lanes)
     multiply = tile_cycles(g, group, inner) * elements * vectors / 2 * column_share(g)
     pixels = g.tile_n * g.tile_p * g.tile_q
     register_tiles = schedule.ceil_div(pixels, g.tile_m) * schedule.panel_count(g)
-    multiply += register_tiles * (g.tile_m * TILE_PIXEL_CYCLES + g.R * RUN_CYCLES)
+    multiply += register_tiles * (
+        g.tile_m * TILE_PIXEL_CYCLES + schedule.filter_rows(g) * RUN_CYCLES
+    )
     filter_bytes = elements * vectors * lanes * problem.itemsize
     near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
     far = 0.0 if near else stream_cycles(filter_bytes)
     load = 0.0
     if not in_place:
-        cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+        cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
         rows = g.tile_n * schedule.image_rows(g) * g.phases_w
         pixel = cost * min(g.C, g.tile_c)
-        if problem.layout == "NHWC" and g.groups > 1:  # a cache line each, of a few channels
+        if problem.channels_last and g.groups > 1:  # a cache line each, of a few channels
             pixel = max(pixel, PIXEL_COPY_CYCLES)
         load = rows * (schedule.row_pitch(g) / g.phases_w * pixel + LOAD_ROW_CYCLES)
     stream = max(multiply, far) + FAR_SHARE * far + store_cycles(problem, g)

@@ -66,7 +66,7 @@ class GroupLanes(Method):
         view = ungrouped(view)
         group = group_of(problem)
         costs = [(estimate(view, arch, g, group[0]), g) for g in geometries(view, arch, group)]
-        yield best(cls(), algorithm, problem, view, arch, costs)
+        yield best(cls(), algorithm, problem, view, arch, costs, limit=request.limit)
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
@@ -86,7 +86,7 @@ class GroupLanes(Method):
             group_of(problem),
             problem.groups,
             problem.kernel,
-            problem.dtype,
+            problem.dtypes,
             c.arch.vector_bits,
             g.tile_c,
             g.tile_k,
@@ -126,17 +126,17 @@ def geometries(problem: Problem, arch: CpuArch, group: tuple[int, int]) -> list[
     channels, filters = group
     blocks = channel_blocks(problem.K, arch.lanes(problem.itemsize))
     # Rows are buffered without gaps if taps of a filter row then share vectors.
-    by_row = problem.stride[1] == 2 <= problem.kernel[1] and problem.dilation[1] == 1
+    by_row = problem.stride[-1] == 2 <= problem.kernel[-1] and problem.dilation[-1] == 1
     sizes = {(block // filters * channels, block) for block in blocks}
     return block_tilings(problem, arch, sizes, in_place=False, step_w=1 if by_row else None)
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, group_channels: int) -> Estimate:
     """Cycles of one core: for each channel of a group, FMAs or the vectors that repeat it."""
-    taps = g.R * g.S
+    taps = schedule.taps(g)
     by_row = g.phases_w == g.dilation_w == 1  # whether the taps of a filter row share these vectors
     shared = schedule.column_pixels(g, g.tile_m) + g.S - 1
-    spread = g.R * shared / g.tile_m if by_row else taps
+    spread = schedule.filter_rows(g) * shared / g.tile_m if by_row else taps
     pixel = group_channels * max(taps / FMAS_PER_CYCLE * GROUP_FMAS, spread * SPREAD_CYCLES)
     cycles, chunk = blocks_estimate(problem, arch, g, pixel, copy_cycles(problem, g))
     return Estimate(cycles + g.K * group_channels * taps * PACK_CYCLES[0], chunk)

@@ -28,16 +28,20 @@ from implicit_conv.cpu.candidate import (
     Words,
     best,
 )
+from implicit_conv.cpu.compiler import check_enabled
 from implicit_conv.cpu.costs import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE
+from implicit_conv.cpu.methods.pixel_lanes import reads_filters_in_place
 from implicit_conv.cpu.tiling import Estimate
+from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime.layout import Layout
-from implicit_conv.options import LAYOUTS
+from implicit_conv.parse import MOST_ELEMENTS
 from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, geometry, window_copies
+from implicit_conv.schedule import Load, geometry, repeated_window_copies, window_copies
 
 if TYPE_CHECKING:
-    from implicit_conv.kernels.cpu.operator import Build, Epilogue, Operator
+    from implicit_conv.kernels.activation import Epilogue
+    from implicit_conv.kernels.cpu.operator import Build, Operator
 
 DTYPES = ("float32", "float64")  # dtypes for which numpy's matmul calls BLAS
 
@@ -68,15 +72,16 @@ class Im2col(Method):
             if request.admits("gemm_im2col"):
                 yield Refusal("gemm_im2col", reason)
             return
+        _, p, q = problem.output
         whole = geometry(
             problem,
-            tile=(max(1, problem.N), *problem.output),
+            tile=(max(1, problem.N), p, q),
             tile_m=arch.tile_pixels,
             tile_c=max(1, problem.C // problem.groups),
             tile_k=2 * arch.lanes(problem.itemsize),
         )
         costs = [(estimate(problem, arch), whole)]
-        yield best(cls(), "gemm_im2col", problem, problem, arch, costs)
+        yield best(cls(), "gemm_im2col", problem, problem, arch, costs, limit=request.limit)
 
     def layout(self, c: Candidate) -> Layout:
         """Sizes of a GEMM without tiles; no kernel uses them."""
@@ -85,6 +90,11 @@ class Im2col(Method):
     def workspace_bytes(self, c: Candidate) -> int:
         """Bytes of the matrix of windows, and of the sums before they are stored."""
         return matrix_bytes(c.problem)
+
+    def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
+        """Bytes of the copy of a filter in another order than KCRS."""
+        in_place = reads_filters_in_place(c.problem) if w is None else w[:1].flags.c_contiguous
+        return 0 if in_place else self.packed(c).bytes
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """Raise TypeError: numpy multiplies, and there are no compiled kernels."""
@@ -95,18 +105,22 @@ class Im2col(Method):
         return []
 
     def bind(
-        self, c: Candidate, arrays: Arrays, epilogue: Epilogue, formats: Formats, record: int = 0
+        self,
+        c: Candidate,
+        form: CallForm,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        record: int = 0,
     ) -> Call:
         """A call that runs numpy's functions."""
-        form = CallForm(c.problem, arrays.y.shape, np.dtype(formats.y_dtype), arrays.filter_axes)
         return ColumnsCall(form, c, epilogue)
 
     def describe(self, c: Candidate) -> Words:
         """Loads and multiplications; there are no tiles."""
-        problem, (p, q), (r, s) = c.problem, c.problem.output, c.problem.kernel
+        windows, elements = _extents(c.problem)
         return {
-            "loads": f"numpy copies {problem.N * p * q} windows of {problem.C * r * s} elements "
-            "into a matrix",
+            "loads": f"numpy copies {windows} windows of {elements} elements into a matrix",
             "multiply": "numpy's matmul, on as many threads as its BLAS uses",
         }
 
@@ -127,41 +141,54 @@ class ColumnsCall(Call):
         bias: object = None,
         y: Array | None = None,
         residual: Array | None = None,
+        scale: Array | None = None,
     ) -> Array:
         """See `Call`."""
         y = np.empty(self._form.y_shape, self._form.y_dtype) if y is None else y
         problem = self._candidate.problem
-        axes, groups = LAYOUTS[problem.layout], problem.groups
-        r, s = problem.kernel
-        taps = problem.C // groups * r * s
-        filters = w.transpose(self._form.filter_axes).reshape(groups, problem.K // groups, taps)
+        groups = problem.groups
+        windows, elements = _extents(problem)
+        pixels_in, filters, pixels_out, added = self._form.arrays(x, w, y, residual)
+        assert filters is not None
+        filters = filters.reshape(groups, problem.K // groups, elements // groups)
         images = (problem.N, *problem.output)
-        columns = np.zeros((*images, problem.C, r, s), problem.dtype)
-        for source, target in window_copies(problem, x.transpose(axes), columns):
+        columns = np.zeros((*images, problem.C, *problem.kernel), problem.dtype)
+        copies = window_copies if problem.padding_mode == "zeros" else repeated_window_copies
+        for source, target in copies(problem, pixels_in, columns):
             target[...] = source
-        rows = columns.reshape(math.prod(images), groups, taps)
+        rows = columns.reshape(windows, groups, elements // groups)
         sums = np.empty((len(rows), groups, problem.K // groups), problem.dtype)
         for group in range(groups):
             np.matmul(rows[:, group], filters[group].T, out=sums[:, group])
         pixels = sums.reshape(*images, problem.K)
+        if scale is not None:
+            pixels *= scale
         if bias is not None:
             pixels += self.checked_bias(bias)
-        if residual is not None:
-            pixels += residual.transpose(axes)
+        if added is not None:
+            pixels += added
         self._activate(sums)
-        y.transpose(axes)[...] = pixels
+        pixels_out[...] = pixels
         return y
 
     def _activate(self, sums: Array) -> None:
-        """Apply the activation in place, by the part that finishes the sums of other methods."""
-        from implicit_conv.kernels.cpu.tile.finish import Finish, compile_finish
+        """Apply the activation in place: numpy clamps, and the part that finishes the sums of other
+        methods computes all others.
+        """
+        c, (kind, low, high) = self._candidate, self._epilogue.activation
+        if kind == CLAMP:
+            with np.errstate(over="ignore"):  # bounds may exceed the range of float32
+                bounds = np.array((low, high)).astype(sums.dtype)
+            np.clip(sums, *bounds, out=sums)
+            return
+        check_enabled()
+        from implicit_conv.kernels.cpu.tile.finish import UNSCALED, Finish, compile_finish
         from implicit_conv.kernels.cpu.tile.storage import Format
 
-        c, (kind, low, high) = self._candidate, self._epilogue.activation
-        form = Format(*[c.problem.dtype] * 4)
-        part = compile_finish(Finish(int(kind), False, form, c.lanes, c.arch.fma))
+        form = Format(*[c.problem.dtype] * 6)
+        part = compile_finish(Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma))
         at = sums.ctypes.data
-        part.ctypes(at, 0, 0, 0, at, 0, 1, sums.size, 0, low, high)
+        part.ctypes(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
 
 
 def refusal(problem: Problem, request: Request) -> str:
@@ -174,13 +201,23 @@ def refusal(problem: Problem, request: Request) -> str:
         return "it keeps subnormals, because numpy multiplies; use config(subnormals='keep')"
     if request.algorithm != "gemm_im2col":
         return "it is a baseline for comparison; ask for it by name"
+    elements = matrix_bytes(problem) // problem.itemsize
+    if elements > MOST_ELEMENTS:
+        return f"its matrices have {elements} elements; at most {MOST_ELEMENTS} are supported"
     return ""
 
 
 def matrix_bytes(problem: Problem) -> int:
-    """Bytes of the matrix of windows and of the sums."""
-    (p, q), (r, s) = problem.output, problem.kernel
-    return problem.N * p * q * (problem.C * r * s + problem.K) * problem.itemsize
+    """Bytes of the matrix of windows, of a tap of it that repeats pixels, and of the sums."""
+    windows, elements = _extents(problem)
+    tap = 0 if problem.padding_mode == "zeros" else problem.C
+    return windows * (elements + tap + problem.K) * problem.itemsize
+
+
+def _extents(problem: Problem) -> tuple[int, int]:
+    """The number of windows, and the elements of each."""
+    windows = problem.N * math.prod(problem.output)
+    return windows, problem.C * math.prod(problem.kernel)
 
 
 def estimate(problem: Problem, arch: CpuArch) -> Estimate:

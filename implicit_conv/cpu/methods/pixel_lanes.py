@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
@@ -32,7 +33,15 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.methods.gemm import as_row, is_row
 from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
-from implicit_conv.cpu.views import ROW_NEED, STEPS, STRICT_RULE, flattened, is_pointwise, widened
+from implicit_conv.cpu.views import (
+    FLOAT_RULE,
+    ROW_NEED,
+    STEPS,
+    STRICT_RULE,
+    flattened,
+    is_pointwise,
+    widened,
+)
 from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.pixel_lanes.layout import (
@@ -42,7 +51,6 @@ from implicit_conv.kernels.cpu.pixel_lanes.layout import (
     tail_pixels,
 )
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.options import LAYOUTS
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 
@@ -57,6 +65,7 @@ FEW_FILTERS = 8  # filters of a register tile that leave registers for 3 vectors
 SUMS_CYCLES = 2  # cycles per vector of sums: to initialise, clamp and store it
 STAGED_CYCLES = 0.5  # cycles per element of x or y in NHWC that is copied to or from a flat row
 GATHER_CYCLES = 4  # cycles per element to gather the pixels that dot products compute
+FILTER_CYCLES = 10  # cycles per element of a filter that numpy copies to KCRS order, in one thread
 PIXEL_ROW_CYCLES = 25  # fixed cycles per row of pixels that is transposed
 DOT_CYCLES = 30  # fixed cycles per register tile of dot products: to add up lanes
 
@@ -88,8 +97,9 @@ class PixelLanes(Method):
         algorithm = request.gemm_algorithm(problem)
         if algorithm is None:
             return
-        reason = refusal(widened(problem), request, algorithm)
-        in_place = is_pointwise(problem) and problem.layout == "NCHW"
+        summed = widened(problem)
+        reason = FLOAT_RULE if problem.is_integer else refusal(summed, request, algorithm)
+        in_place = is_pointwise(problem) and not problem.channels_last
         view = flattened(problem) if in_place else problem
         costs = [] if reason else tilings(view, arch, in_place)
         if not reason and not costs:
@@ -98,12 +108,11 @@ class PixelLanes(Method):
             yield Refusal(NAME, reason)
             return
         method = cls(in_place, bool(schedule.is_single_tap(costs[0][1])))
-        yield best(method, algorithm, problem, view, arch, costs)
+        yield best(method, algorithm, problem, view, arch, costs, limit=request.limit)
 
     def layout(self, c: Candidate) -> PixelLanesLayout:
         """Sizes of scratch memory and filters."""
-        last = c.problem.layout == "NHWC"
-        return PixelLanesLayout(c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place, last)
+        return _sizes(c.problem, c.geometry, c.lanes, self.in_place, c.chunk)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
@@ -112,11 +121,16 @@ class PixelLanes(Method):
         compiled = operator.FlatPixelLanes if self.flat else operator.PixelLanes
         return compiled(self.layout(c), c.lanes, build)
 
+    def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
+        """Bytes of the copy of a filter in another order than KCRS."""
+        in_place = reads_filters_in_place(c.problem) if w is None else w[:1].flags.c_contiguous
+        return 0 if in_place else self.packed(c).bytes
+
     def accepts(self, c: Candidate, arrays: Arrays) -> bool:
         """Reading in place needs contiguous images of x, and pixels that form one row."""
         given = (arrays.x, arrays.y, arrays.residual)
         return not self.in_place or (
-            bool(arrays.x[:1].flags.c_contiguous)
+            bool(arrays.x[:1].transpose(0, 4, 1, 2, 3).flags.c_contiguous)
             and all(is_row(c.problem, array) for array in given if array is not None)
         )
 
@@ -124,14 +138,14 @@ class PixelLanes(Method):
         """Planes as rows if they are read in place; filters are copied to KCRS order if needed."""
         from implicit_conv.kernels.cpu.operator import Operands
 
-        x, w, filter_axes, y, residual = arrays
+        x, w, y, residual = arrays
         assert w is not None
-        if not w.transpose(filter_axes)[:1].flags.c_contiguous:
-            w, filter_axes = np.ascontiguousarray(w.transpose(filter_axes)), (0, 1, 2, 3)
+        if not w[:1].flags.c_contiguous:
+            w = np.ascontiguousarray(w)
         if self.in_place:
             x, y = as_row(c, x), as_row(c, y)
             residual = None if residual is None else as_row(c, residual)
-        yield Operands(x, w, y, residual, LAYOUTS[c.problem.layout], filter_axes)
+        yield Operands(x, w, y, residual)
 
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""
@@ -148,10 +162,10 @@ class PixelLanes(Method):
             tail = g.tile_p * g.tile_q % c.lanes
             if 0 < tail <= tail_pixels(c.lanes):
                 rest = f", the last {tail} by dot products"
-        in_order = c.problem.weight_layout == "KCRS"
-        how = "read in place" if in_order else "copied to KCRS first, unless they come packed"
+        plain = reads_filters_in_place(c.problem)
+        how = "read in place" if plain else "copied to KCRS first, unless they come packed"
         in_place = "none: the pixels of a channel are contiguous; x is read in place"
-        taps = f" x {count(g.R * g.S, 'tap')}"
+        taps = f" x {count(schedule.taps(g), 'tap')}"
         return {
             "load tile": f"{pixels}, cut into register tiles of at most {g.tile_k} filters x "
             f"{rows} {tile} x {c.lanes} pixels{rest}; filters are {how}",
@@ -167,11 +181,11 @@ def refusal(problem: Problem, request: Request, algorithm: str) -> str:
         return STRICT_RULE
     if problem.converted:
         return "it supports float32 and float64, not 16-bit floats"
-    if problem.stride[1] not in STEPS:
-        return f"it supports strides 1 and 2 along W, not {problem.stride[1]}"
+    if problem.stride[-1] not in STEPS:
+        return f"it supports strides 1 and 2 along W, not {problem.stride[-1]}"
     if min(problem.C, problem.K) < 1:
         return "it needs at least one channel and one filter"
-    if algorithm == "pointwise" and problem.output == (1, 1):
+    if algorithm == "pointwise" and set(problem.output) == {1}:
         return "a single output pixel fills no vector"
     return ""
 
@@ -191,7 +205,7 @@ def tilings(problem: Problem, arch: CpuArch, in_place: bool) -> list[tuple[Estim
 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
     """Tilings of single images whose input fits in L2 with all channels."""
-    p, q = problem.output
+    _, p, q = problem.output
     lanes = arch.lanes(problem.itemsize)
 
     def tiling(rows: int, columns: int, filters: int) -> Geometry:
@@ -229,9 +243,10 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
     return [g for g in sorted(found) if g.tile_q <= pixels]
 
 
-def _sizes(problem: Problem, g: Geometry, lanes: int, in_place: bool) -> PixelLanesLayout:
-    last = problem.layout == "NHWC"
-    return PixelLanesLayout(g, problem.itemsize, lanes, 1, in_place, last)
+def _sizes(
+    problem: Problem, g: Geometry, lanes: int, in_place: bool, chunk: int = 1
+) -> PixelLanesLayout:
+    return PixelLanesLayout(g, problem.itemsize, lanes, chunk, in_place, problem.channels_last)
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
@@ -242,7 +257,7 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     buffer = _sizes(problem, g, lanes, in_place).scratch(False).buffer
     load = 0.0 if in_place else _load_cycles(problem, g, lanes, buffer)
     load += _tail(g, lanes) * g.C * GATHER_CYCLES
-    if problem.layout == "NHWC":
+    if problem.channels_last:
         vectors = g.tile_p * schedule.ceil_div(g.tile_q, lanes)
         blocks = panels * schedule.ceil_div(min(g.tile_k, g.K), lanes)
         if schedule.is_single_tap(g):
@@ -251,14 +266,23 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
             multiply += g.tile_p * g.tile_q * g.K * STAGED_CYCLES
             load += g.tile_p * g.tile_q * g.C * STAGED_CYCLES
         multiply += vectors * blocks * lanes**2 * TRANSPOSE_CYCLES
-    filter_bytes = g.K * g.C * g.R * g.S * problem.itemsize
+    filter_bytes = g.K * g.C * schedule.taps(g) * problem.itemsize
     planes = g.C * g.tile_q * problem.itemsize if in_place else buffer
     if filter_bytes + planes > arch.l2_bytes:
         far = stream_cycles(filter_bytes)
         multiply = max(multiply, far) + FAR_SHARE * min(multiply, far)
     threads = thread_count(problem, arch)
     tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
-    return Estimate(schedule.tile_count(g) * g.groups * tile, chunk)
+    copy = 0 if reads_filters_in_place(problem) else g.groups * g.K * g.C * schedule.taps(g)
+    return Estimate(
+        schedule.tile_count(g) * g.groups * tile + threads * copy * FILTER_CYCLES, chunk
+    )
+
+
+def reads_filters_in_place(problem: Problem) -> bool:
+    """Whether a contiguous filter is not copied: its channels and taps are in KCRS order."""
+    channels_last = problem.weight_layout.startswith("K") and set(problem.kernel) == {1}
+    return channels_last or problem.weight_layout.startswith("KC")
 
 
 def _tail(g: Geometry, lanes: int) -> int:
@@ -277,7 +301,7 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
             return vectors // rows * sums(rows) + sums(vectors % rows)
         loads = filters + vectors * unaligned_loads(arch)
         element = max(vectors * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
-        cycles = g.C * g.R * g.S * element + SUMS_CYCLES * vectors * filters
+        cycles = g.C * schedule.taps(g) * element + SUMS_CYCLES * vectors * filters
         return cycles if vectors else 0.0
 
     def flat_row(pixels: int) -> float:
@@ -301,7 +325,7 @@ def _load_cycles(problem: Problem, g: Geometry, lanes: int, buffer: int) -> floa
     """Cycles to load a tile: fixed cycles per row, and cycles per element."""
     elements = buffer / problem.itemsize
     rows = schedule.image_rows(g) * g.phases_w
-    if problem.layout == "NHWC":
+    if problem.channels_last:
         filled = schedule.ceil_div(g.C, lanes) * lanes / g.C
         return rows * PIXEL_ROW_CYCLES + elements * filled * TRANSPOSE_CYCLES
     return g.C * rows * PLANE_ROW_CYCLES + elements * COPY_CYCLES

@@ -17,10 +17,10 @@ from implicit_conv.cpu.costs import COPY_CYCLES, ITEM_CYCLES, ITEMS_PER_THREAD, 
 from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.packed import PackedOrder
 from implicit_conv.cpu.tiling import Estimate, balanced, thread_count
-from implicit_conv.cpu.views import STEPS, ungrouped, widened
+from implicit_conv.cpu.views import FLOAT_RULE, STEPS, ungrouped, widened
 from implicit_conv.cpu.words import count, loads_of
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, PlanesLayout
+from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, ROW_TAPS, PlanesLayout
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
@@ -65,12 +65,12 @@ class Planes(Method):
         if not request.admits("depthwise") or depthwise.refusal(problem, arch, request):
             return
         view = ungrouped(widened(problem))
-        reason = refusal(view, arch)
+        reason = FLOAT_RULE if problem.is_integer else refusal(view, arch)
         if reason:
             yield Refusal(NAME, reason)
             return
         costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
-        yield best(cls(), "depthwise", problem, view, arch, costs)
+        yield best(cls(), "depthwise", problem, view, arch, costs, limit=request.limit)
 
     def layout(self, c: Candidate) -> PlanesLayout:
         """Sizes of scratch memory and packed filters."""
@@ -101,7 +101,8 @@ class Planes(Method):
             f"one channel, cut into register tiles of at most {PLANE_ROWS} rows x {c.lanes} pixels "
             "(1 vector)",
             "loads": loads_of(g),
-            "k-blocks": f"1 block of {count(g.R * g.S, 'tap')}: each channel has sums of its own",
+            "k-blocks": f"1 block of {count(schedule.taps(g), 'tap')}: each channel has its own "
+            "sums",
             "work items": f"{count(schedule.tile_count(g), 'tile')} x {count(chunks, 'chunk')} of "
             f"{count(c.chunk, 'channel')}",
         }
@@ -109,7 +110,7 @@ class Planes(Method):
 
 def pixel_step(problem: Problem) -> int:
     """The stride in elements between pixels of a plane."""
-    return problem.C if problem.layout == "NHWC" else 1
+    return problem.C if problem.channels_last else 1
 
 
 def refusal(problem: Problem, arch: CpuArch) -> str:
@@ -117,19 +118,22 @@ def refusal(problem: Problem, arch: CpuArch) -> str:
 
     The answer must not depend on batch size or threads, which precision "strict" requires.
     """
-    if problem.stride[1] not in STEPS:
-        return f"it supports strides 1 and 2 along W, not {problem.stride[1]}"
+    if problem.stride[-1] not in STEPS:
+        return f"it supports strides 1 and 2 along W, not {problem.stride[-1]}"
     if not 1 <= pixel_step(problem) <= PIXEL_STEP:
         return f"it needs pixels of a channel with a stride of 1 to {PIXEL_STEP}, not {problem.C}"
+    taps, columns = problem.kernel[-1], problem.output[-1]
+    if taps > ROW_TAPS:
+        return f"its kernels unroll filter rows of at most {ROW_TAPS} taps, not {taps}"
     lanes = arch.lanes(problem.itemsize)
-    if problem.output[1] < lanes // 2:
-        return f"rows of {problem.output[1]} pixels fill less than half of {lanes} vector lanes"
+    if columns < lanes // 2:
+        return f"rows of {columns} pixels fill less than half of {lanes} vector lanes"
     return ""
 
 
 def geometries(problem: Problem, arch: CpuArch) -> list[Geometry]:
     """Tilings of one channel and image into rows whose input fits its share of L1."""
-    p, q = problem.output
+    _, p, q = problem.output
     extents = {(1, balanced(p, rows), balanced(q, 1024)) for rows in (8, 16, 32, 64, 128)}
     found = [
         geometry(problem, tile=tile, tile_m=arch.tile_pixels, tile_c=1, tile_k=1)
@@ -144,7 +148,7 @@ def geometries(problem: Problem, arch: CpuArch) -> list[Geometry]:
 def estimate(problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: rows are copied, and each tap shifts and multiplies every vector."""
     vectors = g.tile_p * schedule.ceil_div(g.tile_q, arch.lanes(problem.itemsize))
-    multiply = vectors * (g.R * g.S * TAP_CYCLES + VECTOR_CYCLES) + CALL_CYCLES
+    multiply = vectors * (schedule.taps(g) * TAP_CYCLES + VECTOR_CYCLES) + CALL_CYCLES
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     load = schedule.image_rows(g) * PLANE_ROW_CYCLES + elements * COPY_CYCLES
     step = pixel_step(problem)

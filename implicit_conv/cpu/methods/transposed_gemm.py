@@ -11,10 +11,12 @@ transposed in memory, and each sum has the order of implicit GEMM.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import AMX_PIXELS, CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words, best
@@ -28,12 +30,12 @@ from implicit_conv.cpu.methods.gemm import (
 )
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
 from implicit_conv.cpu.tiling import Estimate, thread_count
-from implicit_conv.cpu.views import ROW_NEED, is_pointwise
+from implicit_conv.cpu.views import FLOAT_RULE, ROW_NEED, is_pointwise
 from implicit_conv.cpu.words import count
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, trace
+from implicit_conv.schedule import Load, check_load_count, trace
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
@@ -51,6 +53,7 @@ class TransposedGemm(Gemm):
     """Filters are rows of A; vector lanes are pixels."""
 
     algorithms: ClassVar[tuple[str, ...]] = ("pointwise",)
+    scales: ClassVar[bool] = False
     in_place: bool = True
 
     @property
@@ -70,8 +73,8 @@ class TransposedGemm(Gemm):
         """One candidate, if the pixels of an image fill vectors."""
         if not request.admits("pointwise") or not is_pointwise(problem):
             return
-        summed, pairs, amx = summed_view(problem, arch)
-        reason = refusal(summed, arch)
+        summed, channels, amx = summed_view(problem, arch)
+        reason = FLOAT_RULE if problem.is_integer else refusal(summed, arch)
         if reason:
             yield Refusal(NAME, reason)
             return
@@ -81,11 +84,12 @@ class TransposedGemm(Gemm):
             (per_image(summed, view, machine, g), g)
             for g in geometries(view, machine, in_place=True)
         ]
-        method = cls(pairs=pairs, amx=amx)
+        method = cls(channels=channels, amx=amx)
         threads = thread_count(view, arch)
-        yield best(method, "pointwise", problem, view, arch, costs, threads=threads)
+        limit = request.limit
+        yield best(method, "pointwise", problem, view, arch, costs, threads=threads, limit=limit)
 
-    def fallbacks(self, c: Candidate) -> Iterator[Candidate]:
+    def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """None: every other method can read its plain filters."""
         yield from ()
 
@@ -110,24 +114,29 @@ class TransposedGemm(Gemm):
         if not all(is_row(c.problem, array) for array in given if array is not None):
             return False
         w = arrays.w
-        return w is None or is_contiguous(w, arrays.filter_axes[1])
+        return w is None or is_contiguous(w, 1)
 
     def arguments(self, c: Candidate, arrays: Arrays) -> Iterator[Operands]:
         """For each image: the filter as channels-last pixels, and pixels as filters of one tap."""
         from implicit_conv.kernels.cpu.operator import Operands
 
-        x, w, filter_axes, y, residual = arrays
+        x, w, y, residual = arrays
         assert w is not None
-        filters = w.transpose(filter_axes)[None, None, :, :, 0, 0]
+        filters = w[None, None, None, :, :, 0, 0, 0]
+
+        def rows(image: Array) -> Array:
+            """Filters as pixels, and the pixels of an image as filters."""
+            return image.reshape(-1, image.shape[-1]).T[None, None, None]
+
         for n in range(x.shape[0]):
-            pixels = x[n].reshape(x.shape[1], -1).T[:, :, None, None]
-            out = y[n].reshape(1, 1, y.shape[1], -1)
-            added = None if residual is None else residual[n].reshape(out.shape)
-            yield Operands(filters, pixels, out, added, (0, 1, 2, 3), (0, 1, 2, 3))
+            pixels = x[n].reshape(-1, x.shape[-1])[:, :, None, None, None]
+            added = None if residual is None else rows(residual[n])
+            yield Operands(filters, pixels, rows(y[n]), added)
 
     def loads(self, c: Candidate) -> list[Load]:
         """The loads of one image after another."""
         of_image = trace(c.geometry, c.itemsize, True, c.chunk)
+        check_load_count(len(of_image) * c.problem.N)
         return self.as_problem(c, of_image * c.problem.N)
 
     def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
@@ -158,22 +167,22 @@ class TransposedGemm(Gemm):
 
 def refusal(problem: Problem, arch: CpuArch) -> str:
     """Why the operands of a pointwise problem cannot be swapped, or an empty string."""
-    if problem.layout != "NCHW":
-        return "pixels are not contiguous in NHWC"
+    if problem.channels_last:
+        return "pixels are not contiguous if channels are last"
     if problem.converted:
         return "it does not convert x, which 16-bit floats need"
     if problem.groups > 1 or min(problem.C, problem.K) < 1:
         return "it needs one group, and at least one channel and one filter"
-    lanes, (p, q) = arch.lanes(problem.itemsize), problem.output
-    if p * q < FILLED_LANES * schedule.ceil_div(p * q, lanes) * lanes:
-        return f"an image of {count(p * q, 'pixel')} leaves too many of {lanes} vector lanes empty"
+    lanes, pixels = arch.lanes(problem.itemsize), math.prod(problem.output)
+    if pixels < FILLED_LANES * schedule.ceil_div(pixels, lanes) * lanes:
+        return f"an image of {count(pixels, 'pixel')} leaves too many of {lanes} vector lanes empty"
     return ""
 
 
 def transposed(problem: Problem) -> Problem:
     """One image of a pointwise problem, with filters and pixels swapped."""
-    h, w = problem.size
-    return replace(problem, N=1, size=(1, problem.K), K=h * w, layout="NHWC")
+    pixels = math.prod(problem.size)
+    return replace(problem, N=1, size=(1, 1, problem.K), K=pixels, layout="NHWC")
 
 
 def per_image(problem: Problem, view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
@@ -187,7 +196,7 @@ def per_image(problem: Problem, view: Problem, arch: CpuArch, g: Geometry) -> Es
 def swap(load: Load, n: int) -> Load:
     """Convert a load of image `n` to coordinates of the problem."""
     if load.operand == "w":
-        pixel, _, _, c = load.coords
-        return load._replace(operand="x", coords=(n, 0, pixel, c))
-    _, _, k, c = load.coords
-    return load._replace(operand="w", mode="tile", coords=(k, 0, 0, c))
+        pixel, *_, c = load.coords
+        return load._replace(operand="x", coords=(n, 0, 0, pixel, c))
+    *_, k, c = load.coords
+    return load._replace(operand="w", mode="tile", coords=(k, 0, 0, 0, c))

@@ -10,6 +10,7 @@ Convolutional Neural Networks", 2015.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
@@ -32,14 +33,15 @@ from implicit_conv.cpu.packed import PackedOrder
 from implicit_conv.cpu.tiling import (
     Estimate,
     divide,
+    plane_count,
     rounded_up,
     store_cycles,
     stream_cycles,
     thread_count,
     tiles,
 )
-from implicit_conv.cpu.views import STRICT_RULE, widened
-from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of
+from implicit_conv.cpu.views import FLOAT_RULE, STRICT_RULE, widened
+from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
 from implicit_conv.kernels.geometry import Geometry
@@ -91,6 +93,7 @@ class Winograd(Method):
             if not request.admits(method.algorithm):
                 continue
             reason = method.refusal(problem, request.precision)
+            reason = FLOAT_RULE if problem.is_integer else reason
             costs = [] if reason else method.tilings(problem, arch)
             if not reason and not costs:
                 reason = f"it needs more than {SCRATCH_BYTES >> 20} MiB of scratch memory a thread"
@@ -98,7 +101,7 @@ class Winograd(Method):
                 yield Refusal(method.algorithm, reason)
                 continue
             view = method.view(problem)
-            yield best(method, method.algorithm, problem, view, arch, costs)
+            yield best(method, method.algorithm, problem, view, arch, costs, limit=request.limit)
 
     def refusal(self, problem: Problem, precision: str) -> str:
         """Why it cannot compute `problem` with this precision, or an empty string."""
@@ -106,8 +109,8 @@ class Winograd(Method):
             return f"its error exceeds that of precision {precision!r}; ask for 'fast'"
         if precision == "strict":
             return STRICT_RULE
-        plain = problem.kernel == (3, 3) and problem.dilation == (1, 1)
-        if not plain or problem.stride != (self.stride, self.stride):
+        plain = problem.kernel == (1, 3, 3) and set(problem.dilation) == {1}
+        if not plain or problem.stride[1:] != (self.stride, self.stride):
             return f"it needs a 3x3 filter, stride {self.stride} and dilation 1"
         if problem.groups > 1:
             return "it needs groups=1: groups leave too few channels to pay for the transforms"
@@ -116,26 +119,33 @@ class Winograd(Method):
         return ""
 
     def view(self, problem: Problem) -> Problem:
-        """`problem`, padded on the high side so that its output has whole m x m tiles."""
+        """`problem`, padded on the high side so that its output has whole m x m tiles.
+
+        Pixels that a negative padding crops are no pixels of the view: its added outputs would
+        read them, and an infinity among them would show in all outputs of a tile.
+        """
         view = widened(problem)
-        more = [
-            (rounded_up(extent, self.m) - extent) * stride
-            for extent, stride in zip(view.output, view.stride, strict=True)
-        ]
-        return replace(view, pad_hi=(view.pad_hi[0] + more[0], view.pad_hi[1] + more[1]))
+        crops = tuple(min(0, pad) for pad in view.pad_hi)
+        added = (0, *((rounded_up(out, self.m) - out) * self.stride for out in view.output[1:]))
+        return replace(
+            view,
+            size=tuple(map(operator.add, view.size, crops)),
+            pad_hi=tuple(map(sum, zip(view.pad_hi, map(operator.neg, crops), added, strict=True))),
+        )
 
     def tilings(self, problem: Problem, arch: CpuArch) -> list[tuple[Estimate, Geometry]]:
         """Tilings into whole m x m tiles whose scratch memory is small enough, with estimates."""
         view, m = self.view(problem), self.m
         lanes = arch.lanes(view.itemsize)
-        p, q = view.output
+        _, p, q = view.output
         found = set()
         for _, *extent in tiles(view):
             rows, columns = (rounded_up(size, m) for size in extent)
             found.add((1, rows, columns))
-            if (rows, columns) == (p, q):  # several images, so that more tiles use a panel
-                per_image = p * q // m**2
-                found |= {(max(1, min(view.N, t // per_image)), p, q) for t in TILES}
+            if (rows, columns) == (p, q):  # several planes, so that more tiles use a panel
+                per_plane = p * q // m**2
+                most = plane_count(view)
+                found |= {(max(1, min(most, t // per_plane)), p, q) for t in TILES}
         geometries = [
             geometry(
                 view, tile=tile, tile_m=arch.tile_pixels, tile_c=max(1, view.C), tile_k=2 * lanes
@@ -176,9 +186,9 @@ class Winograd(Method):
         each = boxes * TILE_CYCLES + rows * TILE_ROW_CYCLES
         transform_in = boxes * xis * channels * vector + each
         transform_out = boxes * xis * filters * vector + each * panels
-        if problem.layout == "NCHW" or any(extent % m for extent in problem.output):
+        if not problem.channels_last or any(extent % m for extent in problem.output[1:]):
             transform_out += boxes * m**2 * g.K * STAGED_CYCLES
-        cost = COPY_CYCLES if problem.layout == "NHWC" else TRANSPOSE_CYCLES
+        cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
         load = scratch.buffer / problem.itemsize * cost
         stream = max(multiply, far) + FAR_SHARE * far + transform_out + store_cycles(problem, g)
         threads = thread_count(problem, arch)
@@ -196,7 +206,8 @@ class Winograd(Method):
 
     def end(self, c: Candidate) -> tuple[int, int]:
         """The true (P, Q); the geometry is rounded up."""
-        return c.problem.output
+        _, p, q = c.problem.output
+        return p, q
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
@@ -228,7 +239,7 @@ class Winograd(Method):
         """Load tile, loads, k-blocks, work items."""
         g, m = c.geometry, self.m
         return {
-            "load tile": f"{count(g.tile_n, 'image')} x {count(g.tile_p, 'output row')} x "
+            "load tile": f"{count(g.tile_n, plane_word(g))} x {count(g.tile_p, 'output row')} x "
             f"{count(g.tile_q, 'output column')}, in Winograd tiles of {m}x{m} outputs; a register "
             f"tile has at most {g.tile_m} of these x {g.tile_k} filters "
             f"({count(g.tile_k // c.lanes, 'vector')})",

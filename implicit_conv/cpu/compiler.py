@@ -1,0 +1,129 @@
+"""The compiler: whether Numba compiles, for which machine, and what that machine's code may use.
+
+Settings of Numba (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES, NUMBA_ENABLE_AVX) choose the machine, and
+LLVM derives its features from a CPU name and a list in which one feature may switch others on or
+off: "+fma" implies AVX. Such rules change with LLVM, so LLVM itself is asked: it inlines a function
+only into one that has all features which the function needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
+
+# Prefixes of the features that LLVM uses wherever it finds a use; others need an intrinsic.
+USED_UNASKED = tuple(
+    "adx avx bmi ccmp cf egpr f16c fma gfni lzcnt movbe ndd nf popcnt ppx push2pop2 sse ssse tbm "
+    "xop zu".split()
+)
+# A function that needs a feature, and one of the machine that calls it. The store keeps the call.
+PROBE = """
+define internal void @"{name}"(ptr %p) "target-cpu"="generic" "target-features"="+{name}" {{
+  store volatile i8 0, ptr %p
+  ret void
+}}
+define void @"calls {name}"(ptr %p) {{
+  call void @"{name}"(ptr %p)
+  ret void
+}}
+"""
+
+
+class Target(NamedTuple):
+    """A machine that LLVM compiles for."""
+
+    triple: str
+    cpu: str
+    features: str  # "+a,-b,...": changes to the features of `cpu`, applied in this order
+
+    @property
+    def is_x86(self) -> bool:
+        """Whether it is an x86 machine, of which `supported` may be asked."""
+        return self.triple.startswith(("x86", "i386", "i486", "i586", "i686"))
+
+    def supported(self, names: Collection[str]) -> frozenset[str]:
+        """Those of the x86 features `names` that compiled code may use."""
+        import llvmlite.binding as llvm
+
+        machine = llvm.Target.from_triple(self.triple).create_target_machine(
+            cpu=self.cpu, features=self.features
+        )
+        module = llvm.parse_assembly("".join(PROBE.format(name=name) for name in names))
+        module.triple = self.triple
+        builder = llvm.create_pass_builder(
+            machine, llvm.create_pipeline_tuning_options(speed_level=1)
+        )
+        builder.getModulePassManager().run(module, builder)
+        called = {function.name for function in module.functions}  # inlined ones are gone
+        return frozenset(name for name in names if name not in called)
+
+
+def numba_target() -> Target:
+    """The machine that Numba compiles for in this process."""
+    from numba.core.compiler_lock import global_compiler_lock
+    from numba.core.registry import cpu_target
+
+    checkpoint()
+    with global_compiler_lock:  # two threads would make two contexts, whose code does not link
+        return Target(*cpu_target.target_context.codegen().magic_tuple())
+
+
+def host_features() -> dict[str, bool]:
+    """The features of this CPU and its system, by LLVM's names; empty if LLVM cannot tell."""
+    import llvmlite.binding as llvm
+
+    try:
+        return dict(llvm.get_host_cpu_features())
+    except RuntimeError:
+        return {}
+
+
+def check_target(target: Target) -> None:
+    """Refuse settings that make Numba compile for features which this CPU lacks.
+
+    Raises
+    ------
+    PlanError
+        The message names the setting and the features: their code would end the process.
+    """
+    from numba import config
+
+    if config.CPU_FEATURES is None:  # the features are those that LLVM finds
+        return
+    absent = [name for name, there in host_features().items() if not there]
+    used = target.supported([name for name in absent if name.startswith(USED_UNASKED)])
+    if not used:
+        return
+    listed = target._replace(cpu="generic").supported(used)
+    named = "the CPU name" if config.CPU_NAME is None else "NUMBA_CPU_NAME"
+    causes = {
+        f"NUMBA_CPU_FEATURES={target.features!r} asks for": listed,
+        f"{named} {target.cpu!r} implies": used - listed,
+    }
+    found = [f"{cause} {', '.join(sorted(names))}" for cause, names in causes.items() if names]
+    without = ",".join(filter(None, (target.features, *(f"-{name}" for name in sorted(used)))))
+    raise PlanError(
+        f"{' and '.join(found)}, which this CPU does not have; unset NUMBA_CPU_FEATURES, or set it "
+        f"to {without!r}"
+    )
+
+
+def check_enabled() -> None:
+    """Refuse to go on where Numba compiles nothing.
+
+    Raises
+    ------
+    PlanError
+        NUMBA_DISABLE_JIT is set.
+    """
+    from numba import config
+
+    if config.DISABLE_JIT:
+        raise PlanError(
+            "NUMBA_DISABLE_JIT is set, so Numba compiles no kernels; unset it, or set "
+            "numba.config.DISABLE_JIT = 0. Without kernels only algorithm='gemm_im2col' works, for "
+            "float32 and float64 with no activation, a relu or a clamp"
+        )

@@ -1,0 +1,529 @@
+"""Input gradients and transposed convolutions: one fprop for each stride phase of the output.
+
+GEMM mapping: A = output gradient, gemm_m = N*D*H*W; B = filter, gemm_n = C; C = input gradient;
+gemm_k = T*R*S*K. A phase has its own part of gemm_m and of the taps; see `phases`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicit_conv.activation import Activation
+from implicit_conv.arrays import Array, as_array, numpy_dtype, ordered, with_own_strides
+from implicit_conv.cache import cached_property, keep_call
+from implicit_conv.cpu import engine as fprop
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays, Call, CallForm
+from implicit_conv.cpu.candidate import Candidate, Request
+from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.cpu.packed import PackedFilter
+from implicit_conv.cpu.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
+from implicit_conv.cpu.planner import least_workspace, workspace_error
+from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
+from implicit_conv.cpu.views import spatial
+from implicit_conv.cpu.words import options_of
+from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import Load
+
+
+@dataclass(frozen=True)
+class Part:
+    """A phase and its plan."""
+
+    phase: Phase
+    engine: CpuEngine
+
+    def pixels(self, array: Array, axes: str) -> Array:
+        """The pixels of the phase in `array`, whose spatial axes are named in its layout `axes`."""
+        return _sliced(array, axes, self.phase.pixels)
+
+    def taps(self, w: Array, axes: str) -> Array:
+        """The taps of the phase in `w`, a filter with the layout `axes`."""
+        return _sliced(w, axes, self.phase.taps)
+
+
+def _sliced(array: Array, axes: str, slices: Sequence[slice]) -> Array:
+    """`array` with its spatial axes, or those of taps, sliced."""
+    return array[_slices(axes, dict(zip(_space(axes), slices, strict=True)))]
+
+
+def _space(axes: str) -> list[str]:
+    """The letters of the spatial axes, in the order D, H, W or T, R, S."""
+    return [letter for letter in "DHWTRS" if letter in axes]
+
+
+def _slices(axes: str, slices: dict[str, slice]) -> tuple[slice, ...]:
+    return tuple(slices.get(letter, slice(None)) for letter in axes)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedPhases:
+    """The packed filters of all phases."""
+
+    filters: tuple[PackedFilter, ...]
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """The keys of their orders."""
+        return tuple(packed.key for packed in self.filters)
+
+    @property
+    def panels(self) -> None:
+        """No array of the caller's overlaps with packed filters."""
+
+    @cached_property
+    def operand(self) -> tuple[Any, ...]:
+        """What a `PhasedCall` takes as w."""
+        return tuple(packed.operand for packed in self.filters)
+
+    def __repr__(self) -> str:
+        size = sum(packed.panels.nbytes for packed in self.filters)
+        return f"<PackedPhases of {size} bytes: {len(self.filters)} phases>"
+
+
+@dataclass(frozen=True)
+class DgradEngine(Runner):
+    """The plan of an input gradient.
+
+    Attributes
+    ----------
+    problem : Problem
+        The convolution whose input gradient this is.
+    parts : tuple of Part
+        The phases that taps reach.
+    empty : CpuEngine or None
+        The plan that computes activation(bias + residual), if some pixels are in no phase.
+    out_dtype : str
+        The dtype of results.
+    """
+
+    problem: Problem
+    parts: tuple[Part, ...]
+    empty: CpuEngine | None
+    out_dtype: str
+    names: ClassVar[tuple[str, str]] = ("dy", "w")
+    has_epilogue: ClassVar[bool] = False
+    result: ClassVar[str] = "dx"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy the plan without prepared calls, which hold addresses of this process."""
+        return type(self), (self.problem, self.parts, self.empty, self.out_dtype)
+
+    @property
+    def engines(self) -> tuple[CpuEngine, ...]:
+        """The plans of all launches, in their order."""
+        found = tuple(part.engine for part in self.parts)
+        return found if self.empty is None else (self.empty, *found)
+
+    @property
+    def arch(self) -> CpuArch:
+        """The machine that the plan is for."""
+        return self.engines[0].arch
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The candidates of all phases."""
+        return tuple(candidate for engine in self.engines for candidate in engine.candidates)
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of the phase with most work."""
+        return max(self.engines, key=lambda engine: engine.best.cycles).algorithm
+
+    @cached_property
+    def calls(self) -> dict[object, object]:
+        """Prepared calls; the keys are the strides of their arrays."""
+        return {}
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory of the phase that needs most; phases run one after another."""
+        return max(engine.workspace_bytes for engine in self.engines) + copied_bytes(self.problem)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed filters of all phases."""
+        return sum(part.engine.packed_bytes for part in self.parts)
+
+    @property
+    def call_bytes(self) -> int:
+        """Bytes that the phase which needs most takes besides its arrays, and of the copy of w."""
+        taken = [
+            part.engine.best.call_bytes(stand_ins(self.problem, part.phase).w)
+            for part in self.parts
+        ]
+        if self.empty is not None:
+            taken.append(self.empty.call_bytes)
+        return max(taken) + copied_bytes(self.problem)
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of dy."""
+        return self.problem.output_shape
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """The shape of dx."""
+        return self.problem.input_shape
+
+    @property
+    def summed(self) -> Problem:
+        """The fprop of the phase with most taps."""
+        return max((engine.problem for engine in self.engines), key=lambda fprop: fprop.terms)
+
+    def explain(self) -> str:
+        """The text of `Plan.explain`: the explanation of every phase."""
+        return "\n".join(self._explained())
+
+    def _explained(self) -> Iterator[str]:
+        yield f"problem     {self._problem_text()}"
+        count = len(self.parts)
+        each = "one fprop" if count == 1 else f"{count} fprops, one for each stride phase of"
+        yield f"algorithm   {each} {self.result}"
+        if self.empty is not None:
+            yield "            pixels that no tap reaches are written first"
+        shown: dict[Problem, int] = {}
+        for number, part in enumerate(self.parts, 1):
+            pixels = ", ".join(
+                f"{axis}={found.start}::{found.step}"
+                for axis, found in zip(_space(self.problem.layout), part.phase.pixels, strict=True)
+            )
+            first = shown.setdefault(part.engine.problem, number)
+            yield f"\nphase {number} of {count}: pixels {pixels} of {self.result}"
+            yield part.engine.explain() if first == number else f"as phase {first}"
+
+    def _problem_text(self) -> str:
+        """The problem in the words of the operator."""
+        problem, (dy, w) = self.problem, self.names
+        return (
+            f"{dy} {self.x_shape} {problem.array_layout}, {w} {problem.weight_shape} "
+            f"{self._weight_word()} -> {self.result} {self.y_shape}{options_of(problem)}"
+        )
+
+    def _weight_word(self) -> str:
+        """The layout of w in the letters of the operator."""
+        return self.problem.weight_layout
+
+    def trace(self) -> list[Load]:
+        """The loads of all phases, with the coordinates of each phase's own fprop of dy."""
+        return [load for part in self.parts for load in part.engine.trace()]
+
+    def pack(self, w: object) -> PackedPhases:
+        """The packed filters of all phases; see `Plan.pack`."""
+        array = self._swapped(self._checked_filter(w))
+        axes = self._filter_layout
+        return PackedPhases(tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts))
+
+    def filters(self, w: object) -> PackedPhases | Array:
+        """`w`: a plain filter, or one that was packed by this plan or one like it."""
+        if not isinstance(w, PackedPhases):
+            return self._checked_filter(w)
+        if w.key != tuple(part.engine.best.packed.key for part in self.parts):
+            raise ShapeError(
+                "w was packed in another order than this plan reads, for another problem or CPU; "
+                "pack it with plan.pack(w) of this plan"
+            )
+        return w
+
+    def _checked_filter(self, w: object) -> Array:
+        if isinstance(w, PackedFilter):
+            raise ShapeError(
+                f"w was packed for a convolution; pack it with plan.pack(w) of this plan, which "
+                f"computes {self.result}"
+            )
+        array = as_array("w", w)
+        check_array("w", array, self.problem.weight_shape, self.problem.filter_dtype)
+        return array
+
+    @property
+    def _filter_layout(self) -> str:
+        """The layout of the filter whose taps the phases slice, in the letters of `problem`."""
+        return _filter_layout(self.problem)
+
+    def _swapped(self, w: Array) -> Array:
+        """`w` itself, or with groups a copy with each group's filters and channels swapped."""
+        problem = self.problem
+        if problem.groups == 1:
+            return w
+        filters = ordered(w, tuple(map(problem.weight_layout.find, self._filter_layout)))
+        k, c, *taps = filters.shape
+        grouped = filters.reshape(problem.groups, k // problem.groups, c, *taps)
+        copied = np.ascontiguousarray(grouped.swapaxes(1, 2))
+        return copied.reshape(problem.C, k // problem.groups, *taps)
+
+    def gathered(self, pixels: Array) -> Array:
+        """The pixels of a phase as a contiguous array if it has not all of them: kernels add a
+        residual to whole vectors of a contiguous output.
+        """
+        whole = len(self.parts) == 1 and self.empty is None
+        return pixels if whole else with_own_strides(pixels)
+
+    def bind(
+        self,
+        x: Array,
+        w: PackedPhases | Array,
+        y: Array,
+        residual: Array | None,
+        biased: bool,
+        scaled: bool = False,
+    ) -> Call:
+        """The cached call for arrays of these strides."""
+        packed = isinstance(w, PackedPhases)
+        key = (
+            x.strides,
+            w.key if isinstance(w, PackedPhases) else w.strides,
+            packed,
+            y.strides,
+            residual is not None and residual.strides,
+            biased,
+            scaled,
+        )
+        call = self.calls.get(key)
+        if call is None:
+            call = self._bind_anew(x, w, y, residual, biased, scaled)
+            keep_call(self.calls, key, call)
+        assert isinstance(call, Call)
+        return call
+
+    def _bind_anew(
+        self,
+        x: Array,
+        w: PackedPhases | Array,
+        y: Array,
+        residual: Array | None,
+        biased: bool,
+        scaled: bool,
+    ) -> Call:
+        axes, filter_axes = self.problem.array_layout, self._filter_layout
+        swapped = None if isinstance(w, PackedPhases) else self._swapped(w)
+        calls = []
+        for number, part in enumerate(self.parts):
+            filters = (
+                w.filters[number]
+                if isinstance(w, PackedPhases)
+                else part.taps(self._swapped(w) if swapped is None else swapped, filter_axes)
+            )
+            out, added = part.pixels(y, axes), None
+            if residual is not None:
+                out, added = self.gathered(out), self.gathered(part.pixels(residual, axes))
+            calls.append(part.engine.bind(x, filters, out, added, biased, scaled))
+        empty = None
+        if self.empty is not None:
+            empty = self.empty.bind(*_nothing(self.empty), y, residual, biased, scaled)
+        return PhasedCall(self, y, calls, empty)
+
+
+def _filter_layout(problem: Problem) -> str:
+    """The layout of the filter that phases slice: w, or with groups a copy of it."""
+    return problem.weight_layout if problem.groups == 1 else WEIGHT_LAYOUTS_OF[problem.rank][0]
+
+
+def stand_ins(problem: Problem, phase: Phase) -> Arrays:
+    """Arrays with the strides of those that a phase gets if dy, w and dx are contiguous; they have
+    no memory of their own.
+    """
+    shape, axes = problem.weight_shape, _filter_layout(problem)
+    if problem.groups > 1:
+        shape = problem.C, problem.K // problem.groups, *problem.kernel
+    w = _sliced(_stand_in(shape, problem.filter_dtype), axes, phase.taps)
+    dy = _stand_in(problem.output_shape, problem.dtype)
+    dx = _stand_in(problem.input_shape, problem.dtype)
+    dx = _sliced(dx, problem.array_layout, phase.pixels)
+    view = spatial(phase.problem)
+    return CallForm(view, dx.shape, dx.dtype, view.filter_axes).arrays(dy, w, dx, None)
+
+
+def _stand_in(shape: tuple[int, ...], dtype: str) -> Array:
+    """An array of this shape and contiguous strides, all of whose elements are one."""
+    element = np.zeros((1,) * len(shape), numpy_dtype(dtype))
+    strides = tuple(element.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return np.lib.stride_tricks.as_strided(element, shape, strides, writeable=False)
+
+
+def copied_bytes(problem: Problem) -> int:
+    """Bytes of the copy of w with swapped filters and channels, which groups need."""
+    itemsize = ITEMSIZES[problem.filter_dtype]
+    return math.prod(problem.weight_shape) * itemsize if problem.groups > 1 else 0
+
+
+@dataclass(frozen=True)
+class TransposedEngine(DgradEngine):
+    """The plan of a transposed convolution, which is the input gradient of `problem`."""
+
+    names: ClassVar[tuple[str, str]] = ("x", "w")
+    has_epilogue: ClassVar[bool] = True
+    result: ClassVar[str] = "y"
+
+    def _weight_word(self) -> str:
+        """The layout of w, in which the letters C and K are swapped."""
+        return self.problem.weight_layout.translate(str.maketrans("CK", "KC"))
+
+
+def _nothing(empty: CpuEngine) -> tuple[Array, Array]:
+    """The arrays without channels that the plan of empty pixels takes."""
+    dtype = numpy_dtype(empty.problem.dtype)
+    w_dtype = numpy_dtype(empty.problem.filter_dtype)
+    return np.empty(empty.x_shape, dtype), np.empty(empty.problem.weight_shape, w_dtype)
+
+
+class PhasedCall(Call):
+    """The prepared calls of all phases."""
+
+    __slots__ = ("_calls", "_dtype", "_empty", "_engine", "_nothing", "_shape")
+
+    def __init__(
+        self, engine: DgradEngine, y: Array, calls: Sequence[Call], empty: Call | None
+    ) -> None:
+        self._engine, self._calls, self._empty = engine, calls, empty
+        self._shape, self._dtype = y.shape, y.dtype
+        self._nothing = None if engine.empty is None else _nothing(engine.empty)
+
+    def __call__(
+        self,
+        x: Array,
+        w: Any,
+        bias: object = None,
+        y: Array | None = None,
+        residual: Array | None = None,
+        scale: Array | None = None,
+    ) -> Array:
+        """See `Call`; `w` is a plain filter, or the operands of packed filters."""
+        engine = self._engine
+        axes, filter_axes = engine.problem.array_layout, engine._filter_layout
+        y = np.empty(self._shape, self._dtype) if y is None else y
+        if self._empty is not None:
+            assert self._nothing is not None
+            self._empty(*self._nothing, bias, y, residual, scale)
+        packed = isinstance(w, tuple)
+        filters = w if packed else engine._swapped(w)
+        for number, (part, call) in enumerate(zip(engine.parts, self._calls, strict=True)):
+            operand = filters[number] if packed else part.taps(filters, filter_axes)
+            pixels = out = part.pixels(y, axes)
+            added = None
+            if residual is not None:
+                out, added = engine.gathered(out), engine.gathered(part.pixels(residual, axes))
+            call(x, operand, bias, out, added, scale)
+            if out is not pixels:
+                pixels[...] = out
+        return y
+
+
+def plan(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    kind: type[DgradEngine] = DgradEngine,
+    *,
+    activation: Activation = None,
+    out_dtype: object = None,
+) -> DgradEngine:
+    """Plan the input gradient of `problem`.
+
+    Raises
+    ------
+    PlanError, DTypeError
+        The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
+        problem; or there are too many phases.
+    """
+    if phase_count(problem) > MOST_PHASES:
+        raise PlanError(
+            f"the stride {problem.stride} divides {kind.result} into {phase_count(problem)} phases "
+            f"that taps reach; at most {MOST_PHASES} are supported; divide the filter into parts, "
+            "and add their results"
+        )
+    phases = phases_of(problem)
+    if problem.is_integer and out_dtype is None and phases:
+        # All phases have the dtype of the one with the largest sums.
+        summed = max((phase.problem for phase in phases), key=lambda fprop: fprop.terms)
+        out_dtype = parse_out_dtype(None, summed)
+    empty = None if is_covered(problem, phases) else _without_channels(problem)
+    reserved = request.reserved_bytes + copied_bytes(problem)
+    request = replace(request, reserved_bytes=reserved)
+    for phase in phases:
+        phase.problem.check_sizes()
+    _check_workspace(problem, phases, empty, arch, request)
+    engines: dict[Problem, CpuEngine] = {}
+
+    def engine(phase: Phase) -> CpuEngine:
+        if phase.problem not in engines:
+            engines[phase.problem] = fprop.plan(
+                phase.problem,
+                arch,
+                request,
+                activation=activation,
+                out_dtype=out_dtype,
+                arrays=stand_ins(problem, phase),
+            )
+        return engines[phase.problem]
+
+    parts = tuple(Part(phase, engine(phase)) for phase in phases)
+    first = None
+    if empty is not None:
+        first = fprop.plan(
+            empty, arch, _of_empty(request), activation=activation, out_dtype=out_dtype
+        )
+    dtype = (first or parts[0].engine).out_dtype
+    return kind(problem, parts, first, dtype)
+
+
+def _of_empty(request: Request) -> Request:
+    """The request for pixels that no tap reaches: any algorithm may write them."""
+    limits = request.max_workspace, request.reserved_bytes
+    return Request(max_workspace=limits[0], reserved_bytes=limits[1])
+
+
+def _check_workspace(
+    problem: Problem,
+    phases: Sequence[Phase],
+    empty: Problem | None,
+    arch: CpuArch,
+    request: Request,
+) -> None:
+    """Check that every phase can be planned with `max_workspace`.
+
+    Raises
+    ------
+    PlanError
+        One cannot: the message says what the phase with the largest need takes.
+    """
+    if request.max_workspace is None:
+        return
+    different = {phase.problem: phase for phase in phases}.values()
+    needs = [
+        least_workspace(spatial(phase.problem), arch, request, stand_ins(problem, phase))
+        for phase in different
+    ]
+    if empty is not None:
+        needs.append(least_workspace(spatial(empty), arch, _of_empty(request)))
+    least = max(needs)
+    if least > request.max_workspace:
+        raise workspace_error(least, request)
+
+
+def _without_channels(problem: Problem) -> Problem:
+    """The fprop that has the output of the gradient, and no channels."""
+    ones, zeros = (1,) * problem.rank, (0,) * problem.rank
+    return Problem(
+        N=problem.N,
+        C=0,
+        K=problem.C,
+        groups=1,
+        size=problem.size,
+        kernel=ones,
+        stride=ones,
+        dilation=ones,
+        pad_lo=zeros,
+        pad_hi=zeros,
+        dtype=problem.dtype,
+        w_dtype=problem.w_dtype,
+        layout=problem.layout,
+        weight_layout=WEIGHT_LAYOUTS_OF[problem.rank][0],
+        batched=problem.batched,
+    )

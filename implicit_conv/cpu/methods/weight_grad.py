@@ -1,0 +1,432 @@
+"""Weight gradients by implicit GEMM: register tiles whose lanes are filters.
+
+    gemm_m  filters of a panel             A  panels of dy: [pixel][filter]
+    gemm_n  taps x channels                B  rows of x in a thread's buffer, or x itself
+    gemm_k  pixels of all load tiles       C  sums in memory, then dw
+
+A load tile depends on the problem's shape alone, and so do the parts of load tiles that different
+work items may sum; the order of a sum therefore depends on nothing else.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from implicit_conv.arrays import Array
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays, CallForm, GradientCall, is_contiguous
+from implicit_conv.cpu.candidate import (
+    Candidate,
+    Formats,
+    Method,
+    Refusal,
+    Request,
+    Words,
+    best,
+    operator,
+)
+from implicit_conv.cpu.costs import (
+    BUFFER_SHARE,
+    COPY_CYCLES,
+    FAR_BYTES,
+    FAR_BYTES_PER_CYCLE,
+    FAR_SHARE,
+    FMA_LATENCY,
+    FMAS_PER_CYCLE,
+    ITEM_CYCLES,
+    LOADS_PER_CYCLE,
+    MEMORY_BYTES_PER_CYCLE,
+    TRANSPOSE_CYCLES,
+)
+from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.tiling import Estimate, balanced, plane_count, rounded_up, thread_count
+from implicit_conv.cpu.views import ungrouped, widened
+from implicit_conv.cpu.words import blocks_of, count, loads_of, plane_word
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
+from implicit_conv.kernels.cpu.wgrad.layout import (
+    LANE_TAPS,
+    NEAR_PIXEL_BYTES,
+    LanesLayout,
+    WeightGradLayout,
+    block_rows,
+    panel_channels,
+    tile_height,
+)
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import Load, geometry
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Operator
+
+FEW_ELEMENTS = 4096  # elements of dw below which pixels are divided into parts
+MOST_PARTS = 16  # parts that load tiles are divided into, at most
+PART_TILES = 4  # load tiles of a part, at least
+REGISTER_TILE_CYCLES = 80  # fixed cycles per register tile and load tile
+EXPAND_CYCLES = 1  # cycles per element of x that is repeated for the filters of its group
+SUM_CYCLES = 2  # cycles to add a vector to the sums in memory
+
+
+@dataclass(frozen=True)
+class WeightGrad(Method):
+    """Implicit GEMM over pixels; x is read in place or copied to row buffers.
+
+    The channels and filters of a 1x1 filter may be swapped, so that vectors of channels are stored
+    into a dw whose channels are contiguous.
+    """
+
+    algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm",)
+    in_place: bool = False
+    joined: bool = False  # whether all columns of a filter row are rows of one matrix
+    swapped: bool = False  # whether x and dy, and thus channels and filters, change their roles
+
+    @property
+    def summary(self) -> str:
+        """The method in a few words, for tables."""
+        lanes, rows = ("channels", "dy") if self.swapped else ("filters", "x")
+        how = "in place" if self.in_place else "copied"
+        return f"GEMM over pixels, lanes are {lanes}, {rows} {how}"
+
+    @property
+    def needs(self) -> str:
+        """What it needs of the strides of arrays, in words; empty if it accepts all strides."""
+        rows = "filters of dy" if self.swapped else "channels of x"
+        return f"contiguous {rows}" if self.in_place else ""
+
+    @property
+    def order(self) -> str:
+        """A name for the order of its sums."""
+        return "pixels"
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate: in place if x can be read in place, else copied."""
+        view = widened(problem)
+        swapped = is_pointwise_inside(problem) and not problem.weight_layout.endswith("K")
+        if swapped:
+            view = exchanged(view)
+        joined = is_joined(view, arch)
+        method = cls(reads_in_place(view) and not joined, joined, swapped)
+        yield best(method, "implicit_gemm", problem, view, arch, tilings(view, arch, method))
+
+    def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
+        """The variant with x copied, which has the same order of sums."""
+        if self.in_place:
+            method = replace(self, in_place=False)
+            costs = tilings(c.view, c.arch, method)
+            yield best(method, c.algorithm, c.problem, c.view, c.arch, costs)
+
+    def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
+        """A weight gradient reads no filter."""
+        return 0
+
+    def accepts(self, c: Candidate, arrays: Arrays) -> bool:
+        """Reading in place needs contiguous channels, or filters."""
+        rows = arrays.y if self.swapped else arrays.x
+        return not self.in_place or is_contiguous(rows, -1)
+
+    def operands(self, c: Candidate, x: Array, dy: Array) -> tuple[Array, Array]:
+        """x and dy, with five axes, in the roles of x and dy of the view."""
+        if not self.swapped:
+            return x, dy
+        problem = c.problem
+        pixels = (
+            slice(-lo, (count - 1) * step - lo + 1, step)
+            for lo, count, step in zip(problem.pad_lo, problem.output, problem.stride, strict=True)
+        )
+        return dy, x[(slice(None), *pixels)]
+
+    def layout(self, c: Candidate) -> WeightGradLayout:
+        """Sizes of scratch memory."""
+        g = c.geometry
+        return WeightGradLayout(
+            g,
+            c.itemsize,
+            c.lanes,
+            c.chunk,
+            self.in_place,
+            parts=part_count(c.problem),
+            joined=self.joined,
+        )
+
+    def workspace_bytes(self, c: Candidate) -> int:
+        """Bytes of scratch memory of all threads, and of the sums of parts."""
+        layout = self.layout(c)
+        return c.threads * layout.scratch(packs=False).total + layout.partial_bytes
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels of a candidate."""
+        from implicit_conv.kernels.cpu.wgrad.operator import WeightGrad as WeightGradOperator
+
+        return WeightGradOperator(self.layout(c), c.lanes, build)
+
+    def packed(self, c: Candidate) -> PackedOrder:
+        """Nothing is packed."""
+        return PackedOrder(("nothing",), 0)
+
+    def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
+        """Loads of the array that has the role of x, which is dy if roles are swapped."""
+        operand = "dy" if self.swapped else "x"
+        return [load._replace(operand=operand) for load in loads]
+
+    def describe(self, c: Candidate) -> Words:
+        """Load tile, loads, blocks, work items."""
+        g, layout = c.geometry, self.layout(c)
+        in_place = "none: channels of x are contiguous, and taps outside the image are skipped"
+        chunks = schedule.ceil_div(schedule.panel_count(g), c.chunk)
+        return {
+            "load tile": f"{count(g.tile_n, plane_word(g))} x {count(g.tile_p, 'output row')} x "
+            f"{count(g.tile_q, 'output column')}, which are one chain of a sum",
+            "loads": in_place if self.in_place else loads_of(g),
+            "k-blocks": blocks_of(g),
+            "work items": f"{count(layout.parts, 'part')} of {count(layout.part_tiles, 'tile')} x "
+            f"{count(g.groups, 'group')} x {count(schedule.block_count(g), 'channel block')} x "
+            f"{count(chunks, 'chunk')} of {count(c.chunk, 'panel')}",
+        }
+
+    def gradient(
+        self, c: Candidate, form: CallForm, arrays: Arrays, formats: Formats
+    ) -> GradientCall:
+        """Prepare the launches for arrays of these strides, of which `w` is dw and `y` is dy."""
+        from implicit_conv.kernels.cpu.wgrad.operator import Gradients
+        from implicit_conv.kernels.cpu.wgrad.operator import WeightGrad as WeightGradOperator
+
+        compiled = operator(c, formats)
+        assert isinstance(compiled, WeightGradOperator) and arrays.w is not None
+        dw = arrays.w.swapaxes(0, 1) if self.swapped else arrays.w
+        operands = Gradients(*self.operands(c, arrays.x, arrays.y), dw)
+        x_axes = 5 if self.swapped else sum(axis >= 0 for axis in form.problem.axes)
+        launches = compiled.prepare_gradient(operands, c.threads, (x_axes, len(form.y_shape)))
+        roles = functools.partial(self.operands, c) if self.swapped else None
+        return GradientCall(form, self.layout(c).partial_bytes, *launches, roles)
+
+
+@dataclass(frozen=True)
+class WeightGradLanes(WeightGrad):
+    """Vectors of filters of several groups, for groups of few channels and filters."""
+
+    algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
+
+    @property
+    def summary(self) -> str:
+        """The method in a few words, for tables."""
+        return "vectors of filters of several groups, x copied"
+
+    @classmethod
+    def candidates(
+        cls, problem: Problem, arch: CpuArch, request: Request
+    ) -> Iterator[Candidate | Refusal]:
+        """One candidate, if there are groups."""
+        if problem.groups == 1:
+            yield Refusal("depthwise", "it needs several groups")
+            return
+        view = ungrouped(widened(problem))
+        costs = [lanes_tiling(problem, view, arch)]
+        yield best(cls(), "depthwise", problem, view, arch, costs)
+
+    def layout(self, c: Candidate) -> LanesLayout:
+        """Sizes of scratch memory."""
+        return lanes_layout(c.problem, c.geometry, c.itemsize, c.lanes)
+
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels of a candidate."""
+        from implicit_conv.kernels.cpu.wgrad.operator import (
+            WeightGradLanes as WeightGradLanesOperator,
+        )
+
+        return WeightGradLanesOperator(self.layout(c), c.lanes, build)
+
+
+def lanes_layout(problem: Problem, g: Geometry, itemsize: int, lanes: int) -> LanesLayout:
+    """Sizes for a geometry whose channel block is that of a panel."""
+    return LanesLayout(
+        g,
+        itemsize,
+        lanes,
+        parts=part_count(problem),
+        group_channels=problem.C // problem.groups,
+        group_filters=problem.K // problem.groups,
+    )
+
+
+def lanes_tiling(problem: Problem, view: Problem, arch: CpuArch) -> tuple[Estimate, Geometry]:
+    """The only tiling of `view`, which has one group, and its estimate."""
+    lanes = arch.lanes(view.itemsize)
+    channels, filters = problem.C // problem.groups, problem.K // problem.groups
+    g = geometry(
+        view,
+        tile=load_tile(view),
+        tile_m=arch.tile_pixels,
+        tile_c=panel_channels(2 * lanes, max(1, filters), channels, problem.groups),
+        tile_k=2 * lanes,
+    )
+    layout = lanes_layout(problem, g, view.itemsize, lanes)
+    pixels = g.tile_n * g.tile_p * g.tile_q
+    vectors = 2 if g.K > lanes else 1
+    cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
+    elements = buffer_bytes(g, view.itemsize) / view.itemsize
+    rows = schedule.filter_rows(g)
+    multiply = pixels * vectors * rows * (g.S + 1) / LOADS_PER_CYCLE
+    multiply += rows * schedule.ceil_div(g.S, LANE_TAPS) * REGISTER_TILE_CYCLES
+    if (channels, filters) != (1, 1):
+        multiply += elements / max(1, g.tile_c) * g.tile_k * EXPAND_CYCLES
+    item = multiply * channels + elements * cost + pixels * g.tile_k * cost + ITEM_CYCLES
+    items = max(1, schedule.panel_count(g) * layout.parts)
+    threads = thread_count(problem, arch)
+    idle = schedule.ceil_div(items, threads) * threads / items
+    return Estimate(schedule.panel_count(g) * schedule.tile_count(g) * item * idle, 1), g
+
+
+def is_joined(problem: Problem, arch: CpuArch) -> bool:
+    """Whether channels are too few to be the rows of register tiles by themselves, and the columns
+    of a filter row are contiguous.
+    """
+    contiguous = problem.dilation[-1] == 1 and problem.stride[-1] <= problem.kernel[-1]
+    few = problem.C // problem.groups < arch.lanes(problem.itemsize)
+    return contiguous and few and problem.kernel[-1] > 1
+
+
+def is_pointwise_inside(problem: Problem) -> bool:
+    """Whether filters are 1x1, no output pixel reads padding, and there are no groups.
+
+    Then x and dy can change their roles: dw[k, c] and dw[c, k] are sums over the same pixels.
+    """
+    return (
+        set(problem.kernel) == {1}
+        and problem.groups == 1
+        and all(
+            lo <= 0 and (out - 1) * stride - lo < size
+            for lo, out, stride, size in zip(
+                problem.pad_lo, problem.output, problem.stride, problem.size, strict=True
+            )
+        )
+    )
+
+
+def exchanged(problem: Problem) -> Problem:
+    """The problem whose x is dy and whose dy is the pixels of x that the outputs read."""
+    ones, zeros = (1,) * problem.rank, (0,) * problem.rank
+    return replace(
+        problem,
+        C=problem.K,
+        K=problem.C,
+        size=problem.output,
+        stride=ones,
+        pad_lo=zeros,
+        pad_hi=zeros,
+        dilation=ones,
+    )
+
+
+def reads_in_place(problem: Problem) -> bool:
+    """Whether x is read in place: taps that read zeros are skipped, so zeros around x allow it."""
+    pixel = problem.C * problem.itemsize * problem.stride[-1]
+    in_image = problem.channels_last and not problem.repeats
+    return in_image and not problem.converted and pixel <= NEAR_PIXEL_BYTES
+
+
+def load_tile(problem: Problem) -> tuple[int, int, int]:
+    """The (output planes, rows, columns) of a load tile: at most one chain of pixels."""
+    _, p, q = problem.output
+    columns = balanced(q, schedule.CHAIN)
+    rows = balanced(p, schedule.CHAIN // columns) if columns == q else 1
+    planes = 1
+    if (rows, columns) == (p, q):
+        planes = balanced(plane_count(problem), schedule.CHAIN // (p * q))
+    return planes, rows, columns
+
+
+def part_count(problem: Problem) -> int:
+    """Parts of the load tiles: several if dw alone has too few elements to keep threads busy.
+
+    It depends on the shape alone and is the same for all methods, so that all of them have the same
+    order of sums.
+    """
+    if problem.K * problem.C // problem.groups * math.prod(problem.kernel) >= FEW_ELEMENTS:
+        return 1
+    depth, p, q = problem.output
+    images, planes = (problem.N, depth) if depth > 1 else (1, problem.N)
+    tiles = images * math.prod(map(schedule.ceil_div, (planes, p, q), load_tile(problem)))
+    return max(1, min(MOST_PARTS, tiles // PART_TILES))
+
+
+def tilings(view: Problem, arch: CpuArch, method: WeightGrad) -> list[tuple[Estimate, Geometry]]:
+    """Tilings of `view`: channel blocks and chunks of panels, each with its estimate."""
+    lanes = arch.lanes(view.itemsize)
+    channels = max(1, view.C // view.groups)
+    blocks = {
+        min(channels, rounded_up(schedule.ceil_div(channels, parts), lanes))
+        for parts in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+    }
+    found = []
+    for block in sorted(blocks):
+        g = geometry(
+            view,
+            tile=load_tile(view),
+            tile_m=arch.tile_pixels,
+            tile_c=block,
+            tile_k=2 * lanes,
+            step_w=1 if method.joined else None,
+        )
+        panels = max(1, schedule.panel_count(g))
+        chunks = {schedule.ceil_div(panels, parts) for parts in (1, 2, 3, 4, 6, 8, 16, 32, 64)}
+        found += [(estimate(view, arch, g, chunk, method), g) for chunk in sorted(chunks)]
+    return found
+
+
+def estimate(
+    problem: Problem, arch: CpuArch, g: Geometry, chunk: int, method: WeightGrad
+) -> Estimate:
+    """Cycles of one core for the whole problem: register tiles, loads, sums, idle threads."""
+    lanes = arch.lanes(problem.itemsize)
+    layout = WeightGradLayout(
+        g,
+        problem.itemsize,
+        lanes,
+        chunk,
+        method.in_place,
+        parts=part_count(problem),
+        joined=method.joined,
+    )
+    tiles = schedule.tile_count(g)
+    pixels = g.tile_n * g.tile_p * g.tile_q
+    taps = schedule.filter_rows(g) * (1 if method.joined else g.S)
+    rows = block_rows(g, min(g.C, g.tile_c), method.joined)
+    vectors = 2 if g.K > lanes else 1
+    multiply = 0.0
+    for height, number in schedule.cuts(max(1, rows), tile_height(g, vectors)):
+        pixel = max(
+            height * vectors / FMAS_PER_CYCLE, (height + vectors) / LOADS_PER_CYCLE, FMA_LATENCY
+        )
+        fixed = REGISTER_TILE_CYCLES + height * vectors * SUM_CYCLES
+        multiply += number * (pixels * pixel + fixed)
+    multiply *= taps * schedule.panel_count(g)
+    blocks = schedule.block_count(g)
+    chunks = schedule.ceil_div(max(1, schedule.panel_count(g)), chunk)
+    cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
+    load = 0.0
+    if not method.in_place:
+        load += buffer_bytes(g, problem.itemsize) / problem.itemsize * cost * chunks
+    load += pixels * schedule.panel_count(g) * g.tile_k * cost
+    size = buffer_bytes(g, problem.itemsize) + chunk * layout.panel_bytes
+    if size > 2 * arch.l2_bytes:
+        load += multiply * FAR_SHARE
+    if problem.bytes > FAR_BYTES:
+        load += (buffer_bytes(g, problem.itemsize) * chunks + pixels * g.K * problem.itemsize) / (
+            MEMORY_BYTES_PER_CYCLE
+        )
+    sums = 0.0
+    if layout.item_sums > arch.l2_bytes * BUFFER_SHARE:
+        sums = FAR_SHARE * 2 * layout.item_sums * chunks / FAR_BYTES_PER_CYCLE
+    items = max(1, layout.parts * layout.items)
+    threads = thread_count(problem, arch)
+    idle = schedule.ceil_div(items, threads) * threads / items
+    cycles = g.groups * blocks * tiles * (multiply + load + sums) + items * ITEM_CYCLES
+    return Estimate(cycles * idle, chunk)
