@@ -73,7 +73,7 @@ TARGET = re.compile(r"sm_(\d+)[af]?")
 DEVICE = re.compile(r"cuda(?::(\d+))?")
 
 
-def device_number(device: str) -> int | None:
+def device_number(device: object) -> int | None:
     """The number in "cuda:1"; None for "cuda", the current GPU.
 
     Raises
@@ -81,7 +81,7 @@ def device_number(device: str) -> int | None:
     PlanError
         `device` has another form.
     """
-    match = DEVICE.fullmatch(device)
+    match = DEVICE.fullmatch(device) if isinstance(device, str) else None
     if match is None:
         raise PlanError(
             f"device {device!r} is none of None, 'cpu', 'cuda' and 'cuda:N'; to plan for a GPU "

@@ -13,6 +13,7 @@ from typing import Any
 
 from implicit_conv.dlpack import packed_strides, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.libraries import check_gradients, library
 from implicit_conv.options import GPU_DTYPES, ITEMSIZES
 
 TYPESTRS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}  # "<V2" is what ml_dtypes says
@@ -91,37 +92,38 @@ def device_operands(x: Any, w: Any, device: str | None) -> tuple[Operand, Operan
     PlanError
         `device` names another GPU than the one that holds x.
     """
-    source, filters = operand(x), operand(w)
+    source, filters = operand(x), operand(w, "w")
     here = "cuda" if source.device is None else f"cuda:{source.device}"
     if device not in (None, "cuda", here):
         raise PlanError(f"x is on {here}, not on {device!r}; copy it, or leave device unset")
     return source, filters, here
 
 
-def operand(array: Any) -> Operand:
+def operand(array: Any, name: str = "x") -> Operand:
     """A device array's address, shape, strides and dtype; nothing is copied.
+
+    `name` is its name in messages.
 
     Raises
     ------
     DTypeError
         The elements are none of float16, bfloat16, float32, or it is no device array at all.
     PlanError
-        The array is a tensor that records gradients.
+        The array is a tensor that records gradients, or has torch's negative bit.
     """
     if isinstance(array, Operand):
         return array
-    if getattr(array, "requires_grad", False):
-        raise PlanError("a tensor requires gradients, which are not recorded; pass x.detach()")
+    check_gradients(name, array)
     if not is_device_array(array):
         raise DTypeError(
             f"{type(array).__name__} is no device array of {', '.join(GPU_DTYPES)}; pass arrays "
             "with __cuda_array_interface__ or __dlpack__, or only numpy arrays"
         )
     if library(array) == "torch":
-        return _from_torch(array)
+        return _from_torch(array, name)
     interface = _interface(array)
     if interface is None or interface["typestr"] not in TYPESTRS:
-        return _from_dlpack(array)
+        return _from_dlpack(array, name)
     shape, dtype = tuple(interface["shape"]), TYPESTRS[interface["typestr"]]
     strides = interface.get("strides") or packed_strides(shape, ITEMSIZES[dtype])
     return Operand(
@@ -143,8 +145,10 @@ def _device_of(array: Any) -> int | None:
     return None if device is None else int(device()[1])
 
 
-def _from_torch(tensor: Any) -> Operand:
+def _from_torch(tensor: Any, name: str = "x") -> Operand:
     """Read a tensor by its own attributes: torch's interfaces cost several times a launch."""
+    if tensor.is_neg():
+        raise PlanError(f"{name} has the opposite sign in memory; pass {name}.resolve_neg()")
     dtype = str(tensor.dtype).removeprefix("torch.")
     if dtype not in GPU_DTYPES:
         raise DTypeError(
@@ -157,7 +161,7 @@ def _from_torch(tensor: Any) -> Operand:
     return Operand(tensor.data_ptr(), shape, strides, dtype, tensor, device)
 
 
-def _from_dlpack(array: Any) -> Operand:
+def _from_dlpack(array: Any, name: str) -> Operand:
     """The operand of an array that offers DLPack."""
     if not hasattr(array, "__dlpack__"):
         raise DTypeError(
@@ -165,16 +169,11 @@ def _from_dlpack(array: Any) -> Operand:
             f"on the GPU; convert them to one of {', '.join(GPU_DTYPES)}"
         )
     # -1: no synchronisation, since the launch is put on the stream that the library works on.
-    found = read_capsule(array, array.__dlpack__(stream=-1))
+    found = read_capsule(array, array.__dlpack__(stream=-1), name)
     device = _device_of(array)
     return Operand(
         found.address, found.shape, found.strides, found.dtype, array, device, found.capsule
     )
-
-
-def library(array: Any) -> str:
-    """The package that defines an array's type: "torch", "cupy", "numba", ..."""
-    return type(array).__module__.partition(".")[0]
 
 
 def current_stream(array: Any) -> int:

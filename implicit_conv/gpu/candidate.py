@@ -203,6 +203,14 @@ def _maps_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> st
     return ""
 
 
+def _words_rule(g: Geometry) -> str:
+    """Whether the extents and steps fit in the 32-bit words that a kernel gets."""
+    most = (1 << 31) - 1
+    return (
+        f"an extent of {max(g)} exceeds {most}, the most that it can count" if max(g) > most else ""
+    )
+
+
 def gpu_geometry(view: Problem, v: Variant) -> Geometry:
     """The Geometry of a problem divided into the tiles of a kernel."""
     return geometry(
@@ -218,7 +226,7 @@ def gpu_geometry(view: Problem, v: Variant) -> Geometry:
 def consider(view: Problem, arch: GpuArch, v: Variant, options: Options) -> Candidate:
     """The candidate of a kernel: its estimate, or the reason of its refusal."""
     g = gpu_geometry(view, v)
-    reason = refusal(view, arch, v, options)
+    reason = refusal(view, arch, v, options) or _words_rule(g)
     if reason:
         return Candidate(v, g, reason=reason)
     layout = shared_layout(v, g, arch.smem_bytes)

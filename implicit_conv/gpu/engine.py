@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.activation import parse_activation
+from implicit_conv.arrays import dtype_name
 from implicit_conv.cache import PLANS
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.arch import GpuArch, device_number, gpu_arch, is_target
@@ -116,7 +117,15 @@ class GpuEngine:
     def ready(self, x: Any, w: Any, y: Any, biased: bool) -> None:
         """A call that could be repeated without checks: there is none on a GPU."""
 
-    def run(self, x: Any, w: Any, bias: Any = None, residual: Any = None, out: Any = None) -> Any:
+    def run(
+        self,
+        x: Any,
+        w: Any,
+        bias: Any = None,
+        residual: Any = None,
+        out: Any = None,
+        scale: Any = None,
+    ) -> Any:
         """y = activation(conv(x, w) + bias + residual), with `w` packed or plain.
 
         Device arrays are read and written in place, numpy arrays through copies.
@@ -128,6 +137,11 @@ class GpuEngine:
         PlanError, DriverError
             No GPU or driver can run the plan.
         """
+        if scale is not None:
+            raise PlanError(
+                "a GPU supports no scale; multiply the filters by it, or pass numpy arrays and "
+                "device='cpu'"
+            )
         if isinstance(x, Operand) or is_device_array(x):
             return run_in_place(self.choice, self.calls, x, w, bias, residual, out)
         return run_on_copies(self.choice, self.device, x, w, bias, residual, out)
@@ -158,7 +172,7 @@ def plan(
     number = None
     if isinstance(device, str) and is_target(device):
         device = gpu_arch(device)
-    elif isinstance(device, str):
+    elif not isinstance(device, GpuArch):
         number = device_number(device)
         device = driver.current_arch() if number is None else driver.device_arch(number)
     return _plan(x_shape, w_shape, _dtype_name(dtype), conv, request, device, number)
@@ -178,6 +192,7 @@ def _plan(
     names = ("stride", "padding", "dilation", "groups", "layout", "weight_layout")
     options = dict(zip(names, conv, strict=True))
     problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **options)
+    problem = replace(problem, batched=True)
     activation = request.activation
     choice = choose(
         problem,
@@ -195,7 +210,7 @@ def _dtype_name(dtype: object) -> str:
     """numpy's name of a dtype; "bfloat16" is taken as it is, since numpy may lack it."""
     if isinstance(dtype, str) and dtype in GPU_DTYPES:
         return dtype
-    return str(np.dtype(dtype).name)  # type: ignore[call-overload]
+    return dtype_name(np.dtype(dtype))  # type: ignore[call-overload]
 
 
 def _check_request(request: Request, dtype: str) -> None:

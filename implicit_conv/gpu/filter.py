@@ -7,10 +7,11 @@ from typing import Any
 
 from implicit_conv.arrays import as_array
 from implicit_conv.errors import PlanError, ShapeError
-from implicit_conv.gpu.arrays import Operand, is_device_array, library, operand
+from implicit_conv.gpu.arrays import Operand, is_device_array, operand
 from implicit_conv.gpu.candidate import Choice
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.transfer import sent
+from implicit_conv.libraries import library
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ def pack(choice: Choice, w: Any, device: int | None) -> GpuFilter:
     if not is_device_array(w):
         with driver.on(device) as number:
             return GpuFilter(host_filter(choice, w), number)
-    given = operand(w)
+    given = operand(w, "w")
     number = given.device if given.device is not None else driver.device_of(given.address)
     with driver.on(number):
         return GpuFilter(device_filter(choice, w), number)
@@ -44,7 +45,7 @@ def host_filter(choice: Choice, w: Any) -> Operand:
 def device_filter(choice: Choice, w: Any) -> Operand:
     """A device filter in the view's order: packed by torch or CuPy, otherwise with its strides."""
     problem = choice.problem
-    given = operand(w).expect("w", problem.weight_shape, problem.dtype)
+    given = operand(w, "w").expect("w", problem.weight_shape, problem.dtype)
     axes = choice.filter_axes
     if not given.view(axes).packed:
         package = library(given.owner)

@@ -45,9 +45,9 @@ def run_in_place(
         given = Arrays(
             x=source,
             w=filters,
-            y=operand(out),
-            bias=None if bias is None else operand(bias),
-            residual=None if residual is None else operand(residual),
+            y=operand(out, "out"),
+            bias=None if bias is None else operand(bias, "bias"),
+            residual=None if residual is None else operand(residual, "residual"),
         )
         kind = device, *(None if array is None else array.kind for array in given.all)
         call = calls.get(kind)

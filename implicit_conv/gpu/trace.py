@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from implicit_conv.gpu.candidate import Choice
 from implicit_conv.gpu.layout import buffer_rows, buffers
 from implicit_conv.kernels import schedule
-from implicit_conv.schedule import KBlock, Load, Tap
+from implicit_conv.schedule import KBlock, Load, Tap, check_load_count
 
 
 def trace(choice: Choice) -> list[Load]:
     """All loads of a launch, tile by tile."""
-    tiles = range(math.prod(choice.tiles))
-    return [load for tile in tiles for block in k_blocks(choice, tile) for load in block.loads]
+    g, v, tiles = choice.geometry, choice.variant, math.prod(choice.tiles)
+    taps = int(schedule.load_taps(g, v.wide))
+    blocks = tiles * g.R * (g.S // taps) * schedule.block_count(g)
+    check_load_count(blocks * (buffers(v, g) + taps))
+    planned = (block for tile in range(tiles) for block in k_blocks(choice, tile))
+    return [load for block in planned for load in block.loads]
 
 
 def k_blocks(choice: Choice, tile: int) -> Iterator[KBlock]:

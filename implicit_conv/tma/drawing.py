@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from collections.abc import Sequence
@@ -49,11 +50,25 @@ def draw(
     ------
     TensorMapError
         The map or the load breaks rules; the message lists all (a ValueError).
+    ValueError
+        There are no buffers, or too many pixels to draw.
+    TypeError
+        A coordinate, an offset, or an entry of `buffers` is not an integer.
     ImportError
         `path` is given, but matplotlib is not installed.
     """
-    copies = [(w_halo, w_offset)] if buffers is None else list(buffers)
+    copies = [(w_halo, w_offset)] if buffers is None else _pairs(buffers)
     return show(picture(map, coords, offsets, copies, title), path, color)
+
+
+def _pairs(buffers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """`buffers` as pairs of ints."""
+    try:
+        return [(operator.index(halo), operator.index(offset)) for halo, offset in buffers]
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"buffers = {buffers!r} must be a sequence of integer pairs (w_halo, w_offset)"
+        ) from None
 
 
 def show(what: Picture, path: str | Path | None = None, color: bool | None = None) -> str:

@@ -11,7 +11,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from implicit_conv.tma.limits import DRIVER, Description, Finding, spatial_letters
+from implicit_conv.tma.limits import (
+    DRIVER,
+    Description,
+    Finding,
+    integer,
+    integers,
+    spatial_letters,
+)
 from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.rules import within
 
@@ -70,6 +77,14 @@ ARGUMENTS = (
     "tensorMap",
     *ENUMS,
 )
+ARRAYS = ("globalDim", "globalStrides", "elementStrides", *CORNER_NAMES)
+NUMBERS = (
+    "channelsPerPixel",
+    "pixelsPerColumn",
+    "tensorRank",
+    *(f"{name}Width" for name in CORNER_NAMES),
+)
+ADDRESSES = ("globalAddress", "tensorMap")  # numbers, or None
 Arguments = Mapping[str, Any]
 
 
@@ -135,6 +150,17 @@ def data_type(value: Any) -> tuple[int, bool] | None:
         if value == number or str(value).removeprefix(f"{PREFIX}DATA_TYPE_") == name:
             return size, floating
     return None
+
+
+def with_integers(arguments: Arguments) -> Arguments:
+    """The arguments with ints for all numbers; raise TypeError if one is no integer."""
+    given = dict(arguments)
+    for name, value in arguments.items():
+        if name in ARRAYS:
+            given[name] = integers(name, value)
+        elif name in NUMBERS or (name in ADDRESSES and value is not None):
+            given[name] = integer(name, value)
+    return given
 
 
 def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[Finding]]:

@@ -108,7 +108,8 @@ def _step(m: Description, finding: Finding, letter: str, start: Start | None) ->
 def _strides(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
     if m.strides is None:
         unit = max(1, 16 // m.itemsize)
-        return f"pad C to {-(-m.shape[-1] // unit) * unit}"
+        padded = -(-m.shape[-1] // unit) * unit
+        return f"pad C to {padded}" if padded != m.shape[-1] else "divide the tensor into parts"
     if len(m.strides) == m.rank and m.strides[-1] == m.itemsize:
         return "leave out the stride of c, which is implied"
     if m.itemsize > 1 and looks_like_elements(m):

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,6 +29,8 @@ SIZE_MAX = 1 << 32  # elements along one dimension
 STRIDE_END = 1 << 40  # a stride must be below it, bytes
 ITEMSIZES = (1, 2, 4, 8)  # bytes of an element
 COORDINATE_BITS = 32
+SMEM_ADDRESS_BITS = 32
+ADDRESS_BITS = 64  # of global memory
 WIDE_FIELDS = {
     "lower_corner[w]": "lower_corner_w",
     "upper_corner[w]": "upper_corner_w",
@@ -123,6 +126,22 @@ class Description:
         for size in self.shape[-2:0:-1]:
             strides.insert(0, strides[0] * size)
         return tuple(strides)
+
+
+def integer(name: str, value: object) -> int:
+    """The argument `name` as an int; raise TypeError if it is none."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} = {value!r} must be an integer") from None
+
+
+def integers(name: str, values: Iterable[object]) -> tuple[int, ...]:
+    """The argument `name` as ints; raise TypeError if it is no sequence of integers."""
+    try:
+        return tuple(operator.index(value) for value in values)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{name} = {values!r} must be a sequence of integers") from None
 
 
 def spatial_letters(rank: int) -> str:

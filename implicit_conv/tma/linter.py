@@ -11,7 +11,12 @@ from dataclasses import MISSING, fields, replace
 from typing import Any
 
 from implicit_conv.problem import Problem
-from implicit_conv.tma.driver import ARGUMENTS, argument_name, describe_arguments
+from implicit_conv.tma.driver import (
+    ARGUMENTS,
+    argument_name,
+    describe_arguments,
+    with_integers,
+)
 from implicit_conv.tma.hints import (
     UPPER,
     corners_swapped,
@@ -26,6 +31,8 @@ from implicit_conv.tma.limits import (
     Finding,
     Start,
     TensorMapError,
+    integer,
+    integers,
     rename,
 )
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
@@ -60,7 +67,7 @@ def lint(
     **arguments
         Either the keyword arguments of `Im2colMap` or `Im2colWideMap`, or those of
         cuTensorMapEncodeIm2col or cuTensorMapEncodeIm2colWide by the names of cuda.h, with arrays
-        fastest-first and enumerations as names or numbers. Any values are accepted.
+        fastest-first and enumerations as names or numbers. Any integers are accepted.
 
     Returns
     -------
@@ -71,7 +78,8 @@ def lint(
     Raises
     ------
     TypeError
-        An argument belongs to no map.
+        An argument belongs to no map, or is neither an integer nor a sequence of integers where it
+        must be one.
     """
     description: Description | None
     found: list[Finding] = []
@@ -86,8 +94,13 @@ def lint(
     broken = map_findings(description)
     start = None
     if coords is not None:
-        offs = None if offsets is None else tuple(offsets)
-        start = Start(tuple(coords), offs, w_halo, w_offset, dst)
+        start = Start(
+            integers("coords", coords),
+            None if offsets is None else integers("offsets", offsets),
+            integer("w_halo", w_halo),
+            integer("w_offset", w_offset),
+            integer("dst", dst),
+        )
         if not any(f.severity == "error" for f in broken):
             broken += start_findings(description, start)
     if problem is not None:
@@ -109,6 +122,7 @@ def _read(given: Mapping[str, Any]) -> tuple[Description | None, list[Finding], 
             raise TypeError(
                 f"{', '.join(sorted(unknown))}: the driver's calls have no such argument"
             )
+        given = with_integers(given)
         description, found = describe_arguments(given)
         found += [*_unused_steps(given)] if description else []
         return description, found, argument_name(description) if description else str

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from implicit_conv.problem import Problem
+from implicit_conv.tma.limits import integer
 from implicit_conv.tma.lowering import AxisWalk, Lowering, default_channels
 from implicit_conv.tma.lowering_wide import PermutedLowering, Wide128Lowering, WideLowering
 
@@ -59,6 +60,8 @@ def maps_for(
     ValueError
         The problem has groups, or is a dgrad with a stride, or a map or load breaks a limit; the
         message lists all broken limits.
+    TypeError
+        tile_m, channels or address is not an integer.
     """
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is unknown; choose from {', '.join(MODES)}")
@@ -74,8 +77,10 @@ def maps_for(
         channels=walked,
         height=height,
         width=width,
-        tile_m=tile_m,
-        tile_c=channels or default_channels(walked, element, swizzle),
+        tile_m=integer("tile_m", tile_m),
+        tile_c=default_channels(walked, element, swizzle)
+        if channels is None
+        else integer("channels", channels),
         dtype=element,
         swizzle=swizzle,
         address=address,

@@ -7,7 +7,6 @@ cannot be constructed: the constructor raises a `TensorMapError` that lists ever
 from __future__ import annotations
 
 import functools
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,16 @@ import numpy.typing as npt
 from implicit_conv.kernels import walk as steps
 from implicit_conv.kernels.walk import Axis
 from implicit_conv.tma.hints import with_hints
-from implicit_conv.tma.limits import SPANS, Description, Finding, Start, TensorMapError, rename
+from implicit_conv.tma.limits import (
+    SPANS,
+    Description,
+    Finding,
+    Start,
+    TensorMapError,
+    integer,
+    integers,
+    rename,
+)
 from implicit_conv.tma.rules import map_findings, start_findings
 
 WIDE_MODES = ("w", "w128")
@@ -37,6 +45,7 @@ class TensorMap(ABC):
     oob_fill: str
     interleave: str
     strides: tuple[int, ...] | None
+    address: int | None
 
     @property
     def rank(self) -> int:
@@ -83,11 +92,11 @@ class TensorMap(ABC):
     ) -> Start:
         """The checked start of a load; a TensorMapError lists every rule that it breaks."""
         start = Start(
-            _integers("coords", coords),
-            None if offsets is None else _integers("offsets", offsets),
-            operator.index(w_halo),
-            operator.index(w_offset),
-            operator.index(dst),
+            integers("coords", coords),
+            None if offsets is None else integers("offsets", offsets),
+            integer("w_halo", w_halo),
+            integer("w_offset", w_offset),
+            integer("dst", dst),
         )
         found = start_findings(self.description, start)
         _raise_errors(f"a load in mode {self.mode}", self.description, found, start)
@@ -95,12 +104,14 @@ class TensorMap(ABC):
 
     def _normalise(self, **fields: Any) -> None:
         """Convert the fields of a frozen instance, then check the map."""
-        fields["shape"] = _integers("shape", self.shape)
+        fields["shape"] = integers("shape", self.shape)
         fields["dtype"] = element_type(self.dtype)
         for name in ("pixels_per_column", "channels_per_pixel"):
-            fields[name] = operator.index(getattr(self, name))
+            fields[name] = integer(name, getattr(self, name))
         if self.strides is not None:
-            fields["strides"] = _integers("strides", self.strides)
+            fields["strides"] = integers("strides", self.strides)
+        if self.address is not None:
+            fields["address"] = integer("address", self.address)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         m = self.description
@@ -140,6 +151,8 @@ class Im2colMap(TensorMap):
     ------
     TensorMapError
         The map breaks rules; the message lists each with field, value and range (a ValueError).
+    TypeError
+        An argument is not an integer, or not a sequence of integers.
     """
 
     shape: tuple[int, ...]
@@ -159,11 +172,12 @@ class Im2colMap(TensorMap):
     def __post_init__(self) -> None:
         step = self.traversal_stride
         if not isinstance(step, Sequence):
-            step = (operator.index(step),) * (len(self.shape) - 2)
+            spatial = len(integers("shape", self.shape)) - 2
+            step = (integer("traversal_stride", step),) * spatial
         self._normalise(
-            lower_corner=_integers("lower_corner", self.lower_corner),
-            upper_corner=_integers("upper_corner", self.upper_corner),
-            traversal_stride=_integers("traversal_stride", step),
+            lower_corner=integers("lower_corner", self.lower_corner),
+            upper_corner=integers("upper_corner", self.upper_corner),
+            traversal_stride=integers("traversal_stride", step),
         )
 
     @functools.cached_property
@@ -211,6 +225,8 @@ class Im2colWideMap(TensorMap):
     ------
     TensorMapError
         The map breaks rules; the message lists each with field, value and range (a ValueError).
+    TypeError
+        An argument is not an integer, or not a sequence of integers.
     """
 
     shape: tuple[int, ...]
@@ -233,7 +249,7 @@ class Im2colWideMap(TensorMap):
             finding = Finding("mode", self.mode, allowed, "PTX ISA 5.5.5")
             raise TensorMapError(type(self).__name__, [finding])
         names = ("lower_corner_w", "upper_corner_w", "traversal_stride")
-        self._normalise(**{name: operator.index(getattr(self, name)) for name in names})
+        self._normalise(**{name: integer(name, getattr(self, name)) for name in names})
 
     @functools.cached_property
     def description(self) -> Description:
@@ -282,15 +298,8 @@ def _describe(
         oob_fill=m.oob_fill,
         interleave=m.interleave,
         strides=m.strides,
-        address=getattr(m, "address", None),
+        address=m.address,
     )
-
-
-def _integers(name: str, values: Sequence[int]) -> tuple[int, ...]:
-    try:
-        return tuple(operator.index(value) for value in values)
-    except TypeError:
-        raise TypeError(f"{name} = {values!r} must be a sequence of integers") from None
 
 
 def _raise_errors(

@@ -16,6 +16,7 @@ from implicit_conv.tma.maps import Im2colMap, TensorMap
 from implicit_conv.tma.simulate import Walk, walk
 
 Cell = tuple[int, int]  # (down, across)
+CELLS_MAX = 1 << 16  # pixels that are drawn at most: 256 x 256
 PLANES_MAX = 6  # a load of more planes shows the first ones and the last one
 
 
@@ -94,7 +95,17 @@ def picture(
     buffers: Sequence[tuple[int, int]],
     title: str = "",
 ) -> Picture:
-    """The picture of several copies, one for each (w_halo, w_offset) of `buffers`."""
+    """The picture of several copies, one for each (w_halo, w_offset) of `buffers`.
+
+    Raises
+    ------
+    TensorMapError
+        The load breaks rules; the message lists all (a ValueError).
+    ValueError
+        There are no buffers, or too many pixels to draw.
+    """
+    if not buffers:
+        raise ValueError("buffers is empty; give a pair (w_halo, w_offset) for each buffer to draw")
     walks = [walk(map, coords, offsets, *buffer) for buffer in buffers]
     letters = "n" + "dhw"[5 - map.rank :]
     make = _im2col_planes if isinstance(map, Im2colMap) else _wide_planes
@@ -106,6 +117,12 @@ def picture(
         left_out = len(shown) - PLANES_MAX
         shown[-1].title += f"  ({left_out} planes before it are not shown)"
         del shown[PLANES_MAX - 1 : -1]
+    cells = sum(len(plane.down) * len(plane.across) for plane in shown)
+    if cells > CELLS_MAX:
+        raise ValueError(
+            f"the planes of shape {map.shape} have {cells} pixels; at most {CELLS_MAX} can be "
+            "drawn; draw the copy of a smaller tensor"
+        )
     return Picture(
         title=title or f"{_mode_name(map)} of {_sizes(map)}",
         subtitle=_subtitle(map, coords, offsets, buffers),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from implicit_conv.tma.limits import (
+    ADDRESS_BITS,
     CHANNELS_MAX,
     COORDINATE_BITS,
     CORNER_BITS,
@@ -25,6 +26,7 @@ from implicit_conv.tma.limits import (
     PIXELS_MAX,
     SIZE_MAX,
     SMEM,
+    SMEM_ADDRESS_BITS,
     STEP_MAX,
     STRIDE_END,
     SWIZZLES,
@@ -118,8 +120,9 @@ def _layout(m: Description) -> Iterator[Finding]:
 
 def _memory(m: Description) -> Iterator[Finding]:
     unit = INTERLEAVES.get(m.interleave, 16)
-    if m.address is not None and (m.address % unit or m.address < 0):
-        yield Finding("address", hex(m.address), f"must be a multiple of {unit} bytes", DRIVER)
+    if m.address is not None and (m.address % unit or not 0 <= m.address < 1 << ADDRESS_BITS):
+        allowed = f"must be a multiple of {unit} bytes, below 2^{ADDRESS_BITS}"
+        yield Finding("address", hex(m.address), allowed, DRIVER)
     strides, letters = m.byte_strides, f"n{spatial_letters(m.rank)}"
     if len(strides) != m.rank - 1:
         allowed = f"must have {m.rank - 1} entries ({letters}); channels are contiguous"
@@ -170,8 +173,9 @@ def start_findings(m: Description, start: Start) -> list[Finding]:
             allowed = "must be a signed 32-bit integer"
             found.append(Finding(f"coords[{letter}]", x, allowed, "PTX ISA 9.7.9.25.5"))
     found += _wide_start(m, start) if m.wide else _im2col_start(m, start)
-    if start.dst % 128 or start.dst < 0:
-        found.append(Finding("dst", start.dst, "must be a multiple of 128 bytes", SMEM))
+    if start.dst % 128 or not 0 <= start.dst < 1 << SMEM_ADDRESS_BITS:
+        allowed = f"must be a multiple of 128 bytes, below 2^{SMEM_ADDRESS_BITS}"
+        found.append(Finding("dst", start.dst, allowed, SMEM))
     return found
 
 
