@@ -11,11 +11,44 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from implicit_conv import tma
-    from implicit_conv.api import clear_plan_cache, conv2d, plan_cache_size, plan_conv2d
+    from implicit_conv.api import (
+        clear_plan_cache,
+        conv1d,
+        conv2d,
+        conv3d,
+        plan_cache_size,
+        plan_conv1d,
+        plan_conv2d,
+        plan_conv3d,
+    )
     from implicit_conv.columns import col2im, im2col
     from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError
+    from implicit_conv.input_grad import (
+        conv1d_input_grad,
+        conv2d_input_grad,
+        conv3d_input_grad,
+        plan_conv1d_input_grad,
+        plan_conv2d_input_grad,
+        plan_conv3d_input_grad,
+    )
     from implicit_conv.plan import Plan
     from implicit_conv.settings import config
+    from implicit_conv.transposed import (
+        conv_transpose1d,
+        conv_transpose2d,
+        conv_transpose3d,
+        plan_conv_transpose1d,
+        plan_conv_transpose2d,
+        plan_conv_transpose3d,
+    )
+    from implicit_conv.weight_grad import (
+        conv1d_weight_grad,
+        conv2d_weight_grad,
+        conv3d_weight_grad,
+        plan_conv1d_weight_grad,
+        plan_conv2d_weight_grad,
+        plan_conv3d_weight_grad,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
@@ -27,14 +60,45 @@ __all__ = [
     "clear_plan_cache",
     "col2im",
     "config",
+    "conv1d",
+    "conv1d_input_grad",
+    "conv1d_weight_grad",
     "conv2d",
+    "conv2d_input_grad",
+    "conv2d_weight_grad",
+    "conv3d",
+    "conv3d_input_grad",
+    "conv3d_weight_grad",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
     "im2col",
     "plan_cache_size",
+    "plan_conv1d",
+    "plan_conv1d_input_grad",
+    "plan_conv1d_weight_grad",
     "plan_conv2d",
+    "plan_conv2d_input_grad",
+    "plan_conv2d_weight_grad",
+    "plan_conv3d",
+    "plan_conv3d_input_grad",
+    "plan_conv3d_weight_grad",
+    "plan_conv_transpose1d",
+    "plan_conv_transpose2d",
+    "plan_conv_transpose3d",
     "tma",
 ]
 # A name is loaded from the first of these modules that has it; those that import least come first.
-_MODULES = ("errors", "settings", "columns", "plan", "api")
+_MODULES = (
+    "errors",
+    "settings",
+    "columns",
+    "plan",
+    "api",
+    "transposed",
+    "input_grad",
+    "weight_grad",
+)
 
 
 def __getattr__(name: str) -> object:

@@ -55,8 +55,10 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
         )
     try:
         values = [float(value) for value in parameters]
-    except (TypeError, ValueError):
-        raise PlanError(f"activation {activation!r}: its parameters must be numbers") from None
+    except (TypeError, ValueError, OverflowError):
+        raise PlanError(
+            f"activation {activation!r}: its parameters must be numbers in the range of float64"
+        ) from None
     if name == "leaky_relu":
         return float(LEAKY_RELU), values[0], 0.0
     if not values[0] <= values[1]:

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.libraries import check_gradients, check_tensor, library
 
 Array = NDArray[Any]
-CPU_DEVICE = 1  # DLPack's device type of a CPU
-NO_NUMBERS = "OSUMm"  # numpy's dtype kinds of objects, text and times
+CPU_DEVICES = (1, 3, 11)  # DLPack's device types of a CPU's memory: plain, pinned by CUDA or ROCm
+NO_NUMBERS = "OSTUMm"  # numpy's dtype kinds of objects, text and times
 
 
 @functools.cache
@@ -36,7 +37,9 @@ def numpy_dtype(name: str) -> Any:
 
 def dtype_name(dtype: str | np.dtype[Any]) -> str:
     """The name of a dtype, which does not tell its byte order."""
-    return dtype if isinstance(dtype, str) else dtype.name
+    if isinstance(dtype, str):
+        return dtype
+    return dtype.name if dtype.names is None else f"{dtype.name} with fields"
 
 
 def as_array(name: str, value: object) -> Array:
@@ -47,26 +50,45 @@ def as_array(name: str, value: object) -> Array:
     Raises
     ------
     DTypeError
-        `value` is not an array of numbers, or is a masked array.
+        `value` is not an array of numbers, is a masked array, or a tensor that is not strided.
     PlanError
-        `value` is in the memory of a GPU or another device.
+        `value` is in the memory of a GPU or another device, or records gradients.
     """
     array = np.asarray(value if isinstance(value, np.ndarray) else _from_foreign(name, value))
     if isinstance(value, np.ma.MaskedArray):
         raise DTypeError(f"{name} is a masked array; sums ignore masks, so pass {name}.filled(0)")
-    if array.dtype.kind in NO_NUMBERS:
-        raise DTypeError(
-            f"{name} must be an array of numbers, not {type(value).__name__} of dtype {array.dtype}"
-        )
+    check_numbers(name, array, type(value).__name__)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return array if array.flags.aligned else array.copy()
 
 
-def _from_foreign(name: str, value: object) -> Array:
+def check_numbers(name: str, array: Array, kind: str = "ndarray") -> None:
+    """Refuse an array of other elements than numbers; messages call its type `kind`.
+
+    Raises
+    ------
+    DTypeError
+        Its elements are objects, text, times, raw bytes, or have fields.
+    """
+    dtype = array.dtype
+    if dtype.kind in NO_NUMBERS:
+        raise DTypeError(f"{name} must be an array of numbers, not {kind} of dtype {dtype}")
+    if dtype.names is not None or issubclass(dtype.type, np.void):
+        raise DTypeError(
+            f"{name} must be an array of numbers, not {kind} of dtype {dtype}, which has fields or "
+            f"raw bytes; pass one field, or a view such as {name}.view('float32')"
+        )
+
+
+def _from_foreign(name: str, value: Any) -> Array:
+    check_gradients(name, value)
+    if library(value) == "torch":
+        check_tensor(name, value)
+        value = value.resolve_conj().resolve_neg()  # DLPack knows no such bits
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
-        if value.__dlpack_device__()[0] == CPU_DEVICE:
-            return _from_dlpack(value)
+        if value.__dlpack_device__()[0] in CPU_DEVICES:
+            return _from_dlpack(name, value)
     elif not hasattr(value, "__cuda_array_interface__"):
         return np.asarray(value)
     raise PlanError(
@@ -75,16 +97,27 @@ def _from_foreign(name: str, value: object) -> Array:
     )
 
 
-def _from_dlpack(value: Any) -> Array:
-    """A numpy array over the memory of `value`; numpy itself cannot import bfloat16."""
+def _from_dlpack(name: str, value: Any) -> Array:
+    """A numpy array over the memory of `value`."""
     try:
         return np.from_dlpack(value)
-    except (BufferError, RuntimeError):
-        array = read_capsule(value, value.__dlpack__())
+    except (BufferError, RuntimeError):  # perhaps for its dtype: numpy cannot import bfloat16
+        return _from_capsule(name, value)
+
+
+def _from_capsule(name: str, value: Any) -> Array:
+    """A numpy array over the memory of `value`, whose dtype may be bfloat16."""
+    kind = type(value).__name__
+    try:
+        array = read_capsule(value, value.__dlpack__(), name)
+    except (BufferError, RuntimeError) as error:
+        raise DTypeError(
+            f"{name} is a {kind} that does not export its memory ({error}); pass a numpy array"
+        ) from error
     if array.dtype != "bfloat16":
         raise DTypeError(
-            f"the {type(value).__name__} has dtype {array.dtype}, which numpy does not have; "
-            "convert it to a supported dtype"
+            f"{name} is a {kind} of {array.dtype}, which numpy cannot import; convert it to a "
+            "supported dtype"
         )
     return np.asarray(_Memory(array)).view(numpy_dtype("bfloat16"))
 
@@ -103,6 +136,23 @@ class _Memory:
         }
 
 
+def with_own_strides(array: Array) -> Array:
+    """`array`, or a copy of it if its strides are not those of a new array; numpy calls an array
+    contiguous whatever the stride of an axis of one element.
+    """
+    new = np.empty(array.shape, array.dtype)
+    if array.strides == new.strides:
+        return array
+    new[...] = array
+    return new
+
+
+def ordered(array: Array, axes: tuple[int, ...]) -> Array:
+    """A view of `array` whose axes are those at these positions; one at -1 has extent 1."""
+    view = array.transpose([axis for axis in axes if axis >= 0])
+    return view[tuple(None if axis < 0 else slice(None) for axis in axes)]
+
+
 def check_vector(name: str, value: object, count: int, dtype: str) -> Array:
     """A bias as a contiguous array of shape (count,) and dtype `dtype`.
 
@@ -114,7 +164,8 @@ def check_vector(name: str, value: object, count: int, dtype: str) -> Array:
     array = as_array(name, value)
     if array.shape != (count,):
         raise ShapeError(
-            f"{name} has shape {array.shape}; it must have one value for each of K={count} filters"
+            f"{name} has shape {array.shape}; it must have one value for each of K={count} "
+            f"filters, and so the shape ({count},)"
         )
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise DTypeError(
@@ -133,7 +184,10 @@ def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: st
         Its shape or dtype differs.
     """
     if array.shape != shape:
-        raise ShapeError(f"{name} has shape {array.shape} but the output has {shape}")
+        raise ShapeError(
+            f"{name} has shape {array.shape} but the output has {shape}; pass an array of that "
+            "shape"
+        )
     if array.dtype.newbyteorder("=") != dtype:
         raise DTypeError(
             f"{name} is {array.dtype} but the output is {dtype}; convert it, or pass out_dtype"

@@ -47,8 +47,8 @@ class _Tensor(ctypes.Structure):
     )
 
 
-def read_capsule(owner: Any, capsule: Any) -> ForeignArray:
-    """The array that a capsule of `owner` describes.
+def read_capsule(owner: Any, capsule: Any, name: str) -> ForeignArray:
+    """The array that a capsule of `owner` describes; `name` is its name in messages.
 
     The capsule is not consumed, so its own destructor frees it.
 
@@ -63,8 +63,8 @@ def read_capsule(owner: Any, capsule: Any) -> ForeignArray:
     dtype = DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise DTypeError(
-            f"a {type(owner).__name__} of DLPack type ({tensor.code}, {tensor.bits} bits) is not "
-            f"supported here; convert it to one of {', '.join(GPU_DTYPES)}"
+            f"{name} is a {type(owner).__name__} of DLPack type ({tensor.code}, {tensor.bits} "
+            f"bits), which is not supported here; convert it to one of {', '.join(GPU_DTYPES)}"
         )
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     strides = packed_strides(shape, ITEMSIZES[dtype])

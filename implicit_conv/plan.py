@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from implicit_conv.cache import keep_call
+from implicit_conv.cache import cached_property, keep_call
+from implicit_conv.libraries import as_library_of
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
@@ -53,7 +53,7 @@ class Engine(Protocol):
     def pack(self, w: Any) -> Any:
         """See `Plan.pack`."""
 
-    def run(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> Any:
+    def run(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any = None) -> Any:
         """See `Plan.__call__`."""
 
     def ready(self, x: Any, w: Any, y: Any, biased: bool) -> Any:
@@ -78,7 +78,7 @@ class Plan:
         """Pickles and copies leave out calls, which hold addresses of this process."""
         return {"engine": self.engine}
 
-    @functools.cached_property
+    @cached_property
     def _calls(self) -> dict[object, Any]:
         """Fast path: maps (shape, strides, dtype, packed order, bias) to a prepared call."""
         return {}
@@ -115,7 +115,12 @@ class Plan:
 
     @property
     def peak_bytes(self) -> int:
-        """Bytes of scratch memory, packed filter and output together."""
+        """Bytes that a call with a plain filter takes at its peak: scratch memory, the filter that
+        it packs or copies, and the output.
+
+        Such a call packs nothing if it packs panel by panel in scratch memory. With the result of
+        `pack`, which has `packed_bytes`, it takes less.
+        """
         return self.engine.peak_bytes
 
     @property
@@ -140,7 +145,14 @@ class Plan:
     def trace(self) -> list[Load]:
         """The loads that the engine executes for contiguous arrays of the problem's layout.
 
+        A coordinate outside the image is one of padding, whose mode is that of the problem.
+
         Algorithm "gemm_im2col" has none, because numpy copies the windows.
+
+        Raises
+        ------
+        PlanError
+            There are too many loads to list.
         """
         return self.engine.trace()
 
@@ -166,7 +178,14 @@ class Plan:
         return self.engine.pack(w)
 
     def __call__(
-        self, x: Any, w: Any, bias: Any = None, *, residual: Any = None, out: Any = None
+        self,
+        x: Any,
+        w: Any,
+        bias: Any = None,
+        *,
+        scale: Any = None,
+        residual: Any = None,
+        out: Any = None,
     ) -> Any:
         """Convolve as `conv2d` does, with the options of the plan.
 
@@ -174,12 +193,12 @@ class Plan:
         ----------
         x : array of the problem's input shape and dtype
         w : array of the problem's filter shape and dtype, or the result of `pack`
-        bias, residual, out
+        bias, scale, residual, out
             As in `conv2d`.
 
         Returns
         -------
-        y : array of the problem's output shape
+        y : array of the problem's output shape, of the library of `x` as in `conv2d`
 
         Raises
         ------
@@ -190,14 +209,15 @@ class Plan:
         """
         key = None
         packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
-        if packed and type(x) is np.ndarray and residual is None and out is None:
+        given = scale is not None or residual is not None or out is not None
+        if packed and type(x) is np.ndarray and not given:
             key = (x.shape, x.strides, x.dtype, w.key, bias is None)
             call = self._calls.get(key)
             if call is not None and x.flags.aligned:
                 return call(x, w.operand, bias)
-        y = self.engine.run(x, w, bias, residual, out)
+        y = self.engine.run(x, w, bias, residual, out, scale)
         if key is not None and x.flags.aligned and x.dtype.isnative:
             call = self.engine.ready(x, w, y, bias is not None)
             if call is not None:
                 keep_call(self._calls, key, call)
-        return y
+        return y if out is not None else as_library_of(x, y)

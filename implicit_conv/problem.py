@@ -1,46 +1,74 @@
 """Problem: a convolution in the field's letters, checked once.
 
-    y[n, p, q, k] = sum over r, s, c of x[n, h, w, c] * w[k, r, s, c], where
-        h = p*stride_h + r*dilation_h - pad_h,  w = q*stride_w + s*dilation_w - pad_w
+    y[n, z, p, q, k] = sum over t, r, s, c of x[n, d, h, w, c] * w[k, t, r, s, c], where
+        d = z*stride_d + t*dilation_d - pad_d,  h = p*stride_h + r*dilation_h - pad_h,
+        w = q*stride_w + s*dilation_w - pad_w
 
-This is cross-correlation: the filter is not flipped. N batch, H W input, C channels, K filters, R S
-filter, P Q output. C and K count all groups; a filter has C / groups channels.
+This is cross-correlation: the filter is not flipped. N batch, D H W input, C channels, K filters,
+T R S filter, Z P Q output. C and K count all groups; a filter has C / groups channels. A problem
+with two spatial axes lacks D, T and Z, and one with a single axis lacks H, R and P too.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
-import numpy as np
-
+from implicit_conv.cache import cached_property
 from implicit_conv.errors import DTypeError, ShapeError
-from implicit_conv.options import DTYPES, ITEMSIZES, LAYOUTS, PADDING_NAMES, WEIGHT_LAYOUTS
+from implicit_conv.options import (
+    COMPLEX_PARTS,
+    DTYPES,
+    INTEGER_RANGES,
+    ITEMSIZES,
+    LAYOUTS_OF,
+    SPACE,
+    TAPS,
+    WEIGHT_LAYOUTS_OF,
+)
+from implicit_conv.parse import (
+    MOST_ELEMENTS,
+    MOST_PIXELS,
+    Axes,
+    Padding,
+    check_elements,
+    integer,
+    parse_layout,
+    parse_padding,
+    parse_padding_mode,
+    parse_shape,
+    parse_weight_layout,
+    per_axis,
+)
 
-AXES = ("H", "W")
-LEAST_PADDING = -(1 << 31)  # pixels
-Padding: TypeAlias = "int | str | Sequence[int] | Sequence[Sequence[int]]"
+LARGEST = {"int32": 2**31 - 1, "int64": 2**63 - 1}  # by the dtype of sums of integers
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One fprop problem; `Problem.parse` checks shapes and options, and makes it."""
+    """One fprop problem; `Problem.parse` checks shapes and options, and makes it.
+
+    Sizes, strides, dilations and pads have a value for each spatial axis, in the order D, H, W.
+    """
 
     N: int
     C: int
     K: int
     groups: int
-    size: tuple[int, int]  # H, W
-    kernel: tuple[int, int]  # R, S
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    pad_lo: tuple[int, int]
-    pad_hi: tuple[int, int]
-    dtype: str
+    size: Axes  # D, H, W
+    kernel: Axes  # T, R, S
+    stride: Axes
+    dilation: Axes
+    pad_lo: Axes
+    pad_hi: Axes
+    dtype: str  # of x
     layout: str = "NCHW"
     weight_layout: str = "KCRS"
+    padding_mode: str = "zeros"
+    batched: bool = True  # whether x and y have a batch axis
+    w_dtype: str | None = None  # of w, where it is another integer dtype than that of x
+    wide: bool = False  # whether integers are summed in int64, even if int32 suffices
     converted: bool = False  # whether loads convert elements, so that x is not read in place
 
     @classmethod
@@ -56,74 +84,92 @@ class Problem:
         groups: int = 1,
         layout: str | None = None,
         weight_layout: str | None = None,
+        padding_mode: str = "zeros",
+        rank: int = 2,
+        w_dtype: str | None = None,
         dtypes: Sequence[str] = DTYPES,
     ) -> Problem:
         """Check shapes and options, and make the problem.
 
         Parameters
         ----------
-        x_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
-        w_shape : sequence of 4 ints, in `weight_layout`
-        dtype : one of `dtypes`
-        stride, padding, dilation, groups, layout, weight_layout
+        x_shape : sequence of rank + 2 ints, or one less without the batch axis, in `layout`
+        w_shape : sequence of rank + 2 ints, in `weight_layout`
+        dtype : one of `dtypes`, of x
+        stride, padding, dilation, groups, layout, weight_layout, padding_mode
             As in `implicit_conv.conv2d`.
+        rank : 1, 2 or 3
+            The number of spatial axes.
+        w_dtype : one of `dtypes`, of w
+            By default that of x; integers may differ.
         dtypes : sequence of str
             The dtypes that the engine supports.
 
         Raises
         ------
         ShapeError
-            Shapes, strides, padding or layouts do not match, or the output has no pixels.
+            Shapes, strides, padding or layouts do not match, the output has no pixels, padding has
+            no pixel to repeat, or a number exceeds MOST_PIXELS or MOST_ELEMENTS.
         DTypeError
-            The dtype is not supported.
+            A dtype is not supported, x and w have different dtypes that are not both integers, or
+            sums of integers could overflow int64.
         """
-        layout = choice("layout", layout or "NCHW", LAYOUTS)
-        weight_layout = choice("weight_layout", weight_layout or "KCRS", WEIGHT_LAYOUTS)
-        if dtype not in dtypes:
-            raise DTypeError(
-                f"dtype {dtype} is not supported; convert to one of {', '.join(dtypes)}"
-            )
-        x_shape = tuple(integer("an extent of x", extent, 0) for extent in x_shape)
-        w_shape = tuple(integer("an extent of w", extent, 0) for extent in w_shape)
-        if len(x_shape) not in (3, 4):
-            more = "; add axes of extent 1, as in x[None]" if len(x_shape) < 3 else ""
-            raise ShapeError(
-                f"x has {len(x_shape)} axes {tuple(x_shape)}; {layout} has 4, or 3 without N{more}"
-            )
-        if len(w_shape) != 4:
-            more = "; add axes of extent 1, as in w[None]" if len(w_shape) < 4 else ""
-            raise ShapeError(
-                f"w has {len(w_shape)} axes {tuple(w_shape)}; {weight_layout} has 4{more}"
-            )
-        x_shape = (1, *x_shape) if len(x_shape) == 3 else tuple(x_shape)
-        n, h, w, c = (x_shape[axis] for axis in LAYOUTS[layout])
-        k, group_c, r, s = (w_shape[axis] for axis in WEIGHT_LAYOUTS[weight_layout])
-        groups = integer("groups", groups, 1)
-        _check_groups(c, k, group_c, groups, weight_layout)
-        steps = per_axis("stride", stride, 1)
-        dilations = per_axis("dilation", dilation, 1)
-        if r < 1 or s < 1:
-            raise ShapeError(f"w has a filter of {r} x {s} (R x S); both must be at least 1")
-        pads = parse_padding(padding, (h, w), (r, s), steps, dilations)
+        space, taps = SPACE[rank], TAPS[rank]
+        layout, weight_layout = parse_layout(layout, rank), parse_weight_layout(weight_layout, rank)
+        w_dtype = w_dtype or dtype
+        check_dtypes(dtype, w_dtype, dtypes)
+        x_shape, w_shape = parse_shape("x", x_shape), parse_shape("w", w_shape)
+        check_axes(x_shape, layout, w_shape, weight_layout, f"conv{rank}d")
+        batched = len(x_shape) == len(layout)
+        x = dict(zip(layout if batched else layout.replace("N", ""), x_shape, strict=True))
+        w = dict(zip(weight_layout, w_shape, strict=True))
+        groups = integer("groups", groups, 1, MOST_ELEMENTS)
+        _check_groups(x, w, groups, layout, weight_layout)
+        size, kernel = tuple(x[axis] for axis in space), tuple(w[axis] for axis in taps)
+        steps = per_axis("stride", stride, 1, space)
+        dilations = per_axis("dilation", dilation, 1, space)
+        check_taps(kernel, taps)
+        pads = parse_padding(padding, space, size, kernel, steps, dilations)
         problem = cls(
-            N=n,
-            C=c,
-            K=k,
+            N=x.get("N", 1),
+            C=x["C"],
+            K=w["K"],
             groups=groups,
-            size=(h, w),
-            kernel=(r, s),
+            size=size,
+            kernel=kernel,
             stride=steps,
             dilation=dilations,
-            pad_lo=(pads[0][0], pads[1][0]),
-            pad_hi=(pads[0][1], pads[1][1]),
+            pad_lo=tuple(low for low, _ in pads),
+            pad_hi=tuple(high for _, high in pads),
             dtype=dtype,
             layout=layout,
             weight_layout=weight_layout,
+            padding_mode=parse_padding_mode(padding_mode),
+            batched=batched,
+            w_dtype=None if w_dtype == dtype else w_dtype,
         )
-        problem._check_output()
+        problem.check_sizes()
         return problem
 
-    def _check_output(self) -> None:
+    def check_sizes(self) -> None:
+        """Check that there are output pixels, pixels that padding can repeat, and not too many
+        elements.
+
+        Raises
+        ------
+        ShapeError
+            There are none, or too many.
+        DTypeError
+            Sums of integers could overflow int64.
+        """
+        for axis in range(self.rank if self.repeats else 0):
+            size, lo, hi = self.size[axis], self.pad_lo[axis], self.pad_hi[axis]
+            if max(lo, hi) > 0 and size + min(0, lo) + min(0, hi) < 1:
+                raise ShapeError(
+                    f"padding ({lo}, {hi}) in mode {self.padding_mode!r} has no pixel to repeat "
+                    f"along {SPACE[self.rank][axis]}: of {size} pixels, negative padding crops "
+                    f"{-min(0, lo) - min(0, hi)}; use padding_mode='zeros', or pad by 0 there"
+                )
         for axis, out in enumerate(self.output):
             if out >= 1:
                 continue
@@ -131,15 +177,43 @@ class Problem:
             reach = (taps - 1) * self.dilation[axis] + 1
             padded = size + self.pad_lo[axis] + self.pad_hi[axis]
             raise ShapeError(
-                f"the output has no pixels along {AXES[axis]}: {size} pixels with padding "
-                f"({self.pad_lo[axis]}, {self.pad_hi[axis]}) make {padded}, but {taps} taps with "
-                f"dilation {self.dilation[axis]} reach over {reach}; pad by {reach - padded} more"
+                f"the output has no pixels along {SPACE[self.rank][axis]}: {size} pixels with "
+                f"padding ({self.pad_lo[axis]}, {self.pad_hi[axis]}) make {padded}, but {taps} "
+                f"taps with dilation {self.dilation[axis]} reach over {reach}; pad by "
+                f"{reach - padded} more"
+            )
+        padded_size = (
+            size + max(0, lo) + max(0, hi)
+            for size, lo, hi in zip(self.size, self.pad_lo, self.pad_hi, strict=True)
+        )
+        check_elements("x with its padding", (self.N, self.C, *padded_size))
+        check_elements("y", (self.N, self.K, *self.output))
+        if self.is_integer and self.largest_sum > LARGEST["int64"]:
+            raise DTypeError(
+                f"sums of {self.terms} products of {self.dtype} and {self.filter_dtype} may reach "
+                f"{self.largest_sum}, more than {LARGEST['int64']}, the largest int64; convert x "
+                "and w to float64"
             )
 
-    @functools.cached_property
-    def output(self) -> tuple[int, int]:
-        """(P, Q); an axis has (size + pads - (taps - 1) * dilation - 1) // stride + 1 pixels."""
-        p, q = (
+    @property
+    def rank(self) -> int:
+        """The number of spatial axes."""
+        return len(self.size)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether there is padding that repeats pixels of x."""
+        return self.padding_mode != "zeros" and max((*self.pad_lo, *self.pad_hi)) > 0
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether the channels of a pixel are contiguous in x and y."""
+        return self.layout.endswith("C")
+
+    @cached_property
+    def output(self) -> Axes:
+        """(Z, P, Q); an axis has (size + pads - (taps - 1) * dilation - 1) // stride + 1 pixels."""
+        return tuple(
             (size + lo + hi - (taps - 1) * dilation - 1) // stride + 1
             for size, taps, stride, dilation, lo, hi in zip(
                 self.size,
@@ -151,199 +225,249 @@ class Problem:
                 strict=True,
             )
         )
-        return p, q
 
-    @functools.cached_property
-    def input_shape(self) -> tuple[int, int, int, int]:
-        """Shape of x in `layout`, with the batch axis."""
-        h, w = self.size
-        return (self.N, self.C, h, w) if self.layout == "NCHW" else (self.N, h, w, self.C)
+    @property
+    def array_layout(self) -> str:
+        """The letters of the axes of x and y: `layout`, without N where there is no batch axis."""
+        return self.layout if self.batched else self.layout.replace("N", "")
 
-    @functools.cached_property
+    @cached_property
+    def axes(self) -> tuple[int, ...]:
+        """The positions of n, d, h, w, c in x and y; -1 where an axis is missing."""
+        return tuple(map(self.array_layout.find, "NDHWC"))
+
+    @cached_property
+    def filter_axes(self) -> tuple[int, ...]:
+        """The positions of k, c, t, r, s in w; -1 where an axis is missing."""
+        return tuple(map(self.weight_layout.find, "KCTRS"))
+
+    @cached_property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of x in its layout."""
+        return self._shape(self.C, self.size)
+
+    @cached_property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of y in its layout."""
+        return self._shape(self.K, self.output)
+
+    def _shape(self, channels: int, pixels: Axes) -> tuple[int, ...]:
+        extents = {"N": self.N, "C": channels, **dict(zip(SPACE[self.rank], pixels, strict=True))}
+        return tuple(extents[letter] for letter in self.array_layout)
+
+    @cached_property
     def weight_shape(self) -> tuple[int, ...]:
         """Shape of w in `weight_layout`."""
-        letters = {
-            "K": self.K,
-            "C": self.C // self.groups,
-            "R": self.kernel[0],
-            "S": self.kernel[1],
-        }
-        return tuple(letters[letter] for letter in self.weight_layout)
-
-    @functools.cached_property
-    def output_shape(self) -> tuple[int, int, int, int]:
-        """Shape of y in `layout`."""
-        p, q = self.output
-        return (self.N, self.K, p, q) if self.layout == "NCHW" else (self.N, p, q, self.K)
+        extents = {"K": self.K, "C": self.C // self.groups}
+        extents |= dict(zip(TAPS[self.rank], self.kernel, strict=True))
+        return tuple(extents[letter] for letter in self.weight_layout)
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Bytes of one element of x."""
         return ITEMSIZES[self.dtype]
 
     @property
+    def filter_dtype(self) -> str:
+        """The dtype of w."""
+        return self.w_dtype or self.dtype
+
+    @property
+    def dtypes(self) -> tuple[str, str, str]:
+        """The dtypes of x, w and sums."""
+        return self.dtype, self.filter_dtype, self.sum_dtype
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether x and w are complex numbers."""
+        return self.dtype in COMPLEX_PARTS
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether x and w are integers."""
+        return self.dtype in INTEGER_RANGES
+
+    @property
+    def terms(self) -> int:
+        """The number of products of a sum: C / groups * R * S."""
+        return self.C // self.groups * math.prod(self.kernel)
+
+    @property
+    def largest_sum(self) -> int:
+        """The largest |sum| that integers of these shapes and dtypes can have."""
+        return self.terms * largest_product(self.dtype, self.filter_dtype)
+
+    @property
+    def needs_int64(self) -> bool:
+        """Whether sums of integers of these shapes and dtypes could overflow int32."""
+        return self.largest_sum > LARGEST["int32"]
+
+    @property
     def sum_dtype(self) -> str:
-        """The dtype of sums and of the bias: float64 for float64, else float32."""
-        return "float64" if self.dtype == "float64" else "float32"
+        """The dtype of sums and of the bias: float64 for float64, float32 for other floats; for
+        integers int32 if it holds the largest sum, else int64.
+        """
+        if self.is_integer:
+            return "int64" if self.wide or self.needs_int64 else "int32"
+        return self.dtype if self.dtype in ("float64", "int32", "int64") else "float32"
 
     @property
     def flops(self) -> int:
         """The number of multiplications and additions of the direct sum, padding included:
-        2 * N * P * Q * K * R * S * C / groups.
+        2 * N * Z * P * Q * K * T * R * S * C / groups, and four times as many for complex numbers.
         """
-        p, q = self.output
-        r, s = self.kernel
-        return 2 * self.N * p * q * self.K * r * s * (self.C // self.groups)
+        products = math.prod(self.output_shape) * math.prod(self.kernel) * (self.C // self.groups)
+        return (8 if self.is_complex else 2) * products
 
     @property
     def bytes(self) -> int:
-        """Bytes of x, w and y, each counted once."""
-        p, q = self.output
-        x = self.N * self.size[0] * self.size[1] * self.C
-        w = self.K * self.kernel[0] * self.kernel[1] * (self.C // self.groups)
-        return (x + w + self.N * p * q * self.K) * self.itemsize
+        """Bytes of x, w and y, each counted once; y has the default dtype."""
+        y_dtype = self.sum_dtype if self.is_integer else self.dtype
+        x = math.prod(self.input_shape) * self.itemsize
+        w = math.prod(self.weight_shape) * ITEMSIZES[self.filter_dtype]
+        return x + w + math.prod(self.output_shape) * ITEMSIZES[y_dtype]
 
     def __str__(self) -> str:
-        text = f"x {self.input_shape} {self.layout}, w {self.weight_shape} {self.weight_layout}"
-        text += f" -> y {self.output_shape}"
+        text = f"x {self.input_shape} {self.array_layout}, w {self.weight_shape} "
+        text += f"{self.weight_layout} -> y {self.output_shape}"
         for name, value in (("stride", self.stride), ("dilation", self.dilation)):
-            if value != (1, 1):
+            if set(value) != {1}:
                 text += f", {name} {value}"
         if any((*self.pad_lo, *self.pad_hi)):
             pairs = tuple(zip(self.pad_lo, self.pad_hi, strict=True))
             text += f", padding {self.pad_lo if self.pad_lo == self.pad_hi else pairs}"
+        if self.repeats:
+            text += f" in mode {self.padding_mode!r}"
         if self.groups > 1:
             text += f", groups {self.groups}"
-        return f"{text}; {self.dtype}"
+        dtypes = f"{self.dtype} x, {self.w_dtype} w" if self.w_dtype else self.dtype
+        return f"{text}; {dtypes}"
 
 
-def _check_groups(c: int, k: int, group_c: int, groups: int, weight_layout: str) -> None:
-    for name, count in (("C", c), ("K", k)):
+def largest_product(x: str, w: str) -> int:
+    """The largest |product| of an integer of dtype `x` and one of dtype `w`."""
+    return max(abs(a * b) for a in INTEGER_RANGES[x] for b in INTEGER_RANGES[w])
+
+
+def check_dtypes(
+    x: str, w: str, supported: Sequence[str] = DTYPES, *, names: tuple[str, str] = ("x", "w")
+) -> None:
+    """Check that x and w of these dtypes, which messages call `names`, can be multiplied.
+
+    Raises
+    ------
+    DTypeError
+        One is not supported, or they differ and are not both integers.
+    """
+    for name, dtype in zip(names, (x, w), strict=True):
+        if dtype not in supported:
+            raise DTypeError(
+                f"dtype {dtype} is not supported; {name} is {dtype}: convert it to one of "
+                f"{', '.join(supported)}"
+            )
+    if x == w or (x in INTEGER_RANGES and w in INTEGER_RANGES):
+        return
+    first, second = names
+    wider = w in INTEGER_RANGES or x in COMPLEX_PARTS  # what w converts to without loss
+    name, dtype = (second, x) if wider else (first, w)
+    raise DTypeError(
+        f"{first} is {x} but {second} is {w}, and both must be integers or have one float dtype; "
+        f"convert one, as in {name}.astype('{dtype}')"
+    )
+
+
+def check_axes(
+    x_shape: tuple[int, ...],
+    layout: str,
+    w_shape: tuple[int, ...],
+    weight_layout: str,
+    name: str,
+) -> None:
+    """Check the numbers of axes of x, which may lack N, and w, for the function `name`.
+
+    Raises
+    ------
+    ShapeError
+        An array has too many or too few; the message has a call that works for images and filters
+        without channels.
+    """
+    rank = len(layout) - 2
+    if len(x_shape) == len(w_shape) == rank:
+        order = (weight_layout if weight_layout[0] in "KC" else weight_layout[::-1]).index
+        usual = parse_layout(None, rank), parse_weight_layout(None, rank, min("KC", key=order))
+        options = f", layout={usual[0]!r}, weight_layout={usual[1]!r}"
+        raise ShapeError(
+            f"x has {rank} axes {x_shape} and w has {rank} axes {w_shape}; {name} takes arrays "
+            f"with channels, {layout} and {weight_layout}; for one channel and one filter write "
+            f"{name}(x[None, None], w[None, None]"
+            f"{'' if usual == (layout, weight_layout) else options})[0, 0]"
+        )
+    for array, shape, axes, least in (
+        ("x", x_shape, layout, rank + 1),
+        ("w", w_shape, weight_layout, rank + 2),
+    ):
+        if not least <= len(shape) <= rank + 2:
+            less = f", or {least} without N" if least < rank + 2 else ""
+            more = f"; add axes of extent 1, as in {array}[None]" if len(shape) < least else ""
+            raise ShapeError(
+                f"{array} has {len(shape)} axes {shape}; {axes} has {rank + 2}{less}{more}"
+            )
+
+
+def check_taps(kernel: Axes, letters: str) -> None:
+    """Check the extents `kernel` of a filter along its axes `letters`.
+
+    Raises
+    ------
+    ShapeError
+        One is 0, or there are too many taps.
+    """
+    extents, names = " x ".join(map(str, kernel)), " x ".join(letters)
+    if min(kernel) < 1:
+        each = "both" if len(kernel) == 2 else "each"
+        raise ShapeError(f"w has a filter of {extents} ({names}); {each} must be at least 1")
+    if math.prod(kernel) > MOST_PIXELS:
+        raise ShapeError(
+            f"w has filters of {extents} = {math.prod(kernel)} taps ({names}); at most "
+            f"{MOST_PIXELS} are supported; divide the filter into parts and add their outputs"
+        )
+
+
+def _check_groups(
+    x: dict[str, int], w: dict[str, int], groups: int, layout: str, weight_layout: str
+) -> None:
+    """Check that channels and filters divide into groups, and that x has as many as w expects."""
+    for name, count in (("C", x["C"]), ("K", w["K"])):
         if count % groups:
             raise ShapeError(f"{name}={count} is not a multiple of groups={groups}")
-    if c != group_c * groups:
+    expected = w["C"] * groups
+    if x["C"] != expected:
         raise ShapeError(
-            f"x has C={c} but w ({weight_layout}) expects C/groups={group_c} with groups={groups}, "
-            f"that is C={group_c * groups}; check layout, weight_layout and groups"
+            f"x has C={x['C']} but w ({weight_layout}) expects C/groups={w['C']} with groups="
+            f"{groups}, that is C={expected}; " + _other_layout(x, w, groups, layout, weight_layout)
         )
 
 
-def choice(name: str, value: str, allowed: Iterable[str]) -> str:
-    """`value`, if it is one of `allowed`.
-
-    Raises
-    ------
-    ShapeError
-        It is not; the message names the option `name` and all allowed values.
-    """
-    names = list(allowed)
-    if value not in names:
-        raise ShapeError(f"{name} {value!r} is none of {', '.join(names)}")
-    return value
-
-
-def frozen(name: str, value: object) -> Any:
-    """The option `name` with its lists and arrays as tuples, which are hashable.
-
-    Raises
-    ------
-    ShapeError
-        A value is a bool or a float: as a key, True and 1.0 would be equal to 1.
-    """
-    if type(value) is int:  # the most common type, and each call has four of them
-        return value
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return tuple(frozen(name, entry) for entry in value)
-    if isinstance(value, (bool, float, np.bool_, np.floating)):
-        raise ShapeError(f"{name} must be an integer, not {value!r}")
-    return value
-
-
-def integer(name: str, value: object, least: int) -> int:
-    """`value` as an int.
-
-    Raises
-    ------
-    ShapeError
-        It is a bool or not an integer, or is less than `least`.
-    """
-    try:
-        number = value.__index__()  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):
-        raise ShapeError(f"{name} must be an integer, not {value!r}") from None
-    if isinstance(value, bool) or number < least:
-        raise ShapeError(f"{name} is {value!r}; it must be an integer of at least {least}")
-    return int(number)
-
-
-def _pair(name: str, value: object) -> tuple[object, object]:
-    """The values for H and for W; a single value is used for both."""
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        return value, value
-    if len(value) != 2:
-        more = ", or a (low, high) pair for each" if name == "padding" else ""
-        raise ShapeError(
-            f"{name} has {len(value)} values {tuple(value)}; give one, or one for each of H, W"
-            f"{more}"
-        )
-    return value[0], value[1]
-
-
-def per_axis(name: str, value: object, least: int) -> tuple[int, int]:
-    """The option `name` as (value for H, value for W), integers of at least `least`.
-
-    Raises
-    ------
-    ShapeError
-        It does not have one or two values, or one is not such an integer.
-    """
-    h, w = _pair(name, value)
-    return integer(name, h, least), integer(name, w, least)
-
-
-def parse_padding(
-    padding: Padding,
-    size: tuple[int, int],
-    kernel: tuple[int, int],
-    stride: tuple[int, int],
-    dilation: tuple[int, int],
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The (low, high) padding of H and of W in pixels; negative values crop.
-
-    "same" pads so that the output has ceil(size / stride) pixels, and puts an odd pixel on the high
-    side; "same_lower" puts it on the low side. "full" keeps every window that touches the image.
-    "causal" pads the low side only, so that no output depends on a later pixel.
-
-    Raises
-    ------
-    ShapeError
-        The name is unknown, the number of values is wrong, or one is not an integer.
-    """
-    if isinstance(padding, str):
-        if padding not in PADDING_NAMES:
-            raise ShapeError(f"padding {padding!r} is none of {', '.join(PADDING_NAMES)}")
-        axes = zip(size, kernel, stride, dilation, strict=True)
-        h, w = (_named_padding(padding, *axis) for axis in axes)
-        return h, w
-    h, w = (_axis_padding(axis) for axis in _pair("padding", padding))
-    return h, w
-
-
-def _axis_padding(value: object) -> tuple[int, int]:
-    low, high = _pair("padding of an axis, (low, high),", value)
-    return integer("padding", low, LEAST_PADDING), integer("padding", high, LEAST_PADDING)
-
-
-def _named_padding(name: str, size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
-    reach = (taps - 1) * dilation
-    if name == "valid":
-        return 0, 0
-    if name == "full":
-        return reach, reach
-    if name == "causal":
-        return reach, 0
-    total = max(0, (-(-size // stride) - 1) * stride + reach + 1 - size)
-    low = total - total // 2 if name == "same_lower" else total // 2
-    return low, total - low
+def _other_layout(
+    x: dict[str, int], w: dict[str, int], groups: int, layout: str, weight_layout: str
+) -> str:
+    """The way out if channels do not match: another layout that fits, if there is one."""
+    rank = len(layout) - 2
+    x_shape = [x[letter] for letter in layout if letter in x]
+    w_shape = [w[letter] for letter in weight_layout]
+    share = x["C"] // max(1, w["C"])
+    divides = w["C"] > 0 and x["C"] % w["C"] == 0 and share > 1 and w["K"] % share == 0
+    if divides and w["C"] == 1:
+        return f"did you mean groups={share}?"
+    for other in LAYOUTS_OF[rank]:
+        channels = x_shape[other.index("C") - len(other)]
+        if other != layout and channels == w["C"] * groups:
+            where = "last" if other.endswith("C") else "first"
+            return f"x has {channels} channels {where}; did you mean layout='{other}'?"
+    for other in WEIGHT_LAYOUTS_OF[rank]:
+        channels = w_shape[other.index("C")]
+        if other != weight_layout and channels * groups == x["C"]:
+            return f"w fits in another layout; did you mean weight_layout='{other}'?"
+    if divides:
+        return f"check layout and weight_layout; did you mean groups={share}?"
+    return "check layout, weight_layout and groups"

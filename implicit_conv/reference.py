@@ -1,13 +1,15 @@
-"""The float64 reference: convolution by its definition; it shares no arithmetic with the engines.
+"""The reference: convolution by its definition, in float64 or int64; it shares no arithmetic with
+the engines.
 
 y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] *
     padded[n, g * C/groups + c, p*stride_h + r*dilation_h, q*stride_w + s*dilation_w],
 
-where g is the group of filter k.
+where g is the group of filter k; with one or three spatial axes there are as many letters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,54 +17,134 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Pair = tuple[int, int]
+# The modes of numpy.pad by the words of padding_mode.
+MODES: dict[str, Any] = {
+    "zeros": "constant",
+    "reflect": "reflect",
+    "symmetric": "symmetric",
+    "replicate": "edge",
+    "circular": "wrap",
+}
 
 
-def pad_or_crop(x: Array, pads: tuple[Pair, Pair]) -> Array:
-    """`x` (N, C, H, W) with zeros around each image; negative padding crops.
+def pad_or_crop(x: Array, pads: Sequence[Pair], padding_mode: str = "zeros") -> Array:
+    """`x` (N, C, spatial axes) with padding around each image; negative padding crops, and what it
+    crops is not repeated.
 
     Parameters
     ----------
-    pads : ((low, high) of H, (low, high) of W)
+    pads : (low, high) of each spatial axis
+    padding_mode : str
+        One of MODES.
     """
     grown = [(0, 0), (0, 0), *((max(lo, 0), max(hi, 0)) for lo, hi in pads)]
-    padded = np.pad(x, grown)
+    zeros = padding_mode == "zeros"
+    if zeros:  # first, since more pixels may be cropped than x has
+        x = np.pad(x, grown)
     for axis, (lo, hi) in enumerate(pads, start=2):
-        size = padded.shape[axis]
-        padded = padded.take(range(max(-lo, 0), size - max(-hi, 0)), axis)
-    return padded
+        x = x.take(range(max(-lo, 0), x.shape[axis] - max(-hi, 0)), axis)
+    return x if zeros else np.pad(x, grown, MODES[padding_mode])
 
 
-def conv2d(
+def conv(
     x: Array,
     w: Array,
     *,
-    stride: Pair = (1, 1),
-    pads: tuple[Pair, Pair] = ((0, 0), (0, 0)),
-    dilation: Pair = (1, 1),
+    stride: Sequence[int],
+    pads: Sequence[Pair],
+    dilation: Sequence[int],
     groups: int = 1,
+    padding_mode: str = "zeros",
     magnitude: bool = False,
+    dtype: str = "float64",
 ) -> Array:
-    """The convolution of `x` (N, C, H, W) with `w` (K, C/groups, R, S), in float64.
+    """The convolution of `x` (N, C, H, W) with `w` (K, C/groups, R, S), in `dtype`.
+
+    x and w have one to three spatial axes.
 
     Parameters
     ----------
+    stride, pads, dilation : one for each spatial axis; a pad is (low, high)
+    padding_mode : str
+        One of MODES.
     magnitude : bool
         Return the sum of |x||w| instead, which scales the error measure.
+    dtype : "float64" or "int64"
 
     Returns
     -------
-    y : float64 array (N, K, P, Q)
+    y : array (N, K, P, Q) of dtype `dtype`
     """
-    x, w = x.astype(np.float64), w.astype(np.float64)
+    x, w = x.astype(dtype), w.astype(dtype)
     if magnitude:
         x, w = np.abs(x), np.abs(w)
-    filters, group_c, taps_h, taps_w = w.shape
-    padded = pad_or_crop(x, pads)
+    filters, group_c, *kernel = w.shape
+    rank = len(kernel)
+    padded = pad_or_crop(x, pads, padding_mode)
+    reach = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
     windows = np.lib.stride_tricks.sliding_window_view(
-        padded, ((taps_h - 1) * dilation[0] + 1, (taps_w - 1) * dilation[1] + 1), axis=(2, 3)
+        padded, reach, axis=tuple(range(2, 2 + rank))
     )
-    windows = windows[:, :, :: stride[0], :: stride[1], :: dilation[0], :: dilation[1]]
+    steps = [slice(None, None, step) for step in (*stride, *dilation)]
+    windows = windows[(slice(None), slice(None), *steps)]
     windows = windows.reshape(len(x), groups, group_c, *windows.shape[2:])
-    grouped = w.reshape(groups, filters // groups, group_c, taps_h, taps_w)
-    y: Array = np.einsum("ngcpqrs,gkcrs->ngkpq", windows, grouped, optimize=True)
+    grouped = w.reshape(groups, filters // groups, group_c, *kernel)
+    pixels, taps = "zpq"[:rank], "trs"[:rank]
+    sums = f"ngc{pixels}{taps},gkc{taps}->ngk{pixels}"
+    y: Array = np.einsum(sums, windows, grouped, optimize=True)
     return y.reshape(len(x), filters, *y.shape[3:])
+
+
+def input_grad(
+    dy: Array,
+    w: Array,
+    shape: Sequence[int],
+    *,
+    stride: Sequence[int],
+    pads: Sequence[Pair],
+    dilation: Sequence[int],
+    groups: int = 1,
+    magnitude: bool = False,
+    dtype: str = "float64",
+) -> Array:
+    """The gradient of x, of shape `shape`, where ``dy`` (N, K, P, Q) is that of ``conv(x, w)``.
+
+    Each tap adds its multiple of dy to the pixels that it reads. This is also the transposed
+    convolution of `dy` with `w`, whose axes are then called C and K / groups.
+
+    Parameters
+    ----------
+    w : array (K, C/groups, R, S)
+    shape : (N, C, H, W)
+        dy may have any extents: pixels of x that no tap reads get 0, and those outside x are left
+        out.
+    stride, pads, dilation, groups, magnitude, dtype
+        As in `conv`.
+
+    Returns
+    -------
+    dx : array of shape `shape` and dtype `dtype`
+    """
+    dy, w = dy.astype(dtype), w.astype(dtype)
+    if magnitude:
+        dy, w = np.abs(dy), np.abs(w)
+    filters, group_c, *kernel = w.shape
+    batch, _, *output = dy.shape
+    axes = list(zip(output, stride, kernel, dilation, strict=True))
+    spans = [(pixels - 1) * step + 1 for pixels, step, _, _ in axes]
+    reach = [span + (axis[2] - 1) * axis[3] for span, axis in zip(spans, axes, strict=True)]
+    grouped = dy.reshape(batch, groups, filters // groups, *output)
+    taps_of = w.reshape(groups, filters // groups, group_c, *kernel)
+    padded = np.zeros((batch, groups, group_c, *reach), dtype)
+    for tap in np.ndindex(*kernel):
+        first = [index * step for index, step in zip(tap, dilation, strict=True)]
+        read = tuple(
+            slice(at, at + span, step) for at, span, step in zip(first, spans, stride, strict=True)
+        )
+        multiple = np.einsum("ngk...,gkc->ngc...", grouped, taps_of[(..., *tap)])
+        padded[(slice(None),) * 3 + read] += multiple
+    crops = [
+        (-low, size + low - extent)
+        for (low, _), size, extent in zip(pads, shape[2:], reach, strict=True)
+    ]
+    return pad_or_crop(padded.reshape(batch, groups * group_c, *reach), crops)

@@ -12,9 +12,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from types import EllipsisType
 
+from implicit_conv.cache import cached_property
+
 PREFIX = "IMPLICIT_CONV_"
 VARIABLES = ("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "CACHE_DIR", "LOG")
 SUBNORMALS = ("keep", "flush")
+MOST_THREADS = 4096  # of a call: each thread has scratch memory of its own
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -29,7 +32,7 @@ class Config:
     algorithm : str
         As in `conv2d`.
     num_threads : int or None
-        The number of CPU threads; None means all that are available.
+        The number of CPU threads, 1 to 4096; None means all that are available.
     subnormals : str
         "keep" (default) or "flush". "flush" treats values below 2^-126 (float32) or 2^-1022
         (float64) as zeros while the CPU convolves. Some CPUs, such as Intel's, take over a hundred
@@ -42,12 +45,15 @@ class Config:
     num_threads: int | None = None
     subnormals: str = "keep"
 
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """All settings as a tuple, whose hash is quickly computed."""
+        return self.device, self.algorithm, self.num_threads, self.subnormals
+
 
 @functools.cache
 def _from_environment() -> Config:
-    threads = os.environ.get(f"{PREFIX}NUM_THREADS") or None
-    if threads is not None and not (threads.isascii() and threads.isdigit() and int(threads) >= 1):
-        raise ValueError(f"{PREFIX}NUM_THREADS={threads!r} must be an integer of at least 1")
+    threads = os.environ.get(f"{PREFIX}NUM_THREADS")
     level = os.environ.get(f"{PREFIX}LOG", "").upper()
     if level:
         if level not in LEVELS:
@@ -58,9 +64,18 @@ def _from_environment() -> Config:
     return Config(
         device=os.environ.get(f"{PREFIX}DEVICE") or None,
         algorithm=os.environ.get(f"{PREFIX}ALGORITHM") or "auto",
-        num_threads=int(threads) if threads else None,
+        num_threads=_read_thread_count(threads) if threads else None,
         subnormals=_subnormals(os.environ.get(f"{PREFIX}SUBNORMALS") or "keep"),
     )
+
+
+def _read_thread_count(text: str) -> int:
+    count = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not 1 <= count <= MOST_THREADS:
+        raise ValueError(
+            f"{PREFIX}NUM_THREADS={text!r} must be an integer from 1 to {MOST_THREADS}"
+        )
+    return count
 
 
 def _warn_of_unknown_variables() -> None:
@@ -114,7 +129,7 @@ def config(
     TypeError
         num_threads is not an integer.
     ValueError
-        num_threads is below 1, or `subnormals` is unknown.
+        num_threads is below 1 or above 4096, or `subnormals` is unknown.
     """
     changes: dict[str, object] = {}
     if device is not ...:
@@ -133,11 +148,16 @@ def config(
 
 
 def _thread_count(value: object) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        count = None
+    if count is None or isinstance(value, bool):
         raise TypeError(f"num_threads={value!r} must be an integer of at least 1, or None for all")
-    count = operator.index(value)
     if count < 1:
         raise ValueError(
             f"num_threads={count} must be at least 1; None means all that are available"
         )
+    if count > MOST_THREADS:
+        raise ValueError(f"num_threads={count} must be at most {MOST_THREADS}")
     return count

@@ -1,0 +1,173 @@
+"""The way of every operator: a call that was prepared before, or plan -> bind -> run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.arrays import Array, as_array
+from implicit_conv.cache import CALLS, keep_call
+from implicit_conv.cpu.runner import dtype_key
+from implicit_conv.errors import PlanError
+from implicit_conv.libraries import as_library_of
+from implicit_conv.parse import frozen, shape_tuple
+from implicit_conv.plan import Plan
+from implicit_conv.settings import current
+
+INTEGERS = ("stride", "padding", "dilation", "groups")  # the options that come first
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A public function with two arrays, such as conv2d.
+
+    Attributes
+    ----------
+    name : str
+    rank : 1, 2 or 3
+        The number of spatial axes.
+    options : tuple of str
+        The names of its options, in the order in which `run` and `make_plan` get their values:
+        those of INTEGERS, then any others, "algorithm" and "device".
+    plan : function (rank, shape, shape, dtypes, options, settings) -> Plan
+        The dtypes of both arrays, the values of the options and the settings are hashable.
+    names : tuple of str
+        The names of the two arrays, in messages.
+    """
+
+    name: str
+    rank: int
+    options: tuple[str, ...]
+    plan: Callable[..., Plan]
+    names: tuple[str, str] = ("x", "w")
+
+
+def run(
+    operator: Operator,
+    x: Any,
+    w: Any,
+    bias: Any,
+    residual: Any,
+    out: Any,
+    options: tuple[Any, ...],
+    scale: Any = None,
+) -> Array:
+    """Compute an operator; `options` are the values of ``operator.options``.
+
+    A call for numpy arrays of the same shapes, strides, dtypes and options as an earlier one takes
+    one look-up.
+    """
+    key = None
+    if type(x) is type(w) is np.ndarray and residual is None and out is None and scale is None:
+        if not (
+            type(options[0]) is type(options[1]) is type(options[2]) is type(options[3]) is int
+        ):
+            options = _frozen(options)
+        key = (
+            operator,
+            x.shape,
+            x.strides,
+            x.dtype,
+            w.shape,
+            w.strides,
+            w.dtype,
+            bias is None,
+            options,
+            current().key,
+        )
+        try:
+            call = CALLS.get(key)
+        except TypeError:  # an option is not hashable: make_plan names it
+            key = call = None
+        if call is not None and x.flags.aligned and w.flags.aligned:
+            result: Array = call(x, w, bias)
+            return result
+    given = x, w
+    if isinstance(x, np.ndarray):
+        x, w = map(as_array, operator.names, given)
+    else:
+        x, w, options = _foreign(operator.names, x, w, options)
+    plan = make_plan(operator, x.shape, w.shape, (x.dtype, w.dtype), options)
+    y: Array = plan.engine.run(x, w, bias, residual, out, scale)
+    if key is not None and x is given[0] and w is given[1]:
+        call = plan.engine.ready(x, w, y, bias is not None)
+        if call is not None:
+            keep_call(CALLS, key, call)
+    return as_library_of(given[0], y) if out is None else y
+
+
+def _foreign(
+    names: tuple[str, str], x: object, w: object, options: tuple[Any, ...]
+) -> tuple[Any, Any, tuple[Any, ...]]:
+    """(x, w, options) for an `x` of another library: arrays on its GPU, or numpy arrays."""
+    from implicit_conv.gpu.arrays import device_operands, is_device_array
+
+    if is_device_array(x):
+        *others, device = options
+        x, w, device = device_operands(x, w, device)
+        return x, w, (*others, device)
+    return as_array(names[0], x), as_array(names[1], w), options
+
+
+def check_cpu(name: str, device: str | None) -> None:
+    """Check that an operator that only CPUs compute is not asked of another device.
+
+    Raises
+    ------
+    PlanError
+        It is.
+    """
+    if device not in (None, "cpu"):
+        raise PlanError(
+            f"{name} is computed on the CPU, not on device {device!r}; pass numpy arrays, and "
+            "device='cpu'"
+        )
+
+
+def make_plan(
+    operator: Operator,
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    dtypes: tuple[object, object],
+    options: tuple[Any, ...],
+) -> Plan:
+    """The plan of an operator for arrays of these shapes and dtypes; None is the dtype of x.
+
+    Raises
+    ------
+    TypeError
+        A shape is not a sequence, or is the array itself, or an option is not hashable.
+    """
+    settings = current()
+    first, second = operator.names
+    shapes = shape_tuple(f"{first}_shape", x_shape), shape_tuple(f"{second}_shape", w_shape)
+    *others, algorithm, device = _frozen(options)
+    algorithm = settings.algorithm if algorithm == "auto" else algorithm
+    options = (*others, algorithm, device or settings.device)
+    dtype, w_dtype = dtypes
+    keys = dtype_key(dtype), dtype_key(dtype if w_dtype is None else w_dtype)
+    try:
+        return operator.plan(operator.rank, *shapes, keys, options, settings)
+    except TypeError:
+        _check_hashable(operator.options, options)
+        raise
+
+
+def _frozen(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The options, with hashable values for the names in INTEGERS."""
+    count = len(INTEGERS)
+    return (*map(frozen, INTEGERS, options[:count]), *options[count:])
+
+
+def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:
+    """Raise TypeError that names the option which is not hashable."""
+    for name, value in zip(names, values, strict=True):
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"{name} is {value!r}; it must be a name, a number or a tuple of these"
+            ) from None

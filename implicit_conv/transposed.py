@@ -1,0 +1,479 @@
+"""Transposed convolutions and their plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from implicit_conv.activation import Activation
+from implicit_conv.arrays import Array, dtype_name
+from implicit_conv.cache import PLANS
+from implicit_conv.cpu import dgrad
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.complex_numbers import plan_complex
+from implicit_conv.dispatch import INTEGERS, Operator, check_cpu, make_plan, run
+from implicit_conv.kernels.cpu.runtime.preparation import prepare
+from implicit_conv.parse import Padding, hashable, parse_max_workspace
+from implicit_conv.plan import Plan
+from implicit_conv.problem import Problem
+from implicit_conv.settings import Config
+from implicit_conv.transposed_problem import parse_transposed
+
+
+def conv_transpose2d(
+    x: Any,
+    w: Any,
+    bias: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    output_size: int | Sequence[int] | None = None,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    activation: Activation = None,
+    scale: object = None,
+    residual: object = None,
+    out: Array | None = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """2-d transposed convolution: ``activation(scale * conv_transpose(x, w) + bias + residual)``.
+
+    Each pixel of `x` adds its multiple of a filter to y, `stride` pixels apart. This is the input
+    gradient of `conv2d`, which some libraries call deconvolution; filters are NOT flipped first.
+    What `conv2d` says of dtypes, activations, precision, devices and NaNs holds here too.
+
+    Parameters
+    ----------
+    x : array of shape (N, C, H, W), or in `layout`; the batch axis may be missing
+    w : array of shape (C, K / groups, R, S), or in `weight_layout`
+    bias : array of shape (K,), optional
+    stride, dilation : int, or one for each of H, W
+    padding : int, one for each of H, W, a (low, high) pair for each, or a name
+        The pixels that are removed from the borders of y; negative values add zeros there. "valid"
+        removes none. "same" removes as many as make y `stride` times as large as `x`, and an odd
+        pixel on the high side; "same_lower" removes it on the low side (ONNX: auto_pad).
+    output_padding : int, or one for each of H, W
+        Pixels that are added on the high side of y; less than the stride or the dilation.
+    groups : int
+    output_size : int, or one for each of H, W, optional
+        The size of y, from which output_padding follows.
+    layout : "NCHW" (default) or "NHWC"
+    weight_layout : "CKRS" (default), "CRSK" or "RSKC", or a layout of `conv2d`
+    activation, scale, residual, out, out_dtype, precision, algorithm,
+    max_workspace, device
+        As in `conv2d`.
+
+    Returns
+    -------
+    y : array of shape (N, K, P, Q), or in `layout`, of the library of `x`
+        P = (H - 1) * stride - pad_low - pad_high + (R - 1) * dilation + 1 + output_padding; the
+        same formula with W and S gives Q.
+
+    Raises
+    ------
+    ShapeError
+        Shapes, padding or layouts do not match, y has no pixels, output_padding or output_size is
+        out of range, or a number is too large (a ValueError).
+    DTypeError, PlanError
+        As in `conv2d`. GPUs do not compute this operator.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import conv_transpose2d
+    >>> x = np.array([[1, 2], [3, 4]], np.float32).reshape(1, 1, 2, 2)
+    >>> conv_transpose2d(x, np.ones((1, 1, 2, 2), np.float32), stride=2)[0, 0]
+    array([[1., 1., 2., 2.],
+           [1., 1., 2., 2.],
+           [3., 3., 4., 4.],
+           [3., 3., 4., 4.]], dtype=float32)
+    """
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        hashable("output_padding", output_padding),
+        hashable("output_size", output_size),
+        activation,
+        out_dtype,
+        precision,
+        hashable("max_workspace", max_workspace),
+        algorithm,
+        device,
+    )
+    return run(CONV_TRANSPOSE[2], x, w, bias, residual, out, options, scale)
+
+
+def plan_conv_transpose2d(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    dtype: object = "float32",
+    *,
+    w_dtype: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    output_size: int | Sequence[int] | None = None,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    activation: Activation = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Plan:
+    """Plan how `conv_transpose2d` computes arrays of these shapes; see `plan_conv2d`."""
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        hashable("output_padding", output_padding),
+        hashable("output_size", output_size),
+        activation,
+        out_dtype,
+        precision,
+        hashable("max_workspace", max_workspace),
+        algorithm,
+        device,
+    )
+    return make_plan(CONV_TRANSPOSE[2], x_shape, w_shape, (dtype, w_dtype), options)
+
+
+def conv_transpose1d(
+    x: Any,
+    w: Any,
+    bias: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    output_size: int | Sequence[int] | None = None,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    activation: Activation = None,
+    scale: object = None,
+    residual: object = None,
+    out: Array | None = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """1-d transposed convolution: ``activation(scale * conv_transpose(x, w) + bias + residual)``.
+
+    What `conv_transpose2d` says holds here too, with one spatial axis.
+
+    Parameters
+    ----------
+    x : array of shape (N, C, W), or in `layout`; the batch axis may be missing
+    w : array of shape (C, K / groups, S), or in `weight_layout`
+    stride, dilation, output_padding, output_size : int
+    padding : int, a (low, high) pair as in ``((1, 0),)``, or a name
+    layout : "NCW" (default) or "NWC"
+    weight_layout : "CKS" (default), "CSK" or "SKC"
+    bias, groups, activation, scale, residual, out, out_dtype, precision, algorithm,
+    max_workspace, device
+        As in `conv_transpose2d`.
+
+    Returns
+    -------
+    y : array of shape (N, K, Q), or in `layout`, of the library of `x`
+
+    Raises
+    ------
+    ShapeError, DTypeError, PlanError
+        As in `conv_transpose2d`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import conv_transpose1d
+    >>> x = np.array([1, 2, 3], np.float32).reshape(1, 1, 3)
+    >>> conv_transpose1d(x, np.ones((1, 1, 2), np.float32), stride=2)
+    array([[[1., 1., 2., 2., 3., 3.]]], dtype=float32)
+    """
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        hashable("output_padding", output_padding),
+        hashable("output_size", output_size),
+        activation,
+        out_dtype,
+        precision,
+        hashable("max_workspace", max_workspace),
+        algorithm,
+        device,
+    )
+    return run(CONV_TRANSPOSE[1], x, w, bias, residual, out, options, scale)
+
+
+def plan_conv_transpose1d(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    dtype: object = "float32",
+    *,
+    w_dtype: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    output_size: int | Sequence[int] | None = None,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    activation: Activation = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Plan:
+    """Plan how `conv_transpose1d` computes arrays of these shapes; see `plan_conv2d`."""
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        hashable("output_padding", output_padding),
+        hashable("output_size", output_size),
+        activation,
+        out_dtype,
+        precision,
+        hashable("max_workspace", max_workspace),
+        algorithm,
+        device,
+    )
+    return make_plan(CONV_TRANSPOSE[1], x_shape, w_shape, (dtype, w_dtype), options)
+
+
+def conv_transpose3d(
+    x: Any,
+    w: Any,
+    bias: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    output_size: int | Sequence[int] | None = None,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    activation: Activation = None,
+    scale: object = None,
+    residual: object = None,
+    out: Array | None = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """3-d transposed convolution: ``activation(scale * conv_transpose(x, w) + bias + residual)``.
+
+    What `conv_transpose2d` says holds here too, with three spatial axes.
+
+    Parameters
+    ----------
+    x : array of shape (N, C, D, H, W), or in `layout`; the batch axis may be missing
+    w : array of shape (C, K / groups, T, R, S), or in `weight_layout`
+    stride, dilation, output_padding, output_size : int, or one for each of D, H, W
+    padding : int, one for each of D, H, W, a (low, high) pair for each, or a name
+    layout : "NCDHW" (default) or "NDHWC"
+    weight_layout : "CKTRS" (default), "CTRSK" or "TRSKC"
+    bias, groups, activation, scale, residual, out, out_dtype, precision, algorithm,
+    max_workspace, device
+        As in `conv_transpose2d`.
+
+    Returns
+    -------
+    y : array of shape (N, K, Z, P, Q), or in `layout`, of the library of `x`
+
+    Raises
+    ------
+    ShapeError, DTypeError, PlanError
+        As in `conv_transpose2d`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import conv_transpose3d
+    >>> x, w = np.ones((1, 4, 3, 5, 5), np.float32), np.ones((4, 2, 2, 2, 2), np.float32)
+    >>> conv_transpose3d(x, w, stride=2).shape
+    (1, 2, 6, 10, 10)
+    """
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        hashable("output_padding", output_padding),
+        hashable("output_size", output_size),
+        activation,
+        out_dtype,
+        precision,
+        hashable("max_workspace", max_workspace),
+        algorithm,
+        device,
+    )
+    return run(CONV_TRANSPOSE[3], x, w, bias, residual, out, options, scale)
+
+
+def plan_conv_transpose3d(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    dtype: object = "float32",
+    *,
+    w_dtype: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    output_padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    output_size: int | Sequence[int] | None = None,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    activation: Activation = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Plan:
+    """Plan how `conv_transpose3d` computes arrays of these shapes; see `plan_conv2d`."""
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        hashable("output_padding", output_padding),
+        hashable("output_size", output_size),
+        activation,
+        out_dtype,
+        precision,
+        hashable("max_workspace", max_workspace),
+        algorithm,
+        device,
+    )
+    return make_plan(CONV_TRANSPOSE[3], x_shape, w_shape, (dtype, w_dtype), options)
+
+
+OPTIONS = (
+    *INTEGERS,
+    "layout",
+    "weight_layout",
+    "output_padding",
+    "output_size",
+    "activation",
+    "out_dtype",
+    "precision",
+    "max_workspace",
+    "algorithm",
+    "device",
+)
+
+
+def _plan(
+    rank: int,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    dtypes: tuple[Any, Any],
+    options: tuple[Any, ...],
+    settings: Config,
+) -> Plan:
+    """The cached plan of a transposed convolution."""
+    *others, device = options
+    check_cpu(f"conv_transpose{rank}d", device)
+    machine = settings.num_threads, settings.subnormals
+    return _cached_plan(rank, x_shape, w_shape, dtypes, *others, *machine)
+
+
+@PLANS
+def _cached_plan(*request: Any) -> Plan:
+    """The cached plan of a request, which are the arguments of `_make_plan`."""
+    return prepare(_make_plan, *request)
+
+
+def _make_plan(
+    rank: int,
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    dtypes: tuple[Any, Any],
+    stride: Any,
+    padding: Padding,
+    dilation: Any,
+    groups: int,
+    layout: str | None,
+    weight_layout: str | None,
+    output_padding: Any,
+    output_size: Any,
+    activation: Activation,
+    out_dtype: object,
+    precision: str,
+    max_workspace: int | None,
+    algorithm: str,
+    threads: int | None,
+    subnormals: str,
+) -> Plan:
+    problem = parse_transposed(
+        rank,
+        x_shape,
+        w_shape,
+        *map(dtype_name, dtypes),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        layout=layout,
+        weight_layout=weight_layout,
+        output_padding=output_padding,
+        output_size=output_size,
+    )
+    limit = parse_max_workspace(max_workspace)
+    arch = cpu_arch(threads)
+    request = Request(precision, algorithm, subnormals == "flush", limit)
+    kind = dgrad.TransposedEngine
+    if problem.is_complex:
+
+        def plan_real(real: Problem, request: Request, parts: str) -> dgrad.DgradEngine:
+            return dgrad.plan(real, arch, request, kind, out_dtype=parts)
+
+        return Plan(plan_complex(problem, out_dtype, activation, request, plan_real))
+    return Plan(
+        dgrad.plan(problem, arch, request, kind, activation=activation, out_dtype=out_dtype)
+    )
+
+
+CONV_TRANSPOSE = {
+    rank: Operator(f"conv_transpose{rank}d", rank, OPTIONS, _plan) for rank in (1, 2, 3)
+}

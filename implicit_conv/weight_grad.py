@@ -1,0 +1,433 @@
+"""Weight gradients of convolutions, and their plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from implicit_conv.arrays import Array, dtype_name
+from implicit_conv.cache import PLANS
+from implicit_conv.cpu import wgrad
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.candidate import Request
+from implicit_conv.dispatch import INTEGERS, Operator, check_cpu, make_plan, run
+from implicit_conv.errors import ShapeError
+from implicit_conv.kernels.cpu.runtime.preparation import prepare
+from implicit_conv.options import FLOAT_DTYPES
+from implicit_conv.parse import Padding, shape_tuple
+from implicit_conv.plan import Plan
+from implicit_conv.problem import Problem, check_dtypes
+from implicit_conv.settings import Config
+
+
+def conv2d_weight_grad(
+    x: Any,
+    dy: Any,
+    weight_shape: Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    out: Array | None = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    device: str | None = None,
+) -> Array:
+    """The gradient of a loss with respect to the filter `w` of ``y = conv2d(x, w)``.
+
+    ``dw[k, c, r, s]`` is the sum over n, p, q of ``dy[n, k, p, q]`` times the pixel of x that tap
+    (r, s) of channel c reads for output (p, q), padding included. The options are those that were
+    given to `conv2d`.
+
+    Parameters
+    ----------
+    x : array of shape (N, C, H, W), or in `layout`; the batch axis may be missing
+        What was convolved. float32, float64, float16 or bfloat16, with any strides and byte order.
+        The 16-bit types are summed in float32, and the result is rounded once, to nearest even.
+    dy : array of shape (N, K, P, Q), or in `layout`, of the dtype of `x`
+        The gradient of the loss with respect to y.
+    weight_shape : sequence of 4 ints
+        The shape of `w`, in `weight_layout`: (K, C / groups, R, S) by default.
+    stride, padding, dilation, groups, layout, weight_layout, padding_mode
+        As in `conv2d`.
+    out : array of `weight_shape` and the result's dtype, optional
+        The result is written to it, and it is returned.
+    out_dtype : dtype, optional
+        float32, float64 or the dtype of `x` (default). The sum is float64 if `x` is, else float32.
+    precision : "strict", "standard" (default) or "fast"
+        The order of every sum depends on the problem alone, not on the number of threads, with any
+        precision.
+    device : None or "cpu"
+
+    Returns
+    -------
+    dw : array of `weight_shape`, of the library of `x` as in `conv2d`
+
+    Raises
+    ------
+    ShapeError
+        Shapes, strides, padding or layouts do not match, or `dy` has not the shape of y (a
+        ValueError).
+    DTypeError
+        A dtype is not supported, or `x` and `dy` have different dtypes (a TypeError).
+    PlanError
+        An option is unknown, or an array or `device` is a GPU (a ValueError).
+
+    Notes
+    -----
+    At most 256 products are added one by one, and such sums level by level: 30,000 equal products
+    lose at most 64 * eps * sum|x||dy|, where eps = 2^-24 (float64: 2^-53).
+
+    A NaN or an infinity in `x` shows in the elements of dw whose taps read it and in no others. One
+    in `dy` shows in the elements of its filter; it is not specified whether it shows in those whose
+    tap reads only zeros of the padding for that output.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import conv2d_weight_grad
+    >>> x, dy = np.ones((1, 1, 3, 3), np.float32), np.ones((1, 1, 3, 3), np.float32)
+    >>> conv2d_weight_grad(x, dy, (1, 1, 3, 3), padding=1)[0, 0]
+    array([[4., 6., 4.],
+           [6., 9., 6.],
+           [4., 6., 4.]], dtype=float32)
+    """
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        padding_mode,
+        shape_tuple("weight_shape", weight_shape),
+        out_dtype,
+        precision,
+        "auto",
+        device,
+    )
+    return run(WEIGHT_GRAD[2], x, dy, None, None, out, options)
+
+
+def plan_conv2d_weight_grad(
+    x_shape: Sequence[int],
+    dy_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    dtype: object = "float32",
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    out_dtype: object = None,
+    precision: str = "standard",
+    device: str | None = None,
+) -> Plan:
+    """Plan how `conv2d_weight_grad` computes arrays of these shapes; see `plan_conv2d`.
+
+    ``plan(x, dy)`` computes the gradient. Nothing is packed.
+
+    Examples
+    --------
+    >>> from implicit_conv import plan_conv2d_weight_grad
+    >>> plan = plan_conv2d_weight_grad((1, 64, 56, 56), (1, 64, 56, 56), (64, 64, 3, 3), padding=1)
+    >>> plan.problem.weight_shape
+    (64, 64, 3, 3)
+    """
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        padding_mode,
+        shape_tuple("weight_shape", weight_shape),
+        out_dtype,
+        precision,
+        "auto",
+        device,
+    )
+    return make_plan(WEIGHT_GRAD[2], x_shape, dy_shape, (dtype, None), options)
+
+
+def conv1d_weight_grad(
+    x: Any,
+    dy: Any,
+    weight_shape: Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    out: Array | None = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    device: str | None = None,
+) -> Array:
+    """The gradient of a loss with respect to the filter `w` of ``y = conv1d(x, w)``.
+
+    What `conv2d_weight_grad` says holds here too.
+
+    Parameters
+    ----------
+    x : array of shape (N, C, W), or in `layout`; the batch axis may be missing
+    dy : array of shape (N, K, Q), or in `layout`, of the dtype of `x`
+    weight_shape : sequence of 3 ints
+        The shape of `w`, in `weight_layout`: (K, C / groups, S) by default.
+    stride, padding, dilation, groups, layout, weight_layout, padding_mode
+        As in `conv1d`.
+    out, out_dtype, precision, device
+        As in `conv2d_weight_grad`.
+
+    Returns
+    -------
+    dw : array of `weight_shape`, of the library of `x` as in `conv2d`
+
+    Raises
+    ------
+    ShapeError, DTypeError, PlanError
+        As in `conv2d_weight_grad`.
+    """
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        padding_mode,
+        shape_tuple("weight_shape", weight_shape),
+        out_dtype,
+        precision,
+        "auto",
+        device,
+    )
+    return run(WEIGHT_GRAD[1], x, dy, None, None, out, options)
+
+
+def plan_conv1d_weight_grad(
+    x_shape: Sequence[int],
+    dy_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    dtype: object = "float32",
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    out_dtype: object = None,
+    precision: str = "standard",
+    device: str | None = None,
+) -> Plan:
+    """Plan how `conv1d_weight_grad` computes arrays of these shapes; see `plan_conv2d`.
+
+    ``plan(x, dy)`` computes the gradient. Nothing is packed.
+    """
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        padding_mode,
+        shape_tuple("weight_shape", weight_shape),
+        out_dtype,
+        precision,
+        "auto",
+        device,
+    )
+    return make_plan(WEIGHT_GRAD[1], x_shape, dy_shape, (dtype, None), options)
+
+
+def conv3d_weight_grad(
+    x: Any,
+    dy: Any,
+    weight_shape: Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    out: Array | None = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    device: str | None = None,
+) -> Array:
+    """The gradient of a loss with respect to the filter `w` of ``y = conv3d(x, w)``.
+
+    What `conv2d_weight_grad` says holds here too.
+
+    Parameters
+    ----------
+    x : array of shape (N, C, D, H, W), or in `layout`; the batch axis may be missing
+    dy : array of shape (N, K, Z, P, Q), or in `layout`, of the dtype of `x`
+    weight_shape : sequence of 5 ints
+        The shape of `w`, in `weight_layout`: (K, C / groups, T, R, S) by default.
+    stride, padding, dilation, groups, layout, weight_layout, padding_mode
+        As in `conv3d`.
+    out, out_dtype, precision, device
+        As in `conv2d_weight_grad`.
+
+    Returns
+    -------
+    dw : array of `weight_shape`, of the library of `x` as in `conv2d`
+
+    Raises
+    ------
+    ShapeError, DTypeError, PlanError
+        As in `conv2d_weight_grad`.
+    """
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        padding_mode,
+        shape_tuple("weight_shape", weight_shape),
+        out_dtype,
+        precision,
+        "auto",
+        device,
+    )
+    return run(WEIGHT_GRAD[3], x, dy, None, None, out, options)
+
+
+def plan_conv3d_weight_grad(
+    x_shape: Sequence[int],
+    dy_shape: Sequence[int],
+    weight_shape: Sequence[int],
+    dtype: object = "float32",
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    out_dtype: object = None,
+    precision: str = "standard",
+    device: str | None = None,
+) -> Plan:
+    """Plan how `conv3d_weight_grad` computes arrays of these shapes; see `plan_conv2d`.
+
+    ``plan(x, dy)`` computes the gradient. Nothing is packed.
+    """
+    options = (
+        stride,
+        padding,
+        dilation,
+        groups,
+        layout,
+        weight_layout,
+        padding_mode,
+        shape_tuple("weight_shape", weight_shape),
+        out_dtype,
+        precision,
+        "auto",
+        device,
+    )
+    return make_plan(WEIGHT_GRAD[3], x_shape, dy_shape, (dtype, None), options)
+
+
+OPTIONS = (
+    *INTEGERS,
+    "layout",
+    "weight_layout",
+    "padding_mode",
+    "weight_shape",
+    "out_dtype",
+    "precision",
+    "algorithm",
+    "device",
+)
+
+
+def _plan(
+    rank: int,
+    x_shape: tuple[int, ...],
+    dy_shape: tuple[int, ...],
+    dtypes: tuple[Any, Any],
+    options: tuple[Any, ...],
+    settings: Config,
+) -> Plan:
+    """The cached plan of a weight gradient; algorithms of convolutions do not concern it."""
+    *others, _, device = options
+    check_cpu(f"conv{rank}d_weight_grad", device)
+    machine = settings.num_threads, settings.subnormals
+    return _cached_plan(rank, x_shape, dy_shape, dtypes, *others, *machine)
+
+
+@PLANS
+def _cached_plan(*request: Any) -> Plan:
+    """The cached plan of a request, which are the arguments of `_make_plan`."""
+    return prepare(_make_plan, *request)
+
+
+def _make_plan(
+    rank: int,
+    x_shape: tuple[int, ...],
+    dy_shape: tuple[int, ...],
+    dtypes: tuple[Any, Any],
+    stride: Any,
+    padding: Padding,
+    dilation: Any,
+    groups: int,
+    layout: str | None,
+    weight_layout: str | None,
+    padding_mode: str,
+    weight_shape: tuple[int, ...],
+    out_dtype: object,
+    precision: str,
+    threads: int | None,
+    subnormals: str,
+) -> Plan:
+    dtype, dy_dtype = map(dtype_name, dtypes)
+    check_dtypes(dtype, dy_dtype, FLOAT_DTYPES, names=WEIGHT_GRAD[rank].names)
+    problem = Problem.parse(
+        x_shape,
+        weight_shape,
+        dtype,
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        layout=layout,
+        weight_layout=weight_layout,
+        padding_mode=padding_mode,
+        rank=rank,
+    )
+    if dy_shape != problem.output_shape:
+        raise ShapeError(
+            f"dy has shape {dy_shape}, but the convolution of x {x_shape} with w {weight_shape} "
+            f"has an output of shape {problem.output_shape}; check weight_shape, stride, padding, "
+            "dilation and layout"
+        )
+    request = Request(precision, flushes=subnormals == "flush")
+    return Plan(wgrad.plan(problem, cpu_arch(threads), request, out_dtype=out_dtype))
+
+
+WEIGHT_GRAD = {
+    rank: Operator(f"conv{rank}d_weight_grad", rank, OPTIONS, _plan, ("x", "dy"))
+    for rank in (1, 2, 3)
+}
