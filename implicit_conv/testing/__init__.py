@@ -15,7 +15,7 @@ from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu import engine
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Request
-from implicit_conv.options import LAYOUTS, WEIGHT_LAYOUTS
+from implicit_conv.options import INTEGER_RANGES, SPACE, TAPS
 from implicit_conv.plan import Plan
 from implicit_conv.problem import Problem
 
@@ -29,20 +29,26 @@ ROUNDING = {"float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-134)}
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution, given by its sizes and options; it makes arrays and reference results."""
+    """A convolution, given by its sizes and options; it makes arrays and reference results.
+
+    It has as many spatial axes as its `size`; the layouts, the defaults of which have two, must
+    have as many.
+    """
 
     N: int = 1
     C: int = 1  # input channels of a group
     K: int = 1  # filters of a group
     groups: int = 1
-    size: Pair = (5, 7)
-    kernel: Pair = (3, 3)
-    stride: Pair = (1, 1)
-    dilation: Pair = (1, 1)
-    padding: tuple[Pair, Pair] = ((0, 0), (0, 0))
+    size: tuple[int, ...] = (5, 7)
+    kernel: tuple[int, ...] = (3, 3)
+    stride: tuple[int, ...] = (1, 1)
+    dilation: tuple[int, ...] = (1, 1)
+    padding: tuple[Pair, ...] = ((0, 0), (0, 0))
     layout: str = "NCHW"
     weight_layout: str = "KCRS"
     dtype: str = "float32"
+    w_dtype: str | None = None  # None: that of x
+    padding_mode: str = "zeros"
 
     @property
     def output(self) -> tuple[int, ...]:
@@ -55,27 +61,55 @@ class Case:
         )
 
     @property
+    def is_valid(self) -> bool:
+        """Whether it has outputs, and pixels for its padding to repeat."""
+        sizes = zip(self.size, self.padding, strict=True)
+        repeats = self.padding_mode != "zeros"
+        empty = (size + min(0, lo) + min(0, hi) < 1 < 1 + max(lo, hi) for size, (lo, hi) in sizes)
+        return min(self.output) >= 1 and not (repeats and any(empty))
+
+    @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `conv2d`."""
-        names = ("stride", "padding", "dilation", "groups", "layout", "weight_layout")
+        arithmetic = ("stride", "padding", "dilation", "groups", "padding_mode")
+        names = (*arithmetic, "layout", "weight_layout")
         return {name: getattr(self, name) for name in names}
 
     @property
     def problem(self) -> Problem:
         """The same convolution as the planner sees it."""
-        x = {"N": self.N, "C": self.C * self.groups, "H": self.size[0], "W": self.size[1]}
-        w = {"K": self.K * self.groups, "C": self.C, "R": self.kernel[0], "S": self.kernel[1]}
+        rank = len(self.size)
+        x = {
+            "N": self.N,
+            "C": self.C * self.groups,
+            **dict(zip(SPACE[rank], self.size, strict=True)),
+        }
+        w = {
+            "K": self.K * self.groups,
+            "C": self.C,
+            **dict(zip(TAPS[rank], self.kernel, strict=True)),
+        }
         shapes = [x[a] for a in self.layout], [w[a] for a in self.weight_layout]
-        return Problem.parse(*shapes, self.dtype, **self.options)
+        options = {**self.options, "rank": rank}
+        return Problem.parse(*shapes, self.dtype, w_dtype=self.w_dtype, **options)
 
     def inputs(self, seed: int, integers: bool = False) -> tuple[Array, Array]:
-        """(x, w) in N, C, H, W and K, C, R, S order: normally distributed, or integers -4 to 4."""
+        """(x, w) in N, C, H, W and K, C, R, S order: normally distributed, or integers -4 to 4; of
+        integer dtypes any integers.
+        """
         rng = np.random.default_rng(seed)
         dtype = numpy_dtype(self.dtype)
         shapes = (
             (self.N, self.C * self.groups, *self.size),
             (self.K * self.groups, self.C, *self.kernel),
         )
+        if self.dtype in INTEGER_RANGES:
+            dtypes = (self.dtype, self.w_dtype or self.dtype)
+            x, w = (
+                rng.integers(*INTEGER_RANGES[dtype], shape, dtype, endpoint=True)
+                for shape, dtype in zip(shapes, dtypes, strict=True)
+            )
+            return x, w
         x, w = (
             rng.integers(-4, 5, shape).astype(dtype)
             if integers
@@ -88,19 +122,21 @@ class Case:
         """(x, w) as contiguous arrays in the layouts of the case."""
         return (
             np.ascontiguousarray(from_nchw(x, self.layout)),
-            np.ascontiguousarray(_permuted(w, "KCRS", WEIGHT_LAYOUTS[self.weight_layout])),
+            np.ascontiguousarray(_permuted(w, f"KC{TAPS[w.ndim - 2]}", self.weight_layout)),
         )
 
     def reference(self, x: Array, w: Array, magnitude: bool = False) -> Array:
-        """The reference result in N, K, P, Q order, float64."""
-        return reference.conv2d(
+        """The reference result in N, K, P, Q order, float64, or int64 for integers."""
+        return reference.conv(
             x,
             w,
             stride=self.stride,
             pads=self.padding,
             dilation=self.dilation,
             groups=self.groups,
+            padding_mode=self.padding_mode,
             magnitude=magnitude,
+            dtype="int64" if self.dtype in INTEGER_RANGES else "float64",
         )
 
     def epilogue(
@@ -140,34 +176,39 @@ class Case:
 
 
 def from_nchw(array: Array, layout: str) -> Array:
-    """`array` (N, C, H, W) with its axes in the order of `layout`; a view."""
-    return _permuted(array.transpose(0, 2, 3, 1), "NHWC", LAYOUTS[layout])
+    """`array` (N, C, spatial axes) with its axes in the order of `layout`; a view."""
+    return _permuted(array, f"NC{SPACE[array.ndim - 2]}", layout)
 
 
 def to_nchw(array: Array, layout: str) -> Array:
-    """`array` in `layout` with its axes in the order N, C, H, W; a view."""
-    return array.transpose(LAYOUTS[layout]).transpose(0, 3, 1, 2)
+    """`array` in `layout` with its axes in the order N, C, spatial axes; a view."""
+    return _permuted(array, layout, f"NC{SPACE[array.ndim - 2]}")
 
 
-def _permuted(array: Array, letters: str, positions: tuple[int, ...]) -> Array:
-    """`array` with its axes permuted: axis i moves to positions[i]."""
-    order = sorted(range(len(letters)), key=lambda axis: positions[axis])
-    return array.transpose(order)
+def _permuted(array: Array, letters: str, wanted: str) -> Array:
+    """`array`, whose axes are `letters`, with its axes in the order `wanted`."""
+    return array.transpose([letters.index(letter) for letter in wanted])
 
 
-def error_units(y: Array, reference: Array, scale: Array, dtype: str) -> float:
-    """Largest |y - reference| of all elements, in units of eps * scale; NaN if y has a NaN.
+def errors(y: Array, reference: Array, scale: Array, dtype: str) -> Array:
+    """|y - reference| of each element, in units of eps * scale; NaN where y is NaN.
 
-    eps is that of the sums: 2^-53 for float64, else 2^-24. scale is the sum of |x||w|. The error of
-    rounding a sum to 16 bits once is subtracted first.
+    eps is that of the sums: 2^-53 for float64, else 2^-24, also for integers. scale is the sum of
+    |x||w|. The error of rounding a sum to 16 bits once is subtracted first.
     """
     error = np.abs(y.astype(np.float64) - reference)
+    if dtype in INTEGER_RANGES:
+        dtype = "float32"
     if dtype in ROUNDING:
         share, least = ROUNDING[dtype]
         error = np.maximum(error - np.maximum(share * np.abs(reference), least), 0)
         dtype = "float32"
-    units = error / np.maximum(EPS[dtype] * scale, np.finfo(dtype).tiny)
-    return float(units.max(initial=0.0))
+    return error / np.maximum(EPS[dtype] * scale, np.finfo(dtype).tiny)
+
+
+def error_units(y: Array, reference: Array, scale: Array, dtype: str) -> float:
+    """The largest of the `errors` of all elements; NaN if y has a NaN."""
+    return float(errors(y, reference, scale, dtype).max(initial=0.0))
 
 
 def plan_of(

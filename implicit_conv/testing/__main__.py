@@ -1,0 +1,55 @@
+"""``python -m implicit_conv.testing fuzz``: check this machine with random problems."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
+
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.settings import MOST_THREADS, current
+from implicit_conv.testing.fuzz import fuzz
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m implicit_conv.testing", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    command = commands.add_parser(
+        "fuzz",
+        help="compare random convolutions with a reference in float64",
+        description="Compare random convolutions with a reference in float64. The first wrong "
+        "result, error or crash ends the run with status 1 and a program that repeats it.",
+    )
+    command.add_argument("--seconds", type=_seconds, default=60.0, help="how long; default: 60")
+    command.add_argument("--seed", type=_natural, help="a seed gives the same problems every time")
+    command.add_argument("--threads", type=_threads, help="threads at most; default: all")
+    options = parser.parse_args(arguments)
+    seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
+    threads = options.threads or cpu_arch(current().num_threads).threads
+    return fuzz(options.seconds, seed, threads)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < float("inf"):
+        raise ValueError
+    return seconds
+
+
+def _natural(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer of at least 0")
+    return int(text)
+
+
+def _threads(text: str) -> int:
+    threads = _natural(text)
+    if not 1 <= threads <= MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer from 1 to {MOST_THREADS}")
+    return threads
+
+
+if __name__ == "__main__":
+    sys.exit(main())
