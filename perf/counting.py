@@ -67,12 +67,17 @@ class Memory:
 
 def memory_of_call(engine: Engine, x: Array, w: Array) -> Memory:
     """Memory of ``plan(x, w)``, the peak includes the output and the packed filter."""
-    engine.run(x, w, None, None, None)  # compiled kernels and caches are not counted
+    return memory_of(lambda: engine.run(x, w, None, None, None))
+
+
+def memory_of(function: Callable[[], object]) -> Memory:
+    """Memory of a function that convolves; its result is part of the peak."""
+    function()  # compiled kernels and caches are not counted
     pool = CountingPool()
     with mock.patch.object(cpu_call, "POOL", pool), mock.patch.object(launch, "POOL", pool):
         tracemalloc.start()
         try:
-            engine.run(x, w, None, None, None)
+            function()
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -182,7 +187,7 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
         taps = pixels * (g.S if by_row else 1)  # of all pixels of the register tile
         if by_row and compiled.layout.in_place:
-            taps = _row_taps(g, *row_shapes(g)[pixels])
+            taps = _row_taps(g, *row_shapes(g)[pixels][:3])
         fmas = taps * lanes * compiled.constant["group_channels"]
         return Microkernel(
             depthwise_microkernel.ARGUMENTS,

@@ -114,7 +114,7 @@ def engine_counts(arch: str) -> Numbers:
     It must run in a process with its own empty kernel cache, because it counts the files there to
     find the number of compiled kernels.
     """
-    from implicit_conv.kernels.cpu.runtime.cache import cache_folder
+    from implicit_conv.kernels.cpu.runtime.cache import store
     from perf.counting import count
 
     found: Numbers = {}
@@ -123,7 +123,7 @@ def engine_counts(arch: str) -> Numbers:
             case = layers(suite, layout)[name]
             counts = count(plan_for(case, ARCHES[arch]), *case.arrange(*case.inputs(0)))
             found[f"{layout} {name}"] = counts.as_dict()
-    found["kernels compiled"] = len(list(cache_folder().rglob("*.nbc")))
+    found["kernels compiled"] = len(store().names())
     return found
 
 

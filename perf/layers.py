@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from implicit_conv.options import LAYOUTS_OF, WEIGHT_LAYOUTS_OF
 from implicit_conv.testing import Case
 
 Suite = dict[str, Case]
@@ -45,6 +46,62 @@ VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 UNET_DOWN = ((64, 572), (128, 284), (256, 140), (512, 68), (1024, 32))
 UNET_UP = ((512, 56), (256, 104), (128, 200), (64, 392))
 
+# The same figure 1: the 2x2 transposed convolutions, as (channels, input size); each halves them.
+UNET_RISES = ((1024, 28), (512, 52), (256, 100), (128, 196))
+
+# Radford et al., "Unsupervised Representation Learning with Deep Convolutional Generative
+# Adversarial Networks" (2015), figure 1: 5x5 with stride 2, as (channels, filters, input size).
+DCGAN = ((1024, 512, 4), (512, 256, 8), (256, 128, 16), (128, 3, 32))
+
+# Kirillov et al., "Segment Anything" (2023), appendix A: the mask decoder's 2x2 with stride 2, as
+# (channels, filters, input size). The decoder of Stable Diffusion has no transposed convolution: it
+# repeats pixels, then convolves.
+SEGMENT_ANYTHING = ((256, 64, 64), (64, 32, 128))
+
+# Kong et al., "HiFi-GAN" (2020), appendix A.1, V1: (taps, stride) of 1-d transposed convolutions,
+# which start with 512 channels and halve them; MEL_FRAMES is 1.2 s of speech.
+HIFI_GAN = ((16, 8), (16, 8), (4, 2), (4, 2))
+MEL_FRAMES = 100
+
+# van den Oord et al., "WaveNet" (2016), section 2.1: 2 taps, dilations doubled up to 512; the
+# number of channels, which the paper leaves open, is 64 with 64 gates, and the signal is 1 s.
+WAVENET_DILATIONS = (1, 16, 512)
+SPEECH = 16000  # samples in 1 s
+
+# Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022), section 2.2,
+# Whisper base: two convolutions of 3 taps over 30 s of 80 mel channels: (channels, stride).
+WHISPER = ((80, 1), (512, 2))
+
+# Baevski et al., "wav2vec 2.0" (2020), section 4.2: (taps, stride) of 512 channels; then positions
+# by 128 taps and 16 groups over 768 channels.
+WAV2VEC = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))
+
+# Gu and Dao, "Mamba" (2023), section 3.4, at 130 million parameters: channels, taps, sequence.
+MAMBA = (1536, 4, 2048)
+
+# Tran et al., "Learning Spatiotemporal Features with 3D Convolutional Networks" (2015), figure 3,
+# C3D: (channels, filters, depth, size); all have 3x3x3 taps and padding.
+C3D = (
+    (3, 64, 16, 112),
+    (64, 128, 16, 56),
+    (128, 256, 8, 28),
+    (256, 256, 8, 28),
+    (256, 512, 4, 14),
+    (512, 512, 4, 14),
+    (512, 512, 2, 7),
+)
+
+# Tran et al., "A Closer Look at Spatiotemporal Convolutions" (2018), section 3.5, R(2+1)D of clips
+# with 16 frames: (channels, channels between 1x3x3 and 3x1x1, depth, size).
+R2PLUS1D = ((64, 144, 16, 56), (128, 288, 8, 28), (256, 576, 4, 14))
+
+# Cicek et al., "3D U-Net" (2016), figure 2, without its two largest levels: (channels, depth,
+# size); there is no padding.
+UNET3D = ((128, 26, 30), (256, 11, 13))
+
+# Feichtenhofer, "X3D" (2020), table 1, X3D-M: (channels, size) of depthwise 3x3x3 over 16 frames.
+X3D = ((54, 56), (108, 28), (216, 14), (432, 7))
+
 GPU_BATCH = 64  # images: enough to fill a GPU
 
 # The names of suites in reports.
@@ -56,7 +113,11 @@ TITLES = {
     "vgg": "VGG-16",
     "unet": "U-Net",
     "small": "small calls",
+    "int8": "ResNet-50, uint8 x int8",
     "gpu": "ResNet-50",
+    "transposed": "transposed",
+    "conv1d": "signals",
+    "conv3d": "volumes",
 }
 
 
@@ -191,9 +252,115 @@ def small() -> Suite:
     return suite | layer(16, 16, 32, 3) | layer(32, 32, 16, 3) | layer(64, 64, 8, 3)
 
 
+def int8() -> Suite:
+    """ResNet-50 quantized: uint8 activations, as a relu leaves them, and int8 filters."""
+    return {name: replace(case, dtype="uint8", w_dtype="int8") for name, case in resnet50().items()}
+
+
 def gpu() -> Suite:
     """ResNet-50 at a batch size that fills a GPU."""
     return {name: replace(case, N=GPU_BATCH) for name, case in resnet50().items()}
+
+
+def convolution(
+    c: int,
+    k: int,
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...] | None = None,
+    pad: tuple[int, ...] | None = None,
+    dilation: int = 1,
+    groups: int = 1,
+) -> Suite:
+    """A suite of one layer with any number of spatial axes; the padding is half the filter unless
+    `pad` is given.
+    """
+    lows = tuple(taps // 2 for taps in kernel) if pad is None else pad
+    rank = len(size)
+    case = Case(
+        C=c // groups,
+        K=k // groups,
+        groups=groups,
+        size=size,
+        kernel=kernel,
+        stride=stride or (1,) * rank,
+        dilation=(dilation,) * rank,
+        padding=tuple((low, low) for low in lows),
+        layout=LAYOUTS_OF[rank][0],
+        weight_layout=WEIGHT_LAYOUTS_OF[rank][0],
+    )
+    steps = f"/{times(case.stride)}" if max(case.stride) > 1 else ""
+    steps += f" dilated {dilation}" if dilation > 1 else ""
+    channels = f"{c}-{k}" if groups == 1 else f"dw {c}" if groups == c else f"{c}-{k} g{groups}"
+    return {f"{times(kernel)}{steps} {channels} @{times(size)}": case}
+
+
+def times(extents: tuple[int, ...]) -> str:
+    """Extents as a text such as "3x3"."""
+    return "x".join(map(str, extents))
+
+
+def rise(
+    c: int, k: int, size: tuple[int, ...], taps: int, stride: int, pad: int = 0, added: int = 0
+) -> Suite:
+    """A suite of one transposed convolution from `c` channels to `k`, with `size` input pixels; its
+    output gets `added` pixels on the high side. The case is the convolution whose input gradient it
+    is.
+    """
+    rank = len(size)
+    out = tuple((n - 1) * stride - 2 * pad + taps + added for n in size)
+    kernel, steps = (taps,) * rank, (stride,) * rank
+    (case,) = convolution(k, c, out, kernel, steps, (pad,) * rank).values()
+    return {f"{times(kernel)}/{stride} {c}-{k} @{times(size)}": case}
+
+
+def transposed() -> Suite:
+    """The transposed convolutions of U-Net, DCGAN, Segment Anything and HiFi-GAN."""
+    suite: Suite = {}
+    for channels, size in UNET_RISES:
+        suite |= rise(channels, channels // 2, (size, size), 2, 2)
+    for channels, filters, size in DCGAN:
+        suite |= rise(channels, filters, (size, size), 5, 2, pad=2, added=1)
+    for channels, filters, size in SEGMENT_ANYTHING:
+        suite |= rise(channels, filters, (size, size), 2, 2)
+    channels, frames = 512, MEL_FRAMES
+    for taps, stride in HIFI_GAN:
+        suite |= rise(channels, channels // 2, (frames,), taps, stride, pad=(taps - stride) // 2)
+        channels, frames = channels // 2, frames * stride
+    return suite
+
+
+def conv1d() -> Suite:
+    """The convolutions of WaveNet, Whisper, wav2vec 2.0 and Mamba."""
+    suite: Suite = {}
+    for dilation in WAVENET_DILATIONS:
+        suite |= convolution(64, 128, (SPEECH,), (2,), pad=(0,), dilation=dilation)
+    for channels, stride in WHISPER:
+        suite |= convolution(channels, 512, (3000,), (3,), (stride,))
+    channels, samples = 1, SPEECH
+    for taps, stride in WAV2VEC:
+        suite |= convolution(channels, 512, (samples,), (taps,), (stride,), pad=(0,))
+        channels, samples = 512, (samples - taps) // stride + 1
+    suite |= convolution(768, 768, (samples,), (128,), groups=16)
+    channels, taps, length = MAMBA
+    return suite | convolution(
+        channels, channels, (length,), (taps,), pad=(taps - 1,), groups=channels
+    )
+
+
+def conv3d() -> Suite:
+    """The convolutions of C3D, R(2+1)D, 3D U-Net and X3D-M."""
+    suite: Suite = {}
+    for channels, filters, depth, size in C3D:
+        suite |= convolution(channels, filters, (depth, size, size), (3, 3, 3))
+    for channels, between, depth, size in R2PLUS1D:
+        suite |= convolution(channels, between, (depth, size, size), (1, 3, 3))
+        suite |= convolution(between, channels, (depth, size, size), (3, 1, 1))
+    for channels, depth, size in UNET3D:
+        suite |= convolution(channels, channels, (depth, size, size), (3, 3, 3), pad=(0, 0, 0))
+    for channels, size in X3D:
+        suite |= convolution(channels, channels, (16, size, size), (3, 3, 3), groups=channels)
+    return suite
 
 
 SUITES = {
@@ -204,14 +371,20 @@ SUITES = {
     "vgg": vgg,
     "unet": unet,
     "small": small,
+    "int8": int8,
     "gpu": gpu,
+    "transposed": transposed,
+    "conv1d": conv1d,
+    "conv3d": conv3d,
 }
+OTHERS = ("int8", "gpu", "transposed", "conv1d", "conv3d")  # suites that "all" leaves out
 
 
 def layers(suite: str, layout: str = "NCHW", batch: int | None = None) -> Suite:
     """The layers of a suite in `layout`, with `batch` images (None: as in the suite).
 
-    "all" is every suite for a CPU; a layer of several suites appears once.
+    "all" is every suite of conv2d with floats for a CPU; a layer of several suites appears once.
+    `layout` also says where signals and volumes have their channels.
 
     Raises
     ------
@@ -220,8 +393,13 @@ def layers(suite: str, layout: str = "NCHW", batch: int | None = None) -> Suite:
     """
     if suite != "all" and suite not in SUITES:
         raise ValueError(f"no suite is called {suite!r}; choose from {', '.join(SUITES)}, all")
-    chosen = [name for name in SUITES if name != "gpu"] if suite == "all" else [suite]
+    chosen = [name for name in SUITES if name not in OTHERS]
+    chosen = chosen if suite == "all" else [suite]
     found: Suite = {}
     for name in chosen:
         found |= SUITES[name]()
-    return {name: replace(case, layout=layout, N=batch or case.N) for name, case in found.items()}
+    last = LAYOUTS_OF[2].index(layout)
+    return {
+        name: replace(case, layout=LAYOUTS_OF[len(case.size)][last], N=batch or case.N)
+        for name, case in found.items()
+    }

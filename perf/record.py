@@ -16,7 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.cpu.arch import cpu_arch, cpu_features
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.compiler import host_features
 from implicit_conv.tools.info import cpu_name
 from implicit_conv.tools.timing import Seconds, paired_ratio, summarise
 
@@ -50,7 +51,7 @@ def machine() -> dict[str, Any]:
     arch = cpu_arch()
     return {
         "cpu": cpu_name(),
-        "flags": sorted(name for name, there in cpu_features().items() if there),
+        "flags": sorted(name for name, there in host_features().items() if there),
         "cores": os.cpu_count() or 1,
         "threads_available": arch.threads,
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",

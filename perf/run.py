@@ -7,6 +7,7 @@ with the machine; ratios of contenders that take turns do not. A record has one 
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -14,16 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.options import DTYPES
-from implicit_conv.testing import Case
+from implicit_conv.options import FLOAT_DTYPES
+from implicit_conv.testing import Array, Case
 from implicit_conv.tools.ceilings import measure_ceilings
 from implicit_conv.tools.contenders import CONTROL, RIVALS, Measurement, measure
+from implicit_conv.tools.gradient_contenders import gradient_inputs, measure_weight_grad
+from implicit_conv.tools.operator_contenders import measure_operator, operator_inputs
 from perf import tables, terminal
 from perf.layers import SUITES, Suite, layers
 from perf.record import Record, load, new_record, ratios, save, timings
 from perf.terminal import Show
 from perf.verdicts import noise_floor
 
+Measure = Callable[[Case, list[str], int, int], Measurement]
+Inputs = Callable[[Case], tuple[Array, Array]]
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 
 
@@ -31,12 +36,18 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command to the command line."""
     parser = commands.add_parser("run", help="time the layers of a suite", description=__doc__)
     parser.add_argument("--suite", default="resnet50", choices=(*SUITES, "all"))
+    parser.add_argument(
+        "--operator",
+        default="fprop",
+        choices=("fprop", "dgrad", "wgrad", "transposed"),
+        help="what to compute, on a CPU; suite transposed has the shapes for operator transposed",
+    )
     parser.add_argument("--layer", action="append", help="only layers whose name contains this")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument(
         "--dtype",
         action="append",
-        choices=DTYPES,
+        choices=FLOAT_DTYPES,
         help="default: float32; on a GPU, bfloat16 and float16, and several options are allowed",
     )
     parser.add_argument("--threads", type=int, help="default: all that are available")
@@ -86,6 +97,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "suite": options.suite,
         "device": options.device,
+        "operator": options.operator,
         "threads": options.threads or cpu_arch().threads,
         "layout": options.layout,
         "dtype": ",".join(dtypes(options)),
@@ -111,6 +123,8 @@ def dtypes(options: argparse.Namespace) -> list[str]:
         return options.dtype or ["bfloat16", "float16"]
     if options.dtype and len(options.dtype) > 1:
         raise ValueError("a run on the CPU has one --dtype; run each dtype by itself")
+    if options.dtype and options.suite == "int8":
+        raise ValueError("suite int8 has its own dtypes, uint8 and int8; leave --dtype out")
     return options.dtype or ["float32"]
 
 
@@ -122,8 +136,11 @@ def chosen_layers(options: argparse.Namespace) -> Suite:
 
         suite = suite_of(suite, options.batch, options.dtype)
     else:
-        (dtype,) = dtypes(options)
-        suite = {name: replace(case, dtype=dtype) for name, case in suite.items()}
+        suite = {
+            name: case if case.w_dtype else replace(case, dtype=dtype)
+            for dtype in dtypes(options)
+            for name, case in suite.items()
+        }
     wanted = options.layer or [""]
     found = {name: case for name, case in suite.items() if any(part in name for part in wanted)}
     if not found:
@@ -167,17 +184,31 @@ def cpu_row_maker(
     record["ceilings"] = measure_ceilings(threads, options.rounds, *dtypes(options))
 
     def make_row(name: str, case: Case) -> dict[str, Any]:
-        return row_of(name, case, measure(case, against, threads, options.rounds))
+        timed, inputs = functions_of(options.operator, case)
+        return row_of(name, case, timed(case, against, threads, options.rounds), inputs(case))
 
     return make_row
 
 
-def row_of(name: str, case: Case, measured: Measurement) -> dict[str, Any]:
-    """One measured layer as a record keeps it."""
+def functions_of(operator: str, case: Case) -> tuple[Measure, Inputs]:
+    """The functions that measure an operator on `case`, and that make the arrays of its plan."""
+    if operator == "fprop" and len(case.size) == 2:
+        return measure, lambda case: case.arrange(*case.inputs(0))
+    if operator == "wgrad":
+        return measure_weight_grad, gradient_inputs
+    return functools.partial(measure_operator, operator), functools.partial(
+        operator_inputs, operator
+    )
+
+
+def row_of(
+    name: str, case: Case, measured: Measurement, inputs: tuple[Array, Array]
+) -> dict[str, Any]:
+    """One measured layer as a record keeps it; `inputs` are the arrays that its plan takes."""
     from perf.counting import memory_of_call
 
     plan, errors, samples = measured
-    memory = memory_of_call(plan.engine, *case.arrange(*case.inputs(0)))
+    memory = memory_of_call(plan.engine, *inputs)
     return {
         "layer": name,
         "case": asdict(case),

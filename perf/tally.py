@@ -26,7 +26,7 @@ EXPECTED = {"A/A": FINE, "planted": SLOWER}
 LAYERS = ["1x1 128-512", "1x1 512-128"]
 
 EMITTER = Path("kernels") / "cpu" / "gemm" / "microkernel.py"
-FMA = "                    acc[k] = multiply_add(value, filters[v], acc[k])\n"
+FMA = "                    acc[k] = dots.multiply_add(e, tile.dots, value, filters[v], acc[k])\n"
 # FMAs are spread over the accumulators, because FMAs on one accumulator wait for each other.
 EXTRA_FMA = """\
                     extra = {share} * (i * len(acc) + k)

@@ -57,6 +57,7 @@ def _register_explain(commands: Subparsers[argparse.ArgumentParser]) -> None:
     parser.add_argument("w", type=_integers, help="shape of w, such as 64,64,3,3")
     parser.add_argument("--stride", type=_integers, default=(1,), metavar="S[,S]")
     parser.add_argument("--padding", default="0", metavar="P[,P] or a name such as same")
+    parser.add_argument("--padding-mode", default="zeros", help="zeros (default), reflect, ...")
     parser.add_argument("--dilation", type=_integers, default=(1,), metavar="D[,D]")
     parser.add_argument("--groups", type=int, default=1)
     parser.add_argument("--layout", default="NCHW", help="NCHW (default) or NHWC")
@@ -64,8 +65,9 @@ def _register_explain(commands: Subparsers[argparse.ArgumentParser]) -> None:
     parser.add_argument(
         "--dtype",
         default="float32",
-        help="float32 (default), float16, bfloat16 or, on a CPU, float64",
+        help="float32 (default), float16, bfloat16 or, on a CPU, float64, int8, uint8 or int16",
     )
+    parser.add_argument("--w-dtype", help="of w, for integers; default: that of x")
     parser.add_argument("--precision", default="standard", help="strict, standard or fast")
     parser.add_argument("--algorithm", default="auto")
     parser.add_argument("--device", help="cpu, cuda, or a GPU's target: sm_80, sm_90a, sm_120")
@@ -96,8 +98,10 @@ def _explain(options: argparse.Namespace) -> None:
         options.x,
         options.w,
         options.dtype,
+        w_dtype=options.w_dtype,
         stride=_one_or_two(options.stride),
         padding=padding,
+        padding_mode=options.padding_mode,
         dilation=_one_or_two(options.dilation),
         groups=options.groups,
         layout=options.layout,

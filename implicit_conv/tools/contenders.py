@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.api import conv2d, plan_conv2d
+from implicit_conv.options import INTEGER_RANGES
 from implicit_conv.plan import Plan
 from implicit_conv.reference import pad_or_crop
 from implicit_conv.settings import config
@@ -58,7 +59,7 @@ def measure(case: Case, against: Sequence[str], threads: int, rounds: int) -> Me
     """
     x, w = case.arrange(*case.inputs(0))
     with config(num_threads=threads):
-        plan = plan_conv2d(x.shape, w.shape, x.dtype, **case.options)
+        plan = plan_conv2d(x.shape, w.shape, x.dtype, w_dtype=w.dtype, **case.options)
         contenders = ours(case, x, w)
         for name in against:
             with suppress(ValueError):
@@ -71,6 +72,8 @@ def measure(case: Case, against: Sequence[str], threads: int, rounds: int) -> Me
 def check(case: Case, contenders: Mapping[str, Contender], threads: int = 1) -> dict[str, float]:
     """Largest error of each contender's result, in units of eps * sum|x||w|; see `testing`."""
     x, w = case.inputs(0)
+    if case.dtype in INTEGER_RANGES:
+        x, w = x.astype(float), w.astype(float)  # |-128| is no int8
     expected = oracle(case, x, w, threads)
     scale = oracle(case, abs(x), abs(w), threads)
     errors = {}
@@ -97,7 +100,7 @@ def oracle(case: Case, x: Array, w: Array, threads: int = 1) -> Array:
 
 def ours(case: Case, x: Array, w: Array) -> dict[str, Contender]:
     """conv2d as a user calls it ("call"), and its plan with a packed filter ("plan")."""
-    plan = plan_conv2d(x.shape, w.shape, x.dtype, **case.options)
+    plan = plan_conv2d(x.shape, w.shape, x.dtype, w_dtype=w.dtype, **case.options)
     packed = plan.pack(w)
     return {
         "call": lambda: conv2d(x, w, **case.options),
@@ -144,7 +147,9 @@ def _torch(case: Case, x: Array, w: Array, threads: int) -> Contender:
     if (pad_h, pad_w) != (end_h, end_w):
         raise ValueError(f"torch needs equal low and high padding, not {case.padding}")
     torch.set_num_threads(threads)
-    x_t, w_t = _tensor(to_nchw(x, case.layout)), _tensor(w)
+    if case.dtype in INTEGER_RANGES:
+        return _onednn_integers(case, x, w)
+    x_t, w_t = tensor_of(to_nchw(x, case.layout)), tensor_of(w)
     if case.layout == "NHWC":
         w_t = w_t.contiguous(memory_format=torch.channels_last)
     convolve: Any = torch.nn.functional.conv2d
@@ -162,7 +167,37 @@ def _torch(case: Case, x: Array, w: Array, threads: int) -> Contender:
     return call
 
 
-def _tensor(array: Array) -> Any:
+def _onednn_integers(case: Case, x: Array, w: Array) -> Contender:
+    """torch.ops.onednn.qconv2d_pointwise with scales of 1 and zero points of 0: its float32 results
+    are the sums. The filter is packed before.
+    """
+    import torch
+
+    if (case.dtype, case.w_dtype) != ("uint8", "int8"):
+        raise ValueError(f"oneDNN needs uint8 x and int8 w, not {case.dtype} and {case.w_dtype}")
+    x_t, w_t = torch.from_numpy(to_nchw(x, case.layout)), torch.from_numpy(w)
+    ones, zeros = torch.ones(len(w)), torch.zeros(len(w), dtype=torch.int32)
+    padding = [low for low, _ in case.padding]
+    steps = list(case.stride), padding, list(case.dilation), case.groups
+    ops = torch.ops.onednn
+    packed = ops.qconv_prepack(w_t, ones, 1.0, 0, *steps, list(x_t.shape))
+    result: Any = (
+        1.0,
+        0,
+        torch.float32,
+        "none",
+        [],
+        "",
+    )  # scale, zero point, dtype, and no activation
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return ops.qconv2d_pointwise(x_t, 1.0, 0, packed, ones, zeros, None, *steps, *result)
+
+    return call
+
+
+def tensor_of(array: Array) -> Any:
     """A tensor that shares the memory of `array`; torch cannot import bfloat16 arrays of numpy."""
     import torch
 

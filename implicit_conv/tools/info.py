@@ -10,8 +10,6 @@ from importlib import metadata
 
 from implicit_conv.settings import PREFIX, VARIABLES, current
 
-FEATURES = ("avx2", "fma", "avx512f", "avx512bf16", "avx512fp16", "amx-tile", "amx-bf16", "neon")
-
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
@@ -25,24 +23,24 @@ def describe() -> str:
     """The lines that `info` prints."""
     from implicit_conv.cpu.arch import BFLOAT16, cpu_arch, cpu_features
     from implicit_conv.gpu.evidence import lines
-    from implicit_conv.kernels.cpu.runtime.cache import cache_folder, writable
+    from implicit_conv.kernels.cpu.runtime.cache import store
     from implicit_conv.kernels.cpu.runtime.launch import threading_layer
 
     arch, features = cpu_arch(current().num_threads), cpu_features()
-    cached = len(list(cache_folder().rglob("*.nbc"))) if writable() else 0
-    layer = threading_layer()
+    layer, kernels = threading_layer(), store()
+    trouble = kernels.trouble()
     rows = {
         "versions": _versions(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "CPU": f"{cpu_name()}, {', '.join(f for f in FEATURES if features.get(f)) or 'baseline'}",
+        "CPU": f"{cpu_name()}, {', '.join(sorted(features)) or 'baseline'}",
         "vectors": f"{arch.vector_bits} bits, register tiles of at most {arch.tile_pixels} pixels "
         "x 2 vectors",
         "bfloat16": f"multiplied by {BFLOAT16[arch.bfloat16]}",
         "caches": f"{arch.l1_bytes >> 10} KiB L1, {arch.l2_bytes >> 10} KiB L2",
         "threads": f"{arch.threads}, threading layer {layer}",
-        "kernel cache": f"{cache_folder()} ({cached} compiled parts)"
-        if writable()
-        else f"{cache_folder()} cannot be written, so every process compiles its kernels",
+        "kernel cache": f"none, so every process compiles its kernels: {trouble}"
+        if trouble
+        else f"{kernels.folder} ({len(kernels.names())} compiled parts)",
         "GPU": _gpu(),
         "settings": _settings(),
     }
