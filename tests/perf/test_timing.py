@@ -14,13 +14,29 @@ from perf.layers import SUITES, layers
 CASE = Case(C=8, K=16, size=(12, 14), padding=((1, 1), (1, 1)))
 
 
-def test_samples_last_as_long_as_asked():
-    calls = timing.calls_per_sample(lambda: time.sleep(0.001), 0.02)
-    assert 0.02 <= calls * 0.0012 <= 0.08
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of our own in place of the machine's: ``clock(seconds)`` lets time pass."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def let_pass(seconds):
+        now[0] += seconds
+
+    return let_pass
 
 
-def test_samples_are_seconds_a_call():
-    assert 0.002 <= timing.sample(lambda: time.sleep(0.002), 3) < 0.02
+def test_samples_last_as_long_as_asked(clock):
+    assert timing.calls_per_sample(lambda: clock(0.001), 0.0205) == 32
+
+
+def test_an_interrupted_call_does_not_shorten_samples(clock):
+    calls = iter([0.001, 0.5])
+    assert timing.calls_per_sample(lambda: clock(next(calls, 0.001)), 0.0205) == 32
+
+
+def test_samples_are_seconds_a_call(clock):
+    assert timing.sample(lambda: clock(0.002), 3) == pytest.approx(0.002)
 
 
 def test_interleaving_orders_rounds_at_random_and_keeps_all():
@@ -99,7 +115,11 @@ def test_suites_have_the_shapes_of_their_sources():
         "vgg": 9,
         "unet": 19,
         "small": 6,
+        "int8": 23,
         "gpu": 23,
+        "transposed": 14,
+        "conv1d": 14,
+        "conv3d": 19,
     }
     resnet = layers("resnet50", "NHWC", batch=4)
     assert resnet["3x3/2 256-256 @28"] == Case(

@@ -113,6 +113,7 @@ def test_store_is_an_im2col_copy(lab):
         tma.store(map, np.zeros(map.shape, "float16"), wide["coords"], np.zeros((13, 8)))
 
 
+@pytest.mark.exhaustive  # timed: by hand, on an idle machine
 def test_speed_of_the_compiled_load():
     """Bytes loaded per second on one core; the bound is far below the 3 GB/s measured."""
     map = simple(shape=(8, 16, 63, 64), pixels_per_column=1024, channels_per_pixel=64)
