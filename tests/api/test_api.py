@@ -297,7 +297,7 @@ def refused():
     yield {**ok, "padding": "big"}, ic.ShapeError, "valid, same, same_lower, full, causal"
     yield {**ok, "padding": (1, 2, 3)}, ic.ShapeError, r"padding has 3 .* \(low, high\) pair"
     yield {**ok, "layout": "NWHC"}, ic.ShapeError, "NCHW, NHWC"
-    yield {**ok, "weight_layout": "OIHW"}, ic.ShapeError, "KCRS, KRSC, RSCK"
+    yield {**ok, "weight_layout": "KCSR"}, ic.ShapeError, "KCRS, KRSC, RSCK"
     yield {**ok, "x": x[0, 0]}, ic.ShapeError, r"x has 2 axes .* x\[None\]"
     yield {**ok, "w": w[0]}, ic.ShapeError, "w has 3 axes"
     yield {**ok, "w": w[:, :, :0]}, ic.ShapeError, "filter of 0 x 3"

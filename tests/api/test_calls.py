@@ -132,3 +132,17 @@ def test_calls_and_plans_are_bounded_counted_and_cleared(monkeypatch):
         assert 1 <= len(cache.CALLS) <= 3
     ic.clear_plan_cache()
     assert ic.plan_cache_size() == len(cache.CALLS) == 0
+
+
+def test_outputs_of_other_strides_share_compiled_kernels():
+    """Pixels are spread with the stride of each output, also by a call that is prepared already."""
+    rng = np.random.default_rng(2)
+    x = rng.integers(-3, 4, (1, 5, 6, 20)).astype(np.float32)
+    w = rng.integers(-3, 4, (37, 5, 3, 3)).astype(np.float32)
+    expected = ic.conv2d(x, w)
+    n, k, p, q = expected.shape
+    outs = [np.zeros((n, k, p, q * step), np.float32)[..., ::step] for step in (2, 3, 2, 4, 5, 1)]
+    for out in outs * 2:
+        out[...] = 0
+        ic.conv2d(x, w, out=out)
+        np.testing.assert_array_equal(out, expected)

@@ -29,7 +29,7 @@ def test_a_plan_is_a_plan_on_every_device(device):
     assert len(plan.candidates) >= 1
     assert plan.algorithm in ("implicit_gemm", "winograd_f2")
     assert plan.trace()
-    assert plan.peak_bytes >= plan.packed_bytes + plan.workspace_bytes
+    assert plan.peak_bytes >= plan.workspace_bytes + 64 * 81 * 2  # y has 16 or 32 bits
     assert plan.flops == 2 * 64 * 64 * 9 * 81
     assert repr(plan) == f"<Plan of {plan.problem}: {plan.algorithm}>"
 

@@ -34,6 +34,8 @@ def test_the_quickstart_runs(capsys):
     names = run(BLOCKS)
     assert names["y"].shape == (1, 64, 56, 56)
     assert names["plan"].explain().strip() == explained() == capsys.readouterr().out.strip()
+    assert names["filtered"].dtype == "int32" and names["filtered"].shape == (8, 48000)
+    assert names["doubled"].shape == (1, 4, 12, 18, 18) and names["dx"].shape == (1, 64, 56, 56)
     picture, blurred = names["picture"], names["blurred"]
     assert blurred.shape == picture.shape
     window = picture[100:107, 200:207]

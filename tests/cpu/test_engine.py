@@ -108,7 +108,7 @@ def explained(plan):
 @pytest.mark.parametrize("precision", ["strict", "standard", "fast"])
 @pytest.mark.parametrize("case", NEEDS.values(), ids=[method.__name__ for method in NEEDS])
 def test_explain_lists_every_candidate_and_every_refusal(case, precision):
-    """In the order in which candidates are tried; the last one takes any strides."""
+    """In the order in which candidates are tried; one takes any strides."""
     plan = plan_of(case, precision=precision)
     _, table = explained(plan)
     lines = table.splitlines()
@@ -118,7 +118,7 @@ def test_explain_lists_every_candidate_and_every_refusal(case, precision):
         assert float(ms) == pytest.approx(1e3 * c.seconds, abs=1e-3)
         needs = c.method.needs
         assert words == f"{c.name}; " + (f"needs {needs}" if needs else "takes any strides")
-    assert able[-1].endswith("takes any strides")
+    assert any(line.endswith("takes any strides") for line in able)
     for line in lines[len(able) :]:
         assert re.fullmatch(r" +refused  .+: .+", line)
     missing = {algorithm for algorithm in ALGORITHMS if algorithm not in table}

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from implicit_conv import conv2d, plan_conv2d
+from implicit_conv.arrays import ordered
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.planner import METHODS, plan
+from implicit_conv.cpu.views import spatial
 from implicit_conv.options import ALGORITHMS
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
@@ -28,7 +30,7 @@ def test_scratch_of_a_thread_stays_small(arch, taps):
     channels, sizes = (3, 512, 4096), ((7, 7), (56, 56), (1, 3000))
     for n, c, k, size in itertools.product((1, 16), channels, channels, sizes):
         problem = Problem.parse((n, *size, c), (k, c, taps, taps), padding=taps // 2, layout="NHWC")
-        for found in plan(problem, arch, Request("strict", "implicit_gemm")).candidates:
+        for found in plan(spatial(problem), arch, Request("strict", "implicit_gemm")).candidates:
             assert found.workspace_bytes <= SCRATCH_BYTES * found.threads, found
 
 
@@ -47,7 +49,7 @@ def test_threads_have_2_mflop_or_move_256_kb_each(channels, size, taps, threads)
     arch = ARCHS[1]
     problem = Problem.parse((1, channels, size, size), (channels, channels, taps, taps))
     assert arch.threads == 4
-    assert plan(problem, arch, Request("strict")).candidates[0].threads == threads
+    assert plan(spatial(problem), arch, Request("strict")).candidates[0].threads == threads
 
 
 def test_a_view_with_gaps_between_channels_gets_another_candidate():
@@ -56,7 +58,8 @@ def test_a_view_with_gaps_between_channels_gets_another_candidate():
     made = plan_conv2d(shape, (512, 512, 1, 1), layout="NHWC").engine
     x, y = np.empty((*shape[:3], 2 * shape[3]), np.float32)[..., ::2], np.empty(shape, np.float32)
     w = np.empty((512, 512, 1, 1), np.float32)
-    arrays = Arrays(x, w, (0, 1, 2, 3), y)
+    axes = made.best.problem.axes
+    arrays = Arrays(ordered(x, axes), ordered(w, made.best.problem.filter_axes), ordered(y, axes))
     runs = next(c for c in made.candidates if c.method.accepts(c, arrays))
     assert (made.best.layout.in_place, runs.layout.in_place) == (True, False)
     assert runs.workspace_bytes <= made.arch.l2_bytes * runs.threads

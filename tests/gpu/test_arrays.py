@@ -59,7 +59,7 @@ def test_bfloat16_by_the_name_that_torch_gives_it(device_array):
 def test_wrong_arrays_are_named(device_array):
     with pytest.raises(DTypeError, match="ndarray is no device array"):
         operand(np.zeros(3))
-    with pytest.raises(DTypeError, match=r"DLPack type \(2, 64 bits\) is not supported here"):
+    with pytest.raises(DTypeError, match=r"x is .* DLPack type \(2, 64 bits\), which is not"):
         operand(DLPack(np.zeros(3)))
     with pytest.raises(DTypeError, match="type <i4 are not supported on the GPU"):
         operand(device_array(512, (3,), np.int32))
@@ -93,6 +93,10 @@ def test_tensors_are_read_by_their_own_attributes():
         _from_torch(torch.zeros(2, dtype=torch.int8))
     with pytest.raises(DTypeError, match="Tensor is no device array"):
         operand(tensor)
+    negative = torch.complex(torch.zeros(2), torch.ones(2)).conj().imag
+    with pytest.raises(PlanError, match=r"w has the opposite sign .* pass w.resolve_neg\(\)"):
+        _from_torch(negative, "w")
+    assert _from_torch(negative.resolve_neg()).dtype == "float32"
 
 
 @pytest.mark.parametrize("package", ["torch", "cupy"])

@@ -160,7 +160,7 @@ def test_memory_errors_reach_the_caller(recorder):
 
 
 def test_dtypes_that_no_kernel_has_are_refused():
-    with pytest.raises(DTypeError, match=r"float64 is not (served|supported); convert"):
+    with pytest.raises(DTypeError, match=r"float64 is not supported; .*convert"):
         plan_conv2d((1, 8, 6, 6), (8, 8, 3, 3), "float64", device="sm_90a")
 
 

@@ -120,7 +120,7 @@ def guard_engine(guard):
         parts_of[:] = scratch
         return fields_of(scratch)
 
-    fields_of, operator._parts = operator._parts, parts
+    fields_of, operator.parts_of = operator.parts_of, parts
 
     class Launch(launch.Launch):
         """A launch that says how its scratch memory is divided."""

@@ -92,3 +92,16 @@ def test_a_filter_shows_in_its_own_outputs_alone(algorithm, value):
     others = np.arange(y.shape[1]) != 4
     assert not np.isfinite(y[:, 4, 1:, 1:]).any()
     np.testing.assert_array_equal(y[:, others], finite[:, others])
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "winograd_f2", "winograd_f4"])
+def test_cropped_pixels_show_in_no_output(algorithm, layout):
+    """A negative padding crops; a tile that runs over the end of the output reads zeros there."""
+    case = replace(CASES[algorithm], padding=((-1, -1), (-1, -2)), layout=layout)
+    x, w = without_zeros(case)
+    cropped = np.full_like(x, np.inf)
+    cropped[:, :, 1:-1, 1:-2] = x[:, :, 1:-1, 1:-2]
+    options = {"algorithm": algorithm, "precision": PRECISION.get(algorithm, "standard")}
+    y, expected = (conv2d(*case.arrange(a, w), **case.options, **options) for a in (cropped, x))
+    np.testing.assert_array_equal(y, expected)

@@ -24,10 +24,11 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_bits_do_not_depend_on_batch_threads_or_tiles(case, monkeypatch):
     x, w = case.arrange(*case.inputs(0))
+    bias = np.linspace(-1, 1, case.K * case.groups, dtype=np.float32)
 
     def compute(x, threads):
         with config(num_threads=threads):
-            return conv2d(x, w, **case.options, precision="strict")
+            return conv2d(x, w, bias, **case.options, precision="strict")
 
     whole = compute(x, threads=1)
     for threads in (2, 3):

@@ -1,4 +1,4 @@
-"""Calls from many threads, from forked children, on every layer, and by two processes at once."""
+"""Calls from many threads, on every layer, and by two processes at once."""
 
 import os
 import subprocess
@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from processes import run_python
 from sampling import count, sampled
 
 from implicit_conv import conv2d
@@ -43,18 +44,6 @@ sys.exit(len(wrong))
 """
 
 
-def run(code, **environment):
-    """Run Python code in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 @sampled
 @pytest.mark.slow
 def test_eight_threads_at_once():
@@ -84,57 +73,10 @@ def test_eight_threads_at_once():
 @pytest.mark.parametrize("layer", ["workqueue", "omp"])
 def test_threading_layers_under_eight_threads(layer):
     """workqueue by itself would abort the process here."""
-    result = run(HAMMER, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="2")
+    result = run_python("-c", HAMMER, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS=2)
     if layer == "omp" and "No threading layer could be loaded" in result.stderr:
         pytest.skip("no OpenMP runtime on this machine")
     assert (result.returncode, result.stdout.strip()) == (0, layer), result.stderr[-2000:]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("layer", ["default", "workqueue"])
-def test_a_forked_child_computes(layer):
-    """GNU OpenMP by itself would kill the child at its first parallel launch."""
-    code = """
-import os, sys
-import numpy as np
-from implicit_conv import conv2d
-x, w = np.ones((1, 64, 40, 40), np.float32), np.ones((64, 64, 3, 3), np.float32)
-assert (conv2d(x, w) == 576).all()
-child = os.fork()
-if child == 0:
-    os._exit(0 if (conv2d(x, w) == 576).all() and (conv2d(x[..., 1:], w) == 576).all() else 1)
-_, status = os.waitpid(child, 0)
-assert (conv2d(x, w) == 576).all()
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
-    result = run(code, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS="2")
-    assert result.returncode == 0, result.stderr[-2000:]
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_children_forked_while_threads_compute():
-    """A lock that a thread held at the fork must not stay locked in the child."""
-    code = """
-import os, threading
-import numpy as np
-from implicit_conv import conv2d
-x, w = np.ones((1, 2, 6, 6), np.float32), np.ones((2, 2, 3, 3), np.float32)
-stop = threading.Event()
-conv2d(x, w)  # compiled: Numba's own lock would not survive a fork
-def work():
-    while not stop.is_set():
-        conv2d(x, w)
-threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
-[thread.start() for thread in threads]
-for _ in range(300):
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if (conv2d(x, w) == 18).all() else 1)
-    assert os.waitpid(child, 0)[1] == 0
-stop.set()
-"""
-    result = run(code, PYTHONWARNINGS="ignore")  # of a fork while threads run
-    assert result.returncode == 0, result.stderr[-2000:]
 
 
 def test_two_processes_fill_an_empty_cache_at_once(tmp_path):
@@ -148,7 +90,7 @@ assert (conv2d(x, w) == 180).all()
     environment = {**os.environ, "IMPLICIT_CONV_CACHE_DIR": str(tmp_path)}
     racers = [subprocess.Popen(command, env=environment) for _ in range(2)]
     assert [racer.wait(timeout=300) for racer in racers] == [0, 0]
-    assert list(tmp_path.rglob("*.nbc"))
+    assert list(tmp_path.glob("*.kernel"))
     assert subprocess.run(command, env=environment, check=False, timeout=300).returncode == 0
 
 
@@ -160,5 +102,5 @@ import numpy as np
 from implicit_conv import conv2d
 assert conv2d(np.ones((1, 1, 3, 3)), np.ones((1, 1, 3, 3))) == 9
 """
-    result = run(code, IMPLICIT_CONV_CACHE_DIR=str(blocked))
+    result = run_python("-c", code, IMPLICIT_CONV_CACHE_DIR=blocked)
     assert result.returncode == 0, result.stderr[-2000:]

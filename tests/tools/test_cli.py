@@ -27,3 +27,11 @@ def test_demo_refuses_an_output_before_it_computes(capsys, tmp_path, name, said)
     printed = capsys.readouterr()
     assert said in printed.err
     assert printed.out == ""
+
+
+def test_explain_takes_a_padding_mode(capsys):
+    shapes = ["1,8,9,9", "8,8,3,3"]
+    assert main(["explain", *shapes, "--padding", "1", "--padding-mode", "reflect"]) == 0
+    assert "padding (1, 1) in mode 'reflect'" in capsys.readouterr().out
+    assert main(["explain", *shapes, "--padding-mode", "mirror"]) == 2
+    assert "none of zeros, reflect, symmetric" in capsys.readouterr().err

@@ -1,17 +1,30 @@
-"""Compiled code that several processes cached in one folder works together in another process."""
+"""Compiled code that several processes cached in one folder works together in another process, and
+neither the disk nor the files of the cache decide whether a function can be compiled and called.
+"""
 
+import ctypes
+import hashlib
+import logging
 import os
+import pickle
 import platform
+import shutil
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
+from types import FunctionType
 
 import pytest
+from damage import damaged
+from numba import types
 from numba.core import config
+from numba.core.registry import cpu_target
+from sampling import count, sampled
 
 from implicit_conv.cpu.arch import cpu_features
-from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime import cache
+from implicit_conv.kernels.cpu.runtime.cache import Cache, dispatcher, entry, kernel
+from implicit_conv.kernels.cpu.runtime.disk import FORMAT, Store
 
 COMPUTE = """
 import sys
@@ -35,16 +48,30 @@ def counted(signature):
     return compile_counted
 module.entry = counted
 """
+REPORT = "print(len(parts), sum(part.cache_hits for part in parts))"
 BOTH = ("float32", "float64")
-NARROW = "+avx2,+fma" if cpu_features().get("avx512f") else "+sse2"
+NARROW = "+avx2,+fma" if "avx512f" in cpu_features() else "+sse2"
+SIGNATURE = types.int64(types.int64)
 
 
-def compute(cache, features, dtypes, program=COMPUTE):
-    environment = {**os.environ, "IMPLICIT_CONV_CACHE_DIR": str(cache)}
+def add_one(value):
+    return value + 1
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """The store of all that a test compiles, empty at first."""
+    store = Store(tmp_path / "cache")
+    monkeypatch.setattr(cache, "store", lambda: store)
+    return store
+
+
+def compute(folder, features, dtypes, program=COMPUTE):
+    environment = {**os.environ, "IMPLICIT_CONV_CACHE_DIR": str(folder)}
     if features:
-        environment["NUMBA_CPU_FEATURES"] = features
+        environment |= {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": features}
     result = subprocess.run(
-        [sys.executable, "-c", program, *dtypes],
+        [sys.executable, "-W", "error", "-c", program, *dtypes],
         env=environment,
         capture_output=True,
         text=True,
@@ -52,7 +79,19 @@ def compute(cache, features, dtypes, program=COMPUTE):
         check=False,
     )
     assert result.returncode == 0, f"{features} {dtypes} {result.stderr[-2000:]}"
-    return result.stdout
+    return result
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A folder that a process filled, and the number of parts that it compiled."""
+    folder = tmp_path_factory.mktemp("filled") / "cache"
+    first = compute(folder, "", ["float32"], COUNT + COMPUTE + REPORT)
+    parts, loaded = map(int, first.stdout.split())
+    assert parts > 4
+    assert loaded == 0
+    assert first.stderr == ""
+    return folder, parts
 
 
 @pytest.mark.slow
@@ -66,34 +105,210 @@ def test_processes_of_other_dtypes_and_vectors_share_a_cache(tmp_path):
     compute(tmp_path, NARROW, reversed(BOTH))
 
 
-def test_a_second_process_loads_every_part(tmp_path):
+def test_a_second_process_loads_every_part(filled):
     """Microkernels too, whose templates are generated from their lists of arguments."""
-    report = "print(len(parts), sum(part.cache_hits for part in parts))"
-    first, second = (
-        compute(tmp_path, "", ["float32"], COUNT + COMPUTE + report).split() for _ in range(2)
-    )
-    assert int(first[0]) > 4
-    assert first[1] == "0"
-    assert second == [first[0], first[0]]
+    folder, parts = filled
+    second = compute(folder, "", ["float32"], COUNT + COMPUTE + REPORT)
+    assert second.stdout.split() == [str(parts), str(parts)]
+    assert second.stderr == ""
 
 
-def test_threads_that_compile_at_once_keep_code_in_one_folder(tmp_path, monkeypatch):
-    """Numba has one setting for all threads: ours while we compile, the user's before and after."""
+@pytest.mark.slow
+@sampled
+@pytest.mark.parametrize("number", range(count(1, 13)))
+def test_a_call_replaces_all_files_of_a_damaged_folder(filled, tmp_path, number):
+    """Each file is damaged in its own way; the folder has at least 12."""
+    sound, parts = filled
+    folder = tmp_path / "cache"
+    shutil.copytree(sound, folder)
+    paths = sorted(folder.iterdir())
+    contents = [path.read_bytes() for path in paths]
+    for index, path in enumerate(paths):
+        other = contents[index - 1]
+        path.write_bytes(damaged(contents[index], other, len(paths) * number + index))
+    repair = compute(folder, "", ["float32"], COUNT + COMPUTE + REPORT)
+    assert repair.stdout.split() == [str(parts), "0"]
+    assert repair.stderr.count("\n") == 1  # one warning
+    assert str(folder) in repair.stderr
+    again = compute(folder, "", ["float32"], COUNT + COMPUTE + REPORT)
+    assert again.stdout.split() == [str(parts), str(parts)]
+    assert again.stderr == ""
+    assert sorted(folder.iterdir()) == paths
+    assert len(paths) >= 12
 
-    def slow(path):
-        time.sleep(0.01)
-        return exists(path)
 
+@pytest.mark.slow
+def test_a_call_works_where_files_may_not_grow(filled, tmp_path):
+    sound, _ = filled
+    folder = tmp_path / "cache"
+    shutil.copytree(sound, folder)
+    for path in folder.glob("address_of*"):
+        path.unlink()
+    left = sorted(folder.iterdir())
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))"
+    for _ in range(2):
+        found = compute(folder, "", ["float32"], limit + COMPUTE)
+        assert found.stderr.count("\n") == 1  # one warning
+        assert f"cannot be saved in {folder}" in found.stderr
+        assert sorted(folder.iterdir()) == left
+
+
+@sampled
+@pytest.mark.parametrize("number", range(count(40, 200)))
+def test_a_damaged_entry_is_compiled_again(store, caplog, number):
+    entry("int64(float64)")(add_one)
+    (other,) = store.names()
+    entry(SIGNATURE)(add_one)
+    (name,) = {*store.names()} - {other}
+    path = store.folder / name
+    path.write_bytes(damaged(path.read_bytes(), (store.folder / other).read_bytes(), number))
+    for hits in (0, 1):
+        function = entry(SIGNATURE)(add_one)
+        assert function.ctypes(41) == 42
+        assert function.cache_hits == hits
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert str(path) in warning
+    assert len(list(store.folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"junk", pickle.dumps(None), pickle.dumps((1, 2)), pickle.dumps(range(9))]
+)
+def test_an_entry_that_does_not_fit_is_compiled_again(store, caplog, payload):
+    """Its digest is right, as of an entry that a defect saved."""
+    entry(SIGNATURE)(add_one)
+    (name,) = store.names()
+    digest = hashlib.sha256(name.encode() + b"\n" + payload).digest()
+    (store.folder / name).write_bytes(FORMAT + digest + payload)
+    assert store.load(name) == payload
+    for hits in (0, 1):
+        function = entry(SIGNATURE)(add_one)
+        assert function.ctypes(41) == 42
+        assert function.cache_hits == hits
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_every_decorator_caches(store):
+    def hits(function):
+        return sum(function.stats.cache_hits.values())
+
+    for compiled_before in (0, 1):
+        eager = kernel([SIGNATURE, types.float64(types.float64)])(add_one)
+        lazy = dispatcher(add_one)
+        callback = entry(SIGNATURE)(add_one)
+        assert eager(41) == lazy(41) == callback.ctypes(41) == 42
+        assert eager(0.5) == lazy(0.5) == 1.5
+        assert [hits(eager), hits(lazy), callback.cache_hits] == [
+            2 * compiled_before,
+            2 * compiled_before,
+            compiled_before,
+        ]
+        assert len(store.names()) == 5
+
+
+def test_a_kernel_takes_its_signatures_only():
+    with pytest.raises(TypeError, match="No matching definition"):
+        kernel([SIGNATURE])(add_one)(2j)
+
+
+@pytest.mark.parametrize("setting", [*cache.SETTINGS, "CPU_NAME"])
+def test_a_setting_of_numba_has_entries_of_its_own(monkeypatch, setting):
+    def name():
+        return Cache(add_one, {}).name(SIGNATURE, cpu_target.target_context)
+
+    before = name()
+    assert name() == before
+    with monkeypatch.context() as patch:
+        assert hasattr(config, setting)
+        patch.setattr(config, setting, "other")
+        assert name() != before
+    assert name() == before
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_version_has_entries_of_its_own(monkeypatch, version):
+    """Of Python, Numba, llvmlite and numpy."""
+    before = Cache(add_one, {}).name(SIGNATURE, cpu_target.target_context)
+    versions = [*cache.VERSIONS]
+    versions[version] += ".1"
+    monkeypatch.setattr(cache, "VERSIONS", tuple(versions))
+    assert Cache(add_one, {}).name(SIGNATURE, cpu_target.target_context) != before
+
+
+@pytest.mark.parametrize("changed", ["disk.py", "vector.py", "test_cache.py"])
+def test_a_source_has_entries_of_its_own(monkeypatch, changed):
+    """Every source of a kernel, and the file of the function."""
+    names = set()
+    for text in ("before", "after"):
+        changes = {changed: text}
+        monkeypatch.setattr(cache, "_file_hash", lambda path, c=changes: c.get(path.name, "same"))
+        cache._sources.cache_clear()
+        names.add(Cache(add_one, {}).name(SIGNATURE, cpu_target.target_context))
+    cache._sources.cache_clear()
+    assert len(names) == 2
+
+
+def test_a_variant_has_entries_of_its_own():
+    def add(number):
+        return lambda value: value + number
+
+    functions = [(add_one, {}), (add_one, {"fastmath": True}), (add(1), {}), (add(2), {})]
+    names = [Cache(*each).name(SIGNATURE, cpu_target.target_context) for each in functions]
+    names.append(Cache(add_one, {}).name(types.float64(types.int64), cpu_target.target_context))
+    assert len(set(names)) == 5
+
+
+def test_addresses_of_this_process_are_not_cached(store):
+    absolute = ctypes.CDLL(None).labs
+    absolute.argtypes, absolute.restype = [ctypes.c_int64], ctypes.c_int64
+
+    def call(value):
+        return absolute(value)
+
+    assert entry(SIGNATURE)(call).ctypes(-3) == 3
+    assert store.names() == []
+
+
+def test_a_function_without_a_source_is_not_cached(store, caplog):
+    code = add_one.__code__.replace(co_filename="<string>")
+    function = FunctionType(code, {"__name__": __name__})
+    for _ in range(2):
+        assert entry(SIGNATURE)(function).ctypes(41) == 42
+        assert kernel([SIGNATURE])(function)(41) == 42
+    assert store.names() == []
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "<string>" in warning
+
+
+def test_code_that_cannot_be_pickled_is_not_cached(store, caplog, monkeypatch):
+    def fail(_):
+        raise pickle.PicklingError("too odd")
+
+    monkeypatch.setattr(cache, "dumps", fail)
+    for _ in range(2):
+        assert entry(SIGNATURE)(add_one).ctypes(41) == 42
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "too odd" in warning
+
+
+def test_a_folder_that_vanishes_is_made_again(store, caplog):
+    for _ in range(2):
+        assert entry(SIGNATURE)(add_one).ctypes(41) == 42
+        shutil.rmtree(store.folder)
+    assert entry("int64(float64)")(add_one).ctypes(41) == 42
+    assert len(store.names()) == 1
+    assert caplog.records == []
+
+
+def test_threads_that_compile_at_once_keep_code_in_one_folder(store, tmp_path, monkeypatch):
     def compile_one(number):
         def add(value):
             return value + number
 
-        return kernel("int64(int64)")(add)(1)
+        return kernel([SIGNATURE])(add)(1)
 
-    exists, before = os.path.exists, config.CACHE_DIR
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os.path, "exists", slow)  # between Numba's two looks at its folder
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(compile_one, range(12))) == list(range(1, 13))
-    assert config.CACHE_DIR == before
-    assert list(tmp_path.iterdir()) == []
+    assert len(store.names()) == 12
+    assert list(tmp_path.iterdir()) == [store.folder]

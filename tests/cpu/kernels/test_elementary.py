@@ -5,7 +5,7 @@ import pytest
 from scipy import special
 
 from implicit_conv.kernels.activation import GELU, SIGMOID, SILU, TANH
-from implicit_conv.kernels.cpu.tile.finish import Finish, compile_finish
+from implicit_conv.kernels.cpu.tile.finish import UNSCALED, Finish, compile_finish
 from implicit_conv.kernels.cpu.tile.storage import Format
 
 ORACLES = {
@@ -18,15 +18,15 @@ BOUNDS = {SIGMOID: 2.5, SILU: 3, TANH: 2.5, GELU: 6.5}  # units in the last plac
 GELU_WITHOUT_FMA = 8
 LIMITS = {SIGMOID: (0, 1), SILU: (0, np.inf), TANH: (-1, 1), GELU: (0, np.inf)}  # at -inf and inf
 NAMES = {SIGMOID: "sigmoid", SILU: "silu", TANH: "tanh", GELU: "gelu"}
-FORMATS = {dtype: Format(*[dtype] * 4) for dtype in ("float32", "float64")}
+FORMATS = {dtype: Format(*[dtype] * 6) for dtype in ("float32", "float64")}
 KINDS = pytest.mark.parametrize("kind", ORACLES, ids=NAMES.get)
 
 
 def activate(kind, x, lanes=16, fma=True):
     """The activation of every element of `x`; an element after the last must not be written."""
-    part = compile_finish(Finish(kind, False, FORMATS[x.dtype.name], lanes, fma))
+    part = compile_finish(Finish(kind, False, UNSCALED, FORMATS[x.dtype.name], lanes, fma))
     y = np.full(x.size + 1, 7, x.dtype)
-    part.ctypes(x.ctypes.data, 0, 0, 0, y.ctypes.data, 0, 1, x.size, 0, 0.0, 0.0)
+    part.ctypes(x.ctypes.data, 0, 0, 0, y.ctypes.data, 0, 1, x.size, 0, 0, 0, 0.0, 0.0)
     assert y[-1] == 7
     return y[:-1]
 

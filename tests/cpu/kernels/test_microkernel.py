@@ -24,7 +24,7 @@ TARGETS = {  # (triple, features, vector bits, registers, FMA mnemonic, vector r
 def assembly(target):
     """Assembly of the largest register tile of float32 or, for the dot products, of bfloat16."""
     triple, features, bits, registers, _, _ = TARGETS[target]
-    dots = {"pairs": True, "y": "bfloat16"} if target == "avx512_bf16" else {}
+    dots = {"dots": ("bfloat16", "bfloat16"), "y": "bfloat16"} if target == "avx512_bf16" else {}
     tile = RegisterTile(1, REGISTER_PIXELS[bits, registers], 2, bits // 32, 4, True, **dots)
     module = ir.Module(target)
     module.triple = triple

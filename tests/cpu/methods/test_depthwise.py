@@ -15,7 +15,7 @@ from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.cpu.tiling import rounded_up
-from implicit_conv.cpu.views import ungrouped, widened
+from implicit_conv.cpu.views import spatial, ungrouped, widened
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
@@ -183,7 +183,7 @@ def test_blocks_that_are_read_in_place_fill_vectors(bits):
     for channels in range(lanes, 700):
         shapes = (1, 5, 5, channels), (channels, 1, 3, 3)
         problem = Problem.parse(*shapes, padding=1, groups=channels, layout="NHWC")
-        for g in depthwise.geometries(ungrouped(problem), arch, in_place=True):
+        for g in depthwise.geometries(ungrouped(spatial(problem)), arch, in_place=True):
             assert (channels - 1) % g.tile_c + 1 >= lanes
 
 

@@ -95,7 +95,7 @@ def wild(values, kind, rng):
 
 def scale(case, x, w, reach):
     """Sum over c of max|x_c| * max|w_c|; x over the windows of outputs up to `reach` away."""
-    padded = np.abs(reference.pad_or_crop(x, case.padding)).astype(np.float64)
+    padded = np.abs(reference.pad_or_crop(x, case.padding, case.padding_mode)).astype(np.float64)
     padded = np.pad(padded, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
     extent = TAPS + 2 * reach
     windows = np.lib.stride_tricks.sliding_window_view(padded, (extent, extent), axis=(2, 3))

@@ -1,0 +1,235 @@
+"""The fuzz that users run: the same trials every time, and a wrong result is found and reported."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from implicit_conv import config, reference
+from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
+from implicit_conv.cpu.planner import METHODS
+from implicit_conv.testing import Case, plan_of, trial
+from implicit_conv.testing.draw import FAMILIES, TRIALS, draw_kind, draw_trial
+from implicit_conv.testing.fuzz import program
+from implicit_conv.testing.storage import STORAGES, WRITABLE, stored
+from implicit_conv.testing.trial import EXACT, SMOOTH, VALUES, Trial, WrongResultError, check
+
+ROOT = Path(__file__).parents[2]
+DENSE = Case(N=2, C=5, K=20, size=(6, 9), padding=((1, 1), (1, 1)))
+PLAIN = Trial(DENSE, padding=1)
+# Code that runs first in all processes of a fuzz.
+WRONG_REFERENCE = """
+from implicit_conv import reference
+right = reference.conv
+reference.conv = lambda *arguments, **named: right(*arguments, **named) + 1
+"""
+CRASH = """
+import os, signal
+from implicit_conv.testing import trial
+calls = []
+def check(given):
+    calls.append(given)
+    if len(calls) == 3:
+        os.kill(os.getpid(), signal.SIGSEGV)
+trial.check = check
+"""
+ENDLESS = """
+import time
+from implicit_conv.testing import trial
+def check(given):
+    print("begun", flush=True)
+    time.sleep(600)
+trial.check = check
+"""
+
+
+def start(*arguments, folder=None, code=""):
+    """A process of its own with `code` before the program that `arguments` name."""
+    path = str(ROOT)
+    if code:
+        (folder / "sitecustomize.py").write_text(code)
+        path = f"{folder}{os.pathsep}{path}"
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(*arguments, **options):
+    """(exit status, output, errors) of such a process."""
+    process = start(*arguments, **options)
+    output, errors = process.communicate(timeout=300)
+    return process.returncode, output, errors
+
+
+FUZZ = ("-m", "implicit_conv.testing", "fuzz", "--seed", 7)
+
+
+def test_a_number_gives_the_same_trial_in_every_process():
+    code = "from implicit_conv.testing.draw import draw_trial\n"
+    code += "print([draw_trial(3, n, 4) for n in range(0, 2000, 99)])"
+    trials = [draw_trial(3, n, 4) for n in range(0, 2000, 99)]
+    assert run("-c", code)[1].strip() == repr(trials)
+    assert eval(repr(trials)) == trials
+
+
+def test_kinds_are_of_every_family_and_method():
+    """Planned, not computed."""
+    kinds = [draw_kind(0, number) for number in range(150)]
+    assert {kind.name for kind in kinds} == set(FAMILIES)
+    planned = set()
+    for drawn in (drawn for kind in kinds for drawn in kind.trials):
+        plan = plan_of(drawn.case, precision=drawn.precision, algorithm=drawn.algorithm)
+        planned |= {type(plan.engine.best.method)}
+    assert planned >= set(METHODS) - {TransposedGemm}  # the best for pairs of bfloat16 alone
+
+
+def test_trials_have_every_option():
+    trials = [draw_trial(0, n, 3) for n in range(0, 200 * TRIALS, 17)]
+    every = {
+        "values": VALUES,
+        "activation": (*EXACT, *SMOOTH),
+        "precision": ("strict", "standard", "fast"),
+        "out_dtype": (None, "float32", "float64"),
+        "out": ("", *WRITABLE),
+        "threads": (1, 2, 3),
+        "subnormals": ("keep", "flush"),
+        **dict.fromkeys(("biased", "added", "packed", "unbatched"), (False, True)),
+    }
+    for name, wanted in every.items():
+        assert {getattr(drawn, name) for drawn in trials} == set(wanted), name
+    assert {storage for drawn in trials for storage in drawn.storages} == set(STORAGES)
+    forms = {type(drawn.padding) for drawn in trials}
+    assert forms == {int, str, tuple}
+    assert min(min(drawn.case.output) for drawn in trials) == 1
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_storages(storage):
+    array = np.arange(24.0).reshape(2, 3, 4)
+    other = stored(array, storage, np.random.default_rng(0))
+    assert (other.shape, other.flags.writeable) == (array.shape, storage in WRITABLE)
+    if storage == "repeated":
+        assert 0 in other.strides
+        return
+    np.testing.assert_array_equal(other, array)
+    same = storage in ("contiguous", "read-only")
+    plain = other.flags.c_contiguous and other.flags.aligned and other.dtype.isnative
+    assert plain == same
+
+
+def shifted(y):
+    y[-1, -1, -1, -1] += 1
+    return y
+
+
+def unwritten(y):
+    y[0, 0, 0, 0] = np.nan
+    return y
+
+
+def rounded(y):
+    return (y * 1024).round() / 1024
+
+
+BUGS = [
+    (PLAIN, shifted, "1 of 2160 elements are wrong; the first, "),
+    (PLAIN, unwritten, r"the first, \[0, 0, 0, 0\] .* is nan and should be"),
+    (replace(PLAIN, values="normal", activation="gelu"), rounded, "elements are wrong"),
+    (replace(PLAIN, values="subnormal"), np.zeros_like, "elements are wrong"),
+    (replace(PLAIN, values="subnormal", subnormals="flush"), shifted, "1 of 2160"),
+    (replace(PLAIN, values="x not finite"), np.nan_to_num, "does not show"),
+    (replace(PLAIN, values="x not finite", precision="strict"), np.nan_to_num, "should be"),
+    (replace(PLAIN, values="x not finite", precision="fast"), shifted, "elements are wrong"),
+    (replace(PLAIN, values="w not finite"), np.nan_to_num, "does not show"),
+    (replace(PLAIN, out="strided"), np.copy, "not the array that was given as out"),
+    (replace(PLAIN, out_dtype="float64"), np.float32, "float32, but float64"),
+]
+
+
+@pytest.mark.parametrize(("given", "bug", "words"), BUGS)
+def test_a_wrong_result_is_found(given, bug, words, monkeypatch):
+    check(given)
+    conv2d = trial.conv2d
+    monkeypatch.setattr(trial, "conv2d", lambda *args, **named: bug(conv2d(*args, **named)))
+    with pytest.raises(WrongResultError, match=words):
+        check(given)
+
+
+def test_a_wrong_reference_is_found(monkeypatch):
+    right = reference.conv
+    monkeypatch.setattr(reference, "conv", lambda *args, **named: right(*args, **named) + 1)
+    with pytest.raises(WrongResultError, match="2160 of 2160"):
+        check(PLAIN)
+
+
+def test_settings_of_the_caller_do_not_count():
+    with config(device="cuda", algorithm="pointwise", num_threads=1, subnormals="flush"):
+        check(replace(PLAIN, values="subnormal"))
+
+
+def test_a_drawn_trial_is_repeated_by_its_program(capsys):
+    exec(program(0, 5, 2), {})
+
+
+@pytest.mark.slow
+def test_a_wrong_result_ends_the_run_and_its_program_fails_too(tmp_path):
+    status, output, _ = run(*FUZZ, "--seconds", 60, code=WRONG_REFERENCE, folder=tmp_path)
+    report, _, rest = output.partition("This program repeats it:")
+    assert status == 1
+    assert re.search(r"^Trial \d+ of seed 7 failed:.*elements are wrong", report, re.DOTALL)
+    *lines, summary = rest.strip().splitlines()
+    assert summary.endswith("the last one failed")
+    code = "\n".join(lines)
+    status, _, errors = run("-c", code, code=WRONG_REFERENCE, folder=tmp_path)
+    assert status == 1
+    assert "WrongResultError" in errors
+    assert run("-c", code)[0] == 0
+
+
+@pytest.mark.slow
+def test_a_crash_is_traced_to_its_trial(tmp_path):
+    status, output, _ = run(*FUZZ, code=CRASH, folder=tmp_path)
+    assert status == 1
+    assert "Trial 2 of seed 7 failed" in output
+    assert "died of SIGSEGV" in output
+    assert repr(draw_trial(7, 2, 1).case) in output
+
+
+@pytest.mark.slow
+def test_ctrl_c_prints_what_was_computed(tmp_path):
+    process = start(*FUZZ, code=ENDLESS, folder=tmp_path)
+    assert process.stdout.readline() == "begun\n"
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert output.strip().endswith("interrupted")
+
+
+@pytest.mark.slow
+def test_a_short_run_is_clean():
+    status, output, errors = run(*FUZZ, "--seconds", 5)
+    assert status == 0, output + errors
+    assert "seed 7" in output
+    assert output.strip().endswith("all right")
+    assert len(output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--seconds", "-1"), ("--seconds", "nan"), ("--seed", "-1"), ("--threads", "0")],
+)
+def test_options_are_checked(option, value):
+    status, _, errors = run(*FUZZ, option, value)
+    assert status == 2
+    assert option in errors

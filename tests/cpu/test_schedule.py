@@ -1,0 +1,31 @@
+"""The closed forms of the load schedule equal their definitions, buffer by buffer."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+from sampling import examples
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.geometry import UNLIMITED, Geometry
+
+
+@st.composite
+def filter_rows(draw):
+    """A geometry of one filter row, with as many phase buffers as strides or taps need."""
+    taps, dilation, stride = (draw(st.integers(1, most)) for most in (40, 20, 20))
+    phases = draw(st.sampled_from([min(taps, stride // math.gcd(stride, dilation)), taps]))
+    sizes = {"S": taps, "dilation_w": dilation, "step_w": stride, "phases_w": phases}
+    return Geometry(**{**dict.fromkeys(Geometry._fields, 1), **sizes, "w_offset_max": UNLIMITED})
+
+
+@examples(200, 5000)
+@given(g=filter_rows())
+def test_halos_and_taps(g):
+    halos = [schedule.column_halo(g, b) for b in range(g.phases_w)]
+    axis = g.S, g.phases_w, g.dilation_w, g.step_w, g.w_offset_max
+    sums = [schedule.halo_before(b, *axis) for b in range(g.phases_w + 1)]
+    assert sums == [sum(halos[:b]) for b in range(g.phases_w + 1)]
+    assert schedule.halo_max(g) == max(halos)
+    order = [tap for b in range(g.phases_w) for tap in range(b, g.S, g.phases_w)]
+    assert [schedule.column_tap(g, i) for i in range(g.S)] == order

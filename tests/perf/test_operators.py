@@ -1,0 +1,58 @@
+"""Suites and contenders of transposed convolutions, gradients, signals and volumes."""
+
+import pytest
+
+from implicit_conv.testing import Case
+from implicit_conv.tools import operator_contenders
+from implicit_conv.tools.contenders import WrongResultError
+from perf.layers import layers
+
+CASES = {
+    1: Case(
+        C=3, K=4, size=(12,), kernel=(3,), stride=(2,), dilation=(1,), padding=((1, 1),),
+        layout="NCW", weight_layout="KCS",
+    ),
+    2: Case(C=3, K=4, size=(9, 8), stride=(2, 2), padding=((1, 1), (0, 0)), layout="NHWC"),
+    3: Case(
+        C=2, K=4, size=(4, 5, 6), kernel=(2, 3, 1), stride=(1, 2, 1), dilation=(1, 1, 1),
+        padding=((0, 0), (1, 1), (0, 0)), layout="NDHWC", weight_layout="KCTRS",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rank", CASES)
+@pytest.mark.parametrize("operator", operator_contenders.FUNCTIONS)
+def test_contenders_agree_and_are_timed(operator, rank):
+    pytest.importorskip("torch")
+    _, errors, samples = operator_contenders.measure_operator(
+        operator, CASES[rank], ["torch"], threads=1, rounds=1
+    )
+    assert set(errors) == {"call", "plan", "torch"}
+    assert set(samples) == {*errors, "control"}
+
+
+def test_a_wrong_result_is_not_timed(monkeypatch):
+    pytest.importorskip("torch")
+    torch_contender = operator_contenders.torch_contender
+
+    def wrong(operator, case, *arguments):
+        call = torch_contender(operator, case, *arguments)
+        return (lambda: call() + 1) if case.dtype == "float32" else call
+
+    monkeypatch.setattr(operator_contenders, "torch_contender", wrong)
+    with pytest.raises(WrongResultError, match="torch is"):
+        operator_contenders.measure_operator("dgrad", CASES[2], ["torch"], 1, 1)
+
+
+def test_suites_have_the_shapes_of_their_papers():
+    rises = layers("transposed")
+    assert rises["2x2/2 1024-512 @28x28"].size == (56, 56)
+    assert rises["5x5/2 128-3 @32x32"].size == (64, 64)
+    assert rises["4/2 64-32 @12800"].size == (25600,)
+    signals = layers("conv1d", "NHWC", batch=2)
+    assert signals["128 768-768 g16 @49"].problem.input_shape == (2, 49, 768)
+    assert signals["3/2 512-512 @3000"].output == (1500,)
+    volumes = layers("conv3d")
+    assert volumes["3x3x3 128-256 @8x28x28"].problem.output_shape == (1, 256, 8, 28, 28)
+    for suite in (rises, signals, volumes):
+        assert all(case.is_valid for case in suite.values())

@@ -1,0 +1,54 @@
+"""Ctrl-C at any moment of a first or a later call: the next call is right."""
+
+import pytest
+from processes import run_python
+from sampling import count, sampled
+
+INTERRUPTED = """
+import random, signal, sys
+import numpy as np
+import implicit_conv
+from implicit_conv import conv2d
+
+def call(columns):
+    x, w = np.ones((1, 20, 20, columns), np.float32), np.ones((40, 20, 3, 3), np.float32)
+    assert (conv2d(x, w) == 180).all()
+
+def interrupted(calls, longest):
+    \"\"\"Call until an interrupt comes, after `longest` seconds at most; the number of calls.\"\"\"
+    try:
+        # Again after a second, if Python drops the exception because it comes in a destructor.
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, longest), 1.0)
+        while True:
+            call(20 + calls % 3)
+            calls += 1
+            if calls % 20 == 0:
+                implicit_conv.clear_plan_cache()
+    except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return calls
+
+random.seed(sys.argv[2])
+signal.signal(signal.SIGALRM, signal.default_int_handler)  # a timer's signal acts like Ctrl-C
+calls, interrupts = 0, int(sys.argv[1])
+for number in range(interrupts):
+    calls = interrupted(calls, 0.8 if number < interrupts // 2 else 0.05)
+    if number == interrupts // 2:
+        call(20)  # from here on calls are warm
+call(20)
+call(23)
+print(interrupts, calls)
+"""
+
+
+@sampled
+@pytest.mark.slow
+def test_calls_after_interrupts_are_right(tmp_path):
+    """The first half of the interrupts come while kernels are compiled into an empty cache."""
+    for seed in range(count(1, 10)):
+        cache = {"IMPLICIT_CONV_CACHE_DIR": tmp_path / str(seed)}
+        result = run_python("-c", INTERRUPTED, 30, seed, **cache)
+        assert result.returncode == 0, result.stderr[-3000:]
+        interrupts, calls = map(int, result.stdout.split())
+        assert interrupts == 30
+        assert calls > 0

@@ -1,0 +1,89 @@
+"""Long sums: chains bound the error of equal terms, whichever method adds them up.
+
+Equal terms have the largest error, since each addition may round in the same direction. Their exact
+sum is the number of terms times the term, which float64 holds.
+"""
+
+import itertools
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from implicit_conv.cpu.methods.im2col import Im2col
+from implicit_conv.cpu.planner import METHODS
+from implicit_conv.testing import EPS, Case, changed, plan_of
+
+# Values of all elements of x and w, whose products need more bits than those of a small integer:
+# sums of their multiples are rounded, many of them in the same direction.
+VALUES = (0.1, 0.7, 1.1)
+SAME = ((1, 1), (1, 1))
+CASES = {  # sums of at least 30,000 terms, or of a filter row too long for one chain
+    "channel blocks": Case(C=3334, K=4, size=(6, 36), padding=SAME),
+    "pairs": Case(C=3334, K=40, size=(4, 4), padding=SAME, dtype="bfloat16"),
+    "Winograd": Case(C=2000, K=20, size=(8, 8), padding=SAME),  # 2,000 terms a product
+    "1x1": Case(C=30_000, K=8, size=(8, 8), kernel=(1, 1)),
+    "vectors of channels": Case(C=60_000, K=8, size=(2, 2), kernel=(1, 1), layout="NHWC"),
+    "taps": Case(groups=2, size=(174, 190), kernel=(173, 174)),
+    "a long row": Case(groups=2, size=(1, 1040), kernel=(1, 1001)),
+    "taps of channels": Case(groups=32, size=(174, 176), kernel=(173, 174), layout="NHWC"),
+    "rows of channels": Case(groups=32, size=(300, 110), kernel=(299, 101), layout="NHWC"),
+    "groups": Case(C=2, K=2, groups=32, size=(123, 125), kernel=(122, 123), layout="NHWC"),
+}
+
+
+def plans(case):
+    """A plan for each candidate of a case."""
+    plan = plan_of(case, precision="fast", out_dtype="float32")
+    for c in plan.candidates:
+        yield changed(plan, **{field.name: getattr(c, field.name) for field in fields(c)})
+
+
+def largest_error(y, exact):
+    """The largest error in units of eps * exact, for sums of positive terms."""
+    return float(np.abs(y.astype(np.float64) - exact).max()) / (EPS["float32"] * exact)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_thirty_thousand_equal_terms_lose_at_most_64_units(name):
+    case = CASES[name]
+    x, w = case.inputs(0)
+    pad = case.padding[0][0]
+    for value, plan in itertools.product(VALUES, plans(case)):
+        x[...], w[...] = value, value
+        exact = case.C * case.kernel[0] * case.kernel[1] * float(x.flat[0]) ** 2
+        y = plan(*case.arrange(x, w))
+        y = (
+            y[:, pad : y.shape[1] - pad]
+            if case.layout == "NHWC"
+            else y[:, :, pad : y.shape[2] - pad]
+        )
+        if pad:  # other outputs have fewer terms
+            y = y[..., pad:-pad]
+        assert largest_error(y, exact) <= 64, plan.engine.best.name
+
+
+def test_the_cases_run_all_methods():
+    every = (plan_of(case, precision="fast").candidates for case in CASES.values())
+    ran = {type(c.method) for candidates in every for c in candidates}
+    assert ran == set(METHODS) - {Im2col}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(C=1 << 26, size=(1, 1), kernel=(1, 1)),
+        Case(C=1 << 22, K=2, size=(4, 4), kernel=(4, 4), padding=((1, 1), (1, 1))),
+        Case(size=(8192, 8200), kernel=(8192, 8192)),
+    ],
+    ids=str,
+)
+def test_two_to_the_26_equal_terms_lose_at_most_256_units(case):
+    problem = case.problem
+    for value in np.float32(VALUES):
+        exact = (1 << 26) * float(value) ** 2
+        x, w = (np.full(s, value) for s in (problem.input_shape, problem.weight_shape))
+        y = next(plans(case))(x, w)
+        inside = y if case.padding[0][0] == 0 else y[:, :, 1:2, 1:2]
+        assert largest_error(inside, exact) <= 256
