@@ -10,17 +10,14 @@ from implicit_conv.activation import Activation
 from implicit_conv.arrays import Array, dtype_name
 from implicit_conv.cache import PLANS
 from implicit_conv.cpu import engine as cpu_engine
-from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.complex_numbers import plan_complex
-from implicit_conv.dispatch import INTEGERS, Operator, check_cpu, make_plan, run
+from implicit_conv.dispatch import Operator, Shape, Task, make_plan, run
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.options import COMPLEX_PARTS, DTYPES
 from implicit_conv.parse import Padding, hashable, parse_max_workspace, parse_padding_mode
-from implicit_conv.plan import Plan
+from implicit_conv.plan import Engine, Plan
 from implicit_conv.problem import Problem, check_dtypes
-from implicit_conv.settings import Config
 
 
 def conv2d(
@@ -557,102 +554,54 @@ def plan_conv3d(
     return make_plan(CONV[3], x_shape, w_shape, (dtype, w_dtype), options)
 
 
-def _plan_conv(
-    rank: int,
-    x_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    dtypes: tuple[Any, Any],
-    options: tuple[Any, ...],
-    settings: Config,
-) -> Plan:
-    """The cached plan of a convolution, on the CPU or a GPU."""
-    *others, device = options
-    if device in (None, "cpu"):
-        machine = settings.num_threads, settings.subnormals
-        return _cpu_plan(rank, x_shape, w_shape, dtypes, *others, *machine)
-    if rank != 2:
-        check_cpu(f"conv{rank}d", device)
-    from implicit_conv.gpu.candidate import Request as GpuRequest
-    from implicit_conv.gpu.engine import plan as gpu_plan
-
-    *shape_options, padding_mode, activation, out_dtype, precision, limit, algorithm = others
-    parse_max_workspace(limit)  # kernels of GPUs take no workspace
-    if parse_padding_mode(padding_mode) != "zeros":
-        raise PlanError(
-            f"device {device!r} computes padding_mode 'zeros', not {padding_mode!r}; use "
-            "device='cpu', with numpy arrays"
-        )
-    request = GpuRequest(activation, out_dtype, precision, algorithm)
-    check_dtypes(*map(dtype_name, dtypes))
-    return Plan(gpu_plan(x_shape, w_shape, dtypes[0], tuple(shape_options), request, device))
-
-
-@PLANS
-def _cpu_plan(*request: Any) -> Plan:
-    """The cached plan of a request, which are the arguments of `_make_cpu_plan`."""
-    return prepare(_make_cpu_plan, *request)
-
-
-def _make_cpu_plan(
-    rank: int,
-    x_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    dtypes: tuple[Any, Any],
-    stride: Any,
-    padding: Padding,
-    dilation: Any,
-    groups: int,
-    layout: str | None,
-    weight_layout: str | None,
-    padding_mode: str,
-    activation: Activation,
-    out_dtype: object,
-    precision: str,
-    max_workspace: int | None,
-    algorithm: str,
-    threads: int | None,
-    subnormals: str,
-) -> Plan:
+def _plan(task: Task) -> Engine:
+    """Plan a convolution on the CPU."""
+    options, arch = task.options, task.arch
+    activation, out_dtype = options.pop("activation"), options.pop("out_dtype")
+    dtype, w_dtype = task.dtypes
+    dtypes = (*DTYPES, *COMPLEX_PARTS)
     problem = Problem.parse(
-        x_shape,
-        w_shape,
-        dtype_name(dtypes[0]),
-        w_dtype=dtype_name(dtypes[1]),
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        layout=layout,
-        weight_layout=weight_layout,
-        padding_mode=padding_mode,
-        rank=rank,
-        dtypes=(*DTYPES, *COMPLEX_PARTS),
+        *task.shapes, dtype, w_dtype=w_dtype, rank=task.rank, dtypes=dtypes, **options
     )
-    limit = parse_max_workspace(max_workspace)
-    arch = cpu_arch(threads)
-    request = Request(precision, algorithm, subnormals == "flush", limit)
     if problem.is_complex:
 
         def plan_real(real: Problem, request: Request, parts: str) -> cpu_engine.CpuEngine:
             return cpu_engine.plan(real, arch, request, out_dtype=parts)
 
-        return Plan(plan_complex(problem, out_dtype, activation, request, plan_real))
-    return Plan(cpu_engine.plan(problem, arch, request, activation=activation, out_dtype=out_dtype))
+        return plan_complex(problem, out_dtype, activation, task.request, plan_real)
+    return cpu_engine.plan(problem, arch, task.request, activation=activation, out_dtype=out_dtype)
 
 
-OPTIONS = (
-    *INTEGERS,
-    "layout",
-    "weight_layout",
-    "padding_mode",
-    "activation",
-    "out_dtype",
-    "precision",
-    "max_workspace",
-    "algorithm",
-    "device",
-)
-CONV = {rank: Operator(f"conv{rank}d", rank, OPTIONS, _plan_conv) for rank in (1, 2, 3)}
+def _plan_on_gpu(
+    shapes: tuple[Shape, Shape],
+    dtypes: tuple[Any, Any],
+    options: dict[str, Any],
+    device: str,
+) -> Plan:
+    """Plan a convolution with two spatial axes on a GPU."""
+    from implicit_conv.gpu.candidate import Request as GpuRequest
+    from implicit_conv.gpu.engine import plan as gpu_plan
+
+    parse_max_workspace(options.pop("max_workspace"))  # kernels of GPUs take no workspace
+    padding_mode = options.pop("padding_mode")
+    if parse_padding_mode(padding_mode) != "zeros":
+        raise PlanError(
+            f"device {device!r} computes padding_mode 'zeros', not {padding_mode!r}; use "
+            "device='cpu', with numpy arrays"
+        )
+    chosen = ("activation", "out_dtype", "precision", "algorithm")
+    request = GpuRequest(*(options.pop(name) for name in chosen))
+    check_dtypes(*map(dtype_name, dtypes))
+    return Plan(gpu_plan(*shapes, dtypes[0], tuple(options.values()), request, device))
+
+
+OWN_OPTIONS = ("layout", "weight_layout", "padding_mode", "activation", "out_dtype")
+CONV = {
+    rank: Operator(
+        f"conv{rank}d", rank, OWN_OPTIONS, _plan, plan_on_gpu=_plan_on_gpu if rank == 2 else None
+    )
+    for rank in (1, 2, 3)
+}
 
 
 def plan_cache_size() -> int:

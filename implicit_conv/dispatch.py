@@ -1,23 +1,43 @@
-"""The way of every operator: a call that was prepared before, or plan -> bind -> run."""
+"""The way of every operator: a call that was prepared before, or plan -> bind -> run.
+
+The file of an operator has its public functions and one function that plans it; what all operators
+share is here: known calls, the plans that are kept, and the options that decide which method runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays import Array, as_array
-from implicit_conv.cache import CALLS, keep_call
+from implicit_conv.arrays import Array, as_array, dtype_name
+from implicit_conv.cache import CALLS, PLANS, keep_call
+from implicit_conv.cpu.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.runner import dtype_key
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.libraries import as_library_of
-from implicit_conv.parse import frozen, shape_tuple
-from implicit_conv.plan import Plan
+from implicit_conv.parse import frozen, parse_max_workspace, shape_tuple
+from implicit_conv.plan import Engine, Plan
 from implicit_conv.settings import current
 
 INTEGERS = ("stride", "padding", "dilation", "groups")  # the options that come first
+METHODS = ("precision", "max_workspace", "algorithm", "device")  # the options that come last
+Shape = tuple[int, ...]
+
+
+class Task(NamedTuple):
+    """What the CPU engine of an operator plans: all but the shapes and dtypes is unchecked."""
+
+    rank: int  # the number of spatial axes
+    shapes: tuple[Shape, Shape]
+    dtypes: tuple[str, str]
+    options: dict[str, Any]  # those of the operator, without METHODS
+    arch: CpuArch
+    request: Request  # METHODS, and the settings that concern them
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,20 +49,29 @@ class Operator:
     name : str
     rank : 1, 2 or 3
         The number of spatial axes.
-    options : tuple of str
-        The names of its options, in the order in which `run` and `make_plan` get their values:
-        those of INTEGERS, then any others, "algorithm" and "device".
-    plan : function (rank, shape, shape, dtypes, options, settings) -> Plan
-        The dtypes of both arrays, the values of the options and the settings are hashable.
+    own_options : tuple of str
+        The names of its options between INTEGERS and METHODS.
+    plan : function (Task) -> engine
+        It plans the operator on the CPU.
     names : tuple of str
         The names of the two arrays, in messages.
+    plan_on_gpu : function (shapes, dtypes, options, device) -> Plan, optional
+        It plans the operator on a GPU; the options are a dict of all but the device.
     """
 
     name: str
     rank: int
-    options: tuple[str, ...]
-    plan: Callable[..., Plan]
+    own_options: tuple[str, ...]
+    plan: Callable[[Task], Engine]
     names: tuple[str, str] = ("x", "w")
+    plan_on_gpu: Callable[..., Plan] | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of all options, in the order in which `run` and `make_plan` get their values;
+        they are hashable.
+        """
+        return (*INTEGERS, *self.own_options, *METHODS)
 
 
 def run(
@@ -112,21 +141,6 @@ def _foreign(
     return as_array(names[0], x), as_array(names[1], w), options
 
 
-def check_cpu(name: str, device: str | None) -> None:
-    """Check that an operator that only CPUs compute is not asked of another device.
-
-    Raises
-    ------
-    PlanError
-        It is.
-    """
-    if device not in (None, "cpu"):
-        raise PlanError(
-            f"{name} is computed on the CPU, not on device {device!r}; pass numpy arrays, and "
-            "device='cpu'"
-        )
-
-
 def make_plan(
     operator: Operator,
     x_shape: Sequence[int],
@@ -146,14 +160,64 @@ def make_plan(
     shapes = shape_tuple(f"{first}_shape", x_shape), shape_tuple(f"{second}_shape", w_shape)
     *others, algorithm, device = _frozen(options)
     algorithm = settings.algorithm if algorithm == "auto" else algorithm
-    options = (*others, algorithm, device or settings.device)
+    device = device or settings.device or "cpu"
+    options = (*others, algorithm, device)
     dtype, w_dtype = dtypes
     keys = dtype_key(dtype), dtype_key(dtype if w_dtype is None else w_dtype)
     try:
-        return operator.plan(operator.rank, *shapes, keys, options, settings)
+        if device == "cpu":
+            machine = settings.num_threads, settings.subnormals
+            return _cpu_plan(operator, shapes, keys, options, *machine)
+        return _gpu_plan(operator, shapes, keys, options)
     except TypeError:
         _check_hashable(operator.options, options)
         raise
+
+
+@PLANS
+def _cpu_plan(*request: Any) -> Plan:
+    """The plan that is kept for a request, which are the arguments of `_make_cpu_plan`."""
+    return prepare(_make_cpu_plan, *request)
+
+
+def _make_cpu_plan(
+    operator: Operator,
+    shapes: tuple[Shape, Shape],
+    dtypes: tuple[Any, Any],
+    options: tuple[Any, ...],
+    threads: int | None,
+    subnormals: str,
+) -> Plan:
+    named = dict(zip(operator.options, options, strict=True))
+    precision, max_workspace, algorithm, _ = (named.pop(name) for name in METHODS)
+    limit = parse_max_workspace(max_workspace)
+    request = Request(precision, algorithm, subnormals == "flush", limit)
+    first, second = map(dtype_name, dtypes)
+    task = Task(operator.rank, shapes, (first, second), named, cpu_arch(threads), request)
+    return Plan(operator.plan(task))
+
+
+def _gpu_plan(
+    operator: Operator,
+    shapes: tuple[Shape, Shape],
+    dtypes: tuple[Any, Any],
+    options: tuple[Any, ...],
+) -> Plan:
+    """The plan of an operator on a GPU.
+
+    Raises
+    ------
+    PlanError
+        Only the CPU computes it.
+    """
+    named = dict(zip(operator.options, options, strict=True))
+    device = named.pop("device")
+    if operator.plan_on_gpu is None:
+        raise PlanError(
+            f"{operator.name} is computed on the CPU, not on device {device!r}; pass numpy arrays, "
+            "and device='cpu'"
+        )
+    return operator.plan_on_gpu(shapes, dtypes, named, device)
 
 
 def _frozen(options: tuple[Any, ...]) -> tuple[Any, ...]:

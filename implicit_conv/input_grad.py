@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from implicit_conv.arrays import Array, dtype_name
-from implicit_conv.cache import PLANS
+from implicit_conv.arrays import Array
 from implicit_conv.cpu import dgrad, folded
-from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.candidate import Request
-from implicit_conv.dispatch import INTEGERS, Operator, check_cpu, make_plan, run
+from implicit_conv.dispatch import Operator, Task, make_plan, run
 from implicit_conv.errors import DTypeError, ShapeError
-from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.parse import (
     Padding,
     hashable,
-    parse_max_workspace,
     parse_shape,
     shape_tuple,
 )
-from implicit_conv.plan import Plan
+from implicit_conv.plan import Engine, Plan
 from implicit_conv.problem import Problem, check_dtypes
-from implicit_conv.settings import Config
 
 
 def conv2d_input_grad(
@@ -359,82 +353,18 @@ def plan_conv3d_input_grad(
     return make_plan(INPUT_GRAD[3], dy_shape, w_shape, (dtype, w_dtype), options)
 
 
-OPTIONS = (
-    *INTEGERS,
-    "layout",
-    "weight_layout",
-    "padding_mode",
-    "input_shape",
-    "out_dtype",
-    "precision",
-    "max_workspace",
-    "algorithm",
-    "device",
-)
-
-
-def _plan(
-    rank: int,
-    dy_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    dtypes: tuple[Any, Any],
-    options: tuple[Any, ...],
-    settings: Config,
-) -> Plan:
-    """The cached plan of an input gradient."""
-    *others, device = options
-    check_cpu(f"conv{rank}d_input_grad", device)
-    machine = settings.num_threads, settings.subnormals
-    return _cached_plan(rank, dy_shape, w_shape, dtypes, *others, *machine)
-
-
-@PLANS
-def _cached_plan(*request: Any) -> Plan:
-    """The cached plan of a request, which are the arguments of `_make_plan`."""
-    return prepare(_make_plan, *request)
-
-
-def _make_plan(
-    rank: int,
-    dy_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    dtypes: tuple[Any, Any],
-    stride: Any,
-    padding: Padding,
-    dilation: Any,
-    groups: int,
-    layout: str | None,
-    weight_layout: str | None,
-    padding_mode: str,
-    input_shape: tuple[int, ...],
-    out_dtype: object,
-    precision: str,
-    max_workspace: int | None,
-    algorithm: str,
-    threads: int | None,
-    subnormals: str,
-) -> Plan:
-    dtype, w_dtype = map(dtype_name, dtypes)
+def _plan(task: Task) -> Engine:
+    """Plan an input gradient."""
+    rank, options, (dy_shape, w_shape) = task.rank, task.options, task.shapes
+    dtype, w_dtype = task.dtypes
+    input_shape, out_dtype = options.pop("input_shape"), options.pop("out_dtype")
     check_dtypes(dtype, w_dtype, names=("dy", "w"))
     if not rank < len(parse_shape("input_shape", input_shape)) < rank + 3:
         raise ShapeError(
             f"input_shape has {len(input_shape)} extents {input_shape}; the shape of x has "
             f"{rank + 2}, or {rank + 1} without the batch axis"
         )
-    problem = Problem.parse(
-        input_shape,
-        w_shape,
-        dtype,
-        w_dtype=w_dtype,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        layout=layout,
-        weight_layout=weight_layout,
-        padding_mode=padding_mode,
-        rank=rank,
-    )
+    problem = Problem.parse(input_shape, w_shape, dtype, w_dtype=w_dtype, rank=rank, **options)
     if dy_shape != problem.output_shape:
         raise ShapeError(
             f"dy has shape {dy_shape}, but the convolution of x {input_shape} with w {w_shape} has "
@@ -446,14 +376,12 @@ def _make_plan(
             f"gradients of {problem.dtype} are not supported; convert to a float dtype, as in "
             "dy.astype('float32')"
         )
-    limit = parse_max_workspace(max_workspace)
-    arch = cpu_arch(threads)
-    request = Request(precision, algorithm, subnormals == "flush", limit)
     plan = folded.plan if problem.repeats else dgrad.plan
-    return Plan(plan(problem, arch, request, out_dtype=out_dtype))
+    return plan(problem, task.arch, task.request, out_dtype=out_dtype)
 
 
+OWN_OPTIONS = ("layout", "weight_layout", "padding_mode", "input_shape", "out_dtype")
 INPUT_GRAD = {
-    rank: Operator(f"conv{rank}d_input_grad", rank, OPTIONS, _plan, ("dy", "w"))
+    rank: Operator(f"conv{rank}d_input_grad", rank, OWN_OPTIONS, _plan, ("dy", "w"))
     for rank in (1, 2, 3)
 }

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from implicit_conv.activation import Activation
-from implicit_conv.arrays import Array, dtype_name
-from implicit_conv.cache import PLANS
+from implicit_conv.arrays import Array
 from implicit_conv.cpu import dgrad
-from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.complex_numbers import plan_complex
-from implicit_conv.dispatch import INTEGERS, Operator, check_cpu, make_plan, run
-from implicit_conv.kernels.cpu.runtime.preparation import prepare
-from implicit_conv.parse import Padding, hashable, parse_max_workspace
-from implicit_conv.plan import Plan
+from implicit_conv.dispatch import Operator, Task, make_plan, run
+from implicit_conv.parse import Padding, hashable
+from implicit_conv.plan import Engine, Plan
 from implicit_conv.problem import Problem
-from implicit_conv.settings import Config
 from implicit_conv.transposed_problem import parse_transposed
 
 
@@ -388,92 +384,28 @@ def plan_conv_transpose3d(
     return make_plan(CONV_TRANSPOSE[3], x_shape, w_shape, (dtype, w_dtype), options)
 
 
-OPTIONS = (
-    *INTEGERS,
+def _plan(task: Task) -> Engine:
+    """Plan a transposed convolution, as an input gradient."""
+    options, arch, kind = task.options, task.arch, dgrad.TransposedEngine
+    activation, out_dtype = options.pop("activation"), options.pop("out_dtype")
+    problem = parse_transposed(task.rank, *task.shapes, *task.dtypes, **options)
+    if problem.is_complex:
+
+        def plan_real(real: Problem, request: Request, parts: str) -> dgrad.DgradEngine:
+            return dgrad.plan(real, arch, request, kind, out_dtype=parts)
+
+        return plan_complex(problem, out_dtype, activation, task.request, plan_real)
+    return dgrad.plan(problem, arch, task.request, kind, activation=activation, out_dtype=out_dtype)
+
+
+OWN_OPTIONS = (
     "layout",
     "weight_layout",
     "output_padding",
     "output_size",
     "activation",
     "out_dtype",
-    "precision",
-    "max_workspace",
-    "algorithm",
-    "device",
 )
-
-
-def _plan(
-    rank: int,
-    x_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    dtypes: tuple[Any, Any],
-    options: tuple[Any, ...],
-    settings: Config,
-) -> Plan:
-    """The cached plan of a transposed convolution."""
-    *others, device = options
-    check_cpu(f"conv_transpose{rank}d", device)
-    machine = settings.num_threads, settings.subnormals
-    return _cached_plan(rank, x_shape, w_shape, dtypes, *others, *machine)
-
-
-@PLANS
-def _cached_plan(*request: Any) -> Plan:
-    """The cached plan of a request, which are the arguments of `_make_plan`."""
-    return prepare(_make_plan, *request)
-
-
-def _make_plan(
-    rank: int,
-    x_shape: tuple[int, ...],
-    w_shape: tuple[int, ...],
-    dtypes: tuple[Any, Any],
-    stride: Any,
-    padding: Padding,
-    dilation: Any,
-    groups: int,
-    layout: str | None,
-    weight_layout: str | None,
-    output_padding: Any,
-    output_size: Any,
-    activation: Activation,
-    out_dtype: object,
-    precision: str,
-    max_workspace: int | None,
-    algorithm: str,
-    threads: int | None,
-    subnormals: str,
-) -> Plan:
-    problem = parse_transposed(
-        rank,
-        x_shape,
-        w_shape,
-        *map(dtype_name, dtypes),
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        layout=layout,
-        weight_layout=weight_layout,
-        output_padding=output_padding,
-        output_size=output_size,
-    )
-    limit = parse_max_workspace(max_workspace)
-    arch = cpu_arch(threads)
-    request = Request(precision, algorithm, subnormals == "flush", limit)
-    kind = dgrad.TransposedEngine
-    if problem.is_complex:
-
-        def plan_real(real: Problem, request: Request, parts: str) -> dgrad.DgradEngine:
-            return dgrad.plan(real, arch, request, kind, out_dtype=parts)
-
-        return Plan(plan_complex(problem, out_dtype, activation, request, plan_real))
-    return Plan(
-        dgrad.plan(problem, arch, request, kind, activation=activation, out_dtype=out_dtype)
-    )
-
-
 CONV_TRANSPOSE = {
-    rank: Operator(f"conv_transpose{rank}d", rank, OPTIONS, _plan) for rank in (1, 2, 3)
+    rank: Operator(f"conv_transpose{rank}d", rank, OWN_OPTIONS, _plan) for rank in (1, 2, 3)
 }

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from implicit_conv.arrays import Array, dtype_name
-from implicit_conv.cache import PLANS
+from implicit_conv.arrays import Array
 from implicit_conv.cpu import wgrad
-from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.candidate import Request
-from implicit_conv.dispatch import INTEGERS, Operator, check_cpu, make_plan, run
+from implicit_conv.dispatch import Operator, Task, make_plan, run
 from implicit_conv.errors import ShapeError
-from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.options import FLOAT_DTYPES
 from implicit_conv.parse import Padding, shape_tuple
-from implicit_conv.plan import Plan
+from implicit_conv.plan import Engine, Plan
 from implicit_conv.problem import Problem, check_dtypes
-from implicit_conv.settings import Config
 
 
 def conv2d_weight_grad(
@@ -107,6 +103,7 @@ def conv2d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
+        None,
         "auto",
         device,
     )
@@ -152,6 +149,7 @@ def plan_conv2d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
+        None,
         "auto",
         device,
     )
@@ -210,6 +208,7 @@ def conv1d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
+        None,
         "auto",
         device,
     )
@@ -248,6 +247,7 @@ def plan_conv1d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
+        None,
         "auto",
         device,
     )
@@ -306,6 +306,7 @@ def conv3d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
+        None,
         "auto",
         device,
     )
@@ -344,90 +345,31 @@ def plan_conv3d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
+        None,
         "auto",
         device,
     )
     return make_plan(WEIGHT_GRAD[3], x_shape, dy_shape, (dtype, None), options)
 
 
-OPTIONS = (
-    *INTEGERS,
-    "layout",
-    "weight_layout",
-    "padding_mode",
-    "weight_shape",
-    "out_dtype",
-    "precision",
-    "algorithm",
-    "device",
-)
-
-
-def _plan(
-    rank: int,
-    x_shape: tuple[int, ...],
-    dy_shape: tuple[int, ...],
-    dtypes: tuple[Any, Any],
-    options: tuple[Any, ...],
-    settings: Config,
-) -> Plan:
-    """The cached plan of a weight gradient; algorithms of convolutions do not concern it."""
-    *others, _, device = options
-    check_cpu(f"conv{rank}d_weight_grad", device)
-    machine = settings.num_threads, settings.subnormals
-    return _cached_plan(rank, x_shape, dy_shape, dtypes, *others, *machine)
-
-
-@PLANS
-def _cached_plan(*request: Any) -> Plan:
-    """The cached plan of a request, which are the arguments of `_make_plan`."""
-    return prepare(_make_plan, *request)
-
-
-def _make_plan(
-    rank: int,
-    x_shape: tuple[int, ...],
-    dy_shape: tuple[int, ...],
-    dtypes: tuple[Any, Any],
-    stride: Any,
-    padding: Padding,
-    dilation: Any,
-    groups: int,
-    layout: str | None,
-    weight_layout: str | None,
-    padding_mode: str,
-    weight_shape: tuple[int, ...],
-    out_dtype: object,
-    precision: str,
-    threads: int | None,
-    subnormals: str,
-) -> Plan:
-    dtype, dy_dtype = map(dtype_name, dtypes)
-    check_dtypes(dtype, dy_dtype, FLOAT_DTYPES, names=WEIGHT_GRAD[rank].names)
-    problem = Problem.parse(
-        x_shape,
-        weight_shape,
-        dtype,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        groups=groups,
-        layout=layout,
-        weight_layout=weight_layout,
-        padding_mode=padding_mode,
-        rank=rank,
-    )
+def _plan(task: Task) -> Engine:
+    """Plan a weight gradient; algorithms of convolutions do not concern it."""
+    rank, options, (x_shape, dy_shape) = task.rank, task.options, task.shapes
+    weight_shape, out_dtype = options.pop("weight_shape"), options.pop("out_dtype")
+    check_dtypes(*task.dtypes, FLOAT_DTYPES, names=WEIGHT_GRAD[rank].names)
+    problem = Problem.parse(x_shape, weight_shape, task.dtypes[0], rank=rank, **options)
     if dy_shape != problem.output_shape:
         raise ShapeError(
             f"dy has shape {dy_shape}, but the convolution of x {x_shape} with w {weight_shape} "
             f"has an output of shape {problem.output_shape}; check weight_shape, stride, padding, "
             "dilation and layout"
         )
-    request = Request(precision, flushes=subnormals == "flush")
-    return Plan(wgrad.plan(problem, cpu_arch(threads), request, out_dtype=out_dtype))
+    request = replace(task.request, algorithm="auto")
+    return wgrad.plan(problem, task.arch, request, out_dtype=out_dtype)
 
 
+OWN_OPTIONS = ("layout", "weight_layout", "padding_mode", "weight_shape", "out_dtype")
 WEIGHT_GRAD = {
-    rank: Operator(f"conv{rank}d_weight_grad", rank, OPTIONS, _plan, ("x", "dy"))
+    rank: Operator(f"conv{rank}d_weight_grad", rank, OWN_OPTIONS, _plan, ("x", "dy"))
     for rank in (1, 2, 3)
 }
