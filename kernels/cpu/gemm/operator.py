@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from implicit_conv.kernels.cpu.gemm import amx, fprop, panels
-from implicit_conv.kernels.cpu.gemm.layout import GemmLayout, panel_widths, register_tiles
+from implicit_conv.kernels.cpu.gemm.layout import SPAN, GemmLayout, panel_widths, register_tiles
 from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.layout import Layout
+from implicit_conv.kernels.cpu.tile.few_columns import compile_few_columns
 
 
 class Gemm(Operator):
@@ -32,6 +34,13 @@ class Gemm(Operator):
 
     def _packer(self) -> int:
         return int(panels.compile_pack().address)
+
+    def _require_for_filters(self, w: Any) -> None:
+        super()._require_for_filters(w)
+        if self.form.channels == 1 and taps_are_near(w):
+            for full in (True, False):
+                part = compile_few_columns(self.lanes, self.form.w, self.form.panel, full)
+                self.table[table.FEW_COLUMNS + (not full)] = part.address
 
     def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, Any]:
         """Microkernels of all register tiles and panel widths, and the part that packs panels."""
@@ -55,6 +64,17 @@ class Gemm(Operator):
                 )
                 parts[table.microkernel_slot(vectors, groups, inner)] = compiled(tile)
         return parts
+
+
+def taps_are_near(w: Any) -> bool:
+    """Whether packing `w` may transpose its filter rows one by one, see `panels`."""
+    taps = w.shape[2:]
+    element, next_channel = w.itemsize, math.prod(taps) * w.itemsize
+    steps = zip(w.strides[2:], taps, strict=True)
+    reach = sum(abs(stride) * (extent - 1) for stride, extent in steps)
+    near = reach // element < SPAN * math.prod(taps)
+    follow = w.strides[1] == next_channel and w[0, :1].flags.c_contiguous
+    return near and not follow and w.strides[0] != element
 
 
 class TransposedGemm(Gemm):

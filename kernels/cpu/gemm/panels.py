@@ -20,20 +20,26 @@ from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY, fields,
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.record import FILTER, recorder
 from implicit_conv.kernels.cpu.runtime.table import (
+    FEW_COLUMNS,
     PACK_BLOCK,
     TRANSPOSE_FILTERS,
     TRANSPOSE_TAPS,
     run_part,
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.few_columns import FEW
 from implicit_conv.kernels.cpu.tile.filters import (
     lowest_tap,
+    lowest_tap_of_row,
     row_offset,
+    row_span,
     tap_span,
     taps_follow,
 )
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 
+CHANNELS_AHEAD = 2  # channels between the one that is packed and the one that is prefetched
+CACHE_LINE = 64  # bytes
 WORD_BYTES = 4  # bytes of a word of several channels
 
 
@@ -77,16 +83,17 @@ def make_pack_taps(lanes, form):
                 transpose_block(call.kernels, 1, at, call.w_k, to, pitch, rows, columns)
 
     @kernel()
-    def write_places(call, g, places, span, table):
-        """Write the byte offset in the panel of each of the `span` elements among which a filter's
-        taps are. An element that is no tap has the place of the next tap, which overwrites it.
+    def write_places(call, g, places, first_row, end_row, first, span, table):
+        """Write the byte offset in the panel of each of the `span` elements from byte offset
+        `first` on among which the taps of filter rows are. An element that is no tap has the place
+        of the next tap, which overwrites it.
 
         Returns whether each tap has an element of its own, as in any filter with own memory.
         """
         for e in range(span):
             memory.write(table + 8 * e, -1)
-        for tap in range(schedule.taps(g)):
-            at = row_offset(call, g, tap // g.S) + tap % g.S * call.w_s - lowest_tap(call, g)
+        for tap in range(first_row * g.S, end_row * g.S):
+            at = row_offset(call, g, tap // g.S) + tap % g.S * call.w_s - first
             entry = table + 8 * (at // size)
             if memory.read(entry) >= 0:
                 return False
@@ -97,18 +104,51 @@ def make_pack_taps(lanes, form):
         return True
 
     @kernel()
+    def prefetch_filters(call, at, filters):
+        """Prefetch a channel of filters that are apart by a few elements."""
+        for line in range(0, filters * call.w_k, CACHE_LINE):
+            memory.prefetch(at + line)
+
+    @kernel()
+    def transpose_rows(call, g, target, source, filters, channels, pitch, places):
+        """All taps where a channel's filters are apart by a few elements, filter row by filter row,
+        of which each has its few taps among FEW elements.
+
+        Returns whether it packed them: two taps may share an element, as in a broadcast filter.
+        """
+        rows, span = schedule.filter_rows(g), row_span(call, g, size)
+        table = places + 8 * schedule.taps(g)
+        for j in range(rows):
+            first = row_offset(call, g, j) + lowest_tap_of_row(call, g)
+            if not write_places(call, g, places, j, j + 1, first, span, table + 8 * j * span):
+                return False
+        for c in range(channels):
+            at = source + c * call.w_c
+            prefetch_filters(call, at + CHANNELS_AHEAD * call.w_c, filters)
+            for k in range(0, filters, lanes):
+                count = min(lanes, filters - k)
+                to = target + c * pitch + k * itemsize
+                slot = FEW_COLUMNS + (count < lanes)
+                for j in range(rows):
+                    row = at + k * call.w_k + row_offset(call, g, j) + lowest_tap_of_row(call, g)
+                    offsets = table + 8 * j * span
+                    run_part(call.kernels, slot, row, call.w_k, to, offsets, count, span)
+        return True
+
+    @kernel()
     def transpose_channels(call, g, target, source, filters, channels, pitch, places):
         """All taps where a channel's filters are apart by a few elements, among which their taps
         are in any order, as in a filter whose channels and filters are swapped.
 
         Returns whether it packed them: two taps may share an element, as in a broadcast filter.
         """
-        span = tap_span(call, g, size)
-        table = places + 8 * schedule.taps(g)
-        if not write_places(call, g, places, span, table):
+        rows, span = schedule.filter_rows(g), tap_span(call, g, size)
+        table, lowest = places + 8 * schedule.taps(g), lowest_tap(call, g)
+        if not write_places(call, g, places, 0, rows, lowest, span, table):
             return False
-        first = source + lowest_tap(call, g)
+        first = source + lowest
         for c in range(channels):
+            prefetch_filters(call, source + (c + CHANNELS_AHEAD) * call.w_c, filters)
             for k in range(0, filters, lanes):
                 rows = min(lanes, filters - k)
                 to = target + c * pitch + k * itemsize
@@ -135,9 +175,16 @@ def make_pack_taps(lanes, form):
                 memory.write(places + 8 * e, memory.read(places + 8 * (e - taps)) + pitch)
             transpose_taps(call, target, source, filters, channels, taps, pitch, places)
             return
-        few = tap_span(call, g, size) <= min(call.w_k // size, SPAN * taps)
-        if call.w_k != size and few:
-            if transpose_channels(call, g, target, source, filters, channels, pitch, places):
+        span = tap_span(call, g, size)
+        if call.w_k != size and span <= min(call.w_k // size, SPAN * taps):
+            gaps = taps < span or span <= FEW
+            if gaps and row_span(call, g, size) <= FEW:
+                packed = transpose_rows(call, g, target, source, filters, channels, pitch, places)
+            else:
+                packed = transpose_channels(
+                    call, g, target, source, filters, channels, pitch, places
+                )
+            if packed:
                 return
         for tap in range(taps):
             at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w_s

@@ -24,6 +24,18 @@ def tap_span(call, g, size):
 
 
 @kernel()
+def lowest_tap_of_row(call, g):
+    """Byte offset of the tap of a filter row with the lowest address, from that of its first."""
+    return min(0, (g.S - 1) * call.w_s)
+
+
+@kernel()
+def row_span(call, g, size):
+    """Elements of `size` bytes among which the taps of a filter row are."""
+    return (g.S - 1) * abs(call.w_s) // size + 1
+
+
+@kernel()
 def taps_follow(call, g, size):
     """Whether the taps of a filter, elements of `size` bytes, are contiguous."""
     row = g.S * size

@@ -30,11 +30,14 @@ AHEAD_BYTES = 1024  # bytes of a filter that are prefetched into L2: each row is
 
 
 def butterfly(e, rows):
-    """The transpose of a square of vectors: swap off-diagonal blocks of 1, 2, 4, ... lanes."""
+    """The transpose of a square of vectors: swap off-diagonal blocks of 1, 2, 4, ... lanes.
+
+    If there are fewer vectors than lanes, each square of their number of lanes is transposed.
+    """
     block = 1
-    while block < e.lanes:
+    while block < len(rows):
         swapped = list(rows)
-        for i in range(e.lanes):
+        for i in range(len(rows)):
             if not i & block:
                 swapped[i], swapped[i + block] = exchange(e, rows[i], rows[i + block], block)
         rows = swapped
