@@ -11,7 +11,7 @@ from implicit_conv.cpu import wgrad
 from implicit_conv.dispatch import Operator, Task, make_plan, run
 from implicit_conv.errors import ShapeError
 from implicit_conv.options import FLOAT_DTYPES
-from implicit_conv.parse import Padding, shape_tuple
+from implicit_conv.parse import Padding, hashable, shape_tuple
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.problem import Problem, check_dtypes
 
@@ -31,6 +31,7 @@ def conv2d_weight_grad(
     out: Array | None = None,
     out_dtype: object = None,
     precision: str = "standard",
+    max_workspace: int | None = None,
     device: str | None = None,
 ) -> Array:
     """The gradient of a loss with respect to the filter `w` of ``y = conv2d(x, w)``.
@@ -57,6 +58,9 @@ def conv2d_weight_grad(
     precision : "strict", "standard" (default) or "fast"
         The order of every sum depends on the problem alone, not on the number of threads, with any
         precision.
+    max_workspace : int, optional
+        The most bytes of scratch memory that a call takes: tilings and numbers of threads are
+        chosen that need at most as much.
     device : None or "cpu"
 
     Returns
@@ -71,7 +75,8 @@ def conv2d_weight_grad(
     DTypeError
         A dtype is not supported, or `x` and `dy` have different dtypes (a TypeError).
     PlanError
-        An option is unknown, or an array or `device` is a GPU (a ValueError).
+        An option is unknown, every tiling needs more memory than `max_workspace`, or an array or
+        `device` is a GPU (a ValueError).
 
     Notes
     -----
@@ -103,7 +108,7 @@ def conv2d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
-        None,
+        hashable("max_workspace", max_workspace),
         "auto",
         device,
     )
@@ -125,6 +130,7 @@ def plan_conv2d_weight_grad(
     padding_mode: str = "zeros",
     out_dtype: object = None,
     precision: str = "standard",
+    max_workspace: int | None = None,
     device: str | None = None,
 ) -> Plan:
     """Plan how `conv2d_weight_grad` computes arrays of these shapes; see `plan_conv2d`.
@@ -149,7 +155,7 @@ def plan_conv2d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
-        None,
+        hashable("max_workspace", max_workspace),
         "auto",
         device,
     )
@@ -171,6 +177,7 @@ def conv1d_weight_grad(
     out: Array | None = None,
     out_dtype: object = None,
     precision: str = "standard",
+    max_workspace: int | None = None,
     device: str | None = None,
 ) -> Array:
     """The gradient of a loss with respect to the filter `w` of ``y = conv1d(x, w)``.
@@ -185,7 +192,7 @@ def conv1d_weight_grad(
         The shape of `w`, in `weight_layout`: (K, C / groups, S) by default.
     stride, padding, dilation, groups, layout, weight_layout, padding_mode
         As in `conv1d`.
-    out, out_dtype, precision, device
+    out, out_dtype, precision, max_workspace, device
         As in `conv2d_weight_grad`.
 
     Returns
@@ -208,7 +215,7 @@ def conv1d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
-        None,
+        hashable("max_workspace", max_workspace),
         "auto",
         device,
     )
@@ -230,6 +237,7 @@ def plan_conv1d_weight_grad(
     padding_mode: str = "zeros",
     out_dtype: object = None,
     precision: str = "standard",
+    max_workspace: int | None = None,
     device: str | None = None,
 ) -> Plan:
     """Plan how `conv1d_weight_grad` computes arrays of these shapes; see `plan_conv2d`.
@@ -247,7 +255,7 @@ def plan_conv1d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
-        None,
+        hashable("max_workspace", max_workspace),
         "auto",
         device,
     )
@@ -269,6 +277,7 @@ def conv3d_weight_grad(
     out: Array | None = None,
     out_dtype: object = None,
     precision: str = "standard",
+    max_workspace: int | None = None,
     device: str | None = None,
 ) -> Array:
     """The gradient of a loss with respect to the filter `w` of ``y = conv3d(x, w)``.
@@ -283,7 +292,7 @@ def conv3d_weight_grad(
         The shape of `w`, in `weight_layout`: (K, C / groups, T, R, S) by default.
     stride, padding, dilation, groups, layout, weight_layout, padding_mode
         As in `conv3d`.
-    out, out_dtype, precision, device
+    out, out_dtype, precision, max_workspace, device
         As in `conv2d_weight_grad`.
 
     Returns
@@ -306,7 +315,7 @@ def conv3d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
-        None,
+        hashable("max_workspace", max_workspace),
         "auto",
         device,
     )
@@ -328,6 +337,7 @@ def plan_conv3d_weight_grad(
     padding_mode: str = "zeros",
     out_dtype: object = None,
     precision: str = "standard",
+    max_workspace: int | None = None,
     device: str | None = None,
 ) -> Plan:
     """Plan how `conv3d_weight_grad` computes arrays of these shapes; see `plan_conv2d`.
@@ -345,7 +355,7 @@ def plan_conv3d_weight_grad(
         shape_tuple("weight_shape", weight_shape),
         out_dtype,
         precision,
-        None,
+        hashable("max_workspace", max_workspace),
         "auto",
         device,
     )

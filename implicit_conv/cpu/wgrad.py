@@ -62,8 +62,8 @@ class WgradEngine(Runner):
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         """All candidates, in the order in which they are tried."""
-        found = self.choice.candidates
-        return found + tuple(f for c in found for f in c.method.fallbacks(c))
+        found, limit = self.choice.candidates, self.request.limit
+        return found + tuple(f for c in found for f in c.method.fallbacks(c, limit))
 
     @property
     def best(self) -> Candidate:
@@ -179,11 +179,25 @@ class WgradEngine(Runner):
         return call
 
     def _bind_anew(self, x: Array, dy: Array, dw: Array) -> Call:
-        """Bind the first candidate that accepts the strides of the arrays."""
+        """Bind the first candidate that accepts the strides of the arrays.
+
+        Raises
+        ------
+        PlanError
+            All that accept them need more memory than `max_workspace`.
+        """
         problem = self.best.problem
         form = CallForm(problem, dw.shape, dw.dtype, problem.filter_axes)
         arrays = form.arrays(x, dw, dy, None)
-        candidate = next(c for c in self.candidates if c.method.accepts(c, arrays))
+        suited = [c for c in self.candidates if c.method.accepts(c, arrays)]
+        candidate = next((c for c in suited if c.call_bytes() <= self.request.limit), None)
+        if candidate is None:
+            least = min(c.call_bytes() for c in suited)
+            raise PlanError(
+                f"max_workspace is {self.request.max_workspace} bytes, but x and dy of these "
+                f"strides need {least}, because {self.best.name} needs {self.best.method.needs}; "
+                f"pass contiguous arrays, max_workspace={least}, or None for no limit"
+            )
         assert isinstance(candidate.method, WeightGrad)
         return candidate.method.gradient(candidate, form, arrays, self.formats)
 

@@ -161,7 +161,62 @@ def test_peak_memory_with_scale_and_converted_output_is_as_forecast(dtype, out_d
     assert agree(memory.peak, made.peak_bytes), (memory, made.peak_bytes)
 
 
-SMALL = [  # (operator, shape of x or dy, shape of w, options): quick to compile and to compute
+WEIGHT_GRADIENTS = {  # name: (shape of x, shape of dy, options)
+    "copied": ((2, 40, 18, 18), (2, 80, 18, 18), {"weight_shape": (80, 40, 3, 3), "padding": 1}),
+    "in place": (
+        (2, 28, 28, 48),
+        (2, 28, 28, 64),
+        {"weight_shape": (1, 1, 48, 64), "layout": "NHWC", "weight_layout": "RSCK"},
+    ),
+    "in parts": ((2, 3, 70, 70), (2, 8, 68, 68), {"weight_shape": (8, 3, 3, 3)}),
+    "depthwise": (
+        (2, 48, 30, 30),
+        (2, 48, 28, 28),
+        {"weight_shape": (48, 1, 3, 3), "groups": 48},
+    ),
+}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", WEIGHT_GRADIENTS)
+def test_peak_memory_of_weight_gradients_is_as_forecast(name, threads):
+    x_shape, dy_shape, options = WEIGHT_GRADIENTS[name]
+    x, dy = np.ones(x_shape, "f4"), np.ones(dy_shape, "f4")
+    with ic.config(num_threads=threads):
+        forecast = ic.plan_conv2d_weight_grad(x_shape, dy_shape, **options).peak_bytes
+        peak = memory_of(lambda: ic.conv2d_weight_grad(x, dy, **options)).peak
+    assert agree(peak, forecast), (peak, forecast)
+
+
+def test_a_limit_chooses_smaller_tilings_of_weight_gradients():
+    x_shape, dy_shape, options = WEIGHT_GRADIENTS["copied"]
+    with ic.config(num_threads=1):
+        free = ic.plan_conv2d_weight_grad(x_shape, dy_shape, **options)
+        half = free.workspace_bytes // 2
+        tight = ic.plan_conv2d_weight_grad(x_shape, dy_shape, **options, max_workspace=half)
+    assert tight.workspace_bytes <= half
+    assert f"max_workspace is {half / 1024:.0f} KiB" in tight.explain()
+
+
+def test_a_weight_gradient_of_strides_that_need_more_memory_than_the_limit_is_refused():
+    x_shape, dy_shape, options = WEIGHT_GRADIENTS["in place"]
+    x, dy = np.ones((*x_shape[:3], 96), "f4")[..., ::2], np.ones(dy_shape, "f4")
+    with ic.config(num_threads=1):
+        expected = ic.conv2d_weight_grad(x, dy, **options)
+        with pytest.raises(ic.PlanError) as error:
+            ic.plan_conv2d_weight_grad(x_shape, dy_shape, **options, max_workspace=0)
+        limit = int(re.search(r"at least (\d+) ", str(error.value))[1])
+        np.testing.assert_array_equal(
+            ic.conv2d_weight_grad(x.copy(), dy, max_workspace=limit, **options), expected
+        )
+        with pytest.raises(ic.PlanError, match=f"max_workspace is {limit} bytes") as error:
+            ic.conv2d_weight_grad(x, dy, max_workspace=limit, **options)
+        least = int(re.search(r"max_workspace=(\d+)", str(error.value))[1])
+        dw = ic.conv2d_weight_grad(x, dy, max_workspace=least, **options)
+    np.testing.assert_array_equal(dw, expected)
+
+
+SMALL = [  # (operator, both shapes, options): quick to compile and to compute
     ("conv2d", (2, 16, 30, 30), (24, 16, 3, 3), {"padding": 1}),
     ("conv2d", (2, 30, 30, 16), (24, 3, 3, 16), {"layout": "NHWC", "weight_layout": "KRSC"}),
     ("conv2d", (2, 32, 28, 28), (64, 32, 1, 1), {}),
@@ -171,6 +226,7 @@ SMALL = [  # (operator, shape of x or dy, shape of w, options): quick to compile
     ("conv_transpose2d", (1, 16, 20, 20), (16, 8, 3, 3), {"stride": 2, "groups": 2}),
     ("conv2d_input_grad", (1, 16, 20, 20), (16, 24, 3, 3), {"padding": 1}),
     ("conv2d_input_grad", (1, 16, 20, 20), (16, 24, 1, 1), {"stride": 2}),
+    *(("conv2d_weight_grad", *rest) for rest in WEIGHT_GRADIENTS.values()),
 ]
 
 
@@ -228,6 +284,8 @@ def test_a_limit_that_is_no_number_of_bytes_is_refused(limit):
         ic.conv2d(x, w, max_workspace=limit)
     with pytest.raises(ic.ShapeError, match="max_workspace"):
         ic.conv_transpose2d(x, w, max_workspace=limit)
+    with pytest.raises(ic.ShapeError, match="max_workspace"):
+        ic.conv2d_weight_grad(x, w, (1, 1, 2, 2), max_workspace=limit)
 
 
 def test_strides_that_need_more_memory_than_the_limit_are_refused():

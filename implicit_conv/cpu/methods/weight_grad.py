@@ -114,14 +114,15 @@ class WeightGrad(Method):
             view = exchanged(view)
         joined = is_joined(view, arch)
         method = cls(reads_in_place(view) and not joined, joined, swapped)
-        yield best(method, "implicit_gemm", problem, view, arch, tilings(view, arch, method))
+        costs = tilings(view, arch, method)
+        yield best(method, "implicit_gemm", problem, view, arch, costs, limit=request.limit)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """The variant with x copied, which has the same order of sums."""
         if self.in_place:
             method = replace(self, in_place=False)
             costs = tilings(c.view, c.arch, method)
-            yield best(method, c.algorithm, c.problem, c.view, c.arch, costs)
+            yield best(method, c.algorithm, c.problem, c.view, c.arch, costs, limit=limit)
 
     def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
         """A weight gradient reads no filter."""
