@@ -1,5 +1,5 @@
-"""The reference: convolution by its definition, in float64 or int64; it shares no arithmetic with
-the engines.
+"""The reference: convolution and its gradients by their definitions, in float64 or int64; it shares
+no arithmetic with the engines.
 
 y[n, k, p, q] = sum over c, r, s of w[k, c, r, s] *
     padded[n, g * C/groups + c, p*stride_h + r*dilation_h, q*stride_w + s*dilation_w],
@@ -69,30 +69,86 @@ def conv(
         One of MODES.
     magnitude : bool
         Return the sum of |x||w| instead, which scales the error measure.
-    dtype : "float64" or "int64"
+    dtype : "float64", "int64" or "complex128"
 
     Returns
     -------
     y : array (N, K, P, Q) of dtype `dtype`
     """
-    x, w = x.astype(dtype), w.astype(dtype)
-    if magnitude:
-        x, w = np.abs(x), np.abs(w)
+    x, w = _numbers(x, w, magnitude, dtype)
     filters, group_c, *kernel = w.shape
-    rank = len(kernel)
-    padded = pad_or_crop(x, pads, padding_mode)
-    reach = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
-    windows = np.lib.stride_tricks.sliding_window_view(
-        padded, reach, axis=tuple(range(2, 2 + rank))
-    )
-    steps = [slice(None, None, step) for step in (*stride, *dilation)]
-    windows = windows[(slice(None), slice(None), *steps)]
+    windows = _windows(x, kernel, stride, pads, dilation, padding_mode)
     windows = windows.reshape(len(x), groups, group_c, *windows.shape[2:])
     grouped = w.reshape(groups, filters // groups, group_c, *kernel)
-    pixels, taps = "zpq"[:rank], "trs"[:rank]
+    pixels, taps = _letters(len(kernel))
     sums = f"ngc{pixels}{taps},gkc{taps}->ngk{pixels}"
     y: Array = np.einsum(sums, windows, grouped, optimize=True)
     return y.reshape(len(x), filters, *y.shape[3:])
+
+
+def weight_grad(
+    x: Array,
+    dy: Array,
+    kernel: Sequence[int],
+    *,
+    stride: Sequence[int],
+    pads: Sequence[Pair],
+    dilation: Sequence[int],
+    groups: int = 1,
+    padding_mode: str = "zeros",
+    magnitude: bool = False,
+    dtype: str = "float64",
+) -> Array:
+    """The gradient of w, where `dy` (N, K, P, Q) is that of ``conv(x, w)``.
+
+    Parameters
+    ----------
+    kernel : (R, S)
+    stride, pads, dilation, groups, padding_mode, magnitude, dtype
+        As in `conv`.
+
+    Returns
+    -------
+    dw : array (K, C/groups, R, S) of dtype `dtype`
+    """
+    x, dy = _numbers(x, dy, magnitude, dtype)
+    batch, filters, *output = dy.shape
+    windows = _windows(x, kernel, stride, pads, dilation, padding_mode)
+    windows = windows.reshape(batch, groups, x.shape[1] // groups, *windows.shape[2:])
+    grouped = dy.reshape(batch, groups, filters // groups, *output)
+    pixels, taps = _letters(len(kernel))
+    sums = f"ngc{pixels}{taps},ngk{pixels}->gkc{taps}"
+    dw: Array = np.einsum(sums, windows, grouped, optimize=True)
+    return dw.reshape(filters, *dw.shape[2:])
+
+
+def _numbers(first: Array, second: Array, magnitude: bool, dtype: str) -> tuple[Array, Array]:
+    """Both arrays in `dtype`, or their magnitudes."""
+    first, second = first.astype(dtype), second.astype(dtype)
+    return (np.abs(first), np.abs(second)) if magnitude else (first, second)
+
+
+def _windows(
+    x: Array,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    pads: Sequence[Pair],
+    dilation: Sequence[int],
+    padding_mode: str,
+) -> Array:
+    """The pixels that each tap reads for each output: (N, C, P, Q, R, S), a view."""
+    padded = pad_or_crop(x, pads, padding_mode)
+    reach = [(taps - 1) * step + 1 for taps, step in zip(kernel, dilation, strict=True)]
+    axes = tuple(range(2, 2 + len(kernel)))
+    windows: Array = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=axes)
+    steps: Any = (..., *(slice(None, None, step) for step in (*stride, *dilation)))
+    read: Array = windows[steps]
+    return read
+
+
+def _letters(rank: int) -> tuple[str, str]:
+    """The axes of pixels of y, and of taps."""
+    return "zpq"[:rank], "trs"[:rank]
 
 
 def input_grad(
@@ -104,6 +160,7 @@ def input_grad(
     pads: Sequence[Pair],
     dilation: Sequence[int],
     groups: int = 1,
+    padding_mode: str = "zeros",
     magnitude: bool = False,
     dtype: str = "float64",
 ) -> Array:
@@ -118,16 +175,14 @@ def input_grad(
     shape : (N, C, H, W)
         dy may have any extents: pixels of x that no tap reads get 0, and those outside x are left
         out.
-    stride, pads, dilation, groups, magnitude, dtype
+    stride, pads, dilation, groups, padding_mode, magnitude, dtype
         As in `conv`.
 
     Returns
     -------
     dx : array of shape `shape` and dtype `dtype`
     """
-    dy, w = dy.astype(dtype), w.astype(dtype)
-    if magnitude:
-        dy, w = np.abs(dy), np.abs(w)
+    dy, w = _numbers(dy, w, magnitude, dtype)
     filters, group_c, *kernel = w.shape
     batch, _, *output = dy.shape
     axes = list(zip(output, stride, kernel, dilation, strict=True))
@@ -135,7 +190,7 @@ def input_grad(
     reach = [span + (axis[2] - 1) * axis[3] for span, axis in zip(spans, axes, strict=True)]
     grouped = dy.reshape(batch, groups, filters // groups, *output)
     taps_of = w.reshape(groups, filters // groups, group_c, *kernel)
-    padded = np.zeros((batch, groups, group_c, *reach), dtype)
+    padded = np.zeros((batch, groups, group_c, *reach), dy.dtype)
     for tap in np.ndindex(*kernel):
         first = [index * step for index, step in zip(tap, dilation, strict=True)]
         read = tuple(
@@ -143,8 +198,16 @@ def input_grad(
         )
         multiple = np.einsum("ngk...,gkc->ngc...", grouped, taps_of[(..., *tap)])
         padded[(slice(None),) * 3 + read] += multiple
-    crops = [
-        (-low, size + low - extent)
-        for (low, _), size, extent in zip(pads, shape[2:], reach, strict=True)
-    ]
-    return pad_or_crop(padded.reshape(batch, groups * group_c, *reach), crops)
+    padded = padded.reshape(batch, groups * group_c, *reach)
+    if padding_mode == "zeros":
+        crops = zip(pads, shape[2:], reach, strict=True)
+        return pad_or_crop(padded, [(-low, size + low - n) for (low, _), size, n in crops])
+    whole = [low + size + high for (low, high), size in zip(pads, shape[2:], strict=True)]
+    dx = pad_or_crop(padded, [(0, size - n) for size, n in zip(whole, reach, strict=True)])
+    for axis, (size, pair) in enumerate(zip(shape[2:], pads, strict=True), start=2):
+        # Each pixel of the padded image adds to the pixel that it repeats.
+        repeated = pad_or_crop(np.arange(size)[None, None], [pair], padding_mode)[0, 0]
+        folded = np.zeros((size, *np.delete(dx.shape, axis)), dx.dtype)
+        np.add.at(folded, repeated, np.moveaxis(dx, axis, 0))
+        dx = np.moveaxis(folded, 0, axis)
+    return dx

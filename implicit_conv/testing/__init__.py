@@ -69,6 +69,21 @@ class Case:
         return min(self.output) >= 1 and not (repeats and any(empty))
 
     @property
+    def rank(self) -> int:
+        """The number of spatial axes."""
+        return len(self.size)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of x, w and y with the axes N, C, H, W; K, C, R, S; and N, K, P, Q."""
+        channels, filters = self.C * self.groups, self.K * self.groups
+        return {
+            "x": (self.N, channels, *self.size),
+            "w": (filters, self.C, *self.kernel),
+            "y": (self.N, filters, *self.output),
+        }
+
+    @property
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `conv2d`."""
         arithmetic = ("stride", "padding", "dilation", "groups", "padding_mode")
@@ -78,19 +93,10 @@ class Case:
     @property
     def problem(self) -> Problem:
         """The same convolution as the planner sees it."""
-        rank = len(self.size)
-        x = {
-            "N": self.N,
-            "C": self.C * self.groups,
-            **dict(zip(SPACE[rank], self.size, strict=True)),
-        }
-        w = {
-            "K": self.K * self.groups,
-            "C": self.C,
-            **dict(zip(TAPS[rank], self.kernel, strict=True)),
-        }
+        x = dict(zip(f"NC{SPACE[self.rank]}", self.shapes["x"], strict=True))
+        w = dict(zip(f"KC{TAPS[self.rank]}", self.shapes["w"], strict=True))
         shapes = [x[a] for a in self.layout], [w[a] for a in self.weight_layout]
-        options = {**self.options, "rank": rank}
+        options = {**self.options, "rank": self.rank}
         return Problem.parse(*shapes, self.dtype, w_dtype=self.w_dtype, **options)
 
     def inputs(self, seed: int, integers: bool = False) -> tuple[Array, Array]:
@@ -99,10 +105,7 @@ class Case:
         """
         rng = np.random.default_rng(seed)
         dtype = numpy_dtype(self.dtype)
-        shapes = (
-            (self.N, self.C * self.groups, *self.size),
-            (self.K * self.groups, self.C, *self.kernel),
-        )
+        shapes = self.shapes["x"], self.shapes["w"]
         if self.dtype in INTEGER_RANGES:
             dtypes = (self.dtype, self.w_dtype or self.dtype)
             x, w = (
@@ -122,7 +125,7 @@ class Case:
         """(x, w) as contiguous arrays in the layouts of the case."""
         return (
             np.ascontiguousarray(from_nchw(x, self.layout)),
-            np.ascontiguousarray(_permuted(w, f"KC{TAPS[w.ndim - 2]}", self.weight_layout)),
+            np.ascontiguousarray(from_kcrs(w, self.weight_layout)),
         )
 
     def reference(self, x: Array, w: Array, magnitude: bool = False) -> Array:
@@ -185,6 +188,16 @@ def to_nchw(array: Array, layout: str) -> Array:
     return _permuted(array, layout, f"NC{SPACE[array.ndim - 2]}")
 
 
+def from_kcrs(w: Array, weight_layout: str) -> Array:
+    """`w` (K, C, taps) with its axes in the order of `weight_layout`; a view."""
+    return _permuted(w, f"KC{TAPS[w.ndim - 2]}", weight_layout)
+
+
+def to_kcrs(w: Array, weight_layout: str) -> Array:
+    """`w` in `weight_layout` with its axes in the order K, C, taps; a view."""
+    return _permuted(w, weight_layout, f"KC{TAPS[w.ndim - 2]}")
+
+
 def _permuted(array: Array, letters: str, wanted: str) -> Array:
     """`array`, whose axes are `letters`, with its axes in the order `wanted`."""
     return array.transpose([letters.index(letter) for letter in wanted])
@@ -196,14 +209,15 @@ def errors(y: Array, reference: Array, scale: Array, dtype: str) -> Array:
     eps is that of the sums: 2^-53 for float64, else 2^-24, also for integers. scale is the sum of
     |x||w|. The error of rounding a sum to 16 bits once is subtracted first.
     """
-    error = np.abs(y.astype(np.float64) - reference)
+    error = np.abs(y.astype(np.result_type(reference, np.float64)) - reference)
     if dtype in INTEGER_RANGES:
         dtype = "float32"
     if dtype in ROUNDING:
         share, least = ROUNDING[dtype]
         error = np.maximum(error - np.maximum(share * np.abs(reference), least), 0)
         dtype = "float32"
-    return error / np.maximum(EPS[dtype] * scale, np.finfo(dtype).tiny)
+    units: Array = error / np.maximum(EPS[dtype] * scale, np.finfo(dtype).tiny)
+    return units
 
 
 def error_units(y: Array, reference: Array, scale: Array, dtype: str) -> float:

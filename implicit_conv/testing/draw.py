@@ -1,7 +1,8 @@
 """Draw trials at random: the same seed and number always give the same trial.
 
 Most time of a short run would go into the compilation of kernels, so TRIALS trials in a row share a
-kind: filter, dtype, layouts, options and a few images. Everything else differs from trial to trial.
+kind: operator, filter, dtypes, layouts, options and a few images. Everything else differs from
+trial to trial. The kinds of a round have all operators, in an order that depends on the seed.
 """
 
 from __future__ import annotations
@@ -17,21 +18,33 @@ import numpy as np
 
 from implicit_conv.activation import Activation
 from implicit_conv.options import (
+    COMPLEX_PARTS,
     FLOAT_DTYPES,
-    LAYOUTS,
+    INTEGER_RANGES,
+    LAYOUTS_OF,
     PADDING_MODES,
     PADDING_NAMES,
-    WEIGHT_LAYOUTS,
+    SPACE,
+    WEIGHT_LAYOUTS_OF,
 )
 from implicit_conv.parse import Padding, parse_padding
 from implicit_conv.testing import Case, Pair
+from implicit_conv.testing.check import EXACT, SMOOTH
+from implicit_conv.testing.operators import OPERATORS
 from implicit_conv.testing.storage import STORAGES, WRITABLE
-from implicit_conv.testing.trial import EXACT, SMOOTH, VALUES, Trial
+from implicit_conv.testing.trial import VALUES, Trial
 
 T = TypeVar("T")
-TRIALS = 100  # trials of a kind
+TRIALS = 25  # trials of a kind
 IMAGES = 3  # images of a kind: each may need register tiles of its own, which are compiled
 FLOATS = ("float32", "float64")
+# The operators of a round, with their numbers of spatial axes; columns have any number. Images have
+# most methods.
+ROUND = (
+    *[("conv", 2)] * 2,
+    *((name, rank) for name, operator in OPERATORS.items() if operator.planned for rank in SPACE),
+    *((name, 0) for name, operator in OPERATORS.items() if not operator.planned),
+)
 
 
 class Dice:
@@ -78,73 +91,137 @@ def draw_trial(seed: int, number: int, threads: int) -> Trial:
     dice = Dice(seed, 1, number)
     trial = dice.pick(*kind.trials)
     case = trial.case if trial.case.N == 0 else replace(trial.case, N=dice.pick(1, 1, 2, 3))
-    x_storage, w_storage, residual_storage = (dice.pick(*kind.storages) for _ in range(3))
-    finite = not dice.happens(6)
-    values = dice.pick("integers", "normal") if finite else dice.pick(*_special(trial))
-    if values == "normal" and "repeated" in (x_storage, w_storage):
-        values = "integers"  # no bound is promised for sums of equal terms
-    return replace(
+    storages = tuple(dice.pick(*kind.storages) for _ in range(3))
+    special = _special(trial) if dice.happens(6) else ()
+    values = dice.pick(*special) if special else dice.pick("integers", "normal")
+    # No bound is promised for sums of equal terms, nor for columns.
+    exact = trial.is_integer or "repeated" in storages[:2] or not trial.made.planned
+    if values == "normal" and exact:
+        values = "integers"
+    common = replace(
         trial,
         case=case,
         values=values,
         seed=dice.number(0, 1 << 31),
-        activation=dice.pick(*kind.activations) if finite else None,
-        biased=dice.happens(2),
-        added=dice.happens(3),
-        storages=(x_storage, w_storage, residual_storage),
+        storages=(storages[0], storages[1], storages[2]),
+        unbatched=case.N == 1 and dice.happens(3),
+    )
+    if not trial.made.planned:
+        return common
+    common = replace(
+        common,
         out=dice.pick(*kind.out_storages) if dice.happens(3) else "",
         packed=dice.happens(2),
-        unbatched=case.N == 1 and dice.happens(3),
         threads=dice.number(1, threads),
+    )
+    if not trial.made.epilogue:
+        return common
+    return replace(
+        common,
+        activation=None if special else dice.pick(*kind.activations),
+        scaled=dice.happens(4) and _scales(trial) and not special,
+        biased=dice.happens(2),
+        added=dice.happens(3),
+        sized=dice.happens(3) and not isinstance(trial.padding, str),
     )
 
 
 def _special(trial: Trial) -> tuple[str, ...]:
     """The values besides integers and normal ones for which results are specified."""
+    if trial.case.dtype not in FLOAT_DTYPES or not trial.made.planned:
+        return ()
+    if trial.may_transform and (trial.operator, trial.case.rank) != ("conv", 2):
+        return ()
     exact = trial.case.dtype in FLOATS and not trial.may_box
     return VALUES[2:] if exact else VALUES[3:]
+
+
+def _scales(trial: Trial) -> bool:
+    """Whether sums can be scaled: not if they stay integers, nor in the baseline."""
+    floats = trial.out_dtype in FLOATS or not trial.is_integer
+    return floats and trial.algorithm != "gemm_im2col"
 
 
 @functools.lru_cache(2)
 def draw_kind(seed: int, number: int) -> Kind:
     """Kind `number` of a seed."""
     dice = Dice(seed, 0, number)
-    name = dice.pick(*FAMILIES)
-    dtype = dice.pick("float32", *FLOAT_DTYPES)
-    if dtype == "bfloat16" and find_spec("ml_dtypes") is None:
-        dtype = "float16"
+    rounds = np.random.default_rng((seed, 2, number // len(ROUND))).permutation(len(ROUND))
+    operator, rank = ROUND[rounds[number % len(ROUND)]]
+    made, rank = OPERATORS[operator], rank or dice.number(1, 3)
+    # Winograd alone has three algorithms.
+    name = dice.pick(*FAMILIES, *["3x3"] * 3) if made.planned else "columns"
+    family = FAMILIES.get(name, COLUMNS)
+    dtype = _dtype(dice, operator)
     filters = replace(
-        FAMILIES[name].filters(dice),
+        _in_axes(dice, family.filters(dice), rank),
         dtype=dtype,
-        layout=dice.pick(*LAYOUTS),
-        weight_layout=dice.pick(*WEIGHT_LAYOUTS),
-        padding_mode=dice.pick(*PADDING_MODES) if dice.happens(3) else "zeros",
+        w_dtype=dice.pick(*INTEGER_RANGES) if dtype in INTEGER_RANGES and made.planned else None,
+        layout=dice.pick(*LAYOUTS_OF[rank]),
+        weight_layout=dice.pick(*WEIGHT_LAYOUTS_OF[rank]),
+        padding_mode=dice.pick(*PADDING_MODES)
+        if "padding_mode" in made.own and dice.happens(3)
+        else "zeros",
     )
-    precision = dice.pick("standard", "standard", "strict", "fast")
-    algorithm = dice.pick(*_algorithms(filters, precision)) if dice.happens(2) else "auto"
+    if not made.planned:
+        filters = replace(filters, K=filters.C * math.prod(filters.kernel))
+    precision = dice.pick("standard", "standard", "strict", "fast") if made.planned else "strict"
+    chosen = "algorithm" in made.chosen and dice.happens(2)
     shared = Trial(
         filters,
+        operator,
         precision=precision,
-        algorithm=algorithm,
-        out_dtype=dice.pick(*FLOATS) if dice.happens(4) else None,
-        subnormals="flush" if dice.happens(4) and algorithm != "gemm_im2col" else "keep",
+        algorithm=dice.pick(*_algorithms(operator, filters, precision)) if chosen else "auto",
+        out_dtype=dice.pick(*_out_dtypes(dtype)) if made.planned and dice.happens(4) else None,
     )
-    activations: tuple[Activation, ...] = (*EXACT, *SMOOTH)
+    if made.planned and dice.happens(4) and shared.algorithm != "gemm_im2col":
+        shared = replace(shared, subnormals="flush")
+    activations = _activations(shared)
     storages = [storage for storage in STORAGES if (dtype, storage) != ("bfloat16", "byte-swapped")]
     return Kind(
-        name,
-        tuple(_with_image(shared, FAMILIES[name], dice) for _ in range(IMAGES)),
+        f"{made.function.format(rank)}, {name}",
+        tuple(_with_image(shared, family, dice) for _ in range(IMAGES)),
         (None, dice.pick(*activations), dice.pick(*activations)),
         ("contiguous", dice.pick(*storages), dice.pick(*storages)),
     )
 
 
-def _algorithms(filters: Case, precision: str) -> list[str]:
+def _dtype(dice: Dice, operator: str) -> str:
+    """A dtype that the operator takes, often float32."""
+    floats = dice.pick("float32", "float32", *FLOAT_DTYPES)
+    dtype = floats
+    if OPERATORS[operator].exact and dice.happens(3):
+        dtype = dice.pick("int8", *INTEGER_RANGES, *COMPLEX_PARTS)
+    if operator == "col2im" and dtype.endswith("int8"):
+        dtype = "int16"  # whose sums fit
+    return "float16" if dtype == "bfloat16" and find_spec("ml_dtypes") is None else dtype
+
+
+def _out_dtypes(dtype: str) -> tuple[str, ...]:
+    """The dtypes of results that some kinds ask for."""
+    if dtype in COMPLEX_PARTS:
+        return tuple(COMPLEX_PARTS)
+    return ("int64", *FLOATS) if dtype in INTEGER_RANGES else FLOATS
+
+
+def _activations(trial: Trial) -> tuple[Activation, ...]:
+    """The activations that a trial may have."""
+    if trial.case.dtype in COMPLEX_PARTS or not trial.made.epilogue:
+        return (None,)
+    if not trial.is_integer:
+        return (*EXACT, *SMOOTH)
+    if trial.out_dtype in FLOATS:
+        return EXACT
+    return (None, "relu", "relu6", ("clamp", -3.0, 5.0))
+
+
+def _algorithms(operator: str, filters: Case, precision: str) -> list[str]:
     """The algorithms that half of the kinds with these filters ask for, to reach each method."""
     if filters.C == filters.K == 1 and filters.groups > 1:
         return ["depthwise"]
+    floats = filters.dtype in FLOAT_DTYPES and precision != "strict"
     plain = filters.kernel == (3, 3) and filters.dilation == (1, 1) and filters.groups == 1
-    if plain and min(filters.C, filters.K) > 0 and precision != "strict":
+    if plain and floats and min(filters.C, filters.K) > 0 and operator == "conv":
         if filters.stride == (1, 1):
             return ["winograd_f4"] if precision == "fast" else ["winograd_f2"]
         if filters.stride == (2, 2):
@@ -153,14 +230,29 @@ def _algorithms(filters: Case, precision: str) -> list[str]:
     return ["auto", "auto", "implicit_gemm", "gemm_im2col" if baseline else "auto"]
 
 
+def _in_axes(dice: Dice, filters: Case, rank: int) -> Case:
+    """The filters of images as those of signals, images or volumes."""
+    taps, steps, gaps = filters.kernel, filters.stride, filters.dilation
+    if rank == 1:
+        return replace(filters, kernel=taps[1:], stride=steps[1:], dilation=gaps[1:])
+    if rank == 2:
+        return filters
+    return replace(
+        filters,
+        kernel=(dice.pick(1, 2, 3), *taps),
+        stride=(dice.pick(1, 1, 2), *steps),
+        dilation=(dice.pick(1, 1, 2), *gaps),
+    )
+
+
 def _with_image(trial: Trial, family: Family, dice: Dice) -> Trial:
     """`trial` with an image and padding of its family, such that the case is valid."""
     while True:
         size = family.size(dice, trial.case)
-        padding = _padding(dice)
-        filters = trial.case
-        h, w = parse_padding(padding, "HW", size, filters.kernel, filters.stride, filters.dilation)
-        case = replace(filters, size=size, padding=(h, w))
+        if len(size) < len(trial.case.kernel):
+            size = (dice.number(1, 5), *size)
+        image = replace(trial.case, size=size[-len(trial.case.kernel) :])
+        padding, case = _padded(dice, trial.operator, image)
         if case.is_valid and _products(case) <= family.products:
             return replace(trial, case=case, padding=padding)
 
@@ -169,24 +261,45 @@ def _products(case: Case) -> int:
     return math.prod((case.K, case.C, case.groups, *case.output, *case.kernel))
 
 
-def _padding(dice: Dice) -> Padding:
+def _padded(dice: Dice, operator: str, case: Case) -> tuple[Padding, Case]:
+    """Padding as the operator gets it, and the case with pairs of it."""
+    names: tuple[str, ...] = PADDING_NAMES
+    if operator == "conv_transpose":
+        names = ("valid",)
+        if dice.happens(4):
+            return _same_transposed(dice, case)
     forms: list[Padding] = [
         0,
         dice.number(-1, 4),
-        dice.pair(-1, 4),
-        (dice.pair(-2, 5), dice.pair(-2, 5)),
-        dice.pick(*PADDING_NAMES),
+        tuple(dice.number(-1, 4) for _ in case.size),
+        tuple(dice.pair(-2, 5) for _ in case.size),
+        dice.pick(*names),
     ]
-    return dice.pick(*forms)
+    padding = dice.pick(*forms)
+    windows = case.size, case.kernel, case.stride, case.dilation
+    return padding, replace(case, padding=parse_padding(padding, SPACE[case.rank], *windows))
 
 
-def _any_size(dice: Dice, filters: Case) -> Pair:
+def _same_transposed(dice: Dice, case: Case) -> tuple[Padding, Case]:
+    """Padding "same" or "same_lower" of a transposed convolution, whose result is as many times
+    larger than its operand as the stride says (ONNX: auto_pad).
+    """
+    name, size, pads = dice.pick("same", "same_lower"), [], []
+    for n, taps, step, gap in zip(case.size, case.kernel, case.stride, case.dilation, strict=True):
+        total = max(0, (taps - 1) * gap + 1 - step + dice.number(0, step - 1))
+        low = total - total // 2 if name == "same_lower" else total // 2
+        size.append(-(-n // step) * step)
+        pads.append((low, total - low))
+    return name, replace(case, size=tuple(size), padding=tuple(pads))
+
+
+def _any_size(dice: Dice, filters: Case) -> tuple[int, ...]:
     return dice.number(1, 20), dice.number(1, 60)
 
 
 @dataclass(frozen=True)
 class Family:
-    """How the filters and images of similar problems are drawn."""
+    """How the filters and images of similar problems are drawn, in two dimensions."""
 
     filters: Callable[[Dice], Case]
     size: Callable[[Dice, Case], tuple[int, ...]] = _any_size
@@ -281,3 +394,15 @@ FAMILIES = {
         )
     ),
 }
+
+# Filters of groups whose windows are columns of im2col.
+COLUMNS = Family(
+    lambda dice: Case(
+        C=dice.number(1, 3),
+        groups=dice.number(1, 3),
+        kernel=dice.pair(1, 3),
+        stride=dice.pair(1, 3),
+        dilation=dice.pick((1, 1), dice.pair(1, 3)),
+    ),
+    lambda dice, _: (dice.number(1, 9), dice.number(1, 12)),
+)

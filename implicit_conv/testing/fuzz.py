@@ -19,8 +19,8 @@ from typing import Any
 
 from implicit_conv.cpu.arch import BFLOAT16, cpu_arch
 from implicit_conv.cpu.words import count as counted
+from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import TRIALS, draw_kind, draw_trial
-from implicit_conv.testing.trial import check
 
 PROGRESS_SECONDS = 2  # between two updates of the line of progress
 INTERRUPTED = 130  # exit status of a program that Ctrl-C ended
@@ -78,7 +78,8 @@ def program(seed: int, number: int, threads: int) -> str:
     return (
         f"# Trial {number} of seed {seed}\n"
         "from implicit_conv.testing import Case\n"
-        "from implicit_conv.testing.trial import Trial, check\n\n"
+        "from implicit_conv.testing.check import check\n"
+        "from implicit_conv.testing.trial import Trial\n\n"
         f"check({trial!r})\n"
     )
 

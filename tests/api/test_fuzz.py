@@ -11,18 +11,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import implicit_conv
 from implicit_conv import config, reference
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.planner import METHODS
-from implicit_conv.testing import Case, plan_of, trial
-from implicit_conv.testing.draw import FAMILIES, TRIALS, draw_kind, draw_trial
+from implicit_conv.options import DTYPES, PADDING_MODES
+from implicit_conv.testing import Case
+from implicit_conv.testing.check import EXACT, SMOOTH, check
+from implicit_conv.testing.draw import FAMILIES, ROUND, TRIALS, draw_kind, draw_trial
 from implicit_conv.testing.fuzz import program
+from implicit_conv.testing.operators import OPERATORS, function
 from implicit_conv.testing.storage import STORAGES, WRITABLE, stored
-from implicit_conv.testing.trial import EXACT, SMOOTH, VALUES, Trial, WrongResultError, check
+from implicit_conv.testing.trial import VALUES, Trial, WrongResultError
 
 ROOT = Path(__file__).parents[2]
 DENSE = Case(N=2, C=5, K=20, size=(6, 9), padding=((1, 1), (1, 1)))
 PLAIN = Trial(DENSE, padding=1)
+GRADIENT = replace(PLAIN, operator="weight_grad")
+VOLUME = Case(C=3, K=5, size=(3, 4, 5), kernel=(2, 2, 2), stride=(2, 1, 1), dilation=(1, 1, 1))
+VOLUME = replace(VOLUME, padding=((0, 0),) * 3, layout="NCDHW", weight_layout="KCTRS")
+COLUMNS = Trial(replace(DENSE, K=5 * 9), "im2col", padding=1)
+FLAGS = ("scaled", "biased", "added", "sized", "packed", "unbatched")
 # Code that runs first in all processes of a fuzz.
 WRONG_REFERENCE = """
 from implicit_conv import reference
@@ -31,21 +40,21 @@ reference.conv = lambda *arguments, **named: right(*arguments, **named) + 1
 """
 CRASH = """
 import os, signal
-from implicit_conv.testing import trial
+from implicit_conv.testing import check as module
 calls = []
 def check(given):
     calls.append(given)
     if len(calls) == 3:
         os.kill(os.getpid(), signal.SIGSEGV)
-trial.check = check
+module.check = check
 """
 ENDLESS = """
 import time
-from implicit_conv.testing import trial
+from implicit_conv.testing import check as module
 def check(given):
     print("begun", flush=True)
     time.sleep(600)
-trial.check = check
+module.check = check
 """
 
 
@@ -85,32 +94,43 @@ def test_a_number_gives_the_same_trial_in_every_process():
 
 def test_kinds_are_of_every_family_and_method():
     """Planned, not computed."""
-    kinds = [draw_kind(0, number) for number in range(150)]
-    assert {kind.name for kind in kinds} == set(FAMILIES)
+    kinds = [draw_kind(0, number) for number in range(60 * len(ROUND))]
+    assert {kind.name.split(", ")[1] for kind in kinds} == {*FAMILIES, "columns"}
     planned = set()
     for drawn in (drawn for kind in kinds for drawn in kind.trials):
-        plan = plan_of(drawn.case, precision=drawn.precision, algorithm=drawn.algorithm)
-        planned |= {type(plan.engine.best.method)}
+        if drawn.operator == "conv" and drawn.case.dtype in DTYPES:
+            planned |= {type(drawn.plan().engine.best.method)}
     assert planned >= set(METHODS) - {TransposedGemm}  # the best for pairs of bfloat16 alone
 
 
+def test_a_round_has_every_operator_in_one_to_three_dimensions():
+    kinds = [draw_kind(5, number).trials[0] for number in range(len(ROUND), 2 * len(ROUND))]
+    drawn = {(kind.operator, kind.case.rank) for kind in kinds if kind.made.planned}
+    assert drawn == {(name, rank) for name, rank in ROUND if rank}
+    assert {kind.operator for kind in kinds} == set(OPERATORS)
+
+
 def test_trials_have_every_option():
-    trials = [draw_trial(0, n, 3) for n in range(0, 200 * TRIALS, 17)]
+    trials = [draw_trial(0, n, 3) for n in range(0, 800 * TRIALS, 17)]
     every = {
         "values": VALUES,
         "activation": (*EXACT, *SMOOTH),
         "precision": ("strict", "standard", "fast"),
-        "out_dtype": (None, "float32", "float64"),
+        "out_dtype": (None, "float32", "float64", "int64", "complex64", "complex128"),
         "out": ("", *WRITABLE),
         "threads": (1, 2, 3),
         "subnormals": ("keep", "flush"),
-        **dict.fromkeys(("biased", "added", "packed", "unbatched"), (False, True)),
+        **dict.fromkeys(FLAGS, (False, True)),
     }
     for name, wanted in every.items():
         assert {getattr(drawn, name) for drawn in trials} == set(wanted), name
+    for name, operator in OPERATORS.items():
+        own = [drawn for drawn in trials if drawn.operator == name]
+        if "padding_mode" in operator.own:
+            assert {drawn.case.padding_mode for drawn in own} == set(PADDING_MODES)
+        assert {type(drawn.padding) for drawn in own} == {int, str, tuple}, name
+        assert ("int16" in {drawn.case.dtype for drawn in own}) == operator.exact
     assert {storage for drawn in trials for storage in drawn.storages} == set(STORAGES)
-    forms = {type(drawn.padding) for drawn in trials}
-    assert forms == {int, str, tuple}
     assert min(min(drawn.case.output) for drawn in trials) == 1
 
 
@@ -129,12 +149,12 @@ def test_storages(storage):
 
 
 def shifted(y):
-    y[-1, -1, -1, -1] += 1
+    y[(-1,) * y.ndim] += 1
     return y
 
 
 def unwritten(y):
-    y[0, 0, 0, 0] = np.nan
+    y[(0,) * y.ndim] = np.nan
     return y
 
 
@@ -148,20 +168,32 @@ BUGS = [
     (replace(PLAIN, values="normal", activation="gelu"), rounded, "elements are wrong"),
     (replace(PLAIN, values="subnormal"), np.zeros_like, "elements are wrong"),
     (replace(PLAIN, values="subnormal", subnormals="flush"), shifted, "1 of 2160"),
-    (replace(PLAIN, values="x not finite"), np.nan_to_num, "does not show"),
-    (replace(PLAIN, values="x not finite", precision="strict"), np.nan_to_num, "should be"),
-    (replace(PLAIN, values="x not finite", precision="fast"), shifted, "elements are wrong"),
-    (replace(PLAIN, values="w not finite"), np.nan_to_num, "does not show"),
+    (replace(PLAIN, values="first not finite"), np.nan_to_num, "does not show"),
+    (replace(PLAIN, values="first not finite", precision="strict"), np.nan_to_num, "should be"),
+    (replace(PLAIN, values="first not finite", precision="fast"), shifted, "elements are wrong"),
+    (replace(PLAIN, values="second not finite"), np.nan_to_num, "does not show"),
     (replace(PLAIN, out="strided"), np.copy, "not the array that was given as out"),
     (replace(PLAIN, out_dtype="float64"), np.float32, "float32, but float64"),
+    (replace(PLAIN, scaled=True, biased=True, added=True), shifted, "1 of 2160"),
+    (Trial(replace(DENSE, dtype="uint8", w_dtype="int16"), padding=1), shifted, "1 of 2160"),
+    (Trial(replace(DENSE, dtype="complex64"), padding=1), shifted, "1 of 2160"),
+    (Trial(replace(DENSE, dtype="complex64"), padding=1, values="normal"), rounded, "are wrong"),
+    (Trial(VOLUME, "conv_transpose", added=True), shifted, "1 of 180"),
+    (Trial(VOLUME, "input_grad", values="normal"), rounded, "are wrong"),
+    (GRADIENT, shifted, r"1 of 900 elements are wrong; .*\[19, 4, 2, 2\] in K, C, R, S order"),
+    (replace(GRADIENT, values="first not finite"), np.nan_to_num, "should be"),
+    (replace(GRADIENT, values="second not finite"), np.nan_to_num, "does not show"),
+    (COLUMNS, shifted, "elements are wrong"),
+    (replace(COLUMNS, operator="col2im"), shifted, "elements are wrong"),
 ]
 
 
 @pytest.mark.parametrize(("given", "bug", "words"), BUGS)
 def test_a_wrong_result_is_found(given, bug, words, monkeypatch):
     check(given)
-    conv2d = trial.conv2d
-    monkeypatch.setattr(trial, "conv2d", lambda *args, **named: bug(conv2d(*args, **named)))
+    right = function(given.operator, given.case.rank)
+    name = right.__name__
+    monkeypatch.setattr(implicit_conv, name, lambda *args, **named: bug(right(*args, **named)))
     with pytest.raises(WrongResultError, match=words):
         check(given)
 

@@ -1,0 +1,191 @@
+"""The check of a trial: its result against the reference, in float64, int64 or complex128."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.activation import Activation, parse_activation
+from implicit_conv.arrays import numpy_dtype
+from implicit_conv.errors import PlanError
+from implicit_conv.kernels.activation import LEAKY_RELU
+from implicit_conv.options import COMPLEX_PARTS
+from implicit_conv.reference import pad_or_crop
+from implicit_conv.testing import Array, errors
+from implicit_conv.testing.operators import restored, sums
+from implicit_conv.testing.trial import Inputs, Trial, WrongResultError, compute, inputs
+
+# Activations whose results for integers are exact.
+EXACT: tuple[Activation, ...] = (None, "relu", "relu6", ("leaky_relu", 0.5), ("clamp", -3.0, 5.0))
+SMOOTH: dict[str, Callable[[Array], Array]] = {
+    "silu": lambda v: v / (1 + np.exp(-v)),
+    "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
+    "tanh": np.tanh,
+    "gelu": lambda v: v * np.vectorize(math.erfc, [float])(-v / math.sqrt(2)) / 2,
+    "hardswish": lambda v: v * np.clip(v + 3, 0, 6) / 6,
+}
+# No activation changes by more than this times the change of its argument; nor is the error of a
+# complex number larger than this times the bound of its parts.
+STEEPNESS = 1.5
+# Largest error of a direct sum in units of eps * sum|x||w|: what conv2d promises for normally
+# distributed data. It is also the largest error of an activation, in units of eps * |y|.
+DIRECT_UNITS = 16
+# Largest error of Winograd by precision, in units of eps * sum over c of max|x_c| * max|w_c|. The
+# maximum of x is over the window of an output for F2, and over those of a box of outputs for F4.
+WINOGRAD_UNITS = {"standard": 64, "fast": 160}
+BOX = 4  # rows and columns of a box of F4
+
+
+def check(trial: Trial) -> None:
+    """Compute a trial and compare its result with the reference.
+
+    Raises
+    ------
+    WrongResultError
+        The result is wrong, or part of it was not written.
+    """
+    given = inputs(trial)
+    try:
+        y = compute(trial, given)
+    except PlanError:
+        if trial.algorithm == "auto":
+            raise
+        return
+    verify(trial, given, y)
+
+
+@np.errstate(all="ignore")
+def verify(trial: Trial, given: Inputs, y: Array) -> None:
+    """Compare the result `y` of a trial with the reference.
+
+    Raises
+    ------
+    WrongResultError
+        An element is wrong.
+    """
+    case, result = trial.case, trial.made.result
+    wide = np.result_type(numpy_dtype(trial.sum_dtype), "int64" if trial.is_integer else "float64")
+    y = restored(case, result, y).astype(np.result_type(wide, "float64"))
+    first, second = (
+        restored(case, role, array).astype(wide)
+        for role, array in zip(trial.roles, (given.first, given.second), strict=True)
+    )
+    specified = np.ones(y.shape, bool)
+    is_first, is_second = (trial.values == f"{which} not finite" for which in ("first", "second"))
+    if is_second or (is_first and trial.may_transform):
+        holds, specified = _spread(trial, first, second)
+        if np.isfinite(y[holds]).any():
+            raise WrongResultError("a NaN or an infinity does not show in an output that holds it")
+        first, second = (np.where(np.isfinite(array), array, 0) for array in (first, second))
+    if trial.values == "subnormal" and trial.subnormals == "flush":
+        first = np.zeros_like(first)
+    scale, addends = _epilogue(trial, given)
+    total = sums(trial.operator, case, first, second)
+    expected = _activated(trial.activation, sum(addends, scale * total))
+    if _is_exact(trial):
+        if not trial.is_integer:
+            expected = expected.astype(trial.sum_dtype)
+        expected = expected.astype(numpy_dtype(trial.y_dtype)).astype(y.dtype)
+        right = (y == expected) | (np.isnan(y) & np.isnan(expected))
+    else:
+        bound = _bound(trial, first, second, scale, addends) + DIRECT_UNITS * np.abs(expected)
+        right = errors(y, expected, bound, trial.error_dtype) <= 1
+    wrong = np.argwhere(specified & ~right)
+    if len(wrong):
+        at, axes = tuple(wrong[0].tolist()), "K, C, R, S" if result == "w" else "N, K, P, Q"
+        raise WrongResultError(
+            f"{len(wrong)} of {y.size} elements are wrong; the first, {list(at)} in {axes} "
+            f"order, is {y[at]} and should be {expected[at]}"
+        )
+
+
+def _is_exact(trial: Trial) -> bool:
+    """Whether the result is the exact one, rounded once."""
+    if trial.is_integer and trial.y_dtype == "float32":  # sums are rounded before the epilogue
+        return not (trial.scaled or trial.biased or trial.added)
+    return trial.values != "normal" and trial.activation in EXACT and not trial.may_box
+
+
+def _epilogue(trial: Trial, given: Inputs) -> tuple[Array, list[Array]]:
+    """(the scale, what is added to the sums), as they broadcast."""
+    vector = (-1, *[1] * trial.case.rank)
+    wide = np.result_type("float64", numpy_dtype(trial.sum_dtype))
+    one = np.ones((), "int64" if trial.is_integer else "float64")
+    scale = one if given.scale is None else given.scale.astype(float).reshape(vector)
+    addends = [] if given.bias is None else [given.bias.reshape(vector)]
+    if given.residual is not None:
+        addends.append(restored(trial.case, trial.made.result, given.residual).astype(wide))
+    return scale, addends
+
+
+def _spread(trial: Trial, first: Array, second: Array) -> tuple[Array, Array]:
+    """(results that hold a number that is not finite, results that must not show it).
+
+    F4 may show a number of x in all outputs of a box. It is not specified whether a number of w
+    shows in outputs of its filter where its tap reads padding, nor one of dy in its filter's taps.
+    """
+    case, operator = trial.case, trial.operator
+    in_first, in_second = ~np.isfinite(first), ~np.isfinite(second)
+    if in_second.any():
+        holds = sums(operator, case, np.ones_like(first), in_second) > 0
+        touched = in_second.reshape(*second.shape[:2], -1).any(axis=2)
+        if operator == "weight_grad":
+            shape = (-1, 1, *[1] * case.rank)
+            touched = touched.any(axis=0)
+        else:
+            shape = (-1, *[1] * case.rank)
+            grouped = touched.reshape(case.groups, case.K, case.C)
+            touched = grouped.any(axis=2 if operator == "conv" else 1)
+        return holds, np.broadcast_to(~touched.reshape(shape), holds.shape)
+    holds = sums(operator, case, in_first, np.ones_like(second)) > 0
+    if not trial.may_box:
+        return holds, ~holds
+    shown = np.zeros_like(holds)
+    for at in np.ndindex(*(-(-extent // BOX) for extent in holds.shape[2:])):
+        box: Any = (..., *(slice(i * BOX, (i + 1) * BOX) for i in at))
+        shown[box] = holds[box].any(axis=tuple(range(2, holds.ndim)), keepdims=True)
+    return holds, ~shown
+
+
+def _activated(activation: Activation, sums: Array) -> Array:
+    """The activation of `sums`."""
+    if activation is None:
+        return sums
+    if isinstance(activation, str) and activation in SMOOTH:
+        return SMOOTH[activation](sums)
+    kind, low, high = parse_activation(activation)
+    return np.where(sums < 0, low * sums, sums) if kind == LEAKY_RELU else np.clip(sums, low, high)
+
+
+def _bound(trial: Trial, first: Array, second: Array, scale: Array, addends: list[Array]) -> Array:
+    """The largest error of a result, in units of eps, without that of its activation."""
+    size = sums(trial.operator, trial.case, first, second, magnitude=True)
+    bound = DIRECT_UNITS * sum(map(np.abs, addends), np.abs(scale) * size)
+    if trial.may_transform:
+        units = WINOGRAD_UNITS[trial.precision] * (2 if trial.case.dtype in COMPLEX_PARTS else 1)
+        bound = np.maximum(bound, units * np.abs(scale) * _largest(trial, first, second))
+    largest: Array = STEEPNESS * bound
+    return largest
+
+
+def _largest(trial: Trial, first: Array, second: Array) -> Array:
+    """The sum over c of max|x_c| * max|w_c|, which scales the error of Winograd."""
+    case = trial.case
+    weights = np.abs(second).max(axis=tuple(range(2, second.ndim)))
+    if trial.operator != "conv" or case.rank != 2:
+        # Phases and volumes: with the maximum of the whole image.
+        pixels = np.abs(first).max(axis=tuple(range(2, first.ndim)))
+        most = pixels @ (weights.T if trial.operator == "conv" else weights)
+        whole: Array = most.reshape(*most.shape, *[1] * case.rank)
+        return whole
+    reach = BOX - 1 if trial.may_box else 0  # the distance of outputs that share a box
+    padded = pad_or_crop(np.abs(first), case.padding, case.padding_mode)
+    padded = np.pad(padded, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
+    extents = tuple(taps + 2 * reach for taps in case.kernel)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axis=(2, 3))
+    windows = windows[:, :, :: case.stride[0], :: case.stride[1]].max(axis=(4, 5))
+    found: Array = np.einsum("ncpq,kc->nkpq", windows, weights)
+    return found
