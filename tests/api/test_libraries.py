@@ -4,14 +4,18 @@ tests/api/test_torch.py repeats what matters with torch itself, where that is in
 """
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import pytest
+from small_trials import of_every_operator
 
 import implicit_conv as ic
 from implicit_conv.libraries import as_library_of, library
+from implicit_conv.testing.check import verify
+from implicit_conv.testing.trial import inputs
 
 
 class Foreign:
@@ -112,6 +116,47 @@ def test_a_result_is_of_the_library_of_x(kind, result):
     columns = ic.im2col(kind(X), 3)
     assert type(columns) is result
     assert type(ic.col2im(columns, X.shape, 3)) is result
+    for rank in (1, 3):
+        x = np.ones((1, 2, *[4] * rank), np.float32)
+        columns = ic.im2col(kind(x), (3,) * rank)
+        assert type(columns) is result
+        assert type(ic.col2im(columns, x.shape, (3,) * rank)) is result
+
+
+@pytest.mark.parametrize(("kind", "result"), [(Tensor, Tensor), (Foreign, np.ndarray)])
+@of_every_operator
+def test_results_of_operators_are_of_the_library_of_the_first_operand(trial, kind, result):
+    given, plan = inputs(trial), trial.plan()
+    second = given.second if trial.made.result == "w" else plan.pack(kind(given.second))
+    for y in (
+        trial.call(kind(given.first), given.second),
+        trial.call(kind(given.first), kind(given.second)),
+        plan(kind(given.first), second),
+    ):
+        assert type(y) is result
+        verify(trial, given, getattr(y, "array", y))
+    assert type(trial.call(given.first, kind(given.second))) is np.ndarray
+    out = np.empty_like(trial.call(given.first, given.second))
+    assert trial.call(kind(given.first), kind(given.second), out=out) is out
+    verify(trial, given, out)
+    if trial.made.epilogue:
+        more = inputs(replace(trial, biased=True, added=True, scaled=True))
+        names = "scale", "bias", "residual"
+        y = trial.call(more.first, more.second, **{n: kind(getattr(more, n)) for n in names})
+        verify(trial, more, y)
+
+
+@of_every_operator
+@pytest.mark.parametrize("which", [0, 1])
+def test_operators_refuse_tensors_that_record_gradients_by_name(trial, which):
+    given = inputs(trial)
+    operands = [given.first, given.second]
+    operands[which] = Tensor(operands[which], requires_grad=True)
+    first, second = trial.roles
+    name = (first, second)[which] if "grad" in trial.operator else "xw"[which]
+    name = {"y": "dy"}.get(name, name)
+    with pytest.raises(ic.PlanError, match=f"^{name} requires gradients"):
+        trial.call(*operands)
 
 
 def test_a_result_in_out_is_out():

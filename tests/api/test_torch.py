@@ -2,14 +2,18 @@
 
 import re
 import warnings
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
+from small_trials import of_every_operator
 
 import implicit_conv as ic
 from implicit_conv.libraries import as_library_of
 from implicit_conv.testing import Case
+from implicit_conv.testing.check import verify
+from implicit_conv.testing.trial import inputs
 
 torch = pytest.importorskip("torch")
 
@@ -165,6 +169,26 @@ def test_columns_of_tensors_are_tensors(dtype):
     image = ic.col2im(columns, (1, 2, 3, 4), 2)
     assert type(image) is torch.Tensor and image.dtype == x.dtype
     assert type(ic.im2col(in_numpy(x), 2)) is np.ndarray
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+@of_every_operator
+def test_operators_take_and_return_tensors(trial, dtype):
+    trial = replace(trial, case=replace(trial.case, dtype=dtype))
+    given, plan = inputs(trial), trial.plan()
+    first, second = (as_tensor(array) for array in (given.first, given.second))
+    for y in (trial.call(first, second), plan(first, second), trial.call(first, given.second)):
+        assert type(y) is torch.Tensor and y.dtype == first.dtype
+        verify(trial, given, in_numpy(y))
+    y = trial.call(given.first, second)
+    assert type(y) is np.ndarray
+    verify(trial, given, y)
+
+
+def as_tensor(array):
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def test_out_is_a_numpy_array():

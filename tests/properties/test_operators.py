@@ -327,22 +327,6 @@ def test_no_channels_and_empty_batches(call):
     assert result.shape == empty.shape_of(empty.shapes[2]) and result.size == 0
 
 
-@of_wide_calls
-def test_out_may_overlap_an_operand(call):
-    first, w = arranged(call)
-    expected = call.function()(first, w)
-    for number, operand in enumerate((first, w)):
-        memory = np.zeros(operand.size + expected.size, operand.dtype)
-        shared = memory[7 : 7 + operand.size].reshape(operand.shape)
-        shared[...] = operand
-        operands = [first, w]
-        operands[number] = shared
-        out = memory[: expected.size].reshape(expected.shape)
-        assert np.shares_memory(out, shared)
-        assert call.function()(*operands, out=out) is out
-        np.testing.assert_array_equal(out, expected)
-
-
 @pytest.mark.parametrize("family", [CONV, TRANSPOSED, GRADIENT])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_signals_rows_and_columns_have_the_same_bits(family, stride):
