@@ -16,7 +16,8 @@ from implicit_conv.cpu import wgrad
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.plan import Plan
-from implicit_conv.testing import EPS, Case, error_units, from_nchw
+from implicit_conv.testing import EPS, Case, error_units, from_nchw, to_kcrs
+from implicit_conv.testing.operators import sums
 
 SAME = ((1, 1), (1, 1))
 CASES = {
@@ -55,17 +56,8 @@ def inputs(case, seed=0, integers=False):
 
 
 def expected(case, x, dy):
-    """dw in K, C, R, S order, in float64, by its definition: one sum of products for each tap."""
-    padded = reference.pad_or_crop(x.astype(np.float64), case.padding)
-    (p, q), (r, s) = case.output, case.kernel
-    outputs = dy.astype(np.float64).reshape(case.N, case.groups, case.K, p, q)
-    dw = np.empty((case.K * case.groups, case.C, r, s))
-    for i, j in np.ndindex(r, s):
-        view = padded[:, :, i * case.dilation[0] :, j * case.dilation[1] :]
-        view = view[:, :, :: case.stride[0], :: case.stride[1]][:, :, :p, :q]
-        view = view.reshape(case.N, case.groups, case.C, p, q)
-        dw[:, :, i, j] = np.einsum("ngkpq,ngcpq->gkc", outputs, view).reshape(-1, case.C)
-    return dw
+    """dw in K, C, R, S order, in float64, by its definition."""
+    return sums("weight_grad", case, x, dy)
 
 
 def arranged(case, x, dy):
@@ -76,11 +68,6 @@ def arranged(case, x, dy):
 def weight_shape(case):
     """The shape of w in the case's weight layout."""
     return case.problem.weight_shape
-
-
-def to_kcrs(dw, weight_layout):
-    """dw with its axes in the order K, C, R, S."""
-    return dw.transpose([weight_layout.index(letter) for letter in "KCRS"])
 
 
 def compute(case, x, dy, **options):

@@ -1,6 +1,5 @@
 """Weight gradients of signals, images and volumes: exact on integers, and adjoint to the others."""
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -15,9 +14,10 @@ from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu import wgrad
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.candidate import Request
-from implicit_conv.options import LAYOUTS_OF, PADDING_MODES, SPACE, TAPS, WEIGHT_LAYOUTS_OF
+from implicit_conv.options import LAYOUTS_OF, PADDING_MODES, SPACE, WEIGHT_LAYOUTS_OF
 from implicit_conv.plan import Plan
 from implicit_conv.problem import Problem
+from implicit_conv.testing import from_kcrs
 
 
 def problem(size, kernel, *, C=1, K=1, groups=1, pads=(0, 0), **options):
@@ -124,23 +124,12 @@ def channels_first(p, array):
 
 
 def expected(p, x, dy):
-    """dw in the weight layout, in float64, by its definition: one sum of products for each tap."""
+    """dw in the weight layout, in float64, by its definition."""
     x, dy = channels_first(p, x), channels_first(p, dy)
     pads = tuple(zip(p.pad_lo, p.pad_hi, strict=True))
-    padded = reference.pad_or_crop(x, pads, p.padding_mode)
-    dy = dy.reshape(p.N, p.groups, p.K // p.groups, math.prod(p.output))
-    letters = "KC" + TAPS[p.rank]
-    dw = np.empty((p.K, p.C // p.groups, *p.kernel))
-    for tap in np.ndindex(p.kernel):
-        pixels = tuple(
-            slice(i * dilation, i * dilation + (count - 1) * stride + 1, stride)
-            for i, dilation, stride, count in zip(tap, p.dilation, p.stride, p.output, strict=True)
-        )
-        read = padded[(slice(None), slice(None), *pixels)]
-        read = read.reshape(p.N, p.groups, p.C // p.groups, math.prod(p.output))
-        products = np.einsum("ngki,ngci->gkc", dy, read, optimize=True)
-        dw[(slice(None), slice(None), *tap)] = products.reshape(p.K, -1)
-    return dw.transpose([letters.index(letter) for letter in p.weight_layout])
+    options = {"stride": p.stride, "dilation": p.dilation, "pads": pads}
+    more = {"groups": p.groups, "padding_mode": p.padding_mode}
+    return from_kcrs(reference.weight_grad(x, dy, p.kernel, **options, **more), p.weight_layout)
 
 
 def compute(p, x, dy, **others):
