@@ -105,3 +105,22 @@ def test_cropped_pixels_show_in_no_output(algorithm, layout):
     options = {"algorithm": algorithm, "precision": PRECISION.get(algorithm, "standard")}
     y, expected = (conv2d(*case.arrange(a, w), **case.options, **options) for a in (cropped, x))
     np.testing.assert_array_equal(y, expected)
+
+
+@pytest.mark.parametrize("low", [0, 1])
+@pytest.mark.parametrize("high", [0, -1])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("algorithm", ["implicit_gemm", "winograd_f2_stride2"])
+def test_pixels_after_the_last_window_show_in_no_output(algorithm, layout, low, high):
+    """Tiles of Winograd have two outputs along an axis: one of the last tile has no window here."""
+    size = tuple(2 * out + 2 - low - high for out in (3, 7))
+    case = replace(CASES[algorithm], size=size, stride=(2, 2), layout=layout)
+    case = replace(case, padding=((low, high), (low, high)))
+    assert case.output == (3, 7)
+    x, w = without_zeros(case)
+    spoiled = np.full_like(x, np.inf)
+    spoiled[:, :, : 7 - low, : 15 - low] = x[:, :, : 7 - low, : 15 - low]
+    y, expected = (
+        conv2d(*case.arrange(a, w), **case.options, algorithm=algorithm) for a in (spoiled, x)
+    )
+    np.testing.assert_array_equal(y, expected)
