@@ -30,9 +30,10 @@ from implicit_conv.options import (
 from implicit_conv.parse import Padding, parse_padding
 from implicit_conv.testing import Case, Pair
 from implicit_conv.testing.check import EXACT, SMOOTH
-from implicit_conv.testing.operators import OPERATORS
+from implicit_conv.testing.operators import OPERATORS, output_padding
 from implicit_conv.testing.storage import STORAGES, WRITABLE
 from implicit_conv.testing.trial import VALUES, Trial
+from implicit_conv.transposed_problem import SWAPPED
 
 T = TypeVar("T")
 TRIALS = 25  # trials of a kind
@@ -87,8 +88,11 @@ class Kind:
 
 def draw_trial(seed: int, number: int, threads: int) -> Trial:
     """Trial `number` of a seed, on at most `threads` threads."""
-    kind = draw_kind(seed, number // TRIALS)
-    dice = Dice(seed, 1, number)
+    return trial_of(draw_kind(seed, number // TRIALS), Dice(seed, 1, number), threads)
+
+
+def trial_of(kind: Kind, dice: Dice, threads: int) -> Trial:
+    """A trial of a kind, on at most `threads` threads."""
     trial = dice.pick(*kind.trials)
     case = trial.case if trial.case.N == 0 else replace(trial.case, N=dice.pick(1, 1, 2, 3))
     storages = tuple(dice.pick(*kind.storages) for _ in range(3))
@@ -145,10 +149,15 @@ def _scales(trial: Trial) -> bool:
 @functools.lru_cache(2)
 def draw_kind(seed: int, number: int) -> Kind:
     """Kind `number` of a seed."""
+    order = np.random.default_rng((seed, 2, number // len(ROUND))).permutation(len(ROUND))
+    operator, rank = ROUND[order[number % len(ROUND)]]
     dice = Dice(seed, 0, number)
-    rounds = np.random.default_rng((seed, 2, number // len(ROUND))).permutation(len(ROUND))
-    operator, rank = ROUND[rounds[number % len(ROUND)]]
-    made, rank = OPERATORS[operator], rank or dice.number(1, 3)
+    return kind_of(operator, rank or dice.number(1, 3), dice)
+
+
+def kind_of(operator: str, rank: int, dice: Dice) -> Kind:
+    """A kind of an operator with so many spatial axes."""
+    made = OPERATORS[operator]
     # Winograd alone has three algorithms.
     name = dice.pick(*FAMILIES, *["3x3"] * 3) if made.planned else "columns"
     family = FAMILIES.get(name, COLUMNS)
@@ -158,7 +167,7 @@ def draw_kind(seed: int, number: int) -> Kind:
         dtype=dtype,
         w_dtype=dice.pick(*INTEGER_RANGES) if dtype in INTEGER_RANGES and made.planned else None,
         layout=dice.pick(*LAYOUTS_OF[rank]),
-        weight_layout=dice.pick(*WEIGHT_LAYOUTS_OF[rank]),
+        weight_layout=_weight_layout(dice, operator, rank),
         padding_mode=dice.pick(*PADDING_MODES)
         if "padding_mode" in made.own and dice.happens(3)
         else "zeros",
@@ -184,6 +193,13 @@ def draw_kind(seed: int, number: int) -> Kind:
         (None, dice.pick(*activations), dice.pick(*activations)),
         ("contiguous", dice.pick(*storages), dice.pick(*storages)),
     )
+
+
+def _weight_layout(dice: Dice, operator: str, rank: int) -> str:
+    """A layout of filters; a transposed convolution takes those of both letters."""
+    layout = dice.pick(*WEIGHT_LAYOUTS_OF[rank])
+    swapped = operator == "conv_transpose" and dice.happens(3)
+    return layout.translate(SWAPPED) if swapped else layout
 
 
 def _dtype(dice: Dice, operator: str) -> str:
@@ -254,6 +270,8 @@ def _with_image(trial: Trial, family: Family, dice: Dice) -> Trial:
         image = replace(trial.case, size=size[-len(trial.case.kernel) :])
         padding, case = _padded(dice, trial.operator, image)
         if case.is_valid and _products(case) <= family.products:
+            if trial.operator == "conv_transpose" and dice.happens(3):
+                padding = _removed(dice, case)
             return replace(trial, case=case, padding=padding)
 
 
@@ -291,6 +309,18 @@ def _same_transposed(dice: Dice, case: Case) -> tuple[Padding, Case]:
         size.append(-(-n // step) * step)
         pads.append((low, total - low))
     return name, replace(case, size=tuple(size), padding=tuple(pads))
+
+
+def _removed(dice: Dice, case: Case) -> Padding:
+    """Padding of a transposed convolution that removes more than that of the case on the high side,
+    as much as output_padding can add again.
+    """
+    more = output_padding(case, case.padding)
+    axes = zip(case.padding, case.stride, case.dilation, more, strict=True)
+    return tuple(
+        (low, high + dice.number(0, max(step, gap) - 1 - added))
+        for (low, high), step, gap, added in axes
+    )
 
 
 def _any_size(dice: Dice, filters: Case) -> tuple[int, ...]:

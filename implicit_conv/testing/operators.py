@@ -14,7 +14,8 @@ import numpy as np
 
 import implicit_conv
 from implicit_conv import reference
-from implicit_conv.options import INTEGER_RANGES
+from implicit_conv.options import INTEGER_RANGES, SPACE
+from implicit_conv.parse import Padding, parse_padding
 from implicit_conv.testing import Array, Case, from_kcrs, from_nchw, to_kcrs, to_nchw
 from implicit_conv.transposed_problem import SWAPPED
 
@@ -102,11 +103,13 @@ def case_options(name: str, case: Case) -> dict[str, Any]:
     return options
 
 
-def output_padding(case: Case) -> tuple[int, ...]:
-    """The pixels of x after the last window, which are those that a transposed convolution adds."""
-    axes = zip(
-        case.size, case.output, case.stride, case.kernel, case.dilation, case.padding, strict=True
-    )
+def output_padding(case: Case, padding: Padding) -> tuple[int, ...]:
+    """The pixels that a transposed convolution adds to those that are left by `padding`."""
+    steps = case.stride, case.kernel, case.dilation
+    pads = case.padding
+    if not isinstance(padding, str):
+        pads = parse_padding(padding, SPACE[case.rank], case.size, *steps)
+    axes = zip(case.size, case.output, *steps, pads, strict=True)
     return tuple(
         size - ((out - 1) * step + (taps - 1) * gap + 1 - sum(pair))
         for size, out, step, taps, gap, pair in axes

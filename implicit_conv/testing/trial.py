@@ -109,7 +109,7 @@ class Trial:
         """Keyword arguments of the operator and of its plan."""
         options = {name: getattr(self, name) for name in self.made.chosen}
         if self.operator == "conv_transpose":
-            more = self.case.size if self.sized else output_padding(self.case)
+            more = self.case.size if self.sized else output_padding(self.case, self.padding)
             options["output_size" if self.sized else "output_padding"] = more
         return {**case_options(self.operator, self.case), **options}
 
