@@ -2,226 +2,56 @@
 
 import copy
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
-from operator_calls import CONV, GRADIENT, TRANSPOSED, Call
-from sampling import count, examples, sampled
+from sampling import count, sampled
 
 import implicit_conv as ic
 from implicit_conv import reference
-from implicit_conv.arrays import numpy_dtype
-from implicit_conv.options import (
-    FLOAT_DTYPES,
-    INTEGER_RANGES,
-    LAYOUTS_OF,
-    SPACE,
-    WEIGHT_LAYOUTS_OF,
+from implicit_conv.options import LAYOUTS_OF, SPACE, WEIGHT_LAYOUTS_OF
+from implicit_conv.testing import Case
+from implicit_conv.testing.check import check, verify
+from implicit_conv.testing.draw import ROUND, Dice, kind_of, trial_of
+from implicit_conv.testing.operators import arranged, restored
+from implicit_conv.testing.trial import Trial, inputs
+
+EACH = sorted({each for each in ROUND if each[1]})
+of_each_operator = pytest.mark.parametrize(
+    ("operator", "rank"), EACH, ids=["{}-{}d".format(*each) for each in EACH]
 )
-from implicit_conv.testing import error_units
-from implicit_conv.testing.storage import STORAGES, WRITABLE, stored
-
-# conv2d has tests of its own.
-FAMILIES = [
-    (CONV, 1),
-    (CONV, 3),
-    *((name, rank) for name in (TRANSPOSED, GRADIENT) for rank in SPACE),
-]
-of_each_family = pytest.mark.parametrize(
-    ("family", "rank"), FAMILIES, ids=[name.format(rank) for name, rank in FAMILIES]
-)
-DIRECT_UNITS = 16  # the error that conv2d promises for direct sums of normal numbers
-ACTIVATIONS = {  # exact for integers
-    None: lambda sums: sums,
-    "relu": lambda sums: np.maximum(sums, 0),
-    ("clamp", -3.0, 5.0): lambda sums: np.clip(sums, -3, 5),
-    ("leaky_relu", 0.5): lambda sums: np.where(sums < 0, sums / 2, sums),
-}
-
-
-@st.composite
-def calls(draw, family, rank):
-    """Few extents by default, since each tile of another height has a kernel of its own."""
-
-    def axes(*values):
-        return tuple(draw(st.sampled_from(values)) for _ in range(rank))
-
-    pad = st.sampled_from([-2, -1, 0, 0, 1, 2, 5])
-    wide = draw(st.booleans())  # more than two vectors of channels
-    floats = count(("float32", "float32", "float64"), FLOAT_DTYPES)
-    integers = () if family == GRADIENT else count(("int8",), tuple(INTEGER_RANGES))
-    dtype = draw(st.sampled_from((*floats, *integers)))
-    stride, dilation = axes(1, 2, 3, *count((), (4,))), axes(1, 1, 2, *count((), (3,)))
-    call = Call(
-        family,
-        size=(*axes(1, 3, 4)[1:], draw(st.sampled_from([1, 2, 7, 19]))),
-        kernel=axes(1, 2, 3, *count((), (4, 5))),
-        stride=stride,
-        dilation=dilation,
-        padding=tuple((draw(pad), draw(pad)) for _ in range(rank)),
-        output_padding=tuple(
-            draw(st.integers(0, max(pair) - 1)) for pair in zip(stride, dilation, strict=True)
-        )
-        if family == TRANSPOSED
-        else (),
-        N=draw(st.sampled_from([1, 1, 2, 3])),
-        C=draw(st.sampled_from([33, 40, 70] if wide else [1, 2, 3, 17])),
-        K=draw(st.sampled_from([33, 40, 70] if wide else [1, 2, 5, 17])),
-        groups=draw(st.sampled_from([1, 1, 1, 2, 3])),
-        layout=draw(st.sampled_from(LAYOUTS_OF[rank])),
-        dtype=dtype,
-        w_dtype=draw(st.sampled_from(integers)) if dtype in INTEGER_RANGES else None,
-    )
-    order = draw(st.sampled_from(WEIGHT_LAYOUTS_OF[rank]))
-    swapped = str.maketrans("CK", "KC") if family == TRANSPOSED and draw(st.booleans()) else {}
-    assume(min(call.output) >= 1)
-    return replace(call, weight_layout=order.translate(swapped))
-
-
-@dataclass(frozen=True)
-class Use:
-    """How an operator is called, and what is added to its sums."""
-
-    scaled: bool = False
-    biased: bool = False
-    added: bool = False
-    activation: object = None
-    out: str = ""  # how `out` is stored, one of WRITABLE, or none
-    storages: tuple = ("contiguous", "contiguous")
-    packed: bool = False
-    unbatched: bool = False
-    threads: int = 1
-    precision: str = "standard"
-    seed: int = 0
-
-
-@st.composite
-def uses(draw, family):
-    common = {
-        "out": draw(st.sampled_from(["", "", *WRITABLE])),
-        "storages": tuple(draw(st.sampled_from(["contiguous", *STORAGES])) for _ in range(2)),
-        "packed": draw(st.booleans()),
-        "unbatched": draw(st.booleans()),
-        "threads": draw(st.sampled_from([1, 2, 3])),
-        "precision": draw(st.sampled_from(["standard", "standard", "strict"])),
-        "seed": draw(st.integers(0, 2**31)),
-    }
-    if family == GRADIENT:
-        return Use(**common)
-    finish = {name: draw(st.booleans()) for name in ("scaled", "biased", "added")}
-    return Use(**finish, activation=draw(st.sampled_from(list(ACTIVATIONS))), **common)
+TRIALS = 10  # of a kind, which share kernels
 
 
 @sampled
-@of_each_family
-def test_integers_are_exact(family, rank):
-    @examples(7, 20_000)
-    @given(call=calls(family, rank), use=uses(family))
-    def check(call, use):
-        assert_exact(call, use)
-
-    check()
-
-
-def assert_exact(call, use):
-    """Whatever is added to the sums, the result is rounded once."""
-    rng = np.random.default_rng(use.seed)
-    first, w = stored_operands(call, use.storages, rng)
-    sums = call.sums(call.restore(first), call.restore_filter(w))
-    options = {"precision": use.precision, "activation": use.activation}
-    if call.is_integer and (use.scaled or use.activation == ("leaky_relu", 0.5)):
-        options["out_dtype"] = "float64"
-    options = {name: value for name, value in options.items() if value}
-    plan = call.plan(**options)
-    dtype = numpy_dtype(plan.engine.out_dtype)
-    sums, arrays = finished(call, use, sums, dtype, rng)
-    if use.unbatched and call.N == 1:
-        first = first[0]
-        for name in {"residual", "out"} & set(arrays):
-            arrays[name] = arrays[name][0]
-    with ic.config(num_threads=use.threads):
-        if use.packed and first.ndim == call.rank + 2:
-            plan = call.plan(**options)
-            result = plan(first, plan.pack(w), **arrays)
-        else:
-            result = call.function(**options)(first, w, **arrays)
-    assert result is arrays.get("out", result)
-    assert result.dtype.newbyteorder("=") == dtype
-    if not call.is_integer and dtype != "float64":
-        sums = sums.astype("float32")
-    result = call.restore(result if result.ndim == call.rank + 2 else result[None])
-    np.testing.assert_array_equal(result.astype(float), sums.astype(dtype).astype(float))
-
-
-def stored_operands(call, storages, rng):
-    first, w = call.inputs(rng)
-    for array, storage in (
-        (call.arrange(first), storages[0]),
-        (call.arrange_filter(w), storages[1]),
-    ):
-        yield stored(array, "contiguous" if array.dtype == "bfloat16" else storage, rng)
-
-
-def finished(call, use, sums, dtype, rng):
-    """(The result in exact arithmetic, the arrays besides both operands)."""
-    arrays = {}
-    vector = (sums.shape[1], *[1] * call.rank)
-    if use.scaled:
-        arrays["scale"] = rng.choice([0.5, -1.0, 2.0, 0.25], sums.shape[1])
-        sums = sums * arrays["scale"].reshape(vector)
-    if use.biased:
-        arrays["bias"] = rng.integers(-9, 10, sums.shape[1])
-        sums = sums + arrays["bias"].reshape(vector)
-    if use.added:
-        residual = rng.integers(-9, 10, sums.shape)
-        arrays["residual"] = call.arrange(residual).astype(dtype)
-        sums = sums + residual
-    if use.out:
-        unwritten = np.nan if dtype.kind != "i" else 77
-        blank = call.arrange(np.full(sums.shape, unwritten).astype(dtype))
-        arrays["out"] = stored(blank, use.out if dtype != "bfloat16" else "strided", rng)
-    return ACTIVATIONS[use.activation](sums), arrays
-
-
-@sampled
-@of_each_family
-def test_floats_are_within_the_error_that_is_promised(family, rank):
-    @examples(2, 2_000)
-    @given(call=calls(family, rank), seed=st.integers(0, 2**31))
-    def check(call, seed):
-        assume(not call.is_integer)
-        first, w = call.inputs(np.random.default_rng(seed), normal=True)
-        result = call.function(precision="strict")(call.arrange(first), call.arrange_filter(w))
-        found = call.restore(result), call.sums(first, w), call.sums(first, w, magnitude=True)
-        assert error_units(*found, call.dtype) <= DIRECT_UNITS
-
-    check()
+@pytest.mark.parametrize(("operator", "rank"), [each for each in EACH if each != ("conv", 2)])
+def test_random_trials(operator, rank):
+    """With all options, dtypes and kinds of arrays; conv2d has tests of its own."""
+    for number in range(count(1, 2_000)):
+        kind = kind_of(operator, rank, Dice(number, rank))
+        for other in range(TRIALS):
+            check(trial_of(kind, Dice(number, rank, other), threads=3))
 
 
 @sampled
 @pytest.mark.parametrize("rank", SPACE)
-def test_the_input_gradient_is_the_adjoint(rank):
-    """<conv(x, w), dy> = <x, input_grad(dy, w)>, in integers that are exact."""
-
-    @examples(3, 2_000)
-    @given(call=calls(GRADIENT, rank), seed=st.integers(0, 2**31))
-    def check(call, seed):
-        rng = np.random.default_rng(seed)
-        dy, w = call.inputs(rng)
-        x = rng.integers(-2, 3, call.shapes[2]).astype(dy.dtype)
-        filters = call.arrange_filter(w)
-        y = replace(call, family=CONV).function()(call.arrange(x), filters)
-        dx = call.function()(call.arrange(dy), filters)
-        forward, backward = (
-            (call.restore(result).astype("int64") * array.astype("int64")).sum()
-            for result, array in ((y, dy), (dx, x))
-        )
-        assert forward == backward or call.dtype in ("float16", "bfloat16")  # results are rounded
-
-    check()
+def test_gradients_are_adjoint(rank):
+    """<conv(x, w), dy> = <x, input_grad(dy, w)> = <w, weight_grad(x, dy)>, in exact integers."""
+    for number in range(count(1, 2_000)):
+        trial = kind_of("input_grad", rank, Dice(number, 7, rank)).trials[0]
+        case = replace(trial.case, dtype="float64")
+        rng = np.random.default_rng(number)
+        shapes = case.shapes.items()
+        arrays = {role: rng.integers(-3, 4, shape).astype(float) for role, shape in shapes}
+        products = set()
+        for operator in ("conv", "input_grad", "weight_grad"):
+            call = Trial(case, operator, padding=case.padding)
+            result = call.call(*(arranged(case, role, arrays[role]) for role in call.roles))
+            products.add(
+                (restored(case, call.made.result, result) * arrays[call.made.result]).sum()
+            )
+        assert len(products) == 1
 
 
 @pytest.mark.parametrize("rank", SPACE)
@@ -261,113 +91,107 @@ SHAPES = {
     2: {"size": (5, 9), "kernel": (4, 2), "stride": (3, 3), "dilation": (1, 2)},
     3: {"size": (3, 4, 6), "kernel": (2, 3, 2), "stride": (2, 1, 3), "dilation": (1, 1, 1)},
 }
-WIDE = [
-    Call(
-        family,
-        **{"padding": ((0, 1),) * rank, **SHAPES[rank]},
-        output_padding=(0,) * rank if family == TRANSPOSED else (),
-        N=3,
-        C=20,
-        K=37,
-        groups=2,
-        layout=LAYOUTS_OF[rank][rank % 2],
-    )
-    for family, rank in FAMILIES
-]
-of_wide_calls = pytest.mark.parametrize(
-    "call", WIDE, ids=[call.family.format(call.rank) for call in WIDE]
+
+
+def wide(operator, rank):
+    """A trial with several vectors of channels and of filters."""
+    options = {"padding": ((0, 1),) * rank, **SHAPES[rank]}
+    layouts = {"layout": LAYOUTS_OF[rank][rank % 2], "weight_layout": WEIGHT_LAYOUTS_OF[rank][0]}
+    case = Case(N=3, C=20, K=37, groups=2, **options, **layouts)
+    return Trial(case, operator, padding=case.padding)
+
+
+of_wide_trials = pytest.mark.parametrize(
+    "trial", [wide(*each) for each in EACH], ids=["{}-{}d".format(*each) for each in EACH]
 )
 
 
-def arranged(call, seed=0, normal=False):
-    """Both operands in the layouts of the call."""
-    first, w = call.inputs(np.random.default_rng(seed), normal)
-    return call.arrange(first), call.arrange_filter(w)
+def resized(trial, **extents):
+    """The trial with other numbers of images, channels or filters."""
+    return replace(trial, case=replace(trial.case, **extents))
 
 
-@of_wide_calls
-def test_copies_of_plans_and_packed_filters(call):
+@of_wide_trials
+def test_copies_of_plans_and_packed_filters(trial):
     """They compute what the originals do, and read the same packed filters."""
-    first, w = arranged(call)
-    plan = call.plan()
-    packed = plan.pack(w)
-    expected = call.function()(first, w)
+    given, plan = inputs(trial), trial.plan()
+    second = given.second if trial.made.result == "w" else plan.pack(given.second)
+    expected = trial.call(given.first, given.second)
     copies = copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))
     for duplicate in copies:
         assert duplicate(plan) == plan
-        np.testing.assert_array_equal(duplicate(plan)(first, duplicate(packed)), expected)
+        np.testing.assert_array_equal(duplicate(plan)(given.first, duplicate(second)), expected)
 
 
-@of_wide_calls
-def test_strict_bits_do_not_depend_on_threads(call):
-    first, w = arranged(call, normal=True)
-    results = []
+@of_wide_trials
+def test_strict_bits_do_not_depend_on_threads(trial):
+    trial = replace(trial, values="normal", precision="strict")
+    given = inputs(trial)
+    expected = trial.call(given.first, given.second)
+    verify(trial, given, expected)
     for threads in (1, 2, 3):
         with ic.config(num_threads=threads):
-            results.append(call.function(precision="strict")(first, w))
-            for n in range(call.N):
-                one = replace(call, N=1).function(precision="strict")(first[n : n + 1], w)
-                np.testing.assert_array_equal(one, results[0][n : n + 1])
-    for result in results[1:]:
-        np.testing.assert_array_equal(result, results[0])
+            np.testing.assert_array_equal(trial.call(given.first, given.second), expected)
+            for n in range(trial.case.N if trial.made.result != "w" else 0):
+                one = resized(trial, N=1).call(given.first[n : n + 1], given.second)
+                np.testing.assert_array_equal(one, expected[n : n + 1])
 
 
-@of_wide_calls
-def test_no_channels_and_empty_batches(call):
+SUMMED = {"conv": "C", "conv_transpose": "K", "input_grad": "K", "weight_grad": "N"}
+
+
+@of_wide_trials
+def test_empty_sums_and_empty_results(trial):
     """Sums without terms are zero: what is left is the bias."""
-    summed = "K" if call.family == GRADIENT else "C"
-    nothing = replace(call, **{summed: 0})
-    bias = np.arange(nothing.shapes[2][1]) - 5.0
-    arrays = {} if call.family == GRADIENT else {"bias": bias}
-    result = call.restore(nothing.function()(*arranged(nothing), **arrays))
-    expected = bias.reshape(-1, *[1] * call.rank) if arrays else 0.0
-    np.testing.assert_array_equal(result, np.broadcast_to(expected, nothing.shapes[2]))
-    empty = replace(call, N=0)
-    result = empty.function()(*arranged(empty))
-    assert result.shape == empty.shape_of(empty.shapes[2]) and result.size == 0
+    nothing = replace(resized(trial, **{SUMMED[trial.operator]: 0}), biased=trial.made.epilogue)
+    check(nothing)
+    empty = resized(trial, **{"C" if trial.made.result == "w" else "N": 0})
+    given = inputs(empty)
+    result = empty.call(given.first, given.second)
+    assert result.shape == empty.shape(empty.made.result) and result.size == 0
 
 
-@pytest.mark.parametrize("family", [CONV, TRANSPOSED, GRADIENT])
+@pytest.mark.parametrize("operator", SUMMED)
 @pytest.mark.parametrize("stride", [1, 2])
-def test_signals_rows_and_columns_have_the_same_bits(family, stride):
+def test_signals_rows_and_columns_have_the_same_bits(operator, stride):
     """The long axis is the row, in whichever axis of an image it is."""
-    line = Call(
-        family,
+    line = Case(
+        N=2,
+        C=20,
+        K=37,
         size=(50,),
         kernel=(5,),
         stride=(stride,),
         dilation=(1,),
         padding=((2, 1),),
-        output_padding=(0,) if family == TRANSPOSED else (),
-        N=2,
-        C=20,
-        K=37,
+        layout="NCW",
+        weight_layout="KCS",
     )
-    first, w = arranged(line, normal=True)
-    expected = line.function()(first, w)
-    names = "size", "kernel", "stride", "dilation", "output_padding"
-    neutral = {"size": 1, "kernel": 1, "stride": 1, "dilation": 1, "output_padding": 0}
+    signal = Trial(line, operator, padding=line.padding, values="normal")
+    given = inputs(signal)
+    expected = signal.call(given.first, given.second)
+    neutral = {"size": 1, "kernel": 1, "stride": 1, "dilation": 1, "padding": (0, 0)}
     for axis in (2, 3):
-        extents = {name: getattr(line, name) for name in names}
-        both = {
-            name: own and ((*own, neutral[name]) if axis == 3 else (neutral[name], *own))
-            for name, own in extents.items()
+        extents = {
+            name: (*getattr(line, name), one) if axis == 3 else (one, *getattr(line, name))
+            for name, one in neutral.items()
         }
-        padding = (*line.padding, (0, 0)) if axis == 3 else ((0, 0), *line.padding)
-        image = replace(line, padding=padding, **both)
-        y = image.function()(np.expand_dims(first, axis), np.expand_dims(w, axis))
-        np.testing.assert_array_equal(y.squeeze(axis), expected)
+        image = replace(line, layout="NCHW", weight_layout="KCRS", **extents)
+        operands = (np.expand_dims(array, axis) for array in (given.first, given.second))
+        result = Trial(image, operator, padding=image.padding).call(*operands)
+        np.testing.assert_array_equal(result.squeeze(axis), expected)
 
 
-@pytest.mark.parametrize(("family", "rank"), [(CONV, 2), *FAMILIES])
-def test_filters_that_repeat_their_elements(family, rank):
+@of_each_operator
+def test_operands_that_repeat_their_elements(operator, rank):
     """Taps of a broadcast filter share elements: packing once wrote only the last of them."""
+    case = replace(wide(operator, rank).case, groups=1, layout=LAYOUTS_OF[rank][0])
+    trial = Trial(replace(case, stride=(1,) * rank), operator, padding=case.padding)
+    given = inputs(trial)
     for axis in range(2, 2 + rank):
-        call = Call(family, *[(n,) * rank for n in (9, 3, 1, 1)], padding=((0, 0),) * rank, C=20)
-        call = replace(call, K=40, output_padding=(0,) * rank if family == TRANSPOSED else ())
-        first, w = call.inputs(np.random.default_rng(0))
-        repeated = np.broadcast_to(w.take([0], axis), w.shape)
-        np.testing.assert_array_equal(call.function()(first, repeated), call.sums(first, repeated))
+        repeated = np.broadcast_to(given.second.take([0], axis), given.second.shape)
+        other = replace(given, second=repeated)
+        verify(trial, other, trial.call(other.first, other.second))
 
 
 def test_a_residual_and_a_scale_where_some_pixels_have_no_tap():
@@ -384,7 +208,15 @@ def test_a_residual_and_a_scale_where_some_pixels_have_no_tap():
 def test_rows_are_spread_with_every_stride(filters):
     """More than a vector of pixels, of one filter and of several vectors of them."""
     for stride in (2, 3, 4, 5):
-        steps = {"stride": (stride,), "dilation": (1,), "padding": ((0, 0),)}
-        line = Call(TRANSPOSED, (40,), (3,), **steps, output_padding=(0,), C=3, K=filters)
-        first, w = line.inputs(np.random.default_rng(stride))
-        np.testing.assert_array_equal(line.function()(first, w), line.sums(first, w))
+        line = Case(
+            C=filters,
+            K=3,
+            size=(39 * stride + 3,),
+            kernel=(3,),
+            stride=(stride,),
+            dilation=(1,),
+            padding=((0, 0),),
+            layout="NCW",
+            weight_layout="KCS",
+        )
+        check(Trial(line, "conv_transpose", seed=stride))
