@@ -74,7 +74,8 @@ def axis_phases(
         reach = (taps - 1) * (step * dilation // stride)
         low = reach - (a + pad - first * dilation) // stride
         yield AxisPhase(
-            pixels=slice(a, None, stride),
+            # A step within the axis: a stride beyond it would hide that a view is contiguous.
+            pixels=slice(a, None, min(stride, size - a)),
             taps=slice(last, first - 1 if first > 0 else None, -step),
             out=count,
             kernel=taps,

@@ -204,6 +204,15 @@ def test_a_residual_and_a_scale_where_some_pixels_have_no_tap():
     np.testing.assert_array_equal(y[0, 0], np.arange(8) - np.tile([1, 0], 4))
 
 
+def test_a_residual_and_a_scale_with_a_stride_along_an_axis_of_one_pixel():
+    """The phase has all pixels: the stride of the axis was once taken for gaps between them."""
+    x, w = np.ones((1, 1, 4, 1), np.float32), np.ones((1, 1, 1, 3), np.float32)
+    options = {"stride": (1, 2), "padding": ((0, 0), (3, 0)), "output_padding": (0, 1)}
+    residual = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1)
+    y = ic.conv_transpose2d(x, w, scale=np.array([-1.0]), residual=residual, **options)
+    np.testing.assert_array_equal(y, residual - ic.conv_transpose2d(x, w, **options))
+
+
 @pytest.mark.parametrize("filters", [1, 40])
 def test_rows_are_spread_with_every_stride(filters):
     """More than a vector of pixels, of one filter and of several vectors of them."""
