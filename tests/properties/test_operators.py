@@ -145,10 +145,17 @@ def test_empty_sums_and_empty_results(trial):
     """Sums without terms are zero: what is left is the bias."""
     nothing = replace(resized(trial, **{SUMMED[trial.operator]: 0}), biased=trial.made.epilogue)
     check(nothing)
-    empty = resized(trial, **{"C" if trial.made.result == "w" else "N": 0})
-    given = inputs(empty)
-    result = empty.call(given.first, given.second)
-    assert result.shape == empty.shape(empty.made.result) and result.size == 0
+    for extent in {"N", "C", "K"} - {SUMMED[trial.operator]}:
+        empty = resized(trial, **{extent: 0})
+        check(empty)
+        check(replace(empty, packed=True))
+
+
+def test_filters_without_results_are_packed():
+    """Their strides were once compared with those of the first filter, which is missing."""
+    dy, w = np.ones((1, 5, 4, 4), np.float32), np.ones((5, 1, 3, 3), np.float32)[:, :0]
+    plan = ic.plan_conv2d_input_grad(dy.shape, w.shape, (1, 0, 6, 6))
+    assert plan(dy, plan.pack(w)).shape == (1, 0, 6, 6)
 
 
 @pytest.mark.parametrize("operator", SUMMED)

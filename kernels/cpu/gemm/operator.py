@@ -73,7 +73,7 @@ def taps_are_near(w: Any) -> bool:
     steps = zip(w.strides[2:], taps, strict=True)
     reach = sum(abs(stride) * (extent - 1) for stride, extent in steps)
     near = reach // element < SPAN * math.prod(taps)
-    follow = w.strides[1] == next_channel and w[0, :1].flags.c_contiguous
+    follow = w.strides[1] == next_channel and w[:1, :1].flags.c_contiguous
     return near and not follow and w.strides[0] != element
 
 
