@@ -18,9 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser(
         "fuzz",
-        help="compare random convolutions with a reference in float64",
-        description="Compare random convolutions with a reference in float64. The first wrong "
-        "result, error or crash ends the run with status 1 and a program that repeats it.",
+        help="compare random problems of every operator with a reference in float64",
+        description="Compare random problems of every operator with a reference in float64. The "
+        "first wrong result, error or crash ends the run with status 1 and a program that repeats "
+        "it.",
     )
     command.add_argument("--seconds", type=_seconds, default=60.0, help="how long; default: 60")
     command.add_argument("--seed", type=_natural, help="a seed gives the same problems every time")
