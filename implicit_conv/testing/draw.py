@@ -204,8 +204,7 @@ def _weight_layout(dice: Dice, operator: str, rank: int) -> str:
 
 def _dtype(dice: Dice, operator: str) -> str:
     """A dtype that the operator takes, often float32."""
-    floats = dice.pick("float32", "float32", *FLOAT_DTYPES)
-    dtype = floats
+    dtype = dice.pick("float32", "float32", *FLOAT_DTYPES)
     if OPERATORS[operator].exact and dice.happens(3):
         dtype = dice.pick("int8", *INTEGER_RANGES, *COMPLEX_PARTS)
     if operator == "col2im" and dtype.endswith("int8"):
