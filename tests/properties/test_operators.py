@@ -7,20 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sampling import count, sampled
+from small_trials import EACH, of_every_operator, small_trial
 
 import implicit_conv as ic
 from implicit_conv import reference
-from implicit_conv.options import LAYOUTS_OF, SPACE, WEIGHT_LAYOUTS_OF
+from implicit_conv.options import LAYOUTS_OF, SPACE
 from implicit_conv.testing import Case
 from implicit_conv.testing.check import check, verify
-from implicit_conv.testing.draw import ROUND, Dice, kind_of, trial_of
+from implicit_conv.testing.draw import Dice, kind_of, trial_of
 from implicit_conv.testing.operators import arranged, restored
 from implicit_conv.testing.trial import Trial, inputs
 
-EACH = sorted({each for each in ROUND if each[1]})
-of_each_operator = pytest.mark.parametrize(
-    ("operator", "rank"), EACH, ids=["{}-{}d".format(*each) for each in EACH]
-)
+of_each_operator = pytest.mark.parametrize(("operator", "rank"), EACH)
 TRIALS = 10  # of a kind, which share kernels
 
 
@@ -85,33 +83,12 @@ def test_an_output_size_decides_the_output_padding(rank):
         assert sized.shape == (1, 4, *[8 + more] * rank)
 
 
-# Stride 3 gives phases of all kinds: with two taps, with one, and pixels that no tap reaches.
-SHAPES = {
-    1: {"size": (29,), "kernel": (2,), "stride": (3,), "dilation": (1,), "padding": ((1, 0),)},
-    2: {"size": (5, 9), "kernel": (4, 2), "stride": (3, 3), "dilation": (1, 2)},
-    3: {"size": (3, 4, 6), "kernel": (2, 3, 2), "stride": (2, 1, 3), "dilation": (1, 1, 1)},
-}
-
-
-def wide(operator, rank):
-    """A trial with several vectors of channels and of filters."""
-    options = {"padding": ((0, 1),) * rank, **SHAPES[rank]}
-    layouts = {"layout": LAYOUTS_OF[rank][rank % 2], "weight_layout": WEIGHT_LAYOUTS_OF[rank][0]}
-    case = Case(N=3, C=20, K=37, groups=2, **options, **layouts)
-    return Trial(case, operator, padding=case.padding)
-
-
-of_wide_trials = pytest.mark.parametrize(
-    "trial", [wide(*each) for each in EACH], ids=["{}-{}d".format(*each) for each in EACH]
-)
-
-
 def resized(trial, **extents):
     """The trial with other numbers of images, channels or filters."""
     return replace(trial, case=replace(trial.case, **extents))
 
 
-@of_wide_trials
+@of_every_operator
 def test_copies_of_plans_and_packed_filters(trial):
     """They compute what the originals do, and read the same packed filters."""
     given, plan = inputs(trial), trial.plan()
@@ -123,7 +100,7 @@ def test_copies_of_plans_and_packed_filters(trial):
         np.testing.assert_array_equal(duplicate(plan)(given.first, duplicate(second)), expected)
 
 
-@of_wide_trials
+@of_every_operator
 def test_strict_bits_do_not_depend_on_threads(trial):
     trial = replace(trial, values="normal", precision="strict")
     given = inputs(trial)
@@ -140,7 +117,7 @@ def test_strict_bits_do_not_depend_on_threads(trial):
 SUMMED = {"conv": "C", "conv_transpose": "K", "input_grad": "K", "weight_grad": "N"}
 
 
-@of_wide_trials
+@of_every_operator
 def test_empty_sums_and_empty_results(trial):
     """Sums without terms are zero: what is left is the bias."""
     nothing = replace(resized(trial, **{SUMMED[trial.operator]: 0}), biased=trial.made.epilogue)
@@ -192,7 +169,7 @@ def test_signals_rows_and_columns_have_the_same_bits(operator, stride):
 @of_each_operator
 def test_operands_that_repeat_their_elements(operator, rank):
     """Taps of a broadcast filter share elements: packing once wrote only the last of them."""
-    case = replace(wide(operator, rank).case, groups=1, layout=LAYOUTS_OF[rank][0])
+    case = replace(small_trial(operator, rank).case, groups=1, layout=LAYOUTS_OF[rank][0])
     trial = Trial(replace(case, stride=(1,) * rank), operator, padding=case.padding)
     given = inputs(trial)
     for axis in range(2, 2 + rank):

@@ -7,26 +7,23 @@ from implicit_conv.testing import Case
 from implicit_conv.testing.draw import ROUND
 from implicit_conv.testing.trial import Trial
 
+EACH = sorted({each for each in ROUND if each[1]})
+# Stride 3 gives phases of all kinds: with two taps, with one, and pixels that no tap reaches.
+SHAPES = {
+    1: {"size": (29,), "kernel": (2,), "stride": (3,), "dilation": (1,), "padding": ((1, 0),)},
+    2: {"size": (5, 9), "kernel": (4, 2), "stride": (3, 3), "dilation": (1, 2)},
+    3: {"size": (3, 4, 6), "kernel": (2, 3, 2), "stride": (2, 1, 3), "dilation": (1, 1, 1)},
+}
+
 
 def small_trial(operator, rank):
-    """Of two images, two groups and a stride."""
-    case = Case(
-        N=2,
-        C=2,
-        K=3,
-        groups=2,
-        size=(4, 5, 6)[-rank:],
-        kernel=(2, 2, 3)[-rank:],
-        stride=(1, 1, 2)[-rank:],
-        dilation=(1,) * rank,
-        padding=((1, 1),) * rank,
-        layout=LAYOUTS_OF[rank][0],
-        weight_layout=WEIGHT_LAYOUTS_OF[rank][0],
-    )
-    return Trial(case, operator, padding=1)
+    """Of several images, and several vectors of channels and of filters in two groups."""
+    options = {"padding": ((0, 1),) * rank, **SHAPES[rank]}
+    layouts = {"layout": LAYOUTS_OF[rank][rank % 2], "weight_layout": WEIGHT_LAYOUTS_OF[rank][0]}
+    case = Case(N=3, C=20, K=37, groups=2, **options, **layouts)
+    return Trial(case, operator, padding=case.padding)
 
 
 of_every_operator = pytest.mark.parametrize(
-    "trial",
-    [pytest.param(small_trial(*each), id="{}-{}d".format(*each)) for each in ROUND if each[1]],
+    "trial", [small_trial(*each) for each in EACH], ids=["{}-{}d".format(*each) for each in EACH]
 )
