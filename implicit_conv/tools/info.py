@@ -24,10 +24,9 @@ def describe() -> str:
     from implicit_conv.cpu.arch import BFLOAT16, cpu_arch, cpu_features
     from implicit_conv.gpu.evidence import lines
     from implicit_conv.kernels.cpu.runtime.cache import store
-    from implicit_conv.kernels.cpu.runtime.launch import threading_layer
+    from implicit_conv.kernels.cpu.runtime.crowd import cpu_count
 
-    arch, features = cpu_arch(current().num_threads), cpu_features()
-    layer, kernels = threading_layer(), store()
+    arch, features, kernels = cpu_arch(current().num_threads), cpu_features(), store()
     trouble = kernels.trouble()
     rows = {
         "versions": _versions(),
@@ -37,7 +36,7 @@ def describe() -> str:
         "x 2 vectors",
         "bfloat16": f"multiplied by {BFLOAT16[arch.bfloat16]}",
         "caches": f"{arch.l1_bytes >> 10} KiB L1, {arch.l2_bytes >> 10} KiB L2",
-        "threads": f"{arch.threads}, threading layer {layer}",
+        "threads": f"{arch.threads} for a call; at most {cpu_count()} run at once in a process",
         "kernel cache": f"none, so every process compiles its kernels: {trouble}"
         if trouble
         else f"{kernels.folder} ({len(kernels.names())} compiled parts)",

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, vectors_name
+from implicit_conv.kernels.cpu.runtime import crowd
 from implicit_conv.kernels.cpu.runtime.call import Call, blob_of
-from implicit_conv.kernels.cpu.runtime.entry import ENTRY
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.launch import launch
 from implicit_conv.kernels.cpu.runtime.parts import compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
@@ -24,6 +24,7 @@ from implicit_conv.kernels.geometry import Geometry
 CHAINS = 12  # independent sums: 4 cycles of latency x 2 FMAs a cycle need 8; 16 registers hold 12
 STEPS = 8  # FMAs of each chain in one iteration of the loop
 TURNS = 1 << 15  # iterations of the loop: 0.3 ms, so that the cost of a launch is negligible
+ITEMS = 8  # work items of a thread
 LINES = 64 * (CHAINS + 2)  # bytes of a thread's memory: the sums, a factor and an addend
 NO_GEOMETRY = Geometry(*[0] * (len(Geometry._fields)))
 
@@ -57,16 +58,22 @@ def emit_fmas(
 
 
 def fmas(blob: Any, thread: int) -> None:
-    """Template of the entry that executes one thread's FMAs, by the only part of its table."""
-    call = carray(blob, 1)[0].call
-    run_part(call.kernels, 0, call.scratch + thread * call.scratch_bytes, call.items)
+    """Template of the entry that executes FMAs, by the only part of its table; an item is
+    ``call.chunk`` iterations of its loop.
+    """
+    call = fields(blob).call
+    while next_item(blob, thread) < call.items:
+        run_part(call.kernels, 0, call.scratch + thread * call.scratch_bytes, call.chunk)
 
 
 def copy_share(blob: Any, thread: int) -> None:
-    """Template of the entry that copies one thread's share of ``call.x`` to ``call.y``."""
-    call = carray(blob, 1)[0].call
-    start = thread * call.scratch_bytes
-    memory.copy(call.y + start, call.x + start, call.scratch_bytes)
+    """Template of the entry that copies ``call.x`` to ``call.y``, a share for each item."""
+    call = fields(blob).call
+    item = next_item(blob, thread)
+    while item < call.items:
+        start = item * call.scratch_bytes
+        memory.copy(call.y + start, call.x + start, call.scratch_bytes)
+        item = next_item(blob, thread)
 
 
 @functools.cache
@@ -105,12 +112,15 @@ class Fmas:
             kernels=self._kernels.ctypes.data,
             scratch=self._values.ctypes.data,
             scratch_bytes=LINES,
-            items=TURNS,
+            items=ITEMS * threads,
+            chunk=TURNS // ITEMS,
+            crowd=crowd.ADDRESS,
         )
         self._blob = blob_of(call, NO_GEOMETRY)
         self.flops = 2 * lanes * CHAINS * STEPS * TURNS * threads * (2 if pairs else 1)
 
     def __call__(self) -> None:
+        self._blob[0] = 0  # the counter of items
         launch(self._entry, self._blob.ctypes.data, self._threads)
 
 
@@ -120,14 +130,22 @@ class Copy:
     def __init__(self, size: int, threads: int) -> None:
         self._entry = _compile_copy().address
         self._threads = threads
-        share = size // threads
-        self._arrays = [aligned_bytes(share * threads) for _ in range(2)]
+        items = ITEMS * threads
+        share = size // items
+        self._arrays = [aligned_bytes(share * items) for _ in range(2)]
         for array in self._arrays:
             array[:] = 1  # map all pages before anything is timed
         x, y = self._arrays
-        call = _call(x=x.ctypes.data, y=y.ctypes.data, scratch_bytes=share)
+        call = _call(
+            x=x.ctypes.data,
+            y=y.ctypes.data,
+            scratch_bytes=share,
+            items=items,
+            crowd=crowd.ADDRESS,
+        )
         self._blob = blob_of(call, NO_GEOMETRY)
-        self.bytes = 2 * share * threads
+        self.bytes = 2 * share * items
 
     def __call__(self) -> None:
+        self._blob[0] = 0  # the counter of items
         launch(self._entry, self._blob.ctypes.data, self._threads)

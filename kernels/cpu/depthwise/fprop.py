@@ -377,23 +377,23 @@ def depthwise(blob, thread):
     scratch = call.scratch + thread * call.scratch_bytes
     blocks = schedule.block_count(g)
     panels = call.panels
-    item = next_item(blob)
+    item = next_item(blob, thread)
     if call.w and item < call.items:
         panels = scratch + call.panel
         for block in range(blocks):
             run_part(call.kernels, PACK_BLOCK, blob, block, panels)
     while item < call.items:
         run_item(blob, schedule.tile_origin(g, item // blocks), item % blocks, panels, scratch)
-        item = next_item(blob)
+        item = next_item(blob, thread)
 
 
 def pack(blob, thread):
     """The launchable packer: items are channel blocks."""
     call = fields(blob).call
-    item = next_item(blob)
+    item = next_item(blob, thread)
     while item < call.items:
         run_part(call.kernels, PACK_BLOCK, blob, item, call.panels)
-        item = next_item(blob)
+        item = next_item(blob, thread)
 
 
 @functools.cache

@@ -308,7 +308,7 @@ def pack(blob, thread):
     call, g = fields(blob).call, fields(blob).geometry
     panels = schedule.panel_count(g)
     scratch = call.scratch + thread * call.scratch_bytes + call.packing
-    item = next_item(blob)
+    item = next_item(blob, thread)
     while item < call.items:
         group, panel = item // panels, item % panels
         for block in range(schedule.block_count(g)):
@@ -317,7 +317,7 @@ def pack(blob, thread):
             c = block * g.tile_c
             channels = min(g.tile_c, g.C - c)
             run_part(call.kernels, PACK_BLOCK, blob, target, group, panel, c, channels, scratch)
-        item = next_item(blob)
+        item = next_item(blob, thread)
 
 
 @functools.cache

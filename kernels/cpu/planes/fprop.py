@@ -276,7 +276,7 @@ def planes(blob, thread):
     scratch = call.scratch + thread * call.scratch_bytes
     chunks = schedule.ceil_div(g.C, call.chunk)
     panels = call.panels
-    item = next_item(blob)
+    item = next_item(blob, thread)
     if item < call.items:
         write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.runs)
         if call.w:
@@ -286,16 +286,16 @@ def planes(blob, thread):
         first = item % chunks * call.chunk
         origin = schedule.tile_origin(g, item // chunks)
         run_item(blob, origin, first, min(first + call.chunk, g.C), panels, scratch)
-        item = next_item(blob)
+        item = next_item(blob, thread)
 
 
 def pack(blob, thread):
     """The launchable packer: items are channels."""
     call = fields(blob).call
-    item = next_item(blob)
+    item = next_item(blob, thread)
     while item < call.items:
         run_part(call.kernels, PACK_BLOCK, blob, item, item + 1, call.panels)
-        item = next_item(blob)
+        item = next_item(blob, thread)
 
 
 @functools.cache

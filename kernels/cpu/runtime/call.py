@@ -34,6 +34,7 @@ class Call(NamedTuple):
     activation: int  # (kind, low, high) as float64
     record: int  # debug build: [count, capacity, then the fields of each load]
     zeros: int  # a panel of zeros
+    crowd: int  # how many threads run, and how many CPUs there are; see entry.py
 
     # Byte strides of arrays.
     x_n: int
@@ -139,7 +140,7 @@ def _record(fields: Iterable[str]) -> "np.dtype[Any]":
 
 WORD = 8  # bytes of a word of the blob
 # Indices of the blob's words that the host writes for each call, or reads; word 0 counts items.
-X, W, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, Y, SCRATCH, FLUSHES = (
+X, W, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, Y, SCRATCH, CROWD, FLUSHES = (
     1 + Call._fields.index(name)
     for name in (
         "x",
@@ -151,6 +152,7 @@ X, W, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, Y, SCRATCH, FLUSHES = (
         "residual",
         "y",
         "scratch",
+        "crowd",
         "flushes",
     )
 )

@@ -6,14 +6,15 @@ An entry is compiled code called as ``entry(blob, thread)`` on each of a launch'
 import functools
 
 from llvmlite import ir
-from numba import from_dtype, prange, types
+from numba import from_dtype, types
 from numba.extending import intrinsic
 
-from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.emit.vector import I64, VOID
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.call import (
     BLOB,
+    CROWD,
     FLUSHES,
     PANELS,
     SCRATCH,
@@ -26,6 +27,8 @@ from implicit_conv.kernels.cpu.runtime.subnormals import FLUSH, control_word, se
 
 BLOB_POINTER = types.CPointer(from_dtype(BLOB))
 ENTRY = types.void(BLOB_POINTER, types.int64)
+RUNNING, CPUS = 0, 8  # offsets of the words at `Call.crowd`
+NO_ITEM = 1 << 62
 
 
 @intrinsic
@@ -43,8 +46,16 @@ def _address(typingctx, pointer):
 
 
 @kernel()
-def next_item(blob):
-    """The next work item of this launch; no two threads get the same."""
+def next_item(blob, thread):
+    """The next work item of this launch; no two threads get the same.
+
+    A helper gets none, but NO_ITEM, while more threads run than there are CPUs; the thread of the
+    caller, which is thread 0, takes all that is left.
+    """
+    if thread:
+        crowd = fields(blob).call.crowd
+        if atomic.load(crowd + RUNNING) > atomic.load(crowd + CPUS):
+            return NO_ITEM
     return memory.fetch_add(_address(blob), 1)
 
 
@@ -59,7 +70,7 @@ def _call_entry(typingctx, entry, blob, thread):
 
 
 @kernel()
-def _run_thread(entry, blob, thread):
+def run_thread(entry, blob, thread):
     """Run the entry in this thread, with subnormals treated as zero if the launch asks for it."""
     flushes = memory.read(blob + WORD * FLUSHES)
     before = control_word()
@@ -70,19 +81,13 @@ def _run_thread(entry, blob, thread):
         set_control_word(before)
 
 
-@kernel([types.void(types.int64, types.int64)])
-def run_serial(entry, blob):
-    _run_thread(entry, blob, 0)
-
-
-@functools.cache
-def run_parallel():
-    @kernel([types.void(types.int64, types.int64, types.int64)], parallel=True)
-    def run(entry, blob, threads):
-        for thread in prange(threads):
-            _run_thread(entry, blob, thread)
-
-    return run
+@kernel([types.void(types.int64, types.int64, types.int64)])
+def run_counted(entry, blob, thread):
+    """`run_thread` of a thread that counts as running."""
+    crowd = memory.read(blob + WORD * CROWD)
+    atomic.add(crowd + RUNNING, 1)
+    run_thread(entry, blob, thread)
+    atomic.add(crowd + RUNNING, -1)
 
 
 def _start(blob, scratch, x, w, y, panels, entry):
@@ -100,7 +105,7 @@ def _start(blob, scratch, x, w, y, panels, entry):
     memory.write(to + WORD * Y, y.ctypes.data)
     memory.write(to + WORD * SCRATCH, scratch)
     if entry:
-        _run_thread(entry, to, 0)
+        run_counted(entry, to, 0)
 
 
 @kernel(

@@ -2,20 +2,17 @@
 blocks.
 
 Threads take items one by one from the blob's counter, so an interrupted core delays only its own
-item. Items write disjoint outputs, so their order does not affect a result. A parallel launch uses
-Numba's prange (1.8 us with OpenMP). Two hazards of its threading layers are avoided here:
-
-- "workqueue" aborts the process if two threads launch at once, so a lock serialises launches;
-- GNU OpenMP kills a forked child at its first parallel launch, so a forked child uses one thread.
+item. Items write disjoint outputs, so their order does not affect a result.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import threading
-from typing import Any
+import sys
+from typing import Any, Protocol
 
+from implicit_conv.kernels.cpu.runtime import crowd
 from implicit_conv.kernels.cpu.runtime.call import (
     BIAS,
     BLOB,
@@ -25,47 +22,60 @@ from implicit_conv.kernels.cpu.runtime.call import (
     Call,
     blob_of,
 )
-from implicit_conv.kernels.cpu.runtime.entry import address_of, run_parallel, run_serial, starter
+from implicit_conv.kernels.cpu.runtime.entry import address_of, run_counted, starter
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.geometry import Geometry
 
 Kind = tuple[Any, int]  # dtype and number of axes of an array
 
-_forked = False
-_launching = threading.Lock()
+
+class Threads(Protocol):
+    """A team of threads."""
+
+    helpers: int
+
+    def run(self, entry: int, blob: int, threads: int) -> None:
+        """Run an entry on up to `threads` threads; return when all items of its blob are done."""
+
+
+def make_team() -> Threads:
+    """A new team, of native threads where they are known."""
+    if sys.platform == "linux":
+        from implicit_conv.kernels.cpu.runtime.team import Team
+
+        return Team(crowd.cpu_count())
+    from implicit_conv.kernels.cpu.runtime.condition_team import ConditionTeam
+
+    return ConditionTeam(crowd.cpu_count())
+
+
+@functools.cache
+def team() -> Threads:
+    """The team of this process, which its first use makes. (If two threads make one at once, each
+    uses its own that time.)
+    """
+    return make_team()
 
 
 def _after_fork() -> None:
-    global _forked, _launching
-    _forked, _launching = True, threading.Lock()
+    """The child has none of its parent's threads, but the one that forked."""
+    team.cache_clear()
+    crowd.reset(crowd.cpu_count())
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-@functools.cache
-def threading_layer() -> str:
-    """The layer on which Numba runs prange, "tbb", "omp" or "workqueue"; starts its threads."""
-    from numba import threading_layer as layer
-    from numba.np.ufunc.parallel import _launch_threads
-
-    _launch_threads()
-    return str(layer())
-
-
 def launch(entry: int, blob: int, threads: int) -> None:
-    """Run the entry at address `entry` on up to `threads` threads and wait for all of them.
+    """Run the entry at address `entry` on up to `threads` threads; return when its items are done.
 
     `blob` is the address of the params blob.
     """
-    if threads == 1 or _forked:
-        run_serial(entry, blob)
-    elif threading_layer() == "workqueue":
-        with _launching:
-            run_parallel()(entry, blob, threads)
+    if threads == 1:
+        run_counted(entry, blob, 0)
     else:
-        run_parallel()(entry, blob, threads)
+        team().run(entry, blob, threads)
 
 
 class Launch:
@@ -96,13 +106,12 @@ class Launch:
         kinds: tuple[Kind, Kind, Kind],
         keep: object = None,
     ) -> None:
-        if threads > 1 and not _forked:  # prepared here, so that a call compiles nothing
-            threading_layer()
-            run_parallel()
+        if threads > 1:
+            team()  # made here, so that a call compiles nothing
         self._entry, self._threads = entry, threads
         self._scratch = scratch_bytes * threads
         self._bytes = self._scratch + BLOB.itemsize
-        self._blob = blob_of(call._replace(scratch=self._scratch), g)
+        self._blob = blob_of(call._replace(scratch=self._scratch, crowd=crowd.ADDRESS), g)
         self._start = starter(*kinds)
         self._keep = keep
 
@@ -132,7 +141,7 @@ class Launch:
                 blob[RESIDUAL] = residual.ctypes.data
         block = POOL.take(self._bytes)
         try:
-            if self._threads == 1 or _forked:
+            if self._threads == 1:
                 self._start(blob, block.address, x, w, y, panels, self._entry)
             else:
                 self._start(blob, block.address, x, w, y, panels, 0)

@@ -45,11 +45,11 @@ def every_item(blob, thread):
     """Template of the launchable operators: items are (group, load tile, chunk of panels)."""
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
-    item = next_item(blob)
+    item = next_item(blob, thread)
     while item < call.items:
         group, origin, first, end = tile_and_panels(call, g, item)
         run_item(blob, group, origin, first, end, scratch)
-        item = next_item(blob)
+        item = next_item(blob, thread)
 
 
 def compile_operator(name, run_item):

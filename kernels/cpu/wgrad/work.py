@@ -16,7 +16,7 @@ def sum_items(blob, thread):
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
     sums = scratch + call.staging
-    index = next_item(blob)
+    index = next_item(blob, thread)
     while index < call.items:
         part, inside = index // call.part_items, index % call.part_items
         first = part * call.part_tiles
@@ -26,20 +26,20 @@ def sum_items(blob, thread):
             memory.copy(call.panels + index * call.item_sums, sums, call.item_sums)
         else:
             store_item(blob, inside, sums)
-        index = next_item(blob)
+        index = next_item(blob, thread)
 
 
 def add_parts(blob, thread):
     """Template of the operator that adds the sums of all parts; items are those of one part."""
     call = fields(blob).call
-    index = next_item(blob)
+    index = next_item(blob, thread)
     while index < call.part_items:
         sums = call.panels + index * call.item_sums
         for part in range(1, call.parts):
             at = sums + part * call.part_items * call.item_sums
             run_part(call.kernels, ADD_SUMS, sums, at, call.item_sums)
         store_item(blob, index, sums)
-        index = next_item(blob)
+        index = next_item(blob, thread)
 
 
 @functools.cache

@@ -232,12 +232,12 @@ def pack(blob, thread):
     panels = schedule.panel_count(g)
     scratch = call.scratch + thread * call.scratch_bytes
     size = schedule.box_products(g, call.winograd)
-    item = next_item(blob)
+    item = next_item(blob, thread)
     while item < call.items:
         group, panel = item // panels, item % panels
         target = call.panels + group * call.panel_group + panel_offset(call, g, panel, size)
         pack_filters(blob, target, group, panel, scratch)
-        item = next_item(blob)
+        item = next_item(blob, thread)
 
 
 @functools.cache

@@ -1,0 +1,32 @@
+"""How many threads of this process run kernels, and how many CPUs there are: a team lets no more
+run.
+"""
+
+import os
+
+import numpy as np
+
+from implicit_conv.kernels.cpu.runtime.entry import CPUS, RUNNING
+from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
+
+_words = aligned_bytes(64).view(np.int64)
+ADDRESS = _words.ctypes.data  # of the words RUNNING and CPUS; the process has one pair
+
+
+def cpu_count() -> int:
+    """The number of CPUs that this process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def running() -> int:
+    """The number of threads that run kernels now."""
+    return int(_words[RUNNING // 8])
+
+
+def reset(cpus: int) -> None:
+    """Nobody runs, on `cpus` CPUs: at the start, and in a forked child."""
+    _words[RUNNING // 8], _words[CPUS // 8] = 0, cpus
+
+
+reset(cpu_count())

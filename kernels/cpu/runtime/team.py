@@ -1,0 +1,266 @@
+"""A team of threads for short launches; nobody waits for a thread that has nothing to finish.
+
+A launch calls ``entry(blob, 0)`` in the thread of the caller and, if they come in time,
+``entry(blob, 1)``, ``entry(blob, 2)``, ... in helpers. Entries take work items from a counter until
+none is left, so any number of threads does all the work, and a helper that wakes too late is not
+missed.
+
+- The caller publishes a job, wakes helpers, works itself, closes the job (nobody enters it any
+  more, so its blob may go) and waits for those helpers alone that are inside: they hold an item.
+- Helpers wake each other as a tree: thread t wakes threads 2t + 1 and 2t + 2.
+- A helper enters by compare-and-swap of the job's STATE, which has a generation: one that read an
+  old state never gets in.
+- A thread that waits spins for a short time, then sleeps in a semaphore. Whoever wakes a helper
+  takes it off SLEEPERS first, so each wait gets exactly one post.
+- No more threads run than there are CPUs: a launch asks for as many helpers as callers and helpers
+  leave over, and a helper that finds too many threads at work takes no further item.
+- After a helper was kept from its CPU while its caller waited, launches do without helpers for
+  REST times as long.
+- Linux wakes a thread on the CPU of the thread that wakes it, even beside idle CPUs; such a helper
+  moves to another CPU, since both would take turns.
+- A forked child makes a team of its own at its first launch. At exit, helpers end with the process:
+  they are no threads of Python's, and never need its lock.
+"""
+
+import ctypes
+import functools
+
+import numpy as np
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import atomic, memory
+from implicit_conv.kernels.cpu.runtime import linux
+from implicit_conv.kernels.cpu.runtime.cache import entry as compile_entry
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.call import CROWD
+from implicit_conv.kernels.cpu.runtime.call import WORD as BYTES
+from implicit_conv.kernels.cpu.runtime.entry import CPUS, RUNNING, run_counted
+from implicit_conv.kernels.cpu.runtime.subnormals import control_word, set_control_word
+
+WORD = types.int64
+LINE = 128  # bytes between words of different writers: CPUs fetch pairs of cache lines
+
+# Offsets of the words of a team.
+OPEN = 0 * LINE  # the mask of jobs that helpers may enter
+TAKEN = 1 * LINE  # the mask of jobs in use
+SLEEPERS = 2 * LINE  # helpers that sleep and whom nobody has woken yet
+REST_UNTIL = 3 * LINE  # a time: launches before it go without helpers
+BED = 4 * LINE  # the semaphore in which helpers sleep
+JOBS = 5 * LINE
+JOB_COUNT = 62
+
+# Offsets of the words of a job.
+STATE, ENTRY, BLOB, LIMIT, BELL, CPU, CONTROL = (8 * i for i in range(7))
+# STATE is generation << 32 | WAITS | CLOSED | threads that entered << 12 | helpers inside.
+INSIDE, ENTERED, CLOSED, WAITS, GENERATION = 1, 1 << 12, 1 << 24, 1 << 25, 1 << 32
+
+# Times in ns. A helper that spun for 3 ms would win 30 % where a call comes every 2 ms, and lose
+# 15 % beside a busy process.
+HELPER_SPIN = 50_000  # an idle helper spins before it sleeps
+CALLER_SPIN = 20_000  # a caller that waits for helpers spins before it sleeps
+STALL = 500_000  # a helper that is kept from its CPU for longer makes launches rest
+REST = 16
+
+
+@kernel()
+def wake(team, count):
+    """Wake up to `count` helpers that sleep."""
+    while count > 0:
+        sleepers = atomic.load(team + SLEEPERS)
+        if sleepers == 0:
+            return
+        if atomic.swap(team + SLEEPERS, sleepers, sleepers - 1):
+            linux.post(atomic.load(team + BED))
+            count -= 1
+
+
+@kernel()
+def wake_next(team, thread, limit):
+    """Wake the helpers that thread `thread` of a launch on `limit` threads has to wake."""
+    first = 2 * thread + 1
+    wake(team, min(2, limit - first))
+
+
+@kernel()
+def work_in(team, bit, job, thread, limit):
+    """Work in a job that this helper has entered as `thread`."""
+    if thread + 1 == limit:
+        atomic.keep_bits(team + OPEN, ~bit)
+    wake_next(team, thread, limit)
+    began, worked = linux.clock(linux.MONOTONIC), linux.clock(linux.THREAD_CPU)
+    before = control_word()
+    set_control_word(atomic.load(job + CONTROL))
+    run_counted(atomic.load(job + ENTRY), atomic.load(job + BLOB), thread)
+    set_control_word(before)
+    atomic.keep_bits(team + OPEN, ~bit)  # no item is left; the bit is this job's while we are in it
+    now = linux.clock(linux.MONOTONIC)
+    if now - began > STALL and atomic.load(job + STATE) & WAITS:
+        kept = now - began - (linux.clock(linux.THREAD_CPU) - worked)
+        if kept > STALL:
+            atomic.store(team + REST_UNTIL, now + kept * REST)
+    state = atomic.add(job + STATE, -INSIDE)
+    if state & WAITS and state & (ENTERED - 1) == INSIDE:
+        linux.post(atomic.load(job + BELL))
+
+
+@kernel()
+def enter(team, bit, job):
+    """Take part in a job; whether this helper did."""
+    moved = False
+    while True:
+        state = atomic.load(job + STATE)
+        thread = (state & (CLOSED - 1)) // ENTERED
+        limit = atomic.load(job + LIMIT)
+        if state & CLOSED or thread >= limit:
+            return False
+        if not moved and atomic.load(job + CPU) == linux.this_cpu():
+            moved = True
+            linux.leave_cpu(linux.this_cpu())
+        elif atomic.swap(job + STATE, state, state + ENTERED + INSIDE):
+            work_in(team, bit, job, thread, limit)
+            return True
+
+
+@kernel()
+def help_somebody(team):
+    """Take part in an open job; whether there was one."""
+    jobs = atomic.load(team + OPEN)
+    while jobs:
+        place = atomic.lowest_bit(jobs)
+        bit = 1 << place
+        if enter(team, bit, team + JOBS + place * LINE):
+            return True
+        jobs &= ~bit
+    return False
+
+
+def helper(team):
+    """What a helper does all its life."""
+    while True:
+        while help_somebody(team):
+            pass
+        until = linux.clock(linux.MONOTONIC) + HELPER_SPIN
+        while atomic.load(team + OPEN) == 0 and linux.clock(linux.MONOTONIC) < until:
+            atomic.pause()
+        if help_somebody(team):
+            continue
+        atomic.add(team + SLEEPERS, 1)
+        if help_somebody(team):  # a job that was opened before this helper counted as a sleeper
+            sleepers = atomic.load(team + SLEEPERS)
+            while sleepers > 0 and not atomic.swap(team + SLEEPERS, sleepers, sleepers - 1):
+                sleepers = atomic.load(team + SLEEPERS)
+            if sleepers > 0:
+                continue  # nobody has woken it
+        linux.wait(atomic.load(team + BED))
+    return 0
+
+
+@kernel()
+def take_job(team):
+    """The bit of a job that nobody uses, now taken; 0 if there is none."""
+    while True:
+        taken = atomic.load(team + TAKEN)
+        place = atomic.lowest_bit(~taken)
+        if place >= JOB_COUNT:
+            return 0
+        if atomic.swap(team + TAKEN, taken, taken | 1 << place):
+            return 1 << place
+
+
+@kernel()
+def close(job):
+    """Let nobody else enter, and wait for the helpers inside."""
+    state = atomic.set_bits(job + STATE, CLOSED)
+    if state & (ENTERED - 1) == 0:
+        return
+    until = linux.clock(linux.MONOTONIC) + CALLER_SPIN
+    while atomic.load(job + STATE) & (ENTERED - 1) != 0:
+        if linux.clock(linux.MONOTONIC) >= until:
+            if atomic.set_bits(job + STATE, WAITS) & (ENTERED - 1) != 0:
+                linux.wait(atomic.load(job + BELL))  # the last helper inside posts, once
+            return
+        atomic.pause()
+
+
+@kernel()
+def helpers_for(team, crowd, threads):
+    """How many helpers a launch on `threads` threads may have."""
+    rest = atomic.load(team + REST_UNTIL)
+    if rest and linux.clock(linux.MONOTONIC) < rest:
+        return 0
+    return min(threads, atomic.load(crowd + CPUS) - atomic.load(crowd + RUNNING)) - 1
+
+
+def launch(team, entry, blob, threads):
+    """Run an entry on up to `threads` threads, of which this one is the first."""
+    helpers = helpers_for(team, memory.read(blob + BYTES * CROWD), threads)
+    bit = take_job(team) if helpers > 0 else 0
+    if bit == 0:
+        run_counted(entry, blob, 0)
+    else:
+        job = team + JOBS + atomic.lowest_bit(bit) * LINE
+        atomic.store(job + ENTRY, entry)
+        atomic.store(job + BLOB, blob)
+        atomic.store(job + LIMIT, helpers + 1)
+        atomic.store(job + CPU, linux.this_cpu())
+        atomic.store(job + CONTROL, control_word())
+        generation = (atomic.load(job + STATE) // GENERATION + 1) * GENERATION
+        atomic.store(job + STATE, generation + ENTERED)
+        atomic.set_bits(team + OPEN, bit)
+        wake_next(team, 0, helpers + 1)
+        run_counted(entry, blob, 0)
+        atomic.keep_bits(team + OPEN, ~bit)
+        close(job)
+        atomic.keep_bits(team + TAKEN, ~bit)
+
+
+def make(team, semaphores, function, helpers, scratch):
+    """Make the semaphores and start the helpers of a team; returns how many could be started."""
+    linux.make_semaphore(semaphores)
+    atomic.store(team + BED, semaphores)
+    for place in range(JOB_COUNT):
+        job = team + JOBS + place * LINE
+        bell = semaphores + (place + 1) * linux.SEMAPHORE_BYTES
+        linux.make_semaphore(bell)
+        atomic.store(job + BELL, bell)
+        atomic.store(job + STATE, CLOSED)
+    for started in range(helpers):
+        if linux.start_thread(function, team, scratch) != 0:
+            return started
+    return helpers
+
+
+@functools.cache
+def _compiled():
+    """(address of `helper`, `make`, `launch`), compiled."""
+    return (
+        compile_entry(WORD(WORD))(helper).address,
+        kernel([WORD(*[WORD] * 5)])(make),
+        kernel([types.void(*[WORD] * 4)])(launch),
+    )
+
+
+class Team:
+    """A caller's CPUs - 1 helpers, and the memory that they share with callers.
+
+    Parameters
+    ----------
+    cpus : int
+        The most threads that run at once.
+    """
+
+    def __init__(self, cpus):
+        function, make, self._launch = _compiled()
+        semaphores = JOBS + JOB_COUNT * LINE
+        signals = semaphores + (JOB_COUNT + 1) * linux.SEMAPHORE_BYTES
+        shared = np.zeros(LINE + signals + 2 * linux.SIGNAL_SET_BYTES + 8, np.uint8)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))  # helpers never end
+        self._address = address = shared.ctypes.data + -shared.ctypes.data % LINE
+        self.words = shared[address - shared.ctypes.data :][:semaphores].view(np.int64)
+        self.helpers = make(address, address + semaphores, function, cpus - 1, address + signals)
+
+    def run(self, entry, blob, threads):
+        """Run the entry at address `entry` on up to `threads` threads; return when all items of the
+        blob at address `blob` are done.
+        """
+        self._launch(self._address, entry, blob, threads)

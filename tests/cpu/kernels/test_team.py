@@ -1,0 +1,215 @@
+"""Teams of threads: every item is done once, by no more threads than CPUs, and nobody is left."""
+
+import os
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import atomic
+from implicit_conv.kernels.cpu.runtime import crowd, launch
+from implicit_conv.kernels.cpu.runtime.cache import entry, kernel
+from implicit_conv.kernels.cpu.runtime.call import BLOB, WORD
+from implicit_conv.kernels.cpu.runtime.condition_team import ConditionTeam
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.subnormals import FLUSH, control_word, set_control_word
+
+TEAMS = {"condition": ConditionTeam}
+if sys.platform == "linux":
+    from implicit_conv.kernels.cpu.runtime.team import Team
+
+    TEAMS["native"] = Team
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="written for systems that fork")
+PAUSES = 1 << 31  # of a thread that waits for something, at most: minutes
+SECONDS = 60  # until a test that waits for something fails
+
+
+@entry(ENTRY)
+def count_items(blob, thread):
+    """Count each item in the words at `call.y`, after `call.chunk` turns of a loop, and the items
+    of each thread in the words at `call.x`.
+    """
+    call = fields(blob).call
+    item = next_item(blob, thread)
+    while item < call.items:
+        for _ in range(call.chunk):
+            atomic.pause()
+        atomic.add(call.y + 8 * item, 1)
+        atomic.add(call.x + 8 * thread, 1)
+        item = next_item(blob, thread)
+
+
+@entry(ENTRY)
+def wait_at_gates(blob, thread):
+    """Write 1 + thread to each item's word at `call.y`, then wait for its word at `call.x`."""
+    call = fields(blob).call
+    item = next_item(blob, thread)
+    while item < call.items:
+        atomic.store(call.y + 8 * item, 1 + thread)
+        for _ in range(PAUSES):
+            if atomic.load(call.x + 8 * item):
+                break
+            atomic.pause()
+        item = next_item(blob, thread)
+
+
+@entry(ENTRY)
+def note_control_words(blob, thread):
+    """Write the control word of the thread of each item to the words at `call.y`."""
+    call = fields(blob).call
+    item = next_item(blob, thread)
+    while item < call.items:
+        atomic.store(call.y + 8 * item, control_word())
+        for _ in range(PAUSES * (thread == 0)):
+            if atomic.load(call.y + 8 * (call.items - 1)):
+                break  # a helper has come
+            atomic.pause()
+        item = next_item(blob, thread)
+
+
+class Job:
+    """A blob with `items` items, and the words that its entry reads and writes."""
+
+    def __init__(self, items, turns=0, threads=8):
+        self.x, self.y = np.zeros(max(items, threads), np.int64), np.zeros(items, np.int64)
+        self.blob = np.zeros(BLOB.itemsize // WORD, np.int64)
+        call = self.blob.view(BLOB)[0]["call"]
+        call["items"], call["chunk"], call["crowd"] = items, turns, crowd.ADDRESS
+        call["x"], call["y"] = self.x.ctypes.data, self.y.ctypes.data
+        self.address = self.blob.ctypes.data
+
+    @property
+    def taken(self):
+        return int(self.blob[0])
+
+    def is_done(self):
+        return bool((self.y == 1).all())
+
+
+@pytest.fixture
+def make(request):
+    """make(kind, cpus): a team for so many CPUs, whatever this machine has."""
+    yield lambda kind, cpus: crowd.reset(cpus) or TEAMS[kind](cpus)
+    assert crowd.running() == 0
+    crowd.reset(crowd.cpu_count())
+
+
+def wait_until(condition):
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(1e-3)
+
+
+def in_thread(function, *args):
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("kind", TEAMS)
+@pytest.mark.parametrize("cpus", [1, 2, 5])
+def test_every_item_is_done_once(make, kind, cpus):
+    team = make(kind, cpus)
+    dice = np.random.default_rng(0)
+    for _ in range(300):
+        threads = int(dice.integers(1, 9))
+        job = Job(int(dice.integers(0, 40)), int(dice.choice([0, 30, 1000])), threads)
+        team.run(count_items.address, job.address, threads)
+        assert job.is_done()
+        assert job.x[threads:].sum() == 0
+
+
+@pytest.mark.parametrize("kind", TEAMS)
+def test_helpers_take_part(make, kind):
+    """Five threads each take one of five items, and none of them ends before all are taken."""
+    team, job = make(kind, 5), Job(5)
+    caller = in_thread(team.run, wait_at_gates.address, job.address, 5)
+    wait_until(job.y.all)
+    assert crowd.running() == 5
+    assert sorted(job.y) == [1, 2, 3, 4, 5]
+    job.x[:] = 1
+    caller.join()
+
+
+@pytest.mark.parametrize("kind", TEAMS)
+def test_no_more_threads_run_than_there_are_cpus(make, kind):
+    team, first, second = make(kind, 2), Job(3), Job(2)
+    callers = [in_thread(team.run, wait_at_gates.address, first.address, 3)]
+    wait_until(first.y[:2].all)  # taken by the caller and a helper
+    callers.append(in_thread(team.run, wait_at_gates.address, second.address, 2))
+    wait_until(lambda: second.y[0])
+    assert crowd.running() == 3  # the helper has begun an item, which it ends
+    first.x[:2] = first.y[:2] == 2
+    wait_until(lambda: crowd.running() == 2)
+    assert (first.taken, second.taken) == (2, 1)
+    first.x[:] = second.x[:] = 1
+    for caller in callers:
+        caller.join()
+    assert list(second.y) == [1, 1]
+    assert first.y[2] == 1
+
+
+@pytest.mark.parametrize("kind", TEAMS)
+def test_callers_at_once(make, kind):
+    team, wrong = make(kind, 4), []
+
+    def call(seed):
+        dice = np.random.default_rng(seed)
+        for _ in range(200):
+            job = Job(int(dice.integers(0, 20)), int(dice.choice([0, 100])))
+            team.run(count_items.address, job.address, int(dice.integers(2, 6)))
+            if not job.is_done():
+                wrong.append(job)
+            job.blob[:] = 0  # whoever came later would read address 0
+
+    callers = [in_thread(call, seed) for seed in range(6)]
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+
+
+@kernel([types.int64()])
+def flush():
+    """Treat subnormals as zeros in this thread; returns the control word from before."""
+    before = control_word()
+    set_control_word(before | FLUSH)
+    return before
+
+
+@kernel([types.void(types.int64)])
+def restore(word):
+    """Set the control word of this thread."""
+    set_control_word(word)
+
+
+@pytest.mark.skipif(not FLUSH, reason="the control word of this CPU is unknown")
+def test_helpers_round_and_flush_as_their_caller(make):
+    if "native" not in TEAMS:
+        pytest.skip("threads of Python's keep their own control word")
+    flushing, keeping = Job(2), Job(2)
+    first, second = make("native", 2), make("native", 2)  # new threads have the word of this one
+    before = flush()
+    try:
+        first.run(note_control_words.address, flushing.address, 2)
+    finally:
+        restore(before)
+    second.run(note_control_words.address, keeping.address, 2)
+    assert list(flushing.y & FLUSH) == [FLUSH, FLUSH]
+    assert list(keeping.y & FLUSH) == [0, 0]
+
+
+def test_a_forked_child_has_a_team_of_its_own():
+    parents = launch.team()
+    child = os.fork()
+    if child == 0:
+        job = Job(40, 100)
+        launch.launch(count_items.address, job.address, 2)
+        right = job.is_done() and launch.team() is not parents and crowd.running() == 0
+        os._exit(0 if right else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert launch.team() is parents
