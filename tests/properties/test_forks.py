@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from processes import run_python
+from processes import TEAMS, run_python
 from sampling import count, sampled
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -34,12 +34,11 @@ def check(code, **environment):
     return result.stdout
 
 
-@pytest.mark.parametrize("layer", ["default", "workqueue"])
-def test_a_child_computes(layer):
-    """GNU OpenMP by itself would kill the child at its first parallel launch."""
+@pytest.mark.parametrize("team", TEAMS)
+def test_a_child_computes(team):
     check(
-        "assert is_right(64)\nassert fork(64) == 0\nassert fork(33) == 0\nassert is_right(64)",
-        NUMBA_THREADING_LAYER=layer,
+        TEAMS[team]
+        + "assert is_right(64)\nassert fork(64) == 0\nassert fork(33) == 0\nassert is_right(64)",
         NUMBA_NUM_THREADS=2,
     )
 
@@ -89,24 +88,22 @@ held = [fork_when(compiles if number else imports, number) for number in range(c
 assert right == [True] * count
 print(sum(held))
 """
-LAYERS = ("default", "workqueue", "omp")
 
 
 @sampled
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cache", "layer"),
-    count([("warm", "default")], [(c, layer) for c in ("warm", "cold") for layer in LAYERS]),
+    ("cache", "team"),
+    count([("warm", "default")], [(c, team) for c in ("warm", "cold") for team in TEAMS]),
 )
-def test_children_forked_while_a_thread_makes_first_calls(cache, layer, tmp_path):
+def test_children_forked_while_a_thread_makes_first_calls(cache, team, tmp_path):
     """They need what the thread holds at that time: Numba's lock, or that of an import."""
-    environment = {"NUMBA_THREADING_LAYER": layer, "NUMBA_NUM_THREADS": 2}
+    environment = {"NUMBA_NUM_THREADS": 2}
     for number in range(count(1, 3)):
         if cache == "cold":
             environment["IMPLICIT_CONV_CACHE_DIR"] = tmp_path / str(number)
-        result = run_python("-W", "ignore", "-c", PROBLEM + FIRST_CALLS, 4, **environment)
-        if layer == "omp" and "No threading layer could be loaded" in result.stderr:
-            pytest.skip("no OpenMP runtime on this machine")
+        code = PROBLEM + TEAMS[team] + FIRST_CALLS
+        result = run_python("-W", "ignore", "-c", code, 4, **environment)
         assert result.returncode == 0, result.stderr[-3000:]
         assert int(result.stdout) >= 1  # of 4 forks: those that came at such a moment
 

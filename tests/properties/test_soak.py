@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import TEAMS
 from sampling import count, sampled
 
 import implicit_conv
@@ -32,7 +33,7 @@ from implicit_conv.testing.check import check, verify
 from implicit_conv.testing.draw import TRIALS, draw_trial
 from implicit_conv.testing.trial import compute, inputs
 
-SECONDS = count(5, 150)  # of each threading layer, after the warm-up
+SECONDS = count(5, 150)  # with each team of threads, after the warm-up
 WORKERS = 4  # threads that compute all the time
 THREADS = 3  # of a call at most
 SEED = 0
@@ -46,11 +47,11 @@ SUPPORT = Path(__file__).parents[1] / "support"
 @sampled
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-@pytest.mark.parametrize("layer", ["default", "workqueue"])
-def test_everything_at_once(layer, capsys):
+@pytest.mark.parametrize("team", TEAMS)
+def test_everything_at_once(team, capsys):
     package = Path(implicit_conv.__file__).parent.parent
     child = subprocess.run(
-        [sys.executable, __file__, str(SECONDS), str(FIRST_CALLS)],
+        [sys.executable, __file__, team, str(SECONDS), str(FIRST_CALLS)],
         capture_output=True,
         text=True,
         check=False,
@@ -58,7 +59,6 @@ def test_everything_at_once(layer, capsys):
             **os.environ,
             "PYTHONPATH": f"{package}{os.pathsep}{SUPPORT}",
             "PYTHONWARNINGS": "ignore",  # of forks while threads run
-            "NUMBA_THREADING_LAYER": layer,
             "NUMBA_NUM_THREADS": str(THREADS),
             "OPENBLAS_NUM_THREADS": "1",  # forks while others sum the reference hang with more
         },
@@ -67,7 +67,7 @@ def test_everything_at_once(layer, capsys):
     assert child.returncode == 0, f"exit {child.returncode}\n{child.stdout}{child.stderr[-9000:]}"
     done = json.loads(child.stdout)
     with capsys.disabled():
-        print(f"\n{layer}: {', '.join(f'{number} {what}' for what, number in done.items())}")
+        print(f"\n{team}: {', '.join(f'{number} {what}' for what, number in done.items())}")
     assert min(done[what] for what in ("calls", "forks", "interrupts", "cleared caches")) > 0
 
 
@@ -184,4 +184,5 @@ def soak(seconds, first_calls):
 
 
 if __name__ == "__main__":
-    soak(*map(float, sys.argv[1:]))
+    exec(TEAMS[sys.argv[1]])
+    soak(*map(float, sys.argv[2:]))

@@ -1,4 +1,4 @@
-"""Calls from many threads, on every layer, and by two processes at once."""
+"""Calls from many threads, with every team, and by two processes at once."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from processes import run_python
+from processes import TEAMS, run_python
 from sampling import count, sampled
 
 from implicit_conv import conv2d
@@ -23,7 +23,6 @@ SECONDS = count(20, 60)  # how long eight threads call the engine
 HAMMER = """
 import sys, threading
 import numpy as np
-from numba import threading_layer
 from implicit_conv import conv2d
 
 x = np.ones((1, 64, 40, 40), np.float32)
@@ -39,7 +38,6 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(8)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-print(threading_layer())
 sys.exit(len(wrong))
 """
 
@@ -70,13 +68,10 @@ def test_eight_threads_at_once():
     assert failures == []
 
 
-@pytest.mark.parametrize("layer", ["workqueue", "omp"])
-def test_threading_layers_under_eight_threads(layer):
-    """workqueue by itself would abort the process here."""
-    result = run_python("-c", HAMMER, NUMBA_THREADING_LAYER=layer, NUMBA_NUM_THREADS=2)
-    if layer == "omp" and "No threading layer could be loaded" in result.stderr:
-        pytest.skip("no OpenMP runtime on this machine")
-    assert (result.returncode, result.stdout.strip()) == (0, layer), result.stderr[-2000:]
+@pytest.mark.parametrize("team", TEAMS)
+def test_eight_threads_with_every_team(team):
+    result = run_python("-c", TEAMS[team] + HAMMER, NUMBA_NUM_THREADS=2)
+    assert result.returncode == 0, result.stderr[-2000:]
 
 
 def test_two_processes_fill_an_empty_cache_at_once(tmp_path):

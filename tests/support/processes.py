@@ -7,6 +7,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
+# Code that makes a process use the team of threads of this name, as "condition" of other systems.
+TEAMS = {
+    "default": "",
+    "condition": """
+from implicit_conv.kernels.cpu.runtime import condition_team, crowd, launch
+launch.make_team = lambda: condition_team.ConditionTeam(crowd.cpu_count())
+""",
+}
+
 
 def run_python(*arguments, folder=ROOT, timeout=600, **environment):
     """The completed process of ``python *arguments``, which imports this checkout.
