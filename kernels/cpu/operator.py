@@ -127,7 +127,6 @@ class Operator(ABC):
         axes.
         """
         layout = self.layout.packing_scratch
-        self._require_for_filters(w)
         return Launch(
             self._packer(),
             self.g,
@@ -135,7 +134,7 @@ class Operator(ABC):
             min(threads, 1 + self.layout.packed_bytes // PACKED_BYTES_PER_THREAD),
             call_of(
                 **self.constant,
-                **_filter(w),
+                **self._filter_fields(w),
                 **parts_of(layout),
                 record=record,
                 items=self.g.groups * schedule.panel_count(self.g),
@@ -170,8 +169,7 @@ class Operator(ABC):
         narrow = self.form.y != self.form.sums
         filters = {}
         if w is not None:
-            filters = _filter(w)
-            self._require_for_filters(w)
+            filters = self._filter_fields(w)
         if self.transposes and x_c != x.itemsize:
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
         finish = self._finish((y_q, y_k), added[3:] if residual is not None else None, kind, scaled)
@@ -289,21 +287,12 @@ class Operator(ABC):
         for slot, part in transposes(way, step, self.lanes, self.form).items():
             self.table[slot] = part.address
 
-    def _require_for_filters(self, w: Any) -> None:
-        """Compile the transposes that pack filters with the strides of `w`.
+    def _filter_fields(self, w: Any) -> dict[str, int]:
+        """The fields of a Call for a plain filter: its strides, and a mark that there is one.
 
-        For words of several channels, the words are transposed.
+        A family that packs compiles what it needs for these strides.
         """
-        if not self.transposes:
-            return
-        self._require(table.TRANSPOSE_WORDS if self.form.channels > 1 else table.TRANSPOSE_TAPS)
-        if w.strides[1] == w.itemsize and self.form.channels == 1:
-            self._require(table.TRANSPOSE_FILTERS)
-
-
-def _filter(w: Any) -> dict[str, int]:
-    """The fields of a Call for a plain filter: its strides, and a mark that there is one."""
-    return {"w": 1, **dict(zip(("w_k", "w_c", "w_t", "w_r", "w_s"), w.strides, strict=True))}
+        return {"w": 1, **dict(zip(("w_k", "w_c", "w_t", "w_r", "w_s"), w.strides, strict=True))}
 
 
 def parts_of(layout: ScratchLayout) -> dict[str, int]:

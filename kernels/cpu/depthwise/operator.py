@@ -32,9 +32,9 @@ class Depthwise(Operator):
             self.pieces = self._pieces()
             self.constant["pieces"] = self.pieces.ctypes.data
 
-    def _require_for_filters(self, w: Any) -> None:
-        if self.transposes:
-            self._require(table.TRANSPOSE_FILTERS)
+    def _filter_fields(self, w: Any) -> dict[str, int]:
+        self._require(table.TRANSPOSE_FILTERS)
+        return super()._filter_fields(w)
 
     def _own_parts(self) -> dict[int, Any]:
         in_place, form = self.layout.in_place, self.form

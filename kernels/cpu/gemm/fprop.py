@@ -26,7 +26,6 @@ from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import (
     LOAD_TILE,
-    PACK_BLOCK,
     STORE_TILE,
     microkernel_slot,
     run_part,
@@ -280,7 +279,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 weights = scratch + call.panel + call.heads * width * call.itemsize
                 packing = scratch + call.packing
                 run_part(
-                    call.kernels, PACK_BLOCK, blob, weights, group, panel, c, channels, packing
+                    call.kernels, call.pack_block, blob, weights, group, panel, c, channels, packing
                 )
             staged = call.staged or filters < width or (call.rounds and blocks > 1)
             if staged:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from implicit_conv.kernels.cpu.gemm import amx, fprop, panels
-from implicit_conv.kernels.cpu.gemm.layout import SPAN, GemmLayout, panel_widths, register_tiles
+from implicit_conv.kernels.cpu.gemm.layout import GemmLayout, panel_widths, register_tiles
 from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, compile_microkernel
+from implicit_conv.kernels.cpu.gemm.ways import Way, way_of
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.tile.few_columns import compile_few_columns
+
+TRANSPOSES = {  # that a way to pack filters uses
+    Way.TAPS: table.TRANSPOSE_TAPS,
+    Way.SPANS: table.TRANSPOSE_TAPS,
+    Way.CHANNELS: table.TRANSPOSE_FILTERS,
+    Way.WORDS: table.TRANSPOSE_WORDS,
+}
 
 
 class Gemm(Operator):
@@ -35,17 +42,23 @@ class Gemm(Operator):
     def _packer(self) -> int:
         return int(panels.compile_pack().address)
 
-    def _require_for_filters(self, w: Any) -> None:
-        super()._require_for_filters(w)
-        if self.form.channels == 1 and taps_are_near(w):
+    def _filter_fields(self, w: Any) -> dict[str, int]:
+        """Compile the parts that pack filters with the strides of `w`."""
+        way, form = way_of(w, self.form.channels), self.form
+        part = panels.compile_pack_block(self.lanes, form, way, self.build.recording)
+        slot = table.PACK_BLOCK + way
+        self.table[slot] = part.address
+        if way == Way.ROWS:
             for full in (True, False):
-                part = compile_few_columns(self.lanes, self.form.w, self.form.panel, full)
-                self.table[table.FEW_COLUMNS + (not full)] = part.address
+                few = compile_few_columns(self.lanes, form.w, form.panel, full)
+                self.table[table.FEW_COLUMNS + (not full)] = few.address
+        elif way in TRANSPOSES:
+            self._require(TRANSPOSES[way])
+        return {**super()._filter_fields(w), "pack_block": slot}
 
     def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, Any]:
-        """Microkernels of all register tiles and panel widths, and the part that packs panels."""
-        form, recording = self.form, self.build.recording
-        parts = {table.PACK_BLOCK: panels.compile_pack_block(self.lanes, form, recording)}
+        """Microkernels of all register tiles and panel widths."""
+        form, parts = self.form, {}
         compiled = amx.compile_microkernel if self.use_amx else compile_microkernel
         for vectors in panel_widths(self.g, self.lanes):
             for groups, inner in tiles:
@@ -64,17 +77,6 @@ class Gemm(Operator):
                 )
                 parts[table.microkernel_slot(vectors, groups, inner)] = compiled(tile)
         return parts
-
-
-def taps_are_near(w: Any) -> bool:
-    """Whether packing `w` may transpose its filter rows one by one, see `panels`."""
-    taps = w.shape[2:]
-    element, next_channel = w.itemsize, math.prod(taps) * w.itemsize
-    steps = zip(w.strides[2:], taps, strict=True)
-    reach = sum(abs(stride) * (extent - 1) for stride, extent in steps)
-    near = reach // element < SPAN * math.prod(taps)
-    follow = w.strides[1] == next_channel and w[:1, :1].flags.c_contiguous
-    return near and not follow and w.strides[0] != element
 
 
 class TransposedGemm(Gemm):

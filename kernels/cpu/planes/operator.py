@@ -32,9 +32,6 @@ class Planes(Operator):
             "x_apart": pixel_step * SIZES[self.form.x],
         }
 
-    def _require_for_filters(self, w: Any) -> None:
-        """Compile nothing: filters of planes need no transposes."""
-
     def _own_parts(self) -> dict[int, Any]:
         extents = {rows for _, rows, _ in tile_extents(self.g)}
         heights = {h for rows in extents for h in (min(rows, PLANE_ROWS), rows % PLANE_ROWS)} - {0}

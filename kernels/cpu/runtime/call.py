@@ -49,6 +49,7 @@ class Call(NamedTuple):
     w_t: int
     w_r: int
     w_s: int
+    pack_block: int  # GEMM: slot of the part that packs such a filter
     y_n: int
     y_z: int
     y_p: int

@@ -30,7 +30,6 @@ from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.parts import compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     LOAD_TILE,
-    PACK_BLOCK,
     STORE_TILE,
     WINOGRAD_FILTER,
     WINOGRAD_INPUT,
@@ -71,7 +70,7 @@ def pack_filters(blob, target, group, panel, scratch):
     for c in range(0, g.C, call.lanes):
         channels = min(call.lanes, g.C - c)
         tap = channels * channel
-        run_part(call.kernels, PACK_BLOCK, blob, plain, group, panel, c, channels, packing)
+        run_part(call.kernels, call.pack_block, blob, plain, group, panel, c, channels, packing)
         to, xi, count = target + c * channel, g.C * channel + LINE, channels * vectors
         run_part(call.kernels, WINOGRAD_FILTER, plain, TAPS * tap, tap, to, xi, count)
 

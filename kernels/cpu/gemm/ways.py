@@ -1,0 +1,258 @@
+"""Ways to pack a filter: which is fastest depends on how its elements lie in memory.
+
+Every way is a function ``pack_taps(call, g, target, source, filters, channels, pitch, places)``,
+which packs all taps of `filters` filters and `channels` channels from address `source` on;
+`places` is a table of each tap's byte offset in the panel, followed by the scratch that
+`packing_bytes` counts. Only the way that a filter needs is compiled.
+"""
+
+import functools
+import math
+from enum import IntEnum
+
+import numpy as np
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.gemm import words
+from implicit_conv.kernels.cpu.gemm.layout import SPAN
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.runtime.table import (
+    FEW_COLUMNS,
+    TRANSPOSE_FILTERS,
+    TRANSPOSE_TAPS,
+    run_part,
+)
+from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.few_columns import FEW
+from implicit_conv.kernels.cpu.tile.filters import (
+    lowest_tap,
+    lowest_tap_of_row,
+    row_offset,
+    row_span,
+    tap_span,
+)
+from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
+
+CHANNELS_AHEAD = 2  # channels between the one that is packed and the one that is prefetched
+CACHE_LINE = 64  # bytes
+
+
+class Way(IntEnum):
+    """How the elements of a filter lie in memory."""
+
+    TAPS = 0  # a filter's taps are contiguous, and so are its channels: KCRS
+    FILTERS = 1  # filters are contiguous: RSCK
+    ROWS = 2  # a channel's filters are near, and so are the taps of each filter row
+    SPANS = 3  # a channel's filters are near, and so are all taps
+    CHANNELS = 4  # channels are contiguous: KRSC
+    ANY = 5
+    WORDS = 6  # several channels make one element of a panel
+
+
+def way_of(w, channels):
+    """The fastest way to pack `w`, a filter with the axes (k, c, t, r, s), of which `channels`
+    channels make an element of a panel.
+    """
+    if channels > 1:
+        return Way.WORDS
+    taps, element = w.shape[2:], w.itemsize
+    steps = [stride // element for stride in w.strides]
+    if steps[1] == math.prod(taps) and w[:1, :1].flags.c_contiguous:
+        return Way.TAPS
+    if steps[0] == 1:
+        return Way.FILTERS
+    reaches = [abs(step) * (extent - 1) for step, extent in zip(steps[2:], taps, strict=True)]
+    span = sum(reaches) + 1
+    if span <= min(steps[0], SPAN * math.prod(taps)) and _are_apart(taps, steps[2:]):
+        has_gaps = math.prod(taps) < span or span <= FEW
+        return Way.ROWS if has_gaps and reaches[-1] < FEW else Way.SPANS
+    return Way.CHANNELS if steps[1] == 1 else Way.ANY
+
+
+def _are_apart(taps, steps):
+    """Whether no two taps share an element, as those of a broadcast filter do."""
+    places = sum(
+        np.arange(extent).reshape([-1 if other == axis else 1 for other in range(len(taps))]) * step
+        for axis, (extent, step) in enumerate(zip(taps, steps, strict=True))
+    )
+    return len(np.unique(places)) == math.prod(taps)
+
+
+@functools.cache
+def make_pack_taps(lanes, form, way):
+    """Make pack_taps() for filters of one way."""
+    return words.make_pack_taps(lanes, form) if way == Way.WORDS else _MAKERS[way](lanes, form)
+
+
+def _make_taps(lanes, form):
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]  # of w, and of panels
+    scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
+
+    @kernel()
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        """Element e of a filter is of channel e // taps."""
+        taps = schedule.taps(g)
+        for e in range(taps, min(lanes, channels) * taps):
+            memory.write(places + 8 * e, memory.read(places + 8 * (e - taps)) + pitch)
+        for k in range(0, filters, lanes):
+            rows = min(lanes, filters - k)
+            for c in range(0, channels, lanes):
+                elements = min(lanes, channels - c) * taps
+                to = target + c * pitch + k * itemsize
+                at = source + k * call.w_k + c * taps * size
+                for e in range(0, elements, lanes):
+                    columns, first = min(lanes, elements - e), at + e * size
+                    offsets = places + 8 * e
+                    scatter_block(call.kernels, 1, first, call.w_k, to, offsets, rows, columns)
+
+    return pack_taps
+
+
+def _make_each_tap(pack_tap):
+    """A way that packs tap by tap, by ``pack_tap(call, target, source, filters, channels, pitch)``
+    for the tap of the first filter and channel at `source`.
+    """
+
+    @kernel()
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        for tap in range(schedule.taps(g)):
+            at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w_s
+            to = target + memory.read(places + 8 * tap)
+            pack_tap(call, to, at, filters, channels, pitch)
+
+    return pack_taps
+
+
+def _make_filters(lanes, form):
+    size = storage.SIZES[form.w]
+    move = convert.make_move(form.w, form.panel, lanes)
+
+    @kernel()
+    def move_filters(call, target, source, filters, channels, pitch):
+        for i in range(channels):
+            row = source + i * call.w_c
+            memory.prefetch(row + filters * size)  # the next panel
+            memory.prefetch(row + 2 * filters * size - 1)
+            move(target + i * pitch, row, filters)
+
+    return _make_each_tap(move_filters)
+
+
+def _make_channels(lanes, form):
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
+    transpose_block = make_transpose_block(TRANSPOSE_FILTERS, lanes)
+
+    @kernel()
+    def transpose_filters(call, target, source, filters, channels, pitch):
+        for k in range(0, filters, lanes):
+            rows = min(lanes, filters - k)
+            for c in range(0, channels, lanes):
+                at, to = source + k * call.w_k + c * size, target + c * pitch + k * itemsize
+                columns = min(lanes, channels - c)
+                transpose_block(call.kernels, 1, at, call.w_k, to, pitch, rows, columns)
+
+    return _make_each_tap(transpose_filters)
+
+
+def _make_any(lanes, form):
+    itemsize = storage.SIZES[form.panel]
+    move_element = convert.make_move_element(form.w, form.panel)
+
+    @kernel()
+    def gather_filters(call, target, source, filters, channels, pitch):
+        for c in range(channels):
+            for k in range(filters):
+                at = source + c * call.w_c + k * call.w_k
+                move_element(target + c * pitch + k * itemsize, at)
+
+    return _make_each_tap(gather_filters)
+
+
+@kernel()
+def prefetch_filters(call, at, filters):
+    """Prefetch a channel of filters that are near."""
+    for line in range(0, filters * call.w_k, CACHE_LINE):
+        memory.prefetch(at + line)
+
+
+@functools.cache
+def _make_write_places(size):
+    @kernel()
+    def write_places(call, g, places, first_row, end_row, first, span, table):
+        """Write the byte offset in the panel of each of the `span` elements from byte offset
+        `first` on, among which the taps of filter rows are. An element that is no tap has the place
+        of the next tap, which overwrites it.
+        """
+        for e in range(span):
+            memory.write(table + 8 * e, -1)
+        for tap in range(first_row * g.S, end_row * g.S):
+            at = row_offset(call, g, tap // g.S) + tap % g.S * call.w_s - first
+            memory.write(table + 8 * (at // size), memory.read(places + 8 * tap))
+        for e in range(span - 2, -1, -1):
+            if memory.read(table + 8 * e) < 0:
+                memory.write(table + 8 * e, memory.read(table + 8 * e + 8))
+
+    return write_places
+
+
+def _make_rows(lanes, form):
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
+    write_places = _make_write_places(size)
+
+    @kernel()
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        """Filter row by filter row, whose taps are among FEW elements."""
+        rows, span = schedule.filter_rows(g), row_span(call, g, size)
+        table = places + 8 * schedule.taps(g)
+        for j in range(rows):
+            first = row_offset(call, g, j) + lowest_tap_of_row(call, g)
+            write_places(call, g, places, j, j + 1, first, span, table + 8 * j * span)
+        for c in range(channels):
+            at = source + c * call.w_c
+            prefetch_filters(call, at + CHANNELS_AHEAD * call.w_c, filters)
+            for k in range(0, filters, lanes):
+                count = min(lanes, filters - k)
+                to = target + c * pitch + k * itemsize
+                slot = FEW_COLUMNS + (count < lanes)
+                for j in range(rows):
+                    row = at + k * call.w_k + row_offset(call, g, j) + lowest_tap_of_row(call, g)
+                    offsets = table + 8 * j * span
+                    run_part(call.kernels, slot, row, call.w_k, to, offsets, count, span)
+
+    return pack_taps
+
+
+def _make_spans(lanes, form):
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
+    scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
+    write_places = _make_write_places(size)
+
+    @kernel()
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        """The elements among which all taps of a filter are, in any order."""
+        span, lowest = tap_span(call, g, size), lowest_tap(call, g)
+        table = places + 8 * schedule.taps(g)
+        write_places(call, g, places, 0, schedule.filter_rows(g), lowest, span, table)
+        first = source + lowest
+        for c in range(channels):
+            prefetch_filters(call, source + (c + CHANNELS_AHEAD) * call.w_c, filters)
+            for k in range(0, filters, lanes):
+                rows = min(lanes, filters - k)
+                to = target + c * pitch + k * itemsize
+                for e in range(0, span, lanes):
+                    at = first + c * call.w_c + k * call.w_k + e * size
+                    columns, offsets = min(lanes, span - e), table + 8 * e
+                    scatter_block(call.kernels, 1, at, call.w_k, to, offsets, rows, columns)
+
+    return pack_taps
+
+
+_MAKERS = {
+    Way.TAPS: _make_taps,
+    Way.FILTERS: _make_filters,
+    Way.ROWS: _make_rows,
+    Way.SPANS: _make_spans,
+    Way.CHANNELS: _make_channels,
+    Way.ANY: _make_any,
+}
