@@ -37,9 +37,10 @@ from implicit_conv.kernels.cpu.tile.finish import (
     Finish,
     compile_finish,
 )
-from implicit_conv.kernels.cpu.tile.load import compile_load_tile
+from implicit_conv.kernels.cpu.tile.load import compile_load_tile, load_tile_slot
 from implicit_conv.kernels.cpu.tile.storage import SIZES, Format
 from implicit_conv.kernels.cpu.tile.transpose import transposes
+from implicit_conv.kernels.geometry import ZEROS
 
 PACKED_BYTES_PER_THREAD = 256 << 10  # bytes to pack that pay for another thread: about 10 us
 
@@ -193,6 +194,7 @@ class Operator(ABC):
                 x_h=x_h,
                 x_w=x_w,
                 x_c=x_c,
+                load_tile=self._load_tile(x),
                 x_element=x_c * self.form.channels,
                 y_n=y_n,
                 y_z=y_z,
@@ -271,9 +273,8 @@ class Operator(ABC):
         return sums
 
     def _kernel_table(self) -> Any:
-        """The kernel table with all parts except transposes, compiled or loaded from the cache."""
+        """The kernel table with all parts that do not depend on strides, compiled or loaded."""
         parts = {
-            table.LOAD_TILE: compile_load_tile(self.lanes, self.form, self.build.recording),
             table.STORE_TILE: compile_store_tile(self.lanes, self.form),
             **self._own_parts(),
         }
@@ -281,6 +282,14 @@ class Operator(ABC):
         for slot, part in parts.items():
             addresses[slot] = part.address
         return addresses
+
+    def _load_tile(self, x: Any) -> int:
+        """The slot of the part that loads tiles of `x`, now compiled."""
+        kind = x.strides[-1] != x.itemsize, self.g.padding_mode != ZEROS
+        slot = int(load_tile_slot(*kind))
+        part = compile_load_tile(self.lanes, self.form, *kind, self.build.recording)
+        self.table[slot] = part.address
+        return slot
 
     def _require(self, way: int, step: int = 1) -> None:
         """Compile transposes into the table; which ones depends on the strides of arrays."""

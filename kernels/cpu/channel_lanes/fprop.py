@@ -26,7 +26,7 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
-from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES, LOAD_TILE, STORE_TILE, run_part
+from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES, STORE_TILE, run_part
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import exchange
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
@@ -174,7 +174,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     n, p, q = origin
     _, _, pixels = schedule.tile_extent(g, n, p, q)
     low, high = bounds(call)
-    run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, 0, g.C)
+    run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, 0, g.C)
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
         filters = min(g.tile_k, g.K - k)

@@ -30,7 +30,6 @@ from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     DEPTHWISE,
     DEPTHWISE_ROW,
-    LOAD_TILE,
     PACK_BLOCK,
     STORE_TILE,
     TRANSPOSE_FILTERS,
@@ -315,7 +314,7 @@ def run_item(blob, origin, block, panels, scratch):
     c, k = block * g.tile_c, block * g.tile_k
     channels, filters = min(g.tile_c, g.C - c), min(g.tile_k, g.K - k)
     width = schedule.ceil_div(filters, call.lanes) * call.lanes
-    run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, channels)
+    run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, c, channels)
     pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
     a_step = schedule.column_step(g) * pixel

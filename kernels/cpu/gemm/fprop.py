@@ -25,7 +25,6 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import (
-    LOAD_TILE,
     STORE_TILE,
     microkernel_slot,
     run_part,
@@ -265,7 +264,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     for block in range(blocks):
         c = block * g.tile_c
         channels = min(g.tile_c, g.C - c)
-        run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, group * g.C + c, channels)
+        run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, group * g.C + c, channels)
         a = activations(call, g, origin, group * g.C + c, channels, scratch)
         write_segments(call, g, channels, q, columns, scratch + call.runs)
         for panel in range(first_panel, end_panel):

@@ -28,7 +28,6 @@ from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import (
     CHANNEL_LANES,
-    LOAD_TILE,
     STORE_TILE,
     TRANSPOSE_WORDS,
     run_part,
@@ -46,7 +45,7 @@ def tile_rows(blob, group, origin, scratch):
     n, p, q = origin
     c = group * g.C
     if call.in_place:
-        run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, g.C)
+        run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, c, g.C)
         return call.x + n * call.x_n + q * call.x_w + c * call.x_c
     load(blob, origin, c, scratch, call.plane)
     return scratch

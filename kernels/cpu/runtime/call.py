@@ -43,6 +43,7 @@ class Call(NamedTuple):
     x_w: int
     x_c: int
     x_apart: int  # of the pixels of a row that vector loads of planes accept
+    load_tile: int  # slot of the part that loads tiles of such an array
     x_element: int  # of elements of x, which are channels or pairs of channels
     w_k: int
     w_c: int

@@ -15,10 +15,9 @@ from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
-from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_IN
+from implicit_conv.kernels.cpu.runtime.table import LOAD_TILE, TRANSPOSE_IN
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
-from implicit_conv.kernels.geometry import ZEROS
 
 WORD_BYTES = 4  # bytes of a word of several channels
 WIDE_BYTES = 16  # bytes of a copy in one instruction; smaller pixels are copied with what follows
@@ -26,20 +25,16 @@ FEW_PLANES = 4  # channels that are copied one by one (AMD EPYC, Zen 4, 2026-11)
 
 
 @functools.cache
-def make_load_pixels(lanes, form):
-    """Make load_pixels(), for elements with the formats `form` and vectors of `lanes`."""
+def make_load_contiguous(lanes, form):
+    """Make load_pixels() for contiguous channels; see `make_load_pixels`."""
     element_channels = form.channels  # channels of an element of the buffer
-    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, element_channels)
     move = convert.make_move(form.x, form.buffer, lanes)
-    move_element = convert.make_move_element(form.x, form.buffer)
     as_stored, copy_wide = form.x == form.buffer, memory.copy_bytes(WIDE_BYTES)
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
 
     @kernel()
     def copy_pixels(target, source, pitch, step, pixels, channels):
-        """Contiguous channels: one copy for each pixel, or one for the whole row if pixels are
-        contiguous too.
-        """
+        """One copy for each pixel, or one for the whole row if pixels are contiguous too."""
         if step == channels * size and pitch == channels * itemsize:
             move(target, source, pixels * channels)
             return
@@ -54,9 +49,7 @@ def make_load_pixels(lanes, form):
 
     @kernel()
     def copy_words(target, source, pitch, step, pixels, channels):
-        """Contiguous channels that do not fill a word: each word is copied with what follows, which
-        is masked.
-        """
+        """Channels that do not fill a word: each is copied with what follows, which is masked."""
         beyond = schedule.ceil_div(WORD_BYTES - channels * size, step) if step > 0 else pixels
         whole = max(0, pixels - beyond)
         mask = (1 << 8 * channels * size) - 1
@@ -65,6 +58,24 @@ def make_load_pixels(lanes, form):
         for i in range(whole, pixels):
             memory.zero(target + i * pitch, pitch)
             move(target + i * pitch, source + i * step, channels)
+
+    @kernel()
+    def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
+        if channels < element_channels:
+            copy_words(target, source, pitch, step * pixel, pixels, channels)
+        else:
+            copy_pixels(target, source, pitch, step * pixel, pixels, channels)
+
+    return load_pixels
+
+
+@functools.cache
+def make_load_apart(lanes, form):
+    """Make load_pixels() for channels with any stride; see `make_load_pixels`."""
+    element_channels = form.channels  # channels of an element of the buffer
+    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, element_channels)
+    move_element = convert.make_move_element(form.x, form.buffer)
+    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
 
     @kernel()
     def gather_pixels(target, source, pitch, step, channel, pixels, channels):
@@ -95,18 +106,7 @@ def make_load_pixels(lanes, form):
 
     @kernel()
     def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
-        """Load every step-th pixel of `pixels` >= 1 pixels of the image, the first of which is at
-        `source`, by the fastest way for their strides.
-
-        `pixel` and `channel` are byte strides in memory, and `pitch` is that of pixels in the
-        buffer.
-        """
-        if channel == size and channels < element_channels:
-            copy_words(target, source, pitch, step * pixel, pixels, channels)
-            return
-        if channel == size:
-            copy_pixels(target, source, pitch, step * pixel, pixels, channels)
-        elif channels <= FEW_PLANES:
+        if channels <= FEW_PLANES:
             interleave_planes(target, source, pitch, step * pixel, channel, pixels, channels)
         elif pixel == size and step <= 2:
             transpose_pixels(kernels, target, source, pitch, step, channel, pixels, channels)
@@ -117,27 +117,38 @@ def make_load_pixels(lanes, form):
 
 
 @functools.cache
-def make_load_row(lanes, form):
-    """Make load_row(), for elements with the formats `form` and vectors of `lanes`."""
-    element_channels = form.channels  # channels of an element of the buffer
-    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
-    load_pixels = make_load_pixels(lanes, form)
-    move = convert.make_move(form.x, form.buffer, lanes)
-    move_element = convert.make_move_element(form.x, form.buffer)
+def make_load_pixels(lanes, form):
+    """Make load_pixels(), for elements with the formats `form` and vectors of `lanes`."""
+    size = storage.SIZES[form.x]
+    load_contiguous, load_apart = make_load_contiguous(lanes, form), make_load_apart(lanes, form)
 
     @kernel()
-    def repeat_pixels(call, g, target, source, pitch, w, first, end, channels):
-        """Load the pixels first .. end - 1 of a row, which are padding, one by one."""
-        for i in range(first, end):
-            column = schedule.source_column(g, w + i * g.step_w, call.q_end)
-            to, at = target + i * pitch, source + column * call.x_w
-            if column < 0:
-                memory.zero(to, pitch)
-            elif call.x_c == size:
-                move(to, at, channels)
-            else:
-                for c in range(channels):
-                    move_element(to + c * itemsize, at + c * call.x_c)
+    def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
+        """Load every step-th pixel of `pixels` >= 1 pixels of the image, the first of which is at
+        `source`, by the fastest way for their strides.
+
+        `pixel` and `channel` are byte strides in memory, and `pitch` is that of pixels in the
+        buffer.
+        """
+        if channel == size:
+            load_contiguous(kernels, target, source, pitch, pixel, step, channel, pixels, channels)
+        else:
+            load_apart(kernels, target, source, pitch, pixel, step, channel, pixels, channels)
+
+    return load_pixels
+
+
+@functools.cache
+def make_load_row(lanes, form, apart, repeats):
+    """Make load_row(), for elements with the formats `form` and vectors of `lanes`.
+
+    `apart` says that channels are not contiguous, and `repeats` that padding repeats pixels.
+    """
+    element_channels = form.channels  # channels of an element of the buffer
+    itemsize = storage.SIZES[form.buffer]
+    load_pixels = (make_load_apart if apart else make_load_contiguous)(lanes, form)
+    fill = _make_repeat(lanes, form, apart) if repeats else _zero_pixels
+    fills_words = not apart and not repeats  # also where channels do not fill a word
 
     @kernel()
     def load_row(call, g, target, source, pitch, w, pixels, channels):
@@ -148,19 +159,51 @@ def make_load_row(lanes, form):
             load_pixels(
                 call.kernels, to, at, pitch, call.x_w, g.step_w, call.x_c, end - first, channels
             )
-        if g.padding_mode == ZEROS:
-            memory.zero(target, first * pitch)
-            memory.zero(target + end * pitch, (pixels - end) * pitch)
-        else:
-            repeat_pixels(call, g, target, source, pitch, w, 0, first, channels)
-            repeat_pixels(call, g, target, source, pitch, w, end, pixels, channels)
+        fill(call, g, target, source, pitch, w, 0, first, channels)
+        fill(call, g, target, source, pitch, w, end, pixels, channels)
         missing = -channels % element_channels  # of the channels of the last element
-        as_words = call.x_c == size and channels < element_channels
-        if missing > 0 and not (as_words and g.padding_mode == ZEROS):
+        if missing > 0 and not (fills_words and channels < element_channels):
             for i in range(pixels):
                 memory.zero(target + i * pitch + channels * itemsize, missing * itemsize)
 
     return load_row
+
+
+@kernel()
+def _zero_pixels(call, g, target, source, pitch, w, first, end, channels):
+    """Write the pixels first .. end - 1 of a row, which are padding of zeros."""
+    memory.zero(target + first * pitch, (end - first) * pitch)
+
+
+@functools.cache
+def _make_repeat(lanes, form, apart):
+    """Make repeat_pixels(), for padding that repeats pixels."""
+    itemsize = storage.SIZES[form.buffer]
+    move = convert.make_move(form.x, form.buffer, lanes)
+    move_element = convert.make_move_element(form.x, form.buffer)
+
+    @kernel()
+    def move_contiguous(call, to, at, channels):
+        move(to, at, channels)
+
+    @kernel()
+    def move_apart(call, to, at, channels):
+        for c in range(channels):
+            move_element(to + c * itemsize, at + c * call.x_c)
+
+    move_pixel = move_apart if apart else move_contiguous
+
+    @kernel()
+    def repeat_pixels(call, g, target, source, pitch, w, first, end, channels):
+        """Load the pixels first .. end - 1 of a row, which are padding, one by one."""
+        for i in range(first, end):
+            column = schedule.source_column(g, w + i * g.step_w, call.q_end)
+            if column < 0:
+                memory.zero(target + i * pitch, pitch)
+            else:
+                move_pixel(call, target + i * pitch, source + column * call.x_w, channels)
+
+    return repeat_pixels
 
 
 load_row_pixels = BOUND  # bound by compile_load_pixels
@@ -248,14 +291,19 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
 
 
 @functools.cache
-def compile_load_tile(lanes, form, recording=False):
-    """The part that loads tiles; elements have the formats `form`."""
-    name = f"load_tile_{lanes}x{form.x}_{form.buffer}{'_recording' if recording else ''}"
+def compile_load_tile(lanes, form, apart, repeats, recording=False):
+    """The part that loads tiles; elements have the formats `form`; see `make_load_row`."""
+    name = f"load_tile_{lanes}x{form.x}_{form.buffer}{'_apart' * apart}{'_repeating' * repeats}"
     return compile_part(
         SIGNATURE,
         load_tile,
-        name,
+        f"{name}{'_recording' * recording}",
         record=recorder(recording),
         element_channels=form.channels,
-        load_row=make_load_row(lanes, form),
+        load_row=make_load_row(lanes, form, apart, repeats),
     )
+
+
+def load_tile_slot(apart, repeats):
+    """Slot of the part that loads tiles; see `make_load_row`."""
+    return LOAD_TILE + 2 * apart + repeats

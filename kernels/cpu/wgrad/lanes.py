@@ -29,7 +29,6 @@ from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     EXPAND,
     LOAD_PANELS,
-    LOAD_TILE,
     STORE_SUMS,
     microkernel_slot,
     run_part,
@@ -133,7 +132,7 @@ def sum_item(blob, panel, first_tile, end_tile, scratch):
         planes, rows, columns = schedule.tile_extent(g, n, p, q)
         source = dy_address(call, g, (n, p, q), k)
         run_part(call.kernels, LOAD_PANELS, blob, dy, source, planes, rows, columns, filters)
-        run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, c, channels)
+        run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, c, channels)
         if call.group_channels == 1 and group_filters == 1:
             extent = planes, rows, columns
             multiply(call, g, extent, scratch, pixel, dy, width, vectors, sums, adds)

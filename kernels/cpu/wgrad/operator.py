@@ -10,7 +10,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.operator import Build, Operator, call_of, parts_of
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.launch import Launch
-from implicit_conv.kernels.cpu.tile.load import compile_load_pixels, compile_load_tile
+from implicit_conv.kernels.cpu.tile.load import compile_load_pixels
 from implicit_conv.kernels.cpu.wgrad import lanes as lanes_kernels
 from implicit_conv.kernels.cpu.wgrad import panels, sums, wgrad
 from implicit_conv.kernels.cpu.wgrad.layout import (
@@ -38,9 +38,8 @@ class WeightGrad(Operator):
     layout: WeightGradLayout
 
     def _kernel_table(self) -> Any:
-        lanes, form, recording = self.lanes, self.form, self.build.recording
+        lanes, form = self.lanes, self.form
         parts = {
-            table.LOAD_TILE: compile_load_tile(lanes, form, recording),
             table.LOAD_PIXELS: compile_load_pixels(lanes, form),
             table.LOAD_PANELS: panels.compile_load_panels(lanes, form, self.g.tile_k),
             table.ADD_SUMS: sums.compile_add_sums(lanes, self.itemsize),
@@ -106,6 +105,7 @@ class WeightGrad(Operator):
             x_h=x_h,
             x_w=x_w,
             x_c=x_c,
+            load_tile=self._load_tile(x),
             x_element=x_c,
             w=1,
             y_n=y_n,

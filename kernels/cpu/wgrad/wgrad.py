@@ -30,7 +30,6 @@ from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import (
     LOAD_PANELS,
     LOAD_PIXELS,
-    LOAD_TILE,
     STORE_SUMS,
     microkernel_slot,
     run_part,
@@ -117,7 +116,7 @@ def load_x(blob, origin, extent, group, c, channels, buffer):
             pixel,
         )
         return View(buffer, rows * columns * pixel, columns * pixel, pixel)
-    run_part(call.kernels, LOAD_TILE, blob, buffer, n, p, q, first, channels)
+    run_part(call.kernels, call.load_tile, blob, buffer, n, p, q, first, channels)
     row = schedule.row_pitch(g) * pixel
     return View(buffer, schedule.image_rows(g) * row, row, schedule.column_step(g) * pixel)
 

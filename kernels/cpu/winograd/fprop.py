@@ -29,7 +29,6 @@ from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.parts import compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
-    LOAD_TILE,
     STORE_TILE,
     WINOGRAD_FILTER,
     WINOGRAD_INPUT,
@@ -188,7 +187,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     size = schedule.box_products(g, m)
     extent = schedule.tile_extent(g, n, p, q)
     boxes = extent[0] * extent[1] * extent[2] // (m * m)
-    run_part(call.kernels, LOAD_TILE, blob, scratch, n, p, q, group * g.C, g.C)
+    run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, group * g.C, g.C)
     u_row = schedule.ceil_div(g.C, call.lanes) * call.lanes * call.itemsize
     u = Matrices(scratch + call.boxes, boxes * u_row + LINE, u_row)
     transform_boxes(call, g, extent, scratch, u)
