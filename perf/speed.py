@@ -121,7 +121,7 @@ def picture(folder: str) -> str:
 
 
 def readme_text(text: str, named: Named, page_at: str) -> str:
-    """A README's text with the table of all runs between its marks; `page_at` is speed.md.
+    """A README's text with the table of conv2d's runs between its marks; `page_at` is speed.md.
 
     Raises
     ------
@@ -130,7 +130,8 @@ def readme_text(text: str, named: Named, page_at: str) -> str:
     """
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the README must hold the lines {BEGIN!r} and {END!r} once each")
-    table = "\n".join([BEGIN, summary_table(in_order(named), page_at), END])
+    runs = [(name, record) for name, record in in_order(named) if tables.is_conv2d(record)]
+    table = "\n".join([BEGIN, summary_table(runs, page_at), END])
     return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: table, text, flags=re.DOTALL)
 
 

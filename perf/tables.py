@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from implicit_conv.tools.contenders import RIVALS
-from perf.layers import SUITES, TITLES
+from perf.layers import OTHERS, SUITES, TITLES
 from perf.record import Record
 from perf.terminal import Rows, stack, table_of
 from perf.verdicts import geometric_mean, threshold
@@ -40,13 +40,39 @@ def overview_of(record: Record) -> Overview | None:
     return Overview(record, rival, means[f"{rival}/call"], means[f"{rival}/plan"], worst, layer)
 
 
+OPERATORS = {  # what a run computed, in titles; a suite of its own names the others
+    "fprop": "",
+    "transposed": "",
+    "dgrad": ", input gradients",
+    "wgrad": ", weight gradients",
+}
+
+
+def operator_of(record: Record) -> str:
+    """The operator of a run; older records are all of fprop."""
+    return str(record["settings"].get("operator", "fprop"))
+
+
+def is_conv2d(record: Record) -> bool:
+    """Whether a run is of conv2d with floats, or of a suite that is not known here."""
+    return operator_of(record) == "fprop" and record["settings"]["suite"] not in OTHERS
+
+
+def suite_title(record: Record) -> str:
+    """The network of a run, and the operator where the network does not tell it."""
+    suite = record["settings"]["suite"]
+    return f"{TITLES.get(suite, suite)}{OPERATORS[operator_of(record)]}"
+
+
 def suite_order(record: Record) -> tuple[Any, ...]:
-    """Sort key of runs: suites as in `layers`, then dtype, layout, batch and threads."""
+    """Sort key of runs: operators, suites as in `layers`, then dtype, layout, batch and threads."""
     settings = record["settings"]
+    operator = [*OPERATORS].index(operator_of(record))
     suites = [*SUITES]
     place = suites.index(settings["suite"]) if settings["suite"] in suites else len(suites)
     wide_first = settings["dtype"] != "float32", settings["dtype"]
-    return place, wide_first, settings["layout"], settings.get("batch") or 1, settings["threads"]
+    batch = settings.get("batch") or 1
+    return operator, place, wide_first, settings["layout"], batch, settings["threads"]
 
 
 def words_of(record: Record) -> list[str]:
@@ -55,7 +81,7 @@ def words_of(record: Record) -> list[str]:
     threads = settings["threads"]
     batch = settings.get("batch") or 1
     return [
-        TITLES.get(settings["suite"], settings["suite"]),
+        suite_title(record),
         settings["dtype"],
         settings["layout"],
         *([f"batch {batch}"] if batch > 1 else []),
@@ -76,7 +102,7 @@ def overview_cells(overviews: Sequence[Overview], links: Sequence[str]) -> Rows:
     lines = []
     for found, link in zip(overviews, links, strict=True):
         settings = found.record["settings"]
-        name = TITLES.get(settings["suite"], settings["suite"])
+        name = suite_title(found.record)
         lines.append(
             [
                 f"[{name}]({link})",
