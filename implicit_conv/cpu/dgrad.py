@@ -1,4 +1,4 @@
-"""Input gradients and transposed convolutions: one fprop for each stride phase of the output.
+"""Plans of input gradients and transposed convolutions: one fprop for each stride phase.
 
 GEMM mapping: A = output gradient, gemm_m = N*D*H*W; B = filter, gemm_n = C; C = input gradient;
 gemm_k = T*R*S*K. A phase has its own part of gemm_m and of the taps; see `phases`.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from implicit_conv.activation import Activation
-from implicit_conv.arrays import Array, as_array, numpy_dtype, ordered, with_own_strides
+from implicit_conv.arrays import Array, as_array, numpy_dtype
 from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu import engine as fprop
 from implicit_conv.cpu.arch import CpuArch
@@ -22,6 +22,17 @@ from implicit_conv.cpu.call import Arrays, Call, CallForm
 from implicit_conv.cpu.candidate import Candidate, Request
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.packed import PackedFilter
+from implicit_conv.cpu.phased import (
+    PackedPhases,
+    Part,
+    PhasedCall,
+    filter_layout,
+    gathered,
+    nothing,
+    sliced,
+    space,
+    swapped,
+)
 from implicit_conv.cpu.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.cpu.planner import least_workspace, workspace_error
 from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
@@ -31,61 +42,6 @@ from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
-
-
-@dataclass(frozen=True)
-class Part:
-    """A phase and its plan."""
-
-    phase: Phase
-    engine: CpuEngine
-
-    def pixels(self, array: Array, axes: str) -> Array:
-        """The pixels of the phase in `array`, whose spatial axes are named in its layout `axes`."""
-        return _sliced(array, axes, self.phase.pixels)
-
-    def taps(self, w: Array, axes: str) -> Array:
-        """The taps of the phase in `w`, a filter with the layout `axes`."""
-        return _sliced(w, axes, self.phase.taps)
-
-
-def _sliced(array: Array, axes: str, slices: Sequence[slice]) -> Array:
-    """`array` with its spatial axes, or those of taps, sliced."""
-    return array[_slices(axes, dict(zip(_space(axes), slices, strict=True)))]
-
-
-def _space(axes: str) -> list[str]:
-    """The letters of the spatial axes, in the order D, H, W or T, R, S."""
-    return [letter for letter in "DHWTRS" if letter in axes]
-
-
-def _slices(axes: str, slices: dict[str, slice]) -> tuple[slice, ...]:
-    return tuple(slices.get(letter, slice(None)) for letter in axes)
-
-
-@dataclass(frozen=True, eq=False)
-class PackedPhases:
-    """The packed filters of all phases."""
-
-    filters: tuple[PackedFilter, ...]
-
-    @cached_property
-    def key(self) -> tuple[object, ...]:
-        """The keys of their orders."""
-        return tuple(packed.key for packed in self.filters)
-
-    @property
-    def panels(self) -> None:
-        """No array of the caller's overlaps with packed filters."""
-
-    @cached_property
-    def operand(self) -> tuple[Any, ...]:
-        """What a `PhasedCall` takes as w."""
-        return tuple(packed.operand for packed in self.filters)
-
-    def __repr__(self) -> str:
-        size = sum(packed.panels.nbytes for packed in self.filters)
-        return f"<PackedPhases of {size} bytes: {len(self.filters)} phases>"
 
 
 @dataclass(frozen=True)
@@ -193,7 +149,7 @@ class DgradEngine(Runner):
         for number, part in enumerate(self.parts, 1):
             pixels = ", ".join(
                 f"{axis}={found.start}::{found.step}"
-                for axis, found in zip(_space(self.problem.layout), part.phase.pixels, strict=True)
+                for axis, found in zip(space(self.problem.layout), part.phase.pixels, strict=True)
             )
             first = shown.setdefault(part.engine.problem, number)
             yield f"\nphase {number} of {count}: pixels {pixels} of {self.result}"
@@ -217,8 +173,8 @@ class DgradEngine(Runner):
 
     def pack(self, w: object) -> PackedPhases:
         """The packed filters of all phases; see `Plan.pack`."""
-        array = self._swapped(self._checked_filter(w))
-        axes = self._filter_layout
+        array = swapped(self.problem, self._checked_filter(w))
+        axes = filter_layout(self.problem)
         return PackedPhases(tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts))
 
     def filters(self, w: object) -> PackedPhases | Array:
@@ -241,29 +197,6 @@ class DgradEngine(Runner):
         array = as_array("w", w)
         check_array("w", array, self.problem.weight_shape, self.problem.filter_dtype)
         return array
-
-    @property
-    def _filter_layout(self) -> str:
-        """The layout of the filter whose taps the phases slice, in the letters of `problem`."""
-        return _filter_layout(self.problem)
-
-    def _swapped(self, w: Array) -> Array:
-        """`w` itself, or with groups a copy with each group's filters and channels swapped."""
-        problem = self.problem
-        if problem.groups == 1:
-            return w
-        filters = ordered(w, tuple(map(problem.weight_layout.find, self._filter_layout)))
-        k, c, *taps = filters.shape
-        grouped = filters.reshape(problem.groups, k // problem.groups, c, *taps)
-        copied = np.ascontiguousarray(grouped.swapaxes(1, 2))
-        return copied.reshape(problem.C, k // problem.groups, *taps)
-
-    def gathered(self, pixels: Array) -> Array:
-        """The pixels of a phase as a contiguous array if it has not all of them: kernels add a
-        residual to whole vectors of a contiguous output.
-        """
-        whole = len(self.parts) == 1 and self.empty is None
-        return pixels if whole else with_own_strides(pixels)
 
     def bind(
         self,
@@ -301,41 +234,39 @@ class DgradEngine(Runner):
         biased: bool,
         scaled: bool,
     ) -> Call:
-        axes, filter_axes = self.problem.array_layout, self._filter_layout
-        swapped = None if isinstance(w, PackedPhases) else self._swapped(w)
+        axes, filter_axes = self.problem.array_layout, filter_layout(self.problem)
+        operands: Sequence[PackedFilter | Array]
+        if isinstance(w, PackedPhases):
+            operands = w.filters
+        else:
+            filters = swapped(self.problem, w)
+            operands = [part.taps(filters, filter_axes) for part in self.parts]
+        whole = len(self.parts) == 1 and self.empty is None
         calls = []
-        for number, part in enumerate(self.parts):
-            filters = (
-                w.filters[number]
-                if isinstance(w, PackedPhases)
-                else part.taps(self._swapped(w) if swapped is None else swapped, filter_axes)
-            )
+        for part, operand in zip(self.parts, operands, strict=True):
             out, added = part.pixels(y, axes), None
             if residual is not None:
-                out, added = self.gathered(out), self.gathered(part.pixels(residual, axes))
-            calls.append(part.engine.bind(x, filters, out, added, biased, scaled))
+                out = gathered(out, whole)
+                added = gathered(part.pixels(residual, axes), whole)
+            calls.append((part, part.engine.bind(x, operand, out, added, biased, scaled)))
         empty = None
         if self.empty is not None:
-            empty = self.empty.bind(*_nothing(self.empty), y, residual, biased, scaled)
-        return PhasedCall(self, y, calls, empty)
-
-
-def _filter_layout(problem: Problem) -> str:
-    """The layout of the filter that phases slice: w, or with groups a copy of it."""
-    return problem.weight_layout if problem.groups == 1 else WEIGHT_LAYOUTS_OF[problem.rank][0]
+            call = self.empty.bind(*nothing(self.empty), y, residual, biased, scaled)
+            empty = self.empty, call
+        return PhasedCall(self.problem, y, calls, empty)
 
 
 def stand_ins(problem: Problem, phase: Phase) -> Arrays:
     """Arrays with the strides of those that a phase gets if dy, w and dx are contiguous; they have
     no memory of their own.
     """
-    shape, axes = problem.weight_shape, _filter_layout(problem)
+    shape, axes = problem.weight_shape, filter_layout(problem)
     if problem.groups > 1:
         shape = problem.C, problem.K // problem.groups, *problem.kernel
-    w = _sliced(_stand_in(shape, problem.filter_dtype), axes, phase.taps)
+    w = sliced(_stand_in(shape, problem.filter_dtype), axes, phase.taps)
     dy = _stand_in(problem.output_shape, problem.dtype)
     dx = _stand_in(problem.input_shape, problem.dtype)
-    dx = _sliced(dx, problem.array_layout, phase.pixels)
+    dx = sliced(dx, problem.array_layout, phase.pixels)
     view = spatial(phase.problem)
     return CallForm(view, dx.shape, dx.dtype, view.filter_axes).arrays(dy, w, dx, None)
 
@@ -364,55 +295,6 @@ class TransposedEngine(DgradEngine):
     def _weight_word(self) -> str:
         """The layout of w, in which the letters C and K are swapped."""
         return self.problem.weight_layout.translate(str.maketrans("CK", "KC"))
-
-
-def _nothing(empty: CpuEngine) -> tuple[Array, Array]:
-    """The arrays without channels that the plan of empty pixels takes."""
-    dtype = numpy_dtype(empty.problem.dtype)
-    w_dtype = numpy_dtype(empty.problem.filter_dtype)
-    return np.empty(empty.x_shape, dtype), np.empty(empty.problem.weight_shape, w_dtype)
-
-
-class PhasedCall(Call):
-    """The prepared calls of all phases."""
-
-    __slots__ = ("_calls", "_dtype", "_empty", "_engine", "_nothing", "_shape")
-
-    def __init__(
-        self, engine: DgradEngine, y: Array, calls: Sequence[Call], empty: Call | None
-    ) -> None:
-        self._engine, self._calls, self._empty = engine, calls, empty
-        self._shape, self._dtype = y.shape, y.dtype
-        self._nothing = None if engine.empty is None else _nothing(engine.empty)
-
-    def __call__(
-        self,
-        x: Array,
-        w: Any,
-        bias: object = None,
-        y: Array | None = None,
-        residual: Array | None = None,
-        scale: Array | None = None,
-    ) -> Array:
-        """See `Call`; `w` is a plain filter, or the operands of packed filters."""
-        engine = self._engine
-        axes, filter_axes = engine.problem.array_layout, engine._filter_layout
-        y = np.empty(self._shape, self._dtype) if y is None else y
-        if self._empty is not None:
-            assert self._nothing is not None
-            self._empty(*self._nothing, bias, y, residual, scale)
-        packed = isinstance(w, tuple)
-        filters = w if packed else engine._swapped(w)
-        for number, (part, call) in enumerate(zip(engine.parts, self._calls, strict=True)):
-            operand = filters[number] if packed else part.taps(filters, filter_axes)
-            pixels = out = part.pixels(y, axes)
-            added = None
-            if residual is not None:
-                out, added = engine.gathered(out), engine.gathered(part.pixels(residual, axes))
-            call(x, operand, bias, out, added, scale)
-            if out is not pixels:
-                pixels[...] = out
-        return y
 
 
 def plan(

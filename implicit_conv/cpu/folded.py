@@ -21,7 +21,8 @@ from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Call
 from implicit_conv.cpu.candidate import Candidate, Request
-from implicit_conv.cpu.dgrad import DgradEngine, PackedPhases
+from implicit_conv.cpu.dgrad import DgradEngine
+from implicit_conv.cpu.phased import PackedPhases
 from implicit_conv.cpu.runner import Runner, parse_out_dtype
 from implicit_conv.errors import ShapeError
 from implicit_conv.kernels import schedule

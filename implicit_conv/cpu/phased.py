@@ -1,0 +1,152 @@
+"""The stride phases of arrays: their pixels and taps, their packed filters, and the call of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.arrays import Array, numpy_dtype, ordered, with_own_strides
+from implicit_conv.cache import cached_property
+from implicit_conv.cpu.call import Call
+from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.cpu.packed import PackedFilter
+from implicit_conv.cpu.phases import Phase
+from implicit_conv.options import WEIGHT_LAYOUTS_OF
+from implicit_conv.problem import Problem
+
+
+@dataclass(frozen=True)
+class Part:
+    """A phase and its plan."""
+
+    phase: Phase
+    engine: CpuEngine
+
+    def pixels(self, array: Array, axes: str) -> Array:
+        """The pixels of the phase in `array`, whose spatial axes are named in its layout `axes`."""
+        return sliced(array, axes, self.phase.pixels)
+
+    def taps(self, w: Array, axes: str) -> Array:
+        """The taps of the phase in `w`, a filter with the layout `axes`."""
+        return sliced(w, axes, self.phase.taps)
+
+
+def sliced(array: Array, axes: str, slices: Sequence[slice]) -> Array:
+    """`array` with its spatial axes, or those of taps, sliced."""
+    return array[_slices(axes, dict(zip(space(axes), slices, strict=True)))]
+
+
+def space(axes: str) -> list[str]:
+    """The letters of the spatial axes, in the order D, H, W or T, R, S."""
+    return [letter for letter in "DHWTRS" if letter in axes]
+
+
+def _slices(axes: str, slices: dict[str, slice]) -> tuple[slice, ...]:
+    return tuple(slices.get(letter, slice(None)) for letter in axes)
+
+
+@dataclass(frozen=True, eq=False)
+class PackedPhases:
+    """The packed filters of all phases."""
+
+    filters: tuple[PackedFilter, ...]
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """The keys of their orders."""
+        return tuple(packed.key for packed in self.filters)
+
+    @property
+    def panels(self) -> None:
+        """No array of the caller's overlaps with packed filters."""
+
+    @cached_property
+    def operand(self) -> tuple[Any, ...]:
+        """What a `PhasedCall` takes as w."""
+        return tuple(packed.operand for packed in self.filters)
+
+    def __repr__(self) -> str:
+        size = sum(packed.panels.nbytes for packed in self.filters)
+        return f"<PackedPhases of {size} bytes: {len(self.filters)} phases>"
+
+
+def filter_layout(problem: Problem) -> str:
+    """The layout of the filter that phases slice: w, or with groups a copy of it."""
+    return problem.weight_layout if problem.groups == 1 else WEIGHT_LAYOUTS_OF[problem.rank][0]
+
+
+def swapped(problem: Problem, w: Array) -> Array:
+    """`w` itself, or with groups a copy with each group's filters and channels swapped."""
+    if problem.groups == 1:
+        return w
+    filters = ordered(w, tuple(map(problem.weight_layout.find, filter_layout(problem))))
+    k, c, *taps = filters.shape
+    grouped = filters.reshape(problem.groups, k // problem.groups, c, *taps)
+    copied = np.ascontiguousarray(grouped.swapaxes(1, 2))
+    return copied.reshape(problem.C, k // problem.groups, *taps)
+
+
+def gathered(pixels: Array, whole: bool) -> Array:
+    """The pixels of a phase as a contiguous array unless it has the `whole` array: kernels add a
+    residual to whole vectors of a contiguous output.
+    """
+    return pixels if whole else with_own_strides(pixels)
+
+
+def nothing(empty: CpuEngine) -> tuple[Array, Array]:
+    """The arrays without channels that the plan of empty pixels takes."""
+    dtype = numpy_dtype(empty.problem.dtype)
+    w_dtype = numpy_dtype(empty.problem.filter_dtype)
+    return np.empty(empty.x_shape, dtype), np.empty(empty.problem.weight_shape, w_dtype)
+
+
+class PhasedCall(Call):
+    """The prepared calls of all phases."""
+
+    __slots__ = ("_calls", "_dtype", "_empty", "_nothing", "_problem", "_shape", "_whole")
+
+    def __init__(
+        self,
+        problem: Problem,
+        y: Array,
+        calls: Sequence[tuple[Part, Call]],
+        empty: tuple[CpuEngine, Call] | None,
+    ) -> None:
+        self._problem, self._calls = problem, calls
+        self._shape, self._dtype = y.shape, y.dtype
+        self._whole = len(calls) == 1 and empty is None
+        self._empty = None if empty is None else empty[1]
+        self._nothing = None if empty is None else nothing(empty[0])
+
+    def __call__(
+        self,
+        x: Array,
+        w: Any,
+        bias: object = None,
+        y: Array | None = None,
+        residual: Array | None = None,
+        scale: Array | None = None,
+    ) -> Array:
+        """See `Call`; `w` is a plain filter, or the operands of packed filters."""
+        problem = self._problem
+        axes, filter_axes = problem.array_layout, filter_layout(problem)
+        y = np.empty(self._shape, self._dtype) if y is None else y
+        if self._empty is not None:
+            assert self._nothing is not None
+            self._empty(*self._nothing, bias, y, residual, scale)
+        packed = isinstance(w, tuple)
+        filters = w if packed else swapped(problem, w)
+        for number, (part, call) in enumerate(self._calls):
+            operand = filters[number] if packed else part.taps(filters, filter_axes)
+            pixels = out = part.pixels(y, axes)
+            added = None
+            if residual is not None:
+                out = gathered(out, self._whole)
+                added = gathered(part.pixels(residual, axes), self._whole)
+            call(x, operand, bias, out, added, scale)
+            if out is not pixels:
+                pixels[...] = out
+        return y
