@@ -76,28 +76,39 @@ def offline(cc: Capability) -> Iterator[None]:
             module.get_current_device = function
 
 
-def link(ltoir: bytes, cc: Capability) -> tuple[bytes, str]:
-    """(cubin, log) of LTO-IR, by nvJitLink."""
+@contextlib.contextmanager
+def _linked(ltoir: bytes, cc: Capability, *options: str) -> Iterator[tuple[Any, Any]]:
+    """(nvjitlink, the handle of a finished link of LTO-IR)."""
     from cuda.bindings import nvjitlink
 
-    options = [f"-arch={target_name(cc)}", "-lto", "-O3", "-Xptxas=-v"]
-    handle = nvjitlink.create(len(options), options)
+    options = (f"-arch={target_name(cc)}", "-lto", "-O3", *options)
+    handle = nvjitlink.create(len(options), list(options))
     try:
         nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, ltoir, len(ltoir), "fprop")
         nvjitlink.complete(handle)
+        yield nvjitlink, handle
+    finally:
+        nvjitlink.destroy(handle)
+
+
+def link(ltoir: bytes, cc: Capability) -> tuple[bytes, str]:
+    """(cubin, log) of LTO-IR, by nvJitLink."""
+    with _linked(ltoir, cc, "-Xptxas=-v") as (nvjitlink, handle):
         cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
         nvjitlink.get_linked_cubin(handle, cubin)
         log = bytearray(nvjitlink.get_info_log_size(handle))
         nvjitlink.get_info_log(handle, log)
-    finally:
-        nvjitlink.destroy(handle)
     return bytes(cubin), log.decode().strip("\0")
 
 
-def compile_kernel(
-    function: Callable[..., Any], signature: Any, cc: Capability, threads: int
-) -> Kernel:
-    """`function` compiled and linked for compute capability `cc` and blocks of `threads`."""
+def compile_ltoir(
+    function: Callable[..., Any],
+    signature: Any,
+    cc: Capability,
+    threads: int,
+    lineinfo: bool = False,
+) -> bytes:
+    """The LTO-IR of `function` for compute capability `cc` and blocks of `threads`."""
     numba_cuda, lock = need_numba_cuda(), cuda_module("core.compiler_lock").global_compiler_lock
     # Other threads must not compile while Numba takes `cc` for the device's capability. The lock is
     # reentrant: this thread may hold it already.
@@ -110,7 +121,31 @@ def compile_kernel(
             device=False,
             abi="numba",
             launch_bounds=(threads, 1),
+            lineinfo=lineinfo,
         )
-    cubin, log = link(ltoir, cc)
+    made: bytes = ltoir
+    return made
+
+
+def compile_kernel(
+    function: Callable[..., Any], signature: Any, cc: Capability, threads: int
+) -> Kernel:
+    """`function` compiled and linked for compute capability `cc` and blocks of `threads`."""
+    cubin, log = link(compile_ltoir(function, signature, cc, threads), cc)
     (entry, *_) = re.findall(rb"\.text\.([\w$]+)", cubin)
     return Kernel(cubin, entry.decode(), log)
+
+
+def compile_ptx(
+    function: Callable[..., Any],
+    signature: Any,
+    cc: Capability,
+    threads: int,
+    lineinfo: bool = False,
+) -> str:
+    """The PTX that nvJitLink would hand to ptxas; `lineinfo` adds the lines of Python sources."""
+    ltoir = compile_ltoir(function, signature, cc, threads, lineinfo)
+    with _linked(ltoir, cc, "-ptx", *(["-lineinfo"] if lineinfo else [])) as (nvjitlink, handle):
+        text = bytearray(nvjitlink.get_linked_ptx_size(handle))
+        nvjitlink.get_linked_ptx(handle, text)
+    return text.decode().strip("\0")

@@ -1,0 +1,26 @@
+"""An interpreter of PTX on numpy arrays: it runs kernels without a GPU, and finds their races.
+
+Written from the PTX ISA alone: it needs numpy and knows nothing of this package's kernels.
+`run` runs a kernel from its text; `parse`, `Memory` and `Launch` are the parts that it is made of.
+"""
+
+from __future__ import annotations
+
+from implicit_conv.ptx.blocks import parse
+from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx.launch import Launch
+from implicit_conv.ptx.memory import Memory
+from implicit_conv.ptx.run import Report, Tensor, run
+from implicit_conv.ptx.tensor_map import TensorMap
+
+__all__ = [
+    "Launch",
+    "Memory",
+    "PtxError",
+    "Report",
+    "Tensor",
+    "TensorMap",
+    "UnsupportedError",
+    "parse",
+    "run",
+]

@@ -1,0 +1,168 @@
+"""Instructions that start asynchronous copies or group them (PTX ISA 9.7.9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.ptx import mbarrier
+from implicit_conv.ptx.clocks import GENERIC, stamp
+from implicit_conv.ptx.copies import AsyncCopy, BulkLoad, BulkStore, bulk_units, tensor_units
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.spaces import WINDOW_BYTES
+
+if TYPE_CHECKING:
+    from implicit_conv.ptx.state import State
+
+Lanes = NDArray[Any]
+Whole = tuple[Lanes, ...]
+UNIT = 16
+
+
+def copy_async(
+    w: State,
+    target: Lanes,
+    to: int,
+    source: Lanes,
+    offset: int,
+    width: int,
+    sizes: Lanes,
+    mask: Lanes,
+) -> None:
+    """``cp.async``: `width` bytes, of which `sizes` are read and the rest zeros."""
+    targets = (target.astype(np.int64)[mask] + to) & (WINDOW_BYTES - 1)
+    sources = source.view(np.int64)[mask] + offset
+    copy = AsyncCopy(w, targets, sources, sizes.astype(np.int64)[mask], width)
+    w.copies = [*(other for other in w.copies if not other.done), copy]
+    w.cta.pending.append(copy)
+
+
+def commit_copies(w: State) -> None:
+    """``cp.async.commit_group``."""
+    w.copy_groups.append((w.copies_issued, w.copies))
+    w.copies = []
+
+
+def arrive_after_copies(w: State, base: Lanes, offset: int, noinc: bool, mask: Lanes) -> None:
+    """``cp.async.mbarrier.arrive``: lanes arrive once their earlier cp.async are complete.
+
+    Without ``.noinc`` the phase's missing arrivals grow first, so that this one is not counted.
+    """
+    totals: dict[int, int] = {}
+    for address in mbarrier.addresses(base, offset, mask):
+        totals[address] = totals.get(address, 0) + 1
+    barriers = [(mbarrier.find(w, address), count) for address, count in totals.items()]
+    clock = w.release()
+    groups = [copy for _, group in w.copy_groups for copy in group]
+    waiting = [copy for copy in (*groups, *w.copies) if not copy.done]
+    # What this warp's queue has written so far is seen by those who wait for the arrival.
+    clock[GENERIC, w.cta.copy_queue(w.index)] = stamp(w.copies_issued)
+    if not noinc:
+        for barrier, lanes in barriers:
+            barrier.pending += lanes
+    left = [len(waiting)]
+
+    def count_down() -> None:
+        left[0] -= 1
+        if left[0] <= 0:
+            for barrier, lanes in barriers:
+                barrier.arrive(lanes, clock)
+
+    for copy in waiting:
+        copy.then.append(count_down)
+    if not waiting:
+        count_down()
+
+
+def tensor_load(
+    w: State,
+    mode: str,
+    target: tuple[Lanes, int],
+    map: tuple[Lanes, int],
+    coordinates: Whole,
+    offsets: Whole,
+    barrier: tuple[Lanes, int],
+    mask: Lanes,
+) -> None:
+    """``cp.async.bulk.tensor`` to shared memory: a copy of each lane that comes here."""
+    for lane in np.flatnonzero(mask).tolist():
+        described = w.launch.map_at(int(map[0][lane]) + map[1])
+        found = mbarrier.for_copy(w, _shared(barrier, lane))
+        at = tuple(int(values[lane]) for values in coordinates)
+        moved = tuple(int(values[lane]) for values in offsets)
+        rows = described.rows(at, moved, mode)
+        units = tensor_units(w, _shared(target, lane), described, rows, "tensor copy")
+        sources = [described.address_of(row) for row in rows]
+        w.cta.pending.append(BulkLoad(w, units, sources, found, "tensor copy"))
+        if w.launch.record is not None:
+            w.launch.record.append((mode, at, moved, _shared(target, lane), len(rows)))
+
+
+def tensor_store(
+    w: State,
+    mode: str,
+    source: tuple[Lanes, int],
+    map: tuple[Lanes, int],
+    coordinates: Whole,
+    mask: Lanes,
+) -> None:
+    """``cp.async.bulk.tensor`` to global memory, of a bulk group; what is outside is dropped."""
+    for lane in np.flatnonzero(mask).tolist():
+        described = w.launch.map_at(int(map[0][lane]) + map[1])
+        at = tuple(int(values[lane]) for values in coordinates)
+        rows = described.rows(at, (), mode)
+        units = tensor_units(w, _shared(source, lane), described, rows, "tensor store")
+        _store(w, lane, units, [described.address_of(row) for row in rows], "tensor store")
+
+
+def bulk_load(
+    w: State,
+    target: tuple[Lanes, int],
+    source: tuple[Lanes, int],
+    size: Lanes,
+    barrier: tuple[Lanes, int],
+    mask: Lanes,
+) -> None:
+    """``cp.async.bulk`` from global to shared memory: contiguous bytes."""
+    for lane in np.flatnonzero(mask).tolist():
+        found = mbarrier.for_copy(w, _shared(barrier, lane))
+        units = bulk_units(w, _shared(target, lane), int(size[lane]), "bulk copy")
+        rows = _rows(int(source[0][lane]) + source[1], int(size[lane]), "bulk copy")
+        w.cta.pending.append(BulkLoad(w, units, rows, found, "bulk copy"))
+
+
+def bulk_store(
+    w: State, target: tuple[Lanes, int], source: tuple[Lanes, int], size: Lanes, mask: Lanes
+) -> None:
+    """``cp.async.bulk`` from shared to global memory, of a bulk group."""
+    for lane in np.flatnonzero(mask).tolist():
+        units = bulk_units(w, _shared(source, lane), int(size[lane]), "bulk store")
+        rows = _rows(int(target[0][lane]) + target[1], int(size[lane]), "bulk store")
+        _store(w, lane, units, rows, "bulk store")
+
+
+def commit_stores(w: State, mask: Lanes) -> None:
+    """``cp.async.bulk.commit_group``, of each thread."""
+    for lane in np.flatnonzero(mask).tolist():
+        w.store_groups[lane].append(w.stores[lane])
+        w.stores[lane] = []
+
+
+def _store(
+    w: State, lane: int, units: Lanes, rows: list[tuple[int, int, int] | None], what: str
+) -> None:
+    store = BulkStore(w, lane, units, rows, what)
+    w.stores[lane].append(store)
+    w.cta.pending.append(store)
+
+
+def _shared(place: tuple[Lanes, int], lane: int) -> int:
+    return (int(place[0][lane]) + place[1]) & (WINDOW_BYTES - 1)
+
+
+def _rows(address: int, size: int, what: str) -> list[tuple[int, int, int] | None]:
+    if address % UNIT:
+        raise PtxError(f"{what}: the global address {address:#x} is not aligned to {UNIT}")
+    return [(at, 0, UNIT) for at in range(address, address + size, UNIT)]

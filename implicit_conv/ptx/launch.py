@@ -1,0 +1,242 @@
+"""One kernel over a grid: blocks one after the other, warps in turns that a seed draws.
+
+Asynchronous copies arrive when the seed says so. A launch in which nothing can move any more is a
+deadlock, and reported, never waited for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.ptx.code import Code
+from implicit_conv.ptx.cta import Cta
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.memory import MAP_BYTES, Buffer, Memory
+from implicit_conv.ptx.order import Flags
+from implicit_conv.ptx.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
+from implicit_conv.ptx.syntax import Instruction, Kernel
+from implicit_conv.ptx.tensor_map import TensorMap
+from implicit_conv.ptx.warp import Warp
+
+Lanes = NDArray[Any]
+LIMIT = 50_000_000  # warp instructions of a launch
+SLOW_WARPS = 0.3  # chance of a warp to run only when no other can, or one time in twenty
+HASTE = 0.95
+TURN = 24  # blocks of a turn, at most
+ARRIVALS = 0.3  # chance after a turn that a copy comes a step further
+IDLE_TURNS = 200  # turns of waits that give up, with nothing else to do, that make a deadlock
+MAP_ALIGNMENT = 64
+
+
+class Launch:
+    """A launch and, afterwards, what it has counted.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        As `parse` returns it.
+    parameters : bytes
+        All parameters, laid out as the kernel declares them.
+    memory : Memory
+        What the addresses among the parameters lead to.
+    grid, block : (x, y, z)
+        Blocks, and threads of a block.
+    shared_bytes : int
+        Dynamic shared memory.
+    names : dict of offset in shared memory -> str, optional
+        Regions and mbarriers, for messages.
+    seed : int
+        Draws the order of warps and copies.
+    flaky : float
+        Chance of a ``try_wait`` to give up before its phase has ended, as the ISA allows.
+    record : list, optional
+        Receives (mode, coordinates, operands, shared address, rows) of each tensor load.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        *,
+        parameters: bytes,
+        memory: Memory,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        shared_bytes: int = 0,
+        names: dict[int, str] | None = None,
+        seed: int = 0,
+        flaky: float = 0.0,
+        record: list[Any] | None = None,
+        limit: int = LIMIT,
+    ) -> None:
+        self.kernel, self.memory, self.grid, self.block = kernel, memory, grid, block
+        self.code = code_of(kernel)
+        self.threads = block[0] * block[1] * block[2]
+        self.dynamic_bytes = shared_bytes
+        self.shared_bytes = self.code.spaces.static_bytes + shared_bytes
+        self.names = names or {}
+        self.random, self.flaky, self.limit = random.Random(seed), flaky, limit
+        self.leader = self.random.randrange(LANES)  # of elect.sync
+        self.record = record
+        if len(parameters) != kernel.parameter_bytes:
+            raise PtxError(
+                f"{len(parameters)} bytes of parameters, but {kernel.name} takes "
+                f"{kernel.parameter_bytes}"
+            )
+        if kernel.max_threads is not None and self.threads > kernel.max_threads:
+            raise PtxError(f"{self.threads} threads, but .maxntid is {kernel.max_threads}")
+        self.parameters = np.frombuffer(parameters, np.uint8)
+        self.variables = self._place_variables()
+        self.flags: Flags = {}  # of global memory
+        self.constant: dict[int, NDArray[np.bool_]] = {}  # bytes of buffers read by ld.global.nc
+        self.written: dict[int, NDArray[np.uint8]] = {}  # times that bytes of buffers were written
+        self.executed = self.divergences = self.turns = 0
+
+    def run(self) -> Launch:
+        """Run all blocks.
+
+        Raises
+        ------
+        PtxError
+            The kernel does what PTX leaves undefined, or can never end.
+        """
+        with np.errstate(all="ignore"):
+            for z, y, x in itertools.product(*(range(count) for count in self.grid[::-1])):
+                self._run_block(Cta(self, (x, y, z)))
+        return self
+
+    def _run_block(self, cta: Cta) -> None:
+        draw = self.random
+        slow = {warp for warp in cta.warps if draw.random() < SLOW_WARPS}
+        idle = 0
+        while not all(warp.done for warp in cta.warps):
+            ready = [warp for warp in cta.warps if warp.ready()]
+            polling = [warp for warp in cta.warps if warp.polls()]
+            impatient = bool(polling) and draw.random() < self.flaky
+            if not ready and cta.pending:
+                self._arrive(cta)
+                continue
+            if not ready:
+                idle += 1
+                if not polling or idle > IDLE_TURNS:
+                    raise PtxError(self._prefix(cta) + "deadlock:\n" + cta.stuck())
+                impatient = True
+            else:
+                idle = 0
+            quick = [w for w in ready if w not in slow] if draw.random() < HASTE else []
+            warp = draw.choice(polling if impatient else quick or ready)
+            self._turn(cta, warp, impatient)
+            while cta.pending and draw.random() < ARRIVALS:
+                self._arrive(cta)
+        for copy in cta.pending:
+            while not copy.step():
+                pass
+
+    def _turn(self, cta: Cta, warp: Warp, impatient: bool) -> None:
+        self.turns += 1
+        if self.executed > self.limit:
+            raise PtxError(
+                f"{self._prefix(cta)}more than {self.limit} instructions: a loop without end?\n"
+                + cta.stuck()
+            )
+        try:
+            warp.turn(self.random.randrange(1, TURN), impatient)
+        except PtxError as error:
+            raise self._located(error, cta, warp) from error
+
+    def _arrive(self, cta: Cta) -> None:
+        """Some copy comes a step further."""
+        at = self.random.randrange(len(cta.pending))
+        try:
+            complete = cta.pending[at].step()
+        except PtxError as error:
+            raise PtxError(f"{self._prefix(cta)}a copy arrives: {error}") from error
+        if complete:
+            del cta.pending[at]
+
+    # -- what instructions ask for ---------------------------------------------------------------
+
+    def map_at(self, address: int) -> TensorMap:
+        """The tensor map at a generic address."""
+        if address % MAP_ALIGNMENT:
+            raise PtxError(f"the tensor map at {address:#x} is not aligned to {MAP_ALIGNMENT}")
+        if WINDOWS["param"] <= address < WINDOWS["param"] + WINDOW_BYTES:
+            at = address - WINDOWS["param"] - PARAM_BASE
+            data = self.parameters[max(at, 0) : at + MAP_BYTES].tobytes()
+        else:
+            data = self.memory.bytes(address, MAP_BYTES).tobytes()
+        if len(data) != MAP_BYTES:
+            raise PtxError(f"no tensor map lies at {address:#x}")
+        return self.memory.decode(data)
+
+    def variable(self, name: str) -> Lanes:
+        """The address of a variable of the module."""
+        if name not in self.variables:
+            raise PtxError(f"{name} is not declared")
+        return self.variables[name]
+
+    def note_constant(self, at: Lanes, size: int) -> None:
+        """Lanes read bytes by ``ld.global.nc``: nobody may write them in this launch (9.7.9)."""
+        for _, buffer, cells in self.memory.places(at, size):
+            if buffer.address in self.written:
+                if self.written[buffer.address][cells].any():
+                    raise PtxError("ld.global.nc of bytes that this launch has written")
+            if buffer.address not in self.constant:
+                self.constant[buffer.address] = np.zeros(buffer.data.size, bool)
+            self.constant[buffer.address][cells] = True
+
+    def note_cells(self, buffer: Buffer, cells: Lanes) -> None:
+        """Cells of a buffer are written."""
+        if buffer.address not in self.written:
+            self.written[buffer.address] = np.zeros(buffer.data.size, np.uint8)
+        count = self.written[buffer.address]
+        count[cells] = np.minimum(count[cells], 254) + 1
+        if buffer.address in self.constant and self.constant[buffer.address][cells].any():
+            raise PtxError("st.global to bytes that ld.global.nc reads in this launch")
+
+    def note_store(self, address: int, size: int) -> None:
+        """Contiguous bytes are written."""
+        for _, buffer, cells in self.memory.places(np.array([address]), size):
+            self.note_cells(buffer, cells)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _prefix(self, cta: Cta) -> str:
+        return f"block {cta.index[0] if cta.index[1:] == (0, 0) else cta.index}: "
+
+    def _located(self, error: PtxError, cta: Cta, warp: Warp) -> PtxError:
+        """The error with the line of the PTX at which it happened."""
+        instruction: Instruction | None = None
+        trace = error.__traceback__
+        while trace:
+            lines = self.code.lines.get(trace.tb_frame.f_code.co_filename)
+            if lines is not None:
+                instruction = lines.get(trace.tb_lineno)
+            trace = trace.tb_next
+        instruction = instruction or warp.instruction
+        place = instruction.place if instruction else "?"
+        return PtxError(f"{self._prefix(cta)}{warp}, {place}\n  {error}")
+
+    def _place_variables(self) -> dict[str, Lanes]:
+        """Put .global and .const variables into memory; their addresses."""
+        found = {}
+        for made in self.kernel.variables:
+            if made.space in ("global", "const"):
+                data = np.zeros(max(made.size, 1), np.uint8)
+                data[: len(made.data)] = np.frombuffer(made.data, np.uint8)
+                found[made.name] = np.full(LANES, self.memory.put(data), np.uint64)
+        return found
+
+
+def code_of(kernel: Kernel) -> Code:
+    """The kernel's code, translated once."""
+    code: Code | None = getattr(kernel, "_code", None)
+    if code is None:
+        code = Code(kernel)
+        kernel._code = code  # type: ignore[attr-defined]
+    return code

@@ -1,0 +1,180 @@
+"""Run a kernel from its text: what users call."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from implicit_conv.ptx.blocks import parse
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.launch import LIMIT, Launch, code_of
+from implicit_conv.ptx.memory import Memory
+from implicit_conv.ptx.syntax import Kernel
+from implicit_conv.ptx.tensor_map import TensorMap
+
+Size = int | tuple[int, ...]
+TARGET = re.compile(r"sm_(\d+)([af]?)")
+FLOATS = {2: "f2", 4: "f4", 8: "f8"}  # numpy kinds of floats, by bytes
+
+
+class Tensor(NamedTuple):
+    """A tensor map as an argument: the map's address is that of `array`."""
+
+    map: TensorMap
+    array: np.ndarray
+
+
+class Report(NamedTuple):
+    """What a run has counted.
+
+    Attributes
+    ----------
+    instructions : int
+        Warp instructions that were executed.
+    divergences : int
+        Branches at which the lanes of a warp parted.
+    not_run : tuple of int
+        Lines of the text whose instructions were never executed.
+    """
+
+    instructions: int
+    divergences: int
+    not_run: tuple[int, ...]
+
+
+def run(
+    text: str,
+    grid: Size,
+    block: Size,
+    arguments: Sequence[Any],
+    target: str | None = None,
+    *,
+    shared_bytes: int = 0,
+    entry: str | None = None,
+    seed: int = 0,
+    flaky: float = 0.0,
+    limit: int = LIMIT,
+) -> Report:
+    """Run a kernel on numpy arrays, which it changes in place, without a GPU.
+
+    Parameters
+    ----------
+    text : str
+        A PTX module.
+    grid, block : int or tuple of up to three int
+        Blocks, and threads of a block. Blocks run one after the other, so a kernel whose blocks
+        wait for each other does not end.
+    arguments : sequence
+        One for each parameter: a C-contiguous array (its address is passed), an int, a float, bytes
+        (a struct by value), a `Tensor` (128 bytes by value, or the address of a map), or None (a
+        null pointer).
+    target : str, optional
+        The GPU, such as "sm_90a"; by default the one in the text.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    entry : str, optional
+        The kernel's name, where the text has several.
+    seed : int
+        Draws the order in which warps run and copies arrive.
+    flaky : float
+        Chance of a ``mbarrier.try_wait`` to give up early, as the PTX ISA allows.
+    limit : int
+        Warp instructions after which a run counts as endless.
+
+    Raises
+    ------
+    UnsupportedError
+        The text uses an instruction, modifier or directive that is not covered; it names it.
+    PtxError
+        The kernel does what the PTX ISA leaves undefined, such as a race, or can never end.
+    """
+    kernel = parse(text, entry)
+    if target is not None:
+        check_target(kernel.target, target)
+    code_of(kernel).check()
+    memory = Memory()
+    launch = Launch(
+        kernel,
+        parameters=pack(kernel, arguments, memory),
+        memory=memory,
+        grid=_three(grid),
+        block=_three(block),
+        shared_bytes=shared_bytes,
+        seed=seed,
+        flaky=flaky,
+        limit=limit,
+    ).run()
+    idle = {i.line for b in kernel.blocks if not b.runs for i in b.instructions}
+    return Report(launch.executed, launch.divergences, tuple(sorted(idle)))
+
+
+def check_target(compiled: str, target: str) -> None:
+    """Raise PtxError unless text for `compiled` runs on `target` (PTX ISA 11.1, .target)."""
+    made, runs = TARGET.fullmatch(compiled), TARGET.fullmatch(target)
+    if made is None or runs is None:
+        raise PtxError(f"{target if runs is None else compiled} is no target; sm_90a is one")
+    family = int(made[1]) // 10 == int(runs[1]) // 10 and int(runs[1]) >= int(made[1])
+    fits = {
+        "": int(runs[1]) >= int(made[1]),
+        "a": runs[0] == made[0],
+        "f": family and runs[2] != "",
+    }[made[2]]
+    if not fits:
+        raise PtxError(f"PTX for {compiled} does not run on {target}; compile it for {target}")
+
+
+def pack(kernel: Kernel, arguments: Sequence[Any], memory: Memory) -> bytes:
+    """The parameters of a launch; arrays are put into memory."""
+    if len(arguments) != len(kernel.parameters):
+        names = ", ".join(kernel.parameters) or "none"
+        raise PtxError(f"{len(arguments)} arguments for the parameters {names}")
+    data, places = bytearray(kernel.parameter_bytes), dict[int, int]()
+    given = zip(kernel.parameters.items(), arguments, strict=True)
+    for (name, (offset, size)), argument in given:
+        word = _word(argument, size, memory, places)
+        if len(word) != size:
+            raise PtxError(f"the parameter {name} has {size} bytes, the argument {len(word)}")
+        data[offset : offset + size] = word
+    return bytes(data)
+
+
+def _word(argument: Any, size: int, memory: Memory, places: dict[int, int]) -> bytes:
+    """The bytes of an argument for a parameter of `size` bytes."""
+    word: bytes
+    if argument is None:
+        word = bytes(size)
+    elif isinstance(argument, bytes):
+        word = argument
+    elif isinstance(argument, np.ndarray):
+        word = _address(argument, memory, places).to_bytes(8, "little")
+    elif isinstance(argument, Tensor):
+        address = _address(argument.array, memory, places)
+        word = memory.encode(replace(argument.map, address=address))
+        if size != len(word):  # the parameter is the address of a map
+            table = np.frombuffer(word, np.uint8).copy()
+            word = memory.put(table).to_bytes(8, "little")
+    elif isinstance(argument, (float, np.floating)) and size in FLOATS:
+        word = np.array([argument], FLOATS[size]).tobytes()
+    else:
+        word = (operator.index(argument) % (1 << 8 * size)).to_bytes(size, "little")
+    return word
+
+
+def _address(array: np.ndarray, memory: Memory, places: dict[int, int]) -> int:
+    """Where an array lies; the same array always lies at the same place."""
+    if id(array) not in places:
+        places[id(array)] = memory.put(array)
+    return places[id(array)]
+
+
+def _three(size: Size) -> tuple[int, int, int]:
+    parts = (size,) if isinstance(size, int) else tuple(size)
+    x, y, z = (*parts, 1, 1, 1)[:3]
+    if min(x, y, z) < 1 or len(parts) > 3:
+        raise PtxError(f"the size {size} is not one to three positive numbers")
+    return int(x), int(y), int(z)
