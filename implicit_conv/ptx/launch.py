@@ -29,6 +29,7 @@ LIMIT = 50_000_000  # warp instructions of a launch
 SLOW_WARPS = 0.3  # chance of a warp to run only when no other can, or one time in twenty
 HASTE = 0.95
 TURN = 24  # blocks of a turn, at most
+LONG_TURN = 1000  # of one after a wait that gave up: enough to come back to a wait
 ARRIVALS = 0.3  # chance after a turn that a copy comes a step further
 IDLE_TURNS = 200  # turns of waits that give up, with nothing else to do, that make a deadlock
 MAP_ALIGNMENT = 64
@@ -145,7 +146,7 @@ class Launch:
                 + cta.stuck()
             )
         try:
-            warp.turn(self.random.randrange(1, TURN), impatient)
+            warp.turn(LONG_TURN if impatient else self.random.randrange(1, TURN), impatient)
         except PtxError as error:
             raise self._located(error, cta, warp) from error
 

@@ -1,0 +1,207 @@
+"""The PTX of the kernels, as it is linked, run by the interpreter against the float64 oracle.
+
+No GPU is needed, but the compilers are; without them the tests are skipped. CI runs the slow tests in
+a step of their own.
+"""
+
+import functools
+import importlib.util
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from ptx_faults import FAULTS, FIRST_TARGET
+
+from implicit_conv import ptx
+from implicit_conv.gpu import evidence
+from implicit_conv.gpu.arch import KNOWN
+from implicit_conv.gpu.families import FAMILIES
+from implicit_conv.gpu.planner import choose, variants
+from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.kernels.gpu import ptx as hooks
+from implicit_conv.kernels.gpu import targets
+from implicit_conv.testing import Case, to_nchw
+from implicit_conv.verify.interpret import WriteError, interpret, ptx_of
+from implicit_conv.verify.testing import (
+    EVERYTHING,
+    family_problems,
+    loaded,
+    plan_small,
+    problem_of,
+    stored,
+)
+
+if importlib.util.find_spec("numba_cuda") is None or hooks.SIMULATED:
+    pytest.skip("needs pip install '.[cu13,assemble]' in a checkout", allow_module_level=True)
+
+PROBLEMS = 8
+LIMIT = 1_000_000  # warp instructions: ten times what the longest of these problems needs
+
+
+@functools.cache
+def kernel_of(v, cc, fault=None):
+    """The parsed kernel of a variant, with a fault; None where the text lacks its place."""
+    text = ptx_of(v, cc)
+    planted = fault.planted(text) if fault else text
+    return None if fault and planted == text else ptx.parse(planted)
+
+
+def wrong_elements(case, plan, kernel, seed, **options):
+    """The number of wrong elements of y, on integers with bias and, where it is read, residual."""
+    v, rng = plan.variant, np.random.default_rng(seed)
+    x, w = case.inputs(seed, integers=True)
+    shape = plan.view.output_shape
+    bias = stored(rng.integers(-8, 9, case.K * case.groups).astype(np.float32), v.dtype)
+    residual = None if v.plain else stored(rng.integers(-8, 9, shape).astype(np.float32), v.dtype)
+    arrays = (stored(array, v.dtype) for array in case.arrange(x, w))
+    options = {"blocks": 2, "limit": LIMIT, **options}
+    y = interpret(plan, kernel, *arrays, bias, residual, seed=seed, **options)
+    expected = case.reference(x, w) + loaded(bias, v.dtype).astype(np.float64)[:, None, None]
+    if residual is not None:
+        expected = expected + to_nchw(loaded(residual, v.dtype), case.layout)
+    expected = loaded(stored(expected.astype(np.float32), v.dtype), v.dtype)
+    return int((to_nchw(loaded(y, v.dtype), case.layout) != expected).sum())
+
+
+def rows(first_mark):
+    """Every family on every target that has its instructions; all but the first are exhaustive."""
+    for row in evidence.ladder():
+        name, target = row[0], row[4]
+        number = next(n for n in KNOWN if targets.target_name(KNOWN[n].cc) == target)
+        first = number == FIRST_TARGET[name]
+        marks = [pytest.mark.xdist_group(name), first_mark if first else pytest.mark.exhaustive]
+        yield pytest.param(name, number, id=f"{name} {target}", marks=marks)
+
+
+def run_family(name, number, count, **options):
+    """Problems of a family on a target: what is wrong, in words."""
+    wrong = []
+    for seed, (case, plan) in enumerate(family_problems(FAMILIES[name], count, seed=len(name))):
+        kernel = kernel_of(plan.variant, KNOWN[number].cc)
+        found = wrong_elements(case, plan, kernel, seed, flaky=0.05 * (seed % 3), **options)
+        if found:
+            wrong.append(f"{found} elements of {case}")
+    return wrong
+
+
+@pytest.mark.parametrize(("name", "number"), list(rows(pytest.mark.slow)))
+def test_family_equals_oracle(name, number):
+    assert run_family(name, number, PROBLEMS) == []
+
+
+@pytest.mark.parametrize(("name", "number"), list(rows(pytest.mark.exhaustive)))
+def test_family_equals_oracle_on_many_problems(name, number):
+    assert run_family(name, number, evidence.SIMULATED_PROBLEMS, blocks=3) == []
+
+
+def outcome(fault, case, plan, seed):
+    """What a fault leads to: a report, "wrong values", "right", or None where it has no place."""
+    kernel = kernel_of(plan.variant, KNOWN[FIRST_TARGET[fault.family]].cc, fault)
+    if kernel is None:
+        return None
+    try:
+        found = wrong_elements(case, plan, kernel, seed)
+    except (ptx.PtxError, WriteError) as error:
+        return str(error)
+    return "wrong values" if found else "right"
+
+
+def grouped(faults):
+    return [
+        pytest.param(fault, id=fault.name, marks=pytest.mark.xdist_group(fault.family))
+        for fault in faults
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", grouped(FAULTS))
+def test_fault_is_seen(fault):
+    """In at least one of its four problems, in the words that are expected."""
+    family = FAMILIES[fault.family]
+    seen = []
+    for seed, (case, plan) in enumerate(family_problems(family, 4, seed=len(fault.family))):
+        seen.append(outcome(fault, case, plan, seed))
+        if seen[-1] and re.search(fault.said, seen[-1], re.DOTALL):
+            return
+    pytest.fail("\n".join(map(str, seen)))
+
+
+def split_plan():
+    """A kernel of three warpgroups, whose consumers claim the registers that its producer gives."""
+    case = Case(
+        N=2, C=48, K=40, size=(5, 7), padding=((1, 1), (1, 1)), layout="NHWC", weight_layout="KRSC"
+    )
+    v = replace(FAMILIES["tma-wgmma"].variants[0], tile_m=128, warps_m=8)
+    return case, plan_small(case, replace(FAMILIES["tma-wgmma"], variants=(v,)), v)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("tma-wgmma")
+def test_register_pool():
+    case, plan = split_plan()
+    cc = KNOWN[90].cc
+    assert wrong_elements(case, plan, kernel_of(plan.variant, cc), 0) == 0
+    text = ptx_of(plan.variant, cc)
+    greedy = re.sub(r"(setmaxnreg\.dec\.sync\.aligned\.u32) 72;", r"\1 80;", text)
+    assert greedy != text
+    with pytest.raises(ptx.PtxError, match=r"deadlock(.|\n)*waits for 1536 registers, of which"):
+        wrong_elements(case, plan, ptx.parse(greedy), 0)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("tma-mma")
+def test_error_names_the_lines():
+    """Of the PTX and of the Python source, the warp, and the barrier's stage and parity."""
+    family = FAMILIES["tma-mma"]
+    (case, plan), *_ = family_problems(family, 1, seed=0)
+    text = ptx_of(plan.variant, KNOWN[90].cc, lineinfo=True)
+    late = next(fault for fault in FAULTS if fault.name == "a relaxed wait").planted(text)
+    with pytest.raises(ptx.PtxError) as caught:
+        wrong_elements(case, plan, ptx.parse(late), 0)
+    assert re.search(
+        r"block 0: warp \d, line \d+ \(.*/\w+\.py:\d+\): ldmatrix.*\n.*A stage 0",
+        str(caught.value),
+    )
+    never = next(fault for fault in FAULTS if fault.name == "a stage is never released")
+    with pytest.raises(ptx.PtxError) as caught:
+        wrong_elements(case, plan, ptx.parse(never.planted(text)), 0)
+    assert re.search(
+        r"deadlock:\n.*waits for \w \w+\[\d\] phase \d lacks .* \(waits for parity [01]\)",
+        str(caught.value),
+    )
+
+
+def production():
+    """The largest and the smallest tile that the planner may choose, of each family and target."""
+    case = Case(N=1, C=128, K=256, size=(9, 14), layout="NHWC", weight_layout="KRSC")
+    for number in evidence.GENERATIONS:
+        for dtype in ("bfloat16", "float16", "float32"):
+            found = {}
+            for v in variants(problem_of(case, dtype), CLAMP, plain=False):
+                key = v.mode, v.producer, v.consumer, v.permuted, v.descriptors
+                if targets.supports(v.target, KNOWN[number].cc):
+                    found[key] = [*found.get(key, [])[:1], v]
+            for v in dict.fromkeys(v for pair in found.values() for v in pair):
+                yield pytest.param(number, v, id=f"sm_{number} {v.name}")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("number", "v"), list(production()))
+def test_production_tile_equals_oracle(number, v):
+    case = Case(
+        N=2,
+        C=v.tile_c + 8,
+        K=v.tile_n + 8,
+        size=(9, 14),
+        kernel=(2, 3),
+        padding=((1, 0), (1, 1)),
+        layout="NHWC",
+        weight_layout="KRSC",
+    )
+    limits = (float(CLAMP), -np.inf, np.inf)
+    plan = choose(
+        problem_of(case, v.dtype), KNOWN[number], variant=v, options=EVERYTHING, activation=limits
+    )
+    kernel = kernel_of(plan.variant, KNOWN[number].cc)
+    assert wrong_elements(case, plan, kernel, 0, limit=50_000_000) == 0

@@ -1,0 +1,391 @@
+"""Faults that are planted in the PTX of the GPU kernels, and what the interpreter says of each.
+
+A fault is a change of the text. `said` is a pattern for the first outcome that shows it: a message,
+or "wrong values".
+"""
+
+import re
+from typing import NamedTuple
+
+FIRST_TARGET = {  # of each family: the GPU that it is for
+    "cp_async-mma": 80,
+    "elements-mma": 80,
+    "fma": 80,
+    "tma-mma": 90,
+    "tma-w-mma": 100,
+    "tma-wgmma": 90,
+    "tma-wgmma-registers": 90,
+    "tma-w-wgmma-registers": 90,
+    "tma-w-wgmma": 90,
+}
+WAIT = (
+    r"\{ \.reg \.pred P; LAB_WAIT: mbarrier\.(?:try|test)_wait\.parity\.shared::cta\.b64 P, "
+    r"\[(%r\d+)\], (%r\d+); @P bra DONE; bra LAB_WAIT; DONE: \}"
+)
+TENSOR = r"cp\.async\.bulk\.tensor\.4d"
+
+
+class Fault(NamedTuple):
+    """A change of the text of a family's kernels: `pattern` becomes `replacement`.
+
+    `place` selects one of its places, counted from 0 or from the end; None means all of them.
+    """
+
+    name: str
+    family: str
+    pattern: str
+    replacement: object
+    said: str
+    place: int | None = None
+
+    def planted(self, text):
+        """The text with the fault."""
+        if self.place is None:
+            return re.sub(self.pattern, self.replacement, text)
+        found = list(re.finditer(self.pattern, text))
+        if len(found) < abs(self.place):
+            return text
+        match = found[self.place]
+        new = match.expand(self.replacement)
+        return text[: match.start()] + new + text[match.end() :]
+
+
+def double_stride(match):
+    """The stride of a descriptor constant (bits 32 to 45, in units of 16 bytes) times two."""
+    value = int(match[2]) % (1 << 64)
+    value = (value & ~(0x3FFF << 32)) | (((value >> 32) & 0x3FFF) * 2 << 32)
+    return f"or.b64{match[1]}, {value - (1 << 64) if value >> 63 else value};"
+
+
+LOAD = rf"({TENSOR}[^;]*\]), \{{(%rs\d+), (%rs\d+)\}};"
+BEFORE_MULTIPLY = r"(?=(?:(?!\n\$L)[\s\S]){0,3000}?(?:ldmatrix|wgmma\.fence))"
+INIT = r"(@p mbarrier\.init\.shared::cta\.b64 \[%r\d+\]), (%r\d+|\d+);"
+POLL_ONCE = r"{ .reg .pred P; mbarrier.try_wait.parity.shared::cta.b64 P, [\1], \2; }"
+WRONG, DEADLOCK = "wrong values", "deadlock"
+FAULTS = (
+    Fault("offsets of an im2col copy swapped", "tma-mma", LOAD, r"\1, {\3, \2};", WRONG),
+    Fault("halo and offset of im2col::w swapped", "tma-w-mma", LOAD, r"\1, {\3, \2};", DEADLOCK),
+    Fault(
+        "coordinates w and h swapped",
+        "tma-mma",
+        rf"({TENSOR}[^{{]*\{{%r\d+), (%r\d+), (%r\d+),",
+        r"\1, \3, \2,",
+        WRONG,
+    ),
+    Fault(
+        "expect_tx of 1024 bytes whatever is loaded",
+        "tma-mma",
+        r"(arrive\.expect_tx[^;]*), %r\d+;",
+        r"\1, 1024;",
+        DEADLOCK,
+    ),
+    Fault(
+        "expect_tx 64 bytes short",
+        "tma-mma",
+        r"(mbarrier\.arrive\.expect_tx[^,;]*_, )(\[%r\d+\]), (%r\d+);",
+        r"{ .reg .u32 t; sub.u32 t, \3, 64; \1\2, t; }",
+        DEADLOCK,
+    ),
+    Fault(
+        "no wgmma.commit_group",
+        "tma-wgmma",
+        r"wgmma\.commit_group[^;]*;",
+        "",
+        "asynchronous operation is reading",
+    ),
+    Fault("no wgmma.fence", "tma-wgmma", r"wgmma\.fence[^;]*;", "", "no wgmma.fence"),
+    Fault(
+        "wgmma.wait_group 1",
+        "tma-wgmma",
+        r"wait_group\.sync\.aligned 0",
+        "wait_group.sync.aligned 1",
+        "asynchronous operation is reading",
+    ),
+    Fault(
+        "swizzle of ldmatrix shifted by one",
+        "tma-mma",
+        r"shr\.u32(\s+%r\d+, %r\d+), 3;(\s+and\.b32\s+%r\d+, %r\d+, (?:48|112);)",
+        r"shr.u32\1, 4;\2",
+        WRONG,
+    ),
+    Fault(
+        "swizzle of the cp.async producer shifted by one",
+        "cp_async-mma",
+        r"shr\.u32(\s+%r\d+, %r\d+), 3;"
+        r"(\s+and\.b32[^;]*;\s+xor\.b32[^;]*;\s+//[^\n]*\s+cp\.async)",
+        r"shr.u32\1, 4;\2",
+        WRONG,
+    ),
+    Fault(
+        "consumer does not wait for full", "tma-mma", WAIT + BEFORE_MULTIPLY, "", "never written"
+    ),
+    Fault(
+        "consumer does not wait for cp.async",
+        "cp_async-mma",
+        WAIT + BEFORE_MULTIPLY,
+        "",
+        "never written",
+    ),
+    Fault(
+        "producer does not wait for empty",
+        "tma-mma",
+        WAIT + r"(?=(?:(?!\n\$L|LAB_WAIT)[\s\S]){0,1500}?mbarrier\.arrive\.expect_tx)",
+        "",
+        "1 arrivals, but only 0",
+    ),
+    Fault(
+        "producer of cp.async does not wait for empty",
+        "cp_async-mma",
+        WAIT + r"(?=(?:(?!LAB_WAIT)[\s\S]){0,9000}?cp\.async\.cg)",
+        "",
+        "a copy is about to write",
+    ),
+    Fault(
+        "producer of elements does not wait for empty",
+        "elements-mma",
+        WAIT + r"(?=(?:(?!LAB_WAIT)[\s\S]){0,30000}?st\.shared\.v4)",
+        "",
+        "no barrier orders it after its writer",
+    ),
+    Fault(
+        "a1 and a2 of mma swapped",
+        "tma-mma",
+        r"(mma\.sync[^}]*\}, \{%r\d+), (%r\d+), (%r\d+),",
+        r"\1, \3, \2,",
+        WRONG,
+    ),
+    Fault(
+        "b0 and b1 of mma swapped",
+        "tma-mma",
+        r"(mma\.sync[^}]*\}, \{[^}]*\}), \{(%r\d+), (%r\d+)\}",
+        r"\1, {\3, \2}",
+        WRONG,
+    ),
+    Fault(
+        "descriptors with a stride of 16 rows",
+        "tma-wgmma",
+        r"or\.b64(\s+%rd\d+, %rd\d+), (-?\d{18,20});",
+        double_stride,
+        "a copy is about to write",
+    ),
+    Fault(
+        "second k step of wgmma 16 bytes too early",
+        "tma-wgmma",
+        r"add\.s64 a, (%rd\d+), 2;",
+        r"add.s64 a, \1, 1;",
+        WRONG,
+    ),
+    Fault(
+        "no fence.mbarrier_init",
+        "tma-mma",
+        r"fence\.mbarrier_init[^;]*;",
+        "",
+        "no fence.mbarrier_init",
+    ),
+    Fault(
+        "no elect",
+        "tma-mma",
+        r"elect\.sync _\|p, 0xffffffff; selp\.u32 (%r\d+), 1, 0, p;",
+        r"mov.u32 \1, 1;",
+        "32 arrivals, but only 1",
+    ),
+    Fault(
+        "all lanes release",
+        "tma-mma",
+        r"@p (mbarrier\.arrive\.shared)",
+        r"\1",
+        "32 arrivals, but only",
+    ),
+    Fault(
+        "a stage is never released", "tma-mma", r"@p mbarrier\.arrive\.shared[^;]*;", "", DEADLOCK
+    ),
+    Fault("arrive without .noinc", "cp_async-mma", r"arrive\.noinc", "arrive", DEADLOCK),
+    Fault(
+        "cp.async always reads 16 bytes",
+        "cp_async-mma",
+        r"(cp\.async\.cg[^;]*), 16, %r\d+;",
+        r"\1, 16, 16;",
+        WRONG,
+    ),
+    Fault(
+        "words of a 16-byte store swapped",
+        "tma-mma",
+        r"(st\.global\.v4\.b32 \[%rd\d+\], \{)(%r\d+), (%r\d+)",
+        r"\1\3, \2",
+        WRONG,
+    ),
+    Fault(
+        "a signed comparison made unsigned",
+        "cp_async-mma",
+        r"setp\.gt\.s64(\s+%p\d+, %rd\d+, -1)",
+        r"setp.gt.u64\1",
+        WRONG,
+    ),
+    Fault(
+        "no barrier.sync of the block",
+        "tma-mma",
+        r"barrier\.sync\.aligned 0;",
+        "",
+        "no mbarrier was initialised",
+    ),
+    Fault(
+        "no bar.warp.sync",
+        "tma-mma",
+        r"bar\.warp\.sync 0xffffffff;",
+        "",
+        "with no bar.warp.sync in between",
+    ),
+    Fault(
+        "tensor maps exchanged",
+        "tma-mma",
+        rf"({TENSOR}[^,]*\], \[)%rd1,",
+        r"\1%rd2,",
+        "its tensor map is for tile",
+    ),
+    Fault(
+        "accumulators of mma swapped",
+        "tma-mma",
+        r"(mma\.sync[^{]*\{)(%f\d+), (%f\d+)",
+        r"\1\3, \2",
+        WRONG,
+    ),
+    Fault(
+        "mbarriers expect an arrival more",
+        "tma-mma",
+        INIT,
+        r"{ .reg .u32 t; add.u32 t, \2, 1; \1, t; }",
+        DEADLOCK,
+    ),
+    Fault(
+        "mbarriers expect an arrival of a warp less",
+        "tma-wgmma",
+        INIT,
+        r"{ .reg .u32 t; max.u32 t, \2, 2; sub.u32 t, t, 1; \1, t; }",
+        "a copy is about to write",
+    ),
+    Fault(
+        "consumer waits for the other parity",
+        "tma-mma",
+        WAIT + BEFORE_MULTIPLY,
+        r"{ .reg .pred P; .reg .u32 t; xor.b32 t, \2, 1; LAB_WAIT: "
+        r"mbarrier.try_wait.parity.shared::cta.b64 P, [\1], t; @P bra DONE; bra LAB_WAIT; DONE: }",
+        "never written",
+    ),
+    Fault(
+        "consumer polls once",
+        "tma-mma",
+        WAIT + BEFORE_MULTIPLY,
+        POLL_ONCE,
+        "no barrier orders it after its writer",
+    ),
+    Fault(
+        "producer polls once",
+        "tma-wgmma",
+        WAIT + r"(?=(?:(?!\n\$L|LAB_WAIT)[\s\S]){0,1500}?im2col)",
+        POLL_ONCE,
+        "has not released it",
+    ),
+    Fault(
+        "no wgmma.wait_group",
+        "tma-wgmma",
+        r"wgmma\.wait_group[^;]*;",
+        "",
+        "asynchronous operation is reading",
+    ),
+    Fault(
+        "wgmma does not accumulate",
+        "tma-wgmma",
+        r"setp\.ne\.b32 p, 1, 0;",
+        "setp.eq.b32 p, 1, 0;",
+        WRONG,
+    ),
+    Fault("wgmma negates A", "tma-wgmma-registers", r"p, 1, 1, 0;", "p, -1, 1, 0;", WRONG),
+    Fault(
+        "row table rewritten while it is read",
+        "cp_async-mma",
+        r"bar\.sync [^;]*;",
+        "",
+        "row table.*has not released it",
+        0,
+    ),
+    Fault(
+        "row table read before it is written",
+        "cp_async-mma",
+        r"bar\.sync [^;]*;",
+        "",
+        "row table.*never written",
+        1,
+    ),
+    Fault(
+        "bar.sync for 96 of 128 threads",
+        "cp_async-mma",
+        r"bar\.sync ([^;]*), (?:%r\d+|128);",
+        r"bar.sync \1, 96;",
+        "row table.*never written",
+    ),
+    Fault("ldmatrix transposes", "tma-mma", r"x4\.shared", "x4.trans.shared", WRONG),
+    Fault(
+        "values of a staging store swapped",
+        "tma-mma",
+        r"(st\.shared\.v2\.f32 \[[^]]*\], \{)(%f\d+), (%f\d+)",
+        r"\1\3, \2",
+        WRONG,
+    ),
+    Fault(
+        "a copy completes on the empty barrier",
+        "tma-mma",
+        r"(cp\.async\.bulk\.tensor\.3d[^;]*\], \[%r\d+)\]",
+        r"\1+8]",
+        DEADLOCK,
+    ),
+    Fault(
+        "expect_tx arrives twice",
+        "tma-mma",
+        r"(mbarrier\.arrive)\.expect_tx(\.shared::cta\.b64 _, \[%r\d+\]), %r\d+;",
+        r"\g<0> \1\2;",
+        "1 arrivals, but only 0",
+    ),
+    Fault(
+        "a relaxed release",
+        "tma-mma",
+        r"@p mbarrier\.arrive\.shared",
+        "@p mbarrier.arrive.relaxed.cta.shared",
+        "has not released it",
+    ),
+    Fault(
+        "a relaxed wait",
+        "tma-mma",
+        r"try_wait\.parity\.shared",
+        "try_wait.parity.relaxed.cta.shared",
+        "no barrier orders it after its writer",
+    ),
+    Fault(
+        "arrival before cp.async is complete",
+        "cp_async-mma",
+        r"cp\.async\.mbarrier\.arrive\.noinc\.shared::cta\.b64",
+        "mbarrier.arrive.shared::cta.b64 _,",
+        "a copy is about to write",
+    ),
+    Fault(
+        "second step of ldmatrix adds instead of xor",
+        "cp_async-mma",
+        r"xor\.b32(\s+%r\d+, %r\d+, 32;)",
+        r"add.s32\1",
+        "no barrier orders it after its writer",
+    ),
+    Fault(
+        "one product of fma is of other operands",
+        "fma",
+        r"fma\.rn\.f32 (%f\d+), (%f\d+), (%f\d+), (%f\d+);",
+        r"fma.rn.f32 \1, \2, \2, \4;",
+        WRONG,
+        40,
+    ),
+    Fault(
+        "y one element too far",
+        "cp_async-mma",
+        r"st\.global\.b16 \[(%rd\d+)\]",
+        r"st.global.b16 [\1+2]",
+        "lies in no array",
+    ),
+)
