@@ -147,7 +147,7 @@ def load_shared(
     units = w.shared.offsets(at, size, "ld.shared") // size
     if semantics:
         order.observe(w, w.cta.flags, at, semantics)
-        order.note_strong(w, units, size, "ld.shared", False)
+        w.shared.note_strong(w, units, size, "ld.shared", False)
     else:
         w.shared.note_read(w, units, size, w.lanes(mask), "ld.shared")
     rows = w.shared.data.view(kind).reshape(-1, count)[units]
@@ -169,7 +169,7 @@ def store_shared(
     units = w.shared.offsets(at, size, "st.shared") // size
     if semantics:
         order.publish(w, w.cta.flags, at, semantics)
-        order.note_strong(w, units, size, "st.shared", True)
+        w.shared.note_strong(w, units, size, "st.shared", True)
     else:
         w.shared.note_write(w, units, size, w.lanes(mask), "st.shared")
     w.shared.data.reshape(-1, size)[units] = _rows(values, mask)

@@ -35,11 +35,10 @@ class Cta:
         self.launch, self.index = launch, index
         threads = launch.threads
         self.warps_count: int = -(-threads // LANES)
-        self.shared = SharedMemory(launch.shared_bytes, self.warps_count, launch.names)
+        strong = 2 * self.warps_count + BARRIERS - 1
+        self.shared = SharedMemory(launch.shared_bytes, self.warps_count, launch.names, strong)
         self.barriers: dict[int, Barrier] = {}  # by shared address
         self.barrier_actors = 0
-        self.strong_actor = 2 * self.warps_count + BARRIERS - 1
-        self.strong_writes = 0
         self.meetings: dict[int, Meeting] = {}
         self.flags: Flags = {}
         self.pending: list[Pending] = []
@@ -75,8 +74,6 @@ class Cta:
             return f"warp {number}"
         if number < 2 * self.warps_count:
             return f"cp.async of warp {number - self.warps_count}"
-        if number == self.strong_actor:
-            return "an atomic operation"
         names = [b.name for b in self.barriers.values() if b.actor == number]
         return f"a copy that completes on {names[0]}" if names else "a copy"
 

@@ -15,7 +15,7 @@ from implicit_conv.ptx.errors import PtxError, UnsupportedError
 from implicit_conv.ptx.kinds import LANES, TYPES, size_of
 from implicit_conv.ptx.lanes import merge
 from implicit_conv.ptx.spaces import WINDOWS, Spaces
-from implicit_conv.ptx.special import special_values
+from implicit_conv.ptx.special import SPECIALS, special_values
 from implicit_conv.ptx.syntax import (
     Address,
     Immediate,
@@ -80,6 +80,8 @@ class Emitter:
         if isinstance(operand, Negated):
             return f"~{self.read(operand.register, kind)}"
         if isinstance(operand, Special):
+            if operand.name not in SPECIALS:
+                raise UnsupportedError(f"the special register {operand.name} is not covered")
             return f"{self.call(special_values, 'w', repr(operand.name))}.astype('{kind}')"
         if isinstance(operand, (Symbol, Address)):
             return self._variable_address(operand, kind)
@@ -170,7 +172,7 @@ class Emitter:
 
 def unsupported(i: Instruction, why: str = "") -> UnsupportedError:
     """The error of an instruction that is not covered."""
-    return UnsupportedError(f"{i.place}: {i.name} is not covered{why and f': {why}'}")
+    return UnsupportedError(f"{i.name} is not covered{why and f': {why}'}")
 
 
 def modifiers(i: Instruction, allowed: str, typed: bool = True) -> list[str]:

@@ -38,13 +38,13 @@ def statements(emitter: Emitter, i: Instruction, full: bool) -> list[str]:
     """
     if i.opcode[0] in NO_EFFECT:
         return []
-    if i.opcode[0] not in HANDLERS:
-        raise unsupported(i)
     emitter.full, emitter.mask = full and i.guard is None, "m" if i.guard is None else "g"
     try:
+        if i.opcode[0] not in HANDLERS:
+            raise unsupported(i)
         lines = HANDLERS[i.opcode[0]](emitter, i)
-    except UnsupportedError:
-        raise
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{i.place}: {error}") from None
     except (PtxError, ValueError, IndexError, KeyError, AttributeError, TypeError) as error:
         raise PtxError(f"{i.place}: its operands do not fit: {error}") from error
     if i.guard is None:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.ptx.clocks import GENERIC, Clock, join, stamp
+from implicit_conv.ptx.clocks import Clock, join
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import LANES
-from implicit_conv.ptx.shared import DEFINED
 
 if TYPE_CHECKING:
     from implicit_conv.ptx.state import State
@@ -51,30 +50,6 @@ def fence(w: State) -> None:
     """``fence.acq_rel``, ``fence.sc`` and ``membar`` (9.7.13, membar)."""
     w.acquire(w.fence_acquired)
     w.fence_released = w.release()
-
-
-def note_strong(w: State, units: Lanes, size: int, what: str, writes: bool) -> None:
-    """A strong access to shared memory, which does not race with other strong ones.
-
-    The block's strong writes are one actor, whose time counts them.
-    """
-    shared = w.shared
-    state = shared.state.reshape(-1, size)
-    if (state[units] > DEFINED).any() or (not writes and (state[units] != DEFINED).any()):
-        shared.refuse_state(np.where(state[units] > DEFINED, state[units], 0), units, size, what)
-    strong = w.cta.strong_actor
-    actors = shared.writer.reshape(-1, size)[units]
-    written = shared.written.reshape(-1, size)[units]
-    late = (written > w.clock[GENERIC][actors]) & (actors != strong)
-    if late.any():
-        shared.refuse(late, units, size, f"{what} of", "no barrier orders it after its writer", w)
-    if writes:
-        w.cta.strong_writes += 1
-        now = stamp(w.cta.strong_writes)
-        w.clock[GENERIC, strong] = now
-        state[units] = DEFINED
-        shared.writer.reshape(-1, size)[units] = strong
-        shared.written.reshape(-1, size)[units] = now
 
 
 def apply(operation: str, old: Any, given: Any, other: Any) -> Any:
@@ -113,7 +88,7 @@ def atomic(
     publish(w, flags, here, semantics)
     if space == "shared":
         offsets = w.shared.offsets(here, size, "atom.shared")
-        note_strong(w, offsets // size, size, "atom.shared", True)
+        w.shared.note_strong(w, offsets // size, size, "atom.shared", True)
     out = np.zeros(LANES, kind)
     for lane, address in zip(lanes.tolist(), here.tolist(), strict=True):
         if space == "shared":

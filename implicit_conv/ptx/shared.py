@@ -37,8 +37,9 @@ class Accessor(Protocol):
 class SharedMemory:
     """`size` bytes from address SHARED_BASE on; `names` are regions by offset, for messages."""
 
-    def __init__(self, size: int, warps: int, names: dict[int, str]) -> None:
-        self.size, self.names = size, names
+    def __init__(self, size: int, warps: int, names: dict[int, str], strong_actor: int) -> None:
+        self.size, self.names, self.strong_actor = size, names, strong_actor
+        self.strong_writes = 0  # of the whole block
         room = max(-(-size // 1024) * 1024, 1024)
         self.data = np.full(room, 0xFF, np.uint8)  # a NaN in every floating-point type
         self.state = np.zeros(room, np.uint8)
@@ -46,6 +47,7 @@ class SharedMemory:
         self.writer = np.zeros(room, np.int16)  # the actor that wrote a byte last
         self.written = np.full(room, -1, np.int32)  # and its stamp
         self.read = np.full((room, warps), -1, np.int32)  # stamp of the last read by each warp
+        self.strong = np.full(room, -1, np.int32)  # of the last atomic or other strong write
 
     def place(self, offset: int) -> str:
         """A byte by its region, if it has a name, and its address."""
@@ -91,6 +93,7 @@ class SharedMemory:
             if other.any():
                 reason = "another lane of the warp wrote it, with no bar.warp.sync in between"
                 self.refuse(other, units, size, f"{what} of", reason, w)
+        self._need_strong(w, units, size, f"{what} of")
         stamps = (w.now << LANE_BITS) + lanes
         self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index] = stamps[:, None]
 
@@ -119,6 +122,48 @@ class SharedMemory:
             busy = self.reading[units * size // UNIT] > 0
             reason = "an asynchronous operation is reading it"
             self.refuse(busy[:, None], units, size, f"{what} to", reason, w)
+        self.need_released(w, units, size, what)
+        written = self.written.reshape(-1, size)[units]
+        actors = self.writer.reshape(-1, size)[units]
+        late = written > w.clock[proxy][actors]
+        if late.any():
+            reason = self._why_late(late, written, actors, w)
+            self.refuse(late, units, size, f"{what} to", reason, w)
+        self._need_strong(w, units, size, f"{what} to")
+
+    def _need_strong(self, w: Accessor, units: Lanes, size: int, what: str) -> None:
+        """Raise PtxError unless `w` has seen the last strong writes to these units."""
+        if self.strong_writes:
+            late = self.strong.reshape(-1, size)[units] > w.clock[GENERIC][self.strong_actor]
+            if late.any():
+                reason = "no barrier orders it after an atomic operation or other strong write"
+                self.refuse(late, units, size, what, reason, w)
+
+    def note_strong(self, w: Accessor, units: Lanes, size: int, what: str, writes: bool) -> None:
+        """An atomic operation or another strong access; strong ones do not race with each other.
+
+        The block's strong writes are one actor, whose time counts them.
+        """
+        state = self.state.reshape(-1, size)
+        wrong = state[units] >= IN_FLIGHT
+        if not writes:
+            wrong |= state[units] == UNDEFINED
+        if wrong.any():
+            self.refuse_state(np.where(wrong, state[units], DEFINED), units, size, what)
+        actors = self.writer.reshape(-1, size)[units]
+        late = self.written.reshape(-1, size)[units] > w.clock[GENERIC][actors]
+        if late.any():
+            reason = "no barrier orders it after its writer"
+            self.refuse(late, units, size, f"{what} of", reason, w)
+        if writes:
+            self.need_released(w, units, size, what)
+            self.strong_writes += 1
+            w.clock[GENERIC, self.strong_actor] = stamp(self.strong_writes)
+            self.strong.reshape(-1, size)[units] = stamp(self.strong_writes)
+            state[units] = DEFINED
+
+    def need_released(self, w: Accessor, units: Lanes, size: int, what: str) -> None:
+        """Raise PtxError unless `w` has seen all plain reads of these units."""
         warps = self.read.shape[1]
         seen = np.tile(w.clock[GENERIC][:warps], size)
         unread = self.read.reshape(-1, size * warps)[units] > seen
@@ -128,12 +173,6 @@ class SharedMemory:
             first = np.zeros((len(units), 1), bool)
             first[row] = True
             self.refuse(first, units, size, f"{what} to", reason, w)
-        written = self.written.reshape(-1, size)[units]
-        actors = self.writer.reshape(-1, size)[units]
-        late = written > w.clock[proxy][actors]
-        if late.any():
-            reason = self._why_late(late, written, actors, w)
-            self.refuse(late, units, size, f"{what} to", reason, w)
 
     # -- the async proxy, and cp.async --------------------------------------------------------
 

@@ -136,7 +136,8 @@ class TensorMap:
         if not 0 <= halo < HALO_LIMIT[self.mode] or not 0 <= offset < WIDE_OFFSET_LIMIT:
             raise PtxError(f"w_halo {halo} or w_offset {offset}: out of range")
         last = self.dims[1] - 1 + self.upper[0]
-        self._inside(coordinates, w, self.lower[0], last)
+        # The first run may begin left of the window.
+        self._inside(coordinates, max(w, self.lower[0]), self.lower[0], last)
         walk = []
         pixels = WIDE_128 if quarters else self.pixels
         for _ in range(pixels + halo):

@@ -1,7 +1,7 @@
 """The PTX of the kernels, as it is linked, run by the interpreter against the float64 oracle.
 
-No GPU is needed, but the compilers are; without them the tests are skipped. CI runs the slow tests in
-a step of their own.
+No GPU is needed, but the compilers are; without them the tests are skipped. CI runs the slow tests
+in a step of their own.
 """
 
 import functools

@@ -1,0 +1,202 @@
+"""Branches, calls, lanes that part and meet, special registers, and what is refused by name."""
+
+import numpy as np
+import pytest
+from ptx_texts import ELEMENT, kernel
+
+from implicit_conv import ptx
+
+
+def run(text, count=64, block=64, grid=1, **options):
+    x = np.arange(count, dtype=np.uint32)
+    report = ptx.run(text, grid, block, [x], **options)
+    return x, report
+
+
+def test_lanes_part_and_meet():
+    """Each lane loops as often as its number says; the shuffle needs all lanes back."""
+    text = kernel(f"""
+        {ELEMENT}
+        mov.u32 %r2, 0; mov.u32 %r3, 0;
+        LOOP: setp.ge.u32 %p1, %r2, %r1; @%p1 bra DONE;
+        add.u32 %r3, %r3, %r2; add.u32 %r2, %r2, 1; bra LOOP;
+        DONE: shfl.sync.bfly.b32 %r4, %r3, 1, 31, 0xffffffff;
+        st.global.u32 [%d2], %r4;""")
+    x, report = run(text)
+    lanes = np.arange(64) ^ 1
+    assert np.array_equal(x, lanes * (lanes - 1) // 2)
+    assert report.divergences > 32 and report.not_run == ()
+
+
+def test_guarded_return_of_some_lanes():
+    text = kernel(f"""
+        {ELEMENT} and.b32 %r2, %r1, 1; setp.eq.u32 %p1, %r2, 1; @%p1 ret;
+        activemask.b32 %r3; st.global.u32 [%d2], %r3;""")
+    x, _ = run(text)
+    assert np.array_equal(x[::2], np.full(32, 0x55555555)) and np.array_equal(x[1::2] % 2, [1] * 32)
+
+
+FUNCTIONS = """
+.func (.param .b32 r) square(.param .b32 a) {
+ .reg .b32 %r<3>; ld.param.b32 %r1, [a]; mul.lo.s32 %r2, %r1, %r1; st.param.b32 [r], %r2; ret; }
+.func (.reg .b32 r) magnitude(.reg .b32 a) {
+ .reg .pred %p<2>; setp.lt.s32 %p1, a, 0; @%p1 bra NEGATIVE; mov.b32 r, a; ret;
+ NEGATIVE: neg.s32 r, a; ret; }
+.func sum(.param .b64 at, .param .align 4 .b8 pair[8]) {
+ .reg .b32 %r<4>; .reg .b64 %d<2>; ld.param.b64 %d1, [at]; ld.param.v2.b32 {%r1, %r2}, [pair];
+ add.s32 %r3, %r1, %r2; st.global.b32 [%d1], %r3; ret; }
+"""
+
+
+def test_calls():
+    body = f"""
+        {ELEMENT} sub.s32 %r2, %r1, 20;
+        call (%r3), magnitude, (%r2);
+        {{ .param .b32 a; .param .b32 b; st.param.b32 [a], %r3;
+           call.uni (b), square, (a); ld.param.b32 %r4, [b]; }}
+        {{ .param .b64 at; .param .align 4 .b8 pair[8]; st.param.b64 [at], %d2;
+           st.param.v2.b32 [pair], {{%r3, %r4}}; call.uni sum, (at, pair); }}"""
+    x, _ = run(kernel(body, functions=FUNCTIONS))
+    distance = np.abs(np.arange(64) - 20)
+    assert np.array_equal(x, distance + distance**2)
+
+
+def test_recursion_is_refused():
+    functions = ".func again() { call.uni again; ret; }"
+    with pytest.raises(ptx.UnsupportedError, match="recursion is not covered: again"):
+        run(kernel("call.uni again;", functions=functions))
+
+
+def test_local_memory_and_generic_addresses():
+    text = kernel(
+        f"""
+        .local .align 8 .b8 mine[16]; .shared .align 8 .b8 ours[256];
+        {ELEMENT} mov.u64 %d3, mine; cvta.local.u64 %d4, %d3;
+        st.local.u32 [%d3+4], %r1; ld.u32 %r2, [%d4+4];
+        mov.u32 %r5, ours; shl.b32 %r6, %r1, 2; add.u32 %r5, %r5, %r6;
+        cvt.u64.u32 %d5, %r5; cvta.shared.u64 %d6, %d5; st.u32 [%d6], %r2;
+        cvta.to.shared.u64 %d7, %d6; ld.shared.u32 %r3, [%d7];
+        cvta.to.global.u64 %d8, %d2; add.u32 %r3, %r3, 7; st.u32 [%d8], %r3;""",
+    )
+    x, _ = run(text)
+    assert np.array_equal(x, np.arange(64) + 7)
+
+
+def test_grid_and_block_of_three_axes():
+    text = kernel("""
+        mov.u32 %r1, %tid.x; mov.u32 %r2, %tid.y; mov.u32 %r3, %tid.z;
+        mov.u32 %r4, %ctaid.y; mov.u32 %r5, %ntid.y; mov.u32 %r6, %nctaid.y;
+        mad.lo.u32 %r7, %r3, %r5, %r2; mad.lo.u32 %r7, %r7, 5, %r1;
+        mad.lo.u32 %r8, %r4, 30, %r7; mul.wide.u32 %d2, %r8, 4; add.s64 %d2, %d1, %d2;
+        mad.lo.u32 %r9, %r4, 100, %r7; mad.lo.u32 %r9, %r6, 1000, %r9; st.global.u32 [%d2], %r9;""")
+    x, _ = run(text, 60, (5, 2, 3), (1, 2))
+    assert np.array_equal(x, [2000 + 100 * b + t for b in range(2) for t in range(30)])
+
+
+def test_variables_with_initial_values():
+    shared = (
+        ".const .align 4 .b32 table[4] = {7, 0x8, 9, 10}; .global .align 4 .f32 one = 0f3F800000;"
+    )
+    text = kernel(
+        f"""{ELEMENT} and.b32 %r2, %r1, 3; mul.wide.u32 %d3, %r2, 4; mov.u64 %d4, table;
+        add.s64 %d4, %d4, %d3; ld.const.u32 %r3, [%d4]; ld.global.f32 %f1, [one];
+        cvt.rzi.u32.f32 %r4, %f1; add.u32 %r3, %r3, %r4; st.global.u32 [%d2], %r3;""",
+        shared=shared,
+    )
+    x, _ = run(text)
+    assert np.array_equal(x, 8 + np.arange(64) % 4)
+
+
+def test_votes_reductions_and_matches():
+    text = kernel(f"""
+        {ELEMENT} setp.lt.u32 %p1, %r1, 40;
+        vote.sync.all.pred %p2, %p1, 0xffffffff; vote.sync.any.pred %p3, !%p1, 0xffffffff;
+        vote.sync.ballot.b32 %r2, %p1, 0xffffffff; redux.sync.add.u32 %r3, %r1, 0xffffffff;
+        shr.u32 %r4, %r1, 4; match.any.sync.b32 %r5, %r4, 0xffffffff;
+        selp.b32 %r6, 1, 0, %p2; selp.b32 %r7, 2, 0, %p3; add.u32 %r6, %r6, %r7;
+        xor.b32 %r2, %r2, %r5; add.u32 %r2, %r2, %r3; add.u32 %r2, %r2, %r6;
+        st.global.u32 [%d2], %r2;""")
+    x, _ = run(text)
+    match = np.where(np.arange(64) % 32 < 16, 0xFFFF, 0xFFFF0000)
+    first = (0xFFFFFFFF ^ match[:32]) + 496 + 1
+    second = (0xFF ^ match[32:]) + 496 + 1024 + 2
+    assert np.array_equal(x, np.concatenate([first, second]) % 2**32)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 32;", "tcgen05.alloc"),
+        ("add.cc.u32 %r1, %r2, %r3;", r"add.cc.u32 is not covered"),
+        ("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%e1}, {%e1}, {%e1}, {%e1};", "m8n8k4"),
+        ("cvt.rn.satfinite.e4m3x2.f32 %h1, %f1, %f2;", "satfinite"),
+        ("bar.red.popc.u32 %r1, 0, %p1;", "bar.red.popc"),
+        (
+            "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%d1], [%r1], 16;",
+            "cp.reduce",
+        ),
+        ("brx.idx %r1, ts;", "brx.idx"),
+        ("mov.u32 %r1, %pm0;", "the special register %pm0"),
+        (".reg .b128 %q<2>;", "registers of type .b128"),
+        ("fma.rn.f32.f16 %f1, %h1, %h2, %f2;", "fma.rn.f32.f16|modifier .f32"),
+        ("call.uni (%r1), vprintf, (%d1, %d1);", "only calls of functions in the text"),
+    ],
+)
+def test_what_is_not_covered_is_refused_by_name(body, said):
+    with pytest.raises(ptx.UnsupportedError, match=said):
+        run(kernel(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("st.global.u32 [%d1+2], %r1;", r"4 bytes at 0x\w+: not aligned to 4"),
+        ("mov.u32 %r1, 5; st.global.u32 [%d1+256], %r1;", "lies in no array"),
+        ("add.u32 %r2, %r3, 1; mov.u32 %r3, 0;", "a register that was never written"),
+        ("mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 5; @%p1 bra A; bra.uni B; A: bar.sync 0; B:",
+         r"\.aligned, but of the warp only lanes \[0, 1, 2, 3, 4\]"),
+        ("bar.sync 1, 128;", r"deadlock(.|\n)*barrier 1: 64 of 128 threads"),
+        ("LOOP: bra LOOP;", "a loop without end"),
+        ("trap;", "trap, in lanes"),
+        ("mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 5; @!%p1 bra B; "
+         "shfl.sync.idx.b32 %r2, %r1, 0, 31, 0xffffffff; B:", "names lanes .*, which are not here"),
+        ("bra NOWHERE;", "there is no label NOWHERE"),
+        ("mov.u32 %r1, 7; setmaxnreg.inc.sync.aligned.u32 7;", "no multiple of 8"),
+        ("add.u32 %r1, 2;", "its operands do not fit"),
+    ],
+)  # fmt: skip
+def test_what_ptx_leaves_undefined_is_an_error(body, said):
+    with pytest.raises(ptx.PtxError, match=said):
+        run(kernel(body), limit=2000)
+
+
+def test_an_error_names_the_source():
+    body = ".loc 1 12 5\n ld.global.u32 %r1, [%d1+1024];\n"
+    text = kernel(body).replace(".address_size 64", '.address_size 64\n.file 1 "kernels/scale.py"')
+    line = text.split("ld.global.u32")[0].count("\n") + 1
+    with pytest.raises(ptx.PtxError, match=rf"warp \d, line {line} \(kernels/scale.py:12\): ld.g"):
+        run(text)
+
+
+def test_arguments_are_checked():
+    text = kernel("ret;", ".param .u64 x, .param .u32 n")
+    with pytest.raises(ptx.PtxError, match="1 arguments for the parameters x, n"):
+        ptx.run(text, 1, 32, [None])
+    with pytest.raises(ptx.PtxError, match="the parameter n has 4 bytes, the argument 8"):
+        ptx.run(text, 1, 32, [None, np.zeros(3)])
+    with pytest.raises(ptx.PtxError, match="must be contiguous"):
+        ptx.run(text, 1, 32, [np.zeros((4, 4))[:, :2], 1])
+    with pytest.raises(ptx.PtxError, match="PTX for sm_90a does not run on sm_100a"):
+        ptx.run(text, 1, 32, [None, 1], "sm_100a")
+    with pytest.raises(ptx.PtxError, match="is no target"):
+        ptx.run(text, 1, 32, [None, 1], "H100")
+    ptx.run(text.replace("sm_90a", "sm_80"), 1, 32, [None, 1], "sm_120")
+
+
+def test_an_entry_is_chosen_by_name():
+    text = kernel(f"{ELEMENT} st.global.u32 [%d2], 5;")
+    other = text.split(".visible")[1].replace("entry k", "entry other").replace("], 5;", "], 6;")
+    with pytest.raises(ptx.PtxError, match=r"selects 2 entries; the text has k, other"):
+        run(text + ".visible" + other)
+    x, _ = run(text + ".visible" + other, entry="other")
+    assert (x == 6).all()

@@ -1,0 +1,178 @@
+"""What happens before what: each kernel is right, and wrong once one thing of it is left out.
+
+The outcome does not depend on the schedule: every seed gives the same.
+"""
+
+import numpy as np
+import pytest
+from ptx_texts import kernel
+
+from implicit_conv import ptx
+
+SEEDS = range(4)
+THREADS = 64
+# Warp 0 writes a word for each lane, warp 1 reads it.
+EXCHANGE = """
+    .shared .align 8 .b8 words[128]; .shared .align 8 .b8 flag[8];
+    mov.u32 %r1, %tid.x; and.b32 %r2, %r1, 31; shr.u32 %r3, %r1, 5; setp.eq.u32 %p1, %r3, 0;
+    mov.u32 %r4, words; shl.b32 %r5, %r2, 2; add.u32 %r5, %r4, %r5; mov.u32 %r6, flag;
+    mul.wide.u32 %d2, %r2, 4; add.s64 %d2, %d1, %d2;
+"""
+MBARRIER = (
+    EXCHANGE
+    + """
+    setp.eq.u32 %p2, %r1, 0; @%p2 mbarrier.init.shared.b64 [%r6], 32;
+    bar.sync 0;
+    @!%p1 bra READ;
+    st.shared.u32 [%r5], %r2;
+    mbarrier.arrive.shared.b64 %d5, [%r6];
+    ret;
+    READ: mbarrier.try_wait.parity.shared.b64 %p3, [%r6], 0; @!%p3 bra READ;
+    ld.shared.u32 %r7, [%r5]; st.global.u32 [%d2], %r7;
+"""
+)
+NAMED = (
+    EXCHANGE
+    + """
+    @!%p1 bra READ;
+    st.shared.u32 [%r5], %r2; bar.arrive 1, 64; ret;
+    READ: bar.sync 1, 64; ld.shared.u32 %r7, [%r5]; st.global.u32 [%d2], %r7;
+"""
+)
+FLAG = (
+    EXCHANGE
+    + """
+    setp.eq.u32 %p2, %r1, 0; @%p2 st.shared.u32 [%r6], 0;
+    bar.sync 0;
+    @!%p1 bra READ;
+    st.shared.u32 [%r5], %r2; bar.warp.sync 0xffffffff;
+    @%p2 st.release.cta.shared.u32 [%r6], 1;
+    ret;
+    READ: ld.acquire.cta.shared.u32 %r8, [%r6]; setp.ne.u32 %p3, %r8, 1; @%p3 bra READ;
+    ld.shared.u32 %r7, [%r5]; st.global.u32 [%d2], %r7;
+"""
+)
+FENCES = (
+    FLAG.replace("@%p2 st.release.cta", "fence.acq_rel.cta; @%p2 st.relaxed.cta")
+    .replace("ld.acquire.cta.shared.u32 %r8, [%r6];", "ld.relaxed.cta.shared.u32 %r8, [%r6];")
+    .replace("@%p3 bra READ;", "@%p3 bra READ; fence.acq_rel.cta;")
+)
+ATOMICS = (
+    EXCHANGE
+    + """
+    setp.eq.u32 %p2, %r1, 0; @%p2 st.shared.u32 [%r6], 0;
+    bar.sync 0;
+    atom.shared.add.u32 %r8, [%r6], 1; red.shared.add.u32 [%r6], 2;
+    bar.sync 0;
+    ld.shared.u32 %r7, [%r6]; add.u32 %r7, %r7, %r2; sub.u32 %r7, %r7, 192;
+    st.global.u32 [%d2], %r7;
+"""
+)
+LANES = (
+    EXCHANGE
+    + """
+    @!%p1 ret;
+    st.shared.u32 [%r5], %r2; bar.warp.sync 0xffffffff;
+    xor.b32 %r8, %r5, 4; ld.shared.u32 %r7, [%r8]; xor.b32 %r7, %r7, 1;
+    st.global.u32 [%d2], %r7;
+"""
+)
+COPIES = (
+    EXCHANGE
+    + """
+    @!%p1 bra WAIT;
+    mul.wide.u32 %d3, %r2, 4; add.s64 %d4, %d1, %d3;
+    cp.async.ca.shared.global [%r5], [%d4], 4; cp.async.commit_group; cp.async.wait_group 0;
+    WAIT: bar.sync 0;
+    ld.shared.u32 %r7, [%r5]; add.u32 %r7, %r7, 1; bar.sync 0; st.global.u32 [%d2], %r7;
+"""
+)
+
+
+def outcome(body, seed, count=32):
+    """The result of a run, or the message of its error."""
+    x = np.zeros(count, np.uint32)
+    try:
+        ptx.run(kernel(body), 1, THREADS, [x], seed=seed, limit=20_000)
+    except ptx.PtxError as error:
+        return str(error)
+    return x
+
+
+RIGHT = {
+    "mbarrier": MBARRIER, "named barrier": NAMED, "release and acquire": FLAG, "fences": FENCES,
+    "atomics": ATOMICS, "lanes": LANES,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right(name):
+    for seed in SEEDS:
+        assert np.array_equal(outcome(RIGHT[name], seed), np.arange(32)), outcome(RIGHT[name], seed)
+
+
+def test_cp_async_right():
+    for seed in SEEDS:
+        assert np.array_equal(outcome(COPIES, seed), np.ones(32))
+
+
+NO_ORDER = "no barrier orders it after its writer"
+WRONG = {
+    "arrival is relaxed": (MBARRIER, "arrive.shared", "arrive.relaxed.cta.shared", NO_ORDER),
+    "wait is relaxed": (MBARRIER, "parity.shared", "parity.relaxed.cta.shared", NO_ORDER),
+    "arrival before the write": (
+        MBARRIER,
+        "st.shared.u32 [%r5], %r2;\n    mbarrier.arrive.shared.b64 %d5, [%r6];",
+        "mbarrier.arrive.shared.b64 %d5, [%r6]; st.shared.u32 [%r5], %r2;",
+        f"{NO_ORDER}|never written|has not released",
+    ),
+    "mbarrier used before bar.sync": (
+        MBARRIER, "bar.sync 0;", "", "after its mbarrier.init|no mbarrier was initialised",
+    ),
+    "bar.arrive before the write": (
+        NAMED, "st.shared.u32 [%r5], %r2; bar.arrive 1, 64;",
+        "bar.arrive 1, 64; st.shared.u32 [%r5], %r2;", f"{NO_ORDER}|never written|not released",
+    ),
+    "store is relaxed": (FLAG, "st.release", "st.relaxed", NO_ORDER),
+    "load is relaxed": (FLAG, "ld.acquire", "ld.relaxed", NO_ORDER),
+    "no fence of the writer": (FENCES, "fence.acq_rel.cta; @%p2", "@%p2", NO_ORDER),
+    "no fence of the reader": (
+        FENCES, "bra READ; fence.acq_rel.cta;", "bra READ;", NO_ORDER,
+    ),
+    "one flag is plain": (FLAG, "@%p2 st.release.cta", "@%p2 st", NO_ORDER + "|has not released"),
+    "atomics before bar.sync": (
+        ATOMICS, "bar.sync 0;\n    atom", "atom", "no barrier orders it|never written",
+    ),
+    "read before bar.sync": (
+        ATOMICS,
+        "2;\n    bar.sync 0;",
+        "2;",
+        "no barrier orders it|has not released",
+    ),
+    "no bar.warp.sync": (LANES, "bar.warp.sync 0xffffffff;", "", "another lane of the warp wrote"),
+    "no cp.async.wait_group": (COPIES, "cp.async.wait_group 0;", "", f"{NO_ORDER}|about to write"),
+    "no commit": (COPIES, "cp.async.commit_group;", "", f"{NO_ORDER}|about to write"),
+    "no bar.sync after copies": (
+        COPIES, "WAIT: bar.sync 0;", "WAIT:", f"{NO_ORDER}|about to write|never written",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_in_every_schedule(name):
+    text, old, new, said = WRONG[name]
+    assert old in text
+    for seed in SEEDS:
+        found = outcome(text.replace(old, new, 1), seed)
+        assert isinstance(found, str), f"seed {seed} does not show it"
+        assert any(words in found for words in said.split("|")), found
+
+
+def test_the_named_lanes_and_memory_are_in_the_message():
+    found = outcome(LANES.replace("bar.warp.sync 0xffffffff;", ""), 0)
+    assert "ld.shared.u32 %r7, [%r8]" in found and "last written by warp 0" in found
+
+
+def test_ld_global_nc_of_what_is_written():
+    body = "ld.global.nc.u32 %r1, [%d1]; bar.sync 0; st.global.u32 [%d1], %r1;"
+    assert "bytes that ld.global.nc reads" in outcome(body, 0)
