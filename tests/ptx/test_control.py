@@ -123,6 +123,65 @@ def test_votes_reductions_and_matches():
     assert np.array_equal(x, np.concatenate([first, second]) % 2**32)
 
 
+ATOMICS = {  # operation: function of the old value and the lane
+    "add.u32": lambda old, lane: old + lane,
+    "min.s32": min,
+    "max.u32": max,
+    "and.b32": lambda old, lane: old & lane,
+    "or.b32": lambda old, lane: old | lane,
+    "xor.b32": lambda old, lane: old ^ lane,
+    "exch.b32": lambda old, lane: lane,
+    "inc.u32": lambda old, lane: 0 if old >= lane else old + 1,
+    "dec.u32": lambda old, lane: lane if old == 0 or old > lane else old - 1,
+}
+
+
+@pytest.mark.parametrize("space", ["global", "shared"])
+@pytest.mark.parametrize("name", ATOMICS)
+def test_atomic_operations(name, space):
+    """Lanes follow one another in some order, here in that of their numbers."""
+    place = "[%d1+128]" if space == "global" else "[%r6]"
+    text = kernel(f"""
+        .shared .align 4 .b8 s[4]; {ELEMENT} mov.u32 %r6, s; setp.eq.u32 %p1, %r1, 0;
+        @%p1 st.shared.b32 [%r6], 9; bar.warp.sync 0xffffffff;
+        atom.{space}.{name} %r2, {place}, %r1; st.global.b32 [%d2], %r2;""")
+    x = np.full(33, 9, np.uint32)
+    ptx.run(text, 1, 32, [x])
+    olds = [9]
+    for lane in range(32):
+        olds.append(ATOMICS[name](olds[-1], lane))
+    assert x[:32].tolist() == olds[:32]
+
+
+def test_elect_names_one_lane_and_always_the_same():
+    text = kernel(f"""
+        {ELEMENT} elect.sync %r2|%p1, 0xffffffff; elect.sync _|%p2, 0xffffffff;
+        selp.b32 %r3, 100, 0, %p1; selp.b32 %r4, 1000, 0, %p2; add.u32 %r2, %r2, %r3;
+        add.u32 %r2, %r2, %r4; barrier.sync.aligned 0; st.global.b32 [%d2], %r2;""")
+    leaders = set()
+    for seed in range(20):
+        x, _ = run(text, 32, 32, seed=seed)
+        leader = int(x[0]) % 100
+        assert x.tolist() == [leader + 1100 * (lane == leader) for lane in range(32)]
+        leaders.add(leader)
+    assert len(leaders) > 1  # the ISA does not say which
+
+
+def test_registers_that_nobody_has_given_back():
+    """512 threads have 128 registers each; a warpgroup may claim what another gives."""
+    text = kernel("""
+        mov.u32 %r1, %tid.x; shr.u32 %r2, %r1, 7; setp.eq.u32 %p1, %r2, 0; @%p1 bra GIVE;
+        setp.eq.u32 %p2, %r2, 1; @!%p2 bra END;
+        setmaxnreg.inc.sync.aligned.u32 192; bra END;
+        GIVE: setmaxnreg.dec.sync.aligned.u32 64; END:""")
+    for seed in range(4):
+        run(text, 1, 512, seed=seed)
+    with pytest.raises(ptx.PtxError, match=r"deadlock(.|\n)*waits for 2048 registers, of which"):
+        run(text.replace("u32 64;", "u32 72;"), 1, 512)
+    with pytest.raises(ptx.PtxError, match=r"setmaxnreg.dec 200, but the warp has 128"):
+        run(text.replace("u32 64;", "u32 200;"), 1, 512)
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -173,6 +173,11 @@ def test_the_named_lanes_and_memory_are_in_the_message():
     assert "ld.shared.u32 %r7, [%r8]" in found and "last written by warp 0" in found
 
 
+def test_cp_async_wait_all():
+    found = outcome(COPIES.replace("cp.async.wait_group 0;", "cp.async.wait_all ;"), 0)
+    assert np.array_equal(found, np.ones(32))
+
+
 def test_ld_global_nc_of_what_is_written():
     body = "ld.global.nc.u32 %r1, [%d1]; bar.sync 0; st.global.u32 [%d1], %r1;"
     assert "bytes that ld.global.nc reads" in outcome(body, 0)

@@ -10,8 +10,9 @@ REGISTERS = (
 
 
 def kernel(body, parameters=".param .u64 x", target="sm_90a", shared="", functions=""):
-    """A module with one entry; the address of its first parameter is in %d1."""
-    first = parameters.split(",")[0].split()[-1]
+    """A module with one entry; if the first parameter is an address, it is in %d1."""
+    first = parameters.split(",", maxsplit=1)[0].split()
+    load = f"ld.param.u64 %d1, [{first[-1]}];" if ".u64" in first else ""
     return f"""
 .version 8.6
 .target {target}
@@ -21,7 +22,7 @@ def kernel(body, parameters=".param .u64 x", target="sm_90a", shared="", functio
 .visible .entry k({parameters})
 {{
 {REGISTERS}
-ld.param.u64 %d1, [{first}];
+{load}
 {body}
 ret;
 }}
