@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from implicit_conv import tma
+    from implicit_conv import ptx, tma
     from implicit_conv.api import (
         clear_plan_cache,
         conv1d,
@@ -86,6 +86,7 @@ __all__ = [
     "plan_conv_transpose1d",
     "plan_conv_transpose2d",
     "plan_conv_transpose3d",
+    "ptx",
     "tma",
 ]
 # A name is loaded from the first of these modules that has it; those that import least come first.
@@ -102,8 +103,8 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> object:
-    if name == "tma":
-        return importlib.import_module("implicit_conv.tma")
+    if name in ("ptx", "tma"):
+        return importlib.import_module(f"implicit_conv.{name}")
     for module in _MODULES if name in __all__ else ():
         names = vars(importlib.import_module(f"implicit_conv.{module}"))
         if name in names:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from implicit_conv import __version__
 from implicit_conv.errors import DriverError
+from implicit_conv.ptx import commands as interpreter
 from implicit_conv.tma import commands as laboratory
 from implicit_conv.tools import bench, demo, info
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     info.register(commands)
     bench.register(commands)
     laboratory.register(commands)
+    interpreter.register(commands)
     _register_explain(commands)
     options = parser.parse_args(arguments)
     try:

@@ -1,0 +1,94 @@
+"""The command ``ptx check``; `register` adds it to the program's parser."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.ptx.check import check_runs, check_text, entries
+from implicit_conv.ptx.errors import PtxError
+
+Subparsers = Any  # argparse names the type of add_subparsers() only privately
+ARRAY = re.compile(r"(\w+)\[(\d+)\]")
+SMALL = 4  # arrays hold random integers below it, so that sums are exact
+DESCRIPTION = """\
+Check a PTX file: say which instructions the interpreter does not cover. With --arguments, also run
+the kernel under several schedules, and report the first race, deadlock or other error, or a result
+that depends on the schedule:
+
+  implicit-conv ptx check scale.ptx --block 128 --seeds 20 --arguments 'float32[128]' 0.5
+
+An argument is an array of random small integers, DTYPE[COUNT], an integer or a float.
+"""
+
+
+def register(subparsers: Subparsers) -> None:
+    """Add the command `ptx`, whose one action is `check`."""
+    parser = subparsers.add_parser("ptx", help="check a PTX file, and run it without a GPU")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    style = argparse.RawDescriptionHelpFormatter
+    check = actions.add_parser("check", description=DESCRIPTION, formatter_class=style)
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.add_argument("--arguments", nargs="+", type=argument, metavar="ARGUMENT", default=[])
+    check.add_argument("--entry", help="the kernel, where the file has several")
+    check.add_argument("--grid", type=_sizes, default=(1,), metavar="X[,Y,Z]", help="default: 1")
+    check.add_argument("--block", type=_sizes, default=(32,), metavar="X[,Y,Z]", help="default: 32")
+    check.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
+    check.add_argument("--target", help="the GPU, such as sm_90a; default: that of the file")
+    check.add_argument("--seeds", type=int, default=10, help="schedules to run; default: 10")
+    check.set_defaults(run=run_check)
+
+
+def argument(text: str) -> Any:
+    """An argument of a kernel: "float32[64]", "12" or "0.5"."""
+    match = ARRAY.fullmatch(text)
+    try:
+        if match:
+            rng = np.random.default_rng(0)
+            return rng.integers(0, SMALL, int(match[2])).astype(np.dtype(match[1]))
+        return int(text, 0) if re.fullmatch(r"-?(0x)?[0-9a-fA-F]+", text) else float(text)
+    except (TypeError, ValueError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no array such as float32[64], no integer and no float"
+        ) from None
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be one to three integers") from None
+
+
+def run_check(options: argparse.Namespace) -> int:
+    """Check a file; 1 if something is wrong with it."""
+    text = options.file.read_text(encoding="utf-8")
+    names = [options.entry] if options.entry else entries(text)
+    if not names:
+        raise PtxError(f"{options.file} has no kernel: no .entry")
+    found = list(check_text(text, options.entry))
+    for line in found:
+        print(line)
+    if found:
+        print(f"{len(found)} instructions or directives are not covered")
+        return 1
+    print(f"all instructions are covered: {', '.join(names)}")
+    if not options.arguments:
+        return 0
+    wrong = check_runs(
+        text,
+        options.seeds,
+        options.arguments,
+        grid=options.grid,
+        block=options.block,
+        target=options.target,
+        shared_bytes=options.shared,
+        entry=options.entry,
+    )
+    message = next(wrong, None)
+    print(message or f"{options.seeds} schedules: no error, and the same result in all")
+    return 0 if message is None else 1
