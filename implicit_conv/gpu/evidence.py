@@ -1,8 +1,9 @@
-"""What has been shown of each family of GPU kernels on each target: linked, simulated, run.
+"""What has been shown of each family of GPU kernels: linked, simulated, interpreted, run.
 
 A step is claimed only because a test shows it: tests/gpu/test_assemble.py links every kernel of
-every row, tests/gpu/sim runs every family against the float64 oracle, and an entry of `HARDWARE`
-records a run of ``pytest -m gpu`` on that GPU.
+every row, tests/gpu/sim runs every family against the float64 oracle, tests/gpu/test_interpreter.py
+runs the linked PTX of every row against it, and an entry of `HARDWARE` records a run of
+``pytest -m gpu`` on that GPU.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ from implicit_conv.kernels.gpu.variant import Variant
 # One target of each generation; sm_86, 89, 103 and 121 run the code of the one before.
 GENERATIONS = (80, 90, 100, 120)
 SIMULATED_PROBLEMS = 50  # of a family, each of two tiles along gemm_m and gemm_n
+INTERPRETED_PROBLEMS = 8  # of a family on a target
 
 NOT_RUN = "not yet run"
 # (family, target) -> GPU, driver, date, error, TFLOP/s, ratio to cuDNN
 HARDWARE: dict[tuple[str, str], str] = {}
 
-HEAD = ("kernel", "loads", "multiplies", "opt-in", "target", "assembled", "simulated", "hardware")
+HEAD = (
+    "kernel", "loads", "multiplies", "opt-in", "target", "assembled", "simulated", "interpreted",
+    "hardware",
+)  # fmt: skip
 LINKED = "by CI"  # tests/gpu/test_assemble.py links each row of the table
 
 
@@ -53,6 +58,7 @@ def ladder() -> list[tuple[str, ...]]:
             target,
             LINKED,
             f"{SIMULATED_PROBLEMS} problems",
+            f"{INTERPRETED_PROBLEMS} problems",
             hardware(family.name, target),
         )
         for family in FAMILIES.values()
@@ -73,6 +79,7 @@ def _table(rows: list[tuple[str, ...]]) -> str:
 def lines() -> list[str]:
     """The table for the terminal, a line for each family and target."""
     return [
-        f"{name:23}{target:9}assembled {linked}; simulated on {problems}; hardware {ran}"
-        for name, _, _, _, target, linked, problems, ran in ladder()
+        f"{name:23}{target:9}assembled {linked}; simulated on {simulated}; PTX interpreted on "
+        f"{interpreted}; hardware {ran}"
+        for name, _, _, _, target, linked, simulated, interpreted, ran in ladder()
     ]

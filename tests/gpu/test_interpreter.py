@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ptx_faults import FAULTS, FIRST_TARGET
+from ptx_faults import FAULTS
 
 from implicit_conv import ptx
 from implicit_conv.gpu import evidence
@@ -35,8 +35,11 @@ from implicit_conv.verify.testing import (
 if importlib.util.find_spec("numba_cuda") is None or hooks.SIMULATED:
     pytest.skip("needs pip install '.[cu13,assemble]' in a checkout", allow_module_level=True)
 
-PROBLEMS = 8
 LIMIT = 1_000_000  # warp instructions: ten times what the longest of these problems needs
+
+
+NUMBERS = {targets.target_name(KNOWN[n].cc): n for n in evidence.GENERATIONS}
+FIRST = {name: NUMBERS[evidence.targets(family)[0]] for name, family in FAMILIES.items()}
 
 
 @functools.cache
@@ -68,9 +71,9 @@ def rows(first_mark):
     """Every family on every target that has its instructions; all but the first are exhaustive."""
     for row in evidence.ladder():
         name, target = row[0], row[4]
-        number = next(n for n in KNOWN if targets.target_name(KNOWN[n].cc) == target)
-        first = number == FIRST_TARGET[name]
-        marks = [pytest.mark.xdist_group(name), first_mark if first else pytest.mark.exhaustive]
+        number = NUMBERS[target]
+        mark = first_mark if number == FIRST[name] else pytest.mark.exhaustive
+        marks = [pytest.mark.xdist_group(name), mark]
         yield pytest.param(name, number, id=f"{name} {target}", marks=marks)
 
 
@@ -87,7 +90,7 @@ def run_family(name, number, count, **options):
 
 @pytest.mark.parametrize(("name", "number"), list(rows(pytest.mark.slow)))
 def test_family_equals_oracle(name, number):
-    assert run_family(name, number, PROBLEMS) == []
+    assert run_family(name, number, evidence.INTERPRETED_PROBLEMS) == []
 
 
 @pytest.mark.parametrize(("name", "number"), list(rows(pytest.mark.exhaustive)))
@@ -97,7 +100,7 @@ def test_family_equals_oracle_on_many_problems(name, number):
 
 def outcome(fault, case, plan, seed):
     """What a fault leads to: a report, "wrong values", "right", or None where it has no place."""
-    kernel = kernel_of(plan.variant, KNOWN[FIRST_TARGET[fault.family]].cc, fault)
+    kernel = kernel_of(plan.variant, KNOWN[FIRST[fault.family]].cc, fault)
     if kernel is None:
         return None
     try:

@@ -7,17 +7,6 @@ or "wrong values".
 import re
 from typing import NamedTuple
 
-FIRST_TARGET = {  # of each family: the GPU that it is for
-    "cp_async-mma": 80,
-    "elements-mma": 80,
-    "fma": 80,
-    "tma-mma": 90,
-    "tma-w-mma": 100,
-    "tma-wgmma": 90,
-    "tma-wgmma-registers": 90,
-    "tma-w-wgmma-registers": 90,
-    "tma-w-wgmma": 90,
-}
 WAIT = (
     r"\{ \.reg \.pred P; LAB_WAIT: mbarrier\.(?:try|test)_wait\.parity\.shared::cta\.b64 P, "
     r"\[(%r\d+)\], (%r\d+); @P bra DONE; bra LAB_WAIT; DONE: \}"
