@@ -40,6 +40,11 @@ def register(subparsers: Subparsers) -> None:
     check.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
     check.add_argument("--target", help="the GPU, such as sm_90a; default: that of the file")
     check.add_argument("--seeds", type=int, default=10, help="schedules to run; default: 10")
+    check.add_argument(
+        "--unfenced-barriers",
+        action="store_true",
+        help="accept copies that complete on an mbarrier with no fence since its init",
+    )
     check.set_defaults(run=run_check)
 
 
@@ -88,6 +93,7 @@ def run_check(options: argparse.Namespace) -> int:
         target=options.target,
         shared_bytes=options.shared,
         entry=options.entry,
+        unfenced_barriers=options.unfenced_barriers,
     )
     message = next(wrong, None)
     print(message or f"{options.seeds} schedules: no error, and the same result in all")

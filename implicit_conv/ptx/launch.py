@@ -56,6 +56,9 @@ class Launch:
         Draws the order of warps and copies.
     flaky : float
         Chance of a ``try_wait`` to give up before its phase has ended, as the ISA allows.
+    unfenced_barriers : bool
+        Accept copies that complete on an mbarrier with no fence since its initialisation, which
+        Triton leaves out.
     record : list, optional
         Receives (mode, coordinates, operands, shared address, rows) of each tensor load.
     """
@@ -72,6 +75,7 @@ class Launch:
         names: dict[int, str] | None = None,
         seed: int = 0,
         flaky: float = 0.0,
+        unfenced_barriers: bool = False,
         record: list[Any] | None = None,
         limit: int = LIMIT,
     ) -> None:
@@ -83,7 +87,7 @@ class Launch:
         self.names = names or {}
         self.random, self.flaky, self.limit = random.Random(seed), flaky, limit
         self.leader = self.random.randrange(LANES)  # of elect.sync
-        self.record = record
+        self.unfenced_barriers, self.record = unfenced_barriers, record
         if len(parameters) != kernel.parameter_bytes:
             raise PtxError(
                 f"{len(parameters)} bytes of parameters, but {kernel.name} takes "

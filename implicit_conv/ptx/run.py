@@ -58,6 +58,7 @@ def run(
     entry: str | None = None,
     seed: int = 0,
     flaky: float = 0.0,
+    unfenced_barriers: bool = False,
     limit: int = LIMIT,
 ) -> Report:
     """Run a kernel on numpy arrays, which it changes in place, without a GPU.
@@ -83,6 +84,9 @@ def run(
         Draws the order in which warps run and copies arrive.
     flaky : float
         Chance of a ``mbarrier.try_wait`` to give up early, as the PTX ISA allows.
+    unfenced_barriers : bool
+        Accept copies that complete on an mbarrier with no ``fence.mbarrier_init`` or
+        ``fence.proxy.async`` since its initialisation, which Triton leaves out.
     limit : int
         Warp instructions after which a run counts as endless.
 
@@ -107,6 +111,7 @@ def run(
         shared_bytes=shared_bytes,
         seed=seed,
         flaky=flaky,
+        unfenced_barriers=unfenced_barriers,
         limit=limit,
     ).run()
     idle = {i.line for b in kernel.blocks if not b.runs for i in b.instructions}
