@@ -89,6 +89,10 @@ class Meeting:
         self.arrived += threads
         if self.arrived > needed:
             raise PtxError(f"{self.arrived} threads arrive at a barrier for {needed}")
-        if self.arrived == needed:
+        self.settle(needed)
+
+    def settle(self, needed: int) -> None:
+        """End the turn if `needed` threads have come, which grow fewer where threads end."""
+        if self.arrived >= needed:
             self.arrived, self.turn, self.clock = 0, self.turn + 1, self.joined
             self.joined = np.full_like(self.joined, -1)

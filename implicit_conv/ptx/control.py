@@ -7,7 +7,7 @@ to go on with, or None if that part waits or has ended.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from implicit_conv.ptx.lanes import LANE
 from implicit_conv.ptx.spaces import WINDOW_BYTES
 from implicit_conv.ptx.syntax import Immediate, Instruction, Operand, Register
 from implicit_conv.ptx.warp import Part, Wait, Warp
-
-if TYPE_CHECKING:
-    from implicit_conv.ptx.barriers import Meeting
 
 Lanes = NDArray[Any]
 Control: TypeAlias = "Callable[[Warp, Part, Instruction], Part | None]"
@@ -117,24 +114,30 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
     whole = aligned or bool((part.mask == w.alive).all())
     clock = w.release()
     w.synchronise()
-    needed = threads or LANES * sum(not other.done for other in w.cta.warps)
-    meeting.arrive(LANES if whole else int(part.mask.sum()), clock, needed)
+
+    def needed() -> int:
+        return threads or LANES * sum(not other.done for other in w.cta.warps)
+
+    meeting.arrive(LANES if whole else int(part.mask.sum()), clock, needed())
     part.block += 1
     if "arrive" in i.opcode:
         if threads is None:
             raise PtxError("barrier.arrive needs a count of threads")
         return part
-    return _meet(w, part, meeting, turn, f"barrier {number}: {meeting.arrived} of {needed} threads")
 
+    def ready() -> bool:
+        if meeting.turn == turn:
+            meeting.settle(needed())
+        return bool(meeting.turn > turn)
 
-def _meet(w: Warp, part: Part, meeting: Meeting, turn: int, words: str) -> Part | None:
     def then() -> None:
         w.acquire(meeting.clock)
 
-    if meeting.turn > turn:
+    if ready():
         then()
         return part
-    part.wait = Wait(lambda: meeting.turn > turn, then, words)
+    words = f"barrier {number}: {meeting.arrived} of {needed()} threads"
+    part.wait = Wait(ready, then, words)
     return None
 
 

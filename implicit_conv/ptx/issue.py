@@ -11,6 +11,7 @@ from implicit_conv.ptx import mbarrier
 from implicit_conv.ptx.clocks import GENERIC, stamp
 from implicit_conv.ptx.copies import AsyncCopy, BulkLoad, BulkStore, bulk_units, tensor_units
 from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.shared import UNIT
 from implicit_conv.ptx.spaces import WINDOW_BYTES
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Lanes = NDArray[Any]
 Whole = tuple[Lanes, ...]
-UNIT = 16
 
 
 def copy_async(

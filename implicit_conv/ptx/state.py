@@ -65,7 +65,8 @@ class State:
         return clock
 
     def acquire(self, clock: Clock) -> None:
-        """See what another has released."""
+        """See what another has released, other lanes of this warp included."""
+        self.synced = max(self.synced, int(clock[GENERIC, self.index]) + 1)
         join(self.clock, clock)
 
     def synchronise(self) -> None:

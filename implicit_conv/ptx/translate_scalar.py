@@ -94,6 +94,9 @@ FLOAT = {
     "tanh": "np.tanh({0})", "copysign": "np.copysign({1}, {0})",  # the sign of the first operand
 }  # fmt: skip
 ROUNDINGS = ("rz", "rm", "rp")
+CONVERSION_MODIFIERS = (
+    "rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "ftz", "sat", "relu",
+)  # fmt: skip
 
 
 def integer(e: Emitter, i: Instruction) -> list[str]:
@@ -210,20 +213,7 @@ def conversion(e: Emitter, i: Instruction) -> list[str]:
     to, source = i.opcode[-2:]
     words = i.opcode[1:-2]
     for word in words:
-        if word not in (
-            "rn",
-            "rz",
-            "rm",
-            "rp",
-            "rna",
-            "rni",
-            "rzi",
-            "rmi",
-            "rpi",
-            "ftz",
-            "sat",
-            "relu",
-        ):
+        if word not in CONVERSION_MODIFIERS:
             raise unsupported(i, f"the modifier .{word}")
     rounding = next((word for word in words if word[0] == "r" and word != "relu"), "")
     operands = i.operands[1:]

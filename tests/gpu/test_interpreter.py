@@ -18,6 +18,7 @@ from implicit_conv.gpu import evidence
 from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.gpu.planner import choose, variants
+from implicit_conv.gpu.trace import trace
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu import ptx as hooks
 from implicit_conv.kernels.gpu import targets
@@ -128,6 +129,36 @@ def test_fault_is_seen(fault):
         if seen[-1] and re.search(fault.said, seen[-1], re.DOTALL):
             return
     pytest.fail("\n".join(map(str, seen)))
+
+
+def issued_as(load, plan):
+    """A planned load as the interpreter records it: mode, coordinates and operands, W first."""
+    S, v = plan.geometry.S, plan.variant
+    if load.operand == "w":
+        k, r, s, c = load.coords
+        return "tile", (c, r * S + s, k), ()
+    n, h, w, c = load.coords
+    if load.mode == "im2col":
+        return "im2col", (c, w, h, n), tuple(load.offsets[::-1])
+    if v.permuted:
+        return "im2col", (c, w, n, h), (load.w_offset, 0)
+    return "im2col::w", (c, w, h, n), (load.w_halo, load.w_offset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in FAMILIES if n.startswith("tma")],
+)
+def test_kernel_issues_the_plan(name):
+    """The tensor copies of a launch are those of the plan, in its order."""
+    for seed, (case, plan) in enumerate(family_problems(FAMILIES[name], 2, seed=7)):
+        record = []
+        kernel = kernel_of(plan.variant, KNOWN[FIRST[name]].cc)
+        assert wrong_elements(case, plan, kernel, seed, blocks=1, record=record) == 0
+        planned = trace(plan)
+        assert [entry[:3] for entry in record] == [issued_as(load, plan) for load in planned]
+        assert [entry[4] for entry in record] == [load.rows for load in planned]
 
 
 def split_plan():

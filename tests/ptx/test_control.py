@@ -182,6 +182,15 @@ def test_registers_that_nobody_has_given_back():
         run(text.replace("u32 64;", "u32 200;"), 1, 512)
 
 
+def test_a_barrier_of_the_block_is_for_threads_that_have_not_ended():
+    text = kernel(f"""
+        {ELEMENT} setp.lt.u32 %p1, %r1, 32; @%p1 ret;
+        bar.sync 0; add.u32 %r2, %r1, 1; st.global.u32 [%d2], %r2;""")
+    for seed in range(8):
+        x, _ = run(text, seed=seed)
+        assert x.tolist() == [*range(32), *range(33, 65)]
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

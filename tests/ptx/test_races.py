@@ -77,6 +77,18 @@ LANES = (
     st.global.u32 [%d2], %r7;
 """
 )
+# The lanes of one warp, by an mbarrier alone.
+WITHIN = (
+    EXCHANGE
+    + """
+    setp.eq.u32 %p2, %r1, 0; @%p2 mbarrier.init.shared.b64 [%r6], 32; bar.sync 0;
+    @!%p1 ret;
+    st.shared.u32 [%r5], %r2; mbarrier.arrive.shared.b64 %d5, [%r6];
+    WAIT: mbarrier.test_wait.shared.b64 %p3, [%r6], %d5; @!%p3 bra WAIT;
+    xor.b32 %r8, %r5, 4; ld.shared.u32 %r7, [%r8]; xor.b32 %r7, %r7, 1;
+    st.global.u32 [%d2], %r7;
+"""
+)
 COPIES = (
     EXCHANGE
     + """
@@ -101,7 +113,7 @@ def outcome(body, seed, count=32):
 
 RIGHT = {
     "mbarrier": MBARRIER, "named barrier": NAMED, "release and acquire": FLAG, "fences": FENCES,
-    "atomics": ATOMICS, "lanes": LANES,
+    "atomics": ATOMICS, "lanes": LANES, "lanes by an mbarrier": WITHIN,
 }  # fmt: skip
 
 
