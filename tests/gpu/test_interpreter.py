@@ -6,12 +6,14 @@ in a step of their own.
 
 import functools
 import importlib.util
+import random
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from ptx_faults import FAULTS
+from ptx_mutants import mutant
 
 from implicit_conv import ptx
 from implicit_conv.gpu import evidence
@@ -129,6 +131,32 @@ def test_fault_is_seen(fault):
         if seen[-1] and re.search(fault.said, seen[-1], re.DOTALL):
             return
     pytest.fail("\n".join(map(str, seen)))
+
+
+MUTANTS, NOTICED = 40, 0.5  # share; what is left changes nothing on these problems
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", FAMILIES)
+def test_random_mutants(name):
+    """Most random changes of instructions that run are noticed."""
+    family, rng = FAMILIES[name], random.Random(0)
+    problems = [*family_problems(family, 4, seed=5)][::2]  # of one variant
+    kernel = kernel_of(problems[0][1].variant, KNOWN[FIRST[name]].cc)
+    for seed, problem in enumerate(problems):
+        assert wrong_elements(*problem, kernel, seed) == 0
+    left = []
+    for _ in range(MUTANTS):
+        changed, words = mutant(kernel, rng)
+        for seed, problem in enumerate(problems):
+            try:
+                if wrong_elements(*problem, changed, seed, limit=LIMIT // 4):
+                    break
+            except (ptx.PtxError, WriteError):
+                break
+        else:
+            left.append(words)
+    assert len(left) <= (1 - NOTICED) * MUTANTS, "\n".join(left)
 
 
 def issued_as(load, plan):
