@@ -81,7 +81,7 @@ def warp_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
         return part
 
     def waiting() -> list[Part]:
-        return [p for p in w.parts if p.wait is not None and p.wait.words == "bar.warp.sync"]
+        return [p for p in w.parts if p.wait is not None and p.wait.words is _warp_sync_words]
 
     def ready() -> bool:
         here = np.logical_or.reduce([p.mask for p in waiting()])
@@ -92,8 +92,12 @@ def warp_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
         for other in waiting():
             other.wait = None
 
-    part.wait = Wait(ready, then, "bar.warp.sync")
+    part.wait = Wait(ready, then, _warp_sync_words)
     return None
+
+
+def _warp_sync_words() -> str:
+    return "bar.warp.sync"
 
 
 def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
@@ -136,7 +140,10 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
     if ready():
         then()
         return part
-    words = f"barrier {number}: {meeting.arrived} of {needed()} threads"
+
+    def words() -> str:
+        return f"barrier {number}: {meeting.arrived} of {needed()} threads"
+
     part.wait = Wait(ready, then, words)
     return None
 
@@ -149,29 +156,35 @@ def mbarrier_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
     at = _values(w, address).astype(np.int64) & (WINDOW_BYTES - 1)
     phases = np.asarray(_values(w, wanted))
     result, waiting = np.zeros(LANES, bool), list[tuple[Barrier, int]]()
+    passed = list[tuple[Barrier, Lanes]]()
     for place, phase in dict.fromkeys(zip(at[mask].tolist(), phases[mask].tolist(), strict=True)):
         barrier = mbarrier.find(w, place)
         if parity and phase > 1:
             raise PtxError(f"{barrier.name}: parity {phase} is neither 0 nor 1")
         if barrier.passed(phase) if parity else barrier.phase > phase:
-            result |= (at == place) & (phases == phase)
-            if "relaxed" not in i.opcode:
-                w.acquire(barrier.clock)
+            passed.append((barrier, (at == place) & (phases == phase)))
+            result |= passed[-1][1]
         else:
             waiting.append((barrier, phase))
     draw = w.launch.random
     if i.opcode[1] == "try_wait" and w.launch.flaky and draw.random() < w.launch.flaky:
         result &= np.array([draw.random() < GIVES_UP for _ in range(LANES)])
+    for barrier, lanes in passed:
+        if (result & lanes & mask).any() and "relaxed" not in i.opcode:
+            w.acquire(barrier.clock)
     w.launch.code.set_register(w, destination, result, mask)
     part.block += 1
     if not waiting or (result & mask).any():
         return part
-    said = ", ".join(f"{b} (waits for {'parity' if parity else 'phase'} {p})" for b, p in waiting)
+
+    def words() -> str:
+        kind = "parity" if parity else "phase"
+        return ", ".join(f"{b} (waits for {kind} {p})" for b, p in waiting)
 
     def ready() -> bool:
         return any(b.passed(p) if parity else b.phase > p for b, p in waiting)
 
-    part.wait = Wait(ready, lambda: None, said, polls=True)
+    part.wait = Wait(ready, lambda: None, words, polls=True)
     return None
 
 
@@ -196,7 +209,10 @@ def set_registers(w: Warp, part: Part, i: Instruction) -> Part | None:
     if enough():
         take()
         return part
-    words = f"{LANES * more} registers, of which {w.cta.free_registers} are free"
+
+    def words() -> str:
+        return f"{LANES * more} registers, of which {w.cta.free_registers} are free"
+
     part.wait = Wait(enough, take, words)
     return None
 

@@ -88,7 +88,7 @@ class Cta:
         lines = []
         for warp in self.warps:
             for part in warp.parts:
-                words = part.wait.words if part.wait else "nothing"
+                words = part.wait.words() if part.wait else "nothing"
                 block = self.launch.kernel.blocks[part.block]
                 line = block.instructions[0].line if block.instructions else "?"
                 lines.append(f"  {warp}: next is line {line}; it waits for {words}")

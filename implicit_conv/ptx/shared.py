@@ -79,11 +79,9 @@ class SharedMemory:
 
     def note_read(self, w: Accessor, units: Lanes, size: int, lanes: Lanes, what: str) -> None:
         """Lanes of a warp read units of `size` bytes, counted from the start."""
-        state = self.state.reshape(-1, size)[units]
-        if (state != DEFINED).any():
-            self.refuse_state(state, units, size, what)
-        written, writer = self.written.reshape(-1, size)[units], self.writer.reshape(-1, size)
-        actors = writer[units]
+        self._need_state(units, size, what, writes=False)
+        written = self.written.reshape(-1, size)[units]
+        actors = self.writer.reshape(-1, size)[units]
         late = written > w.clock[GENERIC][actors]
         if late.any():
             self.refuse(late, units, size, f"{what} of", "no barrier orders it after its writer", w)
@@ -99,10 +97,7 @@ class SharedMemory:
 
     def note_write(self, w: Accessor, units: Lanes, size: int, lanes: Lanes, what: str) -> None:
         """Lanes of a warp write units of `size` bytes; the data are the caller's to write."""
-        state = self.state.reshape(-1, size)
-        if (state[units] >= IN_FLIGHT).any():
-            self.refuse_state(np.where(state[units] < IN_FLIGHT, DEFINED, state[units]), units,
-                               size, what)  # fmt: skip
+        self._need_state(units, size, what, writes=True)
         self._claim(w, units, size, what, GENERIC)
         mine = self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index]
         other = (mine >= w.synced) & ((mine & 31) != lanes[:, None])
@@ -112,9 +107,18 @@ class SharedMemory:
         if other.any():
             reason = "another lane of the warp read or wrote it, with no bar.warp.sync in between"
             self.refuse(other, units, size, f"{what} to", reason, w)
-        state[units] = DEFINED
+        self.state.reshape(-1, size)[units] = DEFINED
         self.writer.reshape(-1, size)[units] = w.index
         self.written.reshape(-1, size)[units] = ((w.now << LANE_BITS) + lanes)[:, None]
+
+    def _need_state(self, units: Lanes, size: int, what: str, writes: bool) -> None:
+        """Raise PtxError unless the units may be written, or have been and can be read."""
+        state = self.state.reshape(-1, size)[units]
+        wrong = state >= IN_FLIGHT if writes else state != DEFINED
+        if wrong.any():
+            row, byte = np.argwhere(wrong)[0]
+            place = self.place(int(units[row]) * size + int(byte))
+            raise PtxError(f"{what} at {place}: bytes that {STATES[int(state[row, byte])]}")
 
     def _claim(self, w: Accessor, units: Lanes, size: int, what: str, proxy: int) -> None:
         """Raise PtxError unless all earlier accesses are seen by `w`, in the row of `proxy`."""
@@ -144,12 +148,7 @@ class SharedMemory:
 
         The block's strong writes are one actor, whose time counts them.
         """
-        state = self.state.reshape(-1, size)
-        wrong = state[units] >= IN_FLIGHT
-        if not writes:
-            wrong |= state[units] == UNDEFINED
-        if wrong.any():
-            self.refuse_state(np.where(wrong, state[units], DEFINED), units, size, what)
+        self._need_state(units, size, what, writes)
         actors = self.writer.reshape(-1, size)[units]
         late = self.written.reshape(-1, size)[units] > w.clock[GENERIC][actors]
         if late.any():
@@ -160,7 +159,7 @@ class SharedMemory:
             self.strong_writes += 1
             w.clock[GENERIC, self.strong_actor] = stamp(self.strong_writes)
             self.strong.reshape(-1, size)[units] = stamp(self.strong_writes)
-            state[units] = DEFINED
+            self.state.reshape(-1, size)[units] = DEFINED
 
     def need_released(self, w: Accessor, units: Lanes, size: int, what: str) -> None:
         """Raise PtxError unless `w` has seen all plain reads of these units."""
@@ -178,12 +177,9 @@ class SharedMemory:
 
     def begin_write(self, w: Accessor, units: Lanes, size: int, what: str, proxy: int) -> None:
         """A copy that `w` issues will write these units, through `proxy`."""
-        state = self.state.reshape(-1, size)
-        if (state[units] >= IN_FLIGHT).any():
-            self.refuse_state(np.where(state[units] < IN_FLIGHT, DEFINED, state[units]), units,
-                               size, what)  # fmt: skip
+        self._need_state(units, size, what, writes=True)
         self._claim(w, units, size, what, proxy)
-        state[units] = IN_FLIGHT
+        self.state.reshape(-1, size)[units] = IN_FLIGHT
 
     def end_write(self, units: Lanes, rows: Lanes, actor: int, at: int) -> None:
         """The bytes have come; whoever has seen `actor` at stamp `at` may touch them."""
@@ -195,15 +191,14 @@ class SharedMemory:
 
     def begin_read(self, w: Accessor, units: Lanes, what: str) -> None:
         """An asynchronous operation that `w` issues reads these units of 16 bytes."""
-        state = self.state.reshape(-1, UNIT)[units]
-        if (state != DEFINED).any():
-            self.refuse_state(state, units, UNIT, what)
+        self._need_state(units, UNIT, what, writes=False)
         written = self.written.reshape(-1, UNIT)[units]
         actors = self.writer.reshape(-1, UNIT)[units]
         late = written > w.clock[ASYNC][actors]
         if late.any():
             reason = self._why_late(late, written, actors, w)
             self.refuse(late, units, UNIT, f"{what} of", reason, w)
+        self._need_strong(w, units, UNIT, f"{what} of")
         np.add.at(self.reading, units, 1)
 
     def end_read(self, w: Accessor, units: Lanes) -> None:
@@ -218,12 +213,6 @@ class SharedMemory:
         if (written[late] > w.clock[GENERIC][actors[late]]).any():
             return "no barrier orders it after its last write"
         return "its last write was generic, and no fence.proxy.async comes in between"
-
-    def refuse_state(self, state: Lanes, units: Lanes, size: int, what: str) -> None:
-        """Raise the error of the first byte whose state is another than DEFINED."""
-        row, byte = np.argwhere(state != DEFINED)[0]
-        place = self.place(int(units[row]) * size + int(byte))
-        raise PtxError(f"{what} at {place}: bytes that {STATES[int(state[row, byte])]}")
 
     def refuse(
         self, bad: Lanes, units: Lanes, size: int, what: str, reason: str, w: Accessor

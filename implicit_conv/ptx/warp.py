@@ -23,11 +23,11 @@ ALL = np.ones(LANES, bool)
 
 
 class Wait(NamedTuple):
-    """Why lanes do not run: when they may, what happens then, and words for messages."""
+    """Why lanes do not run: when they may, what happens then, and the reason in words."""
 
     ready: Callable[[], bool]
     then: Callable[[], None]
-    words: str
+    words: Callable[[], str]
     polls: bool = False  # a wait that may also give up
 
 
