@@ -112,7 +112,7 @@ def load_global(
     if semantics == "nc":
         w.launch.note_constant(at, size)
     elif semantics:
-        order.observe(w, w.launch.flags, at, semantics)
+        order.observe(w, w.cta.flags, at, semantics)
     rows = w.memory.gather(at, size).view(kind)
     return _columns(rows, mask, count)
 
@@ -131,7 +131,7 @@ def store_global(
     size = np.dtype(kind).itemsize * len(values)
     _aligned(at, size, "st.global")
     if semantics:
-        order.publish(w, w.launch.flags, at, semantics)
+        order.publish(w, w.cta.flags, at, semantics)
     rows = _rows(values, mask)
     for which, buffer, cells in w.memory.places(at, size):
         w.launch.note_cells(buffer, cells)

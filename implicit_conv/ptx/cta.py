@@ -40,7 +40,7 @@ class Cta:
         self.barriers: dict[int, Barrier] = {}  # by shared address
         self.barrier_actors = 0
         self.meetings: dict[int, Meeting] = {}
-        self.flags: Flags = {}
+        self.flags: Flags = {}  # what its warps have released at shared and global addresses
         self.pending: list[Pending] = []
         self.wgmma_said: dict[tuple[int, int], Any] = {}
         # A launch gives each thread all registers that fit, by eights. Later only those are free

@@ -18,7 +18,6 @@ from implicit_conv.ptx.cta import Cta
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.memory import MAP_BYTES, Buffer, Memory
-from implicit_conv.ptx.order import Flags
 from implicit_conv.ptx.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
 from implicit_conv.ptx.syntax import Instruction, Kernel
 from implicit_conv.ptx.tensor_map import TensorMap
@@ -97,7 +96,6 @@ class Launch:
             raise PtxError(f"{self.threads} threads, but .maxntid is {kernel.max_threads}")
         self.parameters = np.frombuffer(parameters, np.uint8)
         self.variables = self._place_variables()
-        self.flags: Flags = {}  # of global memory
         self.constant: dict[int, NDArray[np.bool_]] = {}  # bytes of buffers read by ld.global.nc
         self.written: dict[int, NDArray[np.uint8]] = {}  # times that bytes of buffers were written
         self.executed = self.divergences = self.turns = 0

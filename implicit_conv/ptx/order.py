@@ -83,9 +83,8 @@ def atomic(
     here = at[lanes]
     if (here & (size - 1)).any():
         raise PtxError(f"atom of {size} bytes: an address is not aligned")
-    flags = w.cta.flags if space == "shared" else w.launch.flags
-    observe(w, flags, here, semantics)
-    publish(w, flags, here, semantics)
+    observe(w, w.cta.flags, here, semantics)
+    publish(w, w.cta.flags, here, semantics)
     if space == "shared":
         offsets = w.shared.offsets(here, size, "atom.shared")
         w.shared.note_strong(w, offsets // size, size, "atom.shared", True)

@@ -193,3 +193,25 @@ def test_cp_async_wait_all():
 def test_ld_global_nc_of_what_is_written():
     body = "ld.global.nc.u32 %r1, [%d1]; bar.sync 0; st.global.u32 [%d1], %r1;"
     assert "bytes that ld.global.nc reads" in outcome(body, 0)
+
+
+# Block 0 leaves a late clock at x; in block 1 nothing orders the words of warp 0 and 1.
+BLOCKS = (
+    EXCHANGE
+    + """
+    mov.u32 %r9, %ctaid.x; setp.eq.u32 %p4, %r9, 0; @%p4 bra FIRST;
+    @!%p1 bra READ;
+    st.shared.u32 [%r5], %r2; ret;
+    READ: atom.acquire.gpu.global.add.u32 %r8, [%d1], 1; mov.u32 %r9, 0;
+    WAIT: add.u32 %r9, %r9, 1; setp.lt.u32 %p3, %r9, 200; @%p3 bra WAIT;
+    ld.shared.u32 %r7, [%r5]; ret;
+    FIRST: fence.acq_rel.gpu; fence.acq_rel.gpu; fence.acq_rel.gpu;
+    red.release.gpu.global.add.u32 [%d1], 1;
+"""
+)
+
+
+def test_a_release_of_another_block_orders_nothing_in_this_one():
+    for seed in SEEDS:
+        with pytest.raises(ptx.PtxError, match=f"block 1: .*\n.*({NO_ORDER}|never written)"):
+            ptx.run(kernel(BLOCKS), 2, THREADS, [np.zeros(32, np.uint32)], seed=seed)
