@@ -112,7 +112,9 @@ def load_global(
     if semantics == "nc":
         w.launch.note_constant(at, size)
     elif semantics:
-        order.observe(w, w.cta.flags, at, semantics)
+        order.observe(w, at, semantics)
+    else:
+        w.cta.global_order.note_read(w, at, size)
     rows = w.memory.gather(at, size).view(kind)
     return _columns(rows, mask, count)
 
@@ -131,10 +133,12 @@ def store_global(
     size = np.dtype(kind).itemsize * len(values)
     _aligned(at, size, "st.global")
     if semantics:
-        order.publish(w, w.cta.flags, at, semantics)
+        order.publish(w, at, semantics)
     rows = _rows(values, mask)
     for which, buffer, cells in w.memory.places(at, size):
         w.launch.note_cells(buffer, cells)
+        if not semantics:
+            w.cta.global_order.note_write(w, buffer, cells)
         buffer.data[cells] = rows[which]
 
 
@@ -146,7 +150,7 @@ def load_shared(
     at = _at(base, offset, mask) & LOW32
     units = w.shared.offsets(at, size, "ld.shared") // size
     if semantics:
-        order.observe(w, w.cta.flags, at, semantics)
+        order.observe(w, at, semantics)
         w.shared.note_strong(w, units, size, "ld.shared", False)
     else:
         w.shared.note_read(w, units, size, w.lanes(mask), "ld.shared")
@@ -168,7 +172,7 @@ def store_shared(
     at = _at(base, offset, mask) & LOW32
     units = w.shared.offsets(at, size, "st.shared") // size
     if semantics:
-        order.publish(w, w.cta.flags, at, semantics)
+        order.publish(w, at, semantics)
         w.shared.note_strong(w, units, size, "st.shared", True)
     else:
         w.shared.note_write(w, units, size, w.lanes(mask), "st.shared")

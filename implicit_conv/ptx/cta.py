@@ -9,6 +9,7 @@ import numpy as np
 from implicit_conv.ptx.barriers import Barrier, Meeting
 from implicit_conv.ptx.clocks import BARRIERS, new_clock
 from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.global_order import GlobalOrder
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.order import Flags
 from implicit_conv.ptx.shared import SharedMemory
@@ -41,6 +42,7 @@ class Cta:
         self.barrier_actors = 0
         self.meetings: dict[int, Meeting] = {}
         self.flags: Flags = {}  # what its warps have released at shared and global addresses
+        self.global_order = GlobalOrder(launch.memory)
         self.pending: list[Pending] = []
         self.wgmma_said: dict[tuple[int, int], Any] = {}
         # A launch gives each thread all registers that fit, by eights. Later only those are free

@@ -24,8 +24,9 @@ Flags = dict[int, Clock]  # by address
 RELEASES, ACQUIRES = ("release", "acq_rel", "sc"), ("acquire", "acq_rel", "sc")
 
 
-def publish(w: State, flags: Flags, at: Lanes, semantics: str) -> None:
+def publish(w: State, at: Lanes, semantics: str) -> None:
     """A strong write to addresses: what is released there."""
+    flags: Flags = w.cta.flags
     clock = w.release() if semantics in RELEASES else w.fence_released
     if clock is not None:
         for address in np.unique(at).tolist():
@@ -34,10 +35,10 @@ def publish(w: State, flags: Flags, at: Lanes, semantics: str) -> None:
             flags[address] = clock
 
 
-def observe(w: State, flags: Flags, at: Lanes, semantics: str) -> None:
+def observe(w: State, at: Lanes, semantics: str) -> None:
     """A strong read of addresses: what is acquired, now or by the next fence."""
     for address in np.unique(at).tolist():
-        clock = flags.get(address)
+        clock = w.cta.flags.get(address)
         if clock is None:
             continue
         if semantics in ACQUIRES:
@@ -83,8 +84,8 @@ def atomic(
     here = at[lanes]
     if (here & (size - 1)).any():
         raise PtxError(f"atom of {size} bytes: an address is not aligned")
-    observe(w, w.cta.flags, here, semantics)
-    publish(w, w.cta.flags, here, semantics)
+    observe(w, here, semantics)
+    publish(w, here, semantics)
     if space == "shared":
         offsets = w.shared.offsets(here, size, "atom.shared")
         w.shared.note_strong(w, offsets // size, size, "atom.shared", True)

@@ -65,7 +65,7 @@ ATOMICS = (
     atom.shared.add.u32 %r8, [%r6], 1; red.shared.add.u32 [%r6], 2;
     bar.sync 0;
     ld.shared.u32 %r7, [%r6]; add.u32 %r7, %r7, %r2; sub.u32 %r7, %r7, 192;
-    st.global.u32 [%d2], %r7;
+    @%p1 st.global.u32 [%d2], %r7;
 """
 )
 LANES = (
@@ -96,7 +96,7 @@ COPIES = (
     mul.wide.u32 %d3, %r2, 4; add.s64 %d4, %d1, %d3;
     cp.async.ca.shared.global [%r5], [%d4], 4; cp.async.commit_group; cp.async.wait_group 0;
     WAIT: bar.sync 0;
-    ld.shared.u32 %r7, [%r5]; add.u32 %r7, %r7, 1; bar.sync 0; st.global.u32 [%d2], %r7;
+    ld.shared.u32 %r7, [%r5]; add.u32 %r7, %r7, 1; bar.sync 0; @%p1 st.global.u32 [%d2], %r7;
 """
 )
 
@@ -183,6 +183,26 @@ def test_wrong_in_every_schedule(name):
 def test_the_named_lanes_and_memory_are_in_the_message():
     found = outcome(LANES.replace("bar.warp.sync 0xffffffff;", ""), 0)
     assert "ld.shared.u32 %r7, [%r8]" in found and "last written by warp 0" in found
+
+
+GLOBAL = (
+    EXCHANGE
+    + """
+    @%p1 st.global.u32 [%d2], %r2; bar.sync 0; @%p1 ret;
+    ld.global.u32 %r7, [%d2]; st.global.u32 [%d2], %r7;
+"""
+)
+
+
+def test_order_in_global_memory():
+    """Warp 1 reads and overwrites what warp 0 has written."""
+    for seed in SEEDS:
+        assert np.array_equal(outcome(GLOBAL, seed), np.arange(32))
+    wrong = [outcome(GLOBAL.replace("bar.sync 0;", ""), seed) for seed in range(20)]
+    said = [found for found in wrong if isinstance(found, str)]
+    assert said and all("no barrier orders it after the write of warp" in found for found in said)
+    together = "mov.u32 %r1, %tid.x; st.global.u32 [%d1], %r1;"
+    assert "st.global at global" in outcome(together, 0)
 
 
 def test_cp_async_wait_all():
