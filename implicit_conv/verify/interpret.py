@@ -21,7 +21,6 @@ from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.layout import buffers, region_names
 from implicit_conv.gpu.maps import activation_map, filter_map
-from implicit_conv.kernels.gpu import blob
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.ptx.tensor_map import SPANS
 
@@ -37,10 +36,11 @@ class WriteError(Exception):
 @functools.cache
 def ptx_of(v: Variant, cc: tuple[int, int, str], lineinfo: bool = False) -> str:
     """The PTX of a variant's kernel; needs the compilers, but no GPU."""
+    from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_ptx
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    return compile_ptx(make_fprop(v), blob.signature(), cc, v.threads, lineinfo)
+    return compile_ptx(make_fprop(v), signature(), cc, v.threads, lineinfo)
 
 
 def interpret(
@@ -74,6 +74,8 @@ def interpret(
     WriteError
         It has not written each byte of y once.
     """
+    from implicit_conv.kernels.gpu import blob
+
     memory, v, view = ptx.Memory(), choice.variant, choice.view
     offset = v.itemsize if v.producer == "elements" else 0
     x_at, w_at, z = _put(memory, x, offset), _put(memory, w, offset), _put(memory, residual, 0)

@@ -25,6 +25,7 @@ from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu import ptx as hooks
 from implicit_conv.kernels.gpu import targets
 from implicit_conv.testing import Case, to_nchw
+from implicit_conv.verify.assembly import tool
 from implicit_conv.verify.interpret import WriteError, interpret, ptx_of
 from implicit_conv.verify.testing import (
     EVERYTHING,
@@ -35,7 +36,7 @@ from implicit_conv.verify.testing import (
     stored,
 )
 
-if importlib.util.find_spec("numba_cuda") is None or hooks.SIMULATED:
+if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or hooks.SIMULATED:
     pytest.skip("needs pip install '.[cu13,assemble]' in a checkout", allow_module_level=True)
 
 LIMIT = 1_000_000  # warp instructions: ten times what the longest of these problems needs
