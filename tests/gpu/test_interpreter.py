@@ -8,6 +8,7 @@ import functools
 import importlib.util
 import random
 import re
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +26,7 @@ from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu import ptx as hooks
 from implicit_conv.kernels.gpu import targets
 from implicit_conv.testing import Case, to_nchw
-from implicit_conv.verify.assembly import tool
+from implicit_conv.verify.assembly import sass, tool
 from implicit_conv.verify.interpret import WriteError, interpret, ptx_of
 from implicit_conv.verify.testing import (
     EVERYTHING,
@@ -233,6 +234,24 @@ def test_error_names_the_lines():
         r"deadlock:\n.*waits for \w \w+\[\d\] phase \d lacks .* \(waits for parity [01]\)",
         str(caught.value),
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.xdist_group(n)) for n in ("cp_async-mma", "tma-wgmma")],
+)
+def test_what_is_interpreted_is_what_is_linked(name, tmp_path):
+    """ptxas makes of the text the instructions of the linked kernel."""
+    from implicit_conv.gpu.cuda.cubin import cubin
+
+    v, cc = FAMILIES[name].variants[0], KNOWN[FIRST[name]].cc
+    text, made = tmp_path / "kernel.ptx", tmp_path / "kernel.cubin"
+    text.write_text(ptx_of(v, cc))
+    command = [tool("ptxas"), f"-arch={targets.target_name(cc)}", "-O3", text, "-o", made]
+    subprocess.run(command, check=True, capture_output=True)
+    linked, _ = cubin(v, cc)
+    assert sass(made.read_bytes()) == sass(linked)
 
 
 def production():
