@@ -33,13 +33,13 @@ from implicit_conv.cpu.phased import (
     space,
     swapped,
 )
-from implicit_conv.cpu.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.cpu.planner import least_workspace, workspace_error
 from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
 from implicit_conv.cpu.views import spatial
 from implicit_conv.cpu.words import options_of
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
+from implicit_conv.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 

@@ -13,8 +13,8 @@ from implicit_conv.cache import cached_property
 from implicit_conv.cpu.call import Call
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.packed import PackedFilter
-from implicit_conv.cpu.phases import Phase
 from implicit_conv.options import WEIGHT_LAYOUTS_OF
+from implicit_conv.phases import Phase
 from implicit_conv.problem import Problem
 
 
