@@ -37,12 +37,13 @@ class Load(NamedTuple):
 
 
 class Tap(NamedTuple):
-    """Filter tap (r, s) reads `buffer` through a view that is shifted by `row_shift` rows."""
+    """Filter tap (t, r, s) reads `buffer` through a view that is shifted by `row_shift` rows."""
 
     r: int
     s: int
     buffer: int
     row_shift: int
+    t: int = 0  # along D, which only problems with three spatial axes have
 
 
 class KBlock(NamedTuple):

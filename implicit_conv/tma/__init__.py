@@ -2,8 +2,7 @@
 
 >>> from implicit_conv import tma
 >>> m = tma.Im2colMap(shape=(2, 4, 4, 64), dtype="float32", lower_corner=(-1, -1),
-...                   upper_corner=(-1, -1), traversal_stride=1, pixels_per_column=16,
-...                   channels_per_pixel=32)
+...                   upper_corner=(-1, -1), pixels_per_column=16, channels_per_pixel=32)
 >>> tma.walk(m, (0, -1, -1, 0), offsets=(1, 1)).coordinates[:5].tolist()
 [[0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 0, 3], [0, 1, 0]]
 """
@@ -14,29 +13,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from implicit_conv.tma.drawing import draw
     from implicit_conv.tma.image import smem_image
+    from implicit_conv.tma.limits import Finding, TensorMapError
     from implicit_conv.tma.linter import lint
-    from implicit_conv.tma.lower import maps_for
+    from implicit_conv.tma.lower import maps_for, phases_for
     from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
     from implicit_conv.tma.simulate import load, store, walk
 
 _HOME = {
+    "Finding": "limits",
     "Im2colMap": "maps",
     "Im2colWideMap": "maps",
+    "TensorMapError": "limits",
     "draw": "drawing",
     "lint": "linter",
     "load": "simulate",
     "maps_for": "lower",
+    "phases_for": "lower",
     "smem_image": "image",
     "store": "simulate",
     "walk": "simulate",
 }
 __all__ = [
+    "Finding",
     "Im2colMap",
     "Im2colWideMap",
+    "TensorMapError",
     "draw",
     "lint",
     "load",
     "maps_for",
+    "phases_for",
     "smem_image",
     "store",
     "walk",

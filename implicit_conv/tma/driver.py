@@ -1,29 +1,29 @@
 """Tensor maps as the driver takes them: argument names, enumerations, arrays fastest-first.
 
-`driver_arguments` converts a map to the arguments of the driver call; `describe_arguments` converts
-such arguments, valid or not, to a description. Names and values are those of cuda.h,
+`map_arguments` converts a description to the arguments of the driver call; `describe_arguments`
+converts such arguments, valid or not, to a description. Names and values are those of cuda.h,
 cuTensorMapEncodeIm2col and cuTensorMapEncodeIm2colWide.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from implicit_conv.tma.limits import (
-    DRIVER,
+    FUNCTIONS,
+    RANKS,
+    STEP_MAX,
     Description,
     Finding,
     integer,
     integers,
-    spatial_letters,
 )
-from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.rules import within
 
 PREFIX = "CU_TENSOR_MAP_"
-DATA_TYPES = {  # name: (value, bytes, floating)
+DATA_TYPES = {  # name: (value, bytes, floating); elements of 4 and 6 bits have 0 bytes
     "UINT8": (0, 1, False),
     "UINT16": (1, 2, False),
     "UINT32": (2, 4, False),
@@ -37,6 +37,9 @@ DATA_TYPES = {  # name: (value, bytes, floating)
     "FLOAT32_FTZ": (10, 4, True),
     "TFLOAT32": (11, 4, True),
     "TFLOAT32_FTZ": (12, 4, True),
+    "16U4_ALIGN8B": (13, 0, False),
+    "16U4_ALIGN16B": (14, 0, False),
+    "16U6_ALIGN16B": (15, 0, False),
 }
 ENUMS = {  # argument: (infix in cuda.h, {our name: name in cuda.h}, in the order of the values)
     "interleave": ("INTERLEAVE_", {"none": "NONE", "16B": "16B", "32B": "32B"}),
@@ -88,19 +91,17 @@ ADDRESSES = ("globalAddress", "tensorMap")  # numbers, or None
 Arguments = Mapping[str, Any]
 
 
-def driver_arguments(map: TensorMap) -> dict[str, Any]:
+def map_arguments(m: Description, data_type: str = "UINT8") -> dict[str, Any]:
     """The arguments of the driver call that encodes this map, by the names of cuda.h.
 
     Arrays are fastest-first. `function` is the name of the call; `globalAddress` is None if the map
-    has no address.
+    has no address. `data_type` is a key of `DATA_TYPES`.
     """
-    m = map.description
-    kind = _data_type(map)
     lower, upper = m.lower[::-1], m.upper[::-1]
-    steps = (1, *m.step[::-1]) if not m.wide else (1, m.step[0])
+    steps = (1, *m.step[::-1])
     arguments = {
-        "function": f"cuTensorMapEncodeIm2col{'Wide' if m.wide else ''}",
-        "tensorDataType": f"{PREFIX}DATA_TYPE_{kind}",
+        "function": m.function,
+        "tensorDataType": f"{PREFIX}DATA_TYPE_{data_type}",
         "tensorRank": m.rank,
         "globalAddress": m.address,
         "globalDim": m.shape[::-1],
@@ -119,12 +120,6 @@ def driver_arguments(map: TensorMap) -> dict[str, Any]:
     else:
         arguments.update(pixelBoxLowerCorner=lower, pixelBoxUpperCorner=upper)
     return arguments
-
-
-def _data_type(map: TensorMap) -> str:
-    """The driver's type; a dtype that the driver lacks is copied as unsigned integers."""
-    name = map.dtype.name.upper()
-    return name if name in DATA_TYPES else f"UINT{8 * map.itemsize}"
 
 
 def enum_name(argument: str, ours: str) -> str:
@@ -152,6 +147,12 @@ def data_type(value: Any) -> tuple[int, bool] | None:
     return None
 
 
+def function_of(arguments: Arguments) -> str:
+    """The driver's call that takes such arguments."""
+    wide = any(name.endswith("CornerWidth") for name in arguments)
+    return FUNCTIONS["w" if wide else "im2col"]
+
+
 def with_integers(arguments: Arguments) -> Arguments:
     """The arguments with ints for all numbers; raise TypeError if one is no integer."""
     given = dict(arguments)
@@ -171,22 +172,28 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
     wide = "pixelBoxLowerCornerWidth" in arguments or "pixelBoxUpperCornerWidth" in arguments
     corner_names = [f"{name}Width" if wide else name for name in CORNER_NAMES]
     missing = [name for name in (*NEEDED, *corner_names) if name not in arguments]
-    found = [Finding(name, None, "is missing", DRIVER) for name in missing]
+    source = f"CUDA driver API, {function_of(arguments)}"
+    found = [Finding(name, None, "is missing", source) for name in missing]
     if missing:
         return None, found
-    found += _lengths(arguments, wide)
-    names, bad_enums = _enums(arguments)
+    lengths = _lengths(arguments, wide, source)
+    found += lengths
+    names, bad_enums = _enums(arguments, source)
     found += bad_enums
     kind = data_type(arguments["tensorDataType"])
     if kind is None:
         value = arguments["tensorDataType"]
-        allowed = "must be a CUtensorMapDataType of 1, 2, 4 or 8 bytes"
-        found.append(Finding("tensorDataType", value, allowed, DRIVER))
+        allowed = "must be a CUtensorMapDataType, 0 to 15"
+        found.append(Finding("tensorDataType", value, allowed, source))
+    elif not kind[0]:
+        value = arguments["tensorDataType"]
+        allowed = "elements of 4 or 6 bits are not modelled: rules that count bytes are not checked"
+        found.append(Finding("tensorDataType", value, allowed, source, severity="warning"))
     address = arguments.get("tensorMap")
     if address is not None and address % 64:
-        found.append(Finding("tensorMap", hex(address), "must be 64-byte aligned", DRIVER))
+        found.append(Finding("tensorMap", hex(address), "must be 64-byte aligned", source))
     dims = tuple(arguments["globalDim"])
-    if not 3 <= len(dims) <= 5:
+    if any(finding.field == "globalDim" for finding in lengths):
         return None, found
     lower, upper = (arguments[name] for name in corner_names)
     steps = tuple(arguments["elementStrides"])
@@ -212,39 +219,59 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
     return description, found
 
 
-def _lengths(arguments: Arguments, wide: bool) -> list[Finding]:
-    """Arrays whose length does not match the rank, and steps of C and N outside their range.
-
-    No walk uses the steps of C and N.
-    """
+def _lengths(arguments: Arguments, wide: bool, source: str) -> list[Finding]:
+    """Arrays whose length does not match the rank, and steps of dimensions that do not step."""
     dims = arguments["globalDim"]
     strides, steps = arguments["globalStrides"], arguments["elementStrides"]
     rank = arguments.get("tensorRank", len(dims))
     implied = [len(dims), len(strides) + 1, len(steps)]
     if not wide:
         implied += [len(arguments[name]) + 2 for name in CORNER_NAMES]
-    if not 3 <= rank <= 5 or (rank != len(dims) and all(count == len(dims) for count in implied)):
-        agreed = f"must be the tensor's rank, {len(dims)}, and in [3, 5]"
-        return [Finding("tensorRank", rank, agreed, DRIVER)]
+    agreed = all(count == len(dims) for count in implied)
+    if agreed and len(dims) not in RANKS:
+        allowed = f"rank {len(dims)} must be in [3, 5]: (c, w, [h, [d,]] n)"
+        return [Finding("globalDim", tuple(dims), allowed, source, "a matrix is a tiled map")]
     found = []
-    for name, values, length in (
-        ("globalDim", dims, rank),
-        ("globalStrides", strides, rank - 1),
-        ("elementStrides", steps, rank),
-    ):
-        if len(values) != length:
-            allowed = f"must have {length} entries for rank {rank}"
-            found.append(Finding(name, tuple(values), allowed, DRIVER))
+    if agreed and rank != len(dims):
+        fix, allowed = {"tensorRank": len(dims)}, f"must be {len(dims)}, the length of globalDim"
+        found.append(Finding("tensorRank", rank, allowed, source, f"pass {len(dims)}", fix=fix))
+        rank = len(dims)
+    elif rank not in RANKS:
+        found.append(Finding("tensorRank", rank, "must be in [3, 5]", source))
+    for name, values in (("globalDim", dims), ("elementStrides", steps)):
+        if len(values) != rank:
+            allowed = f"must have {rank} entries for rank {rank}"
+            found.append(Finding(name, tuple(values), allowed, source))
     if len(steps) == rank:
-        others = [0, rank - 1, *(range(2, rank - 1) if wide else ())]
-        for axis in others:
-            if not 1 <= steps[axis] <= 8:
-                name = f"elementStrides[{axis}]"
-                found.append(Finding(name, steps[axis], within(1, 8), DRIVER))
+        found += _unwalked_steps(steps, rank, wide, source)
     return found
 
 
-def _enums(arguments: Arguments) -> tuple[dict[str, str], list[Finding]]:
+def _unwalked_steps(
+    steps: tuple[int, ...], rank: int, wide: bool, source: str
+) -> Iterator[Finding]:
+    """Steps other than 1 of dimensions that the walk does not step along: C, N, and in im2col::w
+    also H and D.
+    """
+    for axis in (0, *range(2 if wide else rank - 1, rank)):
+        fix = {"elementStrides": (*steps[:axis], 1, *steps[axis + 1 :])}
+        name, hint = f"elementStrides[{axis}]", "pass 1; entries are for c, w, h, d, n"
+        if not 1 <= steps[axis] <= STEP_MAX:
+            yield Finding(name, steps[axis], within(1, STEP_MAX), source, hint, fix=fix)
+        elif steps[axis] > 1:
+            if axis == 0:
+                allowed = "is ignored: without interleave the channels have no step"
+            elif axis == rank - 1:
+                allowed = (
+                    "steps over images where the walk carries to the next one, as hardware of "
+                    "compute capability 10 was seen to do in im2col::w; it is not modelled"
+                )
+            else:
+                allowed = "is not used: im2col::w does not move along this dimension"
+            yield Finding(name, steps[axis], allowed, source, hint, "warning", fix)
+
+
+def _enums(arguments: Arguments, source: str) -> tuple[dict[str, str], list[Finding]]:
     """Our names of the enumerations, with defaults for invalid values, and the invalid values."""
     names, found = {}, []
     for argument, (infix, values) in ENUMS.items():
@@ -253,7 +280,7 @@ def _enums(arguments: Arguments) -> tuple[dict[str, str], list[Finding]]:
         name = our_name(argument, given)
         if name is None:
             allowed = f"must be {PREFIX}{infix}* ({', '.join(values)})"
-            found.append(Finding(argument, given, allowed, DRIVER))
+            found.append(Finding(argument, given, allowed, source))
         names[argument] = name or default
     return names, found
 
@@ -262,7 +289,7 @@ def argument_name(m: Description) -> Callable[[str], str]:
     """A function from our name of a field to the driver's, as lower_corner[w] to
     pixelBoxLowerCorner[0].
     """
-    order = f"c{spatial_letters(m.rank)[::-1]}n"
+    order = m.dims[::-1]
     first = {
         "shape": ("globalDim", 0),
         "strides": ("globalStrides", 1),

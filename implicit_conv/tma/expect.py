@@ -8,53 +8,79 @@ for im2col and L slots for im2col::w.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem import Problem
 from implicit_conv.tma.limits import Description, Finding
-from implicit_conv.tma.lower import maps_for
-from implicit_conv.tma.lowering import Lowering
-from implicit_conv.tma.lowering_wide import WideLowering
+from implicit_conv.tma.lower import candidates
+from implicit_conv.tma.lowering import AxisBox, Lowering
+from implicit_conv.tma.lowering_wide import PermutedLowering
 
 SOURCE = "addressing of this convolution"
 
 
-def convolution_findings(m: Description, problem: Problem, operator: str) -> Iterator[Finding]:
-    """The fields that make the map walk differently from what the convolution needs."""
-    lowering = maps_for(problem, m.mode, operator=operator)
-    letters = f"n{'dhw'[5 - m.rank :]}c"
+def walks_of(problem: Problem, mode: str, operator: str) -> tuple[Lowering, ...]:
+    """The lowerings with which a map of this mode is compared: one for each stride phase."""
+    lowerings = tuple(candidates(problem, mode, operator))
+    if not lowerings:
+        raise ValueError(f"no tap of {problem} reaches dx: there is nothing to load")
+    return lowerings
+
+
+def nearest(m: Description, lowerings: tuple[Lowering, ...]) -> tuple[list[Finding], Lowering]:
+    """(the fields in which the map differs from the lowering most like it, that lowering)."""
+    compared = [(list(_differences(m, lowering)), lowering) for lowering in lowerings]
+    return min(compared, key=lambda pair: len(pair[0]))
+
+
+def matching(m: Description, lowering: Lowering) -> Description:
+    """The map with the walk that the lowering needs."""
+    boxes = lowering.boxes
+    upper = (box.lower + (box.least - 1) * box.step - (box.size - 1) for box in boxes)
+    return replace(
+        m,
+        shape=lowering.shape,
+        lower=tuple(box.lower for box in boxes),
+        upper=tuple(upper),
+        step=tuple(box.step for box in boxes),
+    )
+
+
+def _differences(m: Description, lowering: Lowering) -> Iterator[Finding]:
+    """The fields in which the map differs from the lowering."""
     if m.rank != len(lowering.shape):
         yield Finding("shape", m.shape, f"must be {lowering.shape}", SOURCE)
         return
-    for letter, size, wanted in zip(letters, m.shape, lowering.shape, strict=True):
+    for letter, size, wanted in zip(m.dims, m.shape, lowering.shape, strict=True):
         if size != wanted:
-            yield Finding(f"shape[{letter}]", size, f"must be {wanted}", SOURCE)
-    if not len(m.lower) == len(m.upper) == len(m.step) == len(m.sizes):
+            hint = "it is that of the tensor that is walked"
+            yield Finding(f"shape[{letter}]", size, f"must be {wanted}", SOURCE, hint)
+    if isinstance(lowering, PermutedLowering) and not lowering.is_permuted(m.byte_strides):
+        allowed = "must be those of the tensor with n next to w: h's before n's"
+        yield Finding("strides", m.byte_strides, allowed, SOURCE)
+    boxes = lowering.boxes
+    if not len(m.lower) == len(m.upper) == len(m.step) == len(boxes):
         return
-    axes = (lowering.width,) if m.wide else (lowering.height, lowering.width)
-    for letter, axis, lower, step in zip(m.axes, axes, m.lower, m.step, strict=True):
-        if lower != axis.lower:
-            hint = "lower = -pad_lo"
-            allowed = f"must be {axis.lower}"
-            yield Finding(f"lower_corner[{letter}]", lower, allowed, SOURCE, hint)
-        if step != axis.stride:
-            allowed = f"must be {axis.stride}, the stride"
-            yield Finding(f"traversal_stride[{letter}]", step, allowed, SOURCE)
-    yield from _upper_corners(m, lowering)
-
-
-def _upper_corners(m: Description, lowering: Lowering) -> Iterator[Finding]:
-    """Upper corners that give the box too few or too many positions."""
-    width = lowering.slots if isinstance(lowering, WideLowering) else lowering.width.out
-    wanted = (width,) if m.wide else (lowering.height.out, width)
-    for letter, size, lower, upper, step, count in zip(
-        m.axes, m.sizes, m.lower, m.upper, m.step, wanted, strict=True
+    for letter, box, lower, upper, step in zip(
+        m.axes, boxes, m.lower, m.upper, m.step, strict=True
     ):
-        held = ceil_div(size + upper - lower, step) if step > 0 else 0
-        if held == count:
-            continue
-        right = lower + (count - 1) * step - (size - 1)
-        allowed = f"the box holds {held} positions but must hold {count}: take {right}"
-        past = f"upper corner reaches past {'L' if m.wide else 'PQ'['hw'.index(letter)]}"
-        hint = f"{past}: rows would overrun" if held > count else "rows would wrap too early"
-        yield Finding(f"upper_corner[{letter}]", upper, allowed, SOURCE, hint)
+        if lower != box.lower:
+            hint = "lower = -pad_lo"
+            yield Finding(f"lower_corner[{letter}]", lower, f"must be {box.lower}", SOURCE, hint)
+        if step != box.step and box.most > 1:
+            allowed = f"must be {box.step}, the stride"
+            yield Finding(f"traversal_stride[{letter}]", step, allowed, SOURCE)
+        yield from _upper_corner(letter, box, upper, m.wide)
+
+
+def _upper_corner(letter: str, box: AxisBox, upper: int, wide: bool) -> Iterator[Finding]:
+    """An upper corner that gives the right lower corner and step too few or too many positions."""
+    held = ceil_div(box.size + upper - box.lower, box.step)
+    if box.least <= held <= box.most:
+        return
+    right = box.lower + (box.least - 1) * box.step - (box.size - 1)
+    allowed = f"the box holds {held} positions but must hold {box.least}: take {right}"
+    past = f"upper corner reaches past {'L' if wide else 'ZPQ'['dhw'.index(letter)]}"
+    hint = f"{past}: rows would overrun" if held > box.most else "rows would wrap too early"
+    yield Finding(f"upper_corner[{letter}]", upper, allowed, SOURCE, hint)

@@ -1,79 +1,31 @@
-"""Hints on broken rules: which mistake was probably made, judging from the other fields.
-
-A hint is given only if undoing the supposed mistake makes the field legal, or if one formula gives
-the right value. A hint never decides whether a rule is broken.
-"""
+"""Hints in words: the formula of a field, for findings that no slip explains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 
-from implicit_conv.tma.limits import Description, Finding, Start, swizzle_span
-from implicit_conv.tma.rules import map_findings, start_findings
+from implicit_conv.tma.limits import Description, Finding
 
 UPPER = "upper = pad_hi - (taps - 1) * dilation, counted from the last pixel"
-LOWER = "lower = -pad_lo"
+WIDE_UPPER = "upper = lower + (L - 1) * stride - (W - 1), for L slots of an image row"
 
 
-def with_hints(
-    m: Description, findings: Sequence[Finding], start: Start | None = None
-) -> list[Finding]:
-    """The findings, each with a hint if there is one."""
-    return [replace(f, hint=f.hint or _hint(m, f, start)) for f in findings]
-
-
-def _hint(m: Description, finding: Finding, start: Start | None) -> str:
+def hint(m: Description, finding: Finding) -> str:
+    """What the field should be, if a formula or a rule of thumb says it."""
     name, _, letter = finding.field.rstrip("]").partition("[")
-    hint = HINTS.get(name)
-    return hint(m, finding, letter, start) if hint else ""
+    words = HINTS.get(name)
+    return words(m, letter) if words and letter + name not in ("lower_corner", "coords") else ""
 
 
-def corners_swapped(m: Description) -> Description:
-    """The same map with both corners reversed."""
-    return replace(m, lower=m.lower[::-1], upper=m.upper[::-1])
+def _upper(m: Description, letter: str) -> str:
+    return (WIDE_UPPER if m.wide else UPPER) if letter else ""
 
 
-def order_hint(m: Description, what: str) -> str:
-    """A hint on the order of dimensions, in the order and the words that the caller used."""
-    if m.fastest_first:
-        return f"{what} look H-first; the driver reads W first"
-    return f"{what} look W-first; Python takes {'([d,] h, w)' if 'corner' in what else '(n, h, w)'}"
-
-
-def _has(findings: Sequence[Finding], name: str) -> bool:
-    return any(f.field.startswith(name) and f.severity == "error" for f in findings)
-
-
-def _corner(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    if not letter:
+def _coords(m: Description, letter: str) -> str:
+    if letter == "c":
+        return f"take a multiple of {m.unit} channels"
+    if letter == "n":
         return ""
-    if len(m.lower) > 1 and m.lower[::-1] + m.upper[::-1] != m.lower + m.upper:
-        swapped = map_findings(corners_swapped(m))
-        if not (_has(swapped, "lower_corner") or _has(swapped, "upper_corner")):
-            return order_hint(m, "corners")
-    if finding.field.startswith("lower"):
-        return LOWER
-    axis = m.axes.index(letter)
-    if 0 < m.sizes[axis] // 2 <= m.upper[axis]:
-        return f"it looks like an absolute end; {UPPER}"
-    return UPPER
-
-
-def _coords(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    if start is None or not letter:
-        return ""
-    turned = replace(start, coords=start.coords[::-1])
-    aligned = turned.coords[-1] * m.itemsize % 16 == 0  # the first channel of a load always is
-    if aligned and not _has(start_findings(m, turned), "coords"):
-        return "coordinates look fastest-first {c, w, h, n}; Python takes (n, [d,] h, w, c)"
-    if len(m.lower) > 1:
-        if not _has(start_findings(corners_swapped(m), start), "coords"):
-            return order_hint(m, "corners")
-        spatial = start.coords[-2:0:-1]
-        exchanged = replace(start, coords=(start.coords[0], *spatial, start.coords[-1]))
-        if not _has(start_findings(m, exchanged), "coords"):
-            return order_hint(m, "coordinates")
     if m.wide:
         return (
             "the walk may begin left of its box but not right of it: start = lower + slot * stride"
@@ -81,83 +33,47 @@ def _coords(m: Description, finding: Finding, letter: str, start: Start | None) 
     return "start = lower + p * stride; the filter tap belongs in the offsets"
 
 
-def _offsets(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
+def _offsets(m: Description, letter: str) -> str:
     if m.wide:
-        return ""
+        return "give w_offset for W, and the row of the image in coords"
     return "the offset of tap r is r * dilation, counted from the start and never negative"
 
 
-def _channels(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    span = swizzle_span(m.swizzle)
-    as_elements, rest = divmod(m.channels, m.itemsize)
-    if m.itemsize > 1 and not rest and m.channels in (16, 32, 64, 128, 256, 512, 1024, span):
-        return f"it looks like bytes; that is {as_elements} channels of {m.itemsize} bytes"
-    if span and m.channels * m.itemsize > span:
-        return f"load {span // m.itemsize} channels at a time"
-    return f"take a multiple of {max(1, 16 // m.itemsize)} channels"
+def _shape(m: Description, letter: str) -> str:
+    if letter != "c":
+        return ""
+    padded = -(-m.shape[-1] // m.unit) * m.unit
+    return f"pad C to {padded}" if 0 < m.shape[-1] != padded else ""
 
 
-def _pixels(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    return "split the column into several loads" if m.pixels > 1 else "it is the rows of one load"
-
-
-def _step(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    return "1 visits every pixel" if finding.value == 0 else "it is the convolution's stride"
-
-
-def _strides(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    if m.strides is None:
-        unit = max(1, 16 // m.itemsize)
-        padded = -(-m.shape[-1] // unit) * unit
-        return f"pad C to {padded}" if padded != m.shape[-1] else "divide the tensor into parts"
-    if len(m.strides) == m.rank and m.strides[-1] == m.itemsize:
-        return "leave out the stride of c, which is implied"
-    if m.itemsize > 1 and looks_like_elements(m):
-        return "strides look like elements; they must be bytes"
-    return "pad the rows in memory"
-
-
-def looks_like_elements(m: Description) -> bool:
-    """Whether the strides would be those of a packed tensor if they counted elements."""
-    packed = replace(m, strides=None).byte_strides
-    return m.strides is not None and tuple(s * m.itemsize for s in m.strides) == packed
-
-
-def _halo(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
+def _halo(m: Description, letter: str) -> str:
     if not m.wide:
         return "use offsets, or an Im2colWideMap"
     return "w_halo counts pixels of the walk: the shift of the buffer's last tap, t div stride"
 
 
-def _offset(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
+def _offset(m: Description, letter: str) -> str:
     if not m.wide:
         return "use offsets, or an Im2colWideMap"
     return "keep w_offset = phase and extend the halo to the tap"
 
 
-def _swizzle(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    return "im2col::w writes only swizzled rows" if m.wide else ""
+def _pixels(m: Description, letter: str) -> str:
+    return "split the column into several loads" if m.pixels > 1 else "it is the rows of one load"
 
 
-def _fill(m: Description, finding: Finding, letter: str, start: Start | None) -> str:
-    return "integers fill with zero" if m.oob_fill == "nan" else ""
-
-
-Hint = Callable[[Description, Finding, str, "Start | None"], str]
-HINTS: dict[str, Hint] = {
-    "lower_corner": _corner,
-    "upper_corner": _corner,
+HINTS: dict[str, Callable[[Description, str], str]] = {
+    "lower_corner": lambda m, letter: "lower = -pad_lo",
+    "upper_corner": _upper,
     "coords": _coords,
     "offsets": _offsets,
-    "channels_per_pixel": _channels,
+    "channels_per_pixel": lambda m, letter: f"take a multiple of {m.unit} channels",
     "pixels_per_column": _pixels,
-    "traversal_stride": _step,
-    "strides": _strides,
-    "shape": lambda m, f, letter, start: (
-        _strides(m, f, letter, start) if letter == "c" and "multiple" in f.allowed else ""
-    ),
+    "traversal_stride": lambda m, letter: "it is the convolution's stride",
+    "strides": lambda m, letter: "pad the rows in memory",
+    "shape": _shape,
     "w_halo": _halo,
     "w_offset": _offset,
-    "swizzle": _swizzle,
-    "oob_fill": _fill,
+    "swizzle": lambda m, letter: "im2col::w writes only swizzled rows" if m.wide else "",
+    "address": lambda m, letter: "allocate with the alignment, and slice along n, h or w",
 }

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,7 @@ SWIZZLES = {
 }
 INTERLEAVES = {"none": 16, "16B": 16, "32B": 32}  # address and strides are multiples of it, bytes
 FILLS = ("zero", "nan")
+RANKS = (3, 4, 5)  # of tensors that im2col maps describe
 CORNER_BITS = {3: 16, 4: 8, 5: 5}  # rank of the tensor: bits of a signed im2col corner
 OFFSET_BITS = {3: 16, 4: 8, 5: 5}  # rank of the tensor: bits of an unsigned im2col offset
 HALO_END = {"w": 512, "w128": 32}  # w_halo must be below it
@@ -30,6 +32,7 @@ STRIDE_END = 1 << 40  # a stride must be below it, bytes
 ITEMSIZES = (1, 2, 4, 8)  # bytes of an element
 COORDINATE_BITS = 32
 SMEM_ADDRESS_BITS = 32
+SMEM_ALIGNMENT = 128  # of the destination of a copy, bytes
 ADDRESS_BITS = 64  # of global memory
 WIDE_FIELDS = {
     "lower_corner[w]": "lower_corner_w",
@@ -37,25 +40,50 @@ WIDE_FIELDS = {
     "traversal_stride[w]": "traversal_stride",
 }
 
+FUNCTIONS = {  # mode: the driver's call that encodes such a map
+    "im2col": "cuTensorMapEncodeIm2col",
+    "w": "cuTensorMapEncodeIm2colWide",
+    "w128": "cuTensorMapEncodeIm2colWide",
+}
+
 CORNERS = "PTX ISA 5.5.4.1 (Bounding Box)"
 WIDE = "PTX ISA 5.5.5 (im2col::w)"
 OFFSETS = "PTX ISA 5.5.4.1 (im2col offsets)"
 HALO = "PTX ISA 9.7.9.25.5 (im2colInfo)"
-DRIVER = "CUDA driver API, cuTensorMapEncodeIm2col"
-DRIVER_WIDE = "CUDA driver API, cuTensorMapEncodeIm2colWide"
+COORDS = "PTX ISA 9.7.9.25.5 (tensorCoords)"
 SMEM = "PTX ISA 9.7.9.25.5 (destination of a tensor copy)"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A rule that a map or a load breaks, or a warning on something legal that looks wrong."""
+    """A rule that a map or a load breaks, or a warning on something legal that looks wrong.
+
+    Attributes
+    ----------
+    field : str
+        The argument, with the names of the caller: ``upper_corner[w]``, ``pixelBoxUpperCorner[0]``.
+    value : object
+        Its value.
+    allowed : str
+        The rule, with its numbers.
+    source : str
+        Where the rule is written.
+    hint : str
+        What was probably meant, if the other arguments suggest it.
+    severity : {"error", "warning"}
+        An error is refused by the driver or the hardware. A warning is legal.
+    fix : mapping or None
+        Arguments and their new values, if the mistake can be undone: without the finding, and
+        without an error that was not there before.
+    """
 
     field: str
     value: Any
     allowed: str
     source: str
-    hint: str = ""  # what was probably meant, if the other fields suggest it
+    hint: str = ""
     severity: str = "error"
+    fix: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
 
     def __str__(self) -> str:
         text = f"{self.field} = {self.value}: {self.allowed} [{self.source}]"
@@ -79,7 +107,7 @@ class Description:
 
     mode: str  # im2col, w, w128
     shape: tuple[int, ...]
-    itemsize: int
+    itemsize: int  # bytes; 0 for elements of 4 or 6 bits, which are not modelled
     floating: bool
     lower: tuple[int, ...]  # of each spatial dimension; the wide modes have only W
     upper: tuple[int, ...]
@@ -92,6 +120,36 @@ class Description:
     strides: tuple[int, ...] | None
     address: int | None
     fastest_first: bool = False  # whether the user wrote arrays in the order of the driver
+
+    @property
+    def function(self) -> str:
+        """The driver's call that encodes the map."""
+        return FUNCTIONS[self.mode]
+
+    @property
+    def driver(self) -> str:
+        """The page of the documentation that has the limits of this kind of map."""
+        return f"CUDA driver API, {self.function}"
+
+    @property
+    def modelled(self) -> bool:
+        """Whether elements have a whole number of bytes, so that bytes can be counted."""
+        return self.itemsize > 0
+
+    @property
+    def unit(self) -> int:
+        """Elements in 16 bytes, the unit of a copy; at least one."""
+        return max(1, 16 // max(1, self.itemsize))
+
+    @property
+    def span(self) -> int:
+        """Bytes in a line that the swizzle permutes; 0 for no swizzle."""
+        return swizzle_span(self.swizzle)
+
+    @property
+    def dims(self) -> str:
+        """Letters of the dimensions of the tensor."""
+        return f"n{spatial_letters(self.rank)}c"
 
     @property
     def rank(self) -> int:

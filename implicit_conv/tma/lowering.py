@@ -2,16 +2,18 @@
 
 The activation (fprop, wgrad) or the output gradient (dgrad) is walked:
 
-    mode             GEMM rows             loads
-    im2col           rows (n, p, q)        one per tap and channel block
-    w, w128, w_sm90  rows (p; n, slot)     one per filter row, channel block and phase buffer
+    mode             GEMM rows                loads
+    im2col           rows (n, [z,] p, q)      one per tap and channel block
+    w, w128, w_sm90  rows ([z,] p; n, slot)   one per outer tap, channel block and phase buffer
 
-dgrad at stride 1 is the correlation of dy with the flipped filter. It is lowered as an fprop whose
-padding is (taps - 1) * dilation - pad and whose taps count down. Arrays are channels-last.
+dgrad is the correlation of dy with the flipped filter, one for each stride phase of dx. A phase is
+lowered as an fprop of dy whose taps are some of the filter's. Arrays are channels-last.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,10 +26,8 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu.sizes import SWIZZLE_ATOM_BYTES
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import KBlock, Load, Tap
-from implicit_conv.tma.driver import driver_arguments
 from implicit_conv.tma.limits import SPANS
 from implicit_conv.tma.maps import Im2colMap, TensorMap
-from implicit_conv.tma.ptx import instruction
 from implicit_conv.tma.simulate import Array
 
 
@@ -41,6 +41,8 @@ class AxisWalk(NamedTuple):
     pad_lo: int
     pad_hi: int
     out: int
+    filter_taps: slice = slice(None)  # of the filter's taps; a negative step for a flipped filter
+    pixels: slice = slice(None)  # of the output's pixels
 
     @property
     def lower(self) -> int:
@@ -52,6 +54,23 @@ class AxisWalk(NamedTuple):
         """Upper corner of the im2col box: the last position is the start of the last window."""
         return self.pad_hi - (self.taps - 1) * self.dilation
 
+    def filter_tap(self, tap: int) -> int:
+        """The filter's tap that a tap of the walk multiplies."""
+        return (self.filter_taps.start or 0) + tap * (self.filter_taps.step or 1)
+
+
+class AxisBox(NamedTuple):
+    """What one axis of a map must have: two maps with equal boxes walk alike.
+
+    The box holds `least` to `most` positions from `lower` on, `step` apart.
+    """
+
+    size: int
+    lower: int
+    step: int
+    least: int
+    most: int
+
 
 @dataclass(frozen=True)
 class Lowering:
@@ -62,14 +81,15 @@ class Lowering:
     problem, operator, mode
         What was lowered.
     N, channels : int
-        Images and channels of the walked tensor.
-    height, width : AxisWalk
-        Spatial axes of the walked tensor; for dgrad, those of the flipped correlation.
+        Images and channels of the walked tensor, all groups together.
+    axes : tuple of AxisWalk
+        Spatial axes ([d, [h,]] w) of the walked tensor; for dgrad, those of the flipped
+        correlation.
     tile_m : int
         GEMM rows of a tile.
     tile_c : int
         Channels of a load.
-    dtype, swizzle, address
+    dtype, swizzle, address, strides
         Those of the walked tensor.
     """
 
@@ -78,18 +98,23 @@ class Lowering:
     mode: str
     N: int
     channels: int
-    height: AxisWalk
-    width: AxisWalk
+    axes: tuple[AxisWalk, ...]
     tile_m: int
     tile_c: int
     dtype: np.dtype[Any]
     swizzle: str
     address: int | None
+    strides: tuple[int, ...] | None = None
 
     @property
     def operand(self) -> str:
         """The tensor that is walked: "x", or "dy" for dgrad."""
         return "dy" if self.operator == "dgrad" else "x"
+
+    @property
+    def width(self) -> AxisWalk:
+        """The last spatial axis."""
+        return self.axes[-1]
 
     @property
     def buffers(self) -> int:
@@ -98,22 +123,39 @@ class Lowering:
 
     @cached_property
     def maps(self) -> tuple[TensorMap, ...]:
-        """The tensor map of each buffer; several buffers may share one map."""
-        return (
-            Im2colMap(
-                shape=self.shape,
-                lower_corner=(self.height.lower, self.width.lower),
-                upper_corner=(self.height.upper, self.width.upper),
-                traversal_stride=(self.height.stride, self.width.stride),
-                pixels_per_column=self.tile_m,
-                **self.common,
-            ),
+        """The tensor map of each buffer; several buffers may share one map.
+
+        There is none for an empty batch, because a tensor map has no empty dimension, and nothing
+        is to be loaded.
+        """
+        return self.make_maps() if self.N else ()
+
+    def make_maps(self) -> tuple[TensorMap, ...]:
+        """The maps of a batch that is not empty."""
+        map = Im2colMap(
+            shape=self.shape,
+            lower_corner=[axis.lower for axis in self.axes],
+            upper_corner=[axis.upper for axis in self.axes],
+            traversal_stride=[axis.stride for axis in self.axes],
+            pixels_per_column=self.tile_m,
+            strides=self.strides,
+            **self.common,
         )
+        last = [(axis.taps - 1) * axis.dilation for axis in self.axes]
+        map.start((0, *(axis.lower for axis in self.axes), 0), last)
+        return (map,)
 
     @property
-    def shape(self) -> tuple[int, int, int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Shape of the walked tensor, channels last."""
-        return self.N, self.height.size, self.width.size, self.channels
+        return self.N, *(axis.size for axis in self.axes), self.channels
+
+    @property
+    def boxes(self) -> tuple[AxisBox, ...]:
+        """What each axis of the maps that has corners must have."""
+        return tuple(
+            AxisBox(axis.size, axis.lower, axis.stride, axis.out, axis.out) for axis in self.axes
+        )
 
     @property
     def common(self) -> dict[str, Any]:
@@ -128,16 +170,17 @@ class Lowering:
     @property
     def arguments(self) -> tuple[dict[str, Any], ...]:
         """The arguments of the driver calls that encode `maps`, by the names of cuda.h."""
-        return tuple(driver_arguments(map) for map in self.maps)
+        return tuple(map.arguments for map in self.maps)
 
     def array(self, x: Array) -> Array:
-        """The walked tensor (n, h, w, c) as the view that the maps describe."""
+        """The walked tensor (n, [d,] h, w, c) as the view that the maps describe."""
         return x
 
     def ptx(self, load: Load) -> str:
         """The instruction that issues a load."""
         operands = (load.coords, load.offsets, load.w_halo, load.w_offset)
-        return instruction(load.mode, *operands, dst=f"smem + {self.buffer_address(load.buffer)}")
+        dst = f"smem + {self.buffer_address(load.buffer)}"
+        return self.maps[load.buffer].ptx(*operands, dst=dst)
 
     def buffer_address(self, buffer: int) -> int:
         """Shared address of a buffer: a multiple of SWIZZLE_ATOM_BYTES, 0 for the first."""
@@ -151,33 +194,60 @@ class Lowering:
         return self.maps[buffer].rows()
 
     @property
+    def groups(self) -> int:
+        """Groups of channels; one map serves them all, and a load has channels of one group."""
+        return self.problem.groups
+
+    def group_channels(self, group: int) -> range:
+        """The first channels of the loads of a group."""
+        if not 0 <= group < self.groups:
+            raise ValueError(f"group {group} must be in [0, {self.groups - 1}]")
+        count = self.channels // self.groups
+        return range(group * count, (group + 1) * count, self.tile_c)
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        """Extents of the output rows, ([z, [p,]] q)."""
+        return tuple(axis.out for axis in self.axes)
+
+    @property
     def tiles(self) -> int:
-        """Number of GEMM tiles: blocks of tile_m rows (n, p, q); the last one is padded."""
-        return int(schedule.ceil_div(self.N * self.height.out * self.width.out, self.tile_m))
+        """Number of GEMM tiles: blocks of tile_m rows (n, [z,] p, q); the last one is padded."""
+        return int(schedule.ceil_div(self.N * math.prod(self.out), self.tile_m))
 
     def outputs(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """(output pixel (n, p, q) of each row of a tile, whether the row is kept)."""
+        """(output pixel (n, [z,] p, q) of each row of a tile, whether the row is kept)."""
+        positions, kept = self.positions(tile)
+        return self._pixels(positions), kept
+
+    def positions(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """As `outputs`, but counted within the phase of the output that is computed."""
         m = tile * self.tile_m + np.arange(self.tile_m)
-        P, Q = self.height.out, self.width.out
-        return np.stack([m // (P * Q), m // Q % P, m % Q], axis=1), m < self.N * P * Q
+        count = math.prod(self.out)
+        position = np.unravel_index(m % count, self.out)
+        return np.stack([m // count, *position], axis=1), m < self.N * count
 
-    def k_blocks(self, tile: int) -> Iterator[KBlock]:
+    def _pixels(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Positions (n, spatial) as pixels of the output: those of its stride phase."""
+        first = np.array([0, *(axis.pixels.start or 0 for axis in self.axes)])
+        step = np.array([1, *(axis.pixels.step or 1 for axis in self.axes)])
+        return np.asarray(first + step * positions)
+
+    def k_blocks(self, tile: int, group: int = 0) -> Iterator[KBlock]:
         """Loads and taps of a tile; a k-block is one tap and channel block."""
-        n, p, q = map(int, self.outputs(tile)[0][0])
-        h = self.height.lower + p * self.height.stride
-        w = self.width.lower + q * self.width.stride
-        for r in range(self.height.taps):
-            for s in range(self.width.taps):
-                offsets = (r * self.height.dilation, s * self.width.dilation)
-                for c in range(0, self.channels, self.tile_c):
-                    load = self._load((n, h, w, c), offsets=offsets)
-                    yield KBlock((load,), (Tap(*self.filter_tap(r, s), 0, 0),))
+        n, *position = map(int, self.positions(tile)[0][0])
+        start = [a.lower + p * a.stride for a, p in zip(self.axes, position, strict=True)]
+        for tap in itertools.product(*(range(axis.taps) for axis in self.axes)):
+            offsets = tuple(r * axis.dilation for r, axis in zip(tap, self.axes, strict=True))
+            for c in self.group_channels(group):
+                load = self.make_load((n, *start, c), offsets=offsets)
+                yield KBlock((load,), (self.make_tap(tap, 0, 0),))
 
-    def filter_tap(self, r: int, s: int) -> tuple[int, int]:
-        """The filter tap that tap (r, s) of the walk multiplies; dgrad flips the filter."""
-        if self.operator != "dgrad":
-            return r, s
-        return self.height.taps - 1 - r, self.width.taps - 1 - s
+    def make_tap(self, tap: tuple[int, ...], buffer: int, shift: int) -> Tap:
+        """The Tap for a tap ([t, [r,]] s) of the walk."""
+        taps = [axis.filter_tap(r) for axis, r in zip(self.axes, tap, strict=True)]
+        t, r, s = (0,) * (3 - len(taps)) + tuple(taps)
+        return Tap(r, s, buffer, shift, t)
 
     def view_rows(self, tap: Tap) -> npt.NDArray[np.int64]:
         """The shared-memory rows that a tap reads for the rows of a tile."""
@@ -188,12 +258,14 @@ class Lowering:
         if self.operator != "wgrad":
             raise ValueError(f"{self.operator} has no second walked operand; only wgrad loads dy")
         K = self.problem.K
-        channels = default_channels(K, self.dtype, self.swizzle)
-        height, width = _untapped(self.height), _untapped(self.width)
-        like = replace(self, channels=K, tile_c=channels, height=height, width=width)
-        return replace(like, operator="dgrad")
+        axes = tuple(map(_untapped, self.axes))
+        channels = default_channels(K // self.groups, self.groups, self.dtype, self.swizzle)
+        like = replace(self, channels=K, tile_c=channels, axes=axes, strides=None)
+        gradient = replace(like, operator="dgrad")
+        check_groups(gradient)
+        return gradient
 
-    def _load(
+    def make_load(
         self,
         coords: tuple[int, ...],
         offsets: tuple[int, ...] | None = None,
@@ -201,6 +273,7 @@ class Lowering:
         w_offset: int = 0,
         buffer: int = 0,
     ) -> Load:
+        """A checked load of one buffer."""
         map, rows = self.maps[buffer], self.rows(buffer)
         map.start(coords, offsets, w_halo, w_offset)
         size = rows * map.row_bytes
@@ -208,10 +281,36 @@ class Lowering:
         return Load(self.operand, map.mode, *operands)
 
 
-def default_channels(count: int, dtype: np.dtype[Any], swizzle: str) -> int:
-    """Channels of a load: those of a swizzle span, or of the tensor if it has fewer."""
+def check_groups(lowering: Lowering) -> None:
+    """Check that every group begins at 16 bytes and that loads end where a group ends."""
+    groups, tile = lowering.groups, lowering.tile_c
+    share = lowering.channels // groups
+    size = share * lowering.dtype.itemsize
+    if groups == 1 or (size % 16 == 0 and tile > 0 and share % tile == 0):
+        return
+    if size % 16:
+        raise ValueError(
+            f"groups={groups}: a group has {share} channels of {lowering.dtype.itemsize} bytes, "
+            f"and a copy must begin at a multiple of 16 bytes, not of {size}; pad the channels of "
+            "a group, or lower each group as a problem of its own"
+        )
+    raise ValueError(
+        f"groups={groups}: loads of {tile} channels do not divide the {share} channels of a "
+        "group, so the last one would load channels of the next group; pass channels=, a divisor "
+        f"of {share} of at least 16 bytes"
+    )
+
+
+def default_channels(count: int, groups: int, dtype: np.dtype[Any], swizzle: str) -> int:
+    """Channels of a load: those of a swizzle span, or of a group if it has fewer.
+
+    With several groups the loads of a group must end where it ends, so their channels divide it.
+    """
     unit, span = max(1, 16 // dtype.itemsize), SPANS.get(swizzle, 0) or 128
-    return min(span // dtype.itemsize, int(schedule.ceil_div(count, unit)) * unit)
+    most = min(span // dtype.itemsize, int(schedule.ceil_div(count, unit)) * unit)
+    if groups == 1:
+        return most
+    return next((c for c in range(most, 0, -unit) if count % c == 0), most)
 
 
 def _untapped(axis: AxisWalk) -> AxisWalk:

@@ -1,12 +1,13 @@
 """Lowering to im2col::w, im2col::w::128, and a permuted im2col map with the same walk on sm_90.
 
-The GEMM rows of a tile are (n, slot) at one output row p. An image row takes L slots; the slots
-from Q on are computed and dropped. The S taps of a filter row read shifted views of the phase
+The GEMM rows of a tile are (n, slot) at one output row ([z,] p). An image row takes L slots; the
+slots from Q on are computed and dropped. The S taps of a filter row read shifted views of the phase
 buffers.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,12 +19,10 @@ import numpy.typing as npt
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels import walk as steps
 from implicit_conv.schedule import KBlock, Load, Tap, slots_per_row
-from implicit_conv.tma.limits import HALO_END, OFFSET_BITS, W_OFFSET_END
-from implicit_conv.tma.lowering import Lowering
+from implicit_conv.tma.limits import CORNER_BITS, HALO_END, OFFSET_BITS, W_OFFSET_END
+from implicit_conv.tma.lowering import AxisBox, Lowering
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.simulate import Array
-
-OVERRUN_MAX = 127  # images past the last one that an 8-bit upper corner can admit
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,13 @@ class WideLowering(Lowering):
         a = self.width
         return int(schedule.buffer_offset(buffer, a.dilation, a.stride, self.offset_max))
 
-    @cached_property
-    def maps(self) -> tuple[TensorMap, ...]:
+    @property
+    def boxes(self) -> tuple[AxisBox, ...]:
+        """What W must have in the maps: L slots."""
+        a = self.width
+        return (AxisBox(a.size, a.lower, a.stride, self.slots, self.slots),)
+
+    def make_maps(self) -> tuple[TensorMap, ...]:
         """One map, which every buffer uses."""
         map = Im2colWideMap(
             shape=self.shape,
@@ -77,6 +81,7 @@ class WideLowering(Lowering):
             traversal_stride=self.width.stride,
             pixels_per_column=self.tile_m,
             mode=self.mode,
+            strides=self.strides,
             **self.common,
         )
         longest = max(range(self.buffers), key=self.halo)
@@ -99,39 +104,42 @@ class WideLowering(Lowering):
     @property
     def tiles(self) -> int:
         """Number of GEMM tiles; a tile lies in one output row."""
-        return self.height.out * self.row_tiles
+        return math.prod(self.out[:-1]) * self.row_tiles
 
-    def outputs(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """(output pixel (n, p, slot) of each row of a tile, whether the row is kept)."""
-        p, first = divmod(tile, self.row_tiles)
+    def positions(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """(output pixel (n, [z,] p, slot) of each row of a tile, whether the row is kept)."""
+        row, first = divmod(tile, self.row_tiles)
         m = first * self.tile_m + np.arange(self.tile_m)
         n, slot = m // self.slots, m % self.slots
         kept = (n < self.N) & (slot < self.width.out)
-        return np.stack([n, np.full_like(n, p), slot], axis=1), kept
+        fixed = np.unravel_index(row, self.out[:-1]) if self.out[:-1] else ()
+        return np.stack([n, *(np.full_like(n, p) for p in fixed), slot], axis=1), kept
 
-    def k_blocks(self, tile: int) -> Iterator[KBlock]:
+    def k_blocks(self, tile: int, group: int = 0) -> Iterator[KBlock]:
         """Loads and taps of a tile; a k-block is one channel block of a filter row in the image."""
-        n, p, slot = map(int, self.outputs(tile)[0][0])
+        n, *fixed, slot = map(int, self.positions(tile)[0][0])
         w = self.width.lower + slot * self.width.stride
-        a = self.height
-        for r in range(a.taps):
-            h = a.lower + p * a.stride + r * a.dilation
-            if not steps.inside(h, a.size):
+        outer = self.axes[:-1]
+        for tap in itertools.product(*(range(axis.taps) for axis in outer)):
+            at = [
+                axis.lower + p * axis.stride + r * axis.dilation
+                for axis, p, r in zip(outer, fixed, tap, strict=True)
+            ]
+            if not all(steps.inside(x, axis.size) for axis, x in zip(outer, at, strict=True)):
                 continue  # the row is padding and adds zeros
-            taps = tuple(self._tap(r, s) for s in range(self.width.taps))
-            for c in range(0, self.channels, self.tile_c):
-                loads = tuple(self.load(n, h, w, c, b) for b in range(self.buffers))
+            taps = tuple(self._tap((*tap, s)) for s in range(self.width.taps))
+            for c in self.group_channels(group):
+                loads = tuple(self.load((n, *at, w, c), b) for b in range(self.buffers))
                 yield KBlock(loads, taps)
 
-    def load(self, n: int, h: int, w: int, c: int, buffer: int) -> Load:
+    def load(self, coords: tuple[int, ...], buffer: int) -> Load:
         """The load of one phase buffer."""
-        operands = (self.halo(buffer), self.offset(buffer), buffer)
-        return self._load((n, h, w, c), None, *operands)
+        return self.make_load(coords, None, self.halo(buffer), self.offset(buffer), buffer)
 
-    def _tap(self, r: int, s: int) -> Tap:
-        a = self.width
+    def _tap(self, tap: tuple[int, ...]) -> Tap:
+        a, s = self.width, tap[-1]
         shift = schedule.tap_shift(s, self.buffers, a.dilation, a.stride, self.offset_max)
-        return Tap(*self.filter_tap(r, s), s % self.buffers, int(shift))
+        return self.make_tap(tap, s % self.buffers, int(shift))
 
     def gradient(self) -> Lowering:
         """For wgrad: dy in the same (n, slot) order; slots from Q on are filled and add nothing."""
@@ -157,49 +165,92 @@ class Wide128Lowering(WideLowering):
 
 @dataclass(frozen=True)
 class PermutedLowering(WideLowering):
-    """The im2col::w walk by plain im2col: the batch takes the place of h, the image row that of n.
+    """The im2col::w walk by plain im2col: the batch takes the place next to W.
 
-    W then carries to the next image at a fixed row. This is unproven on hardware, because the
-    strides of such a map do not increase.
+    The map has the axes ([d, h,] n, w, c), so that W carries to the next image at a fixed row. A
+    tensor (n, w, c) keeps its axes. The others are unproven on hardware, because the strides of
+    such a map do not increase.
     """
 
     @property
-    def offset_max(self) -> int:
-        """Largest im2col offset of a 4-D map."""
-        return (1 << OFFSET_BITS[4]) - 1
+    def rank(self) -> int:
+        """Dimensions of the tensor."""
+        return len(self.axes) + 2
 
-    @cached_property
-    def maps(self) -> tuple[TensorMap, ...]:
+    @property
+    def offset_max(self) -> int:
+        """Largest im2col offset along W."""
+        return (1 << OFFSET_BITS[self.rank]) - 1
+
+    def overrun(self, rows: int) -> int:
+        """Images past the last one that a tile of `rows` rows may reach."""
+        return (rows - 1) // self.slots + 1
+
+    @property
+    def boxes(self) -> tuple[AxisBox, ...]:
+        """What the axes of the maps that have corners must have."""
+        a = self.width
+        width = AxisBox(a.size, a.lower, a.stride, self.slots, self.slots)
+        if self.rank == 3:
+            return (width,)
+        least = self.N + self.overrun(self.tile_m)
+        images = AxisBox(self.N, 0, 1, least, least + (1 << CORNER_BITS[self.rank]))
+        fixed = (AxisBox(axis.size, 0, 1, axis.size, axis.size) for axis in self.axes[1:-1])
+        return *fixed, images, width
+
+    def make_maps(self) -> tuple[TensorMap, ...]:
         """One map for each buffer, because pixels_per_column includes the halo."""
-        overrun = (self.tile_m + max(map(self.halo, range(self.buffers))) - 1) // self.slots + 1
-        if overrun > OVERRUN_MAX:
+        halos = [self.halo(b) for b in range(self.buffers)]
+        overrun = self.overrun(self.tile_m + max(halos))
+        most = (1 << (CORNER_BITS[self.rank] - 1)) - 1
+        if self.rank > 3 and overrun > most:
             raise ValueError(
                 f"a tile of {self.tile_m} rows covers {overrun} images of {self.slots} slots, "
-                f"but the upper corner admits {OVERRUN_MAX}; use mode 'im2col' or a smaller tile_m"
+                f"but the upper corner admits {most}; use mode 'im2col' or a smaller tile_m"
             )
-        return tuple(self._map(self.halo(b), overrun) for b in range(self.buffers))
+        return tuple(self._map(halo, overrun) for halo in halos)
 
     def _map(self, halo: int, overrun: int) -> Im2colMap:
-        N, H, W, C = self.shape
-        row = W * C * self.dtype.itemsize
+        outer = self.rank - 3  # axes that the walk leaves alone
+        strides = self.strides or _packed_strides(super().shape, self.dtype.itemsize)
+        images = ([0], [overrun]) if outer else ([], [])
         return Im2colMap(
-            shape=(H, N, W, C),
-            strides=(row, H * row, C * self.dtype.itemsize),
-            lower_corner=(0, self.width.lower),
-            upper_corner=(overrun, self.upper_corner),
-            traversal_stride=(1, self.width.stride),
+            shape=self.shape,
+            strides=(*strides[1:-1], strides[0], strides[-1]),
+            lower_corner=[0] * (outer - 1) + images[0] + [self.width.lower],
+            upper_corner=[0] * (outer - 1) + images[1] + [self.upper_corner],
+            traversal_stride=[1] * outer + [self.width.stride],
             pixels_per_column=self.tile_m + halo,
             **self.common,
         )
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the walked tensor with the axes of the map, ([d, h,] n, w, c)."""
+        return self._order(super().shape)
+
+    def _order(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Values of (n, [d, h,] w, c) in the order of the map's axes."""
+        return *values[1:-2], values[0], *values[-2:]
+
+    def is_permuted(self, strides: tuple[int, ...]) -> bool:
+        """Whether byte strides are those of the map's axes: n's is at least that of the row."""
+        return self.rank == 3 or strides[-2] >= strides[-3]
+
     def array(self, x: Array) -> Array:
-        """The tensor with the image row as its first axis."""
-        return x.transpose(1, 0, 2, 3)
+        """The tensor with the axes of the map."""
+        return x.transpose(self._order(tuple(range(x.ndim))))
 
     def rows(self, buffer: int) -> int:
         """Rows that a load of this buffer delivers, including the halo."""
         return self.maps[buffer].rows()
 
-    def load(self, n: int, h: int, w: int, c: int, buffer: int) -> Load:
-        """The load of one phase buffer; n and h are exchanged in its coordinates."""
-        return self._load((h, n, w, c), (0, self.offset(buffer)), buffer=buffer)
+    def load(self, coords: tuple[int, ...], buffer: int) -> Load:
+        """The load of one phase buffer; its coordinates have the order of the map's axes."""
+        offsets = (*(0,) * (self.rank - 3), self.offset(buffer))
+        return self.make_load(self._order(coords), offsets, buffer=buffer)
+
+
+def _packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Byte strides of the dimensions but the last of a packed tensor."""
+    return tuple(itemsize * math.prod(shape[i + 1 :]) for i in range(len(shape) - 1))

@@ -9,17 +9,17 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from implicit_conv.kernels import walk as steps
 from implicit_conv.kernels.walk import Axis
-from implicit_conv.tma.hints import with_hints
+from implicit_conv.tma.driver import DATA_TYPES, map_arguments
+from implicit_conv.tma.elements import element_name, element_type, is_floating
+from implicit_conv.tma.hints import hint
 from implicit_conv.tma.limits import (
-    SPANS,
     Description,
     Finding,
     Start,
@@ -28,6 +28,7 @@ from implicit_conv.tma.limits import (
     integers,
     rename,
 )
+from implicit_conv.tma.ptx import instruction
 from implicit_conv.tma.rules import map_findings, start_findings
 
 WIDE_MODES = ("w", "w128")
@@ -38,6 +39,7 @@ class TensorMap(ABC):
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    element: str
     mode: str
     pixels_per_column: int
     channels_per_pixel: int
@@ -65,7 +67,7 @@ class TensorMap(ABC):
     @property
     def pitch(self) -> int:
         """Bytes from one shared-memory row to the next: a row, or a wider swizzle span."""
-        return max(self.row_bytes, SPANS.get(self.swizzle, 0))
+        return max(self.row_bytes, self.description.span)
 
     @property
     @abstractmethod
@@ -75,6 +77,56 @@ class TensorMap(ABC):
     @abstractmethod
     def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
         """Depth, height and width for the walk; a missing dimension has size 1."""
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the driver call that encodes this map, by the names of cuda.h.
+
+        Arrays are fastest-first. `function` is the name of the call; a type that the driver lacks
+        is copied as unsigned integers.
+        """
+        name = self.element.upper()
+        unsigned = f"UINT{8 * self.itemsize}"
+        return map_arguments(self.description, name if name in DATA_TYPES else unsigned)
+
+    def encode(self, address: int | None = None) -> bytes:
+        """The 128 bytes of the tensor map, from the driver through cuda-bindings.
+
+        Parameters
+        ----------
+        address : int, optional
+            Of the tensor in global memory; by default, the address of the map.
+
+        Raises
+        ------
+        ValueError
+            The address is missing or misaligned.
+        DriverError
+            The bindings or the driver are missing, or the driver refuses the map.
+        """
+        from implicit_conv.tma.encoding import encode
+
+        map = self if address is None else replace(self, address=address)  # type: ignore[type-var]
+        return encode(map.arguments)
+
+    def ptx(
+        self,
+        coords: Sequence[int],
+        offsets: Sequence[int] | None = None,
+        w_halo: int = 0,
+        w_offset: int = 0,
+        *,
+        dst: str = "dst",
+    ) -> str:
+        """The instruction that issues a load; `dst` is its destination operand.
+
+        Raises
+        ------
+        TensorMapError
+            The load breaks rules; the message lists all (a ValueError).
+        """
+        self.start(coords, offsets, w_halo, w_offset)
+        return instruction(self.mode, coords, offsets, w_halo, w_offset, dst=dst)
 
     def rows(self, w_halo: int = 0) -> int:
         """Shared-memory rows that one load fills, including the halo."""
@@ -99,13 +151,14 @@ class TensorMap(ABC):
             integer("dst", dst),
         )
         found = start_findings(self.description, start)
-        _raise_errors(f"a load in mode {self.mode}", self.description, found, start)
+        _raise_errors(f"a load in mode {self.mode}", self.description, found)
         return start
 
     def _normalise(self, **fields: Any) -> None:
         """Convert the fields of a frozen instance, then check the map."""
         fields["shape"] = integers("shape", self.shape)
         fields["dtype"] = element_type(self.dtype)
+        fields["element"] = element_name(fields["dtype"])
         for name in ("pixels_per_column", "channels_per_pixel"):
             fields[name] = integer(name, getattr(self, name))
         if self.strides is not None:
@@ -127,11 +180,11 @@ class Im2colMap(TensorMap):
     shape : sequence of int
         (N, [D, [H,]] W, C), as in ``x.shape`` of a channels-last array.
     dtype : dtype-like
-        Elements of 1, 2, 4 or 8 bytes, native byte order.
+        Elements of 1, 2, 4 or 8 bytes, native byte order; also by name, as "bfloat16", "tfloat32".
     lower_corner, upper_corner : sequence of int
         Corners of the box, ([d,] h, w): it is [lower, size - 1 + upper] in each dimension.
     traversal_stride : sequence of int, or int for all
-        Step of the walk in each dimension, ([d,] h, w).
+        Step of the walk in each dimension, ([d,] h, w); 1 by default.
     pixels_per_column : int
         Rows of a load.
     channels_per_pixel : int
@@ -159,7 +212,7 @@ class Im2colMap(TensorMap):
     dtype: Any
     lower_corner: Sequence[int]
     upper_corner: Sequence[int]
-    traversal_stride: Sequence[int] | int
+    traversal_stride: Sequence[int] | int = 1
     pixels_per_column: int
     channels_per_pixel: int
     swizzle: str = "none"
@@ -167,6 +220,7 @@ class Im2colMap(TensorMap):
     strides: Sequence[int] | None = None  # type: ignore[assignment]
     address: int | None = None
     interleave: str = "none"
+    element: str = field(init=False, repr=False)
     mode: ClassVar[str] = "im2col"  # type: ignore[misc]
 
     def __post_init__(self) -> None:
@@ -211,9 +265,9 @@ class Im2colWideMap(TensorMap):
     lower_corner_w, upper_corner_w : int
         The box of W is [lower, W - 1 + upper]. The walk does not move along depth and height.
     traversal_stride : int
-        Step of the walk along W.
+        Step of the walk along W; 1 by default.
     pixels_per_column : int
-        Rows of a load without its halo; mode "w128" ignores it and loads 128.
+        Rows of a load without its halo, by default 128; mode "w128" ignores it and loads 128.
     channels_per_pixel : int
         Elements of a row; their bytes must fit in the swizzle span.
     swizzle : {"64B", "128B", "128B_ATOM_32B"}
@@ -233,14 +287,15 @@ class Im2colWideMap(TensorMap):
     dtype: Any
     lower_corner_w: int
     upper_corner_w: int
-    traversal_stride: int
-    pixels_per_column: int
+    traversal_stride: int = 1
+    pixels_per_column: int = steps.W128_PIXELS
     channels_per_pixel: int
     swizzle: str = "128B"
     mode: str = "w"
     oob_fill: str = "zero"
     strides: Sequence[int] | None = None  # type: ignore[assignment]
     address: int | None = None
+    element: str = field(init=False, repr=False)
     interleave: ClassVar[str] = "none"  # type: ignore[misc]
 
     def __post_init__(self) -> None:
@@ -266,19 +321,26 @@ class Im2colWideMap(TensorMap):
         return depth, height, steps.wide_axis(width, w_offset)
 
 
-def element_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """The dtype of the elements; byte-swapped and structured dtypes raise a TypeError."""
-    kind = np.dtype(dtype)
-    if kind.hasobject or kind.fields is not None or not kind.isnative:
-        raise TypeError(
-            f"dtype {kind!r} is not supported: elements must be numbers in native byte order"
-        )
-    return kind
-
-
-def is_floating(dtype: np.dtype[Any]) -> bool:
-    """Whether the driver has this dtype as a floating-point type, as it has bfloat16."""
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+def constructor_arguments(m: Description) -> dict[str, Any]:
+    """The arguments of `Im2colMap` or `Im2colWideMap`, but for the dtype, that give `m`."""
+    fields = {
+        "shape": m.shape,
+        "lower_corner": m.lower,
+        "upper_corner": m.upper,
+        "traversal_stride": m.step,
+        "pixels_per_column": m.pixels,
+        "channels_per_pixel": m.channels,
+        "swizzle": m.swizzle,
+        "oob_fill": m.oob_fill,
+        "strides": m.strides,
+        "address": m.address,
+        "interleave": m.interleave,
+    }
+    if not m.wide:
+        return fields
+    for name in ("lower_corner", "upper_corner"):
+        fields[f"{name}_w"] = fields.pop(name)[0]  # type: ignore[index]
+    return {**fields, "traversal_stride": m.step[0], "mode": m.mode}
 
 
 def _describe(
@@ -302,9 +364,8 @@ def _describe(
     )
 
 
-def _raise_errors(
-    what: str, m: Description, findings: Sequence[Finding], start: Start | None = None
-) -> None:
+def _raise_errors(what: str, m: Description, findings: Sequence[Finding]) -> None:
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
-        raise TensorMapError(what, rename(with_hints(m, errors, start), m.field), m)
+        hinted = [replace(finding, hint=hint(m, finding)) for finding in errors]
+        raise TensorMapError(what, rename(hinted, m.field), m)

@@ -12,10 +12,9 @@ from implicit_conv.tma.limits import (
     ADDRESS_BITS,
     CHANNELS_MAX,
     COORDINATE_BITS,
+    COORDS,
     CORNER_BITS,
     CORNERS,
-    DRIVER,
-    DRIVER_WIDE,
     FILLS,
     HALO,
     HALO_END,
@@ -24,9 +23,11 @@ from implicit_conv.tma.limits import (
     OFFSET_BITS,
     OFFSETS,
     PIXELS_MAX,
+    RANKS,
     SIZE_MAX,
     SMEM,
     SMEM_ADDRESS_BITS,
+    SMEM_ALIGNMENT,
     STEP_MAX,
     STRIDE_END,
     SWIZZLES,
@@ -35,8 +36,6 @@ from implicit_conv.tma.limits import (
     Description,
     Finding,
     Start,
-    spatial_letters,
-    swizzle_span,
 )
 
 
@@ -46,19 +45,20 @@ def within(low: int, high: int) -> str:
 
 
 def _shape(m: Description) -> Iterator[Finding]:
-    letters = f"n{spatial_letters(m.rank)}c"
-    for letter, size in zip(letters, m.shape, strict=True):
+    for letter, size in zip(m.dims, m.shape, strict=True):
         if not 1 <= size <= SIZE_MAX:
-            yield Finding(f"shape[{letter}]", size, within(1, SIZE_MAX), DRIVER)
-    if m.itemsize not in ITEMSIZES:
-        yield Finding("dtype", f"{m.itemsize} bytes", f"must have {ITEMSIZES} bytes", DRIVER)
+            yield Finding(f"shape[{letter}]", size, within(1, SIZE_MAX), m.driver)
+    if m.modelled and m.itemsize not in ITEMSIZES:
+        counts = ", ".join(map(str, ITEMSIZES))
+        allowed = f"elements must have one of {counts} bytes"
+        yield Finding("dtype", f"{m.itemsize} bytes", allowed, m.driver)
 
 
 def _corners(m: Description) -> Iterator[Finding]:
-    bits, source = (16, WIDE) if m.wide else (CORNER_BITS[m.rank], CORNERS)
+    bits, source = (16, m.driver) if m.wide else (CORNER_BITS[m.rank], CORNERS)
     low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     names = ("lower_corner", "upper_corner")
-    wrong_length = False
+    wrong, wrong_length = set(), False
     for name, corner in zip(names, (m.lower, m.upper), strict=True):
         if len(corner) != len(m.sizes):
             wrong_length = True
@@ -66,79 +66,84 @@ def _corners(m: Description) -> Iterator[Finding]:
             continue
         for axis, value in zip(m.axes, corner, strict=True):
             if not low <= value <= high:
-                allowed = f"{within(low, high)} for a {m.rank}-D tensor"
-                yield Finding(f"{name}[{axis}]", value, allowed, source)
+                wrong.add(axis)
+                rank = "at every rank" if m.wide else f"for a {m.rank}-D tensor"
+                yield Finding(f"{name}[{axis}]", value, f"{within(low, high)} {rank}", source)
     if wrong_length:
         return
     for axis, lower, upper, size in zip(m.axes, m.lower, m.upper, m.sizes, strict=True):
-        if lower > size - 1 + upper:
+        if axis not in wrong and lower > size - 1 + upper:
             which = "lower_corner" if lower > 0 and upper >= 0 else "upper_corner"
             box = f"box [{lower}, {size - 1 + upper}] is empty: lower must be <= size - 1 + upper"
-            yield Finding(f"{which}[{axis}]", lower if which[0] == "l" else upper, box, source)
+            value = lower if which == "lower_corner" else upper
+            yield Finding(f"{which}[{axis}]", value, box, WIDE if m.wide else CORNERS)
 
 
 def _steps(m: Description) -> Iterator[Finding]:
     if len(m.step) != len(m.sizes):
         allowed = f"must have {len(m.sizes)} entries ({m.axes})"
-        yield Finding("traversal_stride", m.step, allowed, DRIVER)
+        yield Finding("traversal_stride", m.step, allowed, m.driver)
         return
     for axis, step in zip(m.axes, m.step, strict=True):
         if not 1 <= step <= STEP_MAX:
-            yield Finding(f"traversal_stride[{axis}]", step, within(1, STEP_MAX), DRIVER)
+            yield Finding(f"traversal_stride[{axis}]", step, within(1, STEP_MAX), m.driver)
 
 
 def _counts(m: Description) -> Iterator[Finding]:
     if m.mode != "w128" and not 1 <= m.pixels <= PIXELS_MAX:
-        yield Finding("pixels_per_column", m.pixels, within(1, PIXELS_MAX), DRIVER)
-    row_bytes, span = m.channels * m.itemsize, swizzle_span(m.swizzle)
+        yield Finding("pixels_per_column", m.pixels, within(1, PIXELS_MAX), m.driver)
+    row_bytes, span = m.channels * m.itemsize, m.span
     if not 1 <= m.channels <= CHANNELS_MAX:
-        yield Finding("channels_per_pixel", m.channels, within(1, CHANNELS_MAX), DRIVER)
-    elif row_bytes % 16:
+        yield Finding("channels_per_pixel", m.channels, within(1, CHANNELS_MAX), m.driver)
+    elif m.modelled and row_bytes % 16:
         allowed = f"its {row_bytes} bytes must be a multiple of 16"
-        yield Finding("channels_per_pixel", m.channels, allowed, DRIVER)
+        yield Finding("channels_per_pixel", m.channels, allowed, m.driver)
     elif span and row_bytes > span:
         allowed = f"its {row_bytes} bytes must fit in the swizzle span of {span} bytes"
-        yield Finding("channels_per_pixel", m.channels, allowed, DRIVER)
+        yield Finding("channels_per_pixel", m.channels, allowed, m.driver)
 
 
 def _layout(m: Description) -> Iterator[Finding]:
     if m.swizzle not in SWIZZLES[m.mode]:
         allowed = f"must be one of {', '.join(SWIZZLES[m.mode])} for mode {m.mode}"
-        yield Finding("swizzle", m.swizzle, allowed, WIDE if m.wide else DRIVER)
+        documented = m.wide and m.swizzle in ("none", "128B_ATOM_32B_FLIP_8B")
+        yield Finding("swizzle", m.swizzle, allowed, WIDE if documented else m.driver)
     if m.oob_fill not in FILLS:
-        yield Finding("oob_fill", m.oob_fill, f"must be one of {', '.join(FILLS)}", DRIVER)
+        yield Finding("oob_fill", m.oob_fill, f"must be one of {', '.join(FILLS)}", m.driver)
     elif m.oob_fill == "nan" and not m.floating:
-        yield Finding("oob_fill", m.oob_fill, "NaN exists only in floating-point types", DRIVER)
+        yield Finding("oob_fill", m.oob_fill, "NaN exists only in floating-point types", m.driver)
     if m.interleave not in INTERLEAVES:
         allowed = f"must be one of {', '.join(INTERLEAVES)}"
-        yield Finding("interleave", m.interleave, allowed, DRIVER)
+        yield Finding("interleave", m.interleave, allowed, m.driver)
     elif m.wide and m.interleave != "none":
-        yield Finding("interleave", m.interleave, "must be none", "PTX ISA 5.5.6; " + DRIVER_WIDE)
+        yield Finding("interleave", m.interleave, "must be none", m.driver)
     elif m.interleave == "32B" and m.swizzle != "32B":
-        yield Finding("swizzle", m.swizzle, "must be 32B if interleave is 32B", DRIVER)
+        yield Finding("swizzle", m.swizzle, "must be 32B if interleave is 32B", m.driver)
 
 
 def _memory(m: Description) -> Iterator[Finding]:
     unit = INTERLEAVES.get(m.interleave, 16)
     if m.address is not None and (m.address % unit or not 0 <= m.address < 1 << ADDRESS_BITS):
         allowed = f"must be a multiple of {unit} bytes, below 2^{ADDRESS_BITS}"
-        yield Finding("address", hex(m.address), allowed, DRIVER)
-    strides, letters = m.byte_strides, f"n{spatial_letters(m.rank)}"
+        yield Finding("address", hex(m.address), allowed, m.driver)
+    strides, letters = m.byte_strides, m.dims[:-1]
     if len(strides) != m.rank - 1:
         allowed = f"must have {m.rank - 1} entries ({letters}); channels are contiguous"
-        yield Finding("strides", strides, allowed, DRIVER)
+        yield Finding("strides", strides, allowed, m.driver)
         return
     pixel = m.shape[-1] * m.itemsize
+    if not m.modelled:
+        return
     if m.strides is None and pixel % unit:
         allowed = f"a packed pixel of {pixel} bytes must be a multiple of {unit}"
-        yield Finding("shape[c]", m.shape[-1], allowed, DRIVER)
+        yield Finding("shape[c]", m.shape[-1], allowed, m.driver)
     for letter, stride in zip(letters, strides, strict=True):
         field = f"strides[{letter}]"
         if m.strides is not None and stride % unit:
             allowed = f"bytes from one {letter} to the next must be a multiple of {unit}"
-            yield Finding(field, stride, allowed, DRIVER)
+            yield Finding(field, stride, allowed, m.driver)
         elif not 0 <= stride < STRIDE_END:
-            yield Finding(field, stride, "bytes must be in [0, 2^40)", DRIVER)
+            yield Finding(field, stride, "bytes must be in [0, 2^40)", m.driver)
 
 
 RULES: tuple[Callable[[Description], Iterator[Finding]], ...] = (
@@ -153,7 +158,7 @@ RULES: tuple[Callable[[Description], Iterator[Finding]], ...] = (
 
 def map_findings(m: Description) -> list[Finding]:
     """Every rule that the map breaks."""
-    if m.rank not in CORNER_BITS:
+    if m.rank not in RANKS:
         allowed = "must have 3, 4 or 5 dimensions: (n, [d,] h, w, c) from NWC to NDHWC"
         return [Finding("shape", m.shape, allowed, "PTX ISA 5.5.4")]
     return [finding for rule in RULES for finding in rule(m)]
@@ -163,18 +168,17 @@ def start_findings(m: Description, start: Start) -> list[Finding]:
     """Every rule that a load with this map breaks, provided that the map breaks none."""
     coords = start.coords
     if len(coords) != m.rank:
-        letters = ", ".join(f"n{spatial_letters(m.rank)}c")
-        allowed = f"must have {m.rank} entries ({letters})"
-        return [Finding("coords", coords, allowed, "PTX ISA 9.7.9.25.5 (tensorCoords)")]
+        allowed = f"must have {m.rank} entries ({', '.join(m.dims)})"
+        return [Finding("coords", coords, allowed, COORDS)]
     found = []
     half = 1 << (COORDINATE_BITS - 1)
-    for letter, x in zip(f"n{spatial_letters(m.rank)}c", coords, strict=True):
+    for letter, x in zip(m.dims, coords, strict=True):
         if not -half <= x < half:
             allowed = "must be a signed 32-bit integer"
-            found.append(Finding(f"coords[{letter}]", x, allowed, "PTX ISA 9.7.9.25.5"))
+            found.append(Finding(f"coords[{letter}]", x, allowed, COORDS))
     found += _wide_start(m, start) if m.wide else _im2col_start(m, start)
-    if start.dst % 128 or not 0 <= start.dst < 1 << SMEM_ADDRESS_BITS:
-        allowed = f"must be a multiple of 128 bytes, below 2^{SMEM_ADDRESS_BITS}"
+    if start.dst % SMEM_ALIGNMENT or not 0 <= start.dst < 1 << SMEM_ADDRESS_BITS:
+        allowed = f"must be a multiple of {SMEM_ALIGNMENT} bytes, below 2^{SMEM_ADDRESS_BITS}"
         found.append(Finding("dst", start.dst, allowed, SMEM))
     return found
 

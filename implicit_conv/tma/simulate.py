@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from implicit_conv.kernels import walk as steps
 from implicit_conv.tma.limits import Start
-from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, is_floating
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 
 Array = npt.NDArray[Any]
+NAN_BITS = 0x7FF7  # of each 16 bits of an element that is filled with NaN, as hardware fills
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,12 +207,12 @@ def tensor_bits(map: TensorMap, x: Array) -> Array:
 
 
 def fill_bits(map: TensorMap) -> np.unsignedinteger[Any]:
-    """The bits of a filled element: zero, or a quiet NaN if the map asks for it."""
+    """The bits of a filled element: zero, or a NaN whose 16-bit parts are all `NAN_BITS`."""
     unsigned = np.dtype(f"u{map.itemsize}")
     if map.oob_fill != "nan":
         return unsigned.type(0)  # type: ignore[no-any-return]
-    assert is_floating(map.dtype)
-    return np.full(1, np.nan, map.dtype).view(unsigned)[0]  # type: ignore[no-any-return]
+    parts = np.full(map.itemsize // 2, NAN_BITS, np.uint16)
+    return parts.view(unsigned)[0]  # type: ignore[no-any-return]
 
 
 def _kept(rank: int) -> list[int]:

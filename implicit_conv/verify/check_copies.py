@@ -15,7 +15,6 @@ from implicit_conv.gpu.cuda.encode import encode, encode_arguments
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Limits
 from implicit_conv.kernels.gpu.targets import supports
-from implicit_conv.tma.driver import driver_arguments
 from implicit_conv.verify.device_memory import fetch, poisoned, send
 from implicit_conv.verify.testing import Copy, dump_call, example_copies
 
@@ -67,7 +66,7 @@ def check_maps() -> Iterator[str]:
     """Lines that report correct maps that the driver refuses; it prints all verdicts."""
     memory = send(np.zeros(1 << 16, np.uint8))
     for copy in copies_here():
-        given = driver_arguments(copy.at(int(memory.pointer)))
+        given = copy.at(int(memory.pointer)).arguments
         for change in (None, *SPOILED):
             if change is not None and change[0] not in given:
                 continue

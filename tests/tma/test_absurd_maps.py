@@ -12,7 +12,6 @@ from sampling import examples
 
 from implicit_conv import ShapeError, tma
 from implicit_conv.problem import Problem
-from implicit_conv.tma.driver import driver_arguments
 from implicit_conv.tma.picture import CELLS_MAX
 
 COMMON = {"shape": (2, 4, 4, 64), "pixels_per_column": 16, "channels_per_pixel": 32}
@@ -62,7 +61,7 @@ def test_maps(mode, data):
 @examples(200, 10_000)
 @given(mode=modes, data=st.data())
 def test_arguments_of_the_driver(mode, data):
-    arguments = driver_arguments(MAPS[mode])
+    arguments = MAPS[mode].arguments
     given = data.draw(changed(arguments))
     load = data.draw(changed({**LOAD, "dst": 0}))
     answer(tma.lint, given, **load, words=arguments)

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.tma.driver import DATA_TYPES, ENUMS, PREFIX, driver_arguments
+from implicit_conv.tma.driver import DATA_TYPES, ENUMS, PREFIX
 
 pytestmark = pytest.mark.gpu
 INVALID_VALUE = 1
@@ -88,7 +88,7 @@ def generated(rng):
         channels_per_pixel=16,
         address=1 << 20,
     )
-    arguments = driver_arguments(map)
+    arguments = map.arguments
     changes = {
         "pixelBoxLowerCorner": (rng.choice([-edge, -edge - 1, -1, 5]),) + (0,) * (spatial - 1),
         "pixelBoxUpperCorner": (rng.choice([edge - 1, edge, -1, -50]),) + (0,) * (spatial - 1),

@@ -218,7 +218,7 @@ def test_convolutions_equal_maps_for(page):
         for theirs, ours in zip(plan["blocks"], lowering.k_blocks(tile), strict=True):
             texts = [re.sub(r"smem \+ \d+", "dst", lowering.ptx(load)) for load in ours.loads]
             assert theirs["loads"] == texts
-            assert theirs["taps"] == [list(tap) for tap in ours.taps]
+            assert theirs["taps"] == [list(tap[:4]) for tap in ours.taps]
             assert theirs["views"] == [lowering.view_rows(tap).tolist() for tap in ours.taps]
         proved += 1
 

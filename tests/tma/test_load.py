@@ -125,3 +125,11 @@ def test_speed_of_the_compiled_load():
         rows = tma.load(map, x, (n % 6, 0, 0, 0))
         best = min(best, time.perf_counter() - begin)
     assert rows.nbytes / best >= 1e9
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "tfloat32", "float64"])
+def test_a_nan_fill_is_0x7ff7_in_every_16_bits(dtype):
+    """As published captures of hardware have it."""
+    map = simple(dtype, oob_fill="nan", shape=(2, 3, 5, 16))
+    rows = tma.load(map, np.zeros(map.shape, map.dtype), (0, -1, -1, 0))
+    assert (rows[0].view("u2") == 0x7FF7).all() and not rows[7].view("u2").any()

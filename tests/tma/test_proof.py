@@ -5,6 +5,7 @@ boxes, walks, slots or shared memory.
 """
 
 import random
+from collections import Counter
 
 import numpy as np
 from sampling import count, sampled
@@ -17,47 +18,56 @@ PROBLEMS = count(1500, 10_000)
 MODES = ["im2col", "w", "w", "w_sm90", "w128"]
 
 
-def gather(x, n, h, w):
-    """Pixels (n, h, w) of x, with zeros outside; the indices broadcast."""
-    N, H, W, _ = x.shape
-    inside = (n >= 0) & (n < N) & (h >= 0) & (h < H) & (w >= 0) & (w < W)
-    return np.where(inside[..., None], x[n % N, h % H, w % W], 0)
+def gather(x, n, position, exists):
+    """Pixels of x, with zeros outside and where they do not exist; the indices broadcast."""
+    inside = exists & (n >= 0) & (n < x.shape[0])
+    for at, size in zip(position, x.shape[1:-1], strict=True):
+        inside = inside & (at >= 0) & (at < size)
+    index = (n % x.shape[0], *(at % size for at, size in zip(position, x.shape[1:-1], strict=True)))
+    return np.where(inside[..., None], x[index], 0)
 
 
 def operand_rows(problem, operator, x, rows):
-    """The inputs of each output pixel (n, p, q) for every tap: rows x R x S x channels."""
-    n, p, q = (rows[:, i, None, None] for i in range(3))
-    r = np.arange(problem.kernel[0])[:, None] * problem.dilation[0]
-    s = np.arange(problem.kernel[1])[None, :] * problem.dilation[1]
-    if operator == "dgrad":  # y[p] reads x[p + r - pad], hence dx[h] collects dy[h + pad - r]
-        return gather(x, n, p + problem.pad_lo[0] - r, q + problem.pad_lo[1] - s)
-    h = p * problem.stride[0] + r - problem.pad_lo[0]
-    w = q * problem.stride[1] + s - problem.pad_lo[1]
-    return gather(x, n, h, w)
+    """The inputs of each output pixel (n, spatial) for every tap: rows x kernel x channels."""
+    rank = problem.rank
+    fields = problem.dilation, problem.stride, problem.pad_lo
+    n, position, exists = rows[:, 0].reshape(-1, *(1,) * rank), [], np.True_
+    for axis, (dilation, stride, pad) in enumerate(zip(*fields, strict=True)):
+        p = rows[:, 1 + axis].reshape(-1, *(1,) * rank)
+        taps = (-1, *(1,) * (rank - 1 - axis))
+        r = np.arange(problem.kernel[axis]).reshape(taps) * dilation
+        if operator == "dgrad":  # y[p] reads x[p*stride + r - pad], so dx[h] collects dy there
+            exists = exists & ((p + pad - r) % stride == 0)
+            position.append((p + pad - r) // stride)
+        else:
+            position.append(p * stride + r - pad)
+    return gather(x, n, np.broadcast_arrays(*position), exists)
+
+
+SIZES = {1: [(1, 70)], 2: [(1, 12), (1, 70)], 3: [(1, 4), (1, 6), (1, 20)]}
 
 
 def draw_problem(rng, operator):
-    """A random problem whose output has pixels."""
+    """A random problem whose output has pixels; a group of the walked tensor has 8 channels up."""
     while True:
-        taps = [rng.randint(1, 7), rng.randint(1, 7)]
-        stride = 1 if operator == "dgrad" else [rng.randint(1, 4), rng.randint(1, 4)]
-        pads = [[rng.randint(0, 4), rng.randint(0, 4)] for _ in range(2)]
-        dilation = [rng.randint(1, 3), rng.randint(1, 3)]
-        shape = (rng.randint(1, 6), rng.randint(1, 12), rng.randint(1, 70), rng.choice([9, 16, 20]))
-        K = rng.choice([9, 16, 20])
-        if operator != "dgrad":
-            shape, K = (*shape[:3], shape[3] // 4 * 4 + 4), K // 4 * 4
-        else:
-            shape, K = (*shape[:3], K // 4 * 4), shape[3] // 4 * 4 + 4
+        rank, groups = rng.choice([1, 2, 2, 2, 3]), rng.choice([1, 1, 2, 3])
+        most = 7 if rank < 3 else 3
+        taps = [rng.randint(1, most) for _ in range(rank)]
+        space, filters = ("W", "HW", "DHW")[rank - 1], ("S", "RS", "TRS")[rank - 1]
+        shape = (rng.randint(1, 6), *(rng.randint(*ends) for ends in SIZES[rank]))
+        C, K = ([8, 16, 20], [4, 8]) if operator != "dgrad" else ([4, 8], [8, 16, 20])
+        C, K = groups * rng.choice(C), groups * rng.choice(K)
         try:
             return Problem.parse(
-                shape,
-                (K, *taps, shape[3]),
-                stride=stride,
-                padding=pads,
-                dilation=dilation,
-                layout="NHWC",
-                weight_layout="KRSC",
+                (*shape, C),
+                (K, *taps, C // groups),
+                stride=[rng.randint(1, 4) for _ in taps],
+                padding=[[rng.randint(0, 4), rng.randint(0, 4)] for _ in taps],
+                dilation=[rng.randint(1, 3) for _ in taps],
+                groups=groups,
+                rank=rank,
+                layout=f"N{space}C",
+                weight_layout=f"K{filters}C",
             )
         except ValueError:
             continue
@@ -80,43 +90,42 @@ def fill_buffers(lowering, array, loads):
     return images
 
 
-def tile_operands(lowering, x, tile):
-    """(tap, first channel, rows x channels) of every tap of a tile, read from shared memory."""
-    array = lowering.array(x)
-    for block in lowering.k_blocks(tile):
+def tile_operands(lowering, x, tile, group):
+    """(tap, first channel of the group, rows x channels) of every tap of a tile, from memory."""
+    array, share = lowering.array(x), lowering.channels // lowering.groups
+    for block in lowering.k_blocks(tile, group):
         images = fill_buffers(lowering, array, block.loads)
         for tap in block.taps:
             a = images[tap.buffer].take(lowering.view_rows(tap))
-            c = int(block.loads[0].coords[3])
-            yield tap, c, a[:, : lowering.channels - c].astype(float)
+            c = int(block.loads[0].coords[-1]) - group * share
+            index = (tap.t, tap.r, tap.s)[-lowering.problem.rank :]
+            yield index, c, a[:, : share - c].astype(float)
 
 
-def run_tile(lowering, x, w, tile):
+def run_tile(lowering, x, w, tile, group):
     """Sums of a tile of fprop or dgrad, and how often each row reads each tap."""
     sums = np.zeros((lowering.tile_m, w.shape[0]))
     reads = np.zeros((lowering.tile_m, *lowering.problem.kernel), int)
-    for tap, c, a in tile_operands(lowering, x, tile):
-        sums += a @ w[:, tap.r, tap.s, c : c + a.shape[1]].T
-        reads[:, tap.r, tap.s] += c == 0
+    for tap, c, a in tile_operands(lowering, x, tile, group):
+        sums += a @ w[(slice(None), *tap, slice(c, c + a.shape[1]))].T
+        reads[(slice(None), *tap)] += c == 0
     return sums, reads
 
 
+REFUSALS = ("images of", "w_halo", "lower_corner", "upper_corner", "offsets")
+
+
 def lower(problem, mode, operator, rng):
-    """A lowering with small tiles, two or more channel blocks and any swizzle; None if illegal."""
+    """The lowerings with small tiles, several channel blocks and any swizzle; none if illegal."""
     tile_m = 128 if mode == "w128" else rng.choice([16, 24, 40, 64])
-    swizzle = rng.choice(["64B", "128B"])
+    options = {"tile_m": tile_m, "channels": 4, "swizzle": rng.choice(["64B", "128B"])}
     try:
-        return tma.maps_for(
-            problem,
-            mode,
-            operator=operator,
-            tile_m=tile_m,
-            channels=rng.choice([4, 8]),
-            swizzle=swizzle,
-        )
+        if operator == "dgrad" and set(problem.stride) != {1}:
+            return tma.phases_for(problem, mode, **options)
+        return (tma.maps_for(problem, mode, operator=operator, **options),)
     except ValueError as refused:
-        assert "images of" in str(refused) or "w_halo" in str(refused), refused
-        return None
+        assert any(word in str(refused) for word in REFUSALS), refused
+        return ()
 
 
 def check_problem(rng):
@@ -127,49 +136,57 @@ def check_problem(rng):
     """
     operator = rng.choice(["fprop", "fprop", "dgrad", "wgrad"])
     problem = draw_problem(rng, operator)
-    lowering = lower(problem, rng.choice(MODES), operator, rng)
-    if lowering is None:
+    lowerings = lower(problem, rng.choice(MODES), operator, rng)
+    if not lowerings:
         return None
+    lowering, group = rng.choice(lowerings), rng.randrange(problem.groups)
     integers = np.random.default_rng(rng.randrange(1 << 30))
-    R, S = problem.kernel
-    x = integers.integers(1, 1 << 12, lowering.shape).astype("float32")
-    w = integers.integers(1, 1 << 12, (2, R, S, lowering.channels)).astype(float)
-    assert lowering.channels > lowering.tile_c, "at least two channel blocks"
+    share = lowering.channels // problem.groups
+    x = integers.integers(1, 1 << 12, natural(lowering)).astype("float32")
+    w = integers.integers(1, 1 << 12, (2, *problem.kernel, share)).astype(float)
+    own = x[..., group * share : (group + 1) * share]
     midway = 0
     for tile in {lowering.tiles - 1, rng.randrange(lowering.tiles)}:
-        sums, reads = run_tile(lowering, x, w, tile)
+        sums, reads = run_tile(lowering, x, w, tile, group)
         rows, kept = lowering.outputs(tile)
-        midway += rows[0, 2] != 0
-        read = operand_rows(problem, operator, x, rows[kept])
-        expected = np.einsum("mrsc,krsc->mk", read, w, optimize=True)
+        midway += rows[0, -1] != 0
+        read = operand_rows(problem, operator, own, rows[kept])
+        expected = read.reshape(len(read), w[0].size) @ w.reshape(2, -1).T
         np.testing.assert_array_equal(sums[kept], expected)
-        touched = read.any(axis=3)
+        touched = read.any(axis=-1)
         assert ((reads[kept] == 1) | ((reads[kept] == 0) & ~touched)).all()
     return lowering, midway
+
+
+def natural(lowering):
+    """The shape of the walked tensor, (n, spatial, c)."""
+    return lowering.N, *(axis.size for axis in lowering.axes), lowering.channels
 
 
 def check_weight_gradient(rng):
     """The contribution of one tile to dw; dy and x are loaded in the rows of the tile."""
     problem = draw_problem(rng, "wgrad")
-    lowering = lower(problem, rng.choice(MODES), "wgrad", rng)
-    if lowering is None:
+    lowerings = lower(problem, rng.choice(MODES), "wgrad", rng)
+    if not lowerings:
         return
+    (lowering,), group = lowerings, rng.randrange(problem.groups)
     integers = np.random.default_rng(rng.randrange(1 << 30))
     gradient = lowering.gradient()
-    x = integers.integers(1, 1 << 9, lowering.shape).astype("float32")
-    dy = integers.integers(1, 1 << 9, gradient.shape).astype("float32")
+    share, filters = problem.C // problem.groups, problem.K // problem.groups
+    x = integers.integers(1, 1 << 9, natural(lowering)).astype("float32")
+    dy = integers.integers(1, 1 << 9, natural(gradient)).astype("float32")
     tile = rng.randrange(lowering.tiles)
-    dy_rows = np.zeros((lowering.tile_m, problem.K))
-    for _, k, rows in tile_operands(gradient, dy, tile):
+    dy_rows = np.zeros((lowering.tile_m, filters))
+    for _, k, rows in tile_operands(gradient, dy, tile, group):
         dy_rows[:, k : k + rows.shape[1]] = rows
-    dw = np.zeros((problem.K, *problem.kernel, problem.C))
-    for tap, c, a in tile_operands(lowering, x, tile):
-        dw[:, tap.r, tap.s, c : c + a.shape[1]] += dy_rows.T @ a
+    dw = np.zeros((filters, *problem.kernel, share))
+    for tap, c, a in tile_operands(lowering, x, tile, group):
+        dw[(slice(None), *tap, slice(c, c + a.shape[1]))] += dy_rows.T @ a
     rows, kept = lowering.outputs(tile)
-    n, p, q = rows[kept].T
-    read = operand_rows(problem, "wgrad", x, rows[kept])
-    expected = np.einsum("mk,mrsc->krsc", dy[n, p, q].astype(float), read, optimize=True)
-    np.testing.assert_array_equal(dw, expected)
+    own = x[..., group * share : (group + 1) * share]
+    read = operand_rows(problem, "wgrad", own, rows[kept])
+    columns = dy[tuple(rows[kept].T)].astype(float)[:, group * filters : (group + 1) * filters]
+    np.testing.assert_array_equal(dw, np.tensordot(columns, read, axes=(0, 0)))
 
 
 def test_weight_gradient_through_shared_memory():
@@ -179,33 +196,44 @@ def test_weight_gradient_through_shared_memory():
 
 
 def test_every_output_is_computed_once():
-    """Each output pixel is one kept row of one tile; im2col keeps all rows."""
+    """Each output pixel is one kept row of one tile of one phase, or no tap reaches it."""
     rng = random.Random(9)
     for _ in range(200):
         operator = rng.choice(OPERATORS)
-        lowering = lower(draw_problem(rng, operator), rng.choice(MODES), operator, rng)
-        if lowering is None:
+        problem = draw_problem(rng, operator)
+        lowerings = lower(problem, rng.choice(MODES), operator, rng)
+        if not lowerings:
             continue
-        P, Q = lowering.height.out, lowering.width.out
-        count = np.zeros((lowering.N, P, Q), int)
-        for tile in range(lowering.tiles):
-            rows, kept = lowering.outputs(tile)
-            np.add.at(count, tuple(rows[kept].T), 1)
-        assert (count == 1).all()
+        size = problem.size if operator == "dgrad" else problem.output
+        count = np.zeros((problem.N, *size), int)
+        for lowering in lowerings:
+            for tile in range(lowering.tiles):
+                rows, kept = lowering.outputs(tile)
+                np.add.at(count, tuple(rows[kept].T), 1)
+        ones = np.ones((problem.N, *problem.output, 1))
+        everywhere = np.argwhere(count >= 0)
+        assert (count <= 1).all()
+        unreached = everywhere[count.ravel() == 0]
+        assert operator == "dgrad" or not len(unreached)
+        if len(unreached):
+            assert not operand_rows(problem, "dgrad", ones, unreached).any()
 
 
 @sampled
 def test_shifted_views_reproduce_the_convolution():
     rng = random.Random(7)
-    counts, midway, proved = {}, 0, 0
+    counts, midway, proved = Counter(), 0, 0
     while proved < PROBLEMS:
         checked = check_problem(rng)
         if checked is None:
             continue
         lowering, starts = checked
         proved, midway = proved + 1, midway + starts
-        key = lowering.mode, lowering.operator
-        counts[key] = counts.get(key, 0) + 1
+        counts[lowering.mode, lowering.operator] += 1
+        counts[lowering.problem.rank] += 1
+        counts["groups"] += lowering.groups > 1
+        counts["phases"] += lowering.axes[0].pixels.step is not None
     enough = PROBLEMS // 50
-    assert all(counts[mode, op] > enough for mode in set(MODES) for op in OPERATORS), counts
+    kinds = [(mode, op) for mode in set(MODES) for op in OPERATORS]
+    assert all(counts[kind] > enough for kind in [*kinds, 1, 2, 3, "groups", "phases"]), counts
     assert midway > PROBLEMS / 4

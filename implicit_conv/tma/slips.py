@@ -1,0 +1,201 @@
+"""Slips: the mistakes that are made with tensor maps, each undone.
+
+A slip is a guess. The linter believes it only if undoing it removes findings and adds no error, so
+no guess here needs to be careful.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from implicit_conv.tma.limits import SMEM_ALIGNMENT, SPANS, Description, Start
+
+CORNERS = ("lower_corner", "upper_corner")
+
+
+@dataclass(frozen=True)
+class Slip:
+    """A mistake: the fields where it shows, what it looks like, and the arguments without it.
+
+    A `whole` slip is believed only if undoing it leaves nothing to be found.
+    """
+
+    fields: tuple[str, ...]
+    text: str
+    map: Description
+    start: Start | None
+    whole: bool = False
+
+
+def slips(m: Description, start: Start | None) -> Iterator[Slip]:
+    """The slips that could have been made here, those of a load first."""
+    for look, whole in START_SLIPS:
+        if start is None or len(start.coords) != m.rank:
+            break
+        for slip in look(m, start):
+            if slip.start != start:
+                yield replace(slip, whole=whole)
+    for guess, whole in MAP_SLIPS:
+        for slip in guess(m):
+            if slip.map != m:
+                yield replace(slip, start=start, whole=whole)
+
+
+def order(m: Description, what: str) -> str:
+    """That an array is in the wrong order, in the words of the interface that the caller used."""
+    if m.fastest_first:
+        return f"{what} row-major; the driver reads c first: (c, w, h, [d,] n)"
+    return f"{what} fastest-first; Python takes (n, [d,] h, w, c)"
+
+
+def _reversed_arrays(m: Description) -> Iterator[Slip]:
+    shape, strides = m.shape[::-1], None if m.strides is None else m.strides[::-1]
+    yield Slip(("shape",), order(m, "it looks"), replace(m, shape=shape), None)
+    if strides is not None:
+        yield Slip(("strides",), order(m, "they look"), replace(m, strides=strides), None)
+        both = replace(m, shape=shape, strides=strides)
+        yield Slip(("shape", "strides"), order(m, "shape and strides both look"), both, None)
+    if len(m.lower) > 1:
+        corners = replace(m, lower=m.lower[::-1], upper=m.upper[::-1])
+        yield Slip(CORNERS, spatial_order(m, "corners"), corners, None)
+        turned = replace(corners, step=m.step[::-1])
+        fields, text = (*CORNERS, "traversal_stride"), spatial_order(m, "corners and steps")
+        yield Slip(fields, text, turned, None)
+        everything = replace(turned, shape=shape, strides=strides)
+        yield Slip(("shape", "strides", *CORNERS), order(m, "all arrays look"), everything, None)
+
+
+def spatial_order(m: Description, what: str) -> str:
+    """That arrays of ([d,] h, w) are in the wrong order."""
+    if m.fastest_first:
+        return f"{what} look H-first; the driver reads W first"
+    return f"{what} look W-first; Python takes ([d,] h, w)"
+
+
+def _units(m: Description) -> Iterator[Slip]:
+    size = m.itemsize
+    if m.strides is not None:
+        if size > 1:
+            in_bytes = tuple(stride * size for stride in m.strides)
+            text = "strides look like elements; they must be bytes"
+            yield Slip(("strides",), text, replace(m, strides=in_bytes), None)
+        if len(m.strides) == m.rank and m.strides[-1] == size:
+            text = "leave out the stride of c, which is implied"
+            yield Slip(("strides",), text, replace(m, strides=m.strides[:-1]), None)
+    if size > 1 and m.channels % size == 0:
+        text = f"it looks like bytes; that is {m.channels // size} channels of {size} bytes"
+        yield Slip(("channels_per_pixel",), text, replace(m, channels=m.channels // size), None)
+    span = m.span
+    if span and m.channels * size > span:
+        text = f"load {span // size} channels at a time"
+        yield Slip(("channels_per_pixel",), text, replace(m, channels=span // size), None)
+    whole = m.channels // m.unit * m.unit
+    if whole:
+        text = f"take a multiple of {m.unit} channels"
+        yield Slip(("channels_per_pixel",), text, replace(m, channels=whole), None)
+    needed = -(-m.shape[-1] // m.unit) * m.unit
+    if m.channels > needed > 0:
+        text = f"{needed} channels are enough for C = {m.shape[-1]}"
+        yield Slip(("channels_per_pixel",), text, replace(m, channels=needed), None)
+
+
+def _corners(m: Description) -> Iterator[Slip]:
+    if not len(m.lower) == len(m.upper) == len(m.sizes):
+        return
+    relative = tuple(
+        u - (size - 1) if 0 < size // 2 <= u else u
+        for u, size in zip(m.upper, m.sizes, strict=True)
+    )
+    text = "it looks like an absolute end; it counts from the last pixel, size - 1"
+    yield Slip(("upper_corner",), text, replace(m, upper=relative), None)
+    mirrored = tuple(
+        low if low < 0 and up == -low else up for low, up in zip(m.lower, m.upper, strict=True)
+    )
+    text = "it looks like the padding; a filter of 2 * pad + 1 taps has upper = -pad"
+    yield Slip(("upper_corner",), text, replace(m, upper=mirrored), None)
+    negated = tuple(
+        -low if 0 < low <= size // 2 else low for low, size in zip(m.lower, m.sizes, strict=True)
+    )
+    yield Slip(("lower_corner",), "lower = -pad_lo", replace(m, lower=negated), None)
+
+
+def _modes(m: Description) -> Iterator[Slip]:
+    row = m.channels * m.itemsize
+    for swizzle in ("64B", "128B"):
+        if row <= SPANS[swizzle]:
+            text = f"{swizzle} holds a row of {row} bytes"
+            yield Slip(("swizzle",), text, replace(m, swizzle=swizzle), None)
+    yield Slip(("swizzle",), "the two go together", replace(m, swizzle="32B"), None)
+    yield Slip(("interleave",), "use none", replace(m, interleave="none"), None)
+    if not m.floating:
+        yield Slip(("oob_fill",), "integers fill with zero", replace(m, oob_fill="zero"), None)
+    if 0 in m.step:
+        steps = tuple(step or 1 for step in m.step)
+        yield Slip(("traversal_stride",), "1 visits every pixel", replace(m, step=steps), None)
+
+
+def _turned_start(m: Description, start: Start) -> Iterator[Slip]:
+    coords = start.coords
+    turned, exchanged = coords[::-1], (coords[0], *coords[-2:0:-1], coords[-1])
+    ends = zip((turned[0], turned[-1]), (m.shape[0], m.shape[-1]), strict=True)
+    if coords[-1] and all(0 <= x < size for x, size in ends) and _rows_exist(m, turned):
+        text = "coordinates look fastest-first {c, w, h, n}; here they are (n, [d,] h, w, c)"
+        yield Slip(("coords",), text, m, replace(start, coords=turned))
+    if _rows_exist(m, exchanged) and (not m.wide or coords[-2] >= m.sizes[0]):
+        text = "h and w look exchanged; coordinates are (n, [d,] h, w, c)"
+        yield Slip(("coords",), text, m, replace(start, coords=exchanged))
+    if start.offsets is not None:
+        turned = start.offsets[::-1]
+        text = "offsets look W-first; here they are ([d,] h, w)"
+        yield Slip(("offsets",), text, m, replace(start, offsets=turned))
+
+
+def _rows_exist(m: Description, coords: tuple[int, ...]) -> bool:
+    """Whether the row that a walk of im2col::w stays in is in the tensor; im2col leaves its row."""
+    rows = zip(coords[1:-2], m.shape[1:-2], strict=True)
+    return not m.wide or all(0 <= x < size for x, size in rows)
+
+
+def _moved_start(m: Description, start: Start) -> Iterator[Slip]:
+    coords, size = start.coords, max(1, m.itemsize)
+    whole = coords[-1] // m.unit * m.unit
+    text = f"take a multiple of {m.unit} channels"
+    if coords[-1] >= m.shape[-1] and coords[-1] % size == 0:
+        in_elements = replace(start, coords=(*coords[:-1], coords[-1] // size))
+        yield Slip(("coords",), "it looks like bytes; it counts channels", m, in_elements)
+    yield Slip(("coords",), text, m, replace(start, coords=(*coords[:-1], whole)))
+    if len(m.lower) == len(m.step) == len(m.sizes) and all(step > 0 for step in m.step):
+        first = len(coords) - 1 - len(m.sizes)
+        boxed = zip(coords[first:-1], m.lower, m.step, strict=True)
+        grid = tuple(low + max(0, (x - low) // step) * step for x, low, step in boxed)
+        text = "start = lower + p * stride: otherwise rows after the first wrap are shifted"
+        moved = replace(start, coords=(*coords[:first], *grid, coords[-1]))
+        yield Slip(("coords",), text, m, moved)
+    pattern = max(SMEM_ALIGNMENT, 8 * m.span)
+    up = -(-start.dst // pattern) * pattern
+    yield Slip(("dst",), f"align it to {pattern} bytes", m, replace(start, dst=up))
+
+
+def _operands(m: Description, start: Start) -> Iterator[Slip]:
+    if m.wide and start.offsets:
+        operands = replace(start, offsets=None, w_offset=start.w_offset + start.offsets[-1])
+        yield Slip(("offsets",), "the offset of W is w_offset", m, operands)
+    if not m.wide and start.w_offset > 0:
+        offsets = start.offsets or (0,) * len(m.sizes)
+        moved = (*offsets[:-1], offsets[-1] + start.w_offset)
+        operands = replace(start, offsets=moved, w_offset=0)
+        yield Slip(("w_offset",), "the offset of W is an entry of offsets", m, operands)
+
+
+MAP_SLIPS: tuple[tuple[Callable[[Description], Iterator[Slip]], bool], ...] = (
+    (_reversed_arrays, True),
+    (_units, False),
+    (_corners, False),
+    (_modes, False),
+)
+START_SLIPS: tuple[tuple[Callable[[Description, Start], Iterator[Slip]], bool], ...] = (
+    (_turned_start, True),
+    (_moved_start, False),
+    (_operands, False),
+)

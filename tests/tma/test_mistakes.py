@@ -1,0 +1,238 @@
+"""A table of wrong inputs: each has one finding, in the right field, whose advice is right.
+
+The mistakes are those that users of tensor maps report. `fix` of a finding either is exactly the
+change that makes the input right, or None where only the user knows what was meant.
+"""
+
+import random
+
+import pytest
+
+from implicit_conv import tma
+from implicit_conv.problem import Problem
+
+FIELDS = {
+    "shape": (64, 9, 14, 128),
+    "dtype": "float16",
+    "lower_corner": (-1, -1),
+    "upper_corner": (-1, -1),
+    "pixels_per_column": 64,
+    "channels_per_pixel": 64,
+    "swizzle": "128B",
+}
+IM2COL = tma.Im2colMap(**FIELDS)
+WIDE = tma.Im2colWideMap(
+    shape=(64, 9, 14, 128),
+    dtype="float16",
+    lower_corner_w=-1,
+    upper_corner_w=0,
+    channels_per_pixel=64,
+)
+FLAT = {  # a box that no exchange of h and w changes, with another shape
+    "shape": (8, 9, 200, 128),
+    "dtype": "float16",
+    "lower_corner": (0, -100),
+    "upper_corner": (0, 20),
+    "pixels_per_column": 64,
+    "channels_per_pixel": 64,
+    "swizzle": "128B",
+}
+A, W = IM2COL.arguments, WIDE.arguments
+IN = {"coords": (7, 2, 4, 0)}
+SOUND = {
+    "im2col": (A, {**IN, "offsets": (1, 2), "dst": 1024}),
+    "wide": (W, {**IN, "w_halo": 2, "dst": 1024}),
+    "python": (FIELDS, IN),
+    "small": ({**FIELDS, "shape": (4, 9, 14, 128)}, {"coords": (3, 2, 4, 0)}),
+    "flat": (FLAT, {"coords": (7, 2, 210, 0)}),
+}
+UNKNOWN = "the fix is not known"
+
+# (input that is changed, change, field of the finding, words of the hint, fix or None to restore)
+TABLE = [
+    # order of dimensions
+    ("im2col", {"globalDim": A["globalDim"][::-1]}, "globalDim", "row-major"),
+    ("im2col", {"globalStrides": A["globalStrides"][::-1]}, "globalStrides[2]", "row-major"),
+    (
+        "im2col",
+        {"globalDim": A["globalDim"][::-1], "globalStrides": A["globalStrides"][::-1]},
+        "globalStrides[2]",
+        "shape and strides both look row-major",
+    ),
+    ("small", {"shape": (128, 14, 9, 4)}, "shape[c]", "fastest-first"),
+    ("flat", {"lower_corner": (-100, 0), "upper_corner": (20, 0)}, "lower_corner", "look W-first"),
+    ("im2col", {"coords": (0, 4, 7, 7)}, "coords[c]", "fastest-first", {"coords": (7, 7, 4, 0)}),
+    ("im2col", {"coords": (0, 4, 2, 63)}, "coords[c]", "fastest-first", {"coords": (63, 2, 4, 0)}),
+    ("wide", {"coords": (0, 4, 7, 7)}, "coords[c]", "fastest-first", {"coords": (7, 7, 4, 0)}),
+    ("im2col", {"coords": (7, 11, 4, 0)}, "coords[h]", "exchanged", {"coords": (7, 4, 11, 0)}),
+    ("wide", {"coords": (7, 12, 14, 0)}, "coords[w]", "not right of it", UNKNOWN),
+    # units
+    ("im2col", {"globalStrides": (128, 1792, 16128)}, "globalStrides[0]", "look like elements"),
+    ("im2col", {"globalStrides": (2, *A["globalStrides"])}, "globalStrides", "stride of c"),
+    ("im2col", {"channelsPerPixel": 128}, "channelsPerPixel", "looks like bytes"),
+    ("im2col", {"channelsPerPixel": 72}, "channelsPerPixel", "load 64 channels at a time"),
+    ("im2col", {"coords": (7, 2, 4, 128)}, "coords[c]", "like bytes", {"coords": (7, 2, 4, 64)}),
+    ("im2col", {"coords": (7, 2, 4, 7)}, "coords[c]", "multiple of 8", {"coords": (7, 2, 4, 0)}),
+    # corners
+    ("im2col", {"pixelBoxUpperCorner": (12, 7)}, "pixelBoxUpperCorner[1]", "absolute end"),
+    ("im2col", {"pixelBoxUpperCorner": (1, 1)}, "pixelBoxUpperCorner[1]", "upper = -pad"),
+    ("im2col", {"pixelBoxLowerCorner": (1, 1)}, "pixelBoxLowerCorner[1]", "lower = -pad_lo"),
+    ("im2col", {"pixelBoxLowerCorner": (-129, -1)}, "pixelBoxLowerCorner[0]", "-pad_lo", UNKNOWN),
+    ("im2col", {"pixelBoxUpperCorner": (-200, -1)}, "pixelBoxUpperCorner[0]", "taps", UNKNOWN),
+    ("im2col", {"pixelBoxUpperCorner": (-20, -1)}, "pixelBoxUpperCorner[0]", "taps", UNKNOWN),
+    ("wide", {"pixelBoxUpperCornerWidth": 13}, "pixelBoxUpperCornerWidth", "absolute end"),
+    ("wide", {"pixelBoxUpperCornerWidth": -20}, "pixelBoxUpperCornerWidth", "L slots", UNKNOWN),
+    ("wide", {"pixelBoxLowerCornerWidth": 1}, "pixelBoxLowerCornerWidth", "lower = -pad_lo"),
+    # starts and operands
+    ("im2col", {"coords": (7, 2, 99, 0)}, "coords[w]", "tap belongs in the offsets", UNKNOWN),
+    ("wide", {"coords": (7, 2, 99, 0)}, "coords[w]", "not right of it", UNKNOWN),
+    ("wide", {"coords": (7, -1, 4, 0)}, "coords[h]", "skip the load", UNKNOWN),
+    ("im2col", {"coords": (64, 2, 4, 0)}, "coords[n]", "", UNKNOWN),
+    ("im2col", {"offsets": (0, -1)}, "offsets[w]", "never negative", UNKNOWN),
+    ("im2col", {"offsets": (0, 256)}, "offsets[w]", "r * dilation", UNKNOWN),
+    ("im2col", {"w_offset": 1}, "w_offset", "entry of offsets", {"offsets": (1, 3), "w_offset": 0}),
+    ("im2col", {"w_halo": 2}, "w_halo", "use offsets, or an Im2colWideMap", UNKNOWN),
+    ("wide", {"offsets": (0, 1)}, "offsets", "w_offset", {"offsets": None, "w_offset": 1}),
+    ("wide", {"w_halo": 512}, "w_halo", "t div stride", UNKNOWN),
+    ("wide", {"w_offset": 32}, "w_offset", "extend the halo", UNKNOWN),
+    ("im2col", {"dst": 64}, "dst", "align it to 1024 bytes", {"dst": 1024}),
+    # counts, steps, modes
+    ("im2col", {"pixelsPerColumn": 0}, "pixelsPerColumn", "rows of one load", UNKNOWN),
+    ("im2col", {"pixelsPerColumn": 2048}, "pixelsPerColumn", "several loads", UNKNOWN),
+    ("im2col", {"elementStrides": (1, 0, 1, 1)}, "elementStrides[1]", "1 visits every pixel"),
+    ("im2col", {"elementStrides": (1, 9, 1, 1)}, "elementStrides[1]", "stride", UNKNOWN),
+    ("im2col", {"elementStrides": (2, 1, 1, 1)}, "elementStrides[0]", "c, w, h, d, n"),
+    ("wide", {"elementStrides": (1, 1, 2, 1)}, "elementStrides[2]", "c, w, h, d, n"),
+    ("wide", {"elementStrides": (1, 1, 1, 2)}, "elementStrides[3]", "c, w, h, d, n"),
+    ("wide", {"swizzle": 0}, "swizzle", "128B holds a row"),
+    ("wide", {"swizzle": 1}, "swizzle", "128B holds a row"),
+    ("wide", {"interleave": 1}, "interleave", "use none"),
+    ("im2col", {"interleave": 2}, "interleave", "use none", {"interleave": "x"}),
+    ("im2col", {"tensorDataType": 1, "oobFill": 1}, "oobFill", "integers fill", {"oobFill": "x"}),
+    ("im2col", {"tensorRank": 2}, "tensorRank", "pass 4", {"tensorRank": 4}),
+    ("im2col", {"globalAddress": 0x1008}, "globalAddress", "alignment", UNKNOWN),
+    ("python", {"shape": (64, 9, 14, 3)}, "shape[c]", "pad C to 8", UNKNOWN),
+    ("im2col", {"tensorDataType": 13}, "tensorDataType", "", UNKNOWN),
+]
+
+
+def split(changed):
+    """(changed arguments of the map, changed operands of the load)."""
+    operands = ("coords", "offsets", "w_halo", "w_offset", "dst")
+    return [
+        {key: value for key, value in changed.items() if (key in operands) == load}
+        for load in (False, True)
+    ]
+
+
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: f"{entry[0]}-{'-'.join(entry[1])}")
+def test_a_mistake_has_one_right_finding(entry):
+    base, change, field, words, *rest = entry
+    arguments, load = SOUND[base]
+    assert tma.lint(arguments, **load) == []
+    changed, operands = split(change)
+    given, at = {**arguments, **changed}, {**load, **operands}
+    (finding,) = tma.lint(given, **at)
+    assert (finding.field, words in finding.hint) == (field, True), str(finding)
+    expected = rest[0] if rest else {name: (arguments | load)[name] for name in change}
+    if expected == UNKNOWN:
+        assert finding.fix is None
+        return
+    assert set(finding.fix) == set(expected), finding.fix
+    if "x" not in expected.values() and base in ("im2col", "wide"):
+        assert finding.fix == expected
+    changed, operands = split(finding.fix)
+    assert tma.lint({**given, **changed}, **{**at, **operands}) == []
+
+
+def test_the_table_is_long_enough():
+    assert len(TABLE) >= 50
+
+
+def conv(**options):
+    options = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC", **options}
+    return Problem.parse((8, 15, 17, 64), (64, 3, 3, 64), **options)
+
+
+def test_a_wrong_stride_asks_for_nothing_else():
+    """The corners of a stride of 1 and of 2 are equal, so that only the step is wrong."""
+    map = tma.maps_for(conv(), dtype="float16").maps[0]
+    findings = tma.lint(map, problem=conv(stride=2))
+    assert [f.field for f in findings] == ["traversal_stride[h]"]
+    assert findings[0].fix == {"traversal_stride": (2, 2)}
+
+
+def test_a_wide_map_gets_the_formula_of_slots():
+    map = tma.maps_for(conv(), "w", dtype="float16").maps[0]
+    (finding,) = tma.lint({**map.arguments, "pixelBoxUpperCornerWidth": -99})
+    assert "L slots" in finding.hint and "taps" not in finding.hint
+    (finding,) = tma.lint({**map.arguments, "pixelBoxUpperCornerWidth": -1}, problem=conv())
+    assert finding.fix == {"pixelBoxUpperCornerWidth": 0}
+
+
+def test_limits_cite_the_page_of_their_mode():
+    wide = {**W, "pixelBoxLowerCornerWidth": -(1 << 15) - 1}
+    (finding,) = tma.lint(wide)
+    assert finding.source == "CUDA driver API, cuTensorMapEncodeIm2colWide"
+    (finding,) = tma.lint({**A, "pixelBoxLowerCorner": (-129, -1)})
+    assert finding.source.startswith("PTX ISA 5.5.4.1")
+    (finding,) = tma.lint({**W, "swizzle": "128B_ATOM_64B"})
+    assert finding.source == "CUDA driver API, cuTensorMapEncodeIm2colWide"
+    (finding,) = tma.lint({**W, "swizzle": 0})
+    assert finding.source.startswith("PTX ISA 5.5.5")
+
+
+def spoiled(rng):
+    """A sound input with one to three entries replaced by numbers near them."""
+    arguments, load = SOUND[rng.choice(["im2col", "wide"])]
+    given, at = dict(arguments), dict(load)
+    for _ in range(rng.randint(1, 3)):
+        source = rng.choice([given, at])
+        name = rng.choice([n for n, v in source.items() if isinstance(v, (int, tuple))])
+        source[name] = near(rng, source[name])
+    return given, at
+
+
+def near(rng, value):
+    if isinstance(value, int):
+        return rng.choice([value + 1, value - 1, 2 * value, -value, value + 8, 0, 1 << 16])
+    if rng.random() < 0.3:
+        return value[::-1]
+    index = rng.randrange(len(value))
+    return (*value[:index], near(rng, value[index]), *value[index + 1 :])
+
+
+def errors(findings):
+    return sum(finding.severity == "error" for finding in findings)
+
+
+def test_advice_removes_its_finding_and_breaks_no_rule():
+    rng = random.Random(19)
+    fixed = 0
+    for _ in range(1500):
+        given, at = spoiled(rng)
+        findings = tma.lint(given, **at)
+        for finding in findings:
+            if finding.fix is None:
+                continue
+            changed, operands = split(finding.fix)
+            after = tma.lint({**given, **changed}, **{**at, **operands})
+            assert finding.field not in {f.field for f in after}, (given, at, finding)
+            assert errors(after) <= errors(findings) - (finding.severity == "error"), (given, at)
+            fixed += 1
+    assert fixed > 500
+
+
+def test_following_advice_ends():
+    """One finding after the other; no advice undoes another."""
+    rng = random.Random(20)
+    for _ in range(300):
+        given, at = spoiled(rng)
+        for _ in range(12):
+            advice = [f.fix for f in tma.lint(given, **at) if f.fix]
+            if not advice:
+                break
+            changed, operands = split(advice[0])
+            given, at = {**given, **changed}, {**at, **operands}
+        else:
+            pytest.fail(f"advice goes on and on: {given}, {at}")
