@@ -10,6 +10,7 @@ from pathlib import Path
 
 from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.picture import Picture, picture
+from implicit_conv.tma.simulate import HALO_ORDER
 from implicit_conv.tma.text import render
 
 
@@ -21,6 +22,7 @@ def draw(
     w_offset: int = 0,
     *,
     buffers: Sequence[tuple[int, int]] | None = None,
+    halo_order: str = HALO_ORDER,
     path: str | Path | None = None,
     title: str = "",
     color: bool | None = None,
@@ -33,6 +35,8 @@ def draw(
         As in `walk`.
     buffers : sequence of (w_halo, w_offset), optional
         One copy from the same start for each pair; replaces `w_halo` and `w_offset`.
+    halo_order : {"interleaved", "grouped", "inline"}
+        As in `walk`.
     path : path-like, optional
         A file to write: .svg, .png or .pdf, by matplotlib (extra ``plot``).
     title : str
@@ -58,7 +62,7 @@ def draw(
         `path` is given, but matplotlib is not installed.
     """
     copies = [(w_halo, w_offset)] if buffers is None else _pairs(buffers)
-    return show(picture(map, coords, offsets, copies, title), path, color)
+    return show(picture(map, coords, offsets, copies, title, halo_order), path, color)
 
 
 def _pairs(buffers: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

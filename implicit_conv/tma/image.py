@@ -12,7 +12,7 @@ import numpy.typing as npt
 from implicit_conv.kernels import walk as steps
 from implicit_conv.tma.limits import SPANS
 from implicit_conv.tma.maps import TensorMap
-from implicit_conv.tma.simulate import Array, load_rows
+from implicit_conv.tma.simulate import HALO_ORDER, Array, load_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +93,8 @@ def smem_image(
     offsets: Sequence[int] | None = None,
     w_halo: int = 0,
     w_offset: int = 0,
+    *,
+    halo_order: str = HALO_ORDER,
 ) -> SmemImage:
     """The bytes of shared memory that one tensor copy writes, in the order of addresses.
 
@@ -104,7 +106,7 @@ def smem_image(
     ----------
     dst : int
         Shared address of the destination, a multiple of 128.
-    map, x, coords, offsets, w_halo, w_offset
+    map, x, coords, offsets, w_halo, w_offset, halo_order
         As in `load`.
 
     Raises
@@ -118,7 +120,7 @@ def smem_image(
         raise ValueError(
             f"swizzle {map.swizzle} is not simulated; choose one of {', '.join(SPANS)}"
         )
-    values = load_rows(map, x, map.start(coords, offsets, w_halo, w_offset, dst))
+    values = load_rows(map, x, map.start(coords, offsets, w_halo, w_offset, dst), halo_order)
     rows, span = len(values), SPANS[map.swizzle]
     image = SmemImage(
         bytes=np.zeros(rows * map.pitch, np.uint8),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from implicit_conv.tma.maps import Im2colMap, TensorMap
-from implicit_conv.tma.simulate import Walk, walk
+from implicit_conv.tma.simulate import HALO_ORDER, Walk, walk
 
 Cell = tuple[int, int]  # (down, across)
 CELLS_MAX = 1 << 16  # pixels that are drawn at most: 256 x 256
@@ -94,6 +94,7 @@ def picture(
     offsets: Sequence[int] | None,
     buffers: Sequence[tuple[int, int]],
     title: str = "",
+    halo_order: str = HALO_ORDER,
 ) -> Picture:
     """The picture of several copies, one for each (w_halo, w_offset) of `buffers`.
 
@@ -106,7 +107,7 @@ def picture(
     """
     if not buffers:
         raise ValueError("buffers is empty; give a pair (w_halo, w_offset) for each buffer to draw")
-    walks = [walk(map, coords, offsets, *buffer) for buffer in buffers]
+    walks = [walk(map, coords, offsets, *buffer, halo_order=halo_order) for buffer in buffers]
     letters = "n" + "dhw"[5 - map.rank :]
     make = _im2col_planes if isinstance(map, Im2colMap) else _wide_planes
     planes = make(map, coords, offsets, walks, buffers)

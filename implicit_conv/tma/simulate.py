@@ -14,6 +14,12 @@ from implicit_conv.tma.limits import Start
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 
 Array = npt.NDArray[Any]
+HALO_ORDERS = {  # where im2col::w::128 puts halo element j of group g, of `halo` elements each
+    "interleaved": "row 128 + 4*j + g",
+    "grouped": "row 128 + g*halo + j",
+    "inline": "after the 32 rows of its group: row 32*(g+1) + g*halo + j",
+}
+HALO_ORDER = "interleaved" if steps.W128_HALO_BY_ELEMENT else "grouped"
 NAN_BITS = 0x7FF7  # of each 16 bits of an element that is filled with NaN, as hardware fills
 
 
@@ -51,6 +57,8 @@ def walk(
     offsets: Sequence[int] | None = None,
     w_halo: int = 0,
     w_offset: int = 0,
+    *,
+    halo_order: str = HALO_ORDER,
 ) -> Walk:
     """The pixels that one tensor copy visits; nothing is read.
 
@@ -66,28 +74,33 @@ def walk(
         im2col offsets ([d,] h, w), which are added to every pixel.
     w_halo, w_offset : int
         Operands of im2col::w and im2col::w::128.
+    halo_order : {"interleaved", "grouped", "inline"}
+        The rows of the halos of im2col::w::128; other modes have one halo, at the end.
 
     Raises
     ------
     TensorMapError
         The load breaks rules; the message lists all (a ValueError).
+    ValueError
+        `halo_order` is unknown, or the map is interleaved.
 
     Notes
     -----
-    PTX ISA 5.5.4 and 5.5.5.
+    PTX ISA 5.5.4 and 5.5.5. The documentation has a halo of im2col::w::128 "after every 32
+    elements", which reads as "inline". Row oracles measured on a B200, and the four-row shape of
+    tcgen05.cp.4x256b, which fetches element j of all four groups, speak for "interleaved". With a
+    halo of at most 1, "grouped" is the same. This project has not proven any.
     """
     start = map.start(coords, offsets, w_halo, w_offset)
-    positions = np.empty((map.rows(start.w_halo), 4), np.int64)
     _check_interleave(map)
-    trace(steps, map, start, positions)
+    order = row_order(map, start.w_halo, halo_order)
+    positions = trace(steps, map, start, order)
     sizes = np.array((map.shape[0], *(axis.size for axis in map.axes())))
     filled = np.any((positions < 0) | (positions >= sizes), axis=1)
-    order = row_order(map, start.w_halo)
-    pixels = map.rows()
     return Walk(
         coordinates=positions[:, _kept(map.rank)],
         filled=filled,
-        halo=np.arange(len(positions)) >= pixels,
+        halo=halo_rows(map, start.w_halo, halo_order),
         order=order,
         bytes=len(positions) * map.row_bytes,
     )
@@ -100,6 +113,8 @@ def load(
     offsets: Sequence[int] | None = None,
     w_halo: int = 0,
     w_offset: int = 0,
+    *,
+    halo_order: str = HALO_ORDER,
 ) -> Array:
     """Rows x channels that one tensor copy delivers, including filled ones.
 
@@ -107,7 +122,7 @@ def load(
     ----------
     x : array of map.shape and map.dtype
         The tensor. If the map has strides, the array must have the same, else any.
-    map, coords, offsets, w_halo, w_offset
+    map, coords, offsets, w_halo, w_offset, halo_order
         As in `walk`.
 
     Returns
@@ -115,17 +130,16 @@ def load(
     array, rows x channels_per_pixel
         In the order of shared-memory rows; see `smem_image` for the bytes.
     """
-    return load_rows(map, x, map.start(coords, offsets, w_halo, w_offset))
+    return load_rows(map, x, map.start(coords, offsets, w_halo, w_offset), halo_order)
 
 
-def load_rows(map: TensorMap, x: Array, start: Start) -> Array:
+def load_rows(map: TensorMap, x: Array, start: Start, halo_order: str = HALO_ORDER) -> Array:
     """`load` with a start that is already checked."""
     from implicit_conv.kernels.cpu import simulate
 
     bits = tensor_bits(map, x)
-    positions = np.empty((map.rows(start.w_halo), 4), np.int64)
     _check_interleave(map)
-    trace(simulate, map, start, positions)
+    positions = trace(simulate, map, start, row_order(map, start.w_halo, halo_order))
     rows = np.empty((len(positions), map.channels_per_pixel), bits.dtype)
     simulate.gather(bits, positions, start.coords[-1], fill_bits(map), rows)
     return rows.view(map.dtype)
@@ -157,39 +171,51 @@ def store(map: Im2colMap, x: Array, coords: Sequence[int], rows: Array) -> None:
         raise ValueError(
             f"rows are {rows.dtype} {rows.shape}, but the map stores {map.dtype} {expected}"
         )
-    positions = np.empty((len(rows), 4), np.int64)
     _check_interleave(map)
-    trace(simulate, map, start, positions)
+    positions = trace(simulate, map, start, np.arange(len(rows)))
     simulate.scatter(bits, positions, start.coords[-1], rows.view(bits.dtype))
 
 
-def trace(walks: Any, map: TensorMap, start: Start, positions: npt.NDArray[np.int64]) -> None:
-    """Write rows x (n, d, h, w) into `positions`.
+def trace(
+    walks: Any, map: TensorMap, start: Start, order: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Rows x (n, d, h, w): the pixels of the walk that `order` lists.
 
     `walks` is kernels.walk, which Python runs, or kernels.cpu.simulate, which is compiled.
     """
     depth, height, width = map.axes(start.w_offset)
     n = start.coords[0]
     d, h, w = (0,) * (5 - map.rank) + start.coords[1:-1]
-    if map.mode == "w128":
-        walks.walk_w128(positions, n, d, h, w + start.w_offset, width, start.w_halo)
-    elif isinstance(map, Im2colWideMap):
+    positions = np.empty((map.rows() + start.w_halo, 4), np.int64)
+    if isinstance(map, Im2colWideMap):
         walks.walk_wide(positions, n, d, h, w + start.w_offset, width)
-    else:
-        walks.walk_im2col(positions, n, d, h, w, depth, height, width)
-        if start.offsets is not None:
-            positions[:, _kept(map.rank)[1:]] += start.offsets
+        return positions[order]
+    walks.walk_im2col(positions, n, d, h, w, depth, height, width)
+    if start.offsets is not None:
+        positions[:, _kept(map.rank)[1:]] += start.offsets
+    return positions
 
 
-def row_order(map: TensorMap, w_halo: int) -> npt.NDArray[np.int64]:
+def row_order(map: TensorMap, w_halo: int, halo_order: str) -> npt.NDArray[np.int64]:
     """For each shared-memory row, the position in the walk of the pixel that it holds."""
-    order = np.arange(map.rows(w_halo))
-    if map.mode == "w128":
-        for k in range(steps.W128_PIXELS + w_halo):
-            row = steps.w128_halo_row(k, w_halo)
-            if row >= 0:
-                order[row] = k
-    return order
+    if halo_order not in HALO_ORDERS:
+        known = "; ".join(f"{name!r}: {where}" for name, where in HALO_ORDERS.items())
+        raise ValueError(f"halo_order {halo_order!r} is unknown; choose from {known}")
+    if map.mode != "w128":
+        return np.arange(map.rows(w_halo))
+    pixels = np.arange(steps.W128_PIXELS).reshape(steps.W128_GROUPS, -1)
+    halos = steps.W128_GROUP * np.arange(1, steps.W128_GROUPS + 1)[:, None] + np.arange(w_halo)
+    if halo_order == "inline":
+        return np.concatenate([pixels, halos], axis=1).ravel()
+    return np.append(pixels, halos if halo_order == "grouped" else halos.T)
+
+
+def halo_rows(map: TensorMap, w_halo: int, halo_order: str) -> npt.NDArray[np.bool_]:
+    """For each shared-memory row, whether it belongs to a halo."""
+    row = np.arange(map.rows(w_halo))
+    if map.mode == "w128" and halo_order == "inline":
+        return row % (steps.W128_GROUP + w_halo) >= steps.W128_GROUP
+    return row >= map.rows()
 
 
 def tensor_bits(map: TensorMap, x: Array) -> Array:

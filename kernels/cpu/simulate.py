@@ -56,9 +56,3 @@ def walk_im2col(positions, n, d, h, w, depth, height, width):
 def walk_wide(positions, n, d, h, w, width):
     """kernels.walk.walk_wide for calls from Python."""
     steps.walk_wide(positions, n, d, h, w, width)
-
-
-@dispatcher
-def walk_w128(positions, n, d, h, w, width, w_halo):
-    """kernels.walk.walk_w128 for calls from Python."""
-    steps.walk_w128(positions, n, d, h, w, width, w_halo)

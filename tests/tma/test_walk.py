@@ -109,3 +109,46 @@ def test_both_halo_orders_agree_up_to_one_element(monkeypatch):
     monkeypatch.setattr(steps, "W128_HALO_BY_ELEMENT", False)
     assert [steps.w128_halo_row(k, 1) for k in range(129)] == by_element
     assert sorted(steps.w128_halo_row(k, 3) for k in range(131))[-12:] == list(range(128, 140))
+
+
+ROWS = {
+    "interleaved": lambda g, j, halo: 128 + 4 * j + g,
+    "grouped": lambda g, j, halo: 128 + g * halo + j,
+    "inline": lambda g, j, halo: 32 * (g + 1) + g * halo + j,
+}
+
+
+@pytest.mark.parametrize("w_halo", [0, 1, 3, 31])
+@pytest.mark.parametrize("order", ROWS)
+def test_every_reading_of_the_halo_order(order, w_halo):
+    """All rows hold a pixel; those of the halos are where the reading says."""
+    map = tma.Im2colWideMap(
+        shape=(1, 1, 1000, 64),
+        dtype="float16",
+        lower_corner_w=0,
+        upper_corner_w=0,
+        channels_per_pixel=64,
+        mode="w128",
+    )
+    walked = tma.walk(map, (0, 0, 0, 0), w_halo=w_halo, halo_order=order)
+    rows, w = np.arange(128 + 4 * w_halo), walked.coordinates[:, 2]
+    halos = {ROWS[order](g, j, w_halo): 32 * (g + 1) + j for g in range(4) for j in range(w_halo)}
+    assert rows[walked.halo].tolist() == sorted(halos)
+    assert {int(row): int(w[row]) for row in rows[walked.halo]} == halos
+    assert w[~walked.halo].tolist() == list(range(128))
+    np.testing.assert_array_equal(walked.order, w)
+    x = np.arange(64000, dtype="float16").view("uint16").reshape(map.shape).view("float16")
+    image = tma.smem_image(map, x, (0, 0, 0, 0), w_halo=w_halo, halo_order=order)
+    np.testing.assert_array_equal(image.view().view("u2"), x[0, 0, w].view("u2"))
+
+
+def test_an_unknown_halo_order_lists_the_known_ones():
+    map = tma.Im2colWideMap(
+        shape=(1, 8, 8, 64),
+        dtype="float16",
+        lower_corner_w=0,
+        upper_corner_w=0,
+        channels_per_pixel=64,
+    )
+    with pytest.raises(ValueError, match=r"'plane' is unknown; choose from 'interleaved': row 128"):
+        tma.walk(map, (0, 0, 0, 0), halo_order="plane")
