@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from implicit_conv.kernels import walk as steps
-from implicit_conv.tma.limits import SPANS
+from implicit_conv.tma.banks import BankReport, report
+from implicit_conv.tma.descriptors import MatrixDescriptor, descriptor
 from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.simulate import HALO_ORDER, Array, load_rows
+from implicit_conv.tma.swizzles import SWIZZLES, RowLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +30,8 @@ class SmemImage:
         Shared address of the first byte; swizzles act on such absolute addresses.
     pitch : int
         Bytes from one row to the next.
-    span : int
-        Bytes of a swizzled line; 0 if there is no swizzle.
+    swizzle : str
+        Name of the swizzle.
     rows : int
         Number of rows, including the halo.
     channels : int
@@ -43,10 +44,15 @@ class SmemImage:
     written: npt.NDArray[np.bool_]
     dst: int
     pitch: int
-    span: int
+    swizzle: str
     rows: int
     channels: int
     dtype: np.dtype[Any]
+
+    @property
+    def span(self) -> int:
+        """Bytes of a line that the swizzle permutes; 0 if there is no swizzle."""
+        return SWIZZLES[self.swizzle].span
 
     def view(self, first: int = 0, count: int | None = None) -> Array:
         """Rows `first` .. `first + count - 1` as values, count x channels.
@@ -62,8 +68,15 @@ class SmemImage:
     def take(self, rows: npt.NDArray[np.int64]) -> Array:
         """The given rows as values, len(rows) x channels."""
         size = self.channels * self.dtype.itemsize
-        where = places(self.dst, self.pitch, self.span, rows, size)
+        where = self.layout.addresses(rows.reshape(-1, 1), np.arange(size)) - self.dst
         return self.bytes[where].view(self.dtype)
+
+    @property
+    def layout(self) -> RowLayout:
+        """Where the rows are."""
+        size = self.dtype.itemsize
+        sizes = (self.rows, self.channels * size, size)
+        return RowLayout(self.dst, self.pitch, self.swizzle, *sizes)
 
     def row(self, r: int) -> Array:
         """The channels of row r."""
@@ -73,16 +86,53 @@ class SmemImage:
         """(row, byte within the row) of the byte at a shared address; None in a gap."""
         if not self.written[address - self.dst]:
             return None
-        plain = steps.swizzle(address, steps.swizzle_mask(self.span)) - self.dst
+        plain = SWIZZLES[self.swizzle].place(address) - self.dst
         return plain // self.pitch, plain % self.pitch
 
+    def descriptor(
+        self,
+        instruction: str = "wgmma",
+        first: int = 0,
+        byte: int = 0,
+        *,
+        major: str = "K",
+        leading: int | None = None,
+    ) -> MatrixDescriptor:
+        """The matrix descriptor of an operand tile that begins in row `first`.
 
-def places(
-    dst: int, pitch: int, span: int, rows: npt.NDArray[np.int64], size: int
-) -> npt.NDArray[np.int64]:
-    """Offsets from dst of the first `size` bytes of each row: rows x size."""
-    plain = dst + rows.reshape(-1, 1) * pitch + np.arange(size)
-    return np.asarray(steps.swizzle(plain, steps.swizzle_mask(span)) - dst)
+        Parameters
+        ----------
+        instruction : {"wgmma", "tcgen05"}
+        first : int
+            First row, such as the shift of a tap's view.
+        byte : int
+            Offset in the row: a K step of 16-bit elements is 32 bytes.
+        major : {"K", "MN"}
+            Whether rows are M or N and channels K (fprop), or rows K and channels M or N (wgrad).
+        leading : int, optional
+            LBO, bytes to the next plane (no swizzle) or the next channel block (MN-major).
+
+        Raises
+        ------
+        ValueError
+            There is no such descriptor; the message has the rule.
+        """
+        return descriptor(self.layout, instruction, first, byte, major, leading)
+
+    def bank_conflicts(self, access: str = "ldmatrix", first: int = 0, byte: int = 0) -> BankReport:
+        """The passes over the banks of one access that begins in row `first` at `byte`.
+
+        Parameters
+        ----------
+        access : {"ldmatrix", "wgmma", "ld.shared.b32", "ld.shared.b64", "ld.shared.b128", "row"}
+            `str` of the result says what each reads.
+
+        Raises
+        ------
+        ValueError
+            The access is unknown or reads past the rows.
+        """
+        return report(self.layout, access, first, byte)
 
 
 def smem_image(
@@ -98,9 +148,10 @@ def smem_image(
 ) -> SmemImage:
     """The bytes of shared memory that one tensor copy writes, in the order of addresses.
 
-    Row r begins at ``dst + r * pitch``; the swizzle then moves 16-byte units by the bits of the
-    absolute address (PTX ISA 5.5.7): ``a ^ ((a >> 7) & 7) << 4`` for 128B. The mask is 3 for 64B
-    and 1 for 32B.
+    Row r begins at ``dst + r * pitch``; the swizzle then moves atoms by the bits of the absolute
+    address (PTX ISA 5.5.7): ``a ^ ((a >> 7) & 7) << 4`` for 128B, with masks 3 for 64B and 1 for
+    32B; ``a ^ ((a >> 7) & 3) << 5`` for 128B_ATOM_32B; ``a ^ ((a >> 7) & 1) << 6`` for
+    128B_ATOM_64B; the flip of 8 bytes also moves ``((a >> 7) & 1) << 3``.
 
     Parameters
     ----------
@@ -114,25 +165,37 @@ def smem_image(
     TensorMapError
         The load breaks rules, or dst is misaligned; the message lists all (a ValueError).
     ValueError
-        The swizzle is legal but not simulated.
+        `halo_order` is unknown, or the map is interleaved and its layout is not documented.
     """
-    if map.swizzle not in SPANS:
-        raise ValueError(
-            f"swizzle {map.swizzle} is not simulated; choose one of {', '.join(SPANS)}"
-        )
+    _check_slices(map)
     values = load_rows(map, x, map.start(coords, offsets, w_halo, w_offset, dst), halo_order)
-    rows, span = len(values), SPANS[map.swizzle]
+    size = len(values) * map.pitch
     image = SmemImage(
-        bytes=np.zeros(rows * map.pitch, np.uint8),
-        written=np.zeros(rows * map.pitch, bool),
+        bytes=np.zeros(size, np.uint8),
+        written=np.zeros(size, bool),
         dst=dst,
         pitch=map.pitch,
-        span=span,
-        rows=rows,
+        swizzle=map.swizzle,
+        rows=len(values),
         channels=map.channels_per_pixel,
         dtype=map.dtype,
     )
-    where = places(dst, map.pitch, span, np.arange(rows), map.row_bytes)
+    rows = np.arange(len(values)).reshape(-1, 1)
+    where = image.layout.addresses(rows, np.arange(map.row_bytes)) - dst
     image.bytes[where] = values.view(np.uint8)
     image.written[where] = True
     return image
+
+
+def _check_slices(map: TensorMap) -> None:
+    """Raise a ValueError if the order of an interleaved map's slices in memory is unknown."""
+    if map.interleave == "none":
+        return
+    slice_bytes = int(map.interleave.removesuffix("B"))
+    if map.row_bytes > slice_bytes or (map.interleave == "16B" and map.swizzle != "none"):
+        raise ValueError(
+            f"interleave {map.interleave}: shared memory is simulated for rows of one slice of "
+            f"{slice_bytes} bytes, and for 16B without a swizzle; rows have {map.row_bytes} bytes "
+            f"with swizzle {map.swizzle}, whose layout the documentation does not give; load one "
+            "slice a copy"
+        )

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}  # bytes in a line that a swizzle permutes
-# Swizzles that are checked but not simulated.
-NOT_SIMULATED = ("128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B")
-SWIZZLES = {
-    "im2col": (*SPANS, *NOT_SIMULATED),
+from implicit_conv.tma.swizzles import SWIZZLES
+
+ALLOWED_SWIZZLES = {  # by mode
+    "im2col": tuple(SWIZZLES),
     "w": ("64B", "128B", "128B_ATOM_32B"),
     "w128": ("64B", "128B", "128B_ATOM_32B"),
 }
@@ -144,7 +143,7 @@ class Description:
     @property
     def span(self) -> int:
         """Bytes in a line that the swizzle permutes; 0 for no swizzle."""
-        return swizzle_span(self.swizzle)
+        return SWIZZLES[self.swizzle].span if self.swizzle in SWIZZLES else 0
 
     @property
     def dims(self) -> str:
@@ -177,12 +176,19 @@ class Description:
 
     @property
     def byte_strides(self) -> tuple[int, ...]:
-        """Byte strides of n, [d,] h, w; those of a packed tensor if none are given."""
+        """Byte strides of n, [d,] h, w; those of a packed tensor if none are given.
+
+        An interleaved tensor is (n, slice, [d,] h, w, c), slices of 16 or 32 bytes of channels.
+        """
         if self.strides is not None:
             return self.strides
-        strides = [self.itemsize * self.shape[-1]]
+        pixel = self.itemsize * self.shape[-1]
+        unit = INTERLEAVES[self.interleave] if self.interleave in ("16B", "32B") else pixel
+        strides = [unit]
         for size in self.shape[-2:0:-1]:
             strides.insert(0, strides[0] * size)
+        if unit != pixel:
+            strides[0] *= -(-pixel // unit)
         return tuple(strides)
 
 
@@ -205,11 +211,6 @@ def integers(name: str, values: Iterable[object]) -> tuple[int, ...]:
 def spatial_letters(rank: int) -> str:
     """The letters of the dimensions between n and c: "w", "hw" or "dhw"."""
     return "dhw"[5 - rank :]
-
-
-def swizzle_span(swizzle: str) -> int:
-    """Bytes in a line that a swizzle permutes; 0 for no swizzle."""
-    return 128 if swizzle in NOT_SIMULATED else SPANS.get(swizzle, 0)
 
 
 @dataclass(frozen=True)

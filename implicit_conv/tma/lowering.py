@@ -26,9 +26,9 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu.sizes import SWIZZLE_ATOM_BYTES
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import KBlock, Load, Tap
-from implicit_conv.tma.limits import SPANS
 from implicit_conv.tma.maps import Im2colMap, TensorMap
 from implicit_conv.tma.simulate import Array
+from implicit_conv.tma.swizzles import SWIZZLES
 
 
 class AxisWalk(NamedTuple):
@@ -306,8 +306,9 @@ def default_channels(count: int, groups: int, dtype: np.dtype[Any], swizzle: str
 
     With several groups the loads of a group must end where it ends, so their channels divide it.
     """
-    unit, span = max(1, 16 // dtype.itemsize), SPANS.get(swizzle, 0) or 128
-    most = min(span // dtype.itemsize, int(schedule.ceil_div(count, unit)) * unit)
+    unit = max(1, 16 // dtype.itemsize)
+    span = SWIZZLES[swizzle].span if swizzle in SWIZZLES else 0
+    most = min((span or 128) // dtype.itemsize, int(schedule.ceil_div(count, unit)) * unit)
     if groups == 1:
         return most
     return next((c for c in range(most, 0, -unit) if count % c == 0), most)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from implicit_conv.tma.limits import (
     ADDRESS_BITS,
+    ALLOWED_SWIZZLES,
     CHANNELS_MAX,
     COORDINATE_BITS,
     COORDS,
@@ -30,7 +31,6 @@ from implicit_conv.tma.limits import (
     SMEM_ALIGNMENT,
     STEP_MAX,
     STRIDE_END,
-    SWIZZLES,
     W_OFFSET_END,
     WIDE,
     Description,
@@ -104,8 +104,8 @@ def _counts(m: Description) -> Iterator[Finding]:
 
 
 def _layout(m: Description) -> Iterator[Finding]:
-    if m.swizzle not in SWIZZLES[m.mode]:
-        allowed = f"must be one of {', '.join(SWIZZLES[m.mode])} for mode {m.mode}"
+    if m.swizzle not in ALLOWED_SWIZZLES[m.mode]:
+        allowed = f"must be one of {', '.join(ALLOWED_SWIZZLES[m.mode])} for mode {m.mode}"
         documented = m.wide and m.swizzle in ("none", "128B_ATOM_32B_FLIP_8B")
         yield Finding("swizzle", m.swizzle, allowed, WIDE if documented else m.driver)
     if m.oob_fill not in FILLS:

@@ -82,7 +82,7 @@ def walk(
     TensorMapError
         The load breaks rules; the message lists all (a ValueError).
     ValueError
-        `halo_order` is unknown, or the map is interleaved.
+        `halo_order` is unknown.
 
     Notes
     -----
@@ -92,7 +92,6 @@ def walk(
     halo of at most 1, "grouped" is the same. This project has not proven any.
     """
     start = map.start(coords, offsets, w_halo, w_offset)
-    _check_interleave(map)
     order = row_order(map, start.w_halo, halo_order)
     positions = trace(steps, map, start, order)
     sizes = np.array((map.shape[0], *(axis.size for axis in map.axes())))
@@ -121,7 +120,8 @@ def load(
     Parameters
     ----------
     x : array of map.shape and map.dtype
-        The tensor. If the map has strides, the array must have the same, else any.
+        The tensor. If the map has strides, the array must have the same, else any. For an
+        interleaved map x has the axes of map.shape too, whatever its order in memory.
     map, coords, offsets, w_halo, w_offset, halo_order
         As in `walk`.
 
@@ -138,7 +138,6 @@ def load_rows(map: TensorMap, x: Array, start: Start, halo_order: str = HALO_ORD
     from implicit_conv.kernels.cpu import simulate
 
     bits = tensor_bits(map, x)
-    _check_interleave(map)
     positions = trace(simulate, map, start, row_order(map, start.w_halo, halo_order))
     rows = np.empty((len(positions), map.channels_per_pixel), bits.dtype)
     simulate.gather(bits, positions, start.coords[-1], fill_bits(map), rows)
@@ -171,7 +170,6 @@ def store(map: Im2colMap, x: Array, coords: Sequence[int], rows: Array) -> None:
         raise ValueError(
             f"rows are {rows.dtype} {rows.shape}, but the map stores {map.dtype} {expected}"
         )
-    _check_interleave(map)
     positions = trace(simulate, map, start, np.arange(len(rows)))
     simulate.scatter(bits, positions, start.coords[-1], rows.view(bits.dtype))
 
@@ -222,7 +220,7 @@ def tensor_bits(map: TensorMap, x: Array) -> Array:
     """The memory of x as unsigned integers (n, d, h, w, c), after a check against the map."""
     if x.shape != map.shape or x.dtype != map.dtype:
         raise ValueError(f"x is {x.dtype} {x.shape}, but the map describes {map.dtype} {map.shape}")
-    strides = map.strides
+    strides = map.strides if map.interleave == "none" else None
     if strides is not None and any(
         size > 1 and have != want
         for size, have, want in zip(x.shape, x.strides, (*strides, x.itemsize), strict=True)
@@ -244,11 +242,3 @@ def fill_bits(map: TensorMap) -> np.unsignedinteger[Any]:
 def _kept(rank: int) -> list[int]:
     """Columns of (n, d, h, w) that a tensor of this rank has."""
     return [0, *range(6 - rank, 4)]
-
-
-def _check_interleave(map: TensorMap) -> None:
-    if map.interleave != "none":
-        raise ValueError(
-            f"interleave {map.interleave!r} is checked but not simulated; "
-            "only maps with interleave 'none' can be walked"
-        )

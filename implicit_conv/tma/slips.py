@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from implicit_conv.tma.limits import SMEM_ALIGNMENT, SPANS, Description, Start
+from implicit_conv.tma.limits import SMEM_ALIGNMENT, Description, Start
+from implicit_conv.tma.swizzles import SWIZZLES
 
 CORNERS = ("lower_corner", "upper_corner")
 
@@ -123,7 +124,7 @@ def _corners(m: Description) -> Iterator[Slip]:
 def _modes(m: Description) -> Iterator[Slip]:
     row = m.channels * m.itemsize
     for swizzle in ("64B", "128B"):
-        if row <= SPANS[swizzle]:
+        if row <= SWIZZLES[swizzle].span:
             text = f"{swizzle} holds a row of {row} bytes"
             yield Slip(("swizzle",), text, replace(m, swizzle=swizzle), None)
     yield Slip(("swizzle",), "the two go together", replace(m, swizzle="32B"), None)
@@ -172,7 +173,7 @@ def _moved_start(m: Description, start: Start) -> Iterator[Slip]:
         text = "start = lower + p * stride: otherwise rows after the first wrap are shifted"
         moved = replace(start, coords=(*coords[:first], *grid, coords[-1]))
         yield Slip(("coords",), text, m, moved)
-    pattern = max(SMEM_ALIGNMENT, 8 * m.span)
+    pattern = SWIZZLES[m.swizzle].pattern if m.swizzle in SWIZZLES else SMEM_ALIGNMENT
     up = -(-start.dst // pattern) * pattern
     yield Slip(("dst",), f"align it to {pattern} bytes", m, replace(start, dst=up))
 

@@ -8,15 +8,16 @@ from implicit_conv.tma.hints import UPPER
 from implicit_conv.tma.limits import (
     COORDS,
     CORNERS,
-    NOT_SIMULATED,
     WIDE,
     Description,
     Finding,
     Start,
 )
+from implicit_conv.tma.swizzles import SWIZZLES
 
 CONVENTION = "addressing of a convolution"
 BOX_START = "PTX ISA 5.5.3.1 (the box starts at a multiple of 16 bytes)"
+SWIZZLE_PATTERN = "PTX ISA 5.5.7 (the pattern repeats at multiples of its size)"
 SMEM_BYTES = 227 * 1024  # shared memory of one block on compute capability 9.0 and 10.0
 END_MIN = 4  # an upper corner of im2col::w below it is a usual one, also in a narrow image
 
@@ -25,9 +26,6 @@ def map_suspicions(m: Description) -> Iterator[Finding]:
     """Warnings on a map."""
     yield from _corners(m)
     yield from _strides(m)
-    if m.swizzle in NOT_SIMULATED:
-        allowed = "is legal, but its shared memory is not simulated"
-        yield _warning("swizzle", m.swizzle, allowed, m.driver)
     row_bytes = m.channels * m.itemsize
     if m.mode != "w128" and m.pixels * row_bytes > SMEM_BYTES:
         allowed = f"{m.pixels} rows of {row_bytes} bytes exceed the {SMEM_BYTES} of shared memory"
@@ -91,6 +89,11 @@ def start_suspicions(m: Description, start: Start) -> Iterator[Finding]:
     if not 0 <= coords[0] < m.shape[0]:
         allowed = f"image {coords[0]} is not in [0, {m.shape[0] - 1}]: its rows are filled"
         yield _warning(f"coords[{m.dims[0]}]", coords[0], allowed, COORDS)
+    pattern = SWIZZLES[m.swizzle].pattern
+    if start.dst % pattern:
+        into = f"begins {start.dst % pattern} bytes into the pattern of swizzle {m.swizzle}, "
+        allowed = f"{into}{pattern} bytes: readers must swizzle absolute addresses"
+        yield _warning("dst", start.dst, allowed, SWIZZLE_PATTERN)
     if m.wide:
         for letter, x, size in zip(m.dims[1:-2], coords[1:-2], m.shape[1:-2], strict=True):
             if not 0 <= x < size:

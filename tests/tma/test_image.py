@@ -17,8 +17,15 @@ TABLES = {
     ],
     "32B": [[0, 1, 2, 3, 4, 5, 6, 7], [1, 0, 3, 2, 5, 4, 7, 6]],
     "none": [[0, 1, 2, 3, 4, 5, 6, 7]],
+    "128B_ATOM_32B": [
+        [0, 1, 2, 3, 4, 5, 6, 7],
+        [2, 3, 0, 1, 6, 7, 4, 5],
+        [4, 5, 6, 7, 0, 1, 2, 3],
+        [6, 7, 4, 5, 2, 3, 0, 1],
+    ],
+    "128B_ATOM_64B": [[0, 1, 2, 3, 4, 5, 6, 7], [4, 5, 6, 7, 0, 1, 2, 3]],
 }
-SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}
+SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128, "128B_ATOM_32B": 128, "128B_ATOM_64B": 128}
 
 
 def strip(swizzle, channels, pixels=20):
@@ -99,7 +106,40 @@ def test_destination_and_swizzle_are_checked(lab):
     x = np.zeros(map.shape, "uint8")
     with pytest.raises(ValueError, match="dst = 64: must be a multiple of 128 bytes"):
         tma.smem_image(map, x, (0, 0, 0), dst=64)
-    wide = next(c for c in lab.cases if c["mode"] == "w")
-    atom = lab.make_map(wide, swizzle="128B_ATOM_32B")
-    with pytest.raises(ValueError, match="not simulated"):
-        tma.smem_image(atom, np.zeros(atom.shape, "float16"), wide["coords"])
+
+
+def test_the_flip_exchanges_8_bytes_in_odd_lines():
+    images = {}
+    for swizzle in ("128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B"):
+        map = strip(swizzle, 128)
+        x = np.arange(20 * 128).reshape(map.shape).astype("uint8")
+        images[swizzle] = tma.smem_image(map, x, (0, 0, 0)).bytes.reshape(20, 8, 2, 8)
+    plain, flipped = images.values()
+    np.testing.assert_array_equal(flipped[::2], plain[::2])
+    np.testing.assert_array_equal(flipped[1::2], plain[1::2, :, ::-1])
+
+
+def test_one_slice_of_an_interleaved_tensor(lab):
+    common = {"shape": (2, 5, 7, 64), "dtype": "float16", "pixels_per_column": 12}
+    box = {"lower_corner": (-1, -1), "upper_corner": (-1, -1)}
+    x = np.random.default_rng(0).random(common["shape"]).astype("float16")
+    for interleave, swizzle, channels in (("16B", "none", 8), ("32B", "32B", 16)):
+        more = {"swizzle": swizzle, "channels_per_pixel": channels}
+        plain = tma.Im2colMap(**common, **box, **more)
+        map = tma.Im2colMap(**common, **box, **more, interleave=interleave)
+        at = (map, x, (0, 1, 2, 16)), {"offsets": (1, 0)}
+        np.testing.assert_array_equal(
+            tma.load(*at[0], **at[1]), tma.load(plain, *at[0][1:], **at[1])
+        )
+        image = tma.smem_image(*at[0], **at[1])
+        assert (
+            image.pitch == 2 * channels
+            and image.row(3).tolist() == x[0, 2, 5, 16 : 16 + channels].tolist()
+        )
+        # NC/8HWC8 and NC/16HWC16 by hand: a pixel, a row of 7, 64 channels in 8 or 4 slices
+        unit = 2 * channels
+        assert map.arguments["globalStrides"] == (unit, 7 * unit, 5 * 7 * 128)
+    several = tma.Im2colMap(**common, **box, channels_per_pixel=64, interleave="16B")
+    assert len(tma.walk(several, (0, 0, 0, 0))) == 12
+    with pytest.raises(ValueError, match="one slice of 16 bytes"):
+        tma.smem_image(several, x, (0, 0, 0, 0))

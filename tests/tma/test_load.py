@@ -85,12 +85,6 @@ def test_array_must_be_what_the_map_describes():
     assert tma.load(strided, room[..., :8], (0, 0, 0, 0)).shape == (50, 16)
 
 
-def test_interleave_is_refused_not_guessed():
-    map = simple(interleave="16B")
-    with pytest.raises(ValueError, match="not simulated"):
-        tma.walk(map, (0, 0, 0, 0))
-
-
 def test_store_puts_back_what_load_fetched(lab):
     map = simple(shape=(2, 3, 5, 24), lower_corner=(0, 0), pixels_per_column=40)
     x = np.random.default_rng(1).random(map.shape).astype("float32")
