@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from implicit_conv.tma.limits import Finding, TensorMapError
     from implicit_conv.tma.linter import lint
     from implicit_conv.tma.lower import maps_for, phases_for
-    from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
+    from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TiledMap
     from implicit_conv.tma.simulate import load, store, walk
 
 _HOME = {
@@ -24,6 +24,7 @@ _HOME = {
     "Im2colMap": "maps",
     "Im2colWideMap": "maps",
     "TensorMapError": "limits",
+    "TiledMap": "maps",
     "draw": "drawing",
     "lint": "linter",
     "load": "simulate",
@@ -38,6 +39,7 @@ __all__ = [
     "Im2colMap",
     "Im2colWideMap",
     "TensorMapError",
+    "TiledMap",
     "draw",
     "lint",
     "load",

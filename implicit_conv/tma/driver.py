@@ -15,10 +15,12 @@ from implicit_conv.tma.limits import (
     FUNCTIONS,
     RANKS,
     STEP_MAX,
+    TILED_RANKS,
     Description,
     Finding,
     integer,
     integers,
+    with_rows,
 )
 from implicit_conv.tma.rules import within
 
@@ -62,30 +64,25 @@ ENUMS = {  # argument: (infix in cuda.h, {our name: name in cuda.h}, in the orde
     ),
     "mode": ("IM2COL_WIDE_MODE_", {"w": "W", "w128": "W128"}),
 }
-NEEDED = (
-    "tensorDataType",
-    "globalDim",
-    "globalStrides",
-    "channelsPerPixel",
-    "pixelsPerColumn",
-    "elementStrides",
-)
 CORNER_NAMES = ("pixelBoxLowerCorner", "pixelBoxUpperCorner")
+WIDTH_NAMES = tuple(f"{name}Width" for name in CORNER_NAMES)
+COLUMN_NAMES = ("globalStrides", "channelsPerPixel", "pixelsPerColumn")
+NEEDED = {  # mode: arguments without which nothing can be said
+    "tiled": ("tensorDataType", "globalDim", "boxDim", "elementStrides"),
+    "im2col": ("tensorDataType", "globalDim", "elementStrides", *COLUMN_NAMES, *CORNER_NAMES),
+    "w": ("tensorDataType", "globalDim", "elementStrides", *COLUMN_NAMES, *WIDTH_NAMES),
+}
 ARGUMENTS = (
-    *NEEDED,
-    *CORNER_NAMES,
-    *(f"{name}Width" for name in CORNER_NAMES),
-    "tensorRank",
-    "globalAddress",
-    "tensorMap",
+    *dict.fromkeys(name for names in NEEDED.values() for name in names),
+    *("tensorRank", "globalAddress", "tensorMap"),
     *ENUMS,
 )
-ARRAYS = ("globalDim", "globalStrides", "elementStrides", *CORNER_NAMES)
+ARRAYS = ("globalDim", "globalStrides", "boxDim", "elementStrides", *CORNER_NAMES)
 NUMBERS = (
     "channelsPerPixel",
     "pixelsPerColumn",
     "tensorRank",
-    *(f"{name}Width" for name in CORNER_NAMES),
+    *WIDTH_NAMES,
 )
 ADDRESSES = ("globalAddress", "tensorMap")  # numbers, or None
 Arguments = Mapping[str, Any]
@@ -98,7 +95,7 @@ def map_arguments(m: Description, data_type: str = "UINT8") -> dict[str, Any]:
     has no address. `data_type` is a key of `DATA_TYPES`.
     """
     lower, upper = m.lower[::-1], m.upper[::-1]
-    steps = (1, *m.step[::-1])
+    steps = m.step[::-1] if m.tiled else (1, *m.step[::-1])
     arguments = {
         "function": m.function,
         "tensorDataType": f"{PREFIX}DATA_TYPE_{data_type}",
@@ -106,14 +103,15 @@ def map_arguments(m: Description, data_type: str = "UINT8") -> dict[str, Any]:
         "globalAddress": m.address,
         "globalDim": m.shape[::-1],
         "globalStrides": m.byte_strides[::-1],
-        "channelsPerPixel": m.channels,
-        "pixelsPerColumn": m.pixels,
         "elementStrides": (*steps, *(1,) * (m.rank - len(steps))),
         "interleave": enum_name("interleave", m.interleave),
         "swizzle": enum_name("swizzle", m.swizzle),
         "l2Promotion": enum_name("l2Promotion", "none"),
         "oobFill": enum_name("oobFill", m.oob_fill),
     }
+    if m.tiled:
+        return {**arguments, "boxDim": m.box[::-1]}
+    arguments.update(channelsPerPixel=m.channels, pixelsPerColumn=m.pixels)
     if m.wide:
         arguments["mode"] = enum_name("mode", m.mode)
         arguments.update(pixelBoxLowerCornerWidth=lower[0], pixelBoxUpperCornerWidth=upper[0])
@@ -147,10 +145,11 @@ def data_type(value: Any) -> tuple[int, bool] | None:
     return None
 
 
-def function_of(arguments: Arguments) -> str:
-    """The driver's call that takes such arguments."""
-    wide = any(name.endswith("CornerWidth") for name in arguments)
-    return FUNCTIONS["w" if wide else "im2col"]
+def kind_of(arguments: Arguments) -> str:
+    """The mode of map that such arguments encode: "tiled", "im2col" or "w"."""
+    if "boxDim" in arguments:
+        return "tiled"
+    return "w" if any(name in arguments for name in WIDTH_NAMES) else "im2col"
 
 
 def with_integers(arguments: Arguments) -> Arguments:
@@ -169,23 +168,23 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
 
     The map is None if too little can be read. Its own rules are checked by `rules.map_findings`.
     """
-    wide = "pixelBoxLowerCornerWidth" in arguments or "pixelBoxUpperCornerWidth" in arguments
-    corner_names = [f"{name}Width" if wide else name for name in CORNER_NAMES]
-    missing = [name for name in (*NEEDED, *corner_names) if name not in arguments]
-    source = f"CUDA driver API, {function_of(arguments)}"
+    kind = kind_of(arguments)
+    source = f"CUDA driver API, {FUNCTIONS[kind]}"
+    missing = [name for name in NEEDED[kind] if name not in arguments]
     found = [Finding(name, None, "is missing", source) for name in missing]
     if missing:
         return None, found
-    lengths = _lengths(arguments, wide, source)
+    arguments = {"globalStrides": (), **arguments}  # a tensor of one dimension has none
+    lengths = _lengths(arguments, kind, source)
     found += lengths
     names, bad_enums = _enums(arguments, source)
     found += bad_enums
-    kind = data_type(arguments["tensorDataType"])
-    if kind is None:
+    element = data_type(arguments["tensorDataType"])
+    if element is None:
         value = arguments["tensorDataType"]
         allowed = "must be a CUtensorMapDataType, 0 to 15"
         found.append(Finding("tensorDataType", value, allowed, source))
-    elif not kind[0]:
+    elif not element[0]:
         value = arguments["tensorDataType"]
         allowed = "elements of 4 or 6 bits are not modelled: rules that count bytes are not checked"
         found.append(Finding("tensorDataType", value, allowed, source, severity="warning"))
@@ -195,72 +194,83 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
     dims = tuple(arguments["globalDim"])
     if any(finding.field == "globalDim" for finding in lengths):
         return None, found
-    lower, upper = (arguments[name] for name in corner_names)
     steps = tuple(arguments["elementStrides"])
-    steps_ok = len(steps) == len(dims)
-    size, floating = kind or (1, True)
-    description = Description(
-        mode=names["mode"] if wide else "im2col",
-        shape=dims[::-1],
-        itemsize=size,
-        floating=floating,
-        lower=(lower,) if wide else tuple(lower)[::-1],
-        upper=(upper,) if wide else tuple(upper)[::-1],
-        step=(steps[1:2] if wide else steps[-2:0:-1]) if steps_ok else (1,) * (len(dims) - 2),
-        pixels=arguments["pixelsPerColumn"],
-        channels=arguments["channelsPerPixel"],
-        swizzle=names["swizzle"],
-        oob_fill=names["oobFill"],
-        interleave=names["interleave"],
-        strides=tuple(arguments["globalStrides"])[::-1],
-        address=arguments.get("globalAddress"),
-        fastest_first=True,
-    )
-    return description, found
+    if len(steps) != len(dims):
+        steps = (1,) * len(dims)
+    size, floating = element or (1, True)
+    common = {
+        "shape": dims[::-1],
+        "itemsize": size,
+        "floating": floating,
+        "swizzle": names["swizzle"],
+        "oob_fill": names["oobFill"],
+        "interleave": names["interleave"],
+        "strides": tuple(arguments["globalStrides"])[::-1],
+        "address": arguments.get("globalAddress"),
+        "fastest_first": True,
+    }
+    return _described(kind, arguments, steps, names["mode"], common), found
 
 
-def _lengths(arguments: Arguments, wide: bool, source: str) -> list[Finding]:
+def _described(
+    kind: str, arguments: Arguments, steps: tuple[int, ...], mode: str, common: dict[str, Any]
+) -> Description:
+    """The description of arguments whose enumerations and common fields are read."""
+    if kind == "tiled":
+        box = tuple(arguments["boxDim"])[::-1]
+        fields: dict[str, Any] = {"lower": (), "upper": (), "step": steps[::-1], "box": box}
+        return with_rows(Description(mode=kind, pixels=1, channels=1, **fields, **common))
+    counts = {"pixels": arguments["pixelsPerColumn"], "channels": arguments["channelsPerPixel"]}
+    if kind == "w":
+        lower, upper = ((arguments[name],) for name in WIDTH_NAMES)
+        return Description(mode=mode, lower=lower, upper=upper, step=steps[1:2], **counts, **common)
+    lower, upper = (tuple(arguments[name])[::-1] for name in CORNER_NAMES)
+    return Description(mode=kind, lower=lower, upper=upper, step=steps[-2:0:-1], **counts, **common)
+
+
+def _lengths(arguments: Arguments, kind: str, source: str) -> list[Finding]:
     """Arrays whose length does not match the rank, and steps of dimensions that do not step."""
     dims = arguments["globalDim"]
     strides, steps = arguments["globalStrides"], arguments["elementStrides"]
     rank = arguments.get("tensorRank", len(dims))
     implied = [len(dims), len(strides) + 1, len(steps)]
-    if not wide:
+    if kind == "im2col":
         implied += [len(arguments[name]) + 2 for name in CORNER_NAMES]
     agreed = all(count == len(dims) for count in implied)
-    if agreed and len(dims) not in RANKS:
-        allowed = f"rank {len(dims)} must be in [3, 5]: (c, w, [h, [d,]] n)"
-        return [Finding("globalDim", tuple(dims), allowed, source, "a matrix is a tiled map")]
+    ranks: tuple[int, ...] = TILED_RANKS if kind == "tiled" else RANKS
+    if agreed and len(dims) not in ranks:
+        allowed = f"rank {len(dims)} must be in [{ranks[0]}, {ranks[-1]}]"
+        hint = "" if kind == "tiled" else "(c, w, [h, [d,]] n); a matrix needs a tiled map"
+        return [Finding("globalDim", tuple(dims), allowed, source, hint)]
     found = []
     if agreed and rank != len(dims):
         fix, allowed = {"tensorRank": len(dims)}, f"must be {len(dims)}, the length of globalDim"
         found.append(Finding("tensorRank", rank, allowed, source, f"pass {len(dims)}", fix=fix))
         rank = len(dims)
-    elif rank not in RANKS:
-        found.append(Finding("tensorRank", rank, "must be in [3, 5]", source))
+    elif rank not in ranks:
+        found.append(Finding("tensorRank", rank, within(ranks[0], ranks[-1]), source))
     for name, values in (("globalDim", dims), ("elementStrides", steps)):
         if len(values) != rank:
             allowed = f"must have {rank} entries for rank {rank}"
             found.append(Finding(name, tuple(values), allowed, source))
     if len(steps) == rank:
-        found += _unwalked_steps(steps, rank, wide, source)
+        found += _unwalked_steps(steps, rank, kind, source)
     return found
 
 
-def _unwalked_steps(
-    steps: tuple[int, ...], rank: int, wide: bool, source: str
-) -> Iterator[Finding]:
+def _unwalked_steps(steps: tuple[int, ...], rank: int, kind: str, source: str) -> Iterator[Finding]:
     """Steps other than 1 of dimensions that the walk does not step along: C, N, and in im2col::w
     also H and D.
     """
-    for axis in (0, *range(2 if wide else rank - 1, rank)):
+    first = {"tiled": rank, "im2col": rank - 1, "w": 2}[kind]
+    for axis in (0, *range(first, rank)):
         fix = {"elementStrides": (*steps[:axis], 1, *steps[axis + 1 :])}
         name, hint = f"elementStrides[{axis}]", "pass 1; entries are for c, w, h, d, n"
-        if not 1 <= steps[axis] <= STEP_MAX:
+        if not 1 <= steps[axis] <= STEP_MAX and kind != "tiled":
             yield Finding(name, steps[axis], within(1, STEP_MAX), source, hint, fix=fix)
-        elif steps[axis] > 1:
+        elif 1 < steps[axis] <= STEP_MAX:
             if axis == 0:
-                allowed = "is ignored: without interleave the channels have no step"
+                allowed = "is ignored: without interleave this dimension has no step"
             elif axis == rank - 1:
                 allowed = (
                     "steps over images where the walk carries to the next one, as hardware of "
@@ -296,6 +306,8 @@ def argument_name(m: Description) -> Callable[[str], str]:
         "lower_corner": ("pixelBoxLowerCorner", 1),
         "upper_corner": ("pixelBoxUpperCorner", 1),
         "traversal_stride": ("elementStrides", 0),
+        "step": ("elementStrides", 0),
+        "box": ("boxDim", 0),
     }
     plain = {
         "dtype": "tensorDataType",

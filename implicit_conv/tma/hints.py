@@ -75,5 +75,6 @@ HINTS: dict[str, Callable[[Description, str], str]] = {
     "w_halo": _halo,
     "w_offset": _offset,
     "swizzle": lambda m, letter: "im2col::w writes only swizzled rows" if m.wide else "",
+    "box": lambda m, letter: "divide the box into several copies",
     "address": lambda m, letter: "allocate with the alignment, and slice along n, h or w",
 }

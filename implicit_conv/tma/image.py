@@ -177,7 +177,7 @@ def smem_image(
         pitch=map.pitch,
         swizzle=map.swizzle,
         rows=len(values),
-        channels=map.channels_per_pixel,
+        channels=map.description.channels,
         dtype=map.dtype,
     )
     rows = np.arange(len(values)).reshape(-1, 1)

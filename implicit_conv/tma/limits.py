@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from typing import Any
 from implicit_conv.tma.swizzles import SWIZZLES
 
 ALLOWED_SWIZZLES = {  # by mode
+    "tiled": tuple(SWIZZLES),
     "im2col": tuple(SWIZZLES),
     "w": ("64B", "128B", "128B_ATOM_32B"),
     "w128": ("64B", "128B", "128B_ATOM_32B"),
@@ -21,6 +23,8 @@ ALLOWED_SWIZZLES = {  # by mode
 INTERLEAVES = {"none": 16, "16B": 16, "32B": 32}  # address and strides are multiples of it, bytes
 FILLS = ("zero", "nan")
 RANKS = (3, 4, 5)  # of tensors that im2col maps describe
+TILED_RANKS = (1, 2, 3, 4, 5)
+BOX_MAX = 256  # elements of a tiled map's box along one dimension
 CORNER_BITS = {3: 16, 4: 8, 5: 5}  # rank of the tensor: bits of a signed im2col corner
 OFFSET_BITS = {3: 16, 4: 8, 5: 5}  # rank of the tensor: bits of an unsigned im2col offset
 HALO_END = {"w": 512, "w128": 32}  # w_halo must be below it
@@ -40,6 +44,7 @@ WIDE_FIELDS = {
 }
 
 FUNCTIONS = {  # mode: the driver's call that encodes such a map
+    "tiled": "cuTensorMapEncodeTiled",
     "im2col": "cuTensorMapEncodeIm2col",
     "w": "cuTensorMapEncodeIm2colWide",
     "w128": "cuTensorMapEncodeIm2colWide",
@@ -50,6 +55,7 @@ WIDE = "PTX ISA 5.5.5 (im2col::w)"
 OFFSETS = "PTX ISA 5.5.4.1 (im2col offsets)"
 HALO = "PTX ISA 9.7.9.25.5 (im2colInfo)"
 COORDS = "PTX ISA 9.7.9.25.5 (tensorCoords)"
+STORE = "PTX ISA 9.7.9.25.5.1 (restrictions on .global.shared::cta)"
 SMEM = "PTX ISA 9.7.9.25.5 (destination of a tensor copy)"
 
 
@@ -104,13 +110,13 @@ class TensorMapError(ValueError):
 class Description:
     """A tensor map as the user gave it, not yet checked: row-major, spatial tuples ([d,] h, w)."""
 
-    mode: str  # im2col, w, w128
+    mode: str  # tiled, im2col, w, w128
     shape: tuple[int, ...]
     itemsize: int  # bytes; 0 for elements of 4 or 6 bits, which are not modelled
     floating: bool
-    lower: tuple[int, ...]  # of each spatial dimension; the wide modes have only W
+    lower: tuple[int, ...]  # of each spatial dimension; the wide modes have only W, tiled has none
     upper: tuple[int, ...]
-    step: tuple[int, ...]
+    step: tuple[int, ...]  # as the corners; of a tiled map for each dimension of the tensor
     pixels: int
     channels: int
     swizzle: str
@@ -119,6 +125,7 @@ class Description:
     strides: tuple[int, ...] | None
     address: int | None
     fastest_first: bool = False  # whether the user wrote arrays in the order of the driver
+    box: tuple[int, ...] = ()  # elements of a tiled map's box along each dimension
 
     @property
     def function(self) -> str:
@@ -147,8 +154,18 @@ class Description:
 
     @property
     def dims(self) -> str:
-        """Letters of the dimensions of the tensor."""
-        return f"n{spatial_letters(self.rank)}c"
+        """Letters of the dimensions of the tensor; numbers where a tiled map has no names."""
+        return "01234"[: self.rank] if self.tiled else f"n{spatial_letters(self.rank)}c"
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that maps of this mode have."""
+        return TILED_RANKS if self.tiled else RANKS
+
+    @property
+    def tiled(self) -> bool:
+        """Whether the map loads boxes instead of walking."""
+        return self.mode == "tiled"
 
     @property
     def rank(self) -> int:
@@ -158,17 +175,17 @@ class Description:
     @property
     def wide(self) -> bool:
         """Whether the walk visits only one row of each image."""
-        return self.mode != "im2col"
+        return self.mode in ("w", "w128")
 
     @property
     def axes(self) -> str:
         """Letters of the dimensions that have corners."""
-        return "w" if self.wide else spatial_letters(self.rank)
+        return "w" if self.wide else "" if self.tiled else spatial_letters(self.rank)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Extents of the dimensions that have corners."""
-        return self.shape[-2:-1] if self.wide else self.shape[1:-1]
+        return self.shape[-2:-1] if self.wide else () if self.tiled else self.shape[1:-1]
 
     def field(self, name: str) -> str:
         """The name of a field in `Im2colMap` or `Im2colWideMap`."""
@@ -189,7 +206,21 @@ class Description:
             strides.insert(0, strides[0] * size)
         if unit != pixel:
             strides[0] *= -(-pixel // unit)
-        return tuple(strides)
+        return tuple(strides[: self.rank - 1])
+
+
+def box_counts(m: Description) -> tuple[int, ...]:
+    """Elements that a copy of a tiled map loads along each dimension.
+
+    Without interleave the step of the last dimension is ignored.
+    """
+    steps = m.step if m.interleave != "none" else (*m.step[:-1], 1)
+    return tuple(-(-count // max(1, step)) for count, step in zip(m.box, steps, strict=False))
+
+
+def with_rows(m: Description) -> Description:
+    """A tiled map's description with its rows of shared memory counted."""
+    return replace(m, pixels=math.prod(box_counts(m)[:-1]), channels=m.box[-1] if m.box else 1)
 
 
 def integer(name: str, value: object) -> int:

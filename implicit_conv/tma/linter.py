@@ -30,10 +30,17 @@ from implicit_conv.tma.limits import (
     integers,
 )
 from implicit_conv.tma.lowering import Lowering
-from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, constructor_arguments
-from implicit_conv.tma.rules import map_findings, start_findings
+from implicit_conv.tma.maps import (
+    Im2colMap,
+    Im2colWideMap,
+    TensorMap,
+    TiledMap,
+    constructor_arguments,
+)
+from implicit_conv.tma.ptx import DIRECTIONS
+from implicit_conv.tma.rules import map_findings, start_findings, store_findings
 from implicit_conv.tma.slips import Slip, slips
-from implicit_conv.tma.suspicions import map_suspicions, start_suspicions
+from implicit_conv.tma.suspicions import driver_suspicions, map_suspicions, start_suspicions
 
 TENSOR = ("shape", "strides", "dtype")  # the fields that all others stand on
 OPERANDS = ("coords", "offsets", "w_halo", "w_offset", "dst")
@@ -49,22 +56,28 @@ def lint(
     dst: int = 0,
     problem: Problem | None = None,
     operator: str = "fprop",
+    direction: str = "load",
+    arch: str | None = None,
     **arguments: Any,
 ) -> list[Finding]:
     """Everything wrong with a tensor map, and with a load if `coords` are given.
 
     Parameters
     ----------
-    map : Im2colMap, Im2colWideMap or mapping, optional
+    map : TiledMap, Im2colMap, Im2colWideMap or mapping, optional
         A map, or arguments as below.
     coords, offsets, w_halo, w_offset, dst
         A load, as in `smem_image`: row-major, (n, [d,] h, w, c).
     problem, operator : Problem and {"fprop", "dgrad", "wgrad"}, optional
         The convolution that the map is for; its walk is then compared as well, and nothing about
         the map is called unusual if it has that walk.
+    direction : {"load", "multicast", "prefetch", "store", "reduce"}
+        What the map is for; stores and reductions have further rules.
+    arch : str, optional
+        The GPU's target, such as "sm_100a"; a defect of drivers on it is then looked for.
     **arguments
-        Either the keyword arguments of `Im2colMap` or `Im2colWideMap`, or those of
-        cuTensorMapEncodeIm2col or cuTensorMapEncodeIm2colWide by the names of cuda.h, with arrays
+        Either the keyword arguments of `TiledMap`, `Im2colMap` or `Im2colWideMap`, or those of
+        cuTensorMapEncodeTiled, -Im2col or -Im2colWide by the names of cuda.h, with arrays
         fastest-first and enumerations as names or numbers. Any integers are accepted.
 
     Returns
@@ -76,10 +89,14 @@ def lint(
 
     Raises
     ------
+    ValueError
+        `operator` or `direction` is unknown.
     TypeError
         An argument belongs to no map, or is neither an integer nor a sequence of integers where it
         must be one.
     """
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction {direction!r} is unknown; choose from {', '.join(DIRECTIONS)}")
     if isinstance(map, TensorMap):
         given = Given(map.description, map.description.field, constructor_arguments)
     else:
@@ -98,7 +115,7 @@ def lint(
             integer("dst", dst),
         )
     lowerings = None if problem is None else walks_of(problem, given.map.mode, operator)
-    found = given.findings + Diagnosis(given, lowerings).of(given.map, start)
+    found = given.findings + Diagnosis(given, lowerings, direction, arch).of(given.map, start)
     return sorted(found, key=lambda finding: finding.severity != "error")
 
 
@@ -131,7 +148,7 @@ def _read(given: Mapping[str, Any]) -> Given:
         description, found = describe_arguments(with_integers(given))
         name = argument_name(description) if description else str
         return Given(description, name, map_arguments, found)
-    kind = Im2colWideMap if "lower_corner_w" in given or "mode" in given else Im2colMap
+    kind = kind_of_map(given)
     known = {entry.name: entry for entry in fields(kind) if entry.init}
     unknown = set(given) - set(known)
     if unknown:
@@ -150,6 +167,13 @@ def _read(given: Mapping[str, Any]) -> Given:
     return Given(description, description.field, constructor_arguments)
 
 
+def kind_of_map(given: Mapping[str, Any]) -> type[TiledMap | Im2colMap | Im2colWideMap]:
+    """The class of map that has such arguments."""
+    if "box" in given:
+        return TiledMap
+    return Im2colWideMap if "lower_corner_w" in given or "mode" in given else Im2colMap
+
+
 def _check_names(given: Mapping[str, Any]) -> None:
     unknown = set(given) - set(ARGUMENTS)
     if unknown:
@@ -159,9 +183,17 @@ def _check_names(given: Mapping[str, Any]) -> None:
 class Diagnosis:
     """Findings of a map and a load, explained by slips and told in the caller's words."""
 
-    def __init__(self, given: Given, lowerings: tuple[Lowering, ...] | None):
+    def __init__(
+        self,
+        given: Given,
+        lowerings: tuple[Lowering, ...] | None,
+        direction: str,
+        arch: str | None,
+    ):
         self.given = given
         self.lowerings = lowerings
+        self.stores = direction in ("store", "reduce")
+        self.arch = arch
 
     def of(self, m: Description, start: Start | None) -> list[Finding]:
         """The findings; a single one if a single slip explains them all."""
@@ -181,10 +213,14 @@ class Diagnosis:
         readable = not any(root(finding) in TENSOR for finding in found)
         if not found and start is not None:
             found += start_findings(m, start)
+        if self.stores and readable:
+            found += store_findings(m, start)
         differences = nearest(m, self.lowerings)[0] if self.lowerings else []
         if readable and (differences or not self.lowerings):
-            wrong = {finding.field for finding in found}
-            found += [finding for finding in map_suspicions(m) if finding.field not in wrong]
+            wrong = {root(finding) for finding in found}
+            found += [finding for finding in map_suspicions(m) if root(finding) not in wrong]
+        if readable and self.arch is not None:
+            found += driver_suspicions(m, self.arch)
         if not _errors(found) and start is not None:
             found += start_suspicions(m, start)
         wrong = {finding.field for finding in _errors(found)}

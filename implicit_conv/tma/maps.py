@@ -1,4 +1,4 @@
-"""Tensor maps as values: what cuTensorMapEncodeIm2col and cuTensorMapEncodeIm2colWide encode.
+"""Tensor maps as values: what cuTensorMapEncodeTiled, -Im2col and -Im2colWide encode.
 
 Everything is row-major, (n, [d,] h, w, c) and ([d,] h, w). A map that the hardware would refuse
 cannot be constructed: the constructor raises a `TensorMapError` that lists every broken rule.
@@ -24,25 +24,25 @@ from implicit_conv.tma.limits import (
     Finding,
     Start,
     TensorMapError,
+    box_counts,
     integer,
     integers,
     rename,
+    with_rows,
 )
 from implicit_conv.tma.ptx import instruction
-from implicit_conv.tma.rules import map_findings, start_findings
+from implicit_conv.tma.rules import map_findings, start_findings, store_findings
 
 WIDE_MODES = ("w", "w128")
 
 
 class TensorMap(ABC):
-    """The common base of both kinds of map: bytes of a row, axes of the walk, checks."""
+    """The common base of all kinds of map: bytes of a row, checks, the driver's arguments."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     element: str
     mode: str
-    pixels_per_column: int
-    channels_per_pixel: int
     swizzle: str
     oob_fill: str
     interleave: str
@@ -61,8 +61,8 @@ class TensorMap(ABC):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that one pixel delivers."""
-        return self.channels_per_pixel * self.itemsize
+        """Bytes of one row of shared memory: those that a pixel delivers."""
+        return self.description.channels * self.itemsize
 
     @property
     def pitch(self) -> int:
@@ -74,9 +74,10 @@ class TensorMap(ABC):
     def description(self) -> Description:
         """The map in the form that the rules check."""
 
-    @abstractmethod
-    def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
-        """Depth, height and width for the walk; a missing dimension has size 1."""
+    @property
+    def columns(self) -> list[int]:
+        """Which of the positions (n, d, h, w) of a simulated walk the tensor has."""
+        return [0, *range(6 - self.rank, 4)]
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -117,22 +118,38 @@ class TensorMap(ABC):
         w_offset: int = 0,
         *,
         dst: str = "dst",
+        direction: str = "load",
+        reduction: str = "add",
     ) -> str:
-        """The instruction that issues a load; `dst` is its destination operand.
+        """The instruction that issues a copy.
+
+        Parameters
+        ----------
+        coords, offsets, w_halo, w_offset
+            As in `walk`.
+        dst : str
+            The operand in shared memory: the destination of a load, the source of a store.
+        direction : {"load", "multicast", "prefetch", "store", "reduce"}
+            "multicast" loads into the blocks of a cluster that the operand ctaMask names.
+        reduction : {"add", "min", "max", "inc", "dec", "and", "or", "xor"}
+            What "reduce" does with each element.
 
         Raises
         ------
         TensorMapError
-            The load breaks rules; the message lists all (a ValueError).
+            The copy breaks rules; the message lists all (a ValueError).
+        ValueError
+            The direction or the reduction is unknown.
         """
-        self.start(coords, offsets, w_halo, w_offset)
-        return instruction(self.mode, coords, offsets, w_halo, w_offset, dst=dst)
+        self.start(coords, offsets, w_halo, w_offset, direction=direction)
+        operands = (coords, offsets, w_halo, w_offset)
+        return instruction(self.mode, *operands, dst=dst, direction=direction, reduction=reduction)
 
     def rows(self, w_halo: int = 0) -> int:
         """Shared-memory rows that one load fills, including the halo."""
         if self.mode == "w128":
             return steps.w128_rows(w_halo)
-        return self.pixels_per_column + w_halo
+        return self.description.pixels + w_halo
 
     def start(
         self,
@@ -141,8 +158,9 @@ class TensorMap(ABC):
         w_halo: int = 0,
         w_offset: int = 0,
         dst: int = 0,
+        direction: str = "load",
     ) -> Start:
-        """The checked start of a load; a TensorMapError lists every rule that it breaks."""
+        """The checked start of a copy; a TensorMapError lists every rule that it breaks."""
         start = Start(
             integers("coords", coords),
             None if offsets is None else integers("offsets", offsets),
@@ -150,8 +168,10 @@ class TensorMap(ABC):
             integer("w_offset", w_offset),
             integer("dst", dst),
         )
-        found = start_findings(self.description, start)
-        _raise_errors(f"a load in mode {self.mode}", self.description, found)
+        found, what = start_findings(self.description, start), "load"
+        if direction in ("store", "reduce"):
+            found, what = found + store_findings(self.description, start), direction
+        _raise_errors(f"a {what} in mode {self.mode}", self.description, found)
         return start
 
     def _normalise(self, **fields: Any) -> None:
@@ -159,8 +179,6 @@ class TensorMap(ABC):
         fields["shape"] = integers("shape", self.shape)
         fields["dtype"] = element_type(self.dtype)
         fields["element"] = element_name(fields["dtype"])
-        for name in ("pixels_per_column", "channels_per_pixel"):
-            fields[name] = integer(name, getattr(self, name))
         if self.strides is not None:
             fields["strides"] = integers("strides", self.strides)
         if self.address is not None:
@@ -229,6 +247,8 @@ class Im2colMap(TensorMap):
             spatial = len(integers("shape", self.shape)) - 2
             step = (integer("traversal_stride", step),) * spatial
         self._normalise(
+            pixels_per_column=integer("pixels_per_column", self.pixels_per_column),
+            channels_per_pixel=integer("channels_per_pixel", self.channels_per_pixel),
             lower_corner=integers("lower_corner", self.lower_corner),
             upper_corner=integers("upper_corner", self.upper_corner),
             traversal_stride=integers("traversal_stride", step),
@@ -303,7 +323,8 @@ class Im2colWideMap(TensorMap):
             allowed = f"must be one of {', '.join(WIDE_MODES)}"
             finding = Finding("mode", self.mode, allowed, "PTX ISA 5.5.5")
             raise TensorMapError(type(self).__name__, [finding])
-        names = ("lower_corner_w", "upper_corner_w", "traversal_stride")
+        corners = ("lower_corner_w", "upper_corner_w")
+        names = (*corners, "traversal_stride", "pixels_per_column", "channels_per_pixel")
         self._normalise(**{name: integer(name, getattr(self, name)) for name in names})
 
     @functools.cached_property
@@ -321,8 +342,78 @@ class Im2colWideMap(TensorMap):
         return depth, height, steps.wide_axis(width, w_offset)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TiledMap(TensorMap):
+    """A tensor map of mode tile: a copy loads a box of the tensor.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of the tensor, 1 to 5 dimensions, the last one contiguous.
+    dtype : dtype-like
+        As in `Im2colMap`.
+    box : sequence of int
+        Elements from the start on, 1 to 256 along each dimension. The last dimension makes a row
+        of shared memory.
+    step : sequence of int, or int for all but the last dimension
+        Every `step`-th element is loaded, so ``ceil(box / step)`` of them; 1 by default.
+    swizzle, oob_fill, strides, address, interleave
+        As in `Im2colMap`.
+
+    Raises
+    ------
+    TensorMapError
+        The map breaks rules; the message lists each with field, value and range (a ValueError).
+    TypeError
+        An argument is not an integer, or not a sequence of integers.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    box: Sequence[int]
+    step: Sequence[int] | int = 1
+    swizzle: str = "none"
+    oob_fill: str = "zero"
+    strides: Sequence[int] | None = None  # type: ignore[assignment]
+    address: int | None = None
+    interleave: str = "none"
+    element: str = field(init=False, repr=False)
+    mode: ClassVar[str] = "tiled"  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        step = self.step
+        if not isinstance(step, Sequence):
+            outer = len(integers("shape", self.shape)) - 1
+            step = (*(integer("step", step),) * outer, 1)
+        self._normalise(box=integers("box", self.box), step=integers("step", step))
+
+    @functools.cached_property
+    def description(self) -> Description:
+        """The map in the form that the rules check."""
+        assert isinstance(self.step, tuple)
+        return _describe(self, (), (), self.step, tuple(self.box))
+
+    @property
+    def channels_per_pixel(self) -> int:
+        """Elements of a row of shared memory."""
+        return self.box[-1]
+
+    @property
+    def columns(self) -> list[int]:
+        """Which of four positions of a simulated box the tensor has, besides the last."""
+        return list(range(5 - self.rank, 4))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Elements that a copy loads along each dimension."""
+        return box_counts(self.description)
+
+
 def constructor_arguments(m: Description) -> dict[str, Any]:
-    """The arguments of `Im2colMap` or `Im2colWideMap`, but for the dtype, that give `m`."""
+    """The arguments of the map's class, but for the dtype, that give `m`."""
+    if m.tiled:
+        names = ("shape", "box", "step", "swizzle", "oob_fill", "strides", "address", "interleave")
+        return {name: getattr(m, name) for name in names}
     fields = {
         "shape": m.shape,
         "lower_corner": m.lower,
@@ -344,9 +435,13 @@ def constructor_arguments(m: Description) -> dict[str, Any]:
 
 
 def _describe(
-    m: TensorMap, lower: tuple[int, ...], upper: tuple[int, ...], step: tuple[int, ...]
+    m: TensorMap,
+    lower: tuple[int, ...],
+    upper: tuple[int, ...],
+    step: tuple[int, ...],
+    box: tuple[int, ...] = (),
 ) -> Description:
-    return Description(
+    described = Description(
         mode=m.mode,
         shape=m.shape,
         itemsize=m.itemsize,
@@ -354,14 +449,16 @@ def _describe(
         lower=lower,
         upper=upper,
         step=step,
-        pixels=m.pixels_per_column,
-        channels=m.channels_per_pixel,
+        pixels=getattr(m, "pixels_per_column", 1),
+        channels=box[-1] if box else getattr(m, "channels_per_pixel", 1),
         swizzle=m.swizzle,
         oob_fill=m.oob_fill,
         interleave=m.interleave,
         strides=m.strides,
         address=m.address,
+        box=box,
     )
+    return with_rows(described) if box else described
 
 
 def _raise_errors(what: str, m: Description, findings: Sequence[Finding]) -> None:

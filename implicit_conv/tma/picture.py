@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from implicit_conv.tma.maps import Im2colMap, TensorMap
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, TiledMap
 from implicit_conv.tma.simulate import HALO_ORDER, Walk, walk
 
 Cell = tuple[int, int]  # (down, across)
@@ -108,11 +108,11 @@ def picture(
     if not buffers:
         raise ValueError("buffers is empty; give a pair (w_halo, w_offset) for each buffer to draw")
     walks = [walk(map, coords, offsets, *buffer, halo_order=halo_order) for buffer in buffers]
-    letters = "n" + "dhw"[5 - map.rank :]
-    make = _im2col_planes if isinstance(map, Im2colMap) else _wide_planes
-    planes = make(map, coords, offsets, walks, buffers)
+    letters = map.description.dims[:-1]
+    makers = {"tiled": _tiled_planes, "im2col": _im2col_planes}
+    planes = makers.get(map.mode, _wide_planes)(map, coords, offsets, walks, buffers)
     for b, walked in enumerate(walks):
-        _place(planes, b, walked, letters)
+        _place(planes, b, map, walked)
     shown = [planes[key] for key in sorted(planes)]
     if len(shown) > PLANES_MAX:
         left_out = len(shown) - PLANES_MAX
@@ -134,11 +134,13 @@ def picture(
 
 
 def _mode_name(map: TensorMap) -> str:
-    return {"im2col": "im2col", "w": "im2col::w", "w128": "im2col::w::128"}[map.mode]
+    return {"w": "im2col::w", "w128": "im2col::w::128"}.get(map.mode, map.mode)
 
 
 def _sizes(map: TensorMap) -> str:
-    letters = f"N{'DHW'[5 - map.rank :]}C"
+    if isinstance(map, TiledMap):
+        return " x ".join(_texts(map.shape))
+    letters = map.description.dims.upper()
     return " ".join(f"{a}={size}" for a, size in zip(letters, map.shape, strict=True))
 
 
@@ -149,6 +151,10 @@ def _subtitle(
     buffers: Sequence[tuple[int, int]],
 ) -> str:
     m = map.description
+    if m.tiled:
+        text = f"box {' x '.join(_texts(m.box))}, start ({', '.join(_texts(coords))})"
+        steps = f", step {' x '.join(_texts(m.step))}" if set(m.step) != {1} else ""
+        return f"{text}{steps}, rows of {m.channels} elements"
     box = " x ".join(
         f"{axis} [{lower}, {size - 1 + upper}]"
         for axis, lower, upper, size in zip(m.axes, m.lower, m.upper, m.sizes, strict=True)
@@ -161,9 +167,9 @@ def _subtitle(
     text = f"box {box}, step {' x '.join(_texts(m.step))}, start ({', '.join(_texts(coords))})"
     if offsets is not None:
         text += f", offsets ({', '.join(_texts(offsets))})"
-    pixels = 128 if map.mode == "w128" else map.pixels_per_column
+    pixels = map.rows()
     noun = "pixel" if pixels == 1 else "pixels"
-    return f"{text}, {pixels} {noun} x {map.channels_per_pixel} channels"
+    return f"{text}, {pixels} {noun} x {m.channels} channels"
 
 
 def _texts(values: Sequence[int]) -> list[str]:
@@ -174,7 +180,7 @@ def _texts(values: Sequence[int]) -> list[str]:
 def _buffer(b: int, map: TensorMap, walked: Walk, buffers: Sequence[tuple[int, int]]) -> Buffer:
     w_halo, w_offset = buffers[b]
     title = "shared memory" if len(buffers) == 1 else f"buffer {b + 1}"
-    if not isinstance(map, Im2colMap):
+    if isinstance(map, Im2colWideMap):
         title += f": w_offset {w_offset}, w_halo {w_halo}"
     rows = (
         Row(index, order, tuple(coordinates), filled, halo)
@@ -191,21 +197,21 @@ def _buffer(b: int, map: TensorMap, walked: Walk, buffers: Sequence[tuple[int, i
     return Buffer(f"{title}, {walked.bytes} bytes", tuple(rows))
 
 
-def _plane_key(letters: str, coordinates: Sequence[int], wide: bool) -> tuple[int, ...]:
-    """The key of a pixel's plane: its image and depth, or () if one plane shows all images."""
-    return () if wide else tuple(coordinates[: max(1, len(letters) - 2)])
+def _position(map: TensorMap, coordinates: Sequence[int]) -> tuple[tuple[int, ...], Cell]:
+    """(the key of a pixel's plane, its position there).
+
+    A plane shows the last two dimensions of pixels; one plane shows all images of im2col::w.
+    """
+    if isinstance(map, Im2colWideMap):
+        return (), (coordinates[0], coordinates[-1])
+    if isinstance(map, Im2colMap) and map.rank == 3:
+        return (coordinates[0],), (0, coordinates[-1])
+    down, across = (0, 0, *coordinates)[-2:]
+    return tuple(coordinates[:-2]), (down, across)
 
 
-def _cell(letters: str, coordinates: Sequence[int], wide: bool) -> Cell:
-    """The position of a pixel in its plane; a plane of an NWC tensor has one row."""
-    if wide:
-        return coordinates[0], coordinates[-1]
-    return (coordinates[-2] if len(letters) > 2 else 0), coordinates[-1]
-
-
-def _place(planes: dict[tuple[int, ...], Plane], buffer: int, walked: Walk, letters: str) -> None:
+def _place(planes: dict[tuple[int, ...], Plane], buffer: int, map: TensorMap, walked: Walk) -> None:
     """Enter the visits of one walk into the planes."""
-    wide = () in planes
     ordered = sorted(
         zip(
             walked.order.tolist(),
@@ -217,12 +223,12 @@ def _place(planes: dict[tuple[int, ...], Plane], buffer: int, walked: Walk, lett
         key=lambda visit: (visit[0], visit[3]),
     )
     for order, coordinates, filled, halo in ordered:
-        plane = planes[_plane_key(letters, coordinates, wide)]
-        marks = plane.marks.setdefault(_cell(letters, coordinates, wide), [])
-        marks.append(Mark(buffer, order, filled, halo))
+        key, cell = _position(map, coordinates)
+        planes[key].marks.setdefault(cell, []).append(Mark(buffer, order, filled, halo))
     for (_, here, _, _), (_, there, _, _) in pairwise(ordered):
-        if here[:-1] != there[:-1]:
-            planes[_plane_key(letters, here, wide)].wraps.add(_cell(letters, here, wide))
+        if here[:-1] != there[:-1] and not isinstance(map, TiledMap):
+            key, cell = _position(map, here)
+            planes[key].wraps.add(cell)
 
 
 def _span(values: Sequence[int], size: int, corners: Sequence[int]) -> range:
@@ -237,9 +243,10 @@ def _im2col_planes(
     walks: Sequence[Walk],
     buffers: Sequence[tuple[int, int]],
 ) -> dict[tuple[int, ...], Plane]:
-    m, letters = map.description, "n" + "dhw"[5 - map.rank :]
+    m, letters = map.description, map.description.dims[:-1]
     positions = [row for walked in walks for row in walked.coordinates.tolist()]
-    cells = [_cell(letters, row, False) for row in positions]
+    placed = [_position(map, row) for row in positions]
+    cells = [cell for _, cell in placed]
     flat = map.rank == 3
     lower = (0 if flat else m.lower[-2], m.lower[-1])
     upper = (0 if flat else m.upper[-2], m.upper[-1])
@@ -248,10 +255,39 @@ def _im2col_planes(
     down = _span([cell[0] for cell in cells], size[0], (lower[0], last[0]))
     across = _span([cell[1] for cell in cells], size[1], (lower[1], last[1]))
     planes = {}
-    for key in dict.fromkeys(_plane_key(letters, row, False) for row in positions):
+    for key in dict.fromkeys(key for key, _ in placed):
         title = ", ".join(f"{axis} = {x}" for axis, x in zip(letters, key, strict=False))
         plane = Plane(title, "hw", size, down, across, [Box(0, lower, last)])
         planes[key] = plane
+    return planes
+
+
+def _tiled_planes(
+    map: TensorMap,
+    coords: Sequence[int],
+    offsets: Sequence[int] | None,
+    walks: Sequence[Walk],
+    buffers: Sequence[tuple[int, int]],
+) -> dict[tuple[int, ...], Plane]:
+    """The last two dimensions but for that of the rows; the box is what the copy covers."""
+    placed = [_position(map, row) for walked in walks for row in walked.coordinates.tolist()]
+    cells, letters = [cell for _, cell in placed], map.description.dims[:-1]
+    size = _position(map, map.shape[:-1])[1]
+    size = (size[0] or 1, size[1] or 1)
+    first, last = (tuple(pick(ends) for ends in zip(*cells, strict=True)) for pick in (min, max))
+    down, across = (_span([cell[axis] for cell in cells], size[axis], ()) for axis in (0, 1))
+    names = (" " + letters)[-2:] if letters else "  "
+    planes = {}
+    for key in dict.fromkeys(key for key, _ in placed):
+        title = ", ".join(f"[{axis}] = {x}" for axis, x in zip(letters, key, strict=False))
+        planes[key] = Plane(
+            title or "tensor",
+            names,
+            size,
+            down,
+            across,
+            [Box(0, first, last)],
+        )
     return planes
 
 
@@ -262,7 +298,7 @@ def _wide_planes(
     walks: Sequence[Walk],
     buffers: Sequence[tuple[int, int]],
 ) -> dict[tuple[int, ...], Plane]:
-    m, letters = map.description, "n" + "dhw"[5 - map.rank :]
+    m, letters = map.description, map.description.dims[:-1]
     cells = [(row[0], row[-1]) for walked in walks for row in walked.coordinates.tolist()]
     down = range(min(n for n, _ in cells), max(n for n, _ in cells) + 1)
     ends = [(m.lower[0] + off, m.sizes[0] - 1 + m.upper[0] + off) for _, off in buffers]

@@ -5,42 +5,86 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 TARGETS = {  # oldest target of each form with a .shared::cta destination
+    "tiled": "sm_90",
     "im2col": "sm_90",
     "w": "sm_100",
     "w128": "sm_100a",
 }
-INFIXES = {"im2col": "im2col", "w": "im2col::w", "w128": "im2col::w::128"}
+INFIXES = {"tiled": "tile", "im2col": "im2col", "w": "im2col::w", "w128": "im2col::w::128"}
+DIRECTIONS = ("load", "multicast", "prefetch", "store", "reduce")
+REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 
 
 def instruction(
     mode: str,
     coords: Sequence[int],
-    offsets: Sequence[int] | None,
-    w_halo: int,
-    w_offset: int,
+    offsets: Sequence[int] | None = None,
+    w_halo: int = 0,
+    w_offset: int = 0,
+    *,
     dst: str = "dst",
+    direction: str = "load",
+    reduction: str = "add",
 ) -> str:
-    """The load instruction of PTX ISA 9.7.9.25.5 for one copy.
+    """The instruction of PTX ISA 9.7.9.25.5 for one copy.
 
     Parameters
     ----------
-    mode : {"im2col", "w", "w128"}
+    mode : {"tiled", "im2col", "w", "w128"}
     coords, offsets : sequence of int
         In row-major order; PTX gets them reversed, {c, w, h, n} and {w, h}.
     w_halo, w_offset : int
         Operands of the wide modes.
     dst : str
-        The destination operand.
+        The operand in shared memory: the destination of a load, the source of a store.
+    direction : {"load", "multicast", "prefetch", "store", "reduce"}
+        "multicast" loads into the blocks of a cluster that the operand ctaMask names.
+    reduction : str
+        What "reduce" does with each element: one of `REDUCTIONS`.
+
+    Raises
+    ------
+    ValueError
+        The direction or the reduction is unknown, or im2col::w is stored.
     """
-    name = (
-        f"cp.async.bulk.tensor.{len(coords)}d.shared::cta.global.{INFIXES[mode]}"
-        ".mbarrier::complete_tx::bytes"
+    if direction not in DIRECTIONS:
+        raise ValueError(f"direction {direction!r} is unknown; choose from {', '.join(DIRECTIONS)}")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction {reduction!r} is unknown; choose from {', '.join(REDUCTIONS)}")
+    head, where = f"tensor.{len(coords)}d", f"[map, {_vector(coords[::-1])}]"
+    if direction in ("store", "reduce"):
+        if mode not in ("tiled", "im2col"):
+            raise ValueError(f"mode {mode!r} cannot store; only tiled and im2col maps do")
+        form = "tile" if mode == "tiled" else "im2col_no_offs"
+        copy, what = "cp.async", ""
+        if direction == "reduce":
+            copy, what = "cp.reduce.async", f".{reduction}"
+        return f"{copy}.bulk.{head}.global.shared::cta{what}.{form}.bulk_group {where}, [{dst}];"
+    info = _info(mode, coords, offsets, w_halo, w_offset)
+    if direction == "prefetch":
+        return f"cp.async.bulk.prefetch.{head}.L2.global.{INFIXES[mode]} {where}{info};"
+    space, suffix, mask = "cta", "", ""
+    if direction == "multicast":
+        space, suffix, mask = "cluster", ".multicast::cluster", ", ctaMask"
+    return (
+        f"cp.async.bulk.{head}.shared::{space}.global.{INFIXES[mode]}.mbarrier::complete_tx::bytes"
+        f"{suffix} [{dst}], {where}, [mbar]{info}{mask};"
     )
+
+
+def _info(
+    mode: str,
+    coords: Sequence[int],
+    offsets: Sequence[int] | None,
+    w_halo: int,
+    w_offset: int,
+) -> str:
+    """The operand im2colInfo, after a comma; a box has none."""
+    if mode == "tiled":
+        return ""
     if mode == "im2col":
-        info = tuple(offsets or (0,) * (len(coords) - 2))[::-1]
-    else:
-        info = (w_halo, w_offset)
-    return f"{name} [{dst}], [map, {_vector(coords[::-1])}], [mbar], {_vector(info)};"
+        return f", {_vector(tuple(offsets or (0,) * (len(coords) - 2))[::-1])}"
+    return f", {_vector((w_halo, w_offset))}"
 
 
 def _vector(values: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from implicit_conv.tma.limits import (
     ADDRESS_BITS,
     ALLOWED_SWIZZLES,
+    BOX_MAX,
     CHANNELS_MAX,
     COORDINATE_BITS,
     COORDS,
@@ -30,6 +31,7 @@ from implicit_conv.tma.limits import (
     SMEM_ADDRESS_BITS,
     SMEM_ALIGNMENT,
     STEP_MAX,
+    STORE,
     STRIDE_END,
     W_OFFSET_END,
     WIDE,
@@ -146,22 +148,52 @@ def _memory(m: Description) -> Iterator[Finding]:
             yield Finding(field, stride, "bytes must be in [0, 2^40)", m.driver)
 
 
-RULES: tuple[Callable[[Description], Iterator[Finding]], ...] = (
-    _shape,
-    _corners,
-    _steps,
-    _counts,
-    _layout,
-    _memory,
-)
+def _box(m: Description) -> Iterator[Finding]:
+    if len(m.box) != m.rank:
+        yield Finding("box", m.box, f"must have {m.rank} entries, one a dimension", m.driver)
+        return
+    for dim, count in zip(m.dims, m.box, strict=True):
+        if not 1 <= count <= BOX_MAX:
+            yield Finding(f"box[{dim}]", count, within(1, BOX_MAX), m.driver)
+    inner, field = m.box[-1] * m.itemsize, f"box[{m.dims[-1]}]"
+    if not 1 <= m.box[-1] <= BOX_MAX or m.interleave != "none" or not m.modelled:
+        return
+    if inner % 16:
+        allowed = f"its {inner} bytes must be a multiple of 16"
+        yield Finding(field, m.box[-1], allowed, m.driver)
+    elif m.span and inner > m.span:
+        allowed = f"its {inner} bytes must fit in the swizzle span of {m.span} bytes"
+        yield Finding(field, m.box[-1], allowed, m.driver)
+
+
+def _tiled_steps(m: Description) -> Iterator[Finding]:
+    if len(m.step) != m.rank:
+        yield Finding("step", m.step, f"must have {m.rank} entries, one a dimension", m.driver)
+        return
+    for dim, step in zip(m.dims, m.step, strict=True):
+        if not 1 <= step <= STEP_MAX:
+            yield Finding(f"step[{dim}]", step, within(1, STEP_MAX), m.driver)
+
+
+def _interleaved_rank(m: Description) -> Iterator[Finding]:
+    if m.interleave != "none" and m.rank < min(RANKS):
+        allowed = f"must be none for a tensor of {m.rank} dimensions; {min(RANKS)} are needed"
+        yield Finding("interleave", m.interleave, allowed, m.driver)
+
+
+Rule = Callable[[Description], Iterator[Finding]]
+RULES: tuple[Rule, ...] = (_shape, _corners, _steps, _counts, _layout, _memory)
+TILED_RULES: tuple[Rule, ...] = (_shape, _box, _tiled_steps, _layout, _interleaved_rank, _memory)
 
 
 def map_findings(m: Description) -> list[Finding]:
     """Every rule that the map breaks."""
-    if m.rank not in RANKS:
+    if m.rank not in m.ranks:
         allowed = "must have 3, 4 or 5 dimensions: (n, [d,] h, w, c) from NWC to NDHWC"
-        return [Finding("shape", m.shape, allowed, "PTX ISA 5.5.4")]
-    return [finding for rule in RULES for finding in rule(m)]
+        if m.tiled:
+            allowed = "must have 1 to 5 dimensions"
+        return [Finding("shape", m.shape, allowed, m.driver if m.tiled else "PTX ISA 5.5.4")]
+    return [finding for rule in (TILED_RULES if m.tiled else RULES) for finding in rule(m)]
 
 
 def start_findings(m: Description, start: Start) -> list[Finding]:
@@ -176,10 +208,41 @@ def start_findings(m: Description, start: Start) -> list[Finding]:
         if not -half <= x < half:
             allowed = "must be a signed 32-bit integer"
             found.append(Finding(f"coords[{letter}]", x, allowed, COORDS))
-    found += _wide_start(m, start) if m.wide else _im2col_start(m, start)
+    looks = _tiled_start if m.tiled else _wide_start if m.wide else _im2col_start
+    found += looks(m, start)
     if start.dst % SMEM_ALIGNMENT or not 0 <= start.dst < 1 << SMEM_ADDRESS_BITS:
         allowed = f"must be a multiple of {SMEM_ALIGNMENT} bytes, below 2^{SMEM_ADDRESS_BITS}"
         found.append(Finding("dst", start.dst, allowed, SMEM))
+    return found
+
+
+def _tiled_start(m: Description, start: Start) -> Iterator[Finding]:
+    for name in ("offsets", "w_halo", "w_offset"):
+        if getattr(start, name):
+            yield Finding(name, getattr(start, name), "must be left out: a box has none", HALO)
+
+
+def store_findings(m: Description, start: Start | None) -> list[Finding]:
+    """Every rule that a store or reduction with this map breaks, besides those of a load."""
+    found: list[Finding] = []
+    if m.wide:
+        allowed = "cannot store: only tiled and im2col maps do"
+        return [Finding("mode", m.mode, allowed, STORE)]
+    for name, corner, wrong in (("lower", m.lower, min), ("upper", m.upper, max)):
+        for axis, value in zip(m.axes, corner, strict=True):
+            if wrong(value, 0) != 0:
+                sign = "at least" if name == "lower" else "at most"
+                allowed = f"must be {sign} 0 for a store: its box lies inside the tensor"
+                found.append(Finding(f"{name}_corner[{axis}]", value, allowed, STORE))
+    if start is None or len(start.coords) != m.rank:
+        return found
+    for letter, x in zip(m.dims, start.coords, strict=True):
+        if x < 0:
+            allowed = "must be at least 0 for a store"
+            found.append(Finding(f"coords[{letter}]", x, allowed, STORE))
+    if start.offsets is not None and any(start.offsets):
+        allowed = "must be left out: the store walk is im2col_no_offs"
+        found.append(Finding("offsets", start.offsets, allowed, STORE))
     return found
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from implicit_conv.kernels import walk as steps
 from implicit_conv.tma.limits import Start
-from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, TiledMap
 
 Array = npt.NDArray[Any]
 HALO_ORDERS = {  # where im2col::w::128 puts halo element j of group g, of `halo` elements each
@@ -30,7 +30,8 @@ class Walk:
     Attributes
     ----------
     coordinates : int64 array, rows x (n, [d,] h, w)
-        The pixel of each row, which may lie outside the tensor.
+        The pixel of each row, which may lie outside the tensor; for a tiled map, the position
+        along all dimensions but the last.
     filled : bool array, rows
         Rows whose pixel lies outside the tensor. (`load` fills channels past C as well.)
     halo : bool array, rows
@@ -66,7 +67,7 @@ def walk(
 
     Parameters
     ----------
-    map : Im2colMap or Im2colWideMap
+    map : TiledMap, Im2colMap or Im2colWideMap
         The tensor map.
     coords : sequence of int
         (n, [d,] h, w, c), row-major; PTX has the reverse order.
@@ -94,10 +95,10 @@ def walk(
     start = map.start(coords, offsets, w_halo, w_offset)
     order = row_order(map, start.w_halo, halo_order)
     positions = trace(steps, map, start, order)
-    sizes = np.array((map.shape[0], *(axis.size for axis in map.axes())))
-    filled = np.any((positions < 0) | (positions >= sizes), axis=1)
+    coordinates = positions[:, map.columns]
+    filled = np.any((coordinates < 0) | (coordinates >= map.shape[:-1]), axis=1)
     return Walk(
-        coordinates=positions[:, _kept(map.rank)],
+        coordinates=coordinates,
         filled=filled,
         halo=halo_rows(map, start.w_halo, halo_order),
         order=order,
@@ -139,33 +140,42 @@ def load_rows(map: TensorMap, x: Array, start: Start, halo_order: str = HALO_ORD
 
     bits = tensor_bits(map, x)
     positions = trace(simulate, map, start, row_order(map, start.w_halo, halo_order))
-    rows = np.empty((len(positions), map.channels_per_pixel), bits.dtype)
+    rows = np.empty((len(positions), map.description.channels), bits.dtype)
     simulate.gather(bits, positions, start.coords[-1], fill_bits(map), rows)
     return rows.view(map.dtype)
 
 
-def store(map: Im2colMap, x: Array, coords: Sequence[int], rows: Array) -> None:
-    """Write rows x channels into x by the store walk, im2col_no_offs, except filled pixels.
+def store(map: TensorMap, x: Array, coords: Sequence[int], rows: Array) -> None:
+    """Write rows x channels into x, except where they lie outside the tensor.
+
+    A tiled map stores its box. An im2col map stores by the walk im2col_no_offs, and its box must
+    lie inside the tensor.
 
     Parameters
     ----------
-    rows : array, pixels_per_column x channels_per_pixel
-        The rows of shared memory, in walk order.
-    map, x, coords
-        As in `load`.
+    map : TiledMap or Im2colMap
+    rows : array, rows x channels_per_pixel
+        The rows of shared memory, in the order of a load.
+    x, coords
+        As in `load`; coordinates are not negative.
+
+    Raises
+    ------
+    TensorMapError
+        The store breaks rules; the message lists all (a ValueError).
+    ValueError
+        x or the rows do not match the map.
 
     Notes
     -----
-    PTX ISA 9.7.9.25.5, ``cp.async.bulk.tensor`` from shared to global memory. A pixel that the walk
-    visits twice keeps the later row here; the hardware promises no order.
+    PTX ISA 9.7.9.25.5.1, ``cp.async.bulk.tensor`` from shared to global memory. A pixel that the
+    walk visits twice keeps the later row here; the hardware promises no order.
     """
     from implicit_conv.kernels.cpu import simulate
 
-    if not isinstance(map, Im2colMap):
-        raise ValueError("im2col::w cannot store: the store walk im2col_no_offs needs an Im2colMap")
-    start = map.start(coords)
+    start = map.start(coords, direction="store")
     bits = tensor_bits(map, x)
-    expected = (map.rows(), map.channels_per_pixel)
+    expected = (map.rows(), map.description.channels)
     if rows.shape != expected or rows.dtype != map.dtype:
         raise ValueError(
             f"rows are {rows.dtype} {rows.shape}, but the map stores {map.dtype} {expected}"
@@ -181,6 +191,9 @@ def trace(
 
     `walks` is kernels.walk, which Python runs, or kernels.cpu.simulate, which is compiled.
     """
+    if isinstance(map, TiledMap):
+        return box_positions(map, start.coords)
+    assert isinstance(map, (Im2colMap, Im2colWideMap))
     depth, height, width = map.axes(start.w_offset)
     n = start.coords[0]
     d, h, w = (0,) * (5 - map.rank) + start.coords[1:-1]
@@ -190,7 +203,16 @@ def trace(
         return positions[order]
     walks.walk_im2col(positions, n, d, h, w, depth, height, width)
     if start.offsets is not None:
-        positions[:, _kept(map.rank)[1:]] += start.offsets
+        positions[:, map.columns[1:]] += start.offsets
+    return positions
+
+
+def box_positions(map: TiledMap, coords: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Rows x 4: the positions of a box along all dimensions but the last, in row-major order."""
+    counts = map.counts[:-1]
+    within = np.indices(counts).reshape(len(counts), map.rows()).T
+    positions = np.zeros((map.rows(), 4), np.int64)
+    positions[:, map.columns] = np.array(coords[:-1]) + within * map.description.step[:-1]
     return positions
 
 
@@ -226,8 +248,8 @@ def tensor_bits(map: TensorMap, x: Array) -> Array:
         for size, have, want in zip(x.shape, x.strides, (*strides, x.itemsize), strict=True)
     ):
         raise ValueError(f"x has byte strides {x.strides}, but the map {(*strides, x.itemsize)}")
-    spatial = range(1, 6 - x.ndim)
-    return np.expand_dims(x.view(f"u{x.itemsize}"), tuple(spatial))
+    missing = tuple(axis for axis in range(4) if axis not in map.columns)
+    return np.expand_dims(x.view(f"u{x.itemsize}"), missing)
 
 
 def fill_bits(map: TensorMap) -> np.unsignedinteger[Any]:
@@ -237,8 +259,3 @@ def fill_bits(map: TensorMap) -> np.unsignedinteger[Any]:
         return unsigned.type(0)  # type: ignore[no-any-return]
     parts = np.full(map.itemsize // 2, NAN_BITS, np.uint16)
     return parts.view(unsigned)[0]  # type: ignore[no-any-return]
-
-
-def _kept(rank: int) -> list[int]:
-    """Columns of (n, d, h, w) that a tensor of this rank has."""
-    return [0, *range(6 - rank, 4)]

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from implicit_conv.tma.limits import SMEM_ALIGNMENT, Description, Start
+from implicit_conv.tma.limits import (
+    BOX_MAX,
+    CHANNELS_MAX,
+    SMEM_ALIGNMENT,
+    Description,
+    Start,
+    with_rows,
+)
 from implicit_conv.tma.swizzles import SWIZZLES
 
 CORNERS = ("lower_corner", "upper_corner")
@@ -57,6 +64,12 @@ def _reversed_arrays(m: Description) -> Iterator[Slip]:
         yield Slip(("strides",), order(m, "they look"), replace(m, strides=strides), None)
         both = replace(m, shape=shape, strides=strides)
         yield Slip(("shape", "strides"), order(m, "shape and strides both look"), both, None)
+    if m.tiled:
+        box = replace(m, box=m.box[::-1])
+        yield Slip(("box",), order(m, "it looks"), with_rows(box), None)
+        everything = replace(box, shape=shape, strides=strides, step=m.step[::-1])
+        text = order(m, "all arrays look")
+        yield Slip(("shape", "strides", "box", "step"), text, with_rows(everything), None)
     if len(m.lower) > 1:
         corners = replace(m, lower=m.lower[::-1], upper=m.upper[::-1])
         yield Slip(CORNERS, spatial_order(m, "corners"), corners, None)
@@ -84,7 +97,11 @@ def _units(m: Description) -> Iterator[Slip]:
         if len(m.strides) == m.rank and m.strides[-1] == size:
             text = "leave out the stride of c, which is implied"
             yield Slip(("strides",), text, replace(m, strides=m.strides[:-1]), None)
-    if size > 1 and m.channels % size == 0:
+    if m.tiled:
+        yield from _box_units(m)
+        return
+    most = min(m.span // max(1, size) if m.span else CHANNELS_MAX, m.shape[-1])
+    if size > 1 and m.channels % size == 0 and m.channels > most:
         text = f"it looks like bytes; that is {m.channels // size} channels of {size} bytes"
         yield Slip(("channels_per_pixel",), text, replace(m, channels=m.channels // size), None)
     span = m.span
@@ -99,6 +116,23 @@ def _units(m: Description) -> Iterator[Slip]:
     if m.channels > needed > 0:
         text = f"{needed} channels are enough for C = {m.shape[-1]}"
         yield Slip(("channels_per_pixel",), text, replace(m, channels=needed), None)
+
+
+def _box_units(m: Description) -> Iterator[Slip]:
+    """The last entry of a box in bytes, or more than a row of shared memory holds."""
+    if not m.box:
+        return
+    inner, size = m.box[-1], max(1, m.itemsize)
+    guesses = []
+    if size > 1 and inner % size == 0 and inner > (m.span // size if m.span else BOX_MAX):
+        text = f"it looks like bytes; that is {inner // size} elements of {size} bytes"
+        guesses.append((inner // size, text))
+    if m.span and inner * size > m.span:
+        guesses.append((m.span // size, f"load {m.span // size} elements at a time"))
+    if inner >= m.unit:
+        guesses.append((inner // m.unit * m.unit, f"take a multiple of {m.unit} elements"))
+    for count, text in guesses:
+        yield Slip(("box",), text, with_rows(replace(m, box=(*m.box[:-1], count))), None)
 
 
 def _corners(m: Description) -> Iterator[Slip]:
@@ -143,6 +177,8 @@ def _turned_start(m: Description, start: Start) -> Iterator[Slip]:
     if coords[-1] and all(0 <= x < size for x, size in ends) and _rows_exist(m, turned):
         text = "coordinates look fastest-first {c, w, h, n}; here they are (n, [d,] h, w, c)"
         yield Slip(("coords",), text, m, replace(start, coords=turned))
+    if m.tiled:
+        return
     if _rows_exist(m, exchanged) and (not m.wide or coords[-2] >= m.sizes[0]):
         text = "h and w look exchanged; coordinates are (n, [d,] h, w, c)"
         yield Slip(("coords",), text, m, replace(start, coords=exchanged))
@@ -153,9 +189,9 @@ def _turned_start(m: Description, start: Start) -> Iterator[Slip]:
 
 
 def _rows_exist(m: Description, coords: tuple[int, ...]) -> bool:
-    """Whether the row that a walk of im2col::w stays in is in the tensor; im2col leaves its row."""
+    """Whether the rows at a start are in the tensor, where the walk does not leave them."""
     rows = zip(coords[1:-2], m.shape[1:-2], strict=True)
-    return not m.wide or all(0 <= x < size for x, size in rows)
+    return not (m.wide or m.tiled) or all(0 <= x < size for x, size in rows)
 
 
 def _moved_start(m: Description, start: Start) -> Iterator[Slip]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from implicit_conv.tma.hints import UPPER
 from implicit_conv.tma.limits import (
@@ -19,6 +20,8 @@ CONVENTION = "addressing of a convolution"
 BOX_START = "PTX ISA 5.5.3.1 (the box starts at a multiple of 16 bytes)"
 SWIZZLE_PATTERN = "PTX ISA 5.5.7 (the pattern repeats at multiples of its size)"
 SMEM_BYTES = 227 * 1024  # shared memory of one block on compute capability 9.0 and 10.0
+SMALL_BYTES = 128 << 10
+SMALL_TENSORS = "reports on Triton (issues 10442 and 11011), CUTLASS and FlashInfer (issue 4319)"
 END_MIN = 4  # an upper corner of im2col::w below it is a usual one, also in a narrow image
 
 
@@ -29,7 +32,10 @@ def map_suspicions(m: Description) -> Iterator[Finding]:
     row_bytes = m.channels * m.itemsize
     if m.mode != "w128" and m.pixels * row_bytes > SMEM_BYTES:
         allowed = f"{m.pixels} rows of {row_bytes} bytes exceed the {SMEM_BYTES} of shared memory"
-        yield _warning("pixels_per_column", m.pixels, allowed, CONVENTION)
+        field, value = ("box", m.box) if m.tiled else ("pixels_per_column", m.pixels)
+        yield _warning(field, value, allowed, CONVENTION)
+    if m.tiled:
+        return
     needed = -(-m.shape[-1] // m.unit) * m.unit
     if m.modelled and m.channels > needed:
         allowed = f"exceeds C = {m.shape[-1]}: the rest of every row is filled"
@@ -77,16 +83,22 @@ def start_suspicions(m: Description, start: Start) -> Iterator[Finding]:
     coords = start.coords
     yield from _grid(m, start)
     c, C = coords[-1], m.shape[-1]
+    field = f"coords[{m.dims[-1]}]"
     if m.modelled and c * m.itemsize % 16:
         allowed = f"its {c * m.itemsize} bytes must be a multiple of 16"
-        yield _warning("coords[c]", c, allowed, BOX_START)
+        yield _warning(field, c, allowed, BOX_START)
     elif c >= C or c + m.channels <= 0:
         allowed = f"no channel is in [0, {C - 1}]: the load fills every row"
-        yield _warning("coords[c]", c, allowed, CORNERS)
-    elif c < 0 or (c % m.channels and c + m.channels > C):
+        yield _warning(field, c, allowed, CORNERS)
+    elif not m.tiled and (c < 0 or (c % m.channels and c + m.channels > C)):
         allowed = f"channels {c} to {c + m.channels - 1} are not all in [0, {C - 1}]: some fill"
-        yield _warning("coords[c]", c, allowed, CORNERS, "load channel blocks from 0 on")
-    if not 0 <= coords[0] < m.shape[0]:
+        yield _warning(field, c, allowed, CORNERS, "load channel blocks from 0 on")
+    if m.tiled:
+        for dim, x, count, size in zip(m.dims[:-1], coords, m.box, m.shape, strict=False):
+            if x >= size or x + count <= 0:
+                allowed = f"nothing of the box is in [0, {size - 1}]: the load fills every row"
+                yield _warning(f"coords[{dim}]", x, allowed, COORDS)
+    elif not 0 <= coords[0] < m.shape[0]:
         allowed = f"image {coords[0]} is not in [0, {m.shape[0] - 1}]: its rows are filled"
         yield _warning(f"coords[{m.dims[0]}]", coords[0], allowed, COORDS)
     pattern = SWIZZLES[m.swizzle].pattern
@@ -104,9 +116,27 @@ def start_suspicions(m: Description, start: Start) -> Iterator[Finding]:
 
 def _grid(m: Description, start: Start) -> Iterator[Finding]:
     """A start that is not among the pixels that the walk visits after it wraps."""
+    if m.tiled:
+        return
     coords = start.coords[-2:-1] if m.wide else start.coords[1:-1]
     for axis, x, lower, step in zip(m.axes, coords, m.lower, m.step, strict=True):
         if (x - lower) % step:
             allowed = f"is not a multiple of the step {step} from the lower corner {lower}"
             hint = "start = lower + p * stride: otherwise rows after the first wrap are shifted"
             yield _warning(f"coords[{axis}]", x, allowed, CONVENTION, hint)
+
+
+def driver_suspicions(m: Description, arch: str) -> Iterator[Finding]:
+    """A warning on a defect of drivers on Blackwell: small tensors that are not packed."""
+    if not arch.startswith(("sm_10", "sm_11", "sm_12")) or m.strides is None or not m.modelled:
+        return
+    packed = replace(m, strides=None).byte_strides
+    extents = zip(m.shape, (*m.strides, m.itemsize), strict=True)
+    size = m.itemsize + sum((count - 1) * stride for count, stride in extents)
+    if m.strides != packed and size < SMALL_BYTES:
+        allowed = (
+            f"a tensor of {size} bytes that is not packed: where its allocation is smaller than "
+            f"{SMALL_BYTES} bytes, drivers on {arch} encode maps that fault"
+        )
+        hint = "allocate 128 KiB or more, or clear bit 85 of the encoded map"
+        yield _warning("strides", m.strides, allowed, SMALL_TENSORS, hint)

@@ -23,6 +23,10 @@ MAPS = {
     "w": tma.Im2colWideMap(**COMMON, **WIDE_BOX, dtype="float16"),
     "w128": tma.Im2colWideMap(**COMMON, **WIDE_BOX, dtype="float16", mode="w128"),
 }
+STORED = {
+    "im2col": tma.Im2colMap(**COMMON, lower_corner=(0, 0), upper_corner=(0, 0), dtype="float32"),
+    "tiled": tma.TiledMap(shape=COMMON["shape"], dtype="float32", box=(1, 4, 4, 32)),
+}
 LOAD = {"coords": (0, -1, -1, 0), "offsets": (0, 0), "w_halo": 0, "w_offset": 0}
 
 
@@ -59,6 +63,24 @@ def test_maps(mode, data):
 
 
 @examples(200, 10_000)
+@given(data=st.data())
+def test_tiled_maps(data):
+    """What a tiled map refuses, the linter finds; what it accepts, it loads."""
+    fields = {"shape": (4, 6, 64), "box": (2, 3, 32), "step": (1, 2, 1), "strides": (2048, 256)}
+    given = {**data.draw(changed(fields)), "dtype": "float32"}
+    made = answer(tma.TiledMap, **given, words=["strides"])
+    findings = answer(tma.lint, given, words=given)
+    if made is None:
+        assert findings is None or any(found.severity == "error" for found in findings)
+        return
+    assert not any(found.severity == "error" for found in findings)
+    start = data.draw(changed({"coords": (0, 0, 0)}))
+    if np.prod(made.shape) < 1 << 20 and made.strides == fields["strides"]:
+        walked = answer(tma.walk, made, **start)
+        assert walked is None or len(walked) == made.rows()
+
+
+@examples(200, 10_000)
 @given(mode=modes, data=st.data())
 def test_arguments_of_the_driver(mode, data):
     arguments = MAPS[mode].arguments
@@ -91,9 +113,10 @@ def test_destinations_and_stores(mode, dst, data):
     x = np.zeros(m.shape, m.dtype)
     image = answer(tma.smem_image, m, x, LOAD["coords"], dst=dst)
     assert image is None or (0 <= dst < 2**32 and dst % 128 == 0)
-    if mode == "im2col":
-        coords = data.draw(changed(LOAD["coords"]))
-        answer(tma.store, m, x, coords=coords, rows=np.ones((16, 32), m.dtype))
+    store = STORED[data.draw(st.sampled_from(sorted(STORED)))]
+    y, rows = np.zeros(store.shape, store.dtype), np.ones((16, 32), store.dtype)
+    coords = data.draw(changed((0, 0, 0, 0)))
+    answer(tma.store, store, y, coords=coords, rows=rows)
 
 
 @examples(100, 2000)

@@ -37,6 +37,10 @@ FLAT = {  # a box that no exchange of h and w changes, with another shape
     "channels_per_pixel": 64,
     "swizzle": "128B",
 }
+TILED = tma.TiledMap(
+    shape=(8, 30, 40, 128), dtype="float16", box=(1, 4, 8, 64), swizzle="128B", address=1 << 20
+)
+T = TILED.arguments
 A, W = IM2COL.arguments, WIDE.arguments
 IN = {"coords": (7, 2, 4, 0)}
 SOUND = {
@@ -44,6 +48,7 @@ SOUND = {
     "wide": (W, {**IN, "w_halo": 2, "dst": 1024}),
     "python": (FIELDS, IN),
     "small": ({**FIELDS, "shape": (4, 9, 14, 128)}, {"coords": (3, 2, 4, 0)}),
+    "tiled": (T, {"coords": (3, 4, 8, 64), "dst": 2048}),
     "flat": (FLAT, {"coords": (7, 2, 210, 0)}),
 }
 UNKNOWN = "the fix is not known"
@@ -112,6 +117,19 @@ TABLE = [
     ("im2col", {"tensorRank": 2}, "tensorRank", "pass 4", {"tensorRank": 4}),
     ("im2col", {"globalAddress": 0x1008}, "globalAddress", "alignment", UNKNOWN),
     ("python", {"shape": (64, 9, 14, 3)}, "shape[c]", "pad C to 8", UNKNOWN),
+    # tiled maps
+    ("tiled", {"boxDim": (1, 4, 8, 64)}, "boxDim[0]", "row-major"),
+    ("tiled", {"globalDim": T["globalDim"][::-1]}, "globalDim", "row-major"),
+    ("tiled", {"boxDim": (128, 8, 4, 1)}, "boxDim[0]", "looks like bytes"),
+    ("tiled", {"boxDim": (60, 8, 4, 1)}, "boxDim[0]", "multiple of 8", {"boxDim": (56, 8, 4, 1)}),
+    ("tiled", {"boxDim": (64, 8, 512, 1)}, "boxDim[2]", "several copies", UNKNOWN),
+    ("tiled", {"boxDim": (64, 40, 60, 1)}, "boxDim", "several copies", UNKNOWN),
+    ("tiled", {"elementStrides": (1, 9, 1, 1)}, "elementStrides[1]", "", UNKNOWN),
+    ("tiled", {"coords": (64, 8, 4, 3)}, "coords[3]", "fastest-first", {"coords": (3, 4, 8, 64)}),
+    ("tiled", {"coords": (3, 4, 8, 4)}, "coords[3]", "multiple of 8", {"coords": (3, 4, 8, 0)}),
+    ("tiled", {"coords": (3, 40, 8, 0)}, "coords[1]", "", UNKNOWN),
+    ("tiled", {"offsets": (1, 1)}, "offsets", "", UNKNOWN),
+    ("tiled", {"dst": 1152}, "dst", "align it to 1024 bytes", {"dst": 2048}),
     ("im2col", {"tensorDataType": 13}, "tensorDataType", "", UNKNOWN),
 ]
 
@@ -139,7 +157,7 @@ def test_a_mistake_has_one_right_finding(entry):
         assert finding.fix is None
         return
     assert set(finding.fix) == set(expected), finding.fix
-    if "x" not in expected.values() and base in ("im2col", "wide"):
+    if "x" not in expected.values() and base in ("im2col", "wide", "tiled"):
         assert finding.fix == expected
     changed, operands = split(finding.fix)
     assert tma.lint({**given, **changed}, **{**at, **operands}) == []
@@ -182,9 +200,33 @@ def test_limits_cite_the_page_of_their_mode():
     assert finding.source.startswith("PTX ISA 5.5.5")
 
 
+def test_stores_have_rules_of_their_own():
+    at = {"coords": (7, 2, -1, 0), "offsets": (0, 1)}
+    assert tma.lint(A, **at) == []
+    fields = [f.field for f in tma.lint(A, **at, direction="store")]
+    assert "pixelBoxLowerCorner[0]" in fields and "coords[w]" in fields and "offsets" in fields
+    inside = {**A, "pixelBoxLowerCorner": (0, 0), "pixelBoxUpperCorner": (0, 0)}
+    assert tma.lint(inside, coords=(7, 2, 1, 0), direction="store") == []
+    (finding,) = tma.lint(W, direction="reduce")
+    assert finding.field == "mode" and "9.7.9.25.5.1" in finding.source
+    (finding,) = tma.lint(T, coords=(0, -1, 0, 0), direction="store")
+    assert finding.field == "coords[1]" and finding.severity == "error"
+    with pytest.raises(ValueError, match="direction 'write' is unknown; choose from load"):
+        tma.lint(T, direction="write")
+
+
+def test_small_tensors_that_are_not_packed_on_blackwell():
+    small = {"shape": (4, 64), "dtype": "float16", "box": (4, 64), "strides": (256,)}
+    assert tma.lint(small) == tma.lint(small, arch="sm_90a") == []
+    (finding,) = tma.lint(small, arch="sm_100a")
+    assert (finding.field, finding.severity) == ("strides", "warning") and "bit 85" in finding.hint
+    assert tma.lint({**small, "strides": (128,)}, arch="sm_100a") == []
+    assert tma.lint({**small, "shape": (4096, 64)}, arch="sm_100a") == []
+
+
 def spoiled(rng):
     """A sound input with one to three entries replaced by numbers near them."""
-    arguments, load = SOUND[rng.choice(["im2col", "wide"])]
+    arguments, load = SOUND[rng.choice(["im2col", "wide", "tiled"])]
     given, at = dict(arguments), dict(load)
     for _ in range(rng.randint(1, 3)):
         source = rng.choice([given, at])
