@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from implicit_conv.tma.image import smem_image
     from implicit_conv.tma.limits import Finding, TensorMapError
     from implicit_conv.tma.linter import lint
+    from implicit_conv.tma.logged import log_maps
     from implicit_conv.tma.lower import maps_for, phases_for
     from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TiledMap
     from implicit_conv.tma.simulate import load, store, walk
@@ -28,6 +29,7 @@ _HOME = {
     "draw": "drawing",
     "lint": "linter",
     "load": "simulate",
+    "log_maps": "logged",
     "maps_for": "lower",
     "phases_for": "lower",
     "smem_image": "image",
@@ -43,6 +45,7 @@ __all__ = [
     "draw",
     "lint",
     "load",
+    "log_maps",
     "maps_for",
     "phases_for",
     "smem_image",

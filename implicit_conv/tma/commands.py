@@ -16,19 +16,24 @@ from implicit_conv.errors import UsageError
 from implicit_conv.tma.drawing import draw, show
 from implicit_conv.tma.examples import EXAMPLES, example
 from implicit_conv.tma.limits import Finding
-from implicit_conv.tma.linter import lint
-from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.linter import kind_of_map, lint
+from implicit_conv.tma.lower import parse_problem
+from implicit_conv.tma.maps import TensorMap
+from implicit_conv.tma.ptx import DIRECTIONS
+from implicit_conv.tma.simulate import HALO_ORDER, HALO_ORDERS
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
 Run = Callable[[argparse.Namespace], int]
 
 JSON_FORM = """\
-FILE.json holds one object: the arguments of Im2colMap or Im2colWideMap, such as
+FILE.json holds one object: the arguments of TiledMap, Im2colMap or Im2colWideMap, such as
   {"shape": [8, 9, 14, 64], "dtype": "float16", "lower_corner": [-1, -1],
-   "upper_corner": [-1, -1], "traversal_stride": 1, "pixels_per_column": 128,
-   "channels_per_pixel": 64, "swizzle": "128B"}
-or those of cuTensorMapEncodeIm2col, by the names and in the order of cuda.h. It may also hold the
-operands of a load: coords, offsets, w_halo, w_offset, dst.
+   "upper_corner": [-1, -1], "pixels_per_column": 128, "channels_per_pixel": 64,
+   "swizzle": "128B"}
+or those of cuTensorMapEncodeTiled, -Im2col or -Im2colWide, by the names and in the order of cuda.h.
+It may also hold a load (coords, offsets, w_halo, w_offset, dst), direction, arch, and the problem
+that the map is for: {"x": [8, 9, 14, 64], "w": [64, 3, 3, 64], "padding": 1}. --schema prints all
+members. A list of such objects, or one a line as tma.log_maps writes them, is checked in turn.
 """
 
 
@@ -83,8 +88,9 @@ def _map_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "a tensor copy", "Write a list that begins with a minus sign as in --lower=-1,-1."
     )
-    group.add_argument("--mode", choices=["im2col", "w", "w128"], default="im2col")
+    group.add_argument("--mode", choices=["tiled", "im2col", "w", "w128"], default="im2col")
     group.add_argument("--shape", type=integers, metavar="N,[D,]H,W,C")
+    group.add_argument("--box", type=integers, metavar="...,C", help="of a tiled map")
     group.add_argument("--dtype", default="float16")
     group.add_argument(
         "--lower", type=integers, metavar="[D,]H,W", help="zeros by default; for w and w128 only W"
@@ -107,6 +113,12 @@ def map_fields(options: argparse.Namespace) -> dict[str, Any]:
     if options.shape is None:
         other = "name a FILE.json" if options.command == "lint" else "choose one from --list"
         raise ValueError(f"no tensor: give --shape N,[D,]H,W,C or --example NAME, or {other}")
+    if options.mode == "tiled":
+        if options.box is None:
+            raise ValueError("a tiled map needs --box, with as many entries as --shape")
+        step = options.step[0] if len(options.step) == 1 else options.step
+        names = {"shape": options.shape, "dtype": options.dtype, "swizzle": options.swizzle}
+        return {**names, "box": options.box, "step": step}
     wide = options.mode != "im2col"
     zeros = (0,) * (1 if wide else max(1, len(options.shape) - 2))
     lower, upper = options.lower or zeros, options.upper or zeros
@@ -127,13 +139,17 @@ def map_fields(options: argparse.Namespace) -> dict[str, Any]:
 
 def make_map(fields: dict[str, Any]) -> TensorMap:
     """The map of `map_fields`."""
-    return (Im2colWideMap if "mode" in fields else Im2colMap)(**fields)
+    return kind_of_map(fields)(**fields)
 
 
 def _draw_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the examples")
     parser.add_argument("--out", metavar="FILE", help=".svg, .png or .pdf; without it, text")
     parser.add_argument("--gallery", metavar="FOLDER", help="draw all examples, with a page")
+    orders = "; ".join(f"{name}: {where}" for name, where in HALO_ORDERS.items())
+    parser.add_argument(
+        "--halo-order", choices=list(HALO_ORDERS), default=HALO_ORDER, help=f"of w128: {orders}"
+    )
     _map_arguments(parser)
 
 
@@ -152,9 +168,11 @@ def run_draw(options: argparse.Namespace) -> int:
         print(show(example(options.example).picture(), options.out))
         return 0
     map = make_map(map_fields(options))
-    buffers = None if options.mode == "im2col" else _buffers(options)
+    buffers = _buffers(options) if map.description.wide else None
     start = options.start or _first_start(map)
-    print(draw(map, start, options.offsets, buffers=buffers, path=options.out))
+    order = options.halo_order
+    text = draw(map, start, options.offsets, buffers=buffers, halo_order=order, path=options.out)
+    print(text)
     return 0
 
 
@@ -194,50 +212,98 @@ def _lint_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", nargs="?", metavar="FILE.json", help="the map, see below; - reads standard input"
     )
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of FILE.json")
+    parser.add_argument("--direction", choices=DIRECTIONS, default="load")
+    parser.add_argument("--arch", metavar="TARGET", help="such as sm_100a")
     _map_arguments(parser)
 
 
 def run_lint(options: argparse.Namespace) -> int:
     """`implicit-conv lint`: prints what is found; the status is 1 if a rule is broken."""
+    if options.schema:
+        from implicit_conv.tma.schema import schema
+
+        print(json.dumps(schema(), indent=2))
+        return 0
     if options.file:
-        findings = lint_file(options.file)
+        reports = lint_file(options.file)
     elif options.example:
-        findings = lint_example(options.example)
+        reports = {"": lint_example(options.example)}
     else:
-        arguments = map_fields(options)
-        operands: dict[str, Any] = {}
+        operands: dict[str, Any] = {"direction": options.direction, "arch": options.arch}
         if options.start is not None:
-            operands = {"coords": options.start, "offsets": options.offsets}
+            operands |= {"coords": options.start, "offsets": options.offsets}
             operands |= {"w_halo": options.halo[0], "w_offset": options.offset[0]}
-        findings = lint(**arguments, **operands)
-    for finding in findings:
-        print(f"{finding.severity}: {finding}")
-    errors = sum(finding.severity == "error" for finding in findings)
-    print(f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}")
+        reports = {"": lint(**map_fields(options), **operands)}
+    for name, findings in reports.items():
+        for finding in findings:
+            print(f"{name}{finding.severity}: {finding}")
+            if finding.fix:
+                print(
+                    f"  fix: {', '.join(f'{key} = {value}' for key, value in finding.fix.items())}"
+                )
+    found = [finding for findings in reports.values() for finding in findings]
+    errors = sum(finding.severity == "error" for finding in found)
+    print(f"{counted(errors, 'error')}, {counted(len(found) - errors, 'warning')}")
     return 1 if errors else 0
 
 
-def lint_file(name: str) -> list[Finding]:
-    """Lint the map in a JSON file, or on standard input if the name is "-".
+def lint_file(name: str) -> dict[str, list[Finding]]:
+    """Lint the maps in a JSON file, or on standard input if the name is "-".
+
+    Returns the findings of each map by what is printed before them: "" for a single map.
 
     Raises
     ------
     ValueError
-        The file is not JSON, not an object, or has members that no map has.
+        The file is not JSON, holds no objects, or has members that no map has.
     """
     source = "standard input" if name == "-" else name
     text = sys.stdin.read() if name == "-" else Path(name).read_text("utf-8")
-    advice = "`implicit-conv lint --help` shows the form"
+    given = _objects(source, text)
+    reports = {}
+    for number, arguments in enumerate(given, 1):
+        where = f"{source}, map {number}" if len(given) > 1 else source
+        try:
+            findings = _lint_object(arguments)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where}: {error}; {ADVICE}") from error
+        function = arguments.get("function", "")
+        before = f"map {number}{f' ({function})' if function else ''}: "
+        reports[before if len(given) > 1 else ""] = findings
+    return reports
+
+
+ADVICE = "`implicit-conv lint --help` shows the form"
+
+
+def _objects(source: str, text: str) -> list[dict[str, Any]]:
+    """The objects of a JSON text: one, a list, or one a line."""
     try:
-        arguments = json.loads(text)
+        found = json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{source} is not JSON: {error}; {advice}") from None
-    if not isinstance(arguments, dict):
-        raise ValueError(f"{source} must hold one JSON object; {advice}")
-    try:
-        return lint(**arguments)
-    except TypeError as error:
-        raise ValueError(f"{source}: {error}; {advice}") from error
+        lines = [line for line in text.splitlines() if line.strip()]
+        try:
+            found = [json.loads(line) for line in lines]
+        except json.JSONDecodeError:
+            found = None
+        if not found or len(lines) < 2:
+            raise ValueError(f"{source} is not JSON: {error}; {ADVICE}") from None
+    objects = found if isinstance(found, list) else [found]
+    if not objects or not all(isinstance(entry, dict) for entry in objects):
+        raise ValueError(f"{source} must hold one JSON object, or a list of them; {ADVICE}")
+    return objects
+
+
+def _lint_object(arguments: dict[str, Any]) -> list[Finding]:
+    """Lint one object; its problem is given by shapes."""
+    given, shapes = dict(arguments), arguments.get("problem")
+    if shapes is not None:
+        if not isinstance(shapes, dict) or not {"x", "w"} <= set(shapes):
+            raise ValueError('problem must be an object with the shapes "x" and "w"')
+        options = {name: value for name, value in shapes.items() if name not in ("x", "w")}
+        given["problem"], _ = parse_problem((shapes["x"], shapes["w"]), None, options)
+    return lint(**given)
 
 
 def lint_example(name: str) -> list[Finding]:

@@ -32,6 +32,7 @@ WIDE_CORNERS = (
     *("channelsPerPixel", "pixelsPerColumn"),
 )
 PARAMETERS = {  # in the order of cuda.h, after the map itself
+    "cuTensorMapEncodeTiled": (*HEAD, "boxDim", "elementStrides", "interleave", *TAIL),
     "cuTensorMapEncodeIm2col": (*HEAD, *CORNERS, "elementStrides", "interleave", *TAIL),
     "cuTensorMapEncodeIm2colWide": (
         *(*HEAD, *WIDE_CORNERS, "elementStrides", "interleave", "mode"),

@@ -37,7 +37,8 @@ def nearest(m: Description, lowerings: tuple[Lowering, ...]) -> tuple[list[Findi
 def matching(m: Description, lowering: Lowering) -> Description:
     """The map with the walk that the lowering needs."""
     boxes = lowering.boxes
-    upper = (box.lower + (box.least - 1) * box.step - (box.size - 1) for box in boxes)
+    given: tuple[int | None, ...] = m.upper if len(m.upper) == len(boxes) else (None,) * len(boxes)
+    upper = (_right_upper(box, up) for box, up in zip(boxes, given, strict=True))
     return replace(
         m,
         shape=lowering.shape,
@@ -45,6 +46,18 @@ def matching(m: Description, lowering: Lowering) -> Description:
         upper=tuple(upper),
         step=tuple(box.step for box in boxes),
     )
+
+
+def _right_upper(box: AxisBox, given: int | None) -> int:
+    """The upper corner that a box needs: the given one if it serves."""
+    if given is not None and box.least <= _held(box, given) <= box.most:
+        return given
+    return box.lower + (box.least - 1) * box.step - (box.size - 1)
+
+
+def _held(box: AxisBox, upper: int) -> int:
+    """The positions that a box with this upper corner has."""
+    return ceil_div(box.size + upper - box.lower, box.step)
 
 
 def _differences(m: Description, lowering: Lowering) -> Iterator[Finding]:
@@ -76,10 +89,9 @@ def _differences(m: Description, lowering: Lowering) -> Iterator[Finding]:
 
 def _upper_corner(letter: str, box: AxisBox, upper: int, wide: bool) -> Iterator[Finding]:
     """An upper corner that gives the right lower corner and step too few or too many positions."""
-    held = ceil_div(box.size + upper - box.lower, box.step)
-    if box.least <= held <= box.most:
+    held, right = _held(box, upper), _right_upper(box, upper)
+    if right == upper:
         return
-    right = box.lower + (box.least - 1) * box.step - (box.size - 1)
     allowed = f"the box holds {held} positions but must hold {box.least}: take {right}"
     past = f"upper corner reaches past {'L' if wide else 'ZPQ'['dhw'.index(letter)]}"
     hint = f"{past}: rows would overrun" if held > box.most else "rows would wrap too early"

@@ -10,6 +10,7 @@ from sampling import examples
 
 from implicit_conv import tma
 
+
 @st.composite
 def boxes(draw):
     """(a map of any rank, a start that may lie outside)."""
