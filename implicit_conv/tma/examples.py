@@ -1,4 +1,4 @@
-"""The documented examples, PTX ISA Figures 11 to 24, as presets that can be drawn.
+"""Examples that can be drawn: those of the PTX ISA, Figures 11 to 24, and some of our own.
 
 The documentation gives no sizes for Figures 11, 12, 16 and 17; we chose them. The pictures are our
 own drawings.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, TiledMap
 from implicit_conv.tma.picture import Picture, picture
 
 
@@ -27,6 +27,8 @@ class Example:
     @property
     def map(self) -> TensorMap:
         """The tensor map."""
+        if "box" in self.fields:
+            return TiledMap(**self.fields)
         kind = Im2colWideMap if "lower_corner_w" in self.fields else Im2colMap
         return kind(**self.fields)
 
@@ -69,6 +71,20 @@ ROW, EXAMPLE_1, EXAMPLE_2 = (128, 9, 7, 64), (128, 9, 67, 64), (128, 7, 7, 64)
 CONV_1 = _wide(EXAMPLE_1, -1, 0, 2)
 CONV_2 = _wide(EXAMPLE_2, -1, -1, 3)
 OUR_SIZES = "The documentation gives no sizes for this figure; we chose them."
+MISPRINT = (
+    "As (n, h, w, c) the starts of Figures 14 and 15 lie outside their own boxes, and the "
+    "documentation lists W before H in the corners too; so all three may be meant as (n, w, h, c)."
+)
+LINE = {
+    "shape": (4, 12, 16),
+    "dtype": "float16",
+    "lower_corner": (-1,),
+    "upper_corner": (-1,),
+    "traversal_stride": 2,
+    "pixels_per_column": 16,
+    "channels_per_pixel": 8,
+}
+CUBE = _im2col((2, 3, 4, 6, 16), -1, -1, 1, 40, 8)
 
 EXAMPLES = {
     "ptx-11": Example(
@@ -85,23 +101,24 @@ EXAMPLES = {
     ),
     "ptx-13": Example(
         "Figure 13: im2col, offsets (0, 0)",
-        "Example 1 of im2col mode: at the end of the box the walk goes on from image 7 to image 8.",
+        "Example 1 of im2col mode: at the end of the box the walk goes on from image 7 to image 8. "
+        f"The start is read as (n, h, w, c). {MISPRINT}",
         _im2col((64, 9, 14, 64), -1, -1, 1, 64, 8),
         (7, 7, 4, 0),
         (0, 0),
     ),
     "ptx-14": Example(
         "Figure 14: im2col, offsets (2, 2)",
-        "As printed, the example starts at h = 7, outside its own box.",
+        f"The start (7, 7, 4, 0) is read as (n, w, h, c). {MISPRINT}",
         _im2col((64, 9, 14, 64), 0, -2, 1, 64, 8),
-        (7, 7, 4, 0),
+        (7, 4, 7, 0),
         (2, 2),
     ),
     "ptx-15": Example(
         "Figure 15: im2col, traversal stride 2",
-        "As printed, the example starts at h = 7, outside its own box.",
+        f"The start (7, 7, 5, 0) is read as (n, w, h, c). {MISPRINT}",
         _im2col((64, 8, 14, 64), -1, -1, 2, 32, 16),
-        (7, 7, 5, 0),
+        (7, 5, 7, 0),
         (1, 1),
     ),
     "ptx-16": Example(
@@ -178,6 +195,26 @@ EXAMPLES = {
         CONV_2,
         (7, 2, -1, 0),
         buffers=((0, 0), (0, 1), (0, 2)),
+    ),
+    "line": Example(
+        "A signal: im2col of (n, w, c), stride 2",
+        "Tap 1 of a convolution of 3 taps with padding 1. Each image is a line of 12 samples.",
+        LINE,
+        (0, -1, 0),
+        (1,),
+    ),
+    "volume": Example(
+        "A volume: im2col of (n, d, h, w, c)",
+        "W carries to H, H to D and D to N. Each plane is one depth of one image.",
+        CUBE,
+        (0, 1, 1, 2, 0),
+        (0, 1, 1),
+    ),
+    "tile": Example(
+        "A tile of a matrix",
+        "A tiled map of (rows, columns): a box of 8 rows, of which the last two are outside.",
+        {"shape": (14, 64), "dtype": "float16", "box": (8, 64), "swizzle": "128B"},
+        (8, 0),
     ),
 }
 

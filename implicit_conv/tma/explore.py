@@ -17,7 +17,7 @@ def page() -> str:
     """The page as HTML; it loads no other file."""
     folder = resources.files("implicit_conv.tma") / "page"
     html = (folder / "index.html").read_text(encoding="utf-8")
-    examples = [_form(example) for example in EXAMPLES.values()]
+    examples = [_form(example) for example in EXAMPLES.values() if "box" not in example.fields]
     parts = {
         "/*STYLE*/": (folder / "style.css").read_text(encoding="utf-8"),
         "/*EXAMPLES*/[]": json.dumps(examples),

@@ -1,12 +1,16 @@
 """A picture of tensor copies as SVG, PNG or PDF, by matplotlib.
 
-The colours are those of Okabe and Ito, which colour-blind readers can tell apart. The unit of
-length is one pixel cell; y grows downwards.
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart; an SVG also has
+dark ones, for readers who prefer them. Lengths are inches; y grows downwards. A drawing is at most
+WIDTH wide, so that its numbers stay legible on a page of 800 pixels: what does not fit is elided.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +19,14 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Polygon, Rectangle
 
-from implicit_conv.tma.picture import Buffer, Mark, Picture, Plane, Row
+from implicit_conv.tma.picture import Box, Buffer, Mark, Picture, Plane, Row
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-INK, FAINT, PIXEL, LINE = "#222222", "#767676", "#f3f3f3", "#d0d0d0"
+INK, FAINT, PIXEL, LINE, PAPER = "#222222", "#666666", "#f3f3f3", "#d0d0d0", "#ffffff"
 CANVASES = {".svg": FigureCanvasSVG, ".png": FigureCanvasAgg, ".pdf": FigureCanvasPdf}
 STYLE: Any = {
     "svg.fonttype": "none",  # text stays text, so that files are small and searchable
@@ -30,11 +34,14 @@ STYLE: Any = {
     "font.family": "DejaVu Sans",  # it comes with matplotlib
     "hatch.linewidth": 0.6,
 }
-CELL = 0.34  # side of a pixel cell, inches
-CELL_SMALL = 0.24  # side of a pixel cell in a wide plane, inches
-WIDE_PLANE = 30  # cells; a plane at least this wide is drawn above shared memory, not next to it
-ROW_WIDTH, ROW_HEIGHT = 1.22, 0.165  # size of a row of shared memory, inches
-GAP = 1.6  # space between two planes, cells
+WIDTH = 8.3  # most inches of a drawing: 800 pixels at 96 a inch
+CELL = 0.34  # side of a pixel cell
+ROW_WIDTH, ROW_HEIGHT = 1.52, 0.185  # of a row of shared memory
+DIGITS = 8.6  # points: 11 pixels at 96 a inch
+MARGIN, GAP = 0.2, 0.35
+ROWS_DOWN, ROWS_ACROSS = 14, 20  # pixels of a plane that are drawn at most
+COLUMN_ROWS = 34  # rows of shared memory in a column
+DARK = {INK: "#e6edf3", FAINT: "#9aa4b2", PIXEL: "#21262d", LINE: "#3d444d", PAPER: "#0d1117"}
 
 
 def save(picture: Picture, path: str | Path) -> None:
@@ -43,13 +50,36 @@ def save(picture: Picture, path: str | Path) -> None:
     if path.suffix not in CANVASES:
         raise ValueError(f"{path.name}: the name must end in one of {', '.join(CANVASES)}")
     with matplotlib.rc_context(STYLE):
-        figure = Drawing(picture).figure
-        canvas = CANVASES[path.suffix](figure)
-        keys = {"svg": "Description", "png": "Description", "pdf": "Subject"}
-        metadata: dict[str, Any] = {keys[path.suffix[1:]]: f"digest {digest(picture)}"}
-        if path.suffix == ".svg":
-            metadata["Date"] = None
-        canvas.print_figure(path, dpi=150, metadata=metadata)
+        write(Drawing(picture).figure, path, digest(picture))
+
+
+def write(figure: Figure, path: Path, description: str) -> None:
+    """Write a figure whose axes cover it; equal figures give equal files."""
+    canvas = CANVASES[path.suffix](figure)
+    keys = {"svg": "Description", "png": "Description", "pdf": "Subject"}
+    metadata: dict[str, Any] = {keys[path.suffix[1:]]: f"digest {description}"}
+    if path.suffix == ".svg":
+        metadata["Date"] = None
+    canvas.print_figure(path, dpi=150, metadata=metadata)
+    if path.suffix == ".svg":
+        path.write_text(with_dark_colors(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def with_dark_colors(svg: str) -> str:
+    """The SVG with a style sheet for readers who prefer a dark page."""
+    dark = {**DARK, **{tint(color): shade(color) for color in COLORS}}
+    rules = "".join(
+        f'[style*="{kind}: {light}"]{{{kind}:{color}!important}}'
+        for light, color in dark.items()
+        for kind in ("fill", "stroke")
+        if f"{kind}: {light}" in svg
+    )
+    return re.sub(
+        "</metadata>",
+        f"</metadata>\n <style>@media (prefers-color-scheme:dark){{{rules}}}</style>",
+        svg,
+        count=1,
+    )
 
 
 def digest(picture: Picture) -> str:
@@ -58,31 +88,54 @@ def digest(picture: Picture) -> str:
     return hashlib.sha256((source + picture.digest).encode()).hexdigest()[:16]
 
 
+class Places:
+    """Where the positions of an axis are drawn: all of them, or the first and the last ones."""
+
+    def __init__(self, positions: Sequence[int], most: int):
+        self.positions = tuple(positions)
+        self.gap = None
+        if len(positions) > most:
+            half = (most + 1) // 2
+            self.gap = half
+            self.positions = (*positions[:half], *positions[len(positions) - most + half :])
+
+    def __len__(self) -> int:
+        return len(self.positions) + (self.gap is not None)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(place, position) of what is drawn."""
+        for i, position in enumerate(self.positions):
+            yield i + (self.gap is not None and i >= self.gap), position
+
+    def edge(self, position: int) -> int:
+        """The place of the lower edge of a position; the gap's if it is elided."""
+        return next((place for place, shown in self if shown >= position), len(self))
+
+
 class Drawing:
     """Lays out planes and shared memory on one figure."""
 
     def __init__(self, picture: Picture):
         self.picture = picture
-        across = max(len(plane.across) for plane in picture.planes)
-        self.below = across >= WIDE_PLANE
-        self.cell = CELL_SMALL if self.below else CELL
-        self.figure = Figure(layout=None)
+        self.figure = Figure(layout=None, facecolor=PAPER)
         self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.set_axis_off()
-        self.right = self.bottom = 0.0
+        self.right = 0.0
         top = self._title()
-        plane_bottom = self._planes(top)
-        if self.below:
-            end = self._memory(0.5, plane_bottom + 1, columns_in=self.right)
+        ends = self._planes(top)
+        self.right = max(self.right, ends[0])
+        beside = len(picture.buffers) == 1 and len(picture.buffers[0].rows) <= COLUMN_ROWS
+        if beside and ends[0] + GAP + ROW_WIDTH + MARGIN <= WIDTH:
+            end = self._memory(ends[0] + GAP, top)
         else:
-            rows = plane_bottom - top
-            end = self._memory(self.right + 1.5, top, height=rows)
-        self._legend(max(plane_bottom, end) + 1.2)
-        self.figure.set_size_inches((self.right + 0.8) * self.cell, self.bottom * self.cell)
-        self.axes.set_xlim(0, self.right + 0.8)
-        self.axes.set_ylim(self.bottom, 0)
+            end = self._memory(MARGIN, ends[1] + GAP)
+        bottom = self._legend(max(ends[1], end) + 0.3)
+        width = max(self.right + MARGIN, 5.0)
+        self.figure.set_size_inches(width, bottom)
+        self.axes.set_xlim(0, width)
+        self.axes.set_ylim(bottom, 0)
 
-    def text(self, x: float, y: float, text: str, points: float, **more: Any) -> None:
+    def text(self, x: float, y: float, text: str, points: float = DIGITS, **more: Any) -> None:
         """Add text, vertically centred on y."""
         style = {"fontsize": points, "va": "center", "ha": "left", "color": INK, **more}
         self.axes.text(x, y, text, **style)
@@ -91,189 +144,230 @@ class Drawing:
         """Add a rectangle with its upper left corner at (x, y)."""
         self.axes.add_patch(Rectangle((x, y), width, height, clip_on=False, **style))
 
-    def _inches(self, inches: float) -> float:
-        return inches / self.cell
-
     def _title(self) -> float:
-        self.text(0.5, 1.0, self.picture.title, 13, weight="bold")
-        parts, y = self.picture.subtitle, 2.0
-        self.text(0.5, y + 0.2, parts, 9, color=FAINT)
-        points = max(len(parts) * 9 * 0.58, len(self.picture.title) * 13 * 0.62)
-        self.right = 0.5 + points / 72 / self.cell
-        self.least = self.right
-        self.right = 0.0
-        return y + 1.4
+        self.text(MARGIN, 0.3, self.picture.title, 13, weight="bold")
+        y = 0.58
+        for line in textwrap.wrap(self.picture.subtitle, 108) + self.picture.notes:
+            self.text(MARGIN, y, line, 9, color=FAINT)
+            self.right = max(self.right, MARGIN + len(line) * 0.068)
+            y += 0.18
+        return y + 0.15
 
-    def _planes(self, top: float) -> float:
-        y = top
+    def _planes(self, top: float) -> tuple[float, float]:
+        """Draw the planes below each other; returns their right and lower ends."""
+        right = 0.0
         for plane in self.picture.planes:
-            y = self._plane(plane, 2.2, y) + GAP
-        return y - GAP
+            end, bottom = self._plane(plane, MARGIN + 0.53, top)
+            right, top = max(right, end), bottom + GAP
+        return right, top - GAP
 
-    def _plane(self, plane: Plane, left: float, top: float) -> float:
-        """Draw one grid and return its lower end."""
-        points = self.cell * 72 * 0.36
-        self.text(left, top, plane.title, 10, weight="bold")
-        top += 1.7
-        for x in plane.across:
-            self.text(
-                left + x - plane.across[0] + 0.5,
-                top - 0.45,
-                str(x),
-                points,
-                ha="center",
-                color=FAINT,
-            )
-        corner = f"{plane.letters[0]} \\ {plane.letters[1]}"
-        self.text(left - 0.4, top - 0.45, corner, points, ha="right", color=FAINT)
-        for y in plane.down:
-            row = top + y - plane.down[0]
-            self.text(left - 0.4, row + 0.5, str(y), points, ha="right", color=FAINT)
-            for x in plane.across:
-                self._pixel(plane, (y, x), left + x - plane.across[0], row)
+    def _plane(self, plane: Plane, left: float, top: float) -> tuple[float, float]:
+        """Draw one grid; returns its right and lower ends."""
+        self.text(MARGIN, top, plane.title, 10, weight="bold")
+        top += 0.48
+        down, across = Places(plane.down, ROWS_DOWN), Places(plane.across, ROWS_ACROSS)
+        corner = " \\ ".join(plane.letters.strip())
+        self.text(left - 0.12, top - 0.15, corner, ha="right", color=FAINT)
+        for i, x in across:
+            self.text(left + (i + 0.5) * CELL, top - 0.15, str(x), ha="center", color=FAINT)
+        for j, y in down:
+            middle = top + (j + 0.5) * CELL
+            self.text(left - 0.12, middle, str(y), ha="right", color=FAINT)
+            for i, x in across:
+                self._pixel(plane, (y, x), left + i * CELL, top + j * CELL)
             if any(cell[0] == y for cell in plane.wraps):
-                self.text(left + len(plane.across) + 0.25, row + 0.5, "↵", points, color=INK)
-        self._boxes(plane, left - plane.across[0], top - plane.down[0])
-        self.right = max(self.right, left + len(plane.across) + 0.9)
-        return top + len(plane.down)
+                self.text(left + len(across) * CELL + 0.08, middle, "↵")
+        right, bottom = left + len(across) * CELL, top + len(down) * CELL
+        if across.gap is not None:
+            self._gap(left + (across.gap + 0.5) * CELL, (top + bottom) / 2, "···", 0)
+        if down.gap is not None:
+            self._gap((left + right) / 2, top + (down.gap + 0.5) * CELL, "···", 90)
+        for i, box in enumerate(plane.boxes):
+            self._box(i, box, len(plane.boxes), (left, top), (down, across))
+        return right + 0.25, bottom
+
+    def _gap(self, x: float, y: float, text: str, angle: int) -> None:
+        self.text(x, y, text, 13, ha="center", color=FAINT, rotation=angle)
 
     def _pixel(self, plane: Plane, cell: tuple[int, int], x: float, y: float) -> None:
         marks = plane.marks.get(cell, [])
-        exists = all(0 <= i < size for i, size in zip(cell, plane.size, strict=True))
-        if exists:
-            self.rectangle(x, y, 1, 1, facecolor=PIXEL, edgecolor=LINE, linewidth=0.5)
-        share = 1 / max(1, len({mark.buffer for mark in marks}))
-        for i, buffer in enumerate(sorted({mark.buffer for mark in marks})):
+        if all(0 <= i < size for i, size in zip(cell, plane.size, strict=True)):
+            self.rectangle(x, y, CELL, CELL, facecolor=PIXEL, edgecolor=LINE, linewidth=0.5)
+        buffers = sorted({mark.buffer for mark in marks})
+        share = CELL / max(1, len(buffers))
+        for i, buffer in enumerate(buffers):
             own = [mark for mark in marks if mark.buffer == buffer]
             self._mark(own, x + i * share, y, share)
 
     def _mark(self, marks: list[Mark], x: float, y: float, width: float) -> None:
         """Draw the visits of one pixel by one buffer."""
-        color = COLORS[marks[0].buffer % len(COLORS)]
-        self._tile(x + 0.04, y + 0.04, width - 0.08, 0.92, color, marks[0].filled)
-        if any(mark.halo for mark in marks):
-            self._halo(x + 0.08, y + 0.08, width - 0.16, 0.84)
+        color, edge = _color(marks[0]), 0.014
+        self._tile(x + edge, y + edge, width - 2 * edge, CELL - 2 * edge, color, marks[0].filled)
+        halo = next((mark for mark in marks if mark.halo), None)
+        if halo is not None:
+            inner = (x + 2 * edge, y + 2 * edge, width - 4 * edge, CELL - 4 * edge)
+            self._halo(*inner, _color(halo) if halo.group >= 0 else INK)
         orders = sorted({mark.order for mark in marks})
         label = str(orders[0]) if len(orders) == 1 else f"{orders[0]}+"
-        points = self.cell * 72 * (0.36 if width == 1 else 0.24)
-        plain = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"}
-        box = plain if marks[0].filled else None
-        self.text(x + width / 2, y + 0.5, label, points, ha="center", bbox=box)
+        points = DIGITS if width == CELL and len(label) < 4 else DIGITS - 2.2
+        self._label(x + width / 2, y + CELL / 2, label, points, marks[0].filled, ha="center")
+
+    def _label(
+        self, x: float, y: float, label: str, points: float, filled: bool, **more: Any
+    ) -> None:
+        """A label, on paper where hatching would hide it."""
+        plain = {"boxstyle": "square,pad=0.05", "facecolor": PAPER, "edgecolor": "none"}
+        self.text(x, y, label, points, bbox=plain if filled else None, **more)
 
     def _tile(
         self, x: float, y: float, width: float, height: float, color: str, filled: bool
     ) -> None:
-        """Draw a cell in the colour of its buffer, hatched if the copy fills it."""
+        """Draw a cell in its colour, hatched if the copy fills it."""
+        style: dict[str, Any]
         if filled:
-            style = {"facecolor": "white", "edgecolor": color, "hatch": "/////", "linewidth": 0.5}
+            style = {"facecolor": PAPER, "edgecolor": color, "hatch": "/////", "linewidth": 0.5}
         else:
             style = {"facecolor": tint(color), "edgecolor": color, "linewidth": 0.5}
         self.rectangle(x, y, width, height, **style)
 
-    def _halo(self, x: float, y: float, width: float, height: float) -> None:
-        self.rectangle(x, y, width, height, facecolor="none", edgecolor=INK, linewidth=1.3)
+    def _halo(self, x: float, y: float, width: float, height: float, color: str = INK) -> None:
+        self.rectangle(x, y, width, height, facecolor="none", edgecolor=color, linewidth=1.8)
 
-    def _boxes(self, plane: Plane, left: float, top: float) -> None:
-        """Draw the bounding boxes; several are inset, so that all can be seen."""
-        for i, box in enumerate(plane.boxes):
-            color = INK if len(plane.boxes) == 1 else COLORS[box.buffer % len(COLORS)]
-            inset = 0.09 * i - 0.05
-            (y0, x0), (y1, x1) = box.first, box.last
-            self.rectangle(
-                left + x0 + inset,
-                top + y0 + inset,
-                x1 - x0 + 1 - 2 * inset,
-                y1 - y0 + 1 - 2 * inset,
-                facecolor="none",
-                edgecolor=color,
-                linewidth=2,
-                linestyle=(0, (5, 2)),
-            )
+    def _box(
+        self,
+        index: int,
+        box: Box,
+        count: int,
+        origin: tuple[float, float],
+        places: tuple[Places, Places],
+    ) -> None:
+        """Draw a bounding box and mark its corners; several boxes are inset, so that all show."""
+        color, inset = INK if count == 1 else COLORS[box.buffer % len(COLORS)], 0.03 * index - 0.016
+        (left, top), (down, across) = origin, places
+        x0, x1 = (left + across.edge(x) * CELL for x in (box.first[1], box.last[1] + 1))
+        y0, y1 = (top + down.edge(y) * CELL for y in (box.first[0], box.last[0] + 1))
+        x0, y0, x1, y1 = x0 + inset, y0 + inset, x1 - inset, y1 - inset
+        style = {"facecolor": "none", "edgecolor": color, "linestyle": (0, (5, 2))}
+        self.rectangle(x0, y0, x1 - x0, y1 - y0, linewidth=2, **style)
+        if box.corners:
+            self._corner(x0, y0, 0.11)
+            self._corner(x1, y1, -0.11)
 
-    def _memory(self, left: float, top: float, height: float = 0, columns_in: float = 0) -> float:
-        """Draw all buffers in columns and return the lower end of the last."""
-        width, row = self._inches(ROW_WIDTH), self._inches(ROW_HEIGHT)
-        end = top
-        for b, buffer in enumerate(self.picture.buffers):
-            if columns_in:
-                columns = max(1, int((columns_in - left) / width))
-                per_column = -(-len(buffer.rows) // columns)
-            else:
-                per_column = max(16, int((height - 3) / row))
-                if len(buffer.rows) <= per_column * 1.15:
-                    per_column = len(buffer.rows)
-            ended = self._buffer(b, buffer, left, top, per_column)
+    def _corner(self, x: float, y: float, size: float) -> None:
+        """A triangle in a corner of a box, pointing outwards."""
+        points = [(x, y), (x + size, y), (x, y + size)]
+        self.axes.add_patch(Polygon(points, facecolor=INK, edgecolor="none"))
+
+    def _memory(self, left: float, top: float) -> float:
+        """Draw all buffers next to each other; returns the lower end of the longest."""
+        buffers, end = self.picture.buffers, top
+        columns = int((WIDTH - MARGIN - left + 0.05) / (ROW_WIDTH + 0.08))
+        share = max(1, columns // len(buffers))
+        for b, buffer in enumerate(buffers):
+            if b * share + share > columns and b:  # no room: below the ones before
+                left, top = MARGIN, end + GAP
+            ended = self._buffer(b, buffer, left, top, share)
             end = max(end, ended)
-            if columns_in:
-                top = ended + 1.5
-            else:
-                left = self.right + 1.2
+            left += share * (ROW_WIDTH + 0.08)
         return end
 
-    def _buffer(self, b: int, buffer: Buffer, left: float, top: float, per_column: int) -> float:
-        width, height = self._inches(ROW_WIDTH), self._inches(ROW_HEIGHT)
-        color = COLORS[b % len(COLORS)]
-        self.text(left, top, buffer.title, 10, weight="bold", color=color)
+    def _buffer(self, b: int, buffer: Buffer, left: float, top: float, columns: int) -> float:
+        color, many = COLORS[b % len(COLORS)], len(self.picture.buffers) > 1
+        words = textwrap.wrap(buffer.title, int(columns * (ROW_WIDTH + 0.08) / 0.094))
+        for part in words:
+            self.text(left, top, part, 10, weight="bold", color=color if many else INK)
+            top += 0.19
         head = f"row  ({', '.join(self.picture.letters)})"
-        top += 1.7
-        columns = -(-len(buffer.rows) // per_column)
-        for column in range(columns):
-            self.text(left + column * width, top - 0.45, head, 7, color=FAINT)
-        for i, row in enumerate(buffer.rows):
-            column, line = divmod(i, per_column)
-            self._row(row, left + column * width, top + line * height, color)
-        title = self._inches(len(buffer.title) * 10 * 0.62 / 72)
-        self.right = max(self.right, left + max(columns * width, title))
-        return top + per_column * height
+        count, room = len(buffer.rows), COLUMN_ROWS * columns
+        rows = Places(range(count), room if count <= room else room - 1)
+        per_column = -(-len(rows) // columns) if len(rows) > 16 else len(rows)
+        top += 0.1
+        used = -(-len(rows) // per_column)
+        for column in range(used):
+            self.text(left + column * (ROW_WIDTH + 0.08), top, head, color=FAINT)
+        top += 0.12
+        for place, number in rows:
+            column, line = divmod(place, per_column)
+            at = left + column * (ROW_WIDTH + 0.08), top + line * ROW_HEIGHT
+            self._row(buffer.rows[number], *at, b)
+        if rows.gap is not None:
+            column, line = divmod(rows.gap, per_column)
+            x = left + column * (ROW_WIDTH + 0.08) + ROW_WIDTH / 2
+            self._gap(x, top + (line + 0.5) * ROW_HEIGHT, "···", 90)
+        self.right = max(self.right, left + used * (ROW_WIDTH + 0.08), left + len(words[0]) * 0.085)
+        return top + per_column * ROW_HEIGHT
 
-    def _row(self, row: Row, x: float, y: float, color: str) -> None:
-        width, height = self._inches(ROW_WIDTH) * 0.94, self._inches(ROW_HEIGHT)
-        number = self._inches(0.3)
-        self._tile(x + number, y, width - number, height, color, row.filled)
+    def _row(self, row: Row, x: float, y: float, buffer: int) -> None:
+        color = COLORS[(buffer if row.group < 0 else row.group) % len(COLORS)]
+        number, middle = 0.33, y + ROW_HEIGHT / 2
+        tile = (x + number, y, ROW_WIDTH - number, ROW_HEIGHT)
+        self._tile(*tile, color, row.filled)
         if row.halo:
-            self._halo(x + number, y, width - number, height)
-        self.text(x + number * 0.85, y + height / 2, str(row.index), 7, ha="right", color=FAINT)
-        plain = {"boxstyle": "square,pad=0.05", "facecolor": "white", "edgecolor": "none"}
+            self._halo(*tile)
+        self.text(x + number - 0.05, middle, str(row.index), ha="right", color=FAINT)
         label = f"({', '.join(map(str, row.coordinates))})"
-        self.text(x + number * 1.25, y + height / 2, label, 7, bbox=plain if row.filled else None)
+        self._label(x + number + 0.07, middle, label, DIGITS, row.filled)
 
-    def _legend(self, y: float) -> None:
-        """Draw the legend of colours and signs."""
-        color, x = COLORS[0], 0.5
-        walks_planes = self.picture.planes[0].letters == "hw"
-        unit = self._inches(0.22)
+    def _legend(self, y: float) -> float:
+        """Draw the legend of the signs that occur; returns the lower end of the drawing."""
+        rows = [row for buffer in self.picture.buffers for row in buffer.rows]
+        box = next((b for plane in self.picture.planes for b in plane.boxes), None)
+        corners = box.corners if box is not None else ()
         entries = [
-            ("tile", "loaded; the number is the walk's order"),
-            ("fill", "outside the tensor: filled"),
-            ("halo", "halo"),
-            ("pixel", "pixel not visited"),
-            ("box", "bounding box, before the offsets" if walks_planes else "bounding box"),
-            ("wrap", "the walk wraps to the box's lower corner"),
+            ("tile", "loaded; the number is its order", any(not row.filled for row in rows)),
+            ("fill", "outside the tensor: filled", any(row.filled for row in rows)),
+            ("halo", "halo", any(row.halo for row in rows)),
+            ("pixel", "pixel not visited", True),
+            ("box", self.picture.box_name, True),
+            ("wrap", "the walk wraps", any(plane.wraps for plane in self.picture.planes)),
+            *(("corner" if i == 0 else "end", text, True) for i, text in enumerate(corners)),
         ]
-        self.right = max(self.right, self.least)
-        for kind, label in entries:
-            advance = unit + 0.4 + self._inches(len(label) * 8 * 0.6 / 72) + 0.6
-            if x + advance > self.right and x > 0.5:
-                x, y = 0.5, y + self._inches(0.28)
-            self._sign(kind, x, y - unit / 2, unit, color)
-            self.text(x + unit + 0.35, y, label, 8)
+        unit, x = 0.2, MARGIN
+        for kind, label, occurs in entries:
+            if not occurs:
+                continue
+            advance = unit + 0.1 + len(label) * 0.066 + 0.2
+            if x + advance > max(self.right, 5.0) and x > MARGIN:
+                x, y = MARGIN, y + 0.26
+            self._sign(kind, x, y - unit / 2, unit)
+            self.text(x + unit + 0.08, y, label)
             x += advance
-        self.bottom = y + 1.2
+        return y + 0.3
 
-    def _sign(self, kind: str, x: float, y: float, unit: float, color: str) -> None:
+    def _sign(self, kind: str, x: float, y: float, unit: float) -> None:
         if kind == "wrap":
             self.text(x, y + unit / 2, "↵", 11)
+        elif kind == "corner":
+            self._corner(x, y, unit * 0.7)
+        elif kind == "end":
+            self._corner(x + unit, y + unit, -unit * 0.7)
         elif kind == "pixel":
             self.rectangle(x, y, unit, unit, facecolor=PIXEL, edgecolor=LINE, linewidth=0.8)
         elif kind == "box":
             style = {"facecolor": "none", "edgecolor": INK, "linestyle": (0, (3, 1.5))}
             self.rectangle(x, y, unit, unit, linewidth=1.6, **style)
         else:
-            self._tile(x, y, unit, unit, color, kind == "fill")
+            self._tile(x, y, unit, unit, COLORS[0], kind == "fill")
             if kind == "halo":
-                self._halo(x + 0.04, y + 0.04, unit - 0.08, unit - 0.08)
+                self._halo(x + 0.02, y + 0.02, unit - 0.04, unit - 0.04)
 
 
-def tint(color: str, strength: float = 0.3) -> tuple[float, ...]:
+def _color(mark: Mark) -> str:
+    """The colour of a visit: that of its group of im2col::w::128, or of its buffer."""
+    return COLORS[(mark.buffer if mark.group < 0 else mark.group) % len(COLORS)]
+
+
+def tint(color: str, strength: float = 0.3) -> str:
     """The colour mixed with white, so that dark text on it is legible."""
-    return tuple(1 - strength + strength * part for part in to_rgb(color))
+    return _hex(1 - strength + strength * part for part in to_rgb(color))
+
+
+def shade(color: str, strength: float = 0.45) -> str:
+    """The colour mixed with the dark paper, so that light text on it is legible."""
+    mixed = zip(to_rgb(color), to_rgb(DARK[PAPER]), strict=True)
+    return _hex(strength * part + (1 - strength) * paper for part, paper in mixed)
+
+
+def _hex(parts: Iterable[float]) -> str:
+    red, green, blue = parts
+    return str(to_hex((red, green, blue)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from implicit_conv.tma.banks import BankReport, report
 from implicit_conv.tma.descriptors import MatrixDescriptor, descriptor
 from implicit_conv.tma.maps import TensorMap
+from implicit_conv.tma.memory_picture import memory_picture, memory_text, save_memory
 from implicit_conv.tma.simulate import HALO_ORDER, Array, load_rows
 from implicit_conv.tma.swizzles import SWIZZLES, RowLayout
 
@@ -133,6 +135,34 @@ class SmemImage:
             The access is unknown or reads past the rows.
         """
         return report(self.layout, access, first, byte)
+
+    def draw(
+        self,
+        path: str | Path | None = None,
+        access: str | None = None,
+        first: int = 0,
+        byte: int = 0,
+    ) -> str:
+        """Draw the first lines of 128 bytes: which chunk of which row stands where.
+
+        Parameters
+        ----------
+        path : path-like, optional
+            A file to write: .svg, .png or .pdf, by matplotlib (extra ``plot``).
+        access, first, byte
+            As in `bank_conflicts`; what its first phase reads is marked.
+
+        Returns
+        -------
+        str
+            The picture as text, or the name of the file that was written.
+        """
+        report = None if access is None else self.bank_conflicts(access, first, byte)
+        picture = memory_picture(self.layout, report)
+        if path is None:
+            return memory_text(picture)
+        save_memory(picture, Path(path))
+        return str(path)
 
 
 def smem_image(

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from implicit_conv.kernels.walk import W128_GROUP
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, TiledMap
-from implicit_conv.tma.simulate import HALO_ORDER, Walk, walk
+from implicit_conv.tma.simulate import HALO_ORDER, HALO_ORDERS, Walk, walk
 
 Cell = tuple[int, int]  # (down, across)
 CELLS_MAX = 1 << 16  # pixels that are drawn at most: 256 x 256
@@ -28,15 +29,17 @@ class Mark:
     order: int  # position in the walk, from 0
     filled: bool
     halo: bool
+    group: int = -1  # of 32 pixels in im2col::w::128; -1 in other modes
 
 
 @dataclass(frozen=True)
 class Box:
-    """A bounding box in a plane; both ends belong to it."""
+    """A bounding box in a plane; both ends belong to it. `corners` says what its corners are."""
 
     buffer: int
     first: Cell
     last: Cell
+    corners: tuple[str, ...] = ()
 
 
 @dataclass
@@ -62,6 +65,7 @@ class Row:
     coordinates: tuple[int, ...]
     filled: bool
     halo: bool
+    group: int = -1  # as in Mark
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,8 @@ class Picture:
     letters: str  # names of the coordinates of a row
     planes: tuple[Plane, ...]
     buffers: tuple[Buffer, ...]
+    notes: list[str] = field(default_factory=list)
+    box_name: str = "bounding box"
 
     @property
     def digest(self) -> str:
@@ -130,7 +136,24 @@ def picture(
         letters=letters,
         planes=tuple(shown),
         buffers=tuple(_buffer(b, map, walked, buffers) for b, walked in enumerate(walks)),
+        notes=_notes(map, buffers, halo_order),
+        box_name=BOX_NAMES.get(map.mode, "bounding box"),
     )
+
+
+BOX_NAMES = {"tiled": "box of the copy", "im2col": "bounding box, before the offsets"}
+
+
+def _notes(map: TensorMap, buffers: Sequence[tuple[int, int]], halo_order: str) -> list[str]:
+    """What the reader must know besides: that the order of halos is inferred."""
+    if map.mode != "w128" or max(halo for halo, _ in buffers) < 2:
+        return []
+    return [f"order of the halo rows: {halo_order} ({HALO_ORDERS[halo_order]}), inferred"]
+
+
+def _group(map: TensorMap, order: int, halo: bool) -> int:
+    """The group of a row of im2col::w::128, whose halo are pixels of the next group; else -1."""
+    return order // W128_GROUP - halo if map.mode == "w128" else -1
 
 
 def _mode_name(map: TensorMap) -> str:
@@ -183,7 +206,7 @@ def _buffer(b: int, map: TensorMap, walked: Walk, buffers: Sequence[tuple[int, i
     if isinstance(map, Im2colWideMap):
         title += f": w_offset {w_offset}, w_halo {w_halo}"
     rows = (
-        Row(index, order, tuple(coordinates), filled, halo)
+        Row(index, order, tuple(coordinates), filled, halo, _group(map, order, halo))
         for index, (order, coordinates, filled, halo) in enumerate(
             zip(
                 walked.order.tolist(),
@@ -224,7 +247,8 @@ def _place(planes: dict[tuple[int, ...], Plane], buffer: int, map: TensorMap, wa
     )
     for order, coordinates, filled, halo in ordered:
         key, cell = _position(map, coordinates)
-        planes[key].marks.setdefault(cell, []).append(Mark(buffer, order, filled, halo))
+        mark = Mark(buffer, order, filled, halo, _group(map, order, halo))
+        planes[key].marks.setdefault(cell, []).append(mark)
     for (_, here, _, _), (_, there, _, _) in pairwise(ordered):
         if here[:-1] != there[:-1] and not isinstance(map, TiledMap):
             key, cell = _position(map, here)
@@ -247,6 +271,7 @@ def _im2col_planes(
     positions = [row for walked in walks for row in walked.coordinates.tolist()]
     placed = [_position(map, row) for row in positions]
     cells = [cell for _, cell in placed]
+    corners = _corner_words(m.lower, m.upper)
     flat = map.rank == 3
     lower = (0 if flat else m.lower[-2], m.lower[-1])
     upper = (0 if flat else m.upper[-2], m.upper[-1])
@@ -257,9 +282,15 @@ def _im2col_planes(
     planes = {}
     for key in dict.fromkeys(key for key, _ in placed):
         title = ", ".join(f"{axis} = {x}" for axis, x in zip(letters, key, strict=False))
-        plane = Plane(title, "hw", size, down, across, [Box(0, lower, last)])
+        plane = Plane(title, "hw", size, down, across, [Box(0, lower, last, corners)])
         planes[key] = plane
     return planes
+
+
+def _corner_words(lower: Sequence[int], upper: Sequence[int]) -> tuple[str, str]:
+    """What the corners of a box are."""
+    low, high = (", ".join(_texts(corner)) for corner in (lower, upper))
+    return f"lower corner ({low})", f"upper corner ({high}), from the last pixel"
 
 
 def _tiled_planes(
@@ -305,5 +336,8 @@ def _wide_planes(
     across = _span([w for _, w in cells], m.sizes[0], [end for pair in ends for end in pair])
     fixed = ", ".join(f"{a} = {x}" for a, x in zip(letters[1:-1], coords[1:-2], strict=True))
     title = f"images at {fixed}" if fixed else "images"
-    boxes = [Box(b, (down[0], first), (down[-1], last)) for b, (first, last) in enumerate(ends)]
+    corners = _corner_words(m.lower, m.upper) if len(ends) == 1 and buffers[0][1] == 0 else ()
+    boxes = [
+        Box(b, (down[0], first), (down[-1], last), corners) for b, (first, last) in enumerate(ends)
+    ]
     return {(): Plane(title, "nw", (map.shape[0], m.sizes[0]), down, across, boxes)}
