@@ -1,9 +1,12 @@
-"""The code blocks of docs/tma.md run unchanged."""
+"""The code blocks of docs/tma.md run unchanged, and the tutorial says what they print."""
 
+import doctest
 import re
 from pathlib import Path
 
 import pytest
+
+from implicit_conv import tma
 
 ROOT = Path(__file__).parents[2]
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -25,3 +28,20 @@ def test_the_drawing_shows_the_halo(capsys):
 def test_the_linter_block_names_the_overrun(capsys):
     exec(compile(BLOCKS[2], "docs/tma.md", "exec"), {})
     assert "rows would overrun" in capsys.readouterr().out
+
+
+def test_the_tutorial_prints_what_it_says():
+    result = doctest.testfile(str(ROOT / "docs" / "tma-tutorial.md"), module_relative=False)
+    assert result.attempted > 30 and result.failed == 0
+
+
+def test_the_reference_names_everything():
+    text = (ROOT / "docs" / "tma-reference.md").read_text(encoding="utf-8")
+    assert not [name for name in tma.__all__ if f"`{name}" not in text]
+
+
+@pytest.mark.parametrize("name", ["tma.md", "tma-tutorial.md"])
+def test_links_lead_somewhere(name):
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text)]
+    assert links and not [link for link in links if not (ROOT / "docs" / link).exists()]
