@@ -7,6 +7,7 @@ compares their results.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -17,7 +18,7 @@ def page() -> str:
     """The page as HTML; it loads no other file."""
     folder = resources.files("implicit_conv.tma") / "page"
     html = (folder / "index.html").read_text(encoding="utf-8")
-    examples = [_form(example) for example in EXAMPLES.values() if "box" not in example.fields]
+    examples = [_form(example) for example in EXAMPLES.values()]
     parts = {
         "/*STYLE*/": (folder / "style.css").read_text(encoding="utf-8"),
         "/*EXAMPLES*/[]": json.dumps(examples),
@@ -33,16 +34,17 @@ def page() -> str:
 def _form(example: Example) -> dict[str, Any]:
     """An example as values of the page's form, which leaves out channels."""
     m = example.map.description
-    values = {
+    values: dict[str, Sequence[int]] = {
         "shape": m.shape[:-1],
-        "lower": m.lower,
-        "upper": m.upper,
-        "step": m.step,
-        "pixels": (m.pixels,),
+        "step": m.step[:-1] if m.tiled else m.step,
         "start": example.coords[:-1],
-        "offsets": example.offsets or (0,) * (m.rank - 2),
-        "halo": tuple(halo for halo, _ in example.buffers),
-        "offset": tuple(offset for _, offset in example.buffers),
     }
+    if m.tiled:
+        values["box"] = m.box[:-1]
+    else:
+        values |= {"lower": m.lower, "upper": m.upper, "pixels": (m.pixels,)}
+        values["offsets"] = example.offsets or (0,) * (m.rank - 2)
+        values["halo"] = tuple(halo for halo, _ in example.buffers)
+        values["offset"] = tuple(offset for _, offset in example.buffers)
     fields = {name: ", ".join(map(str, entries)) for name, entries in values.items()}
     return {"title": example.title, "mode": m.mode, "fields": fields}

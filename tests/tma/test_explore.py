@@ -244,9 +244,9 @@ def test_keyboard_alone_steps_and_lights(page):
     says = "document.getElementById('says').textContent"
     page.evaluate("document.getElementById('step-slider').focus()")
     page.press("ArrowRight")
-    assert page.evaluate(says).startswith("Step 2 of 8: tap r = 1, s = 0")
+    assert page.evaluate(says).startswith("Step 2 of 12: tap r = 0, s = 0")
     page.press("End")
-    assert page.evaluate(says).startswith("Step 8 of 8: tap r = 2, s = 2")
+    assert page.evaluate(says).startswith("Step 12 of 12: tap r = 2, s = 2")
     page.evaluate("document.getElementById('memory').focus()")
     page.press("ArrowDown")
     page.press("ArrowDown")
@@ -272,6 +272,92 @@ def test_steps_go_through_loads_and_shifted_views(page):
     assert said[2].endswith("s = 0 reads buffer 1 through a view shifted by 0 rows")
     assert said[3].endswith("s = 1 reads buffer 2 through a view shifted by 0 rows")
     assert said[4].endswith("s = 2 reads buffer 1 through a view shifted by 1 row")
+
+
+SAYS = "document.getElementById('says').textContent"
+WAITING = "document.querySelectorAll('.row.waiting').length"
+
+
+def test_a_copy_steps_pixel_by_pixel(page):
+    """Figure 16 has one load of 32 pixels: all are there at first; Back takes the last away."""
+    page.evaluate("choose('Figure 16: im2col::w walks one row of each image')")
+    assert page.evaluate(SAYS) == "Step 32 of 32: load 32 rows into buffer 1, w_offset 0, w_halo 0"
+    assert page.evaluate(WAITING) == 0
+    for _ in range(27):
+        page.press("ArrowLeft")
+    wrap = "Step 5 of 32: pixel (3, 2, 8) is loaded, into row 4; the walk wraps to (4, 2, -1)"
+    assert page.evaluate(SAYS) == wrap
+    assert page.evaluate(WAITING) == 27
+    page.press("ArrowRight")
+    assert page.evaluate(SAYS).endswith(
+        "pixel (4, 2, -1) is outside the tensor: filled, into row 5"
+    )
+
+
+def test_the_output_that_a_row_serves_is_lit(page):
+    page.evaluate("go(2)")  # tap r = 0, s = 1: a view shifted by one row
+    page.hover('[data-row="0:3"]')
+    lit_outputs = "[...document.querySelectorAll('.out.lit')].map(n => n.dataset.m)"
+    assert page.evaluate(lit_outputs) == ["2"]
+    said = page.evaluate("document.getElementById('light').textContent")
+    assert said.endswith("this tap reads it for row m2 of the tile")
+    tapped = "[...document.querySelectorAll('.out')].findIndex(n => n.matches('.tapped'))"
+    assert page.evaluate(tapped) == 1
+
+
+def test_the_address_restores_what_is_seen(browser, file):
+    browser.open(file, *WIDE)
+    browser.evaluate("choose('3 x 3, stride 2: two buffers')")
+    browser.evaluate("go(3)")
+    seen, address = browser.evaluate(SAYS), browser.evaluate("location.hash")
+    type_into(browser, "W", "11")
+    own = browser.evaluate("location.hash"), browser.evaluate(SAYS)
+    for hash_, text in ((address, seen), own):
+        browser.evaluate(f"location.hash = {json.dumps(hash_)}")
+        browser.evaluate("document.getElementById('says').textContent = ''; recall(); 1")
+        assert browser.evaluate(SAYS) == text
+    assert browser.evaluate("document.getElementById('W').value") == "11"
+
+
+def test_words_are_explained(page):
+    page.evaluate("go(0)")
+    words = page.evaluate(
+        "[...document.querySelectorAll('abbr')].map(n => [n.textContent, n.title])"
+    )
+    assert {"w_halo", "w_offset", "slots", "L"} <= {word for word, _ in words}
+    assert all(meaning.endswith(".") for _, meaning in words)
+    listed = page.evaluate("[...document.querySelectorAll('#words dt')].map(n => n.textContent)")
+    assert {"tap", "slot", "L", "halo"} <= set(listed)
+
+
+def test_dark_pages_are_dark(browser, file):
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    browser.call("Emulation.setEmulatedMedia", features=features)
+    try:
+        browser.open(file, *WIDE)
+        style = "getComputedStyle(document.body)"
+        assert browser.evaluate(f"{style}.backgroundColor") == "rgb(13, 17, 23)"
+        assert browser.evaluate(f"{style}.color") == "rgb(230, 237, 243)"
+    finally:
+        browser.call("Emulation.setEmulatedMedia", features=[])
+
+
+def test_boxes_equal_the_simulator(page):
+    rng = random.Random(6)
+    for _ in range(60):
+        rank = rng.randint(1, 4)
+        shape = [rng.randint(1, 6) for _ in range(rank)]
+        box = [rng.randint(1, 5) for _ in range(rank)]
+        steps = [rng.randint(1, 3) for _ in range(rank)]
+        start = [rng.randint(-3, 6) for _ in range(rank)]
+        map = tma.TiledMap(shape=(*shape, 16), dtype="uint8", box=(*box, 16), step=(*steps, 1))
+        walked = tma.walk(map, (*start, 0))
+        copy = {"mode": "tiled", "shape": shape, "box": box, "step": steps, "start": start}
+        rows = page.evaluate(f"walkRows({json.dumps(copy)})")
+        assert [row["at"] for row in rows] == walked.coordinates.tolist()
+        assert [row["filled"] for row in rows] == walked.filled.tolist()
+        text = page.evaluate(f"instruction({json.dumps(copy)})")
+        assert text == map.ptx((*start, 0))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 // Convert the form to a scene: {mode, blocks, steps, buffers, outputs, facts, wrong}. A block is the
-// loads and taps of a k-block; a step is one load or one tap; `wrong` lists the errors.
+// loads and taps of a k-block; a step is one load, one pixel of a load (`upto` pixels are there), or
+// one tap; `wrong` lists the errors.
 
 const PIXELS_DRAWN = 4096; // most pixels of an image that the page draws
 const TOO_LARGE = `this page draws images of at most ${PIXELS_DRAWN} pixels`;
@@ -26,6 +27,14 @@ function readConvolution() {
   return { conv };
 }
 
+// A step for every pixel of every load of a block.
+function pixelSteps(block, buffers) {
+  return block.loads.flatMap((copy, load) => {
+    const count = Math.max(...walkRows(copy, buffers[load]).map((row) => row.order)) + 1;
+    return Array.from({ length: count }, (_, k) => ({ kind: "load", block: 0, load, upto: k + 1, of: count }));
+  });
+}
+
 function convolutionScene() {
   const { conv, wrong } = readConvolution();
   if (wrong) return { wrong };
@@ -44,7 +53,7 @@ function convolutionScene() {
   const waste = plan.slots > Q ? `, ${plan.slots - Q} of ${plan.slots} slots a row dropped` : "";
   const facts = `Output ${P} x ${Q}. ${plan.tiles} tiles${conv.mode === "im2col" ? "" : `, L = ${plan.slots} slots${waste}`}. `
     + `Tile ${tile}: ${blocks.reduce((sum, b) => sum + b.loads.length, 0)} loads feed ${blocks.reduce((sum, b) => sum + b.taps.length, 0)} taps, for each channel block.`;
-  return { mode: conv.mode, blocks, steps, buffers: plan.buffers, outputs: plan.outputs(tile), facts, wrong: [...new Set(bad)],
+  return { mode: conv.mode, conv, P, Q, blocks, steps, buffers: plan.buffers, outputs: plan.outputs(tile), facts, wrong: [...new Set(bad)],
     empty: steps.length ? "" : "Every filter row of this tile lies outside the image: nothing to load." };
 }
 
@@ -61,6 +70,8 @@ function copyScene() {
   for (const name of ["lower", "upper", "step", "offsets"]) {
     if (copy[name].length === 1) copy[name] = Array(axes).fill(copy[name][0]);
   }
+  copy.box = numbers("box");
+  if (mode === "tiled") return boxScene(copy);
   const wrong = [];
   if (spatial < 1 || spatial > 3) wrong.push("the tensor has n and one to three of d, h, w");
   for (const [name, values, length] of [["lower", copy.lower, axes], ["upper", copy.upper, axes], ["step", copy.step, axes],
@@ -76,7 +87,24 @@ function copyScene() {
   if (!wrong.length) wrong.push(...faults(copy, buffers));
   if (!wrong.length && copy.shape.slice(1).slice(-2).reduce((a, b) => a * b) > PIXELS_DRAWN) wrong.push(TOO_LARGE);
   const block = { r: 0, loads: buffers.map(() => copy), taps: [] };
-  const steps = buffers.map((_, load) => ({ kind: "load", block: 0, load }));
+  const steps = wrong.length ? [] : pixelSteps(block, buffers);
   const rows = mode === "w128" ? `128 + 4 x ${buffers[0].halo}` : `${copy.pixels}${mode === "w" ? ` + ${buffers[0].halo}` : ""}`;
   return { mode, blocks: [block], steps, buffers, outputs: null, wrong, facts: `A load delivers ${rows} rows; filled rows count too.` };
+}
+
+// A tiled copy; the page leaves out the last dimension, whose elements make a row.
+function boxScene(copy) {
+  const axes = copy.shape.length;
+  for (const name of ["step"]) if (copy[name].length === 1) copy[name] = Array(axes).fill(copy[name][0]);
+  const wrong = [];
+  if (axes < 1 || axes > 4) wrong.push("the tensor has one to four dimensions besides that of the rows");
+  for (const name of ["box", "step", "start"]) {
+    if (copy[name].length !== axes) wrong.push(`${name} needs ${axes} numbers, row-major`);
+  }
+  if ([copy.shape, copy.box, copy.step, copy.start].flat().some((x) => !Number.isInteger(x))) wrong.push("all entries are integers");
+  if (!wrong.length) wrong.push(...faults(copy, []));
+  if (!wrong.length && copy.shape.slice(-2).reduce((a, b) => a * b) > PIXELS_DRAWN) wrong.push(TOO_LARGE);
+  const [buffers, block] = [[{ halo: 0, offset: 0 }], { r: 0, loads: [copy], taps: [] }];
+  const steps = wrong.length ? [] : pixelSteps(block, buffers);
+  return { mode: "tiled", blocks: [block], steps, buffers, outputs: null, wrong, facts: `A load delivers ${steps.length} rows; filled rows count too.` };
 }

@@ -13,7 +13,7 @@ const CORNER_BITS = { 3: 16, 4: 8, 5: 5 };
 const ceilDiv = (a, b) => Math.ceil(a / b);
 const mod = (a, b) => ((a % b) + b) % b;
 const gcd = (a, b) => (b ? gcd(b, a % b) : a);
-const isWide = (copy) => copy.mode !== "im2col";
+const isWide = (copy) => copy.mode === "w" || copy.mode === "w128";
 
 function axesOf(copy, offset) {
   const spatial = copy.shape.slice(1);
@@ -49,6 +49,7 @@ function w128HaloRow(k, halo) {
 
 // Rows of shared memory that a copy into a buffer fills: {index, order, at, filled, halo}.
 function walkRows(copy, buffer) {
+  if (copy.mode === "tiled") return boxRows(copy);
   const wide = isWide(copy);
   const offset = wide ? buffer.offset : 0;
   const axes = axesOf(copy, offset);
@@ -72,9 +73,31 @@ function walkRows(copy, buffer) {
   return rows;
 }
 
+// The rows of a tiled copy: its box in row-major order, every step-th position of each axis.
+function boxRows(copy) {
+  let rows = [[]];
+  copy.box.forEach((count, i) => {
+    const places = Array.from({ length: ceilDiv(count, copy.step[i]) }, (_, k) => copy.start[i] + k * copy.step[i]);
+    rows = rows.flatMap((row) => places.map((x) => [...row, x]));
+  });
+  return rows.map((at, k) => ({
+    index: k, order: k, at, filled: at.some((x, i) => x < 0 || x >= copy.shape[i]), halo: false,
+  }));
+}
+
 // The errors of a copy, in words; empty if it can be walked.
 function faults(copy, buffers) {
   const found = [];
+  if (copy.mode === "tiled") {
+    const check = (name, value, low, high) => {
+      if (!(value >= low && value <= high)) found.push(`${name} = ${value}: must be in [${low}, ${high}]`);
+    };
+    copy.shape.forEach((size, i) => check(`tensor[${i}]`, size, 1, 1 << 20));
+    copy.box.forEach((count, i) => check(`box[${i}]`, count, 1, 256));
+    copy.step.forEach((step, i) => check(`step[${i}]`, step, 1, 8));
+    if (copy.box.reduce((a, b) => a * b, 1) > 1024) found.push("this page draws boxes of at most 1024 rows");
+    return found;
+  }
   const letters = "dhw".slice(5 - 1 - copy.shape.length);
   const names = isWide(copy) ? ["w"] : [...letters];
   const spatial = copy.shape.slice(1);
@@ -213,9 +236,11 @@ function viewRow(mode, m, tap, buffers) {
 
 function instruction(copy, buffer) {
   const rank = copy.shape.length + 1;
-  const name = { im2col: "im2col", w: "im2col::w", w128: "im2col::w::128" }[copy.mode];
+  const name = { tiled: "tile", im2col: "im2col", w: "im2col::w", w128: "im2col::w::128" }[copy.mode];
   const coords = [0, ...copy.start.slice().reverse()].join(", ");
+  const start = `cp.async.bulk.tensor.${rank}d.shared::cta.global.${name}.mbarrier::complete_tx::bytes `
+    + `[dst], [map, {${coords}}], [mbar]`;
+  if (copy.mode === "tiled") return `${start};`;
   const info = isWide(copy) ? [buffer.halo, buffer.offset] : copy.offsets.slice().reverse();
-  return `cp.async.bulk.tensor.${rank}d.shared::cta.global.${name}.mbarrier::complete_tx::bytes `
-    + `[dst], [map, {${coords}}], [mbar], {${info.join(", ")}};`;
+  return `${start}, {${info.join(", ")}};`;
 }
