@@ -29,6 +29,7 @@ from implicit_conv.tma.limits import (
     integer,
     integers,
 )
+from implicit_conv.tma.lower import Shapes, parse_problem
 from implicit_conv.tma.lowering import Lowering
 from implicit_conv.tma.maps import (
     Im2colMap,
@@ -54,7 +55,7 @@ def lint(
     w_halo: int = 0,
     w_offset: int = 0,
     dst: int = 0,
-    problem: Problem | None = None,
+    problem: Problem | Shapes | None = None,
     operator: str = "fprop",
     direction: str = "load",
     arch: str | None = None,
@@ -68,9 +69,9 @@ def lint(
         A map, or arguments as below.
     coords, offsets, w_halo, w_offset, dst
         A load, as in `smem_image`: row-major, (n, [d,] h, w, c).
-    problem, operator : Problem and {"fprop", "dgrad", "wgrad"}, optional
-        The convolution that the map is for; its walk is then compared as well, and nothing about
-        the map is called unusual if it has that walk.
+    problem, operator : Problem or two shapes as in `maps_for`, and {"fprop", "dgrad", "wgrad"}
+        The convolution that the map is for, if it is for one; its walk is then compared as well,
+        and nothing about the map is called unusual if it has that walk.
     direction : {"load", "multicast", "prefetch", "store", "reduce"}
         What the map is for; stores and reductions have further rules.
     arch : str, optional
@@ -114,7 +115,10 @@ def lint(
             integer("w_offset", w_offset),
             integer("dst", dst),
         )
-    lowerings = None if problem is None else walks_of(problem, given.map.mode, operator)
+    lowerings = None
+    if problem is not None:
+        problem, _ = parse_problem(problem, None, {})
+        lowerings = walks_of(problem, given.map.mode, operator)
     found = given.findings + Diagnosis(given, lowerings, direction, arch).of(given.map, start)
     return sorted(found, key=lambda finding: finding.severity != "error")
 
