@@ -22,6 +22,8 @@ SOURCE = "addressing of this convolution"
 
 def walks_of(problem: Problem, mode: str, operator: str) -> tuple[Lowering, ...]:
     """The lowerings with which a map of this mode is compared: one for each stride phase."""
+    if mode == "tiled":
+        raise ValueError("a tiled map has no walk to compare with a convolution; leave problem out")
     lowerings = tuple(candidates(problem, mode, operator))
     if not lowerings:
         raise ValueError(f"no tap of {problem} reaches dx: there is nothing to load")

@@ -204,11 +204,12 @@ class Diagnosis:
         found = self.check(m, start)
         if not found:
             return []
-        guesses = [*self._right_walk(m, start), *slips(m, start)]
+        guesses = list(slips(m, start))
         for slip in guesses:
             if not self.check(slip.map, slip.start):
                 one = _explained(found, slip, m, self.given.name)
                 return [self._told(one, slip, m, start)]
+        guesses = [*self._right_walk(m, start), *guesses]
         return [self._repaired(finding, found, guesses, m, start) for finding in found]
 
     def check(self, m: Description, start: Start | None) -> list[Finding]:
@@ -289,10 +290,9 @@ def _explained(
 ) -> Finding:
     """The one finding that a slip which explains all of them leaves."""
     severity = "error" if _errors(found) else "warning"
-    same = [f for f in found if f.severity == severity]
-    same = [f for f in same if root(f) in slip.fields] if slip.fields else same
+    same = [f for f in found if f.severity == severity and root(f) in slip.fields]
     if same:
-        return replace(same[0], hint=slip.text or same[0].hint)
+        return replace(same[0], hint=slip.text)
     first, name = found[0], slip.fields[0]
     value = getattr(m, VALUES.get(name, name), first.value)
     allowed = f"does not fit {name_of(first.field)} = {first.value}, which {first.allowed}"

@@ -176,8 +176,13 @@ def test_a_wrong_stride_asks_for_nothing_else():
     """The corners of a stride of 1 and of 2 are equal, so that only the step is wrong."""
     map = tma.maps_for(conv(), dtype="float16").maps[0]
     findings = tma.lint(map, problem=conv(stride=2))
-    assert [f.field for f in findings] == ["traversal_stride[h]"]
-    assert findings[0].fix == {"traversal_stride": (2, 2)}
+    assert [f.field for f in findings] == ["traversal_stride[h]", "traversal_stride[w]"]
+    assert all(finding.fix == {"traversal_stride": (2, 2)} for finding in findings)
+
+
+def test_a_tiled_map_is_not_compared_with_a_convolution():
+    with pytest.raises(ValueError, match="a tiled map has no walk"):
+        tma.lint(TILED, problem=conv())
 
 
 def test_a_wide_map_gets_the_formula_of_slots():
