@@ -83,7 +83,12 @@ def encode(arguments: Arguments) -> bytes:
             "encoding a tensor map needs cuda-bindings: run pip install '.[cu13]' in a checkout"
         ) from error
     given = call_arguments(driver, arguments)
-    status, *results = getattr(driver, arguments["function"])(*given)
+    try:
+        status, *results = getattr(driver, arguments["function"])(*given)
+    except RuntimeError as error:
+        raise DriverError(
+            f"no CUDA driver could be loaded ({error}); tensor maps are encoded where one is"
+        ) from error
     if status != driver.CUresult.CUDA_SUCCESS:
         raise DriverError(
             f"{arguments['function']} failed with {getattr(status, 'name', status)}; "

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 
 from implicit_conv import tma
+from implicit_conv.errors import DriverError
 from implicit_conv.tma.encoding import ENUM_TYPES, PARAMETERS
 from implicit_conv.tma.schema import schema
 from implicit_conv.tools.cli import main
@@ -147,3 +148,50 @@ def test_tiled_maps_on_the_command_line(capsys):
     wide = "draw --mode w128 --shape 200,3,9,64 --halo 2".split()
     assert main([*wide, "--halo-order", "inline"]) == 0
     assert "32 <- (3, 0, 5) halo" in capsys.readouterr().out
+
+
+class Names:
+    """Stands in for an enumeration: each member is its name."""
+
+    def __getattr__(self, name):
+        return name
+
+
+def test_maps_are_encoded_by_the_bindings(bindings, monkeypatch):
+    for name in ("CUresult", *ENUM_TYPES.values()):
+        monkeypatch.setattr(bindings, name, Names(), raising=False)
+    for name in ("cuuint64_t", "cuuint32_t"):
+        monkeypatch.setattr(bindings, name, Word, raising=False)
+    calls = []
+
+    def encode(*values):
+        calls.append(values)
+        return "CUDA_SUCCESS", types.SimpleNamespace(opaque=range(16))
+
+    for function in PARAMETERS:
+        monkeypatch.setattr(bindings, function, encode)
+    for mode, map in MAPS.items():
+        assert map.encode(address=4096)[:16] == bytes([0] * 8 + [1] + [0] * 7)
+        given = dict(zip(PARAMETERS[map.arguments["function"]], calls[-1], strict=True))
+        expected = {**map.arguments, "globalAddress": 4096}
+        assert {**given, "function": expected["function"]} == {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in expected.items()
+        }, mode
+
+
+def test_a_driver_that_refuses_is_told(bindings, monkeypatch):
+    for name in ("CUresult", *ENUM_TYPES.values()):
+        monkeypatch.setattr(bindings, name, Names(), raising=False)
+    for name in ("cuuint64_t", "cuuint32_t"):
+        monkeypatch.setattr(bindings, name, Word, raising=False)
+    monkeypatch.setattr(bindings, "cuTensorMapEncodeTiled", lambda *v: ("INVALID_VALUE",))
+    with pytest.raises(DriverError, match=r"INVALID_VALUE; implicit_conv.tma.lint explains"):
+        MAPS["tiled"].encode(address=4096)
+
+    def missing(*values):
+        raise RuntimeError("libcuda is missing")
+
+    monkeypatch.setattr(bindings, "cuTensorMapEncodeTiled", missing)
+    with pytest.raises(DriverError, match="libcuda is missing"):
+        MAPS["tiled"].encode(address=4096)
