@@ -40,10 +40,10 @@ def _offsets(m: Description, letter: str) -> str:
 
 
 def _shape(m: Description, letter: str) -> str:
-    if letter != "c":
+    if letter != m.dims[-1]:
         return ""
     padded = -(-m.shape[-1] // m.unit) * m.unit
-    return f"pad C to {padded}" if 0 < m.shape[-1] != padded else ""
+    return f"pad {'it' if m.tiled else 'C'} to {padded}" if 0 < m.shape[-1] != padded else ""
 
 
 def _halo(m: Description, letter: str) -> str:

@@ -136,9 +136,9 @@ def _memory(m: Description) -> Iterator[Finding]:
     pixel = m.shape[-1] * m.itemsize
     if not m.modelled:
         return
-    if m.strides is None and pixel % unit:
+    if m.strides is None and m.rank > 1 and pixel % unit:
         allowed = f"a packed pixel of {pixel} bytes must be a multiple of {unit}"
-        yield Finding("shape[c]", m.shape[-1], allowed, m.driver)
+        yield Finding(f"shape[{m.dims[-1]}]", m.shape[-1], allowed, m.driver)
     for letter, stride in zip(letters, strides, strict=True):
         field = f"strides[{letter}]"
         if m.strides is not None and stride % unit:
@@ -229,7 +229,7 @@ def store_findings(m: Description, start: Start | None) -> list[Finding]:
         allowed = "cannot store: only tiled and im2col maps do"
         return [Finding("mode", m.mode, allowed, STORE)]
     for name, corner, wrong in (("lower", m.lower, min), ("upper", m.upper, max)):
-        for axis, value in zip(m.axes, corner, strict=True):
+        for axis, value in zip(m.axes, corner, strict=False):  # their number may be wrong
             if wrong(value, 0) != 0:
                 sign = "at least" if name == "lower" else "at most"
                 allowed = f"must be {sign} 0 for a store: its box lies inside the tensor"

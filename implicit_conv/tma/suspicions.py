@@ -68,7 +68,7 @@ def _corners(m: Description) -> Iterator[Finding]:
 def _strides(m: Description) -> Iterator[Finding]:
     """Byte strides that do not suit a tensor in this order of dimensions."""
     strides, sizes = m.strides, m.shape[1:]
-    if strides is None or len(strides) != m.rank - 1 or not m.modelled:
+    if strides is None or len(strides) != m.rank - 1 or not m.modelled or m.interleave != "none":
         return
     ends = (*strides[1:], m.itemsize)
     hint = "are dimensions permuted, as for the im2col::w walk on sm_90? It may not encode"

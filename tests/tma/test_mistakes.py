@@ -216,6 +216,8 @@ def test_stores_have_rules_of_their_own():
     assert finding.field == "mode" and "9.7.9.25.5.1" in finding.source
     (finding,) = tma.lint(T, coords=(0, -1, 0, 0), direction="store")
     assert finding.field == "coords[1]" and finding.severity == "error"
+    short = tma.lint({**inside, "pixelBoxLowerCorner": (0,)}, direction="store")
+    assert [f.field for f in short] == ["pixelBoxLowerCorner"]
     with pytest.raises(ValueError, match="direction 'write' is unknown; choose from load"):
         tma.lint(T, direction="write")
 
@@ -227,6 +229,13 @@ def test_small_tensors_that_are_not_packed_on_blackwell():
     assert (finding.field, finding.severity) == ("strides", "warning") and "bit 85" in finding.hint
     assert tma.lint({**small, "strides": (128,)}, arch="sm_100a") == []
     assert tma.lint({**small, "shape": (4096, 64)}, arch="sm_100a") == []
+
+
+def test_interleaved_strides_are_not_called_short():
+    box = {"lower_corner": (-1, -1), "upper_corner": (-1, -1), "pixels_per_column": 12}
+    sizes = {"shape": (2, 5, 7, 64), "dtype": "float16", "channels_per_pixel": 8}
+    map = tma.Im2colMap(**sizes, **box, interleave="16B", strides=(4480, 112, 16))
+    assert tma.lint(map) == tma.lint(map.arguments) == []
 
 
 def spoiled(rng):

@@ -64,6 +64,7 @@ LIMITS = [  # accepted, refused, field
     ({"step": (8, 1)}, {"step": (9, 1)}, "step[0]"),
     ({"step": 2}, {"step": (2,)}, "step"),
     ({}, {"box": (8,)}, "box"),
+    ({"shape": (5,), "box": (8,), "step": (1,)}, {"shape": (2, 5), "box": (1, 8)}, "shape[1]"),
     ({}, {"interleave": "16B"}, "interleave"),
     ({"swizzle": "128B_ATOM_64B"}, {"swizzle": "96B"}, "swizzle"),
     ({"strides": (256,)}, {"strides": (264,)}, "strides[0]"),
