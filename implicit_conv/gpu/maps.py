@@ -2,41 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
-import numpy as np
-
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import Problem
 from implicit_conv.tma.lower import maps_for
 from implicit_conv.tma.lowering_wide import WideLowering
 from implicit_conv.tma.maps import TensorMap
-
-
-@dataclass(frozen=True)
-class BoxMap:
-    """A tiled map over axes (a, b, c), c contiguous, whose box is {channels, 1, box_rows}.
-
-    `strides` are the byte strides of a and b. The copy fills rows outside [0, a) and channels past
-    c with zeros.
-    """
-
-    shape: tuple[int, int, int]
-    dtype: str
-    strides: tuple[int, int]
-    box_rows: int
-    channels: int
-    swizzle: str
-    address: int | None = None
-
-    @cached_property
-    def row_bytes(self) -> int:
-        """Bytes of one row of the box."""
-        return self.channels * np.dtype(self.dtype).itemsize
-
-    def axes(self) -> None:
-        """A tiled map has no walk; im2col maps return their axes here."""
+from implicit_conv.tma.tiled import TiledMap
 
 
 def moved_as(dtype: str) -> str:
@@ -68,16 +39,15 @@ def activation_map(problem: Problem, v: Variant, address: int | None = None) -> 
     return lowering.maps[longest]  # it has rows enough for every buffer
 
 
-def filter_map(problem: Problem, v: Variant, address: int | None = None) -> BoxMap:
+def filter_map(problem: Problem, v: Variant, address: int | None = None) -> TiledMap:
     """The map of a KRSC filter; a box holds the tile's filters at one tap and channel block."""
     taps = problem.kernel[0] * problem.kernel[1]
     row = problem.C * problem.itemsize
-    return BoxMap(
+    return TiledMap(
         shape=(problem.K, taps, problem.C),
         dtype=moved_as(problem.dtype),
         strides=(taps * row, row),
-        box_rows=v.tile_n,
-        channels=v.tile_c,
+        box=(v.tile_n, 1, v.tile_c),
         swizzle=_swizzle(v),
         address=address,
     )

@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from implicit_conv.tma.linter import lint
     from implicit_conv.tma.logged import log_maps
     from implicit_conv.tma.lower import maps_for, phases_for
-    from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TiledMap
+    from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
     from implicit_conv.tma.simulate import load, store, walk
+    from implicit_conv.tma.tiled import TiledMap
 
 _HOME = {
     "Finding": "limits",
     "Im2colMap": "maps",
     "Im2colWideMap": "maps",
     "TensorMapError": "limits",
-    "TiledMap": "maps",
+    "TiledMap": "tiled",
     "draw": "drawing",
     "lint": "linter",
     "load": "simulate",

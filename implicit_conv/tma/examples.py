@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, TiledMap
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.picture import Picture, picture
+from implicit_conv.tma.tiled import TiledMap
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from implicit_conv.tma.drawing import show
 from implicit_conv.tma.examples import EXAMPLES, Example
 from implicit_conv.tma.image import SmemImage, smem_image
-from implicit_conv.tma.maps import TiledMap
+from implicit_conv.tma.tiled import TiledMap
 
 HEAD = """\
 # Gallery of tensor copies

@@ -40,7 +40,7 @@ def _offsets(m: Description, letter: str) -> str:
 
 
 def _shape(m: Description, letter: str) -> str:
-    if letter != m.dims[-1]:
+    if not letter or letter != m.dims[-1]:
         return ""
     padded = -(-m.shape[-1] // m.unit) * m.unit
     return f"pad {'it' if m.tiled else 'C'} to {padded}" if 0 < m.shape[-1] != padded else ""

@@ -31,17 +31,12 @@ from implicit_conv.tma.limits import (
 )
 from implicit_conv.tma.lower import Shapes, parse_problem
 from implicit_conv.tma.lowering import Lowering
-from implicit_conv.tma.maps import (
-    Im2colMap,
-    Im2colWideMap,
-    TensorMap,
-    TiledMap,
-    constructor_arguments,
-)
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, constructor_arguments
 from implicit_conv.tma.ptx import DIRECTIONS
 from implicit_conv.tma.rules import map_findings, start_findings, store_findings
 from implicit_conv.tma.slips import Slip, slips
 from implicit_conv.tma.suspicions import driver_suspicions, map_suspicions, start_suspicions
+from implicit_conv.tma.tiled import TiledMap
 
 TENSOR = ("shape", "strides", "dtype")  # the fields that all others stand on
 OPERANDS = ("coords", "offsets", "w_halo", "w_offset", "dst")
@@ -204,7 +199,7 @@ class Diagnosis:
         found = self.check(m, start)
         if not found:
             return []
-        guesses = list(slips(m, start))
+        guesses = list(slips(m, start)) if m.rank in m.ranks else []
         for slip in guesses:
             if not self.check(slip.map, slip.start):
                 one = _explained(found, slip, m, self.given.name)

@@ -235,7 +235,7 @@ class PermutedLowering(WideLowering):
 
     def is_permuted(self, strides: tuple[int, ...]) -> bool:
         """Whether byte strides are those of the map's axes: n's is at least that of the row."""
-        return self.rank == 3 or strides[-2] >= strides[-3]
+        return self.rank == 3 or (len(strides) > 2 and strides[-2] >= strides[-3])
 
     def array(self, x: Array) -> Array:
         """The tensor with the axes of the map."""

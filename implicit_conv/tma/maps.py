@@ -1,4 +1,4 @@
-"""Tensor maps as values: what cuTensorMapEncodeTiled, -Im2col and -Im2colWide encode.
+"""Tensor maps as values: what cuTensorMapEncodeIm2col and cuTensorMapEncodeIm2colWide encode.
 
 Everything is row-major, (n, [d,] h, w, c) and ([d,] h, w). A map that the hardware would refuse
 cannot be constructed: the constructor raises a `TensorMapError` that lists every broken rule.
@@ -24,7 +24,6 @@ from implicit_conv.tma.limits import (
     Finding,
     Start,
     TensorMapError,
-    box_counts,
     integer,
     integers,
     rename,
@@ -258,7 +257,7 @@ class Im2colMap(TensorMap):
     def description(self) -> Description:
         """The map in the form that the rules check."""
         assert isinstance(self.traversal_stride, tuple)
-        return _describe(
+        return describe(
             self, tuple(self.lower_corner), tuple(self.upper_corner), self.traversal_stride
         )
 
@@ -331,7 +330,7 @@ class Im2colWideMap(TensorMap):
     def description(self) -> Description:
         """The map in the form that the rules check."""
         corners = (self.lower_corner_w,), (self.upper_corner_w,)
-        return _describe(self, *corners, (self.traversal_stride,))
+        return describe(self, *corners, (self.traversal_stride,))
 
     def axes(self, w_offset: int = 0) -> tuple[Axis, Axis, Axis]:
         """Depth and height with their sizes only, and width with its box, which w_offset shifts."""
@@ -340,73 +339,6 @@ class Im2colWideMap(TensorMap):
         width = Axis(W, self.lower_corner_w, W + self.upper_corner_w, self.traversal_stride)
         depth, height = map(Axis, sizes)
         return depth, height, steps.wide_axis(width, w_offset)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TiledMap(TensorMap):
-    """A tensor map of mode tile: a copy loads a box of the tensor.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Of the tensor, 1 to 5 dimensions, the last one contiguous.
-    dtype : dtype-like
-        As in `Im2colMap`.
-    box : sequence of int
-        Elements from the start on, 1 to 256 along each dimension. The last dimension makes a row
-        of shared memory.
-    step : sequence of int, or int for all but the last dimension
-        Every `step`-th element is loaded, so ``ceil(box / step)`` of them; 1 by default.
-    swizzle, oob_fill, strides, address, interleave
-        As in `Im2colMap`.
-
-    Raises
-    ------
-    TensorMapError
-        The map breaks rules; the message lists each with field, value and range (a ValueError).
-    TypeError
-        An argument is not an integer, or not a sequence of integers.
-    """
-
-    shape: tuple[int, ...]
-    dtype: Any
-    box: Sequence[int]
-    step: Sequence[int] | int = 1
-    swizzle: str = "none"
-    oob_fill: str = "zero"
-    strides: Sequence[int] | None = None  # type: ignore[assignment]
-    address: int | None = None
-    interleave: str = "none"
-    element: str = field(init=False, repr=False)
-    mode: ClassVar[str] = "tiled"  # type: ignore[misc]
-
-    def __post_init__(self) -> None:
-        step = self.step
-        if not isinstance(step, Sequence):
-            outer = len(integers("shape", self.shape)) - 1
-            step = (*(integer("step", step),) * outer, 1)
-        self._normalise(box=integers("box", self.box), step=integers("step", step))
-
-    @functools.cached_property
-    def description(self) -> Description:
-        """The map in the form that the rules check."""
-        assert isinstance(self.step, tuple)
-        return _describe(self, (), (), self.step, tuple(self.box))
-
-    @property
-    def channels_per_pixel(self) -> int:
-        """Elements of a row of shared memory."""
-        return self.box[-1]
-
-    @property
-    def columns(self) -> list[int]:
-        """Which of four positions of a simulated box the tensor has, besides the last."""
-        return list(range(5 - self.rank, 4))
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Elements that a copy loads along each dimension."""
-        return box_counts(self.description)
 
 
 def constructor_arguments(m: Description) -> dict[str, Any]:
@@ -434,13 +366,14 @@ def constructor_arguments(m: Description) -> dict[str, Any]:
     return {**fields, "traversal_stride": m.step[0], "mode": m.mode}
 
 
-def _describe(
+def describe(
     m: TensorMap,
     lower: tuple[int, ...],
     upper: tuple[int, ...],
     step: tuple[int, ...],
     box: tuple[int, ...] = (),
 ) -> Description:
+    """The description of a map with these corners, steps and box."""
     described = Description(
         mode=m.mode,
         shape=m.shape,

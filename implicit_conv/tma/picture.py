@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from implicit_conv.kernels.walk import W128_GROUP
-from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, TiledMap
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.simulate import HALO_ORDER, HALO_ORDERS, Walk, walk
+from implicit_conv.tma.tiled import TiledMap
 
 Cell = tuple[int, int]  # (down, across)
 CELLS_MAX = 1 << 16  # pixels that are drawn at most: 256 x 256

@@ -7,8 +7,9 @@ from typing import Any
 
 from implicit_conv.tma.driver import ADDRESSES, ARGUMENTS, ARRAYS, ENUMS, NEEDED, NUMBERS
 from implicit_conv.tma.limits import ALLOWED_SWIZZLES, FILLS, INTERLEAVES
-from implicit_conv.tma.maps import WIDE_MODES, Im2colMap, Im2colWideMap, TiledMap
+from implicit_conv.tma.maps import WIDE_MODES, Im2colMap, Im2colWideMap
 from implicit_conv.tma.ptx import DIRECTIONS
+from implicit_conv.tma.tiled import TiledMap
 
 INTEGER = {"type": "integer"}
 INTEGERS = {"type": "array", "items": INTEGER}

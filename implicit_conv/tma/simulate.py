@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from implicit_conv.kernels import walk as steps
 from implicit_conv.tma.limits import Start
-from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, TiledMap
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.tiled import TiledMap
 
 Array = npt.NDArray[Any]
 HALO_ORDERS = {  # where im2col::w::128 puts halo element j of group g, of `halo` elements each

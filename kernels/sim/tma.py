@@ -1,6 +1,6 @@
 """Twins of kernels/gpu/tma.py: the walks of kernels/walk.py over global memory into shared memory.
 
-A map is an object of implicit_conv.tma or implicit_conv.gpu.maps, with shape, byte strides, dtype,
+A map is an object of implicit_conv.tma, with shape, byte strides, dtype,
 `axes`, `swizzle` and `rows`. A copy is announced when it is issued, and arrives later.
 """
 
@@ -65,7 +65,7 @@ def _gather(memory, map, positions, channel):
 
 def load_tile_3d(smem, map, c, b, a, barrier):
     """Copies the box {channels, 1, rows}."""
-    rows = a + np.arange(map.box_rows)
+    rows = a + np.arange(map.box[0])
     positions = np.stack([rows, 0 * rows, 0 * rows, 0 * rows + b], axis=1)
     _issue(map, smem, barrier, positions, c, ("tile", (a, b, c), ()))
 

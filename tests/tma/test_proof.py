@@ -14,7 +14,7 @@ from implicit_conv import tma
 from implicit_conv.problem import Problem
 from implicit_conv.tma.lower import OPERATORS
 
-PROBLEMS = count(1500, 10_000)
+PROBLEMS = count(1200, 10_000)
 MODES = ["im2col", "w", "w", "w_sm90", "w128"]
 
 
@@ -191,7 +191,7 @@ def check_weight_gradient(rng):
 
 def test_weight_gradient_through_shared_memory():
     rng = random.Random(8)
-    for _ in range(400):
+    for _ in range(300):
         check_weight_gradient(rng)
 
 
