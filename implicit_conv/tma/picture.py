@@ -283,7 +283,9 @@ def _im2col_planes(
     planes = {}
     for key in dict.fromkeys(key for key, _ in placed):
         title = ", ".join(f"{axis} = {x}" for axis, x in zip(letters, key, strict=False))
-        plane = Plane(title, "hw", size, down, across, [Box(0, lower, last, corners)])
+        plane = Plane(
+            title, " w" if flat else "hw", size, down, across, [Box(0, lower, last, corners)]
+        )
         planes[key] = plane
     return planes
 
