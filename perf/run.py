@@ -100,7 +100,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         "operator": options.operator,
         "threads": options.threads or cpu_arch().threads,
         "layout": options.layout,
-        "dtype": ",".join(dtypes(options)),
+        "dtype": "uint8" if options.suite == "int8" else ",".join(dtypes(options)),
         "batch": options.batch,
         "against": rivals(options.against),
         "rounds": options.rounds,

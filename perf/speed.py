@@ -39,8 +39,11 @@ Do not edit this page: `python -m perf report` writes it from the records in `pe
 - **call** is `conv2d(x, w)`. Every call packs the filter: it rearranges w, or transforms it for
   Winograd, as the kernel reads it. **plan** is `plan(x, packed)`: the filter is packed once,
   before the clock starts.
+  Runs of other operators time their functions in the same way.
 - **torch** runs its oneDNN kernels in the same process, on the same arrays, with the same number
-  of threads. Contenders take turns in random order, and each allocates its output.
+  of threads. Contenders take turns in random order, and each allocates its output. Its
+  gradients are those of `convolution_backward` with one output asked for, and its uint8 x int8 is
+  `onednn.qconv2d_pointwise`, whose filter is packed before the clock starts.
 - A ratio is torch's time over ours, the median over the rounds: above 1, ours is faster. The mean
   of a suite is the geometric mean over its layers.
 - Before a contender is timed, its result is compared with a float64 reference.
