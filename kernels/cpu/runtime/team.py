@@ -15,7 +15,7 @@ missed.
 - No more threads run than there are CPUs: a launch asks for as many helpers as callers and helpers
   leave over, and a helper that finds too many threads at work takes no further item.
 - After a helper was kept from its CPU while its caller waited, launches do without helpers for
-  REST times as long.
+  REST times as long. What a helper lost before, other threads made up for.
 - Linux wakes a thread on the CPU of the thread that wakes it, even beside idle CPUs; such a helper
   moves to another CPU, since both would take turns.
 - A forked child makes a team of its own at its first launch. At exit, helpers end with the process:
@@ -50,7 +50,7 @@ JOBS = 5 * LINE
 JOB_COUNT = 62
 
 # Offsets of the words of a job.
-STATE, ENTRY, BLOB, LIMIT, BELL, CPU, CONTROL = (8 * i for i in range(7))
+STATE, ENTRY, BLOB, LIMIT, BELL, CPU, CONTROL, WAITS_SINCE = (8 * i for i in range(8))
 # STATE is generation << 32 | WAITS | CLOSED | threads that entered << 12 | helpers inside.
 INSIDE, ENTERED, CLOSED, WAITS, GENERATION = 1, 1 << 12, 1 << 24, 1 << 25, 1 << 32
 
@@ -59,6 +59,7 @@ INSIDE, ENTERED, CLOSED, WAITS, GENERATION = 1, 1 << 12, 1 << 24, 1 << 25, 1 << 
 HELPER_SPIN = 50_000  # an idle helper spins before it sleeps
 CALLER_SPIN = 20_000  # a caller that waits for helpers spins before it sleeps
 STALL = 500_000  # a helper that is kept from its CPU for longer makes launches rest
+LONGEST_STALL = 50_000_000  # of a longer one as much counts: a stopped process is no busy CPU
 REST = 16
 
 
@@ -94,10 +95,12 @@ def work_in(team, bit, job, thread, limit):
     set_control_word(before)
     atomic.keep_bits(team + OPEN, ~bit)  # no item is left; the bit is this job's while we are in it
     now = linux.clock(linux.MONOTONIC)
-    if now - began > STALL and atomic.load(job + STATE) & WAITS:
+    if atomic.load(job + STATE) & WAITS and now - atomic.load(job + WAITS_SINCE) > STALL:
+        waited = now - atomic.load(job + WAITS_SINCE)
         kept = now - began - (linux.clock(linux.THREAD_CPU) - worked)
-        if kept > STALL:
-            atomic.store(team + REST_UNTIL, now + kept * REST)
+        lost = min(kept, waited, LONGEST_STALL)
+        if lost > STALL:
+            atomic.store(team + REST_UNTIL, now + lost * REST)
     state = atomic.add(job + STATE, -INSIDE)
     if state & WAITS and state & (ENTERED - 1) == INSIDE:
         linux.post(atomic.load(job + BELL))
@@ -173,7 +176,9 @@ def close(job):
     state = atomic.set_bits(job + STATE, CLOSED)
     if state & (ENTERED - 1) == 0:
         return
-    until = linux.clock(linux.MONOTONIC) + CALLER_SPIN
+    now = linux.clock(linux.MONOTONIC)
+    atomic.store(job + WAITS_SINCE, now)
+    until = now + CALLER_SPIN
     while atomic.load(job + STATE) & (ENTERED - 1) != 0:
         if linux.clock(linux.MONOTONIC) >= until:
             if atomic.set_bits(job + STATE, WAITS) & (ENTERED - 1) != 0:

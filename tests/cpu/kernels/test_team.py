@@ -19,9 +19,9 @@ from implicit_conv.kernels.cpu.runtime.subnormals import FLUSH, control_word, se
 
 TEAMS = {"condition": ConditionTeam}
 if sys.platform == "linux":
-    from implicit_conv.kernels.cpu.runtime.team import Team
+    from implicit_conv.kernels.cpu.runtime import team as native
 
-    TEAMS["native"] = Team
+    TEAMS["native"] = native.Team
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="written for systems that fork")
 PAUSES = 1 << 31  # of a thread that waits for something, at most: minutes
@@ -69,6 +69,24 @@ def note_control_words(blob, thread):
                 break  # a helper has come
             atomic.pause()
         item = next_item(blob, thread)
+
+
+_usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+
+
+@entry(ENTRY)
+def sleep_in_helper(blob, thread):
+    """Write 1 to the word at `call.x`, and sleep for `call.chunk` us, in a helper; thread 0 ends
+    when one has come.
+    """
+    call = fields(blob).call
+    if thread:
+        atomic.store(call.x, 1)
+        _usleep(types.uint32(call.chunk))
+    for _ in range(PAUSES):
+        if atomic.load(call.x):
+            break
+        atomic.pause()
 
 
 class Job:
@@ -171,6 +189,19 @@ def test_callers_at_once(make, kind):
     for caller in callers:
         caller.join()
     assert wrong == []
+
+
+def test_a_stop_is_not_followed_by_a_long_rest(make):
+    """A helper that sleeps while its caller waits seems to be kept from its CPU, as in a process
+    that was stopped meanwhile.
+    """
+    if "native" not in TEAMS:
+        pytest.skip("threads of Python's do not rest")
+    team, job = make("native", 2), Job(1, 100_000)
+    team.run(sleep_in_helper.address, job.address, 2)
+    rest = team.words[native.REST_UNTIL // 8] - time.monotonic_ns()
+    assert team.words[native.REST_UNTIL // 8] > 0
+    assert rest <= native.REST * native.LONGEST_STALL
 
 
 @kernel([types.int64()])
