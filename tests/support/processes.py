@@ -7,12 +7,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 
-# Code that makes a process use the team of threads of this name, as "condition" of other systems.
+# Code that makes a process use the team of threads of this name, as that of other systems.
 TEAMS = {
     "default": "",
-    "condition": """
-from implicit_conv.kernels.cpu.runtime import condition_team, crowd, launch
-launch.make_team = lambda: condition_team.ConditionTeam(crowd.cpu_count())
+    "queue": """
+from implicit_conv.kernels.cpu.runtime import queue_team, crowd, launch
+launch.make_team = lambda: queue_team.QueueTeam(crowd.cpu_count())
 """,
 }
 

@@ -44,9 +44,9 @@ def make_team() -> Threads:
         from implicit_conv.kernels.cpu.runtime.team import Team
 
         return Team(crowd.cpu_count())
-    from implicit_conv.kernels.cpu.runtime.condition_team import ConditionTeam
+    from implicit_conv.kernels.cpu.runtime.queue_team import QueueTeam
 
-    return ConditionTeam(crowd.cpu_count())
+    return QueueTeam(crowd.cpu_count())
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Teams of threads: every item is done once, by no more threads than CPUs, and nobody is left."""
 
+import itertools
 import os
 import sys
 import threading
@@ -10,14 +11,13 @@ import pytest
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import atomic
-from implicit_conv.kernels.cpu.runtime import crowd, launch
+from implicit_conv.kernels.cpu.runtime import crowd, launch, queue_team
 from implicit_conv.kernels.cpu.runtime.cache import entry, kernel
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORD
-from implicit_conv.kernels.cpu.runtime.condition_team import ConditionTeam
-from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item, run_counted
 from implicit_conv.kernels.cpu.runtime.subnormals import FLUSH, control_word, set_control_word
 
-TEAMS = {"condition": ConditionTeam}
+TEAMS = {"queue": queue_team.QueueTeam}
 if sys.platform == "linux":
     from implicit_conv.kernels.cpu.runtime import team as native
 
@@ -202,6 +202,58 @@ def test_a_stop_is_not_followed_by_a_long_rest(make):
     rest = team.words[native.REST_UNTIL // 8] - time.monotonic_ns()
     assert team.words[native.REST_UNTIL // 8] > 0
     assert rest <= native.REST * native.LONGEST_STALL
+
+
+def interrupt(place):
+    """Raise KeyboardInterrupt at the `place`-th step of this thread at which Python looks for
+    signals: the start of a function, and the return of one in C. (Numba reports compiled functions
+    too, which do not look.)
+    """
+    steps, compiled = itertools.count(), (run_counted.__code__, queue_team.close.__code__)
+
+    def look(frame, event, argument):
+        if frame.f_code in compiled or event not in ("call", "c_return"):
+            return
+        if next(steps) == place:
+            sys.setprofile(None)
+            raise KeyboardInterrupt
+
+    sys.setprofile(look)
+
+
+def test_an_interrupted_launch_leaves_a_team_that_works(make):
+    """A launch of the native team is one compiled call, which nothing interrupts."""
+    team, first = make("queue", 3), Job(3)
+    team.run(count_items.address, first.address, 3)  # starts helpers
+    for place in itertools.count():
+        job, after = Job(3), Job(3)
+        interrupt(place)
+        try:
+            team.run(count_items.address, job.address, 3)
+        except KeyboardInterrupt:
+            interrupted = True
+        else:
+            interrupted = False
+        sys.setprofile(None)
+        job.blob[:] = 0  # whoever came later would read address 0
+        caller = in_thread(team.run, wait_at_gates.address, after.address, 3)
+        wait_until(after.y.all)  # only with both helpers
+        after.x[:] = 1
+        caller.join()
+        if not interrupted:
+            break
+    assert job.is_done()
+
+
+def test_a_launch_needs_no_helper_to_start(make, monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    team, job = make("queue", 3), Job(5)
+    team.run(count_items.address, job.address, 3)
+    assert job.is_done()
+    assert team.helpers == 0
 
 
 @kernel([types.int64()])

@@ -1,0 +1,114 @@
+"""A team of Python's threads, for systems whose native threads `team` does not know.
+
+It keeps the same rules: nobody waits for a helper that holds no item, and no more threads run than
+there are CPUs. A launch takes tens of microseconds longer.
+
+A signal handler may raise an exception between any two steps of Python's in the main thread. So
+no step takes a lock of Python's; helpers enter and leave a job, and callers close it, in compiled
+code. (An exception in the middle of `threading.Condition.__exit__` would leave its lock taken.)
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import numpy as np
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import atomic
+from implicit_conv.kernels.cpu.runtime import crowd
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.entry import run_counted
+
+# The state of a job is threads that entered << 32 | CLOSED | helpers inside.
+INSIDE, CLOSED, ENTERED = 1, 1 << 31, 1 << 32
+
+
+@kernel([types.void(*[types.int64] * 4)])
+def take_part(state: int, entry: int, blob: int, limit: int) -> None:
+    """Work in the job whose state is at address `state`, unless it is closed or full."""
+    before = atomic.add(state, ENTERED + INSIDE)
+    thread = before // ENTERED
+    if before & CLOSED == 0 and thread < limit:
+        run_counted(entry, blob, thread)
+    atomic.add(state, -INSIDE)
+
+
+@kernel([types.void(types.int64)])
+def close(state: int) -> None:
+    """Let nobody else work in a job, and wait for the helpers inside: each holds an item."""
+    atomic.set_bits(state, CLOSED)
+    while atomic.load(state) & (CLOSED - 1):
+        atomic.pause()
+
+
+class Job:
+    """A launch that helpers may enter until it is closed.
+
+    Parameters
+    ----------
+    entry, blob : int
+        Addresses.
+    limit : int
+        Threads at most.
+    """
+
+    def __init__(self, entry: int, blob: int, limit: int) -> None:
+        self.entry, self.blob, self.limit = entry, blob, limit
+        self._word = np.array([ENTERED])
+        self.state = self._word.ctypes.data
+
+
+class QueueTeam:
+    """A caller's helpers, which wait in a queue.
+
+    Parameters
+    ----------
+    cpus : int
+        The most threads that run at once.
+    """
+
+    def __init__(self, cpus: int) -> None:
+        self._cpus = cpus
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()  # each wakes one helper
+        self._jobs: dict[Job, None] = {}
+        self.helpers = 0
+
+    def run(self, entry: int, blob: int, threads: int) -> None:
+        """Run the entry at address `entry` on up to `threads` threads; return when all items of the
+        blob at address `blob` are done.
+
+        An exception that a signal handler raises waits for helpers too.
+        """
+        limit = min(threads, self._cpus - crowd.running())
+        if limit <= 1:
+            run_counted(entry, blob, 0)
+        else:
+            job = Job(entry, blob, limit)
+            try:
+                self._jobs[job] = None
+                self._wake(limit - 1)
+                run_counted(entry, blob, 0)
+            finally:
+                close(job.state)  # compiled, and the first step: no signal comes before
+                self._jobs.pop(job, None)
+
+    def _wake(self, count: int) -> None:
+        """Wake `count` helpers, or those that can be started."""
+        try:
+            while self.helpers < count:
+                threading.Thread(target=self._help, daemon=True).start()
+                self.helpers += 1
+        except RuntimeError:  # the system has no further thread, or Python ends
+            pass
+        for _ in range(min(count, self.helpers) - self._calls.qsize()):
+            self._calls.put(None)
+
+    def _help(self) -> None:
+        """What a helper does all its life."""
+        while True:
+            self._calls.get()
+            for job in list(self._jobs):
+                take_part(job.state, job.entry, job.blob, job.limit)
+                self._jobs.pop(job, None)  # no item is left, or nobody else may enter
