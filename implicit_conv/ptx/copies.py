@@ -17,6 +17,7 @@ from implicit_conv.ptx.clocks import ASYNC, GENERIC, stamp
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.shared import SHARED_BASE, UNIT
 from implicit_conv.ptx.tensor_map import Row, TensorMap, swizzled
+from implicit_conv.ptx.watch import TensorCopy
 
 if TYPE_CHECKING:
     from implicit_conv.ptx.state import State
@@ -80,8 +81,10 @@ class BulkLoad:
         rows: list[tuple[int, int, int] | None],
         barrier: Barrier,
         what: str,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self.w, self.units, self.rows, self.barrier = w, units, rows, barrier
+        self.end = end  # called when all pieces have arrived
         w.shared.begin_write(w, units.reshape(-1), UNIT, what, ASYNC)
         draw = w.launch.random
         cuts = sorted(draw.sample(range(1, len(rows)), min(PIECES - 1, len(rows) - 1)))
@@ -100,6 +103,8 @@ class BulkLoad:
         units = self.units[piece.start : piece.stop].reshape(-1)
         rows = data.reshape(-1, UNIT)
         self.w.shared.end_write(units, rows, self.barrier.actor, self.barrier.filling)
+        if not self.pieces:
+            self.end()
         self.barrier.complete(data.size)
         return not self.pieces
 
@@ -111,9 +116,16 @@ class BulkStore:
     """
 
     def __init__(
-        self, w: State, lane: int, units: Lanes, rows: list[tuple[int, int, int] | None], what: str
+        self,
+        w: State,
+        lane: int,
+        units: Lanes,
+        rows: list[tuple[int, int, int] | None],
+        what: str,
+        end: Callable[[], None] = lambda: None,
     ) -> None:
         self.w, self.lane, self.units, self.rows = w, lane, units, rows
+        self.end = end  # called when it has written
         self.done = False
         w.shared.begin_read(w, units.reshape(-1), what)
 
@@ -127,12 +139,20 @@ class BulkStore:
                     address, first, size = row
                     self.w.launch.note_store(address, size)
                     self.w.memory.bytes(address, size)[:] = place[first : first + size]
+            self.end()
         return True
 
     def finish(self) -> None:
         """The issuing thread has waited: the bytes are free."""
         self.step()
         self.w.shared.end_read(self.w, self.units.reshape(-1))
+
+
+def complete_tensor(w: State, copy: TensorCopy, units: Lanes) -> None:
+    """Tell those who watch that a tensor copy has come to an end."""
+    copy.places = units * UNIT + SHARED_BASE - copy.address
+    copy.contents = w.shared.data.reshape(-1, UNIT)[units]
+    w.launch.watch(copy)
 
 
 def tensor_units(w: State, target: int, map: TensorMap, rows: list[Row], what: str) -> Lanes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,10 +11,18 @@ from numpy.typing import NDArray
 
 from implicit_conv.ptx import mbarrier
 from implicit_conv.ptx.clocks import GENERIC, stamp
-from implicit_conv.ptx.copies import AsyncCopy, BulkLoad, BulkStore, bulk_units, tensor_units
+from implicit_conv.ptx.copies import (
+    AsyncCopy,
+    BulkLoad,
+    BulkStore,
+    bulk_units,
+    complete_tensor,
+    tensor_units,
+)
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.shared import UNIT
 from implicit_conv.ptx.spaces import WINDOW_BYTES
+from implicit_conv.ptx.watch import TensorCopy
 
 if TYPE_CHECKING:
     from implicit_conv.ptx.state import State
@@ -78,6 +88,7 @@ def arrive_after_copies(w: State, base: Lanes, offset: int, noinc: bool, mask: L
 
 def tensor_load(
     w: State,
+    line: int,
     mode: str,
     target: tuple[Lanes, int],
     map: tuple[Lanes, int],
@@ -88,20 +99,18 @@ def tensor_load(
 ) -> None:
     """``cp.async.bulk.tensor`` to shared memory: a copy of each lane that comes here."""
     for lane in np.flatnonzero(mask).tolist():
-        described = w.launch.map_at(int(map[0][lane]) + map[1])
+        copy = _tensor(w, line, "load", mode, target, map, coordinates, offsets, lane)
         found = mbarrier.for_copy(w, _shared(barrier, lane))
-        at = tuple(int(values[lane]) for values in coordinates)
-        moved = tuple(int(values[lane]) for values in offsets)
-        rows = described.rows(at, moved, mode)
-        units = tensor_units(w, _shared(target, lane), described, rows, "tensor copy")
-        sources = [described.address_of(row) for row in rows]
-        w.cta.pending.append(BulkLoad(w, units, sources, found, "tensor copy"))
-        if w.launch.record is not None:
-            w.launch.record.append((mode, at, moved, _shared(target, lane), len(rows)))
+        rows = copy.map.rows(copy.coordinates, copy.operands, mode)
+        units = tensor_units(w, copy.address, copy.map, rows, "tensor copy")
+        sources = [copy.map.address_of(row) for row in rows]
+        end = functools.partial(complete_tensor, w, copy, units)
+        w.cta.pending.append(BulkLoad(w, units, sources, found, "tensor copy", end))
 
 
 def tensor_store(
     w: State,
+    line: int,
     mode: str,
     source: tuple[Lanes, int],
     map: tuple[Lanes, int],
@@ -110,11 +119,39 @@ def tensor_store(
 ) -> None:
     """``cp.async.bulk.tensor`` to global memory, of a bulk group; what is outside is dropped."""
     for lane in np.flatnonzero(mask).tolist():
-        described = w.launch.map_at(int(map[0][lane]) + map[1])
-        at = tuple(int(values[lane]) for values in coordinates)
-        rows = described.rows(at, (), mode)
-        units = tensor_units(w, _shared(source, lane), described, rows, "tensor store")
-        _store(w, lane, units, [described.address_of(row) for row in rows], "tensor store")
+        copy = _tensor(w, line, "store", mode, source, map, coordinates, (), lane)
+        rows = copy.map.rows(copy.coordinates, (), mode)
+        units = tensor_units(w, copy.address, copy.map, rows, "tensor store")
+        targets = [copy.map.address_of(row) for row in rows]
+        end = functools.partial(complete_tensor, w, copy, units)
+        _store(w, lane, units, targets, "tensor store", end)
+
+
+def _tensor(
+    w: State,
+    line: int,
+    direction: str,
+    mode: str,
+    place: tuple[Lanes, int],
+    map: tuple[Lanes, int],
+    coordinates: Whole,
+    offsets: Whole,
+    lane: int,
+) -> TensorCopy:
+    """The tensor copy of a lane, told to those who watch before any operand is checked."""
+    copy = TensorCopy(
+        block=w.cta.index,
+        warp=w.index,
+        line=line,
+        direction=direction,
+        mode=mode,
+        map=w.launch.map_at(int(map[0][lane]) + map[1]),
+        coordinates=tuple(int(values[lane]) for values in coordinates),
+        operands=tuple(int(values[lane]) for values in offsets),
+        address=_shared(place, lane),
+    )
+    w.launch.watch(copy)
+    return copy
 
 
 def bulk_load(
@@ -151,9 +188,14 @@ def commit_stores(w: State, mask: Lanes) -> None:
 
 
 def _store(
-    w: State, lane: int, units: Lanes, rows: list[tuple[int, int, int] | None], what: str
+    w: State,
+    lane: int,
+    units: Lanes,
+    rows: list[tuple[int, int, int] | None],
+    what: str,
+    end: Callable[[], None] = lambda: None,
 ) -> None:
-    store = BulkStore(w, lane, units, rows, what)
+    store = BulkStore(w, lane, units, rows, what, end)
     w.stores[lane].append(store)
     w.cta.pending.append(store)
 

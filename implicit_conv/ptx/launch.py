@@ -22,6 +22,7 @@ from implicit_conv.ptx.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
 from implicit_conv.ptx.syntax import Instruction, Kernel
 from implicit_conv.ptx.tensor_map import TensorMap
 from implicit_conv.ptx.warp import Warp
+from implicit_conv.ptx.watch import TensorCopy, Watch
 
 Lanes = NDArray[Any]
 LIMIT = 50_000_000  # warp instructions of a launch
@@ -58,8 +59,8 @@ class Launch:
     unfenced_barriers : bool
         Accept copies that complete on an mbarrier with no fence since its initialisation, which
         Triton leaves out.
-    record : list, optional
-        Receives (mode, coordinates, operands, shared address, rows) of each tensor load.
+    watch : function of a TensorCopy, optional
+        Called when a tensor copy is issued, and again when it is complete.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Launch:
         seed: int = 0,
         flaky: float = 0.0,
         unfenced_barriers: bool = False,
-        record: list[Any] | None = None,
+        watch: Watch | None = None,
         limit: int = LIMIT,
     ) -> None:
         self.kernel, self.memory, self.grid, self.block = kernel, memory, grid, block
@@ -86,7 +87,7 @@ class Launch:
         self.names = names or {}
         self.random, self.flaky, self.limit = random.Random(seed), flaky, limit
         self.leader = self.random.randrange(LANES)  # of elect.sync
-        self.unfenced_barriers, self.record = unfenced_barriers, record
+        self.unfenced_barriers, self.watch = unfenced_barriers, watch or _ignore
         if len(parameters) != kernel.parameter_bytes:
             raise PtxError(
                 f"{len(parameters)} bytes of parameters, but {kernel.name} takes "
@@ -234,6 +235,10 @@ class Launch:
                 data[: len(made.data)] = np.frombuffer(made.data, np.uint8)
                 found[made.name] = np.full(LANES, self.memory.put(data), np.uint64)
         return found
+
+
+def _ignore(_: TensorCopy) -> None:
+    """Nobody watches."""
 
 
 def code_of(kernel: Kernel) -> Code:

@@ -16,6 +16,7 @@ from implicit_conv.ptx.launch import LIMIT, Launch, code_of
 from implicit_conv.ptx.memory import Memory
 from implicit_conv.ptx.syntax import Kernel
 from implicit_conv.ptx.tensor_map import TensorMap
+from implicit_conv.ptx.watch import Watch
 
 Size = int | tuple[int, ...]
 TARGET = re.compile(r"sm_(\d+)([af]?)")
@@ -59,6 +60,7 @@ def run(
     seed: int = 0,
     flaky: float = 0.0,
     unfenced_barriers: bool = False,
+    watch: Watch | None = None,
     limit: int = LIMIT,
 ) -> Report:
     """Run a kernel on numpy arrays, which it changes in place, without a GPU.
@@ -87,6 +89,9 @@ def run(
     unfenced_barriers : bool
         Accept copies that complete on an mbarrier with no ``fence.mbarrier_init`` or
         ``fence.proxy.async`` since its initialisation, which Triton leaves out.
+    watch : function of a TensorCopy, optional
+        Called when a tensor copy is issued, before its operands are checked, and again when it is
+        complete.
     limit : int
         Warp instructions after which a run counts as endless.
 
@@ -112,6 +117,7 @@ def run(
         seed=seed,
         flaky=flaky,
         unfenced_barriers=unfenced_barriers,
+        watch=watch,
         limit=limit,
     ).run()
     idle = {i.line for b in kernel.blocks if not b.runs for i in b.instructions}

@@ -109,8 +109,8 @@ def _tensor(e: Emitter, i: Instruction) -> list[str]:
     if not loads:
         return [
             e.call(
-                issue.tensor_store, "w", repr(mode), _place(e, operands[1]), _place(e, map), at,
-                e.mask,
+                issue.tensor_store, "w", i.line, repr(mode), _place(e, operands[1]), _place(e, map),
+                at, e.mask,
             )
         ]  # fmt: skip
     target, _, completes, *info = operands
@@ -119,8 +119,8 @@ def _tensor(e: Emitter, i: Instruction) -> list[str]:
         offsets = e.read_parts(info[0], "u2")
     return [
         e.call(
-            issue.tensor_load, "w", repr(mode), _place(e, target), _place(e, map), at, offsets,
-            _place(e, completes), e.mask,
+            issue.tensor_load, "w", i.line, repr(mode), _place(e, target), _place(e, map), at,
+            offsets, _place(e, completes), e.mask,
         )
     ]  # fmt: skip
 

@@ -65,7 +65,7 @@ def interpret(
     blocks : int, optional
         Blocks of the grid; where there are more tiles, a block visits several of them.
     options
-        Those of `ptx.Launch`: seed, flaky, record, limit.
+        Those of `ptx.Launch`: seed, flaky, watch, limit.
 
     Raises
     ------

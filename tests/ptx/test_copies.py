@@ -44,12 +44,13 @@ def tile_map(span=0):
     )
 
 
-def round_trip(body, seed):
+def round_trip(body, seed, **options):
     x = np.arange(720, dtype=np.float32).reshape(20, 36)
     y = np.full((20, 36), -1, np.float32)
     text = kernel(body, MAPS, shared=SHARED)
     arguments = [ptx.Tensor(tile_map(), x), ptx.Tensor(tile_map(), y)]
-    ptx.run(text, 1, 64, arguments, shared_bytes=2 * BYTES + 8, seed=seed, limit=20_000)
+    options = {"shared_bytes": 2 * BYTES + 8, "seed": seed, "limit": 20_000, **options}
+    ptx.run(text, 1, 64, arguments, **options)
     return x, y
 
 
@@ -142,6 +143,20 @@ def test_swizzled_tile_lies_as_the_documentation_says():
     expected = lines.copy()
     expected[1::2] = lines[1::2, :, ::-1]
     assert np.array_equal(out.reshape(4, 4, 2, 4), expected)
+
+
+def test_those_who_watch_are_told_of_a_copy_twice():
+    """When it is issued, and with shared memory when it is complete, for loads and stores."""
+    told = []
+    x, y = round_trip(ROUND_TRIP, 0, watch=lambda copy: told.append((copy, copy.contents)))
+    (load, before), (same, tile), (store, at_issue), (stored, out) = told
+    assert load is same and store is stored and before is None and at_issue is None
+    assert (load.direction, load.mode, load.coordinates) == ("load", "tile", (8, 1))
+    assert load.line < store.line and store.address == load.address + BYTES
+    assert (store.direction, store.block, store.warp) == ("store", (0, 0, 0), 0)
+    assert load.places.tolist() == np.arange(0, BYTES, 16).reshape(ROWS, -1).tolist()
+    assert np.array_equal(tile.reshape(ROWS, -1).view(np.float32)[:, :28], x[1:17, 8:])
+    assert np.array_equal(out.reshape(ROWS, -1).view(np.float32)[:, :28], y[1:17, 8:])
 
 
 BULK = """
