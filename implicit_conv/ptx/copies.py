@@ -159,12 +159,13 @@ def tensor_units(w: State, target: int, map: TensorMap, rows: list[Row], what: s
     """Numbers of the 16-byte units of shared memory that a tensor copy touches, row by row."""
     if target % TENSOR_ALIGNMENT:
         raise PtxError(f"{what} at shared {target:#x}: not aligned to {TENSOR_ALIGNMENT} bytes")
-    pitch = map.row_bytes
-    if map.span and pitch > map.span:
-        raise PtxError(f"rows of {pitch} bytes are longer than the swizzle's span of {map.span}")
-    if pitch % UNIT:
-        raise PtxError(f"rows of {pitch} bytes are no multiple of {UNIT}")
-    at = target + np.arange(len(rows) * pitch // UNIT).reshape(len(rows), -1) * UNIT
+    size = map.row_bytes
+    if map.span and size > map.span:
+        raise PtxError(f"rows of {size} bytes are longer than the swizzle's span of {map.span}")
+    if size % UNIT:
+        raise PtxError(f"rows of {size} bytes are no multiple of {UNIT}")
+    pitch = max(size, map.span)  # what a row has less than the span is left as it was
+    at = target + np.arange(len(rows))[:, None] * pitch + np.arange(0, size, UNIT)
     offsets = swizzled(at, map.span) - SHARED_BASE
     w.shared.inside(int(offsets.min()), int(offsets.max()) + UNIT, what)
     return offsets // UNIT

@@ -159,6 +159,27 @@ def test_those_who_watch_are_told_of_a_copy_twice():
     assert np.array_equal(out.reshape(ROWS, -1).view(np.float32)[:, :28], y[1:17, 8:])
 
 
+def test_rows_narrower_than_the_span_lie_a_span_apart():
+    """CUDA C++ programming guide: shared memory must hold the full width of the swizzle."""
+    told = []
+    map = ptx.TensorMap("tile", 4, 0, (36, 20), (144,), (1, 1), span=64, box=(8, 8))
+    body = """
+        mov.b64 %d2, a; cvta.param.u64 %d2, %d2; mov.u32 %r2, smem;
+        mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @!%p1 bra END;
+        mbarrier.init.shared.b64 [%r2+512], 1; fence.proxy.async;
+        mbarrier.arrive.expect_tx.shared.b64 _, [%r2+512], 256;
+        cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+            [%r2], [%d2, {4, 0}], [%r2+512];
+        WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r2+512], 0; @!%p2 bra WAIT;
+        END:"""
+    x = np.arange(720, dtype=np.float32).reshape(20, 36)
+    text = kernel(body, ".param .align 64 .b8 a[128]", shared=SHARED)
+    ptx.run(text, 1, 32, [ptx.Tensor(map, x)], shared_bytes=520, watch=told.append)
+    plain = 64 * np.arange(8)[:, None] + 16 * np.arange(2)
+    assert np.array_equal(told[1].places, plain ^ (plain >> 7 & 3) << 4)
+    assert np.array_equal(told[1].contents.reshape(8, -1).view(np.float32), x[:8, 4:12])
+
+
 BULK = """
     mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; mov.u32 %r2, smem; @!%p1 bra READY;
     mbarrier.init.shared.b64 [%r2+256], 1; fence.mbarrier_init.release.cluster;
