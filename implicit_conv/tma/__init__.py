@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from implicit_conv.tma.drawing import draw
     from implicit_conv.tma.image import smem_image
+    from implicit_conv.tma.kernel_check import MapArgument, check_kernel
     from implicit_conv.tma.limits import Finding, TensorMapError
     from implicit_conv.tma.linter import lint
     from implicit_conv.tma.logged import log_maps
@@ -25,8 +26,10 @@ _HOME = {
     "Finding": "limits",
     "Im2colMap": "maps",
     "Im2colWideMap": "maps",
+    "MapArgument": "kernel_check",
     "TensorMapError": "limits",
     "TiledMap": "tiled",
+    "check_kernel": "kernel_check",
     "draw": "drawing",
     "lint": "linter",
     "load": "simulate",
@@ -41,8 +44,10 @@ __all__ = [
     "Finding",
     "Im2colMap",
     "Im2colWideMap",
+    "MapArgument",
     "TensorMapError",
     "TiledMap",
+    "check_kernel",
     "draw",
     "lint",
     "load",

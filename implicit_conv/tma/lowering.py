@@ -218,7 +218,7 @@ class Lowering:
     def outputs(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """(output pixel (n, [z,] p, q) of each row of a tile, whether the row is kept)."""
         positions, kept = self.positions(tile)
-        return self._pixels(positions), kept
+        return self.pixels(positions), kept
 
     def positions(self, tile: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """As `outputs`, but counted within the phase of the output that is computed."""
@@ -227,7 +227,7 @@ class Lowering:
         position = np.unravel_index(m % count, self.out)
         return np.stack([m // count, *position], axis=1), m < self.N * count
 
-    def _pixels(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def pixels(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Positions (n, spatial) as pixels of the output: those of its stride phase."""
         first = np.array([0, *(axis.pixels.start or 0 for axis in self.axes)])
         step = np.array([1, *(axis.pixels.step or 1 for axis in self.axes)])
