@@ -40,6 +40,14 @@ def test_the_reference_names_everything():
     assert not [name for name in tma.__all__ if f"`{name}" not in text]
 
 
+def test_the_checked_kernel_of_the_reference(capsys):
+    (block,) = CODE.findall((ROOT / "docs" / "tma-reference.md").read_text(encoding="utf-8"))
+    exec(compile(block, "docs/tma-reference.md", "exec"), {})
+    *table, wrong = capsys.readouterr().out.splitlines()
+    assert len(table) == 4 and all(" agrees " in line for line in table[1:])
+    assert wrong == "not loaded: tap (2,): the input of 26 output pixels, such as (0, 0)"
+
+
 @pytest.mark.parametrize("name", ["tma.md", "tma-tutorial.md"])
 def test_links_lead_somewhere(name):
     text = (ROOT / "docs" / name).read_text(encoding="utf-8")
