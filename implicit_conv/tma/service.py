@@ -2,8 +2,9 @@
 
 Tap r of an axis reads, for output position p, the pixel p * stride - pad + r * dilation. A load by
 an im2col map serves a tap if its rows are consecutive GEMM rows (n, [z,] p, q) of that tap, which
-its offsets name. Loads by other maps serve each tap and output whose pixel is among their rows;
-which views of the rows the kernel reads is not known.
+its offsets name; where stride phases of a dgrad walk alike, it serves each of them. Loads by other
+maps serve each tap and output whose pixel is among their rows; which views of the rows the kernel
+reads is not known.
 """
 
 from __future__ import annotations
@@ -79,9 +80,8 @@ class Coverage:
         """Note a load that is complete; what it serves."""
         strict = map.mode == "im2col"
         found = []
-        for number, lowering in enumerate(self.lowerings):
-            if strict and lowering is not nearest(map.description, self.lowerings)[1]:
-                continue
+        for number in self._alike(map) if strict else range(len(self.lowerings)):
+            lowering = self.lowerings[number]
             taps = list(_taps(lowering))
             served = {tap: _served(lowering, tap, walk.coordinates, strict) for tap in taps}
             named = _named(lowering, offsets) if strict else None
@@ -93,6 +93,11 @@ class Coverage:
                     self.loaded[number, tap][served[tap], channels] = True
                     found.append(_service(lowering, tap, served[tap]))
         return tuple(found)
+
+    def _alike(self, map: TensorMap) -> list[int]:
+        """The stride phases of a dgrad whose walk is most like the map's; several may be equal."""
+        counts = [len(nearest(map.description, (one,))[0]) for one in self.lowerings]
+        return [number for number, count in enumerate(counts) if count == min(counts)]
 
     def missing(self) -> tuple[Missing, ...]:
         """What no load has delivered, though it lies in the tensor, tap by tap."""
