@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from implicit_conv import ptx
 from implicit_conv.problem import Problem
+from implicit_conv.tma.driver import ENUMS, data_type, our_name
 from implicit_conv.tma.image import smem_image
 from implicit_conv.tma.interpreted import difference, interpreted_map, start_of
 from implicit_conv.tma.limits import Finding, Start, TensorMapError
@@ -23,7 +24,7 @@ from implicit_conv.tma.simulate import Array, Walk, walk
 
 Size = int | tuple[int, ...]
 LISTED = 24  # copies without a finding that a printed report lists
-UNCHECKED = ("function", "globalAddress", "tensorDataType", "l2Promotion")  # of a driver's call
+UNCHECKED = ("function", "globalAddress", "l2Promotion")  # of a driver's call
 HEADS = (
     "", "block", "warp", "line", "", "mode", "map", "start", "offsets", "shared", "bytes",
     "filled", "smem",
@@ -211,6 +212,10 @@ def check_kernel(
         problem, _ = parse_problem(problem, None, {})
         coverage = Coverage(problem, operator)
     given = {n: a for n, a in enumerate(arguments) if isinstance(a, MapArgument)}
+    for number, argument in enumerate(arguments):
+        if isinstance(argument, (TensorMap, ptx.Tensor)):
+            kind = type(argument).__name__
+            raise ValueError(f"argument {number}: pass MapArgument(map, array), not the {kind}")
     watcher = _Watcher(given, coverage, target)
     passed = [watcher.tensors.get(n, argument) for n, argument in enumerate(arguments)]
     error = ""
@@ -336,11 +341,16 @@ def _map_findings(
     encoded = {**map.arguments, **(argument.encoded or {})}
     for name, meant in map.arguments.items():
         value = encoded[name]
-        if name not in UNCHECKED and _plain(value) != _plain(meant):
+        if name not in UNCHECKED and _plain(name, value) != _plain(name, meant):
             allowed = f"must be {meant}, as in the map that is meant"
             found.append(Finding(name, value, allowed, map.description.driver))
     return tuple(found)
 
 
-def _plain(value: Any) -> Any:
+def _plain(name: str, value: Any) -> Any:
+    """An argument of the driver's call, in whichever form it is given."""
+    if name == "tensorDataType":  # signed or not, the bytes are copied alike
+        return (data_type(value) or (None,))[0]
+    if name in ENUMS:
+        return our_name(name, value)
     return tuple(value) if isinstance(value, (list, tuple)) else value

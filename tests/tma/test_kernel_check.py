@@ -171,6 +171,14 @@ def test_a_corner_unlike_the_maps():
     assert "outside the window" in said
 
 
+def test_a_call_as_a_log_has_it():
+    """Enumerations are numbers, arrays are lists."""
+    logged = {**IM2COL.arguments, "tensorDataType": 7, "swizzle": 1, "oobFill": 0, "interleave": 0}
+    lists = {name: list(value) for name, value in logged.items() if isinstance(value, tuple)}
+    assert check(IM2COL, IM2COL_LOADS, 1024, {**logged, **lists}).problems == []
+    assert check(IM2COL, IM2COL_LOADS, 1024, {**logged, "tensorDataType": 6}).problems
+
+
 def test_a_box_and_its_store():
     """A tiled map has no walk to compare; its store is listed, and what it breaks is found."""
     store = "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%d2, {0, X, 0, 1}], [%r2];"
@@ -203,6 +211,8 @@ def test_what_cannot_be_checked_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             tma.check_kernel(text, 1, 32, [argument], shared_bytes=65536)
+    with pytest.raises(ValueError, match=r"argument 0: pass MapArgument.*, not the Im2colMap"):
+        tma.check_kernel(text, 1, 32, [IM2COL], shared_bytes=65536)
     with pytest.raises(ptx.UnsupportedError, match="im2col_no_offs"):
         unknown = text.replace("global.im2col.", "global.im2col_no_offs.")
         tma.check_kernel(unknown, 1, 32, [tma.MapArgument(IM2COL, x)], shared_bytes=65536)
