@@ -92,7 +92,7 @@ class CheckedCopy:
     findings: tuple[Finding, ...]
     serves: tuple[Service, ...] | None
 
-    def _cells(self, number: int) -> tuple[str, ...]:
+    def cells(self, number: int) -> tuple[str, ...]:
         """The line of the copy in a table."""
         start, walk = self.start, self.walk
         offsets = "" if start.offsets is None else str(start.offsets)
@@ -155,7 +155,7 @@ class KernelReport:
     def __str__(self) -> str:
         wrong = [n for n, copy in enumerate(self.copies) if copy.findings or copy.difference]
         listed = sorted({*range(min(LISTED, len(self.copies))), *wrong[:LISTED]})
-        rows = [HEADS, *(self.copies[number]._cells(number) for number in listed)]
+        rows = [HEADS, *(self.copies[number].cells(number) for number in listed)]
         widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(len(HEADS))]
         lines = [
             "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=False))

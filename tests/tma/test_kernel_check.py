@@ -218,6 +218,13 @@ def test_what_cannot_be_checked_is_refused():
         tma.check_kernel(unknown, 1, 32, [tma.MapArgument(IM2COL, x)], shared_bytes=65536)
 
 
+def test_a_long_table_is_cut_but_not_what_is_wrong():
+    loads = replaced(WIDE_LOADS * 8, 30, "] 2 0", "] 2 40")
+    _, *lines = str(check(WIDE, loads, 12 * 32, problem=None)).splitlines()
+    assert [line.split()[0] for line in lines[:25]] == [*map(str, range(24)), "30"]
+    assert lines[25] == "... 31 copies in all" and lines[26].startswith("copy 30 (line 46): w_off")
+
+
 def test_the_order_of_arrivals_does_not_change_the_report():
     x = np.arange(1, 257, dtype=np.float32).reshape(SHAPE)
     texts = {
