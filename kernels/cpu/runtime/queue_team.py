@@ -56,7 +56,7 @@ class Job:
 
     def __init__(self, entry: int, blob: int, limit: int) -> None:
         self.entry, self.blob, self.limit = entry, blob, limit
-        self._word = np.array([ENTERED])
+        self._word = np.array([ENTERED], np.int64)
         self.state = self._word.ctypes.data
 
 
