@@ -197,8 +197,12 @@ def test_a_stop_is_not_followed_by_a_long_rest(make):
     """
     if "native" not in TEAMS:
         pytest.skip("threads of Python's do not rest")
-    team, job = make("native", 2), Job(1, 100_000)
-    team.run(sleep_in_helper.address, job.address, 2)
+    team = make("native", 2)
+    for _ in range(30):  # in case the caller itself is kept from its CPU for as long
+        job = Job(1, 100_000)
+        team.run(sleep_in_helper.address, job.address, 2)
+        if team.words[native.REST_UNTIL // 8] > 0:
+            break
     rest = team.words[native.REST_UNTIL // 8] - time.monotonic_ns()
     assert team.words[native.REST_UNTIL // 8] > 0
     assert rest <= native.REST * native.LONGEST_STALL
