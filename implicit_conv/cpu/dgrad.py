@@ -6,19 +6,16 @@ gemm_k = T*R*S*K. A phase has its own part of gemm_m and of the taps; see `phase
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
 from implicit_conv.activation import Activation
-from implicit_conv.arrays import Array, as_array, numpy_dtype
+from implicit_conv.arrays import Array, as_array
 from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu import engine as fprop
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, Call, CallForm
+from implicit_conv.cpu.call import Call
 from implicit_conv.cpu.candidate import Candidate, Request
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.packed import PackedFilter
@@ -26,11 +23,12 @@ from implicit_conv.cpu.phased import (
     PackedPhases,
     Part,
     PhasedCall,
+    copied_bytes,
     filter_layout,
     gathered,
     nothing,
-    sliced,
     space,
+    stand_ins,
     swapped,
 )
 from implicit_conv.cpu.planner import least_workspace, workspace_error
@@ -38,7 +36,7 @@ from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
 from implicit_conv.cpu.views import spatial
 from implicit_conv.cpu.words import options_of
 from implicit_conv.errors import PlanError, ShapeError
-from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
+from implicit_conv.options import WEIGHT_LAYOUTS_OF
 from implicit_conv.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
@@ -254,34 +252,6 @@ class DgradEngine(Runner):
             call = self.empty.bind(*nothing(self.empty), y, residual, biased, scaled)
             empty = self.empty, call
         return PhasedCall(self.problem, y, calls, empty)
-
-
-def stand_ins(problem: Problem, phase: Phase) -> Arrays:
-    """Arrays with the strides of those that a phase gets if dy, w and dx are contiguous; they have
-    no memory of their own.
-    """
-    shape, axes = problem.weight_shape, filter_layout(problem)
-    if problem.groups > 1:
-        shape = problem.C, problem.K // problem.groups, *problem.kernel
-    w = sliced(_stand_in(shape, problem.filter_dtype), axes, phase.taps)
-    dy = _stand_in(problem.output_shape, problem.dtype)
-    dx = _stand_in(problem.input_shape, problem.dtype)
-    dx = sliced(dx, problem.array_layout, phase.pixels)
-    view = spatial(phase.problem)
-    return CallForm(view, dx.shape, dx.dtype, view.filter_axes).arrays(dy, w, dx, None)
-
-
-def _stand_in(shape: tuple[int, ...], dtype: str) -> Array:
-    """An array of this shape and contiguous strides, all of whose elements are one."""
-    element = np.zeros((1,) * len(shape), numpy_dtype(dtype))
-    strides = tuple(element.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return np.lib.stride_tricks.as_strided(element, shape, strides, writeable=False)
-
-
-def copied_bytes(problem: Problem) -> int:
-    """Bytes of the copy of w with swapped filters and channels, which groups need."""
-    itemsize = ITEMSIZES[problem.filter_dtype]
-    return math.prod(problem.weight_shape) * itemsize if problem.groups > 1 else 0
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype, ordered, with_own_strides
 from implicit_conv.cache import cached_property
-from implicit_conv.cpu.call import Call
+from implicit_conv.cpu.call import Arrays, Call, CallForm
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.packed import PackedFilter
-from implicit_conv.options import WEIGHT_LAYOUTS_OF
+from implicit_conv.cpu.views import spatial
+from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.phases import Phase
 from implicit_conv.problem import Problem
 
@@ -87,6 +89,34 @@ def swapped(problem: Problem, w: Array) -> Array:
     grouped = filters.reshape(problem.groups, k // problem.groups, c, *taps)
     copied = np.ascontiguousarray(grouped.swapaxes(1, 2))
     return copied.reshape(problem.C, k // problem.groups, *taps)
+
+
+def stand_ins(problem: Problem, phase: Phase) -> Arrays:
+    """Arrays with the strides of those that a phase gets if dy, w and dx are contiguous; they have
+    no memory of their own.
+    """
+    shape, axes = problem.weight_shape, filter_layout(problem)
+    if problem.groups > 1:
+        shape = problem.C, problem.K // problem.groups, *problem.kernel
+    w = sliced(_stand_in(shape, problem.filter_dtype), axes, phase.taps)
+    dy = _stand_in(problem.output_shape, problem.dtype)
+    dx = _stand_in(problem.input_shape, problem.dtype)
+    dx = sliced(dx, problem.array_layout, phase.pixels)
+    view = spatial(phase.problem)
+    return CallForm(view, dx.shape, dx.dtype, view.filter_axes).arrays(dy, w, dx, None)
+
+
+def _stand_in(shape: tuple[int, ...], dtype: str) -> Array:
+    """An array of this shape and contiguous strides, all of whose elements are one."""
+    element = np.zeros((1,) * len(shape), numpy_dtype(dtype))
+    strides = tuple(element.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return np.lib.stride_tricks.as_strided(element, shape, strides, writeable=False)
+
+
+def copied_bytes(problem: Problem) -> int:
+    """Bytes of the copy of w with swapped filters and channels, which groups need."""
+    itemsize = ITEMSIZES[problem.filter_dtype]
+    return math.prod(problem.weight_shape) * itemsize if problem.groups > 1 else 0
 
 
 def gathered(pixels: Array, whole: bool) -> Array:
