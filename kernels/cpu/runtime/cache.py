@@ -27,6 +27,7 @@ from numba.core.serialize import dumps
 from numba.extending import is_jitted
 
 from implicit_conv.kernels.cpu.runtime.disk import SUFFIX, Store, user_folder
+from implicit_conv.kernels.cpu.runtime.pipeline import EntryCompiler, PartCompiler
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
 
 KERNELS = Path(__file__).parents[2]
@@ -163,7 +164,8 @@ def kernel(signatures: Sequence[Any] = (), **options: Any) -> Callable[[Callable
         checkpoint()
         if isinstance(function, FunctionType) and function.__closure__:
             function.__qualname__ += f"_{_hash(_variant(function))[:8]}"
-        compiled = numba.njit(**options)(function)
+        compiler = EntryCompiler if signatures else PartCompiler
+        compiled = numba.njit(**options, pipeline_class=compiler)(function)
         if signatures and is_jitted(compiled):  # it is not with NUMBA_DISABLE_JIT=1
             _with_cache(compiled, function, options)
             for signature in signatures:
@@ -180,7 +182,7 @@ def dispatcher(function: Callable[..., Any]) -> Any:
     The first call with each combination of types compiles.
     """
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    compiled = numba.njit(**options)(function)
+    compiled = numba.njit(**options, pipeline_class=EntryCompiler)(function)
     return _with_cache(compiled, function, options) if is_jitted(compiled) else compiled
 
 
@@ -190,7 +192,8 @@ def entry(signature: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def decorate(function: Callable[..., Any]) -> Any:
         checkpoint()
-        callback = CFunc(function, sigutils.normalize_signature(signature), {}, options)
+        arguments = sigutils.normalize_signature(signature)
+        callback = CFunc(function, arguments, {}, options, EntryCompiler)
         _with_cache(callback, function, options).compile()
         return callback
 
