@@ -96,6 +96,7 @@ class Operator(ABC):
             "q_end": build.end[1],
             "winograd": self.winograd,
             "flushes": build.flushes,
+            "unloaded": layout.unloaded_bytes,
         }
 
     def _own_parts(self) -> dict[int, Any]:

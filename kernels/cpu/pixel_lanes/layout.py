@@ -40,6 +40,11 @@ class PixelLanesLayout(Layout):
         g = self.g
         return g.K * g.C * int(schedule.taps(g)) * self.itemsize
 
+    @property
+    def unloaded_bytes(self) -> int:
+        """The row buffers: a vector of pixels may run over the end of a row."""
+        return self.scratch(packs=False).buffer
+
     def scratch(self, packs: bool) -> ScratchLayout:
         """Row buffers and the sums of a panel."""
         if self.flat:

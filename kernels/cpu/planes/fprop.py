@@ -278,6 +278,7 @@ def planes(blob, thread):
     panels = call.panels
     item = next_item(blob, thread)
     if item < call.items:
+        memory.zero(scratch, call.unloaded)
         write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.runs)
         if call.w:
             panels = scratch + call.panel

@@ -19,6 +19,11 @@ ROW_TAPS = 1024  # taps of a filter row at most: such a kernel takes 4 s to comp
 class PlanesLayout(DepthwiseLayout):
     """Sizes for one channel at a time: two buffers that alternate, with rows of whole vectors."""
 
+    @property
+    def unloaded_bytes(self) -> int:
+        """The two buffers: a vector is shifted in from beyond the row."""
+        return self.scratch(packs=False).buffer
+
     def scratch(self, packs: bool) -> ScratchLayout:
         """Scratch memory of a thread."""
         g = self.g

@@ -90,6 +90,7 @@ class Call(NamedTuple):
 
     # Parts of a thread's scratch, as offsets in bytes; the buffers are at offset 0.
     scratch_bytes: int  # size of a thread's scratch
+    unloaded: int  # size of the row buffers, if vectors read what no load writes; else 0
     staging: int  # the staging tile
     runs: int  # the run table, or the tap tables of depthwise
     packing: int  # what packing needs

@@ -81,6 +81,15 @@ class Layout(ABC):
         return schedule.CHAIN
 
     @property
+    def unloaded_bytes(self) -> int:
+        """Bytes of a thread's row buffers if vectors read elements that no load writes, else 0.
+
+        The products of such elements are never stored, but a subnormal that another launch left
+        there could make them take a hundred times as long. They are zero before the first item.
+        """
+        return 0
+
+    @property
     @abstractmethod
     def group_bytes(self) -> int:
         """Bytes from one group's packed filters to the next one's."""

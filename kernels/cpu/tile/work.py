@@ -46,6 +46,8 @@ def every_item(blob, thread):
     call, g = fields(blob).call, fields(blob).geometry
     scratch = call.scratch + thread * call.scratch_bytes
     item = next_item(blob, thread)
+    if item < call.items:
+        memory.zero(scratch, call.unloaded)
     while item < call.items:
         group, origin, first, end = tile_and_panels(call, g, item)
         run_item(blob, group, origin, first, end, scratch)

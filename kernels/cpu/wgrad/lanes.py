@@ -121,6 +121,11 @@ def sum_item(blob, panel, first_tile, end_tile, scratch):
     sums, dy, expanded = scratch + call.staging, scratch + call.panel, scratch + call.boxes
     channel_sums = g.tile_k * call.itemsize * (schedule.taps(g) if call.taps_inside else 1)
     buffered = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
+    single = call.group_channels == 1 and group_filters == 1
+    if filters * call.itemsize < width:  # see Layout.unloaded_bytes: the last lanes read these
+        memory.zero(scratch, buffered * pixel + width)
+        if not single:
+            memory.zero(expanded, buffered * width)
     if first_tile >= end_tile:
         memory.zero(sums, call.item_sums)
     for tile in range(first_tile, end_tile):
@@ -133,7 +138,7 @@ def sum_item(blob, panel, first_tile, end_tile, scratch):
         source = dy_address(call, g, (n, p, q), k)
         run_part(call.kernels, LOAD_PANELS, blob, dy, source, planes, rows, columns, filters)
         run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, c, channels)
-        if call.group_channels == 1 and group_filters == 1:
+        if single:
             extent = planes, rows, columns
             multiply(call, g, extent, scratch, pixel, dy, width, vectors, sums, adds)
             continue

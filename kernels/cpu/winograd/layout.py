@@ -24,6 +24,11 @@ class WinogradLayout(Layout):
         gaps = schedule.panel_count(self.g) * products * LINE
         return panel_bytes(self.g, self.lanes, self.itemsize, products) + int(gaps)
 
+    @property
+    def unloaded_bytes(self) -> int:
+        """The row buffers, unless channels fill vectors: the last pixel's vector runs over it."""
+        return self.scratch(packs=False).buffer if self.g.C % self.lanes else 0
+
     def scratch(self, packs: bool) -> ScratchLayout:
         """Row buffers, transformed input, its products, and a transformed panel."""
         g, m, itemsize, lanes = self.g, self.m, self.itemsize, self.lanes
