@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import random
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -50,10 +51,11 @@ def suite_of(layers: Suite, batch: int | None, dtypes: list[str] | None) -> Suit
     }
 
 
+@contextmanager
 def row_maker(
     options: argparse.Namespace, record: Record
-) -> Callable[[str, Case], dict[str, Any] | None]:
-    """The function that makes a row, on the current GPU.
+) -> Iterator[Callable[[str, Case], dict[str, Any] | None]]:
+    """Yield the function that makes a row, on the current GPU.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def row_maker(
             record["settings"]["dropped"][name] = str(error)
             return None
 
-    return make_row
+    yield make_row
 
 
 class ThrottledError(ArithmeticError):
