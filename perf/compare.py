@@ -25,10 +25,11 @@ import numpy as np
 from implicit_conv.testing import Case
 from implicit_conv.tools.contenders import oracle
 from perf import tables, terminal
-from perf.layers import SUITES, Suite
+from perf.layers import SUITES
 from perf.process import Process
 from perf.record import ROOT, Record, load, new_record, save
 from perf.run import INTERRUPTED, chosen_layers
+from perf.shapes import Suite
 from perf.side import inputs
 from perf.terminal import Show
 from perf.verdicts import (

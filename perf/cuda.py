@@ -23,8 +23,8 @@ from implicit_conv.testing import EPS, Case
 from implicit_conv.tools.contenders import CONTROL, WrongResultError
 from implicit_conv.tools.timing import Seconds
 from implicit_conv.verify.testing import ROUNDING, SUM_UNITS
-from perf.layers import Suite
 from perf.record import Record, ratios, timings
+from perf.shapes import Suite
 
 BATCHES = (256, 32)
 DTYPES = ("bfloat16", "float16")

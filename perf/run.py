@@ -24,9 +24,10 @@ from implicit_conv.tools.gradient_contenders import gradient_inputs, measure_wei
 from implicit_conv.tools.operator_contenders import measure_operator, operator_inputs
 from implicit_conv.tools.timing import Timed
 from perf import tables, terminal
-from perf.layers import SUITES, Suite, layers
+from perf.layers import SUITES, layers
 from perf.record import Record, load, new_record, ratios, save, timings
 from perf.rivals import rivals
+from perf.shapes import Suite
 from perf.terminal import Show
 from perf.verdicts import noise_floor
 

@@ -9,7 +9,6 @@ import pytest
 from implicit_conv.testing import Case, error_units
 from implicit_conv.tools import bench, ceilings, contenders, timing
 from implicit_conv.tools.cli import main
-from perf.layers import SUITES, layers
 
 CASE = Case(C=8, K=16, size=(12, 14), padding=((1, 1), (1, 1)))
 
@@ -97,35 +96,6 @@ def test_a_missing_output_is_a_wrong_result():
     wrong[0, 0, 0, 0] = np.nan
     with pytest.raises(contenders.WrongResultError):
         contenders.check(CASE, {"call": timing.Local(lambda: wrong)})
-
-
-def test_suites_have_the_shapes_of_their_sources():
-    counts = {name: len(layers(name)) for name in SUITES}
-    assert counts == {
-        "resnet50": 23,
-        "resnext50": 7,
-        "mobilenet": 30,
-        "convnext": 16,
-        "vgg": 9,
-        "unet": 19,
-        "small": 6,
-        "int8": 23,
-        "gpu": 23,
-        "transposed": 14,
-        "conv1d": 14,
-        "conv3d": 19,
-    }
-    resnet = layers("resnet50", "NHWC", batch=4)
-    assert resnet["3x3/2 256-256 @28"] == Case(
-        N=4, C=256, K=256, size=(28, 28), stride=(2, 2), padding=((1, 1), (1, 1)), layout="NHWC"
-    )
-    assert [case.output[0] for case in layers("unet").values()][-1] == 388
-    assert min(case.output[0] for case in layers("vgg").values()) == 14
-
-
-def test_an_unknown_suite_names_those_there_are():
-    with pytest.raises(ValueError, match="resnet50"):
-        layers("resnet")
 
 
 def test_bench_prints_a_row_a_layer(monkeypatch, capsys):
