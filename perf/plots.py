@@ -61,15 +61,16 @@ def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
     )
     text: dict[str, Any] = {"va": "center", "zorder": 5}
     for place, found in zip(places, overviews, strict=True):
-        left = min(found.worst, 1) - 0.04
-        axes.text(left, place, f"{found.worst:.2f}", color="white", size=9, ha="right", **text)
+        left, inside = min(found.worst, 1) - 0.04, "white" if "call" in found.means else theme.text
+        axes.text(left, place, f"{found.worst:.2f}", color=inside, size=9, ha="right", **text)
         mean = found.means["plan"]
         axes.text(mean + 0.02, place, f"{mean:.2f}", color=theme.text, size=10, **text)
         if "call" in found.means:
             mean, bold = found.means["call"], {"weight": "bold", "ha": "right", **text}
             axes.text(mean - 0.02, place, f"{mean:.2f}", color="white", size=11, **bold)
     axes.axvline(1, color=theme.text, linewidth=1.2, zorder=3)
-    several = len({found.rival for found in overviews}) > 1
+    rivals = sorted({found.rival for found in overviews})
+    several = len(rivals) > 1
     labels = [
         "  ".join([*words_of(found.record), *([found.rival] if several else [])])
         for found in overviews
@@ -83,9 +84,9 @@ def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
     axes.tick_params(axis="x", colors=theme.text, labelsize=9)
     axes.tick_params(axis="y", length=0)
     axes.spines[:].set_visible(False)
-    rivals = " or ".join(sorted({RIVAL_NAMES.get(o.rival, o.rival) for o in overviews}))
+    rival = RIVAL_NAMES.get(rivals[0], rivals[0]) if len(rivals) == 1 else "a rival"
     figure.suptitle(
-        f"Time of {rivals} / time of implicit_conv, geometric mean over the layers of a network",
+        f"Time of {rival} / time of implicit_conv, geometric mean over the layers of a network",
         color=theme.text,
         fontsize=11,
     )

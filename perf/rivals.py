@@ -18,6 +18,9 @@ from perf.process import Process
 from perf.record import ROOT
 from perf.rival import module_of
 
+# numpy and scipy take their number of threads from the variable of their BLAS.
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
 
 class Remote(NamedTuple):
     """The function that a rival's process has prepared; a `Timed`."""
@@ -67,12 +70,13 @@ def rivals(names: Sequence[str], threads: int) -> Iterator[Rivals]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         found = Rivals({}, {}, {}, Path(folder))
+        variables = dict.fromkeys(THREAD_VARIABLES, str(threads))
         for name in names:
             if not find_spec(module_of(name)):
                 found.missing[name] = f"{name} is not installed: pip install '.[rivals]'"
                 continue
             command = ["-m", "perf.rival", name, str(threads)]
-            process = stack.enter_context(closing(Process(name, command, str(ROOT), {})))
+            process = stack.enter_context(closing(Process(name, command, str(ROOT), variables)))
             found.processes[name] = process
             found.facts[name] = process.ask("hello")
         yield found

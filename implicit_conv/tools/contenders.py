@@ -125,8 +125,8 @@ def rival(name: str, case: Case, x: Array, w: Array, threads: int) -> Contender:
     name : one of RIVALS
     x, w : arrays as `case.arrange` returns them
     threads : int
-        Threads of torch and OpenCV, set for the whole process, and of the other engines; scipy and
-        numpy choose their own.
+        Threads of torch and OpenCV, set for the whole process, and of the other engines. scipy and
+        numpy have those of their BLAS.
 
     Raises
     ------

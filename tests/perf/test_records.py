@@ -27,6 +27,8 @@ def test_a_row_holds_what_was_measured(record):
     assert max(row["errors"].values()) < 16
     assert row["peak_bytes"] >= row["scratch_bytes"] > 0
     assert record["complete"]
+    assert record["rivals"]["numpy"]["threads"] == 1
+    assert row["not_timed"] == {}
     assert record["noise_floor"] >= 0
     assert record["machine"]["flags"]
     assert record["load"]["before"] is not None
