@@ -13,7 +13,7 @@ import pytest
 from implicit_conv.testing import Case, error_units
 from implicit_conv.tools import contenders, inference_rivals
 from implicit_conv.tools.timing import Local
-from perf import rival, rivals
+from perf import rival, rivals, terminal
 from perf.process import Process
 
 CASE = Case(C=3, K=4, size=(9, 8), kernel=(3, 2), padding=((1, 1), (0, 0)))
@@ -132,6 +132,11 @@ def test_a_rival_that_is_not_installed_has_a_reason(monkeypatch):
         ready, reasons = found.prepare("fprop", CASE)
     assert ready == {}
     assert reasons["opencv"].startswith("opencv is not installed: pip install")
+
+
+def test_a_terminal_shows_the_hint_as_it_is(capsys):
+    terminal.console().print(terminal.stack("pip install '.[rivals]'"))
+    assert capsys.readouterr().out.strip() == "pip install '.[rivals]'"
 
 
 def test_a_case_survives_the_way_to_the_process():
