@@ -20,8 +20,8 @@ import numpy as np
 
 from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.testing import EPS, Case
+from implicit_conv.timing import Seconds
 from implicit_conv.tools.contenders import CONTROL, WrongResultError
-from implicit_conv.tools.timing import Seconds
 from implicit_conv.verify.testing import ROUNDING, SUM_UNITS
 from perf.record import Record, ratios, timings
 from perf.shapes import Suite

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.testing import Array, Case
+from implicit_conv.timing import calls_per_sample, no_collection, sample
 from implicit_conv.tools.contenders import Contender, result_of, rival
 from implicit_conv.tools.gradient_contenders import gradient_inputs, torch_weight_grad
 from implicit_conv.tools.operator_contenders import operator_inputs, torch_contender
-from implicit_conv.tools.timing import calls_per_sample, no_collection, sample
 from perf.side import serve
 
 MODULES = {"opencv": "cv2"}  # names of modules where they differ from those of rivals

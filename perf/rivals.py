@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.testing import Array, Case
-from implicit_conv.tools.timing import Timed
+from implicit_conv.timing import Timed
 from perf.process import Process
 from perf.record import ROOT
 from perf.rival import module_of

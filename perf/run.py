@@ -18,11 +18,11 @@ from typing import Any
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.options import FLOAT_DTYPES
 from implicit_conv.testing import Array, Case
+from implicit_conv.timing import Timed
 from implicit_conv.tools.ceilings import measure_ceilings
 from implicit_conv.tools.contenders import CONTROL, RIVALS, Measurement, measure
 from implicit_conv.tools.gradient_contenders import gradient_inputs, measure_weight_grad
 from implicit_conv.tools.operator_contenders import measure_operator, operator_inputs
-from implicit_conv.tools.timing import Timed
 from perf import tables, terminal
 from perf.layers import SUITES, layers
 from perf.record import Record, load, new_record, ratios, save, timings

@@ -6,7 +6,7 @@ import argparse
 from importlib.util import find_spec
 
 from implicit_conv.errors import UsageError
-from implicit_conv.tools.timing import paired_ratio, summarise
+from implicit_conv.timing import paired_ratio, summarise
 
 NOISY = 0.05  # relative difference of equal calls above which a warning is printed
 
@@ -48,9 +48,9 @@ def run(options: argparse.Namespace) -> None:
     """Print one row for each layer, then the ceilings and the noise of this run."""
     from implicit_conv.cpu.arch import cpu_arch
     from implicit_conv.testing import Case
+    from implicit_conv.timing import Local
     from implicit_conv.tools.ceilings import measure_ceilings
     from implicit_conv.tools.contenders import CONTROL, measure, rival
-    from implicit_conv.tools.timing import Local
 
     available = cpu_arch().threads
     threads = options.threads or available

@@ -20,8 +20,8 @@ from implicit_conv.plan import Plan
 from implicit_conv.reference import pad_or_crop
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, error_units, to_nchw
+from implicit_conv.timing import Local, Seconds, Timed, interleave
 from implicit_conv.tools.inference_rivals import ENGINES, engine_rival
-from implicit_conv.tools.timing import Local, Seconds, Timed, interleave
 
 Contender = Callable[[], Any]
 RIVALS = ("torch", *ENGINES, "scipy", "numpy")

@@ -9,6 +9,7 @@ import numpy as np
 
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, error_units, from_nchw, to_nchw
+from implicit_conv.timing import Timed, interleave
 from implicit_conv.tools.contenders import (
     LIMIT_UNITS,
     Contender,
@@ -18,7 +19,6 @@ from implicit_conv.tools.contenders import (
     tensor_of,
     with_control,
 )
-from implicit_conv.tools.timing import Timed, interleave
 from implicit_conv.weight_grad import conv2d_weight_grad, plan_conv2d_weight_grad
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from implicit_conv.testing import Case
+from implicit_conv.timing import Local
 from implicit_conv.tools import operator_contenders
 from implicit_conv.tools.contenders import WrongResultError
-from implicit_conv.tools.timing import Local
 from perf.layers import layers
 from perf.rival import contender_of
 

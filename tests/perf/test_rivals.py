@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from implicit_conv.testing import Case, error_units
+from implicit_conv.timing import Local
 from implicit_conv.tools import contenders, inference_rivals
-from implicit_conv.tools.timing import Local
 from perf import rival, rivals, terminal
 from perf.process import Process
 
