@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,33 @@ def _clock(function: Callable[[], object], calls: int) -> float:
     return time.perf_counter() - start
 
 
+class Timed(Protocol):
+    """What `interleave` times: a function of this process or of another one."""
+
+    def result(self) -> Any:
+        """The result of one call."""
+
+    def calls_per_sample(self, seconds: float) -> int:
+        """A number of calls that takes at least `seconds`."""
+
+    def sample(self, calls: int) -> float:
+        """One sample: mean seconds per call over `calls` calls."""
+
+
+class Local(NamedTuple):
+    """A function of this process, without arguments."""
+
+    result: Callable[[], Any]
+
+    def calls_per_sample(self, seconds: float) -> int:
+        """A number of calls that takes at least `seconds`."""
+        return calls_per_sample(self.result, seconds)
+
+    def sample(self, calls: int) -> float:
+        """One sample: mean seconds per call over `calls` calls."""
+        return sample(self.result, calls)
+
+
 @contextmanager
 def no_collection() -> Iterator[None]:
     """Disable garbage collection in the block."""
@@ -71,18 +98,18 @@ def no_collection() -> Iterator[None]:
 
 
 def interleave(
-    functions: Mapping[str, Callable[[], object]],
+    contenders: Mapping[str, Timed],
     rounds: int,
     seconds: float = SAMPLE_SECONDS,
     seed: int = 0,
 ) -> dict[str, Seconds]:
-    """Time `functions` in turn.
+    """Time `contenders` in turn.
 
     Parameters
     ----------
-    functions : mapping of name to function without arguments
+    contenders : mapping of name to `Timed`
     rounds : int
-        Samples of each function.
+        Samples of each contender.
     seconds : float
         Least length of a sample.
     seed : int
@@ -94,15 +121,15 @@ def interleave(
         Seconds per call; element i of each array was taken in round i.
     """
     order = random.Random(seed)
-    names = list(functions)
+    names = list(contenders)
     with no_collection():
-        calls = {name: calls_per_sample(function, seconds) for name, function in functions.items()}
+        calls = {name: timed.calls_per_sample(seconds) for name, timed in contenders.items()}
         samples: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(rounds):
             order.shuffle(names)
             for name in names:
-                samples[name].append(sample(functions[name], calls[name]))
-    return {name: np.array(samples[name]) for name in functions}
+                samples[name].append(contenders[name].sample(calls[name]))
+    return {name: np.array(samples[name]) for name in contenders}
 
 
 def summarise(samples: Seconds) -> Summary:

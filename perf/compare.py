@@ -25,9 +25,11 @@ import numpy as np
 from implicit_conv.testing import Case
 from implicit_conv.tools.contenders import oracle
 from perf import tables, terminal
-from perf.layers import SUITES, Suite
+from perf.layers import SUITES
+from perf.process import Process
 from perf.record import ROOT, Record, load, new_record, save
 from perf.run import INTERRUPTED, chosen_layers
+from perf.shapes import Suite
 from perf.side import inputs
 from perf.terminal import Show
 from perf.verdicts import (
@@ -41,7 +43,7 @@ from perf.verdicts import (
     paired_minima,
     verdict,
 )
-from perf.workers import Tree, Worker, tree, workers
+from perf.workers import Tree, tree, workers
 
 SAMPLES = 3  # samples of each side in a round
 EPOCHS = 3  # process restarts before the first verdict
@@ -158,7 +160,7 @@ def measure(
                     one_round(alive, which, calls[which], order, samples[list(ambiguous)[which]])
 
 
-def prepare(alive: dict[str, Worker], cases: Suite) -> list[int]:
+def prepare(alive: dict[str, Process], cases: Suite) -> list[int]:
     """Prepare every case on every side, compare the results, and return the calls per sample."""
     calls = []
     for which, case in enumerate(cases.values()):
@@ -181,7 +183,7 @@ def expected_sum(case: Case) -> float:
 
 
 def one_round(
-    alive: dict[str, Worker],
+    alive: dict[str, Process],
     which: int,
     calls: int,
     order: random.Random,

@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 import random
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,8 +23,8 @@ from implicit_conv.testing import EPS, Case
 from implicit_conv.timing import Seconds
 from implicit_conv.tools.contenders import CONTROL, WrongResultError
 from implicit_conv.verify.testing import ROUNDING, SUM_UNITS
-from perf.layers import Suite
 from perf.record import Record, ratios, timings
+from perf.shapes import Suite
 
 BATCHES = (256, 32)
 DTYPES = ("bfloat16", "float16")
@@ -50,10 +51,11 @@ def suite_of(layers: Suite, batch: int | None, dtypes: list[str] | None) -> Suit
     }
 
 
+@contextmanager
 def row_maker(
     options: argparse.Namespace, record: Record
-) -> Callable[[str, Case], dict[str, Any] | None]:
-    """The function that makes a row, on the current GPU.
+) -> Iterator[Callable[[str, Case], dict[str, Any] | None]]:
+    """Yield the function that makes a row, on the current GPU.
 
     Raises
     ------
@@ -77,7 +79,7 @@ def row_maker(
             record["settings"]["dropped"][name] = str(error)
             return None
 
-    return make_row
+    yield make_row
 
 
 class ThrottledError(ArithmeticError):

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from implicit_conv.options import LAYOUTS_OF, WEIGHT_LAYOUTS_OF
-from implicit_conv.testing import Case
-
-Suite = dict[str, Case]
+from implicit_conv.options import LAYOUTS_OF
+from perf import networks
+from perf.shapes import Suite, convolution, depthwise, layer, rise
 
 # He et al., "Deep Residual Learning for Image Recognition" (2016), table 1, in the form known as
 # v1.5 (torchvision, NVIDIA), where the 3x3 has the stride: (width, input size, stride of the
@@ -102,6 +101,34 @@ UNET3D = ((128, 26, 30), (256, 11, 13))
 # Feichtenhofer, "X3D" (2020), table 1, X3D-M: (channels, size) of depthwise 3x3x3 over 16 frames.
 X3D = ((54, 56), (108, 28), (216, 14), (432, 7))
 
+# Howard et al., "MobileNets" (2017), table 1: (channels, input size, stride) of the depthwise 3x3.
+MOBILENET_V1 = (
+    (32, 112, 1),
+    (64, 112, 2),
+    (128, 56, 1),
+    (128, 56, 2),
+    (256, 28, 1),
+    (256, 28, 2),
+    (512, 14, 1),
+    (512, 14, 2),
+    (1024, 7, 1),
+)
+
+# First layers of detectors, as (taps, stride, filters, size): Redmon and Farhadi, "YOLOv3" (2018),
+# table 1, at its size of 608; Tan et al., "EfficientDet" (2020), table 1, D0; He et al., "Mask
+# R-CNN" (2017), section 3.1, with the stem of ResNet. Images are gray, complex, in colour, or have
+# depth as a fourth channel.
+FIRST = ((3, 1, 32, 608), (3, 2, 32, 512), (7, 2, 64, 800))
+FIRST_CHANNELS = (1, 2, 3, 4)
+
+# Chen et al., "Rethinking Atrous Convolution for Semantic Image Segmentation" (2017), section 3.3:
+# atrous spatial pyramid pooling on 513 x 513 images at output stride 16.
+ASPP_CHANNELS, ASPP_FILTERS, ASPP_SIZE, ASPP_RATES = 2048, 256, 33, (6, 12, 18)
+
+# 1x1 on a single pixel, as (channels, filters) of both ways: Hu et al., "Squeeze-and-Excitation
+# Networks" (2018), section 4, SE-ResNet-50 with reduction 16.
+SQUEEZE = ((256, 16), (512, 32), (1024, 64), (2048, 128))
+
 GPU_BATCH = 64  # images: enough to fill a GPU
 
 # The names of suites in reports.
@@ -112,6 +139,14 @@ TITLES = {
     "convnext": "ConvNeXt-T",
     "vgg": "VGG-16",
     "unet": "U-Net",
+    "efficientnet": "EfficientNet-B0",
+    "xception": "Xception",
+    "densenet": "DenseNet-121",
+    "ssd": "SSD300",
+    "aspp": "DeepLabv3, ASPP",
+    "first": "first layers",
+    "depthwise": "depthwise",
+    "pixel": "1x1 on one pixel",
     "small": "small calls",
     "int8": "ResNet-50, uint8 x int8",
     "gpu": "ResNet-50",
@@ -119,47 +154,6 @@ TITLES = {
     "conv1d": "signals",
     "conv3d": "volumes",
 }
-
-
-def layer(
-    c: int,
-    k: int,
-    size: int,
-    taps: int = 1,
-    stride: int = 1,
-    pad: int | None = None,
-    groups: int = 1,
-) -> Suite:
-    """A suite of one square layer with `c` channels and `k` filters in all groups.
-
-    The padding is half the filter unless `pad` is given.
-    """
-    low = taps // 2 if pad is None else pad
-    case = Case(
-        C=c // groups,
-        K=k // groups,
-        groups=groups,
-        size=(size, size),
-        kernel=(taps, taps),
-        stride=(stride, stride),
-        padding=((low, low), (low, low)),
-    )
-    return {name_of(case): case}
-
-
-def depthwise(channels: int, size: int, stride: int = 1, taps: int = 3) -> Suite:
-    """A depthwise layer: one filter for each channel."""
-    return layer(channels, channels, size, taps, stride, groups=channels)
-
-
-def name_of(case: Case) -> str:
-    """A name such as "3x3/2 128-256 @56": taps, stride, channels, filters, input size."""
-    stride = f"/{case.stride[0]}" if case.stride[0] > 1 else ""
-    channels = f"{case.C * case.groups}-{case.K * case.groups}"
-    if case.groups > 1:
-        single = case.C == case.K == 1
-        channels = f"dw {case.groups}" if single else f"{channels} g{case.groups}"
-    return f"{case.kernel[0]}x{case.kernel[1]}{stride} {channels} @{case.size[0]}"
 
 
 def resnet50() -> Suite:
@@ -241,15 +235,59 @@ def unet() -> Suite:
     return suite | layer(64, 2, 388)
 
 
+def aspp() -> Suite:
+    """Atrous spatial pyramid pooling of DeepLabv3: 1x1, dilated 3x3, image pooling, and the 1x1 on
+    all of them.
+    """
+    suite = layer(ASPP_CHANNELS, ASPP_FILTERS, ASPP_SIZE)
+    for rate in ASPP_RATES:
+        suite |= layer(ASPP_CHANNELS, ASPP_FILTERS, ASPP_SIZE, 3, dilation=rate)
+    suite |= layer(ASPP_CHANNELS, ASPP_FILTERS, 1)
+    branches = 2 + len(ASPP_RATES)
+    return suite | layer(branches * ASPP_FILTERS, ASPP_FILTERS, ASPP_SIZE)
+
+
+def first() -> Suite:
+    """First layers on large images with 1 to 4 channels."""
+    suite: Suite = {}
+    for taps, stride, filters, size in FIRST:
+        for channels in FIRST_CHANNELS:
+            suite |= layer(channels, filters, size, taps, stride)
+    return suite
+
+
+def depthwise_layers() -> Suite:
+    """The depthwise layers of MobileNet, MobileNetV2, EfficientNet-B0, Xception and ConvNeXt-T."""
+    suite: Suite = {}
+    for channels, size, stride in MOBILENET_V1:
+        suite |= depthwise(channels, size, stride)
+    both = dict(networks.efficientnet()) | dict(networks.xception())
+    for network in (mobilenet(), both, convnext()):
+        suite |= {name: case for name, case in network.items() if case.C == case.K == 1}
+    return suite
+
+
+def pixel() -> Suite:
+    """1x1 on a single pixel: squeeze and excitation of EfficientNet-B0 and SE-ResNet-50, image
+    pooling of DeepLabv3, and the last layers of VGG-16 and ResNet-50 as convolutions.
+    """
+    suite = {name: case for name, case in networks.efficientnet() if case.size == (1, 1)}
+    for channels, filters in SQUEEZE:
+        suite |= layer(channels, filters, 1) | layer(filters, channels, 1)
+    suite |= layer(ASPP_CHANNELS, ASPP_FILTERS, 1)
+    return suite | layer(4096, 4096, 1) | layer(4096, 1000, 1) | layer(2048, 1000, 1)
+
+
 def small() -> Suite:
     """Calls so short that the overhead of a call matters.
 
     A filter bank on a thumbnail; LeNet-5 (LeCun et al. 1998, figure 2); the CIFAR network of He et
-    al. (2016, section 4.2), one 3x3 of each stage.
+    al. (2016, section 4.2), one 3x3 of each stage; a pair of depthwise and 1x1.
     """
     suite = layer(3, 8, 32, 3)
-    suite |= layer(1, 6, 32, 5, pad=0) | layer(6, 16, 14, 5, pad=0)
-    return suite | layer(16, 16, 32, 3) | layer(32, 32, 16, 3) | layer(64, 64, 8, 3)
+    suite |= layer(1, 6, 32, 5, pad=0) | layer(6, 16, 14, 5, pad=0) | layer(16, 120, 5, 5, pad=0)
+    suite |= layer(16, 16, 32, 3) | layer(32, 32, 16, 3) | layer(64, 64, 8, 3)
+    return suite | depthwise(8, 8) | layer(8, 8, 8)
 
 
 def int8() -> Suite:
@@ -260,58 +298,6 @@ def int8() -> Suite:
 def gpu() -> Suite:
     """ResNet-50 at a batch size that fills a GPU."""
     return {name: replace(case, N=GPU_BATCH) for name, case in resnet50().items()}
-
-
-def convolution(
-    c: int,
-    k: int,
-    size: tuple[int, ...],
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...] | None = None,
-    pad: tuple[int, ...] | None = None,
-    dilation: int = 1,
-    groups: int = 1,
-) -> Suite:
-    """A suite of one layer with any number of spatial axes; the padding is half the filter unless
-    `pad` is given.
-    """
-    lows = tuple(taps // 2 for taps in kernel) if pad is None else pad
-    rank = len(size)
-    case = Case(
-        C=c // groups,
-        K=k // groups,
-        groups=groups,
-        size=size,
-        kernel=kernel,
-        stride=stride or (1,) * rank,
-        dilation=(dilation,) * rank,
-        padding=tuple((low, low) for low in lows),
-        layout=LAYOUTS_OF[rank][0],
-        weight_layout=WEIGHT_LAYOUTS_OF[rank][0],
-    )
-    steps = f"/{times(case.stride)}" if max(case.stride) > 1 else ""
-    steps += f" dilated {dilation}" if dilation > 1 else ""
-    channels = f"{c}-{k}" if groups == 1 else f"dw {c}" if groups == c else f"{c}-{k} g{groups}"
-    return {f"{times(kernel)}{steps} {channels} @{times(size)}": case}
-
-
-def times(extents: tuple[int, ...]) -> str:
-    """Extents as a text such as "3x3"."""
-    return "x".join(map(str, extents))
-
-
-def rise(
-    c: int, k: int, size: tuple[int, ...], taps: int, stride: int, pad: int = 0, added: int = 0
-) -> Suite:
-    """A suite of one transposed convolution from `c` channels to `k`, with `size` input pixels; its
-    output gets `added` pixels on the high side. The case is the convolution whose input gradient it
-    is.
-    """
-    rank = len(size)
-    out = tuple((n - 1) * stride - 2 * pad + taps + added for n in size)
-    kernel, steps = (taps,) * rank, (stride,) * rank
-    (case,) = convolution(k, c, out, kernel, steps, (pad,) * rank).values()
-    return {f"{times(kernel)}/{stride} {c}-{k} @{times(size)}": case}
 
 
 def transposed() -> Suite:
@@ -370,6 +356,14 @@ SUITES = {
     "convnext": convnext,
     "vgg": vgg,
     "unet": unet,
+    "efficientnet": lambda: dict(networks.efficientnet()),
+    "xception": lambda: dict(networks.xception()),
+    "densenet": lambda: dict(networks.densenet()),
+    "ssd": lambda: dict(networks.ssd()),
+    "aspp": aspp,
+    "first": first,
+    "depthwise": depthwise_layers,
+    "pixel": pixel,
     "small": small,
     "int8": int8,
     "gpu": gpu,

@@ -10,13 +10,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from perf.record import Record
-from perf.tables import Overview, rivals_of, uses_winograd, words_of
+from perf.tables import Overview, ours_against, ratio_key, rivals_of, uses_winograd, words_of
 
 OURS, WINOGRAD, ROOF = "#1f6f8b", "#d55e00", "#555555"
 WIDTH = 5.0  # inches; the text stays legible if a phone shrinks the plot
 
 
-RIVAL_NAMES = {"torch": "PyTorch (oneDNN)", "scipy": "SciPy", "numpy": "numpy"}
+RIVAL_NAMES = {"torch": "PyTorch (oneDNN)", "opencv": "OpenCV", "scipy": "SciPy"}
 
 
 class Theme(NamedTuple):
@@ -44,8 +44,8 @@ def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
     axes = figure.subplots()
     axes.patch.set_alpha(0)
     places = np.arange(len(overviews), dtype=float)
-    call = [found.call for found in overviews]
-    plan = [found.plan for found in overviews]
+    call = [found.means.get("call", 0) for found in overviews]
+    plan = [found.means["plan"] for found in overviews]
     worst = [found.worst for found in overviews]
     axes.barh(places, call, 0.7, color=theme.call, label="call: packs the filter", zorder=2)
     axes.barh(places, plan, 0.7, color=theme.plan, label="plan: filter packed once", zorder=1)
@@ -57,25 +57,24 @@ def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
         markeredgecolor="white",
         markersize=7,
         zorder=4,
-        label="worst layer (call)",
+        label="worst layer",
     )
     text: dict[str, Any] = {"va": "center", "zorder": 5}
     for place, found in zip(places, overviews, strict=True):
-        left = min(found.worst, 1) - 0.04
-        axes.text(left, place, f"{found.worst:.2f}", color="white", size=9, ha="right", **text)
-        axes.text(
-            found.call - 0.02,
-            place,
-            f"{found.call:.2f}",
-            color="white",
-            size=11,
-            weight="bold",
-            ha="right",
-            **text,
-        )
-        axes.text(found.plan + 0.02, place, f"{found.plan:.2f}", color=theme.text, size=10, **text)
+        left, inside = min(found.worst, 1) - 0.04, "white" if "call" in found.means else theme.text
+        axes.text(left, place, f"{found.worst:.2f}", color=inside, size=9, ha="right", **text)
+        mean = found.means["plan"]
+        axes.text(mean + 0.02, place, f"{mean:.2f}", color=theme.text, size=10, **text)
+        if "call" in found.means:
+            mean, bold = found.means["call"], {"weight": "bold", "ha": "right", **text}
+            axes.text(mean - 0.02, place, f"{mean:.2f}", color="white", size=11, **bold)
     axes.axvline(1, color=theme.text, linewidth=1.2, zorder=3)
-    labels = ["  ".join(words_of(found.record)) for found in overviews]
+    rivals = sorted({found.rival for found in overviews})
+    several = len(rivals) > 1
+    labels = [
+        "  ".join([*words_of(found.record), *([found.rival] if several else [])])
+        for found in overviews
+    ]
     axes.set_yticks(places, labels, fontsize=10, color=theme.text)
     axes.invert_yaxis()
     limit = 0.15 + max([1.0, *plan, *call])
@@ -85,9 +84,9 @@ def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
     axes.tick_params(axis="x", colors=theme.text, labelsize=9)
     axes.tick_params(axis="y", length=0)
     axes.spines[:].set_visible(False)
-    rivals = " or ".join(sorted({RIVAL_NAMES[found.rival] for found in overviews}))
+    rival = RIVAL_NAMES.get(rivals[0], rivals[0]) if len(rivals) == 1 else "a rival"
     figure.suptitle(
-        f"Time of {rivals} / time of implicit_conv, geometric mean over the layers of a network",
+        f"Time of {rival} / time of implicit_conv, geometric mean over the layers of a network",
         color=theme.text,
         fontsize=11,
     )
@@ -114,7 +113,8 @@ def ratio_bars(record: Record) -> Figure:
     places = np.arange(len(rows), dtype=float)
     height = 0.8 / max(1, len(rivals))
     for number, rival in enumerate(rivals):
-        ratios = [row["ratios"].get(rival, math.nan) for row in rows]
+        key = ratio_key(rival, ours_against(rival)[0])
+        ratios = [row["ratios"].get(key, math.nan) for row in rows]
         shifted = places + (number - (len(rivals) - 1) / 2) * height
         color = OURS if number == 0 else None
         drawn = axes.barh(shifted, ratios, height, label=rival, color=color)
@@ -123,7 +123,8 @@ def ratio_bars(record: Record) -> Figure:
     axes.set_yticks(places, [row["layer"] for row in rows], fontsize=8)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15 * max(1.0, axes.get_xlim()[1]))
-    axes.set_xlabel("time of the rival / ours (call)\nright of 1: ours is faster")
+    compared = " or ".join(sorted({ours_against(rival)[0] for rival in rivals}))
+    axes.set_xlabel(f"time of the rival / ours ({compared})\nright of 1: ours is faster")
     figure.legend(loc="outside upper right")
     return figure
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,17 +18,20 @@ from typing import Any
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.options import FLOAT_DTYPES
 from implicit_conv.testing import Array, Case
+from implicit_conv.timing import Timed
 from implicit_conv.tools.ceilings import measure_ceilings
 from implicit_conv.tools.contenders import CONTROL, RIVALS, Measurement, measure
 from implicit_conv.tools.gradient_contenders import gradient_inputs, measure_weight_grad
 from implicit_conv.tools.operator_contenders import measure_operator, operator_inputs
 from perf import tables, terminal
-from perf.layers import SUITES, Suite, layers
+from perf.layers import SUITES, layers
 from perf.record import Record, load, new_record, ratios, save, timings
+from perf.rivals import rivals
+from perf.shapes import Suite
 from perf.terminal import Show
 from perf.verdicts import noise_floor
 
-Measure = Callable[[Case, list[str], int, int], Measurement]
+Measure = Callable[[Case, Mapping[str, Timed], int, int], Measurement]
 Inputs = Callable[[Case], tuple[Array, Array]]
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 
@@ -59,7 +63,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--against",
         action="append",
         choices=(*RIVALS, "nothing"),
-        help="a rival; several options are allowed; default: torch if it is installed",
+        help="a rival, in a process of its own; several options are allowed; "
+        "default: torch if it is installed",
     )
     parser.add_argument("--rounds", type=int, default=21, help="samples of each contender")
     parser.add_argument("-o", "--output", type=Path, help="write the record here, row by row")
@@ -77,8 +82,7 @@ def run(options: argparse.Namespace) -> int:
     console = terminal.console()
     status = 0
     try:
-        with terminal.progress(console) as show:
-            make_row = row_maker(options, record)
+        with terminal.progress(console) as show, row_maker(options, record) as make_row:
             measure_rows(record, suite, make_row, options.output, show)
     except KeyboardInterrupt:
         console.print("interrupted: the finished rows are kept")
@@ -102,18 +106,15 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
         "layout": options.layout,
         "dtype": "uint8" if options.suite == "int8" else ",".join(dtypes(options)),
         "batch": options.batch,
-        "against": rivals(options.against),
+        "against": opponents(options.against),
         "rounds": options.rounds,
     }
 
 
-def rivals(chosen: list[str] | None) -> list[str]:
-    """The rivals to time; by default, torch if it is installed."""
+def opponents(chosen: list[str] | None) -> list[str]:
+    """Names of the rivals to time; by default, torch if it is installed."""
     if chosen is None:
         return ["torch"] if find_spec("torch") else []
-    missing = [name for name in chosen if name != "nothing" and not find_spec(name)]
-    if missing:
-        raise ImportError(f"{', '.join(missing)} is not installed; leave it out of --against")
     return [name for name in chosen if name != "nothing"]
 
 
@@ -173,21 +174,26 @@ def finish(record: Record, complete: bool) -> None:
     record["complete"] = complete
 
 
+@contextmanager
 def cpu_row_maker(
     options: argparse.Namespace, record: Record
-) -> Callable[[str, Case], dict[str, Any]]:
-    """Measure start-up and ceilings; return the function that makes a row."""
+) -> Iterator[Callable[[str, Case], dict[str, Any]]]:
+    """Measure start-up and ceilings and start the rivals; yield the function that makes a row."""
     from perf.startup import startup
 
-    threads, against = record["settings"]["threads"], record["settings"]["against"]
+    threads = record["settings"]["threads"]
     record["startup"] = startup()
     record["ceilings"] = measure_ceilings(threads, options.rounds, *dtypes(options))
+    with rivals(record["settings"]["against"], threads) as found:
+        record["rivals"] = found.facts
 
-    def make_row(name: str, case: Case) -> dict[str, Any]:
-        timed, inputs = functions_of(options.operator, case)
-        return row_of(name, case, timed(case, against, threads, options.rounds), inputs(case))
+        def make_row(name: str, case: Case) -> dict[str, Any]:
+            timed, inputs = functions_of(options.operator, case)
+            ready, reasons = found.prepare(options.operator, case)
+            measured = timed(case, ready, threads, options.rounds)
+            return row_of(name, case, measured, inputs(case)) | {"not_timed": reasons}
 
-    return make_row
+        yield make_row
 
 
 def functions_of(operator: str, case: Case) -> tuple[Measure, Inputs]:

@@ -85,11 +85,9 @@ class Side:
         return rival("torch", Case(**case), x, w, self.threads)
 
 
-def main() -> None:
-    """Answer requests until standard input ends."""
-    kind, threads = sys.argv[1], int(sys.argv[2])
+def serve(side: object) -> None:
+    """Answer requests by the methods of `side` until standard input ends."""
     answers, sys.stdout = sys.stdout, sys.stderr  # prints of a tree must not mix with answers
-    side = Side(kind, threads)
     for line in sys.stdin:
         request = json.loads(line)
         answer = getattr(side, request.pop("request"))(**request)
@@ -97,4 +95,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(Side(sys.argv[1], int(sys.argv[2])))

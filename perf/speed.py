@@ -14,17 +14,7 @@ from perf.record import Record
 BEGIN, END = "<!-- perf: written by `python -m perf report` -->", "<!-- /perf -->"
 COMMAND = "python -m perf report perf/records/*.json --docs docs --readme README.md"
 PAGE, PICTURES = "speed.md", "speed"  # inside the folder of documents
-COLUMNS = (
-    "layer",
-    "algorithm",
-    "call ms",
-    "plan ms",
-    "torch ms",
-    "torch/call",
-    "torch/plan",
-    "of peak",
-    "of copy",
-)
+LEFT_OUT = ("GFLOP/s", "GB/s", "scratch KiB", "spread")  # columns that the page does not show
 
 INTRODUCTION = f"""\
 # Speed
@@ -40,12 +30,18 @@ Do not edit this page: `python -m perf report` writes it from the records in `pe
   Winograd, as the kernel reads it. **plan** is `plan(x, packed)`: the filter is packed once,
   before the clock starts.
   Runs of other operators time their functions in the same way.
-- **torch** runs its oneDNN kernels in the same process, on the same arrays, with the same number
-  of threads. Contenders take turns in random order, and each allocates its output. Its
-  gradients are those of `convolution_backward` with one output asked for, and its uint8 x int8 is
-  `onednn.qconv2d_pointwise`, whose filter is packed before the clock starts.
-- A ratio is torch's time over ours, the median over the rounds: above 1, ours is faster. The mean
-  of a suite is the geometric mean over its layers.
+- A rival has a process of its own, equal arrays and as many threads as ours. Contenders take turns
+  in random order, and each allocates its output. A process that is not timed sleeps: its thread
+  pool may spin after a call, and nobody is timed before it stops. Runs that name no process of a
+  rival are older and timed torch in the process of ours.
+- **torch** runs its oneDNN kernels. Its gradients are those of `convolution_backward` with one
+  output asked for, and its uint8 x int8 is `onednn.qconv2d_pointwise`, whose filter is packed
+  before the clock starts.
+- **onnxruntime**, **ncnn** and **opencv** (its module dnn) run a network of one convolution whose
+  filter is a constant. They pack it as they load the network, so that they compare with plan.
+- A ratio is a rival's time over ours, the median over the rounds: above 1, ours is faster. The mean
+  of a suite is the geometric mean over its layers. The worst layer is that of call, or of plan
+  where a rival compares with plan alone.
 - Before a contender is timed, its result is compared with a float64 reference.
 - **noise floor** is how far the ratio of `call` to itself lies from 1 (90 % quantile of layers).
 - **of peak** is the share of the FMA rate that the same run measured. It counts the operations of
@@ -75,7 +71,7 @@ def page(named: Named) -> str:
 def section(name: str, record: Record) -> str:
     """One run: where and when, its summary, the table of its layers, its plots."""
     found = tables.run_columns(record)
-    kept = [found.index(heading) for heading in COLUMNS if heading in found]
+    kept = [number for number, heading in enumerate(found) if heading not in LEFT_OUT]
     lines = [[cells[number] for number in kept] for cells in tables.run_cells(record)]
     images = "\n".join(
         f'<img alt="{what}" width="400" align="top" src="{PICTURES}/{name}-{kind}.png">'
@@ -101,16 +97,24 @@ def where_lines(record: Record) -> list[str]:
         f"machine: {machine['gpu'] or cpu}; {machine['system']}",
         f"versions: {versions}",
         f"measured: {made}, {f'commit {commit[:10]}' if commit else 'outside a git checkout'}",
+        *rival_facts(record),
+    ]
+
+
+def rival_facts(record: Record) -> list[str]:
+    """A line for each rival that ran in a process of its own."""
+    return [
+        f"{name} {found['version']}: a process of its own, {tables.threads_text(found['threads'])}"
+        for name, found in record.get("rivals", {}).items()
     ]
 
 
 def summary_table(runs: Named, page_at: str) -> str:
     """All runs with a rival as one Markdown table; suites link to their section of `page_at`."""
-    pairs = [(name, tables.overview_of(record)) for name, record in runs]
-    found = [(name, overview) for name, overview in pairs if overview]
+    found = [(name, overview) for name, record in runs for overview in tables.overviews_of(record)]
     links = [f"{page_at}#{name}" for name, _ in found]
     cells = tables.overview_cells([overview for _, overview in found], links)
-    return tables.markdown(tables.OVERVIEW_COLUMNS, cells, left=3)
+    return tables.markdown(tables.OVERVIEW_COLUMNS, cells, left=4)
 
 
 def picture(folder: str) -> str:
@@ -118,7 +122,7 @@ def picture(folder: str) -> str:
     return (
         f'<picture>\n  <source media="(prefers-color-scheme: dark)" '
         f'srcset="{folder}/overview-dark.svg">\n'
-        '  <img alt="PyTorch\'s time over ours, one bar a suite, worst layers marked" width="800" '
+        '  <img alt="A rival\'s time over ours, one bar a suite, worst layers marked" width="800" '
         f'src="{folder}/overview-light.svg">\n</picture>'
     )
 
@@ -146,15 +150,16 @@ def in_order(named: Named) -> list[tuple[str, Record]]:
 
 def drawn(record: Record) -> dict[str, str]:
     """The plots of a run: ending of the file's name -> what it shows."""
-    ratios = {"ratios": "time of torch over ours, layer by layer"}
-    return {**(ratios if tables.rivals_of(record) else {}), "roofline": "roofline"}
+    names = ", ".join(tables.rivals_of(record))
+    ratios = {"ratios": f"time of {names} over ours, layer by layer"}
+    return {**(ratios if names else {}), "roofline": "roofline"}
 
 
 def write_pictures(named: Named, folder: Path) -> None:
     """Write overview-light.svg, overview-dark.svg, NAME-ratios.png and NAME-roofline.png."""
     folder.mkdir(parents=True, exist_ok=True)
     runs = in_order(named)
-    overviews = [found for found in (tables.overview_of(record) for _, record in runs) if found]
+    overviews = [found for _, record in runs for found in tables.overviews_of(record)]
     # Equal records make equal files: without the date, and with names that do not depend on it.
     with matplotlib.rc_context({"svg.hashsalt": "implicit_conv"}):
         for name, theme in plots.THEMES.items():

@@ -5,10 +5,12 @@ All functions return text cells; a caller chooses the columns and the markup.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from implicit_conv.tools.contenders import RIVALS
+from implicit_conv.tools.contenders import LIMIT_UNITS, RIVALS
+from implicit_conv.tools.inference_rivals import ENGINES
 from perf.layers import OTHERS, SUITES, TITLES
 from perf.record import Record
 from perf.terminal import Rows, stack, table_of
@@ -18,26 +20,47 @@ NOISY = 0.05  # a run with a larger noise floor carries a warning
 
 
 class Overview(NamedTuple):
-    """One run in one line; the ratios are a rival's time over ours, so above 1 ours is faster."""
+    """One run against one rival; the ratios are the rival's time over ours, so above 1 ours is
+    faster.
+    """
 
     record: Record
     rival: str
-    call: float  # geometric mean over the layers; the filter is packed in every call
-    plan: float  # geometric mean over the layers; the filter is packed once, before timing
-    worst: float  # the smallest ratio to "call" of all layers
+    layers: int  # the layers on which the rival was timed
+    means: dict[str, float]  # "call" and "plan", or "plan" alone: geometric means over the layers
+    worst: float  # the smallest ratio of all layers, to the first of `means`
     worst_layer: str
 
+    @property
+    def worst_of(self) -> str:
+        """Which of ours `worst` compares with: "call" or "plan"."""
+        return next(iter(self.means))
 
-def overview_of(record: Record) -> Overview | None:
-    """A run against the first of its rivals; None if no rival was timed."""
-    if record["kind"] != "run" or not rivals_of(record):
-        return None
-    rival = rivals_of(record)[0]
-    means = mean_ratios(record)
-    worst, layer = min(
-        (row["ratios"][rival], row["layer"]) for row in record["rows"] if rival in row["ratios"]
-    )
-    return Overview(record, rival, means[f"{rival}/call"], means[f"{rival}/plan"], worst, layer)
+
+def ours_against(rival: str) -> tuple[str, ...]:
+    """Which of ours a rival compares with: an engine has packed its filter, as "plan" has."""
+    return ("plan",) if rival in ENGINES else ("call", "plan")
+
+
+def ratio_key(rival: str, ours: str) -> str:
+    """Key of a ratio in a row; see `record.ratios`."""
+    return rival if ours == "call" else f"{rival}/{ours}"
+
+
+def overviews_of(record: Record) -> list[Overview]:
+    """A run against each of its rivals that was timed."""
+    return [_overview(record, rival) for rival in rivals_of(record)]
+
+
+def _overview(record: Record, rival: str) -> Overview:
+    rows = [row for row in record["rows"] if rival in row["timings"]]
+    means = {
+        ours: geometric_mean([row["ratios"][ratio_key(rival, ours)] for row in rows])
+        for ours in ours_against(rival)
+    }
+    first = ratio_key(rival, next(iter(means)))
+    worst, layer = min((row["ratios"][first], row["layer"]) for row in rows)
+    return Overview(record, rival, len(rows), means, worst, layer)
 
 
 OPERATORS = {  # what a run computed, in titles; a suite of its own names the others
@@ -78,15 +101,19 @@ def suite_order(record: Record) -> tuple[Any, ...]:
 def words_of(record: Record) -> list[str]:
     """What a run measured: network, dtype, layout, batch (if several images), threads."""
     settings = record["settings"]
-    threads = settings["threads"]
     batch = settings.get("batch") or 1
     return [
         suite_title(record),
         settings["dtype"],
         settings["layout"],
         *([f"batch {batch}"] if batch > 1 else []),
-        f"{threads} thread{'s' if threads > 1 else ''}",
+        threads_text(settings["threads"]),
     ]
+
+
+def threads_text(threads: int) -> str:
+    """A number of threads in words."""
+    return f"{threads} thread{'s' if threads > 1 else ''}"
 
 
 def title_of(record: Record) -> str:
@@ -94,7 +121,10 @@ def title_of(record: Record) -> str:
     return ", ".join(words_of(record))
 
 
-OVERVIEW_COLUMNS = ("suite", "dtype", "layout", "threads", "call", "plan", "worst layer (call)")
+OVERVIEW_COLUMNS = ("suite", "rival", "dtype", "layout", "threads", "call", "plan", "worst layer")
+
+
+OURS = ("call", "plan")
 
 
 def overview_cells(overviews: Sequence[Overview], links: Sequence[str]) -> Rows:
@@ -106,11 +136,11 @@ def overview_cells(overviews: Sequence[Overview], links: Sequence[str]) -> Rows:
         lines.append(
             [
                 f"[{name}]({link})",
+                found.rival,
                 settings["dtype"],
                 settings["layout"],
                 str(settings["threads"]),
-                f"{found.call:.2f}",
-                f"{found.plan:.2f}",
+                *(f"{found.means[ours]:.2f}" if ours in found.means else "" for ours in OURS),
                 f"{found.worst:.2f} ({found.worst_layer})",
             ]
         )
@@ -122,11 +152,24 @@ def rivals_of(record: Record) -> list[str]:
     return [name for name in RIVALS if any(name in row["timings"] for row in record["rows"])]
 
 
+def not_timed(record: Record) -> dict[tuple[str, str], int]:
+    """(Rival, why it was not timed) -> on how many layers."""
+    return dict(
+        Counter(pair for row in record["rows"] for pair in row.get("not_timed", {}).items())
+    )
+
+
+def opponents_of(record: Record) -> list[str]:
+    """Rivals that were timed on at least one layer, or could not be."""
+    absent = {name for name, _ in not_timed(record)}
+    return [name for name in RIVALS if name in rivals_of(record) or name in absent]
+
+
 def run_columns(record: Record) -> list[str]:
     """Headings of `run_cells`."""
-    rivals = rivals_of(record)
-    times = [f"{name} ms" for name in ("call", "plan", *rivals)]
-    ratios = [f"{name}/{ours}" for name in rivals for ours in ("call", "plan")]
+    rivals = opponents_of(record)
+    times = [f"{name} ms" for name in (*OURS, *rivals)]
+    ratios = [f"{name}/{ours}" for name in rivals for ours in ours_against(name)]
     rates = ["GFLOP/s", "of peak", "GB/s", "of copy"]
     return ["layer", "algorithm", *times, *ratios, *rates, "scratch KiB", "spread"]
 
@@ -137,18 +180,23 @@ def run_cells(record: Record) -> Rows:
 
 
 def _run_line(record: Record, row: dict[str, Any]) -> list[str]:
-    rivals = rivals_of(record)
+    rivals = opponents_of(record)
     times = {name: timing["median"] for name, timing in row["timings"].items()}
     best = times.get("plan", times["call"])
     flops, moved = row["flops"] / best, row["bytes"] / best
     ceilings = record.get("ceilings")
     peak = f"{flops / ceilings['fma']:.0%}" if ceilings else ""
     copy = f"{moved / ceilings['copy']:.0%}" if ceilings else ""
-    ratios = [row["ratios"].get(key) for name in rivals for key in (name, f"{name}/plan")]
+    ratios = [
+        row["ratios"].get(ratio_key(name, ours)) for name in rivals for ours in ours_against(name)
+    ]
+    absent = row.get("not_timed", {})
+    shown = {name: "not timed" if name in absent else "" for name in (*OURS, *rivals)}
+    shown |= {name: f"{1e3 * seconds:.3f}" for name, seconds in times.items() if name in shown}
     return [
         row["layer"],
         row["algorithm"],
-        *(f"{1e3 * times[who]:.3f}" if who in times else "" for who in ("call", "plan", *rivals)),
+        *shown.values(),
         *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
         f"{flops / 1e9:.0f}",
         peak,
@@ -159,29 +207,9 @@ def _run_line(record: Record, row: dict[str, Any]) -> list[str]:
     ]
 
 
-def mean_ratios(record: Record) -> dict[str, float]:
-    """Geometric means over the layers of the ratios to each rival: "torch/call", "torch/plan"."""
-    found = {}
-    for name in rivals_of(record):
-        for ours, key in (("call", name), ("plan", f"{name}/plan")):
-            ratios = [row["ratios"][key] for row in record["rows"] if key in row["ratios"]]
-            found[f"{name}/{ours}"] = geometric_mean(ratios)
-    return found
-
-
 def summary_lines(record: Record) -> list[str]:
     """Short lines on a whole run: ratios, ceilings, noise, start-up, what is missing."""
-    lines = []
-    found = overview_of(record)
-    if found:
-        lines.append(
-            f"{found.rival}'s time over ours, geometric mean of {len(record['rows'])} layers: "
-            f"{found.call:.2f} (call), {found.plan:.2f} (plan)"
-        )
-        lines.append(f"worst layer: {found.worst:.2f} ({found.worst_layer}, call)")
-    for name, ratio in mean_ratios(record).items():
-        if found and not name.startswith(f"{found.rival}/"):
-            lines.append(f"{name}: geometric mean {ratio:.2f}")
+    lines = rival_lines(record)
     if record["noise_floor"] is not None:
         lines.append(f"noise floor: {record['noise_floor']:.1%} (call against itself)")
         if record["noise_floor"] > NOISY:
@@ -203,6 +231,32 @@ def summary_lines(record: Record) -> list[str]:
     if not record["complete"]:
         lines.append("incomplete: the run was interrupted")
     return lines
+
+
+def rival_lines(record: Record) -> list[str]:
+    """Short lines on the rivals of a run: ratios, worst layers, large errors, who is missing."""
+    lines = []
+    for found in overviews_of(record):
+        means = ", ".join(f"{ratio:.2f} ({ours})" for ours, ratio in found.means.items())
+        lines.append(
+            f"{found.rival}'s time over ours, geometric mean of {found.layers} layers: {means}"
+        )
+        lines.append(f"worst layer: {found.worst:.2f} ({found.worst_layer}, {found.worst_of})")
+        error = largest_error(record, found.rival)
+        if error > LIMIT_UNITS:
+            lines.append(
+                f"largest error of {found.rival}: {error:.0f} units of eps * sum|x||w|; "
+                f"ours: {largest_error(record, 'call'):.1f}"
+            )
+    for (name, reason), layers in not_timed(record).items():
+        of = f"{layers} of {len(record['rows'])} layers"
+        lines.append(f"{name} was not timed on {of}: {reason}")
+    return lines
+
+
+def largest_error(record: Record, name: str) -> float:
+    """The largest error of a contender over the layers, in units of eps * sum|x||w|."""
+    return max(float(row["errors"].get(name, 0)) for row in record["rows"])
 
 
 def uses_winograd(row: dict[str, Any]) -> bool:

@@ -30,7 +30,8 @@ def console() -> Any:
         return Plain()
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDTH)
+    # Without markup, or brackets in a text such as ".[rivals]" would vanish.
+    return Console(width=None if sys.stdout.isatty() else WIDTH, markup=False)
 
 
 def table_of(columns: Sequence[str], lines: Rows, title: str = "") -> Any:

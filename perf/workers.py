@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from perf.process import Process
 from perf.record import ROOT, git
 
 START = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
@@ -57,62 +54,35 @@ def tree(name: str, cache: Path) -> Iterator[Tree]:
             git("worktree", "remove", "--force", str(path))
 
 
-class Worker:
-    """A process that answers requests; see `side`."""
+def worker(kind: str, where: Tree, threads: int, folder: str) -> Process:
+    """A process that answers the requests of `side`, with code of the tree `where`.
 
-    def __init__(self, kind: str, where: Tree, threads: int, folder: str) -> None:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(where.path),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "IMPLICIT_CONV_CACHE_DIR": str(where.cache),
-        }
-        command = [sys.executable, "-c", START, str(ROOT / "perf" / "side.py"), kind, str(threads)]
-        self._process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        found = self.ask("hello")["tree"]
-        if Path(found) != where.path.resolve():
-            raise ValueError(f"implicit_conv was imported from {found}, not from {where.name}")
-
-    def ask(self, request: str, **arguments: Any) -> dict[str, Any]:
-        """The answer to one request.
-
-        Raises
-        ------
-        ValueError
-            The process ended; its message is on standard error.
-        """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"request": request, **arguments}) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            raise ValueError(f"a process ended during {request!r}; see its message above")
-        found: dict[str, Any] = json.loads(answer)
-        return found
-
-    def close(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.communicate()
+    Raises
+    ------
+    ValueError
+        The process imports another tree.
+    """
+    environment = {
+        "PYTHONPATH": str(where.path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "IMPLICIT_CONV_CACHE_DIR": str(where.cache),
+    }
+    command = ["-c", START, str(ROOT / "perf" / "side.py"), kind, str(threads)]
+    process = Process(where.name, command, folder, environment)
+    found = process.ask("hello")["tree"]
+    if Path(found) != where.path.resolve():
+        process.close()
+        raise ValueError(f"implicit_conv was imported from {found}, not from {where.name}")
+    return process
 
 
 @contextmanager
-def workers(sides: Mapping[str, Tree], threads: int) -> Iterator[dict[str, Worker]]:
+def workers(sides: Mapping[str, Tree], threads: int) -> Iterator[dict[str, Process]]:
     """One process for each side, all at the same time; "torch" is a rival, the others are ours."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         alive = {}
         for name, where in sides.items():
-            worker = Worker("torch" if name == "torch" else "ours", where, threads, folder)
-            stack.callback(worker.close)
-            alive[name] = worker
+            kind = "torch" if name == "torch" else "ours"
+            alive[name] = stack.enter_context(closing(worker(kind, where, threads, folder)))
         yield alive

@@ -19,7 +19,7 @@ from implicit_conv.errors import PlanError
 from implicit_conv.options import INTEGER_RANGES
 from implicit_conv.parse import choice
 from implicit_conv.problem import Problem
-from implicit_conv.timing import Seconds, interleave, paired_ratio, summarise
+from implicit_conv.timing import Local, Seconds, interleave, paired_ratio, summarise
 
 FILTERS = ("packed", "plain")  # what calls are measured with
 FEW = 8  # candidates that are measured, at most
@@ -64,7 +64,7 @@ def few(query: Query) -> list[Candidate]:
 
 def measure(candidates: Sequence[Candidate], run: Run) -> list[Seconds]:
     """Samples of seconds per call of each candidate, which take turns."""
-    functions = {str(number): run(c) for number, c in enumerate(candidates)}
+    functions = {str(number): Local(run(c)) for number, c in enumerate(candidates)}
     return list(interleave(functions, ROUNDS, SAMPLE_SECONDS).values())
 
 

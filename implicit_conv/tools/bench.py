@@ -48,8 +48,9 @@ def run(options: argparse.Namespace) -> None:
     """Print one row for each layer, then the ceilings and the noise of this run."""
     from implicit_conv.cpu.arch import cpu_arch
     from implicit_conv.testing import Case
+    from implicit_conv.timing import Local
     from implicit_conv.tools.ceilings import measure_ceilings
-    from implicit_conv.tools.contenders import CONTROL, measure
+    from implicit_conv.tools.contenders import CONTROL, measure, rival
 
     available = cpu_arch().threads
     threads = options.threads or available
@@ -69,7 +70,9 @@ def run(options: argparse.Namespace) -> None:
             padding=((taps // 2,) * 2,) * 2,
             layout=options.layout,
         )
-        plan, _, samples = measure(case, against, threads, options.rounds)
+        arrays = case.arrange(*case.inputs(0))
+        rivals = {which: Local(rival(which, case, *arrays, threads)) for which in against}
+        plan, _, samples = measure(case, rivals, threads, options.rounds)
         times = {which: summarise(values).median for which, values in samples.items()}
         ratios = [paired_ratio(samples[which], samples["call"]) for which in against]
         noise.append(abs(paired_ratio(samples[CONTROL], samples["call"]) - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.timing import interleave, summarise
+from implicit_conv.timing import Local, interleave, summarise
 
 COPY_BYTES = 128 << 20  # larger than the last-level cache of common CPUs
 
@@ -28,5 +28,6 @@ def ceilings(threads: int, dtype: str = "float32") -> dict[str, tuple[Callable[[
 def measure_ceilings(threads: int, rounds: int, dtype: str = "float32") -> dict[str, float]:
     """Floating-point operations and copied bytes per second, as medians; see `ceilings`."""
     contenders = ceilings(threads, dtype)
-    samples = interleave({name: function for name, (function, _) in contenders.items()}, rounds)
+    functions = {name: Local(function) for name, (function, _) in contenders.items()}
+    samples = interleave(functions, rounds)
     return {name: work / summarise(samples[name]).median for name, (_, work) in contenders.items()}

@@ -1,14 +1,13 @@
 """Contenders: this engine and its rivals on one case, checked and timed.
 
 A contender is a function without arguments that convolves the arrays of one case and returns a new
-array. All contenders read the same memory: x and w have the case's layouts. Conversions happen
-before the clock starts, except those that the contender's own call makes.
+array. All contenders read equal arrays: x and w have the case's layouts. Conversions happen before
+the clock starts, except those that the contender's own call makes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -21,12 +20,16 @@ from implicit_conv.plan import Plan
 from implicit_conv.reference import pad_or_crop
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, error_units, to_nchw
-from implicit_conv.timing import Seconds, interleave
+from implicit_conv.timing import Local, Seconds, Timed, interleave
+from implicit_conv.tools.inference_rivals import ENGINES, engine_rival
 
 Contender = Callable[[], Any]
-RIVALS = ("torch", "scipy", "numpy")
+RIVALS = ("torch", *ENGINES, "scipy", "numpy")
 CONTROL = "control"  # "call" once more, so that its ratio to "call" differs from 1 only by noise
 LIMIT_UNITS = 16.0  # largest error of a right result, in units of eps * sum|x||w|
+# The same for engines, which use Winograd with large tiles unasked: 70 units were measured for ncnn
+# on "3x3 16-16 @32" (2026-11). A result with an indexing error has more than 10000.
+ENGINE_UNITS = 256.0
 SMALL_FLOPS = 2e9  # above it `reference` takes too long, and torch in float64 replaces it
 
 
@@ -42,34 +45,39 @@ class Measurement(NamedTuple):
     samples: dict[str, Seconds]
 
 
-def measure(case: Case, against: Sequence[str], threads: int, rounds: int) -> Measurement:
+def measure(case: Case, rivals: Mapping[str, Timed], threads: int, rounds: int) -> Measurement:
     """Check "call", "plan" and the rivals on one case, then time them in turn.
 
     Parameters
     ----------
     case : Case
-    against : names of rivals
-        Rivals that cannot compute the case are left out.
+    rivals : mapping of name to rival, ready to convolve `case`
     threads, rounds : int
 
     Raises
     ------
     WrongResultError
-        An error exceeds LIMIT_UNITS.
+        An error exceeds LIMIT_UNITS, or ENGINE_UNITS for an inference engine.
     """
     x, w = case.arrange(*case.inputs(0))
     with config(num_threads=threads):
         plan = plan_conv2d(x.shape, w.shape, x.dtype, w_dtype=w.dtype, **case.options)
-        contenders = ours(case, x, w)
-        for name in against:
-            with suppress(ValueError):
-                contenders[name] = rival(name, case, x, w, threads)
+        contenders = {**local(ours(case, x, w)), **rivals}
         errors = check(case, contenders, threads)
-        contenders[CONTROL] = contenders["call"]
-        return Measurement(plan, errors, interleave(contenders, rounds))
+        return Measurement(plan, errors, interleave(with_control(contenders), rounds))
 
 
-def check(case: Case, contenders: Mapping[str, Contender], threads: int = 1) -> dict[str, float]:
+def local(functions: Mapping[str, Contender]) -> dict[str, Timed]:
+    """Functions of this process as contenders of `interleave`."""
+    return {name: Local(function) for name, function in functions.items()}
+
+
+def with_control(contenders: Mapping[str, Timed]) -> dict[str, Timed]:
+    """The contenders, and "call" once more."""
+    return {**contenders, CONTROL: contenders["call"]}
+
+
+def check(case: Case, contenders: Mapping[str, Timed], threads: int = 1) -> dict[str, float]:
     """Largest error of each contender's result, in units of eps * sum|x||w|; see `testing`."""
     x, w = case.inputs(0)
     if case.dtype in INTEGER_RANGES:
@@ -77,13 +85,14 @@ def check(case: Case, contenders: Mapping[str, Contender], threads: int = 1) -> 
     expected = oracle(case, x, w, threads)
     scale = oracle(case, abs(x), abs(w), threads)
     errors = {}
-    for name, function in contenders.items():
-        y = result_of(case, name, function())
+    for name, contender in contenders.items():
+        y = result_of(case, name, contender.result())
         errors[name] = error_units(y, expected, scale, case.dtype)
-        if not errors[name] <= LIMIT_UNITS:
+        limit = ENGINE_UNITS if name in ENGINES else LIMIT_UNITS
+        if not errors[name] <= limit:
             raise WrongResultError(
                 f"{name} is {errors[name]:.3g} units of eps * sum|x||w| from the oracle on {case}; "
-                f"at most {LIMIT_UNITS:g} are allowed"
+                f"at most {limit:g} are allowed"
             )
     return errors
 
@@ -113,10 +122,11 @@ def rival(name: str, case: Case, x: Array, w: Array, threads: int) -> Contender:
 
     Parameters
     ----------
-    name : "torch", "scipy" or "numpy"
+    name : one of RIVALS
     x, w : arrays as `case.arrange` returns them
     threads : int
-        Threads of torch, set for the whole process; the other rivals choose their own.
+        Threads of torch and OpenCV, set for the whole process, and of the other engines. scipy and
+        numpy have those of their BLAS.
 
     Raises
     ------
@@ -125,17 +135,21 @@ def rival(name: str, case: Case, x: Array, w: Array, threads: int) -> Contender:
     ValueError
         There is no such rival, or it cannot compute the case.
     """
-    builders = {"torch": _torch, "scipy": _scipy, "numpy": _numpy}
-    if name not in builders:
+    if name not in RIVALS:
         raise ValueError(f"there is no rival {name!r}; choose from {', '.join(RIVALS)}")
     if case.weight_layout != "KCRS":
         raise ValueError(f"rivals need weight_layout KCRS, not {case.weight_layout}")
+    if name in ENGINES:
+        return engine_rival(name, case, x, w, threads)
+    builders = {"torch": _torch, "scipy": _scipy, "numpy": _numpy}
     return builders[name](case, x, w, threads)
 
 
 def result_of(case: Case, name: str, y: Any) -> Array:
     """What contender `name` returned, as a numpy array with axes N, K, P, Q."""
-    array = np.asarray(y.float() if name == "torch" and case.dtype == "bfloat16" else y)
+    if not isinstance(y, np.ndarray) and case.dtype == "bfloat16":
+        y = y.float()  # numpy cannot read a tensor of bfloat16
+    array = np.asarray(y)
     return array if name in RIVALS else to_nchw(array, case.layout)
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, error_units, from_nchw, to_nchw
-from implicit_conv.timing import interleave
+from implicit_conv.timing import Timed, interleave
 from implicit_conv.tools.contenders import (
-    CONTROL,
     LIMIT_UNITS,
     Contender,
     Measurement,
     WrongResultError,
+    local,
     tensor_of,
+    with_control,
 )
 from implicit_conv.weight_grad import conv2d_weight_grad, plan_conv2d_weight_grad
 
@@ -31,9 +32,9 @@ def gradient_inputs(case: Case, seed: int = 0) -> tuple[Array, Array]:
 
 
 def measure_weight_grad(
-    case: Case, against: Sequence[str], threads: int, rounds: int
+    case: Case, rivals: Mapping[str, Timed], threads: int, rounds: int
 ) -> Measurement:
-    """Check "call", "plan" and torch on one case, then time them in turn.
+    """Check "call", "plan" and the rivals on one case, then time them in turn.
 
     torch in float64 is the oracle.
 
@@ -41,8 +42,8 @@ def measure_weight_grad(
     ----------
     case : Case
         dw has the weight layout of the case.
-    against : names of rivals
-        Only torch has weight gradients; others are left out.
+    rivals : mapping of name to rival
+        Their results have axes K, C, R, S.
     threads, rounds : int
 
     Raises
@@ -54,19 +55,17 @@ def measure_weight_grad(
     shape = case.problem.weight_shape
     with config(num_threads=threads):
         plan = plan_conv2d_weight_grad(x.shape, dy.shape, shape, x.dtype, **case.options)
-        contenders: dict[str, Contender] = {
+        functions: dict[str, Contender] = {
             "call": lambda: conv2d_weight_grad(x, dy, shape, **case.options),
             "plan": lambda: plan(x, dy),
         }
-        if "torch" in against:
-            contenders["torch"] = torch_weight_grad(case, x, dy, threads)
+        contenders = {**local(functions), **rivals}
         errors = _check(case, contenders, x, dy, threads)
-        contenders[CONTROL] = contenders["call"]
-        return Measurement(plan, errors, interleave(contenders, rounds))
+        return Measurement(plan, errors, interleave(with_control(contenders), rounds))
 
 
 def _check(
-    case: Case, contenders: dict[str, Contender], x: Array, dy: Array, threads: int
+    case: Case, contenders: Mapping[str, Timed], x: Array, dy: Array, threads: int
 ) -> dict[str, float]:
     """Largest error of each contender's result, in units of eps * sum|x||dy|."""
     wide = x.astype(np.float64), dy.astype(np.float64)
@@ -74,9 +73,9 @@ def _check(
     sizes = abs(wide[0]), abs(wide[1])
     scale = torch_weight_grad(case, *sizes, threads)().numpy()
     errors = {}
-    for name, function in contenders.items():
-        dw = np.asarray(function())
-        if name != "torch":
+    for name, contender in contenders.items():
+        dw = np.asarray(contender.result())
+        if name in ("call", "plan"):
             dw = dw.transpose([case.weight_layout.index(letter) for letter in "KCRS"])
         errors[name] = error_units(dw, exact, scale, case.dtype)
         if not errors[name] <= LIMIT_UNITS:

@@ -7,8 +7,7 @@ x has the shape of the result, and its output the shape of the first array.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,15 +18,16 @@ from implicit_conv.options import LAYOUTS_OF
 from implicit_conv.plan import Plan
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, error_units, from_nchw, to_nchw
-from implicit_conv.timing import interleave
+from implicit_conv.timing import Timed, interleave
 from implicit_conv.tools.contenders import (
-    CONTROL,
     LIMIT_UNITS,
     Contender,
     Measurement,
     WrongResultError,
+    local,
     result_of,
     tensor_of,
+    with_control,
 )
 
 # Names of public functions by operator, with the number of spatial axes to fill in.
@@ -51,9 +51,9 @@ def operator_inputs(operator: str, case: Case) -> tuple[Array, Array]:
 
 
 def measure_operator(
-    operator: str, case: Case, against: Sequence[str], threads: int, rounds: int
+    operator: str, case: Case, rivals: Mapping[str, Timed], threads: int, rounds: int
 ) -> Measurement:
-    """Check "call", "plan" and torch on one case, then time them in turn.
+    """Check "call", "plan" and the rivals on one case, then time them in turn.
 
     torch in float64 is the oracle. "call" takes a plain filter, and "plan" a packed one.
 
@@ -62,8 +62,8 @@ def measure_operator(
     operator : "fprop", "dgrad" or "transposed"
     case : Case
         Its padding is equal on both sides, and its filter has the layout KCS, KCRS or KCTRS.
-    against : names of rivals
-        Those but torch are left out.
+    rivals : mapping of name to rival
+        Their results have channels second.
     threads, rounds : int
 
     Raises
@@ -73,13 +73,10 @@ def measure_operator(
     """
     first, w = operator_inputs(operator, case)
     with config(num_threads=threads):
-        plan, contenders = ours(operator, case, first, w)
-        if "torch" in against:
-            with suppress(ValueError):
-                contenders["torch"] = torch_contender(operator, case, first, w, threads)
+        plan, functions = ours(operator, case, first, w)
+        contenders = {**local(functions), **rivals}
         errors = _check(operator, case, contenders, threads)
-        contenders[CONTROL] = contenders["call"]
-        return Measurement(plan, errors, interleave(contenders, rounds))
+        return Measurement(plan, errors, interleave(with_control(contenders), rounds))
 
 
 def ours(operator: str, case: Case, first: Array, w: Array) -> tuple[Plan, dict[str, Contender]]:
@@ -151,7 +148,7 @@ def _output_padding(case: Case, axis: int) -> int:
 
 
 def _check(
-    operator: str, case: Case, contenders: dict[str, Contender], threads: int
+    operator: str, case: Case, contenders: Mapping[str, Timed], threads: int
 ) -> dict[str, float]:
     """Largest error of each contender's result, in units of eps times the sum of absolute
     products.
@@ -162,8 +159,8 @@ def _check(
     exact = np.asarray(torch_contender(operator, oracle, first, w, threads)())
     scale = np.asarray(torch_contender(operator, oracle, abs(first), abs(w), threads)())
     errors = {}
-    for name, function in contenders.items():
-        found = result_of(case, name, function())
+    for name, contender in contenders.items():
+        found = result_of(case, name, contender.result())
         errors[name] = error_units(found, exact, scale, case.dtype)
         if not errors[name] <= LIMIT_UNITS:
             raise WrongResultError(

@@ -14,7 +14,7 @@ def record(tmp_path_factory):
     path = tmp_path_factory.mktemp("records") / "first.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("perf.startup.startup", lambda: STARTUP)
-        layers = ["--layer", "@8", "--layer", "5x5 6"]
+        layers = ["--layer", "64-64 @8", "--layer", "5x5 6"]
         options = "--suite small --threads 1 --rounds 3 --against numpy -o".split()
         status = main(["run", *layers, *options, str(path)])
     assert status == 0

@@ -159,8 +159,8 @@ def test_rows_that_fail_are_named_and_the_others_kept(on_cpu, monkeypatch):
         return {"layer": name}
 
     monkeypatch.setattr(cuda, "measured_row", measured)
-    make_row = cuda.row_maker(SimpleNamespace(rounds=1), record)
-    assert make_row("bad", CASE) is None and make_row("good", CASE) == {"layer": "good"}
+    with cuda.row_maker(SimpleNamespace(rounds=1), record) as make_row:
+        assert make_row("bad", CASE) is None and make_row("good", CASE) == {"layer": "good"}
     assert record["settings"]["dropped"] == {"bad": "no kernel"}
     assert record["machine"]["gpu"] == "H200 (sm_90a, 132 multiprocessors)"
 

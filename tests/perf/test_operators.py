@@ -3,9 +3,11 @@
 import pytest
 
 from implicit_conv.testing import Case
+from implicit_conv.timing import Local
 from implicit_conv.tools import operator_contenders
 from implicit_conv.tools.contenders import WrongResultError
 from perf.layers import layers
+from perf.rival import contender_of
 
 CASES = {
     1: Case(
@@ -20,28 +22,29 @@ CASES = {
 }  # fmt: skip
 
 
+def torch_rival(operator, case):
+    function, _ = contender_of("torch", operator, case, threads=1)
+    return {"torch": Local(function)}
+
+
 @pytest.mark.parametrize("rank", CASES)
 @pytest.mark.parametrize("operator", operator_contenders.FUNCTIONS)
 def test_contenders_agree_and_are_timed(operator, rank):
     pytest.importorskip("torch")
+    rivals = torch_rival(operator, CASES[rank])
     _, errors, samples = operator_contenders.measure_operator(
-        operator, CASES[rank], ["torch"], threads=1, rounds=1
+        operator, CASES[rank], rivals, threads=1, rounds=1
     )
     assert set(errors) == {"call", "plan", "torch"}
     assert set(samples) == {*errors, "control"}
 
 
-def test_a_wrong_result_is_not_timed(monkeypatch):
+def test_a_wrong_result_is_not_timed():
     pytest.importorskip("torch")
-    torch_contender = operator_contenders.torch_contender
-
-    def wrong(operator, case, *arguments):
-        call = torch_contender(operator, case, *arguments)
-        return (lambda: call() + 1) if case.dtype == "float32" else call
-
-    monkeypatch.setattr(operator_contenders, "torch_contender", wrong)
+    function, _ = contender_of("torch", "dgrad", CASES[2], threads=1)
+    wrong = {"torch": Local(lambda: function() + 1)}
     with pytest.raises(WrongResultError, match="torch is"):
-        operator_contenders.measure_operator("dgrad", CASES[2], ["torch"], 1, 1)
+        operator_contenders.measure_operator("dgrad", CASES[2], wrong, 1, 1)
 
 
 def test_suites_have_the_shapes_of_their_papers():

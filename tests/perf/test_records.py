@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -26,6 +27,8 @@ def test_a_row_holds_what_was_measured(record):
     assert max(row["errors"].values()) < 16
     assert row["peak_bytes"] >= row["scratch_bytes"] > 0
     assert record["complete"]
+    assert record["rivals"]["numpy"]["threads"] == 1
+    assert row["not_timed"] == {}
     assert record["noise_floor"] >= 0
     assert record["machine"]["flags"]
     assert record["load"]["before"] is not None
@@ -72,6 +75,7 @@ def test_an_interrupt_inside_a_row_keeps_the_rows_before(tmp_path, monkeypatch, 
     path = tmp_path / "partial.json"
     done = iter(record["rows"][:1])
 
+    @contextmanager
     def row_maker(options, record):
         def make_row(name, case):
             try:
@@ -79,7 +83,7 @@ def test_an_interrupt_inside_a_row_keeps_the_rows_before(tmp_path, monkeypatch, 
             except StopIteration:
                 raise KeyboardInterrupt from None
 
-        return make_row
+        yield make_row
 
     monkeypatch.setattr(run, "cpu_row_maker", row_maker)
     assert main(["run", "--suite", "small", "--against", "nothing", "-o", str(path)]) == 130
@@ -95,12 +99,13 @@ def test_an_interrupt_that_a_destructor_drops_ends_the_run_at_the_next_row(
         def __del__(self):
             signal.raise_signal(signal.SIGINT)
 
+    @contextmanager
     def row_maker(options, record):
         def make_row(name, case):
             Interrupted()
             return done[0]
 
-        return make_row
+        yield make_row
 
     done = record["rows"]
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -115,9 +115,43 @@ def test_the_overview_is_that_of_the_layers(record):
         {**row, "ratios": {**row["ratios"], "numpy": call, "numpy/plan": plan}}
         for row, call, plan in zip(record["rows"], (0.5, 8.0), (1.0, 16.0), strict=True)
     ]
-    found = tables.overview_of({**record, "rows": rows})
-    assert (found.rival, found.call, found.plan) == ("numpy", pytest.approx(2), pytest.approx(4))
-    assert (found.worst, found.worst_layer) == (0.5, rows[0]["layer"])
+    (found,) = tables.overviews_of({**record, "rows": rows})
+    assert (found.rival, found.layers) == ("numpy", 2)
+    assert found.means == {"call": pytest.approx(2), "plan": pytest.approx(4)}
+    assert (found.worst, found.worst_layer, found.worst_of) == (0.5, rows[0]["layer"], "call")
+
+
+def with_engine(record):
+    """The record with ncnn on its first layer, and the reason why it is not on its second."""
+    first, second = json.loads(json.dumps(record))["rows"]
+    first["timings"]["ncnn"] = first["timings"]["numpy"]
+    first["ratios"] |= {"ncnn": 0.7, "ncnn/plan": 0.9}
+    first["errors"]["ncnn"] = 70.0
+    second["not_timed"] = {"ncnn": "ncnn: too small"}
+    return {**record, "rows": [first, second], "rivals": {"ncnn": {"version": "1.0", "threads": 1}}}
+
+
+def test_an_engine_is_compared_with_plan(record, tmp_path):
+    """An engine has packed the filter, so a ratio to "call" would flatter it."""
+    engine = with_engine(record)
+    save(engine, tmp_path / "engine.json")
+    found, _ = tables.overviews_of(engine)
+    assert (found.rival, found.layers, found.means) == ("ncnn", 1, {"plan": 0.9})
+    assert (found.worst, found.worst_of) == (0.9, "plan")
+    assert "ncnn/call" not in tables.run_columns(engine)
+    assert main(["report", str(tmp_path / "engine.json"), "--docs", str(tmp_path / "docs")]) == 0
+    page = (tmp_path / "docs" / "speed.md").read_text()
+    assert "| [small calls](#engine) | ncnn | float32 | NCHW | 1 |  | 0.90 | 0.90 (" in page
+    assert "- ncnn 1.0: a process of its own, 1 thread\n" in page
+
+
+def test_a_layer_without_its_rival_says_so(record):
+    engine = with_engine(record)
+    column = tables.run_columns(engine).index("ncnn ms")
+    assert [line[column] == "not timed" for line in tables.run_cells(engine)] == [False, True]
+    lines = tables.summary_lines(engine)
+    assert "ncnn was not timed on 1 of 2 layers: ncnn: too small" in lines
+    assert any(line.startswith("largest error of ncnn: 70 units") for line in lines)
 
 
 def test_a_noisy_run_carries_a_warning(record):

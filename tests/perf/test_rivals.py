@@ -1,0 +1,186 @@
+"""Rivals: engines compute the convolution, and each has a process that answers requests."""
+
+import json
+import os
+import signal
+import time
+from contextlib import closing
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from implicit_conv.testing import Case, error_units
+from implicit_conv.timing import Local
+from implicit_conv.tools import contenders, inference_rivals
+from perf import rival, rivals, terminal
+from perf.process import Process
+
+CASE = Case(C=3, K=4, size=(9, 8), kernel=(3, 2), padding=((1, 1), (0, 0)))
+CASES = {  # each has sizes that differ by axis, and low padding other than high
+    "plain": replace(CASE, stride=(2, 1), padding=((1, 2), (0, 1))),
+    "dilated": replace(CASE, dilation=(2, 3), padding=((3, 2), (1, 4))),
+    "groups": replace(CASE, groups=3, padding=((2, 1), (0, 1))),
+    "depthwise": replace(CASE, C=1, K=1, groups=5, stride=(1, 2)),
+    "pixel": Case(C=8, K=6, size=(1, 1), kernel=(1, 1)),
+}
+SERVER = """
+from perf.side import serve
+
+class Answers:
+    def double(self, number):
+        print("this must not mix with the answers")
+        return {"number": 2 * number}
+
+    def leave(self):
+        raise SystemExit(7)
+
+serve(Answers())
+"""
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("name", inference_rivals.ENGINES)
+def test_engines_compute_the_convolution(name, case):
+    pytest.importorskip(rival.module_of(name))
+    pytest.importorskip("onnx")
+    x, w = case.inputs(0)
+    y = np.asarray(contenders.rival(name, case, *case.arrange(x, w), 1)())
+    assert y.shape == case.problem.output_shape
+    units = error_units(y, case.reference(x, w), case.reference(x, w, True), "float32")
+    assert units < contenders.LIMIT_UNITS
+
+
+@pytest.mark.parametrize("name", inference_rivals.ENGINES)
+def test_engines_refuse_another_layout_or_dtype(name):
+    for case in (replace(CASE, layout="NHWC"), replace(CASE, dtype="float64")):
+        with pytest.raises(ValueError, match="float32 NCHW"):
+            contenders.rival(name, case, *case.arrange(*case.inputs(0)), 1)
+
+
+def test_the_network_of_ncnn_names_each_size():
+    case = replace(CASES["plain"], dilation=(4, 5), groups=2)
+    text = inference_rivals.ncnn_network(case)
+    kind, _, _, _, _, _, *sizes = text.splitlines()[-1].split()
+    assert kind == "ConvolutionDepthWise"
+    found = dict(map(int, size.split("=")) for size in sizes)
+    width, height = (1, 2, 3, 4, 15), (11, 12, 13, 14, 16)  # taps, dilation, stride, low, high
+    assert [found[key] for key in width] == [2, 5, 1, 0, 1]
+    assert [found[key] for key in height] == [3, 4, 2, 1, 2]
+    assert [found[key] for key in (0, 6, 7)] == [8, 8 * 3 * 3 * 2, 2]
+
+
+def test_an_engine_may_err_like_a_winograd_of_large_tiles():
+    x, w = CASE.inputs(0)
+    exact, scale = CASE.reference(x, w), CASE.reference(x, w, True)
+    y = (exact + 70 * 2.0**-24 * scale).astype("float32")
+    errors = contenders.check(CASE, {"ncnn": Local(lambda: y)})
+    assert errors["ncnn"] == pytest.approx(70, abs=2)
+    with pytest.raises(contenders.WrongResultError, match="torch is 7"):
+        contenders.check(CASE, {"torch": Local(lambda: y)})
+    with pytest.raises(contenders.WrongResultError, match=r"ncnn is .* at most 256"):
+        contenders.check(CASE, {"ncnn": Local(lambda: y[..., ::-1])})
+
+
+@pytest.fixture
+def server(tmp_path):
+    with closing(Process("the server", ["-c", SERVER], str(rivals.ROOT), {})) as process:
+        yield process
+
+
+def test_requests_and_answers_alternate(server):
+    assert [server.ask("double", number=number)["number"] for number in (1, 5)] == [2, 10]
+
+
+def test_a_process_that_leaves_is_named_with_its_request_and_status(server):
+    with pytest.raises(ValueError, match="the server ended during 'leave' with exit status 7"):
+        server.ask("leave")
+
+
+def test_a_process_that_died_between_requests_is_named(server):
+    os.kill(server._process.pid, signal.SIGKILL)
+    server._process.wait()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="the server ended during 'double'"):
+            server.ask("double", number=1)
+
+
+def test_a_rival_convolves_in_its_own_process():
+    """Two cases: the second takes the place of the first, and one that it cannot compute has a
+    reason.
+    """
+    with rivals.rivals(["numpy"], threads=1) as found:
+        assert found.facts == {"numpy": {"version": np.__version__, "threads": 1}}
+        assert found.processes["numpy"]._process.pid != os.getpid()
+        for case in (CASE, CASES["pixel"]):
+            ready, reasons = found.prepare("fprop", case)
+            assert reasons == {}
+            contenders.check(case, ready)
+        assert ready["numpy"].sample(3) > 0
+        assert ready["numpy"].calls_per_sample(1e-6) >= 1
+        ready, reasons = found.prepare("fprop", CASES["groups"])
+        assert (ready, set(reasons)) == ({}, {"numpy"})
+        assert "neither groups nor dilation" in reasons["numpy"]
+        os.kill(found.processes["numpy"]._process.pid, signal.SIGKILL)
+        with pytest.raises(ValueError, match="the process of numpy ended during 'prepare'"):
+            found.prepare("fprop", CASE)
+
+
+def test_a_rival_that_is_not_installed_has_a_reason(monkeypatch):
+    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
+    with rivals.rivals(["opencv"], threads=1) as found:
+        ready, reasons = found.prepare("fprop", CASE)
+    assert ready == {}
+    assert reasons["opencv"].startswith("opencv is not installed: pip install")
+
+
+def test_a_terminal_shows_the_hint_as_it_is(capsys):
+    terminal.console().print(terminal.stack("pip install '.[rivals]'"))
+    assert capsys.readouterr().out.strip() == "pip install '.[rivals]'"
+
+
+def test_a_case_survives_the_way_to_the_process():
+    for case in (CASES["dilated"], replace(CASE, layout="NHWC", dtype="bfloat16")):
+        assert rival.case_of(json.loads(json.dumps(asdict(case)))) == case
+
+
+@pytest.fixture
+def spinning(monkeypatch):
+    """A clock of CPU time that runs for the first ``spinning(steps)`` sleeps, then stands."""
+    state = {"left": 0, "cpu": 0.0, "slept": 0}
+
+    def sleep(seconds):
+        state["slept"] += 1
+        state["cpu"] += seconds if state["left"] > 0 else 1e-5
+        state["left"] -= 1
+
+    def start(steps):
+        state["left"] = steps
+        return state
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    monkeypatch.setattr(time, "process_time", lambda: state["cpu"])
+    return start
+
+
+def test_nobody_is_timed_while_a_rivals_threads_spin(spinning):
+    state = spinning(9)
+    rival.settle()
+    assert state["slept"] == 10
+
+
+def test_threads_that_never_sleep_are_an_error(spinning):
+    spinning(10**6)
+    with pytest.raises(TimeoutError, match=r"still spin 0\.5 s after a call"):
+        rival.settle()
+
+
+@pytest.mark.parametrize("request_of", ["calls_per_sample", "sample"])
+def test_an_answer_waits_for_the_threads(request_of, monkeypatch):
+    order = []
+    side = rival.Rival("numpy", 1)
+    side.function = lambda: order.append("call")
+    monkeypatch.setattr(rival, "settle", lambda: order.append("settle"))
+    getattr(side, request_of)(1 if request_of == "sample" else 1e-9)
+    assert "call" in order
+    assert order.index("settle") == len(order) - 1
