@@ -6,7 +6,6 @@ from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
 from implicit_conv.kernels.activation import ACTIVATIONS
-from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import VOID
 
 # Slots of the parts; those with [indices] are the first of an array of slots. The GEMM's
@@ -67,19 +66,17 @@ def transpose_slot(way, step, edge):
 
 
 @intrinsic
-def _call_address(typingctx, address, *arguments):
+def run_part(typingctx, kernels, slot, *arguments):
+    """Call the part at `slot` of the table at address `kernels`; it returns nothing."""
     packed = types.StarArgTuple.from_types(arguments)
 
     def codegen(context, builder, signature, args):
-        values = cgutils.unpack_tuple(builder, args[1])
+        kernels, slot, packed = args
+        values = cgutils.unpack_tuple(builder, packed)
         kind = ir.FunctionType(VOID, [value.type for value in values])
-        builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+        place = builder.add(kernels, builder.mul(slot, ir.Constant(slot.type, 8)))
+        part = builder.load(builder.inttoptr(place, kind.as_pointer().as_pointer()))
+        builder.call(part, values)
         return context.get_dummy_value()
 
-    return types.void(types.int64, packed), codegen
-
-
-@register_jitable
-def run_part(kernels, slot, *arguments):
-    """Call the part at `slot` of the table at address `kernels`; it returns nothing."""
-    _call_address(memory.read(kernels + 8 * slot), *arguments)
+    return types.void(types.int64, types.int64, packed), codegen
