@@ -6,6 +6,7 @@ in a step of their own.
 
 import functools
 import importlib.util
+import json
 import random
 import re
 import subprocess
@@ -36,6 +37,7 @@ from implicit_conv.verify.testing import (
     problem_of,
     stored,
 )
+from perf import gates, gpu_gates
 
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or hooks.SIMULATED:
     pytest.skip("needs pip install '.[cu13,assemble]' in a checkout", allow_module_level=True)
@@ -192,6 +194,21 @@ def test_kernel_issues_the_plan(name):
         issued = [(copy.mode, copy.coordinates, copy.operands) for copy in loads]
         assert issued == [issued_as(load, plan) for load in planned]
         assert [len(copy.places) for copy in loads] == [load.rows for load in planned]
+
+
+GATES = json.loads(gates.EXPECTED.read_text())
+COUNTED = {name: (v, cc) for name, v, cc in gpu_gates.first_targets()}
+QUICKLY = ("cp_async-mma sm_80", "tma-wgmma sm_90a")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICKLY)
+def test_traffic_is_the_committed_one(name):
+    """Sectors, passes of the banks and instructions; `perf gates` counts the other families."""
+    if gpu_gates.compiler() != GATES["gpu compiler"]:
+        pytest.skip(f"counted for {GATES['gpu compiler']}, this is {gpu_gates.compiler()}")
+    found = gpu_gates.traffic(*COUNTED[name])
+    assert found == GATES["gpu traffic"][name], "meant? python -m perf gates --update"
 
 
 def split_plan():
