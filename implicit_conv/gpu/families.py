@@ -1,6 +1,6 @@
 """The families of GPU kernels: how each loads and multiplies, and small tiles of it for tests.
 
-Evidence is recorded by family; checks and simulator tests run by family.
+Evidence is recorded by family; checks and interpreter tests run by family.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Family:
     loads, multiplies, opt_in : str
         Instructions that load and multiply, and the `Options` that admit the family, for tables.
     device : str
-        The target that the simulator plans for.
+        The target that tests plan for.
     variants : tuple of Variant
-        Tiles small enough for the simulator, all of one least target.
+        Tiles small enough for the interpreter, all of one least target.
     layouts : tuple of (layout, weight layout)
         What the family can load.
     groups : tuple of int

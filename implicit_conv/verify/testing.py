@@ -15,11 +15,11 @@ from implicit_conv.gpu.families import Family
 from implicit_conv.gpu.planner import choose
 from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.kernels.sim.number import from_bits, to_bits
 from implicit_conv.options import GPU_DTYPES
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.verify.bits import from_bits, to_bits
 
 Array = NDArray[Any]
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)

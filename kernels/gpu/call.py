@@ -55,7 +55,7 @@ class Limits(NamedTuple):
 
 
 class Params(NamedTuple):
-    """Everything in the blob; the maps are addresses in a kernel, objects in the simulator."""
+    """Everything in the blob; the maps are addresses."""
 
     activation_map: object
     filter_map: object
