@@ -133,7 +133,9 @@ def traffic(v: Variant, cc: tuple[int, int, str]) -> dict[str, Any]:
     given = TRAFFIC_CASE.arrange(*TRAFFIC_CASE.inputs(0, integers=True))
     x, w = (stored(array, v.dtype) for array in given)
     bias = stored(np.ones(TRAFFIC_CASE.K, np.float32), v.dtype)
-    residual = None if v.plain else stored(np.ones(choice.view.output_shape, np.float32), v.dtype)
+    residual = (
+        None if not v.residual else stored(np.ones(choice.view.output_shape, np.float32), v.dtype)
+    )
     found = ptx.Traffic()
     kernel = ptx.parse(ptx_of(v, cc))
     interpret(choice, kernel, x, w, bias, residual, blocks=1, traffic=found)

@@ -77,8 +77,9 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
     v = choice.variant
     v = replace(
         v,
-        plain=v.plain and arrays.residual is None,
-        packed=v.packed and not unaligned(arrays.y, v.itemsize),
+        biased=arrays.bias is not None,
+        residual=arrays.residual is not None,
+        packed=v.packed and _vectors(arrays, v.itemsize),
     )
     reason = misfit(v, arrays)
     if not reason:
@@ -88,6 +89,14 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
     LOG.debug("%s: %s instead of %s", reason, other.name, v.name)
     found = _choose(choice.view, choice.arch, other, choice.limits)
     return replace(found, problem=choice.problem, unbatched=choice.unbatched)
+
+
+def _vectors(arrays: Arrays, itemsize: int) -> bool:
+    """Whether y and residual can be moved 16 bytes, and the bias two elements at a time."""
+    images = (array for array in (arrays.y, arrays.residual) if array is not None)
+    if any(unaligned(array, itemsize) for array in images):
+        return False
+    return arrays.bias is None or arrays.bias.address % (2 * itemsize) == 0
 
 
 def _slower(v: Variant, producer: str) -> Variant:
@@ -101,6 +110,8 @@ def _slower(v: Variant, producer: str) -> Variant:
         tile_n=64,
         row_bytes=v.row_bytes,
         plain=v.plain,
+        biased=v.biased,
+        residual=v.residual,
         activation=v.activation,
         packed=v.packed,
     )

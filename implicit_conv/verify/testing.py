@@ -89,6 +89,11 @@ def plan_small(
     raise ValueError(f"{v.name} cannot run {case}")
 
 
+def with_epilogue(made: Choice, biased: bool, residual: bool) -> Choice:
+    """The choice with the kernel for calls with or without a bias and a residual."""
+    return replace(made, variant=replace(made.variant, biased=biased, residual=residual))
+
+
 def stored(values: Array, dtype: str) -> Array:
     """float32 values as `dtype` stores them: uint16 bits for the 16-bit types."""
     bits = to_bits(values.astype(np.float32), dtype)

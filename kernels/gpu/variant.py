@@ -33,8 +33,10 @@ class Variant:
     permuted: bool = False  # the w walk is made of im2col copies over permuted axes (sm_90)
     descriptors: bool = False  # wgmma reads A by descriptor, not from registers
     activation: int = CLAMP
-    plain: bool = False  # the epilogue adds the bias only: no residual, no activation
-    packed: bool = False  # y is channels-last and stored 16 bytes at a time
+    plain: bool = False  # there is no activation
+    biased: bool = True  # a bias is added
+    residual: bool = True  # a residual is added
+    packed: bool = False  # y and residual are channels-last, with rows aligned to 16 bytes
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self):

@@ -37,6 +37,7 @@ if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
 REGISTER_LIMIT = 65536
 STORES = {"packed": False}
+BIAS_ALONE = {"plain": True, "residual": False}
 # Slow on most GPUs; a comparison of signed with unsigned integers would cause them, for example.
 DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
@@ -90,7 +91,7 @@ def other_epilogues():
         for dtype in ("bfloat16", "float32"):
             first = {family(v): v for v in reversed(plannable(number, dtype))}
             for place, v in enumerate(first.values()):
-                changes = {"bias alone": {"plain": True}, "any output": STORES}
+                changes = {"bias alone": BIAS_ALONE, "any output": STORES}
                 for name, change in changes.items():
                     again = place > 0 if change == STORES else family(v) in seen
                     yield pytest.param(
@@ -178,7 +179,10 @@ def test_kernel_links_without_spills(number, v):
 
 
 CHOICES = {
+    "fragment.pack": [("bfloat16",), ("float16",)],
+    "fragment.widen": [("bfloat16", 8), ("float16", 4)],
     "gmem.load": [(2,), (4,)],
+    "gmem.load_constant": [(2,), (4,)],
     "gmem.store": [(2,), (4,)],
     "gmem.to_float": [("float16",), ("bfloat16",), ("float32",)],
     "gmem.from_float": [("float16",), ("bfloat16",), ("float32",)],

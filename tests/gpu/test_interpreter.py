@@ -63,7 +63,9 @@ def wrong_elements(case, plan, kernel, seed, **options):
     x, w = case.inputs(seed, integers=True)
     shape = plan.view.output_shape
     bias = stored(rng.integers(-8, 9, case.K * case.groups).astype(np.float32), v.dtype)
-    residual = None if v.plain else stored(rng.integers(-8, 9, shape).astype(np.float32), v.dtype)
+    residual = (
+        None if not v.residual else stored(rng.integers(-8, 9, shape).astype(np.float32), v.dtype)
+    )
     arrays = (stored(array, v.dtype) for array in case.arrange(x, w))
     options = {"blocks": 2, "limit": LIMIT, **options}
     y = interpret(plan, kernel, *arrays, bias, residual, seed=seed, **options)

@@ -17,7 +17,14 @@ from implicit_conv.kernels.gpu.call import Limits
 from implicit_conv.testing import Case, error_units, from_nchw, to_nchw
 from implicit_conv.verify.assembly import tool
 from implicit_conv.verify.interpret import interpret, noted, ptx_of
-from implicit_conv.verify.testing import dump_call, example_copies, loaded, plan_small, stored
+from implicit_conv.verify.testing import (
+    dump_call,
+    example_copies,
+    loaded,
+    plan_small,
+    stored,
+    with_epilogue,
+)
 
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
     pytest.skip("needs pip install '.[cu13,assemble]' in a checkout", allow_module_level=True)
@@ -41,10 +48,11 @@ def kernel_of(v, cc):
     return ptx.parse(ptx_of(v, cc))
 
 
-def interpreted(plan, *arrays, **options):
-    kernel = kernel_of(plan.variant, plan.arch.cc)
-    given = [None if array is None else stored(array, plan.variant.dtype) for array in arrays]
-    return loaded(interpret(plan, kernel, *given, blocks=2, **options), plan.variant.dtype)
+def interpreted(plan, x, w, bias=None, residual=None, **options):
+    plan = with_epilogue(plan, bias is not None, residual is not None)
+    kernel, dtype = kernel_of(plan.variant, plan.arch.cc), plan.variant.dtype
+    given = [None if array is None else stored(array, dtype) for array in (x, w, bias, residual)]
+    return loaded(interpret(plan, kernel, *given, blocks=2, **options), dtype)
 
 
 def apply(name, x):
@@ -66,8 +74,8 @@ def apply(name, x):
     }[name]
 
 
-def run(family, number, layout, activation, integers):
-    """(y, expected, dtype) with bias and residual."""
+def run(family, number, layout, activation, integers, biased=True, added=True, **options):
+    """(y, expected, dtype); residuals are `added`."""
     v = FAMILIES[family].variants[number]
     layouts = {"layout": layout, "weight_layout": "KRSC" if layout == "NHWC" else "KCRS"}
     case = Case(**{**CASE.__dict__, **layouts})
@@ -77,9 +85,10 @@ def run(family, number, layout, activation, integers):
     bias, residual = rng.integers(-4, 5, case.K), rng.integers(-4, 5, (2, case.K, 5, 6))
     if not integers:
         x, w = (loaded(stored(array, v.dtype), v.dtype) / 4 for array in (x, w))
-    given = np.ascontiguousarray(from_nchw(residual, layout))
-    y = interpreted(plan, *case.arrange(x, w), bias.astype(np.float32), given.astype(np.float32))
-    total = case.reference(x, w) + bias[:, None, None] + residual
+    given = np.ascontiguousarray(from_nchw(residual, layout)).astype(np.float32)
+    epilogue = bias.astype(np.float32) if biased else None, given if added else None
+    y = interpreted(plan, *case.arrange(x, w), *epilogue, **options)
+    total = case.reference(x, w) + biased * bias[:, None, None] + added * residual
     return to_nchw(y, layout), apply(activation, total), v.dtype
 
 
@@ -89,6 +98,30 @@ def test_exact_on_integers(family, number, layout):
     for activation in EXACT:
         y, expected, dtype = run(family, number, layout, activation, integers=True)
         np.testing.assert_array_equal(y, loaded(stored(expected, dtype), dtype))
+
+
+ABSENT = (
+    ("tma-mma", 0, "NHWC", False, False),
+    ("tma-mma", 0, "NHWC", True, False),
+    ("tma-w-mma", 1, "NHWC", False, True),  # float16
+    ("fma", 0, "NHWC", False, False),
+    ("elements-mma", 0, "NCHW", False, False),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "number", "layout", "biased", "added"), ABSENT)
+def test_without_bias_or_residual(family, number, layout, biased, added):
+    y, expected, dtype = run(family, number, layout, None, True, biased, added)
+    np.testing.assert_array_equal(y, loaded(stored(expected, dtype), dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "number", "layout"), STORES)
+def test_residual_that_is_the_output(family, number, layout):
+    """It is not read by ld.global.nc, which the interpreter would refuse."""
+    y, expected, dtype = run(family, number, layout, "relu", True, in_place=True)
+    np.testing.assert_array_equal(y, loaded(stored(expected, dtype), dtype))
 
 
 @pytest.mark.slow

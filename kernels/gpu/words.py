@@ -1,0 +1,109 @@
+"""Stores of channels-last y of 16-bit elements: 16 bytes of a lane, whole sectors of a row.
+
+Bias, residual and activation are applied to the fragments, in float32. Only then are columns packed
+in pairs, and exchanged between lanes through a staging tile in shared memory: 16 rows of 64 bytes.
+A residual takes the same way in the other direction.
+
+    a lane's words         row lane / 4 (and + 8), columns 8 t + 2 (lane % 4) for t = 0 .. 3
+    a lane's 16 bytes      row lane / 2, columns 8 (lane % 2), and these + 16
+
+The 16-byte units of a row are exchanged by `unit_mask`, so neither side has bank conflicts.
+"""
+
+from implicit_conv.kernels import schedule as plain_schedule
+from implicit_conv.kernels.gpu import fragment, gmem, smem, warp
+from implicit_conv.kernels.gpu.finish import make_finish
+from implicit_conv.kernels.gpu.ptx import device, device_module
+from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS
+
+schedule = device_module(plain_schedule)
+PITCH = 2 * CHUNK_COLUMNS  # bytes of a row of the staging tile
+UNIT = 16  # bytes
+
+
+@device
+def unit_mask(row):
+    """What is xored to the bytes of a unit in its row.
+
+    Fragments write 8 rows at a time, and lanes read 2 units of 4 rows: both must meet all 8 units
+    of a line of the banks, which is two rows.
+    """
+    return (row & 2 | row >> 2 & 1) * UNIT
+
+
+def make_words(v):
+    """(locate, store_chunk) as in `epilogue.make_writer`."""
+    wide, itemsize = v.wide, v.itemsize
+    finish, pack = make_finish(v), fragment.pack(v.dtype)
+    load_bias, load_residual = make_load_bias(v), make_load_residual(v)
+
+    @device
+    def locate(params, tile_m, row, lane):
+        g, call = params.geometry, params.call
+        n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, row + lane // 2)
+        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
+        residual = call.residual + n * call.residual_n + p * call.residual_p + q * call.residual_q
+        return y, residual, schedule.gemm_m_kept(g, n, q)
+
+    @device
+    def store_chunk(params, staging, place, group, k, lane, values):
+        g = params.geometry
+        y, residual, kept = place
+        words = staging + lane // 4 * PITCH + unit_mask(lane // 4) + lane % 4 * 4
+        row = staging + lane // 2 * PITCH
+        first = row + (lane % 2 * UNIT ^ unit_mask(lane // 2))
+        second = row + (lane % 2 * UNIT + 2 * UNIT ^ unit_mask(lane // 2))
+        left = k + lane % 2 * 8
+        here, there = kept & (left < g.K), kept & (left + 16 < g.K)
+        offset = (group * g.K + left) * itemsize
+        added = load_residual(residual + offset, here, there, first, second, words)
+        values = finish(params, values, load_bias(params, group, k, lane), added)
+        fragment.store(words, pack(values))
+        warp.sync()
+        gmem.store_quad(y + offset, smem.load_quad(first), here)
+        gmem.store_quad(y + offset + 2 * UNIT, smem.load_quad(second), there)
+        warp.sync()  # the staging tile is free for the next chunk
+
+    return locate, store_chunk
+
+
+def make_load_bias(v):
+    """load_bias(params, group, k, lane): the bias of a lane's 8 columns, or nothing."""
+    if not v.biased:
+        return device(lambda params, group, k, lane: ())
+    itemsize = v.itemsize
+    load, widen = gmem.load_constant(4), fragment.widen(v.dtype, 4)
+
+    @device
+    def load_bias(params, group, k, lane):
+        g = params.geometry
+        at = params.call.bias + (group * g.K + k + lane % 4 * 2) * itemsize
+        return widen(
+            (
+                load(at, k < g.K),
+                load(at + 8 * itemsize, k + 8 < g.K),
+                load(at + 16 * itemsize, k + 16 < g.K),
+                load(at + 24 * itemsize, k + 24 < g.K),
+            )
+        )
+
+    return load_bias
+
+
+def make_load_residual(v):
+    """load_residual(at, here, there, first, second, words): a lane's 16 values, or nothing.
+
+    It leaves in the staging tile what the lanes of other words need no more.
+    """
+    if not v.residual:
+        return device(lambda at, here, there, first, second, words: ())
+    widen = fragment.widen(v.dtype, 8)
+
+    @device
+    def load_residual(at, here, there, first, second, words):
+        smem.store_quad(first, gmem.load_quad(at, here))
+        smem.store_quad(second, gmem.load_quad(at + 2 * UNIT, there))
+        warp.sync()
+        return widen(fragment.load(words))
+
+    return load_residual
