@@ -26,13 +26,13 @@ from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.options import GPU_DTYPES
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
-from implicit_conv.verify.assembly import instructions, listing, mainloop, tool
+from implicit_conv.verify.assembly import calls, instructions, listing, mainloop, tool
 from implicit_conv.verify.interpret import interpret, ptx_of
 from implicit_conv.verify.testing import EVERYTHING, problem_of, stored
 
 COMPILERS = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm")
 MATRIX = ("HGMMA", "HMMA", "FFMA")
-SLOW_CONVERSIONS = "F2F"  # a conversion that does not run on the units of ordinary arithmetic
+SLOW_CONVERSION = "F2F"  # a conversion that does not run on the units of ordinary arithmetic
 # Two tiles along gemm_m in all orders of it: 127 pixels are 128 slots of an im2col::w load.
 TRAFFIC_CASE = Case(
     N=1, C=64, K=256, size=(2, 127), kernel=(1, 3), padding=((0, 0), (1, 1)),
@@ -100,8 +100,8 @@ def counts(kernel: Any) -> dict[str, Any]:
         "stack_bytes": kernel.stack,
         "instructions": len(found),
         "outside_mainloop": len(found) - mainloop(text, MATRIX),
-        "calls": sum(name.startswith("CALL") for name in found),
-        "slow_conversions": sum(name.startswith(SLOW_CONVERSIONS) for name in found),
+        "calls": calls(text),
+        "slow_conversions": sum(name.split(".")[0] == SLOW_CONVERSION for name in found),
         "matrix": sum(name.startswith(MATRIX) for name in found),
         "tensor_copies": sum(name.startswith("UTMALDG") for name in found),
     }

@@ -16,6 +16,7 @@ from implicit_conv.gpu.candidate import Choice
 from implicit_conv.gpu.launch import Arrays, Launcher, misfit, unaligned
 from implicit_conv.gpu.planner import choose
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.options import LAYOUTS
 from implicit_conv.problem import Problem
 
 LOG = logging.getLogger("implicit_conv")
@@ -79,6 +80,7 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
         v,
         biased=arrays.bias is not None,
         residual=arrays.residual is not None,
+        linear=not v.wide and _one_stride(choice, arrays),
         packed=v.packed and _vectors(arrays, v.itemsize),
     )
     reason = misfit(v, arrays)
@@ -89,6 +91,21 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
     LOG.debug("%s: %s instead of %s", reason, other.name, v.name)
     found = _choose(choice.view, choice.arch, other, choice.limits)
     return replace(found, problem=choice.problem, unbatched=choice.unbatched)
+
+
+def _one_stride(choice: Choice, arrays: Arrays) -> bool:
+    """Whether all pixels of y and residual, in the order (n, p, q), have one stride."""
+    g = choice.geometry
+    n_axis, p_axis, q_axis, _ = LAYOUTS[choice.view.layout]
+    for array in (arrays.y, arrays.residual):
+        if array is None:
+            continue
+        row = g.Q * array.strides[q_axis]
+        if g.P > 1 and array.strides[p_axis] != row:
+            return False
+        if g.N > 1 and array.strides[n_axis] != g.P * row:
+            return False
+    return True
 
 
 def _vectors(arrays: Arrays, itemsize: int) -> bool:
@@ -112,6 +129,7 @@ def _slower(v: Variant, producer: str) -> Variant:
         plain=v.plain,
         biased=v.biased,
         residual=v.residual,
+        linear=v.linear,
         activation=v.activation,
         packed=v.packed,
     )

@@ -55,7 +55,9 @@ _FAMILIES = (
         "sm_80",
         (
             Variant("im2col", "cp_async", "mma", _BF, 32, 32, 64, 2, 1),
-            Variant("im2col", "cp_async", "mma", _HALF, 32, 64, 128, 1, 2, packed=True),
+            Variant(
+                "im2col", "cp_async", "mma", _HALF, 32, 64, 128, 1, 2, linear=True, packed=True
+            ),
         ),
         groups=(1, 2),
     ),
@@ -77,7 +79,9 @@ _FAMILIES = (
         "float32 fma",
         "sm_80",
         (
-            Variant("im2col", "cp_async", "fma", _FLOAT, 32, 32, 64, 2, 1, packed=True),
+            Variant(
+                "im2col", "cp_async", "fma", _FLOAT, 32, 32, 64, 2, 1, linear=True, packed=True
+            ),
             Variant("im2col", "elements", "fma", _FLOAT, 32, 32, 64, 1, 1),
         ),
         groups=(1, 2),
@@ -88,7 +92,7 @@ _FAMILIES = (
         "mma.sync",
         "sm_120",
         (
-            Variant("im2col", "tma", "mma", _BF, 32, 32, 64, 2, 1, packed=True),
+            Variant("im2col", "tma", "mma", _BF, 32, 32, 64, 2, 1, linear=True, packed=True),
             Variant("im2col", "tma", "mma", _HALF, 32, 32, 128, 1, 1),
         ),
     ),
@@ -118,7 +122,7 @@ _FAMILIES = (
         "wgmma, A by ldmatrix",
         "sm_90",
         (
-            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, packed=True),
+            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, linear=True, packed=True),
             Variant("im2col", "tma", "wgmma", _HALF, 64, 64, 128, 4, 1),
         ),
     ),

@@ -83,7 +83,14 @@ def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:
     """The kernels to consider: every family with every tile."""
     packed = _packed(view)
     for v in _families(view.dtype, view.C // view.groups * view.itemsize):
-        yield replace(v, activation=activation, plain=plain, residual=not plain, packed=packed)
+        yield replace(
+            v,
+            activation=activation,
+            plain=plain,
+            residual=not plain,
+            linear=not v.wide and view.layout == "NHWC",
+            packed=packed,
+        )
 
 
 def _families(dtype: str, channel_bytes: int) -> Iterator[Variant]:

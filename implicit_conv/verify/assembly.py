@@ -52,6 +52,11 @@ def sass(cubin: bytes) -> list[str]:
     return instructions(listing(cubin))
 
 
+def calls(text: str) -> int:
+    """The number of calls of subroutines in a listing; some branches are calls of local labels."""
+    return len(re.findall(r"\bCALL\b.*`\((?!\.L_)", text))
+
+
 def mainloop(text: str, kinds: tuple[str, ...]) -> int:
     """The number of instructions in the innermost loops that contain an instruction of `kinds`.
 

@@ -4,27 +4,21 @@ The chunk goes through a staging tile of float32 in shared memory, which a warp 
 of the fragments and reads by rows.
 """
 
-from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.gpu import activate, gmem, smem, warp
-from implicit_conv.kernels.gpu.ptx import device, device_module
+from implicit_conv.kernels.gpu.ptx import device
+from implicit_conv.kernels.gpu.raster import make_locate_row
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
-
-schedule = device_module(plain_schedule)
 
 
 def make_elements(v):
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    wide, finish, store = v.wide, make_finish_element(v), gmem.store(v.itemsize)
+    locate_row, finish, store = make_locate_row(v), make_finish_element(v), gmem.store(v.itemsize)
     stage = smem.store_tiles(CHUNK_COLUMNS // 8, STAGING_PITCH)
     step = 32 // CHUNK_ROWS
 
     @device
     def locate(params, tile_m, row, lane):
-        g, call = params.geometry, params.call
-        n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, row + lane % CHUNK_ROWS)
-        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
-        residual = call.residual + n * call.residual_n + p * call.residual_p + q * call.residual_q
-        return y, residual, schedule.gemm_m_kept(g, n, q)
+        return locate_row(params, tile_m, row + lane % CHUNK_ROWS)
 
     @device
     def store_chunk(params, staging, place, group, k, lane, values):

@@ -24,15 +24,13 @@ import functools
 
 import numpy as np
 
-from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.gpu import blob, mbarrier, raster, ring, views, warp
 from implicit_conv.kernels.gpu.consumer import make_multiply, make_warp_origin
 from implicit_conv.kernels.gpu.epilogue import make_store_tile
 from implicit_conv.kernels.gpu.producer import make_producer
-from implicit_conv.kernels.gpu.ptx import device, device_module, shared_base
+from implicit_conv.kernels.gpu.ptx import device, shared_base
 from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES, STAGING_BYTES
 
-schedule = device_module(plain_schedule)
 smem_base = shared_base()
 
 # Registers per thread of a block of three warpgroups: at launch, then of the two that consume and
@@ -81,25 +79,25 @@ def make_fprop(v):
 @functools.cache
 def make_consumer(v):
     """The consumer's role: computes a warp's part of each tile from both rings and stores it."""
-    wide = v.wide
+    wide, load_count = v.wide, make_load_count(v)
     multiply, warp_origin, store_tile = make_multiply(v), make_warp_origin(v), make_store_tile(v)
     zeros = (np.float32(0),) * v.accumulators
     view_offset = views.tap_offset if wide else device(lambda table, tap: 0)
+    load_taps = device(lambda g: g.S) if wide else device(lambda g: 1)
 
     @device
     def consume(params, base, a_ring, b_ring, index):
-        g, call, lane = params.geometry, params.call, warp.lane()
+        call, lane = params.call, warp.lane()
         row, column = warp_origin(index)
         staging = base + call.staging_at + index * STAGING_BYTES
         a, a_parity, b, b_parity = 0, 0, 0, 0
         tile = warp.block()
         while tile < call.tiles:
             group, tile_m, panel = raster.tile_at(call, tile)
-            _, p, _ = schedule.gemm_m_pixel(g, wide, tile_m, 0)
             acc = zeros
-            for _ in range(schedule.load_count(g, wide, p)):
+            for _ in range(load_count(params, tile_m)):
                 ring.wait_full(a_ring, a, a_parity)
-                for tap in range(schedule.load_taps(g, wide)):
+                for tap in range(load_taps(params.geometry)):
                     view = ring.address(a_ring, a) + view_offset(base + call.views_at, tap)
                     ring.wait_full(b_ring, b, b_parity)
                     acc = multiply(acc, view, ring.address(b_ring, b), row, column, lane)
@@ -111,6 +109,24 @@ def make_consumer(v):
             tile += warp.blocks()
 
     return consume
+
+
+def make_load_count(v):
+    """load_count(params, tile_m): activation loads of a tile."""
+    pixel, load_rows = raster.make_pixel(v), raster.make_load_rows(v)
+
+    @device
+    def load_count(params, tile_m):
+        g = params.geometry
+        return g.R * g.S * params.call.k_blocks
+
+    @device
+    def row_loads(params, tile_m):
+        _, p, _, _ = pixel(params, tile_m, 0)
+        first, end = load_rows(params, p)
+        return (end - first) * params.call.k_blocks
+
+    return row_loads if v.wide else load_count
 
 
 def make_register_split(v):

@@ -4,26 +4,16 @@ Four lanes hold 8 columns of a row, which are one sector. A lane has the rows la
 lane / 4 + 8 of a chunk, and in each the columns 8 t + 2 (lane % 4) and the next for t = 0 .. 3.
 """
 
-from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.gpu import gmem
 from implicit_conv.kernels.gpu.finish import make_finish
-from implicit_conv.kernels.gpu.ptx import device, device_module
-
-schedule = device_module(plain_schedule)
+from implicit_conv.kernels.gpu.ptx import device
+from implicit_conv.kernels.gpu.raster import make_locate_row
 
 
 def make_pairs(v):
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    wide, finish = v.wide, make_finish(v)
+    locate_row, finish = make_locate_row(v), make_finish(v)
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
-
-    @device
-    def locate_row(params, tile_m, row):
-        g, call = params.geometry, params.call
-        n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, row)
-        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
-        residual = call.residual + n * call.residual_n + p * call.residual_p + q * call.residual_q
-        return y, residual, schedule.gemm_m_kept(g, n, q)
 
     @device
     def locate(params, tile_m, row, lane):

@@ -12,13 +12,11 @@ pattern of TMA.
 
 import functools
 
-from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels import walk as plain_walk
 from implicit_conv.kernels.gpu import cp_async, gmem, mbarrier, raster, ring, smem, tma, views, warp
 from implicit_conv.kernels.gpu.ptx import device, device_module
 from implicit_conv.kernels.gpu.sizes import ROW_ENTRY_BYTES
 
-schedule = device_module(plain_schedule)
 walk = device_module(plain_walk)
 
 # The first image row that a gemm_m row past the last reads: outside the image for every filter tap.
@@ -35,8 +33,13 @@ def make_producer(v):
 @functools.cache
 def make_tensor_producer(v):
     """One lane issues tensor copies."""
-    wide, tile_n, tile_c = v.wide, v.tile_n, v.tile_c
+    tile_n, tile_c = v.tile_n, v.tile_c
     load_activation = make_load_activation(v)
+    pixel, load_rows = raster.make_pixel(v), raster.make_load_rows(v)
+    if v.wide:  # a load serves all columns of the filter
+        loads, load_taps = device(lambda g: 1), device(lambda g: g.S)
+    else:
+        loads, load_taps = device(lambda g: g.S), device(lambda g: 1)
 
     @device
     def load_filter(params, stage, barrier, panel, r, s, c):
@@ -53,10 +56,10 @@ def make_tensor_producer(v):
         tile = warp.block()
         while tile < call.tiles:
             _, tile_m, panel = raster.tile_at(call, tile)
-            n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, 0)
-            first, end = schedule.load_rows(g, wide, p)
+            n, p, q, _ = pixel(params, tile_m, 0)
+            first, end = load_rows(params, p)
             for r in range(first, end):
-                for s in range(0, g.S, schedule.load_taps(g, wide)):
+                for s in range(loads(g)):
                     for c in range(0, g.C, tile_c):
                         full = ring.full(a_ring, a)
                         ring.wait_empty(a_ring, a, a_parity)
@@ -64,7 +67,7 @@ def make_tensor_producer(v):
                         stage = ring.address(a_ring, a)
                         load_activation(params, table, stage, full, n, p, q, r, s, c)
                         a, a_parity = ring.advance(a_ring, a, a_parity)
-                        for tap in range(s, s + schedule.load_taps(g, wide)):
+                        for tap in range(s, s + load_taps(g)):
                             full = ring.full(b_ring, b)
                             ring.wait_empty(b_ring, b, b_parity)
                             mbarrier.arrive_expect_tx(full, call.b_load)
@@ -126,13 +129,15 @@ def make_thread_producer(v):
     per_chunk = 16 // itemsize
     mask = plain_walk.swizzle_mask(row_bytes)
     copy_chunk, finish = make_copy_chunk(v)
+    pixel = raster.make_pixel(v)
 
     @device
-    def write_row_table(g, table, tile_m_index, thread):
+    def write_row_table(params, table, tile_m_index, thread):
+        g = params.geometry
         for first in range(0, tile_m, threads):
             row = first + thread
-            n, p, q = schedule.gemm_m_pixel(g, 0, tile_m_index, row)
-            outside = NOWHERE * (1 - schedule.gemm_m_kept(g, n, q))
+            n, p, q, kept = pixel(params, tile_m_index, row)
+            outside = NOWHERE * (1 - kept)
             h, w = p * g.stride_h - g.pad_h + outside, q * g.stride_w - g.pad_w
             smem.store16(table + row * ROW_ENTRY_BYTES, n, h, w, 0)
 
@@ -173,11 +178,11 @@ def make_thread_producer(v):
             group, tile_m_index, panel = raster.tile_at(call, tile)
             # All warps have read the table of the last tile.
             warp.sync_named(TABLE_BARRIER, threads)
-            write_row_table(g, table, tile_m_index, thread)
+            write_row_table(params, table, tile_m_index, thread)
             warp.sync_named(TABLE_BARRIER, threads)
             for r in range(g.R):
                 for s in range(g.S):
-                    for block in range(schedule.block_count(g)):  # one of zeros if C is 0
+                    for block in range(call.k_blocks):  # one of zeros if C is 0
                         c = block * tile_c
                         ring.wait_empty(a_ring, a, a_parity)
                         stage = ring.address(a_ring, a)

@@ -36,6 +36,7 @@ class Variant:
     plain: bool = False  # there is no activation
     biased: bool = True  # a bias is added
     residual: bool = True  # a residual is added
+    linear: bool = False  # in y and residual all pixels have one stride
     packed: bool = False  # y and residual are channels-last, with rows aligned to 16 bytes
 
     def __post_init__(self) -> None:
@@ -127,6 +128,7 @@ def _rules(v: Variant) -> Iterator[tuple[str, bool]]:
     )
     yield "the w walk is loaded by tensor copies", v.mode != "w" or v.producer == "tma"
     yield "only the w walk has permuted axes", v.mode == "w" or not v.permuted
+    yield "slots of the w walk are no pixels of one stride", v.mode != "w" or not v.linear
     yield "a pixel's row is 64 or 128 bytes, a swizzle span", v.row_bytes in (64, 128)
     yield "a warp has whole tiles of 16 rows", v.tile_m % (16 * v.warps_m) == 0
     yield "a warp has whole chunks of 32 columns", v.tile_n % (CHUNK_COLUMNS * v.warps_n) == 0

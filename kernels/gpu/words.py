@@ -10,13 +10,12 @@ A residual takes the same way in the other direction.
 The 16-byte units of a row are exchanged by `unit_mask`, so neither side has bank conflicts.
 """
 
-from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.gpu import fragment, gmem, smem, warp
 from implicit_conv.kernels.gpu.finish import make_finish
-from implicit_conv.kernels.gpu.ptx import device, device_module
+from implicit_conv.kernels.gpu.ptx import device
+from implicit_conv.kernels.gpu.raster import make_locate_row
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS
 
-schedule = device_module(plain_schedule)
 PITCH = 2 * CHUNK_COLUMNS  # bytes of a row of the staging tile
 UNIT = 16  # bytes
 
@@ -33,17 +32,13 @@ def unit_mask(row):
 
 def make_words(v):
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    wide, itemsize = v.wide, v.itemsize
+    locate_row, itemsize = make_locate_row(v), v.itemsize
     finish, pack = make_finish(v), fragment.pack(v.dtype)
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
 
     @device
     def locate(params, tile_m, row, lane):
-        g, call = params.geometry, params.call
-        n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, row + lane // 2)
-        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
-        residual = call.residual + n * call.residual_n + p * call.residual_p + q * call.residual_q
-        return y, residual, schedule.gemm_m_kept(g, n, q)
+        return locate_row(params, tile_m, row + lane // 2)
 
     @device
     def store_chunk(params, staging, place, group, k, lane, values):

@@ -3,7 +3,7 @@
 import json
 
 from implicit_conv.gpu.evidence import ladder
-from implicit_conv.verify.assembly import instructions, mainloop
+from implicit_conv.verify.assembly import calls, instructions, mainloop
 from perf import gates, gpu_gates
 
 EXPECTED = json.loads(gates.EXPECTED.read_text())
@@ -22,6 +22,7 @@ LISTING = """
         /*0060*/                   HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24 ;
         /*0070*/                   HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24 ;
         /*0080*/               @P1 BRA `(.L_x_2) ;
+        /*0088*/                   CALL.REL.NOINC `($__internal_0_$__cuda_sm20_div_s64) ;
         /*0090*/                   STG.E.128 desc[UR4][R2.64], R4 ;
         /*00a0*/               @P2 BRA `(.L_x_0) ;
 .L_x_4:
@@ -29,7 +30,8 @@ LISTING = """
 .L_x_5:
         /*00c0*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R3], R2 ;
         /*00d0*/              @!P0 BRA `(.L_x_5) ;
-        /*00e0*/                   BRA `(.L_x_3) ;
+        /*00e0*/              @P3 CALL.REL.NOINC `(.L_x_3) ;
+        /*00f0*/                   BRA `(.L_x_3) ;
 """
 
 
@@ -44,8 +46,30 @@ def test_no_committed_kernel_spills():
         assert counted["spill_bytes"] == counted["stack_bytes"] == 0, name
 
 
+def test_no_committed_kernel_calls_or_converts_slowly():
+    """A 64-bit division would be a call; packed conversions run on the ordinary units."""
+    for name, counted in EXPECTED["gpu"].items():
+        assert (counted["calls"], counted["slow_conversions"]) == (0, 0), name
+
+
+def test_stores_and_staging_cost_the_least():
+    """Whole sectors of y, bias and residual; no bank conflicts."""
+    for name, counted in EXPECTED["gpu traffic"].items():
+        for access in gpu_gates.ACCESSES:
+            _, cost, least = counted.get(access, (0, 0, 0))
+            # Lanes load elements of x one by one in this family.
+            if name.startswith("elements") and access == "ld.global":
+                continue
+            assert cost == least, (name, access)
+
+
+def test_calls_of_subroutines():
+    """A call of a local label is a branch."""
+    assert calls(LISTING) == 1
+
+
 def test_the_mainloop_is_the_innermost_loop_that_multiplies():
-    assert len(instructions(LISTING)) == 15
+    assert len(instructions(LISTING)) == 17
     assert mainloop(LISTING, ("HGMMA",)) == 5
-    assert mainloop(LISTING, ("STG",)) == 10
+    assert mainloop(LISTING, ("STG",)) == 11
     assert mainloop(LISTING, ("LDG",)) == 0
