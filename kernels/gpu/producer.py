@@ -1,10 +1,10 @@
-"""Producers: fill the stages of both rings in the order in which the consumer reads them.
+"""Producers: fill stages in the order in which the consumer reads them.
 
     for tile of this block:
         for load of the tile:                    # filter row [x filter column] x channel block
-            ring A: wait empty -> load activation (every phase buffer) -> full
-            for tap of the load:
-                ring B: wait empty -> load filter -> full
+            wait empty -> load activation (every phase buffer) and filter -> full
+
+With im2col::w the filter has a ring of its own, with a stage for each tap of the load.
 
 A stage holds rows of `row_bytes`, one pixel or filter each. Its 16-byte chunks are swizzled in the
 pattern of TMA.
@@ -33,18 +33,10 @@ def make_producer(v):
 @functools.cache
 def make_tensor_producer(v):
     """One lane issues tensor copies."""
-    tile_n, tile_c = v.tile_n, v.tile_c
-    load_activation = make_load_activation(v)
+    tile_c = v.tile_c
     pixel, load_rows = raster.make_pixel(v), raster.make_load_rows(v)
-    if v.wide:  # a load serves all columns of the filter
-        loads, load_taps = device(lambda g: 1), device(lambda g: g.S)
-    else:
-        loads, load_taps = device(lambda g: g.S), device(lambda g: 1)
-
-    @device
-    def load_filter(params, stage, barrier, panel, r, s, c):
-        taps = r * params.geometry.S + s
-        tma.load_tile_3d(stage, params.filter_map, c, taps, panel * tile_n, barrier)
+    fill, start = make_fill_loads(v) if v.wide else make_fill_taps(v)
+    loads = device(lambda g: 1) if v.wide else device(lambda g: g.S)
 
     @device
     def produce(params, base, a_ring, b_ring, producer):
@@ -52,7 +44,7 @@ def make_tensor_producer(v):
         if producer != 0 or not warp.elect():
             return
         table = base + call.views_at
-        a, a_parity, b, b_parity = 0, 0, 0, 0
+        state = start
         tile = warp.block()
         while tile < call.tiles:
             _, tile_m, panel = raster.tile_at(call, tile)
@@ -61,21 +53,65 @@ def make_tensor_producer(v):
             for r in range(first, end):
                 for s in range(loads(g)):
                     for c in range(0, g.C, tile_c):
-                        full = ring.full(a_ring, a)
-                        ring.wait_empty(a_ring, a, a_parity)
-                        mbarrier.arrive_expect_tx(full, call.a_load)
-                        stage = ring.address(a_ring, a)
-                        load_activation(params, table, stage, full, n, p, q, r, s, c)
-                        a, a_parity = ring.advance(a_ring, a, a_parity)
-                        for tap in range(s, s + load_taps(g)):
-                            full = ring.full(b_ring, b)
-                            ring.wait_empty(b_ring, b, b_parity)
-                            mbarrier.arrive_expect_tx(full, call.b_load)
-                            load_filter(params, ring.address(b_ring, b), full, panel, r, tap, c)
-                            b, b_parity = ring.advance(b_ring, b, b_parity)
+                        place = n, p, q, r, s, c
+                        state = fill(params, table, a_ring, b_ring, place, panel, state)
             tile += warp.blocks()
 
     return produce
+
+
+def make_load_filter(v):
+    """load_filter(params, stage, barrier, panel, r, s, c): the tensor copy of one tap."""
+    tile_n = v.tile_n
+
+    @device
+    def load_filter(params, stage, barrier, panel, r, s, c):
+        tap = r * params.geometry.S + s
+        tma.load_tile_3d(stage, params.filter_map, c, tap, panel * tile_n, barrier)
+
+    return load_filter
+
+
+def make_fill_taps(v):
+    """(fill, start) for A and B in one ring; its state is (stage, parity)."""
+    load_activation, load_filter = make_load_activation(v), make_load_filter(v)
+
+    @device
+    def fill(params, table, a_ring, b_ring, place, panel, state):
+        call, (n, p, q, r, s, c) = params.call, place
+        stage, parity = state
+        full = ring.full(a_ring, stage)
+        ring.wait_empty(a_ring, stage, parity)
+        mbarrier.arrive_expect_tx(full, call.a_load + call.b_load)
+        load_activation(params, table, ring.address(a_ring, stage), full, n, p, q, r, s, c)
+        load_filter(params, ring.address(b_ring, stage), full, panel, r, s, c)
+        return ring.advance(a_ring, stage, parity)
+
+    return fill, (0, 0)
+
+
+def make_fill_loads(v):
+    """(fill, start) for two rings; the state has stage and parity of A, then of B."""
+    load_activation, load_filter = make_load_activation(v), make_load_filter(v)
+
+    @device
+    def fill(params, table, a_ring, b_ring, place, panel, state):
+        call, (n, p, q, r, s, c) = params.call, place
+        a, a_parity, b, b_parity = state
+        full = ring.full(a_ring, a)
+        ring.wait_empty(a_ring, a, a_parity)
+        mbarrier.arrive_expect_tx(full, call.a_load)
+        load_activation(params, table, ring.address(a_ring, a), full, n, p, q, r, s, c)
+        a, a_parity = ring.advance(a_ring, a, a_parity)
+        for tap in range(params.geometry.S):
+            full = ring.full(b_ring, b)
+            ring.wait_empty(b_ring, b, b_parity)
+            mbarrier.arrive_expect_tx(full, call.b_load)
+            load_filter(params, ring.address(b_ring, b), full, panel, r, tap, c)
+            b, b_parity = ring.advance(b_ring, b, b_parity)
+        return a, a_parity, b, b_parity
+
+    return fill, (0, 0, 0, 0)
 
 
 @functools.cache
@@ -172,7 +208,7 @@ def make_thread_producer(v):
         g, call = params.geometry, params.call
         thread = producer * 32 + warp.lane()
         table = base + call.rows_at
-        a, a_parity, b, b_parity = 0, 0, 0, 0
+        stage, parity = 0, 0
         tile = warp.block()
         while tile < call.tiles:
             group, tile_m_index, panel = raster.tile_at(call, tile)
@@ -184,16 +220,12 @@ def make_thread_producer(v):
                 for s in range(g.S):
                     for block in range(call.k_blocks):  # one of zeros if C is 0
                         c = block * tile_c
-                        ring.wait_empty(a_ring, a, a_parity)
-                        stage = ring.address(a_ring, a)
-                        load_activation(g, call, table, stage, group, r, s, c, thread)
-                        finish(ring.full(a_ring, a))
-                        a, a_parity = ring.advance(a_ring, a, a_parity)
-                        ring.wait_empty(b_ring, b, b_parity)
-                        stage = ring.address(b_ring, b)
-                        load_filter(g, call, stage, group, panel, r, s, c, thread)
-                        finish(ring.full(b_ring, b))
-                        b, b_parity = ring.advance(b_ring, b, b_parity)
+                        ring.wait_empty(a_ring, stage, parity)
+                        a, b = ring.address(a_ring, stage), ring.address(b_ring, stage)
+                        load_activation(g, call, table, a, group, r, s, c, thread)
+                        load_filter(g, call, b, group, panel, r, s, c, thread)
+                        finish(ring.full(a_ring, stage))
+                        stage, parity = ring.advance(a_ring, stage, parity)
             tile += warp.blocks()
 
     return produce

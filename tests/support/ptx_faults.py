@@ -132,9 +132,9 @@ FAULTS = (
     Fault(
         "producer of elements does not wait for empty",
         "elements-mma",
-        WAIT + r"(?=(?:(?!LAB_WAIT)[\s\S]){0,30000}?st\.shared\.v4)",
+        WAIT + r"(?=(?:(?!LAB_WAIT|ldmatrix)[\s\S]){0,30000}?st\.shared\.v4)",
         "",
-        "no barrier orders it after its writer",
+        "has not released it",
     ),
     Fault(
         "a1 and a2 of mma swapped",
