@@ -137,6 +137,16 @@ def from_float(dtype):
 
 
 @instruction(
+    "{ .reg .f32 t; max.NaN.f32 t, $1, $2; min.NaN.f32 $0, t, $3; }", "fff", "f", memory=False
+)
+def limit(value, low, high):
+    """``max.NaN.f32`` and ``min.NaN.f32``: the value or the bound that it passes; NaN stays NaN.
+
+    PTX ISA 9.7.3, PTX 7.0, sm_80.
+    """
+
+
+@instruction(
     "{ .reg .pred p; setp.ne.b32 p, $3, 0; selp.f32 $0, $1, $2, p; }", "ffr", "f", memory=False
 )
 def select(a, b, predicate):

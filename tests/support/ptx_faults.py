@@ -371,6 +371,27 @@ FAULTS = (
         40,
     ),
     Fault(
+        "columns of a word swapped",
+        "tma-mma",
+        r"(cvt\.rn\.bf16x2\.f32 %r\d+), (%f\d+), (%f\d+);",
+        r"\1, \3, \2;",
+        WRONG,
+    ),
+    Fault(
+        "words of the lower rows staged over those of the upper rows",
+        "tma-mma",
+        r"(st\.shared\.b32 \[t)\+512\]",
+        r"\1+0]",
+        WRONG,
+    ),
+    Fault(
+        "a division rounds up",
+        "tma-mma",
+        r"(mul\.hi\.u32 twice, twice, multiplier); shr",
+        r"\1; add.u32 twice, twice, 1; shr",
+        "wrong values|written|lies in no array|deadlock",
+    ),
+    Fault(
         "y one element too far",
         "cp_async-mma",
         r"st\.global\.b16 \[(%rd\d+)\]",
