@@ -62,6 +62,8 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
             by_name.setdefault(family_name(v), v)
     # The planner prefers descriptors, so it never chooses this one: A from registers, im2col loads.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
+    # Nor this one, because the channels of the problem are a multiple of 16 bytes.
+    by_name["folded-mma"] = replace(by_name["elements-mma"], folded=True)
     for family in FAMILIES.values():
         for target in targets(family):
             number = int(target.strip("sm_a"))

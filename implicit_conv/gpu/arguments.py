@@ -54,13 +54,16 @@ def arguments(
     }
     shared = choice.layout._asdict()
     del shared["total"]  # the driver is told it, not the kernel
+    steps = _strides("x", "nhwc", x, axes)
+    if choice.variant.folded:  # columns of x are elements
+        steps["x_w"] = steps["x_c"]
     return Call(
         x=x.address,
         w=w.address,
         bias=bias,
         residual=residual.address,
         y=y.address,
-        **_strides("x", "nhwc", x, axes),
+        **steps,
         **_strides("w", "kcrs", w, filter_axes),
         **_strides("y", "npqk", y, axes),
         **_strides("residual", "npqk", residual, axes),

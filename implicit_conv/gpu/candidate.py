@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from implicit_conv.activation import Activation
 from implicit_conv.gpu.arch import WGMMA_FLOPS, GpuArch
+from implicit_conv.gpu.folded import fold_rule, folded
 from implicit_conv.gpu.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.maps import activation_map
 from implicit_conv.kernels import schedule
@@ -175,7 +176,7 @@ def _options_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) ->
 
 def _copies_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
     if v.producer == "elements":
-        return ""
+        return fold_rule(view) if v.folded else ""
     channels = view.C // view.groups * view.itemsize
     if view.layout != "NHWC" or view.weight_layout != "KRSC":
         return (
@@ -217,7 +218,7 @@ def _words_rule(g: Geometry, v: Variant) -> str:
 
 def gpu_geometry(view: Problem, v: Variant) -> Geometry:
     """The Geometry of a problem divided into the tiles of a kernel."""
-    return geometry(
+    made = geometry(
         view,
         tile=(1, 1, 1),
         tile_m=v.tile_m,
@@ -225,6 +226,7 @@ def gpu_geometry(view: Problem, v: Variant) -> Geometry:
         tile_k=v.tile_n,
         offset_max=PERMUTED_OFFSET_MAX if v.permuted else W_OFFSET_MAX,
     )
+    return folded(made) if v.folded else made
 
 
 def consider(view: Problem, arch: GpuArch, v: Variant, options: Options) -> Candidate:

@@ -74,6 +74,16 @@ _FAMILIES = (
         groups=(1, 2),
     ),
     Family(
+        "folded-mma",
+        "element by element, folded columns",
+        "mma.sync",
+        "sm_80",
+        (
+            Variant("im2col", "elements", "mma", _BF, 32, 32, 64, 2, 1, folded=True, packed=True),
+            Variant("im2col", "elements", "mma", _HALF, 32, 32, 128, 1, 1, folded=True),
+        ),
+    ),
+    Family(
         "fma",
         "cp.async or elements",
         "float32 fma",
@@ -153,6 +163,8 @@ def family_name(v: Variant) -> str:
     """The name of the family that a kernel belongs to."""
     if v.consumer == "fma":
         return "fma"
+    if v.folded:
+        return "folded-mma"
     walk = "-w" if v.wide else ""
     registers = "-registers" if v.consumer == "wgmma" and not v.descriptors else ""
     return f"{v.producer}{walk}-{v.consumer}{registers}"

@@ -165,6 +165,7 @@ def make_thread_producer(v):
     per_chunk = 16 // itemsize
     mask = plain_walk.swizzle_mask(row_bytes)
     copy_chunk, finish = make_copy_chunk(v)
+    copy_part = make_copy_part(v)
     pixel = raster.make_pixel(v)
 
     @device
@@ -190,6 +191,24 @@ def make_thread_producer(v):
             at = source + n * call.x_n + h * call.x_h + w * call.x_w
             to = walk.swizzle(stage + row * row_bytes + chunk * 16, mask)
             copy_chunk(to, at, call.x, call.x_c, (g.C - channel) * inside)
+
+    @device
+    def load_folded(g, call, table, stage, group, r, s, c, thread):
+        """Columns are elements, and those outside the image begin or end inside a chunk."""
+        chunk = thread % chunks
+        channel = c + chunk * per_chunk
+        for first in range(0, tile_m, rows_at_once):
+            row = first + thread // chunks
+            n, h, w, _ = smem.load16(table + row * ROW_ENTRY_BYTES)
+            h, column = h + r * g.dilation_h, w + channel
+            inside = (h >= 0) & (h < g.H)
+            at = call.x + n * call.x_n + h * call.x_h + column * call.x_c
+            to = walk.swizzle(stage + row * row_bytes + chunk * 16, mask)
+            end = min(g.C - channel, g.W - column) * inside
+            copy_part(to, at, call.x_c, -column, end)
+
+    if v.folded:
+        load_activation = load_folded
 
     @device
     def load_filter(g, call, stage, group, panel, r, s, c, thread):
@@ -239,8 +258,7 @@ def make_copy_chunk(v):
     global address `at` to shared address `to`, and fills the rest with zeros. `base` is a valid
     address for the case that there is nothing to read.
     """
-    itemsize = v.itemsize
-    load = gmem.load(itemsize)
+    copy_part = make_copy_part(v)
 
     @device
     def copy_async(to, at, base, step, count):
@@ -249,23 +267,8 @@ def make_copy_chunk(v):
         cp_async.copy16(to, base + (at - base) * present, 16 * present)
 
     @device
-    def word(at, step, count, element):
-        """Four bytes of the chunk, which begin with the given element."""
-        bits = load(at + element * step, element < count)
-        if itemsize == 4:
-            return bits
-        return bits | load(at + (element + 1) * step, element + 1 < count) << 16
-
-    @device
     def copy_elements(to, at, base, step, count):
-        """The source is arbitrary; each element goes through a register, which is slower."""
-        smem.store16(
-            to,
-            word(at, step, count, 0),
-            word(at, step, count, 4 // itemsize),
-            word(at, step, count, 8 // itemsize),
-            word(at, step, count, 12 // itemsize),
-        )
+        copy_part(to, at, step, 0, count)
 
     @device
     def finish_elements(barrier):
@@ -274,3 +277,38 @@ def make_copy_chunk(v):
     if v.producer == "cp_async":
         return copy_async, cp_async.arrive
     return copy_elements, finish_elements
+
+
+@functools.cache
+def make_copy_part(v):
+    """copy_part(to, at, step, start, end): copy elements `start` to `end` of a chunk.
+
+    The source is arbitrary, and the other elements are zeros. Each goes through a register, which
+    is slower than cp.async.
+    """
+    itemsize = v.itemsize
+    load = gmem.load_constant(itemsize)
+
+    @device
+    def element(at, step, start, end, number):
+        return load(at + number * step, (start <= number) & (number < end))
+
+    @device
+    def word(at, step, start, end, number):
+        """Four bytes of the chunk, which begin with the given element."""
+        bits = element(at, step, start, end, number)
+        if itemsize == 4:
+            return bits
+        return bits | element(at, step, start, end, number + 1) << 16
+
+    @device
+    def copy_part(to, at, step, start, end):
+        smem.store16(
+            to,
+            word(at, step, start, end, 0),
+            word(at, step, start, end, 4 // itemsize),
+            word(at, step, start, end, 8 // itemsize),
+            word(at, step, start, end, 12 // itemsize),
+        )
+
+    return copy_part

@@ -105,7 +105,17 @@ def other_epilogues():
 
 
 def other_families():
-    """The family that only tests use: plain im2col with A in registers."""
+    """Plain im2col with A in registers, which only tests use, and folded columns."""
+    for number in evidence.GENERATIONS:
+        for v in plannable(number, "bfloat16"):
+            if family_name(v) == "elements-mma":
+                largest = v.tile_n == 128
+                yield pytest.param(
+                    number,
+                    replace(v, folded=True),
+                    id=f"sm_{number} {v.name}, folded",
+                    marks=() if largest else pytest.mark.exhaustive,
+                )
     for v in plannable(90, "bfloat16"):
         if family_name(v) == "tma-wgmma":
             largest = v.tile_n == 256
