@@ -55,11 +55,14 @@ def compiler() -> str | None:
 
 
 def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
-    """(name and target, variant of the largest tile, capability) of each family and target."""
+    """(name and target, variant of the largest tile, capability) of each family and target.
+
+    They add a bias and a residual.
+    """
     by_name: dict[str, Variant] = {}
     for dtype in ("bfloat16", "float32"):
         for v in variants(problem(dtype), CLAMP, plain=False):
-            by_name.setdefault(family_name(v), v)
+            by_name.setdefault(family_name(v), replace(v, biased=True, residual=True))
     # The planner prefers descriptors, so it never chooses this one: A from registers, im2col loads.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
     # Nor this one, because the channels of the problem are a multiple of 16 bytes.
@@ -135,9 +138,7 @@ def traffic(v: Variant, cc: tuple[int, int, str]) -> dict[str, Any]:
     given = TRAFFIC_CASE.arrange(*TRAFFIC_CASE.inputs(0, integers=True))
     x, w = (stored(array, v.dtype) for array in given)
     bias = stored(np.ones(TRAFFIC_CASE.K, np.float32), v.dtype)
-    residual = (
-        None if not v.residual else stored(np.ones(choice.view.output_shape, np.float32), v.dtype)
-    )
+    residual = stored(np.ones(choice.view.output_shape, np.float32), v.dtype)
     found = ptx.Traffic()
     kernel = ptx.parse(ptx_of(v, cc))
     interpret(choice, kernel, x, w, bias, residual, blocks=1, traffic=found)

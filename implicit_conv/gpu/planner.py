@@ -87,7 +87,6 @@ def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:
             v,
             activation=activation,
             plain=plain,
-            residual=not plain,
             linear=not v.wide and view.layout == "NHWC",
             packed=packed,
         )

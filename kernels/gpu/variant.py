@@ -34,8 +34,8 @@ class Variant:
     descriptors: bool = False  # wgmma reads A by descriptor, not from registers
     activation: int = CLAMP
     plain: bool = False  # there is no activation
-    biased: bool = True  # a bias is added
-    residual: bool = True  # a residual is added
+    biased: bool = False  # a bias is added
+    residual: bool = False  # a residual is added
     folded: bool = False  # a load has all columns of a filter row, as contiguous elements
     linear: bool = False  # in y and residual all pixels have one stride
     packed: bool = False  # y and residual are channels-last, with rows aligned to 16 bytes

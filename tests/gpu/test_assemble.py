@@ -43,9 +43,12 @@ DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
 
 def plannable(number, dtype, plain=False):
-    """The kernels that the planner may choose on a target, opt-in kernels included."""
+    """The kernels that the planner may choose on a target, opt-in kernels included.
+
+    They add a bias and a residual.
+    """
     return [
-        v
+        replace(v, biased=True, residual=True)
         for v in variants(gpu_gates.problem(dtype), CLAMP, plain)
         if not refusal(gpu_gates.problem(dtype), KNOWN[number], v, EVERYTHING)
     ]
@@ -246,7 +249,7 @@ def to_ptx(kernel, operands, cc):
 
 @pytest.mark.parametrize("kind", range(HARDSWISH + 1))
 def test_every_activation_links(kind):
-    v = Variant("im2col", "cp_async", "mma", "bfloat16", 64, 64, 128, 2, 2, activation=kind)
+    v = Variant("im2col", "cp_async", "mma", "bfloat16", 64, 64, 128, activation=kind, packed=True)
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.fprop import make_fprop

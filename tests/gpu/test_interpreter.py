@@ -35,6 +35,7 @@ from implicit_conv.verify.testing import (
     plan_small,
     problem_of,
     stored,
+    with_epilogue,
 )
 from perf import gates, gpu_gates
 
@@ -57,21 +58,24 @@ def kernel_of(v, cc, fault=None):
     return None if fault and planted == text else ptx.parse(planted)
 
 
+def problems(family, count, seed):
+    """`family_problems` with a bias and a residual."""
+    for case, plan in family_problems(family, count, seed):
+        yield case, with_epilogue(plan, True, True)
+
+
 def wrong_elements(case, plan, kernel, seed, **options):
-    """The number of wrong elements of y, on integers with bias and, where it is read, residual."""
+    """The number of wrong elements of y, on integers with bias and residual."""
     v, rng = plan.variant, np.random.default_rng(seed)
     x, w = case.inputs(seed, integers=True)
     shape = plan.view.output_shape
     bias = stored(rng.integers(-8, 9, case.K * case.groups).astype(np.float32), v.dtype)
-    residual = (
-        None if not v.residual else stored(rng.integers(-8, 9, shape).astype(np.float32), v.dtype)
-    )
+    residual = stored(rng.integers(-8, 9, shape).astype(np.float32), v.dtype)
     arrays = (stored(array, v.dtype) for array in case.arrange(x, w))
     options = {"blocks": 2, "limit": LIMIT, **options}
     y = interpret(plan, kernel, *arrays, bias, residual, seed=seed, **options)
     expected = case.reference(x, w) + loaded(bias, v.dtype).astype(np.float64)[:, None, None]
-    if residual is not None:
-        expected = expected + to_nchw(loaded(residual, v.dtype), case.layout)
+    expected = expected + to_nchw(loaded(residual, v.dtype), case.layout)
     expected = loaded(stored(expected.astype(np.float32), v.dtype), v.dtype)
     return int((to_nchw(loaded(y, v.dtype), case.layout) != expected).sum())
 
@@ -89,7 +93,7 @@ def rows(first_mark):
 def run_family(name, number, count, **options):
     """Problems of a family on a target: what is wrong, in words."""
     wrong = []
-    for seed, (case, plan) in enumerate(family_problems(FAMILIES[name], count, seed=len(name))):
+    for seed, (case, plan) in enumerate(problems(FAMILIES[name], count, seed=len(name))):
         kernel = kernel_of(plan.variant, KNOWN[number].cc)
         found = wrong_elements(case, plan, kernel, seed, flaky=0.05 * (seed % 3), **options)
         if found:
@@ -132,7 +136,7 @@ def test_fault_is_seen(fault):
     """In at least one of its four problems, in the words that are expected."""
     family = FAMILIES[fault.family]
     seen = []
-    for seed, (case, plan) in enumerate(family_problems(family, 4, seed=len(fault.family))):
+    for seed, (case, plan) in enumerate(problems(family, 4, seed=len(fault.family))):
         seen.append(outcome(fault, case, plan, seed))
         if seen[-1] and re.search(fault.said, seen[-1], re.DOTALL):
             return
@@ -147,14 +151,14 @@ MUTANTS, NOTICED = 40, 0.5  # share; what is left changes nothing on these probl
 def test_random_mutants(name):
     """Most random changes of instructions that run are noticed."""
     family, rng = FAMILIES[name], random.Random(0)
-    problems = [*family_problems(family, 4, seed=5)][::2]  # of one variant
-    kernel = kernel_of(problems[0][1].variant, KNOWN[FIRST[name]].cc)
-    for seed, problem in enumerate(problems):
+    some = [*problems(family, 4, seed=5)][::2]  # of one variant
+    kernel = kernel_of(some[0][1].variant, KNOWN[FIRST[name]].cc)
+    for seed, problem in enumerate(some):
         assert wrong_elements(*problem, kernel, seed) == 0
     left = []
     for _ in range(MUTANTS):
         changed, words = mutant(kernel, rng)
-        for seed, problem in enumerate(problems):
+        for seed, problem in enumerate(some):
             try:
                 if wrong_elements(*problem, changed, seed, limit=LIMIT // 4):
                     break
@@ -186,7 +190,7 @@ def issued_as(load, plan):
 )
 def test_kernel_issues_the_plan(name):
     """The tensor copies of a launch are those of the plan, in its order."""
-    for seed, (case, plan) in enumerate(family_problems(FAMILIES[name], 2, seed=7)):
+    for seed, (case, plan) in enumerate(problems(FAMILIES[name], 2, seed=7)):
         copies = []
         kernel = kernel_of(plan.variant, KNOWN[FIRST[name]].cc)
         assert wrong_elements(case, plan, kernel, seed, blocks=1, watch=copies.append) == 0
@@ -219,7 +223,8 @@ def split_plan():
         N=2, C=48, K=40, size=(5, 7), padding=((1, 1), (1, 1)), layout="NHWC", weight_layout="KRSC"
     )
     v = replace(FAMILIES["tma-wgmma"].variants[0], tile_m=128, warps_m=8)
-    return case, plan_small(case, replace(FAMILIES["tma-wgmma"], variants=(v,)), v)
+    plan = plan_small(case, replace(FAMILIES["tma-wgmma"], variants=(v,)), v)
+    return case, with_epilogue(plan, True, True)
 
 
 @pytest.mark.slow
@@ -240,7 +245,7 @@ def test_register_pool():
 def test_error_names_the_lines():
     """Of the PTX and of the Python source, the warp, and the barrier's stage and parity."""
     family = FAMILIES["tma-mma"]
-    (case, plan), *_ = family_problems(family, 1, seed=0)
+    (case, plan), *_ = problems(family, 1, seed=0)
     text = ptx_of(plan.variant, KNOWN[90].cc, lineinfo=True)
     late = next(fault for fault in FAULTS if fault.name == "a relaxed wait").planted(text)
     with pytest.raises(ptx.PtxError) as caught:
@@ -307,5 +312,6 @@ def test_production_tile_equals_oracle(number, v):
     plan = choose(
         problem_of(case, v.dtype), KNOWN[number], variant=v, options=EVERYTHING, activation=limits
     )
+    plan = with_epilogue(plan, True, True)
     kernel = kernel_of(plan.variant, KNOWN[number].cc)
     assert wrong_elements(case, plan, kernel, 0, limit=50_000_000) == 0

@@ -117,6 +117,15 @@ def test_without_bias_or_residual(family, number, layout, biased, added):
 
 
 @pytest.mark.slow
+def test_what_is_absent_is_not_loaded():
+    """Tensor copies load x and w, so nothing else loads from global memory."""
+    family = FAMILIES["tma-mma"]
+    plan = with_epilogue(plan_small(CASE, family, family.variants[0]), False, False)
+    text = ptx_of(plan.variant, plan.arch.cc)
+    assert "st.global.v4" in text and "ld.global" not in text
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "number", "layout"), STORES)
 def test_residual_that_is_the_output(family, number, layout):
     """It is not read by ld.global.nc, which the interpreter would refuse."""
