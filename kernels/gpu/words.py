@@ -7,7 +7,7 @@ A residual takes the same way in the other direction.
     a lane's words         row lane / 4 (and + 8), columns 8 t + 2 (lane % 4) for t = 0 .. 3
     a lane's 16 bytes      row lane / 2, columns 8 (lane % 2), and these + 16
 
-The 16-byte units of a row are exchanged by `unit_mask`, so neither side has bank conflicts.
+`unit_mask` exchanges the 16-byte units of a row, so that neither side has bank conflicts.
 """
 
 from implicit_conv.kernels.gpu import fragment, gmem, smem, warp
@@ -22,10 +22,10 @@ UNIT = 16  # bytes
 
 @device
 def unit_mask(row):
-    """What is xored to the bytes of a unit in its row.
+    """The bits that are xored to the offset of a unit in its row.
 
-    Fragments write 8 rows at a time, and lanes read 2 units of 4 rows: both must meet all 8 units
-    of a line of the banks, which is two rows.
+    The banks hold 8 units, which are two rows. A store of fragments writes one unit in each of 8
+    rows, and a load reads two units in each of 4 rows; both meet each of the 8 places once.
     """
     return (row & 2 | row >> 2 & 1) * UNIT
 
@@ -88,7 +88,8 @@ def make_load_bias(v):
 def make_load_residual(v):
     """load_residual(at, here, there, first, second, words): a lane's 16 values, or nothing.
 
-    It leaves in the staging tile what the lanes of other words need no more.
+    A lane reads the words of the staging tile that it writes next, so the results can be staged
+    without another synchronisation.
     """
     if not v.residual:
         return device(lambda at, here, there, first, second, words: ())
