@@ -1,7 +1,9 @@
-"""Registers, spills and instructions of one GPU kernel of each family on each target.
+"""Registers, spills and instructions of one GPU kernel of each family on each target, and traffic.
 
-The kernels are compiled and linked, which needs the compilers' wheels but no GPU. The counts are
-valid only for the versions of these compilers.
+The kernels are compiled and linked, which needs the compilers' wheels but no GPU. On the first
+target of each family the interpreter of PTX runs the kernel on two tiles along gemm_m, and counts
+its instructions, the sectors that it touches and the passes of the banks. All counts are valid only
+for the versions of these compilers.
 """
 
 from __future__ import annotations
@@ -12,18 +14,31 @@ from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+
+from implicit_conv import ptx
 from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.evidence import targets
 from implicit_conv.gpu.families import FAMILIES, family_name
-from implicit_conv.gpu.planner import variants
+from implicit_conv.gpu.planner import choose, variants
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.options import GPU_DTYPES
 from implicit_conv.problem import Problem
-from implicit_conv.verify.assembly import sass, tool
+from implicit_conv.testing import Case
+from implicit_conv.verify.assembly import calls, instructions, listing, mainloop, tool
+from implicit_conv.verify.interpret import interpret, ptx_of
+from implicit_conv.verify.testing import EVERYTHING, problem_of, stored
 
 COMPILERS = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm")
 MATRIX = ("HGMMA", "HMMA", "FFMA")
+SLOW_CONVERSION = "F2F"  # a conversion that does not run on the units of ordinary arithmetic
+# Two tiles along gemm_m in all orders of it: 127 pixels are 128 slots of an im2col::w load.
+TRAFFIC_CASE = Case(
+    N=1, C=64, K=256, size=(2, 127), kernel=(1, 3), padding=((0, 0), (1, 1)),
+    layout="NHWC", weight_layout="KRSC",
+)  # fmt: skip
+ACCESSES = ("ld.global", "st.global", "ld.shared", "st.shared", "ldmatrix", "cp.async to shared")
 
 
 def compiler() -> str | None:
@@ -40,13 +55,18 @@ def compiler() -> str | None:
 
 
 def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
-    """(name and target, variant of the largest tile, capability) of each family and target."""
+    """(name and target, variant of the largest tile, capability) of each family and target.
+
+    They add a bias and a residual.
+    """
     by_name: dict[str, Variant] = {}
     for dtype in ("bfloat16", "float32"):
         for v in variants(problem(dtype), CLAMP, plain=False):
-            by_name.setdefault(family_name(v), v)
+            by_name.setdefault(family_name(v), replace(v, biased=True, residual=True))
     # The planner prefers descriptors, so it never chooses this one: A from registers, im2col loads.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
+    # Nor this one, because the channels of the problem are a multiple of 16 bytes.
+    by_name["folded-mma"] = replace(by_name["elements-mma"], folded=True)
     for family in FAMILIES.values():
         for target in targets(family):
             number = int(target.strip("sm_a"))
@@ -77,14 +97,56 @@ def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:
 
 def counts(kernel: Any) -> dict[str, Any]:
     """The resources and instructions of a linked kernel."""
-    found = sass(kernel.cubin)
+    text = listing(kernel.cubin)
+    found = instructions(text)
     return {
         "registers": kernel.registers,
         "spill_bytes": kernel.spills,
         "stack_bytes": kernel.stack,
         "instructions": len(found),
+        "outside_mainloop": len(found) - mainloop(text, MATRIX),
+        "calls": calls(text),
+        "slow_conversions": sum(name.split(".")[0] == SLOW_CONVERSION for name in found),
         "matrix": sum(name.startswith(MATRIX) for name in found),
         "tensor_copies": sum(name.startswith("UTMALDG") for name in found),
+    }
+
+
+def first_targets() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
+    """`kernels` on the first target of each family."""
+    seen = set()
+    for name, v, cc in kernels():
+        if v not in seen:
+            seen.add(v)
+            yield name, v, cc
+
+
+def traffic(v: Variant, cc: tuple[int, int, str]) -> dict[str, Any]:
+    """What the interpreter counts while a kernel runs `TRAFFIC_CASE`, with bias and residual.
+
+    Accesses are (warp instructions, sectors or passes, the least number of these).
+    """
+    activation = (float(v.activation), -np.inf, np.inf)
+    arch = next(arch for arch in KNOWN.values() if arch.cc == cc)
+    choice = choose(
+        problem_of(TRAFFIC_CASE, v.dtype),
+        arch,
+        variant=v,
+        options=EVERYTHING,
+        activation=None if v.plain else activation,
+    )
+    given = TRAFFIC_CASE.arrange(*TRAFFIC_CASE.inputs(0, integers=True))
+    x, w = (stored(array, v.dtype) for array in given)
+    bias = stored(np.ones(TRAFFIC_CASE.K, np.float32), v.dtype)
+    residual = stored(np.ones(choice.view.output_shape, np.float32), v.dtype)
+    found = ptx.Traffic()
+    kernel = ptx.parse(ptx_of(v, cc))
+    interpret(choice, kernel, x, w, bias, residual, blocks=1, traffic=found)
+    sums = {name: found.total(name) for name in ACCESSES}
+    return {
+        "tiles": int(np.prod(choice.tiles)),
+        "instructions": found.instructions,
+        **{name: [c.instructions, c.cost, c.least] for name, c in sums.items() if c.cost},
     }
 
 
@@ -96,4 +158,5 @@ def measure() -> dict[str, Any]:
     return {
         "gpu compiler": versions,
         "gpu": {name: counts(compiled(v, cc)) for name, v, cc in kernels()},
+        "gpu traffic": {name: traffic(v, cc) for name, v, cc in first_targets()},
     }

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from implicit_conv.gpu.candidate import Choice
-from implicit_conv.kernels.gpu.call import Call
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.gpu.call import Call, reciprocal
 from implicit_conv.options import LAYOUTS, WEIGHT_LAYOUTS
 
 
@@ -31,16 +32,38 @@ def arguments(
     groups, tiles_m, tiles_n = choice.tiles
     axes = LAYOUTS[choice.view.layout]
     filter_axes = WEIGHT_LAYOUTS[choice.view.weight_layout]
-    counts = {"tiles_m": tiles_m, "tiles_n": tiles_n, "tiles": groups * tiles_m * tiles_n}
+    g, wide = choice.geometry, choice.variant.wide
+    row_tiles = tiles_m // g.P
+    divisors = {
+        "group": tiles_m * tiles_n,
+        "panel": tiles_n,
+        "image": g.slots if wide else g.P * g.Q,
+        "row": row_tiles if wide else g.Q,
+        "dilation": g.dilation_h,
+        "phases": g.phases_w,
+        "step": g.step_w,
+    }
+    counts = {
+        "tiles_m": tiles_m,
+        "tiles_n": tiles_n,
+        "tiles": groups * tiles_m * tiles_n,
+        "row_tiles": row_tiles,
+        "rows": g.N * g.P * g.Q,
+        "k_blocks": int(schedule.block_count(g)),
+        **{f"by_{name}": reciprocal(divisor) for name, divisor in divisors.items()},
+    }
     shared = choice.layout._asdict()
     del shared["total"]  # the driver is told it, not the kernel
+    steps = _strides("x", "nhwc", x, axes)
+    if choice.variant.folded:  # columns of x are elements
+        steps["x_w"] = steps["x_c"]
     return Call(
         x=x.address,
         w=w.address,
         bias=bias,
         residual=residual.address,
         y=y.address,
-        **_strides("x", "nhwc", x, axes),
+        **steps,
         **_strides("w", "kcrs", w, filter_axes),
         **_strides("y", "npqk", y, axes),
         **_strides("residual", "npqk", residual, axes),

@@ -16,6 +16,7 @@ from implicit_conv.gpu.candidate import Choice
 from implicit_conv.gpu.launch import Arrays, Launcher, misfit, unaligned
 from implicit_conv.gpu.planner import choose
 from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.options import LAYOUTS
 from implicit_conv.problem import Problem
 
 LOG = logging.getLogger("implicit_conv")
@@ -77,8 +78,10 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
     v = choice.variant
     v = replace(
         v,
-        plain=v.plain and arrays.residual is None,
-        packed=v.packed and not unaligned(arrays.y, v.itemsize),
+        biased=arrays.bias is not None,
+        residual=arrays.residual is not None,
+        linear=not v.wide and _one_stride(choice, arrays),
+        packed=v.packed and _vectors(arrays, v.itemsize),
     )
     reason = misfit(v, arrays)
     if not reason:
@@ -88,6 +91,29 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
     LOG.debug("%s: %s instead of %s", reason, other.name, v.name)
     found = _choose(choice.view, choice.arch, other, choice.limits)
     return replace(found, problem=choice.problem, unbatched=choice.unbatched)
+
+
+def _one_stride(choice: Choice, arrays: Arrays) -> bool:
+    """Whether all pixels of y and residual, in the order (n, p, q), have one stride."""
+    g = choice.geometry
+    n_axis, p_axis, q_axis, _ = LAYOUTS[choice.view.layout]
+    for array in (arrays.y, arrays.residual):
+        if array is None:
+            continue
+        row = g.Q * array.strides[q_axis]
+        if g.P > 1 and array.strides[p_axis] != row:
+            return False
+        if g.N > 1 and array.strides[n_axis] != g.P * row:
+            return False
+    return True
+
+
+def _vectors(arrays: Arrays, itemsize: int) -> bool:
+    """Whether y and residual can be moved 16 bytes, and the bias two elements at a time."""
+    images = (array for array in (arrays.y, arrays.residual) if array is not None)
+    if any(unaligned(array, itemsize) for array in images):
+        return False
+    return arrays.bias is None or arrays.bias.address % (2 * itemsize) == 0
 
 
 def _slower(v: Variant, producer: str) -> Variant:
@@ -101,6 +127,9 @@ def _slower(v: Variant, producer: str) -> Variant:
         tile_n=64,
         row_bytes=v.row_bytes,
         plain=v.plain,
+        biased=v.biased,
+        residual=v.residual,
+        linear=v.linear,
         activation=v.activation,
         packed=v.packed,
     )

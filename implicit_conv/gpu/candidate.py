@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 from implicit_conv.activation import Activation
 from implicit_conv.gpu.arch import WGMMA_FLOPS, GpuArch
+from implicit_conv.gpu.folded import fold_rule, folded
 from implicit_conv.gpu.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.maps import activation_map
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.gpu.call import INDICES
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.targets import requirement, supports
 from implicit_conv.kernels.gpu.variant import Variant
@@ -174,7 +176,7 @@ def _options_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) ->
 
 def _copies_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
     if v.producer == "elements":
-        return ""
+        return fold_rule(view) if v.folded else ""
     channels = view.C // view.groups * view.itemsize
     if view.layout != "NHWC" or view.weight_layout != "KRSC":
         return (
@@ -203,17 +205,20 @@ def _maps_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> st
     return ""
 
 
-def _words_rule(g: Geometry) -> str:
-    """Whether the extents and steps fit in the 32-bit words that a kernel gets."""
-    most = (1 << 31) - 1
-    return (
-        f"an extent of {max(g)} exceeds {most}, the most that it can count" if max(g) > most else ""
-    )
+def _words_rule(g: Geometry, v: Variant) -> str:
+    """Whether extents, steps and indices fit in the 32-bit words that a kernel computes with."""
+    tiles_m = int(schedule.gemm_m_tiles(g, v.wide))
+    tiles = tiles_m * g.groups * int(schedule.panel_count(g))
+    numbers = {"an extent": max(g), "a row number": tiles_m * v.tile_m, "a tile number": tiles}
+    for what, number in numbers.items():
+        if number >= INDICES:
+            return f"{what} of {number} exceeds {INDICES - 1}, the most that it can count"
+    return ""
 
 
 def gpu_geometry(view: Problem, v: Variant) -> Geometry:
     """The Geometry of a problem divided into the tiles of a kernel."""
-    return geometry(
+    made = geometry(
         view,
         tile=(1, 1, 1),
         tile_m=v.tile_m,
@@ -221,12 +226,13 @@ def gpu_geometry(view: Problem, v: Variant) -> Geometry:
         tile_k=v.tile_n,
         offset_max=PERMUTED_OFFSET_MAX if v.permuted else W_OFFSET_MAX,
     )
+    return folded(made) if v.folded else made
 
 
 def consider(view: Problem, arch: GpuArch, v: Variant, options: Options) -> Candidate:
     """The candidate of a kernel: its estimate, or the reason of its refusal."""
     g = gpu_geometry(view, v)
-    reason = refusal(view, arch, v, options) or _words_rule(g)
+    reason = refusal(view, arch, v, options) or _words_rule(g, v)
     if reason:
         return Candidate(v, g, reason=reason)
     layout = shared_layout(v, g, arch.smem_bytes)

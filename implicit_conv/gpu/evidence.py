@@ -1,9 +1,8 @@
-"""What has been shown of each family of GPU kernels: linked, simulated, interpreted, run.
+"""What has been shown of each family of GPU kernels: linked, interpreted, run.
 
 A step is claimed only because a test shows it: tests/gpu/test_assemble.py links every kernel of
-every row, tests/gpu/sim runs every family against the float64 oracle, tests/gpu/test_interpreter.py
-runs the linked PTX of every row against it, and an entry of `HARDWARE` records a run of
-``pytest -m gpu`` on that GPU.
+every row, tests/gpu/test_interpreter.py runs the linked PTX of every row against the float64
+oracle, and an entry of `HARDWARE` records a run of ``pytest -m gpu`` on that GPU.
 """
 
 from __future__ import annotations
@@ -15,16 +14,15 @@ from implicit_conv.kernels.gpu.variant import Variant
 
 # One target of each generation; sm_86, 89, 103 and 121 run the code of the one before.
 GENERATIONS = (80, 90, 100, 120)
-SIMULATED_PROBLEMS = 50  # of a family, each of two tiles along gemm_m and gemm_n
-INTERPRETED_PROBLEMS = 8  # of a family on a target
+# Problems of a family on a target, each of two tiles along gemm_m and gemm_n.
+INTERPRETED_PROBLEMS = 8
 
 NOT_RUN = "not yet run"
 # (family, target) -> GPU, driver, date, error, TFLOP/s, ratio to cuDNN
 HARDWARE: dict[tuple[str, str], str] = {}
 
 HEAD = (
-    "kernel", "loads", "multiplies", "opt-in", "target", "assembled", "simulated", "interpreted",
-    "hardware",
+    "kernel", "loads", "multiplies", "opt-in", "target", "assembled", "interpreted", "hardware",
 )  # fmt: skip
 LINKED = "by CI"  # tests/gpu/test_assemble.py links each row of the table
 
@@ -37,8 +35,8 @@ def hardware(family: str, target: str) -> str:
 def evidence_of(v: Variant, target: str) -> str:
     """What has been shown of a kernel on a target, as a clause for `explain`."""
     ran = hardware(family_name(v), target)
-    simulated = f"its family is simulated on {SIMULATED_PROBLEMS} problems"
-    return f"{simulated}; {ran} on hardware" if ran == NOT_RUN else f"{simulated}; run on {ran}"
+    shown = f"its family's PTX is interpreted on {INTERPRETED_PROBLEMS} problems"
+    return f"{shown}; {ran} on hardware" if ran == NOT_RUN else f"{shown}; run on {ran}"
 
 
 def targets(family: Family) -> list[str]:
@@ -57,7 +55,6 @@ def ladder() -> list[tuple[str, ...]]:
             family.opt_in,
             target,
             LINKED,
-            f"{SIMULATED_PROBLEMS} problems",
             f"{INTERPRETED_PROBLEMS} problems",
             hardware(family.name, target),
         )
@@ -79,7 +76,6 @@ def _table(rows: list[tuple[str, ...]]) -> str:
 def lines() -> list[str]:
     """The table for the terminal, a line for each family and target."""
     return [
-        f"{name:23}{target:9}assembled {linked}; simulated on {simulated}; PTX interpreted on "
-        f"{interpreted}; hardware {ran}"
-        for name, _, _, _, target, linked, simulated, interpreted, ran in ladder()
+        f"{name:23}{target:9}assembled {linked}; PTX interpreted on {interpreted}; hardware {ran}"
+        for name, _, _, _, target, linked, interpreted, ran in ladder()
     ]

@@ -1,6 +1,6 @@
 """The families of GPU kernels: how each loads and multiplies, and small tiles of it for tests.
 
-Evidence is recorded by family; checks and simulator tests run by family.
+Evidence is recorded by family; checks and interpreter tests run by family.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Family:
     loads, multiplies, opt_in : str
         Instructions that load and multiply, and the `Options` that admit the family, for tables.
     device : str
-        The target that the simulator plans for.
+        The target that tests plan for.
     variants : tuple of Variant
-        Tiles small enough for the simulator, all of one least target.
+        Tiles small enough for the interpreter, all of one least target.
     layouts : tuple of (layout, weight layout)
         What the family can load.
     groups : tuple of int
@@ -55,7 +55,9 @@ _FAMILIES = (
         "sm_80",
         (
             Variant("im2col", "cp_async", "mma", _BF, 32, 32, 64, 2, 1),
-            Variant("im2col", "cp_async", "mma", _HALF, 32, 64, 128, 1, 2, packed=True),
+            Variant(
+                "im2col", "cp_async", "mma", _HALF, 32, 64, 128, 1, 2, linear=True, packed=True
+            ),
         ),
         groups=(1, 2),
     ),
@@ -72,12 +74,24 @@ _FAMILIES = (
         groups=(1, 2),
     ),
     Family(
+        "folded-mma",
+        "element by element, folded columns",
+        "mma.sync",
+        "sm_80",
+        (
+            Variant("im2col", "elements", "mma", _BF, 32, 32, 64, 2, 1, folded=True, packed=True),
+            Variant("im2col", "elements", "mma", _HALF, 32, 32, 128, 1, 1, folded=True),
+        ),
+    ),
+    Family(
         "fma",
         "cp.async or elements",
         "float32 fma",
         "sm_80",
         (
-            Variant("im2col", "cp_async", "fma", _FLOAT, 32, 32, 64, 2, 1, packed=True),
+            Variant(
+                "im2col", "cp_async", "fma", _FLOAT, 32, 32, 64, 2, 1, linear=True, packed=True
+            ),
             Variant("im2col", "elements", "fma", _FLOAT, 32, 32, 64, 1, 1),
         ),
         groups=(1, 2),
@@ -88,7 +102,7 @@ _FAMILIES = (
         "mma.sync",
         "sm_120",
         (
-            Variant("im2col", "tma", "mma", _BF, 32, 32, 64, 2, 1, packed=True),
+            Variant("im2col", "tma", "mma", _BF, 32, 32, 64, 2, 1, linear=True, packed=True),
             Variant("im2col", "tma", "mma", _HALF, 32, 32, 128, 1, 1),
         ),
     ),
@@ -118,7 +132,7 @@ _FAMILIES = (
         "wgmma, A by ldmatrix",
         "sm_90",
         (
-            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, packed=True),
+            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, linear=True, packed=True),
             Variant("im2col", "tma", "wgmma", _HALF, 64, 64, 128, 4, 1),
         ),
     ),
@@ -149,6 +163,8 @@ def family_name(v: Variant) -> str:
     """The name of the family that a kernel belongs to."""
     if v.consumer == "fma":
         return "fma"
+    if v.folded:
+        return "folded-mma"
     walk = "-w" if v.wide else ""
     registers = "-registers" if v.consumer == "wgmma" and not v.descriptors else ""
     return f"{v.producer}{walk}-{v.consumer}{registers}"

@@ -19,6 +19,7 @@ from implicit_conv.gpu.candidate import Choice
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode
+from implicit_conv.gpu.folded import fold_misfit
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.kernels.gpu.call import Call as KernelCall
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
@@ -56,10 +57,10 @@ class Arrays:
 
 def misfit(v: Variant, arrays: Arrays) -> str:
     """The reason why a kernel cannot load these arrays, or an empty string."""
-    if v.producer == "elements":
+    if v.producer == "elements" and not v.folded:
         return ""
     for name, array in (("x", arrays.x), ("w", arrays.w)):
-        reason = unaligned(array, v.itemsize)
+        reason = (fold_misfit if v.folded else unaligned)(array, v.itemsize)
         if reason:
             return f"{name} {reason}"
         if v.producer == "tma" and not array.packed:

@@ -107,7 +107,7 @@ def _stages(
 
 
 def region_names(layout: SharedLayout, count: int) -> dict[int, str]:
-    """The names of the regions by their offsets, for messages of the simulator."""
+    """The names of the regions by their offsets, for messages of the interpreter."""
     names = {
         layout.staging_at: "staging tiles",
         layout.rows_at: "row table",

@@ -82,12 +82,33 @@ def _cycles(candidate: Candidate) -> float:
 def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:
     """The kernels to consider: every family with every tile."""
     packed = _packed(view)
-    for v in _families(view.dtype, view.C // view.groups * view.itemsize):
-        yield replace(v, activation=activation, plain=plain, packed=packed)
+    for v in _families(view):
+        yield replace(
+            v,
+            activation=activation,
+            plain=plain,
+            linear=not v.wide and view.layout == "NHWC",
+            packed=packed,
+        )
 
 
-def _families(dtype: str, channel_bytes: int) -> Iterator[Variant]:
+def _folded(view: Problem) -> Iterator[Variant]:
+    """Folded loads, for channels that loads of 16 bytes cannot copy."""
+    row = view.C * view.itemsize * view.kernel[1]
+    consumer = "fma" if view.dtype == "float32" else "mma"
+    base = Variant("im2col", "elements", consumer, view.dtype, 64, 64, 64 if row <= 64 else 128)
+    base = replace(base, folded=True)
+    yield base
+    if consumer == "mma":
+        for m, n, warps_m, warps_n in MMA_TILES[:2]:
+            yield replace(base, tile_m=m, tile_n=n, warps_m=warps_m, warps_n=warps_n)
+
+
+def _families(view: Problem) -> Iterator[Variant]:
+    dtype, channel_bytes = view.dtype, view.C // view.groups * view.itemsize
     row_bytes = 64 if channel_bytes <= 64 else 128
+    if channel_bytes % VECTOR_BYTES:
+        yield from _folded(view)
     if dtype == "float32":
         for producer in ("cp_async", "elements"):
             yield Variant("im2col", producer, "fma", dtype, 64, 64, row_bytes, 2, 2)

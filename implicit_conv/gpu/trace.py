@@ -50,6 +50,7 @@ def _activation_load(
     g, v = choice.geometry, choice.variant
     (n, p, q), (r, s, c) = pixel, step
     h, w, rows = p * g.stride_h - g.pad_h, q * g.stride_w - g.pad_w, buffer_rows(v, g, b)
+    w //= choice.view.C if v.folded else 1  # columns of a folded load are elements
     size = rows * v.row_bytes
     if not v.wide:
         offsets = (r * g.dilation_h, s * g.dilation_w)

@@ -12,6 +12,7 @@ from implicit_conv.ptx.launch import Launch
 from implicit_conv.ptx.memory import Memory
 from implicit_conv.ptx.run import Report, Tensor, run
 from implicit_conv.ptx.tensor_map import TensorMap
+from implicit_conv.ptx.traffic import Traffic
 from implicit_conv.ptx.watch import TensorCopy
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Tensor",
     "TensorCopy",
     "TensorMap",
+    "Traffic",
     "UnsupportedError",
     "parse",
     "run",

@@ -109,6 +109,8 @@ def load_global(
     at = _at(base, offset, mask)
     size = np.dtype(kind).itemsize * count
     _aligned(at, size, "ld.global")
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_global("ld.global", at, size)
     if semantics == "nc":
         w.launch.note_constant(at, size)
     elif semantics:
@@ -132,6 +134,8 @@ def store_global(
     at = _at(base, offset, mask)
     size = np.dtype(kind).itemsize * len(values)
     _aligned(at, size, "st.global")
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_global("st.global", at, size)
     if semantics:
         order.publish(w, at, semantics)
     rows = _rows(values, mask)
@@ -149,6 +153,8 @@ def load_shared(
     size = np.dtype(kind).itemsize * count
     at = _at(base, offset, mask) & LOW32
     units = w.shared.offsets(at, size, "ld.shared") // size
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_shared("ld.shared", units, size)
     if semantics:
         order.observe(w, at, semantics)
         w.shared.note_strong(w, units, size, "ld.shared", False)
@@ -171,6 +177,8 @@ def store_shared(
     size = np.dtype(kind).itemsize * len(values)
     at = _at(base, offset, mask) & LOW32
     units = w.shared.offsets(at, size, "st.shared") // size
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_shared("st.shared", units, size)
     if semantics:
         order.publish(w, at, semantics)
         w.shared.note_strong(w, units, size, "st.shared", True)
@@ -233,6 +241,8 @@ def load_matrix(
     w.need_all(mask)
     at = _at(base[: 8 * count], offset, None) & LOW32
     units = w.shared.offsets(at, 16, "ldmatrix") // 16
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_shared("ldmatrix", units, 16)
     w.shared.note_read(w, units, 16, LANE[: 8 * count], "ldmatrix")
     rows = w.shared.data.reshape(-1, 16)[units]
     if transposed:
@@ -255,6 +265,8 @@ def store_matrix(
     count = len(values)
     at = _at(base[: 8 * count], offset, None) & LOW32
     units = w.shared.offsets(at, 16, "stmatrix") // 16
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_shared("stmatrix", units, 16)
     w.shared.note_write(w, units, 16, LANE[: 8 * count], "stmatrix")
     rows = np.stack(values).reshape(count, 8, 4)
     if transposed:

@@ -44,7 +44,11 @@ def copy_async(
     """``cp.async``: `width` bytes, of which `sizes` are read and the rest zeros."""
     targets = (target.astype(np.int64)[mask] + to) & (WINDOW_BYTES - 1)
     sources = source.view(np.int64)[mask] + offset
-    copy = AsyncCopy(w, targets, sources, sizes.astype(np.int64)[mask], width)
+    read = sizes.astype(np.int64)[mask]
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_global("cp.async", sources[read > 0], width)
+        w.launch.traffic.note_shared("cp.async to shared", targets // width, width)
+    copy = AsyncCopy(w, targets, sources, read, width)
     w.copies = [*(other for other in w.copies if not other.done), copy]
     w.cta.pending.append(copy)
 

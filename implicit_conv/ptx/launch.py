@@ -21,6 +21,7 @@ from implicit_conv.ptx.memory import MAP_BYTES, Buffer, Memory
 from implicit_conv.ptx.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
 from implicit_conv.ptx.syntax import Instruction, Kernel
 from implicit_conv.ptx.tensor_map import TensorMap
+from implicit_conv.ptx.traffic import Traffic
 from implicit_conv.ptx.warp import Warp
 from implicit_conv.ptx.watch import TensorCopy, Watch
 
@@ -61,6 +62,8 @@ class Launch:
         Triton leaves out.
     watch : function of a TensorCopy, optional
         Called when a tensor copy is issued, and again when it is complete.
+    traffic : Traffic, optional
+        Counts what the accesses of all lanes cost.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Launch:
         flaky: float = 0.0,
         unfenced_barriers: bool = False,
         watch: Watch | None = None,
+        traffic: Traffic | None = None,
         limit: int = LIMIT,
     ) -> None:
         self.kernel, self.memory, self.grid, self.block = kernel, memory, grid, block
@@ -88,6 +92,7 @@ class Launch:
         self.random, self.flaky, self.limit = random.Random(seed), flaky, limit
         self.leader = self.random.randrange(LANES)  # of elect.sync
         self.unfenced_barriers, self.watch = unfenced_barriers, watch or _ignore
+        self.traffic = traffic
         if len(parameters) != kernel.parameter_bytes:
             raise PtxError(
                 f"{len(parameters)} bytes of parameters, but {kernel.name} takes "
@@ -112,6 +117,8 @@ class Launch:
         with np.errstate(all="ignore"):
             for z, y, x in itertools.product(*(range(count) for count in self.grid[::-1])):
                 self._run_block(Cta(self, (x, y, z)))
+        if self.traffic is not None:
+            self.traffic.instructions += self.executed
         return self
 
     def _run_block(self, cta: Cta) -> None:

@@ -16,6 +16,7 @@ from implicit_conv.ptx.launch import LIMIT, Launch, code_of
 from implicit_conv.ptx.memory import Memory
 from implicit_conv.ptx.syntax import Kernel
 from implicit_conv.ptx.tensor_map import TensorMap
+from implicit_conv.ptx.traffic import Traffic
 from implicit_conv.ptx.watch import Watch
 
 Size = int | tuple[int, ...]
@@ -61,6 +62,7 @@ def run(
     flaky: float = 0.0,
     unfenced_barriers: bool = False,
     watch: Watch | None = None,
+    traffic: Traffic | None = None,
     limit: int = LIMIT,
 ) -> Report:
     """Run a kernel on numpy arrays, which it changes in place, without a GPU.
@@ -92,6 +94,8 @@ def run(
     watch : function of a TensorCopy, optional
         Called when a tensor copy is issued, before its operands are checked, and again when it is
         complete.
+    traffic : Traffic, optional
+        Counts sectors of global memory and passes of the banks of shared memory.
     limit : int
         Warp instructions after which a run counts as endless.
 
@@ -118,6 +122,7 @@ def run(
         flaky=flaky,
         unfenced_barriers=unfenced_barriers,
         watch=watch,
+        traffic=traffic,
         limit=limit,
     ).run()
     idle = {i.line for b in kernel.blocks if not b.runs for i in b.instructions}

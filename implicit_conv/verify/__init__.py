@@ -1,1 +1,1 @@
-"""Checks of the GPU engine: on a GPU, in the simulator, and by the assembler."""
+"""Checks of the GPU engine: on a GPU, in the interpreter of PTX, and by the assembler."""

@@ -52,6 +52,7 @@ def interpret(
     residual: Array | None = None,
     *,
     blocks: int | None = None,
+    in_place: bool = False,
     **options: Any,
 ) -> Array:
     """y of `choice` for C-contiguous arrays in the view's layouts.
@@ -64,11 +65,15 @@ def interpret(
         float32 elements, or the bits of float16 and bfloat16 as uint16.
     blocks : int, optional
         Blocks of the grid; where there are more tiles, a block visits several of them.
+    in_place : bool
+        y is written over the residual.
     options
         Those of `ptx.Launch`: seed, flaky, watch, limit.
 
     Raises
     ------
+    ValueError
+        The kernel reads a bias or residual that is not given, or the other way round.
     ptx.PtxError
         The kernel does what PTX leaves undefined.
     WriteError
@@ -77,10 +82,15 @@ def interpret(
     from implicit_conv.kernels.gpu import blob
 
     memory, v, view = ptx.Memory(), choice.variant, choice.view
+    if (v.biased, v.residual) != (bias is not None, residual is not None):
+        raise ValueError(f"biased {v.biased}, residual {v.residual}: other arrays are given")
     offset = v.itemsize if v.producer == "elements" else 0
     x_at, w_at, z = _put(memory, x, offset), _put(memory, w, offset), _put(memory, residual, 0)
     y = np.full(view.output_shape, 0xFF, np.uint8).repeat(v.itemsize, axis=-1)
+    if in_place and residual is not None:
+        y = np.ascontiguousarray(residual).copy().reshape(-1).view(np.uint8)
     out = DeviceArray(memory.put(y), packed_strides(view.output_shape, v.itemsize))
+    z = out if in_place else z
     bias_at = 0 if bias is None else memory.put(bias.copy())
     call = arguments(choice, x_at, w_at, out, bias_at, z)
     maps: tuple[bytes | None, bytes | None] = (None, None)

@@ -15,11 +15,11 @@ from implicit_conv.gpu.families import Family
 from implicit_conv.gpu.planner import choose
 from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.kernels.sim.number import from_bits, to_bits
 from implicit_conv.options import GPU_DTYPES
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.verify.bits import from_bits, to_bits
 
 Array = NDArray[Any]
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
@@ -35,15 +35,17 @@ def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
         pads = rng.integers(0, 4, 4)
         k_unit = 16 // v.itemsize if v.packed else 1
         unit = 1 if v.producer == "elements" else 16 // v.itemsize
+        columns = int(rng.integers(1 + v.folded, 5))
+        channels = v.tile_c + int(rng.integers(1, v.tile_c))  # of a load: two channel blocks
         case = Case(
             N=int(rng.integers(1, 5)),
-            C=_round(v.tile_c + int(rng.integers(1, v.tile_c)), unit),
+            C=-(-channels // columns) if v.folded else _round(channels, unit),
             K=_round(v.tile_n + int(rng.integers(1, v.tile_n)), k_unit),
             groups=int(rng.choice(family.groups)),
             size=(int(rng.integers(3, 10)), int(rng.integers(3, 14))),
-            kernel=(int(rng.integers(1, 4)), int(rng.integers(1, 5))),
+            kernel=(int(rng.integers(1, 4)), columns),
             stride=(int(rng.integers(1, 4)), int(rng.integers(1, 4))),
-            dilation=(int(rng.integers(1, 3)), int(rng.integers(1, 4))),
+            dilation=(int(rng.integers(1, 3)), 1 if v.folded else int(rng.integers(1, 4))),
             padding=((int(pads[0]), int(pads[1])), (int(pads[2]), int(pads[3]))),
             layout=layout,
             weight_layout=weight_layout,
@@ -87,6 +89,11 @@ def plan_small(
         if able > extra or size == SMALL_SHARED[-1]:
             return made
     raise ValueError(f"{v.name} cannot run {case}")
+
+
+def with_epilogue(made: Choice, biased: bool, residual: bool) -> Choice:
+    """The choice with the kernel for calls with or without a bias and a residual."""
+    return replace(made, variant=replace(made.variant, biased=biased, residual=residual))
 
 
 def stored(values: Array, dtype: str) -> Array:

@@ -1,8 +1,11 @@
 """Activations of the epilogue: activate(x, limits) for each number of kernels/activation.py.
 
-A NaN stays a NaN: comparisons with it are false, so `select` returns it. Constants are float32: a
-single float64 literal would promote the whole expression, at 1/64 of the rate on most GPUs.
+A NaN stays a NaN: `limit` keeps it, and comparisons with it are false, so `select` returns it.
+Constants are float32: a single float64 literal would promote the whole expression, at 1/64 of the
+rate on most GPUs.
 """
+
+from math import erfc, exp, tanh
 
 import numpy as np
 
@@ -15,10 +18,9 @@ from implicit_conv.kernels.activation import (
     SILU,
     TANH,
 )
-from implicit_conv.kernels.gpu.gmem import select
-from implicit_conv.kernels.gpu.ptx import device, float_function
+from implicit_conv.kernels.gpu.gmem import limit, select
+from implicit_conv.kernels.gpu.ptx import device
 
-exp, tanh, erfc = (float_function(name) for name in ("exp", "tanh", "erfc"))
 ZERO, HALF, ONE, THREE, SIX = (np.float32(value) for value in (0, 0.5, 1, 3, 6))
 ROOT_HALF = np.float32(0.7071067811865476)
 
@@ -26,8 +28,7 @@ ROOT_HALF = np.float32(0.7071067811865476)
 @device
 def clamp(x, limits):
     """No activation, relu, relu6 and clamp, which differ in their limits."""
-    x = select(limits.low, x, x < limits.low)
-    return select(limits.high, x, x > limits.high)
+    return limit(x, limits.low, limits.high)
 
 
 @device

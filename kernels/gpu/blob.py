@@ -21,7 +21,6 @@ import numpy as np
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits, Params
 from implicit_conv.kernels.gpu.intrinsic import cuda_module, current_target
-from implicit_conv.kernels.gpu.ptx import SIMULATED
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 
 MAPS, CALL, GEOMETRY, LIMITS = range(4)  # fields of the struct
@@ -159,8 +158,6 @@ def _unpack() -> Any:
     The kernel itself must call it, because it marks the argument of the function that calls it, and
     a device function would receive a copy of the blob.
     """
-    if SIMULATED:
-        return lambda params: params
     types = cuda_module("types")
 
     fields = [

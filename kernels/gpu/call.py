@@ -4,6 +4,20 @@ from typing import NamedTuple
 
 from implicit_conv.kernels.geometry import Geometry
 
+INDICES = 1 << 31  # indices of rows and tiles that are divided are less
+
+
+def reciprocal(divisor: int) -> int:
+    """What `integer.divide` divides by: a multiplier of 32 bits, and above it a shift.
+
+    With l = ceil(log2 divisor), n * ceil(2**(31 + l) / divisor) / 2**(31 + l) exceeds n / divisor
+    by less than n / 2**31 / divisor, so its floor is right for all n below 2**31 (Granlund and
+    Montgomery, "Division by invariant integers using multiplication", 1994).
+    """
+    shift = (divisor - 1).bit_length()
+    multiplier = -(-(1 << 31 + shift) // divisor)
+    return multiplier | shift << 32
+
 
 class Call(NamedTuple):
     """Addresses, byte strides, counts and the layout of shared memory of one launch."""
@@ -32,6 +46,16 @@ class Call(NamedTuple):
     tiles_m: int  # of one group
     tiles_n: int
     tiles: int  # of all groups
+    row_tiles: int  # gemm_m tiles of an output row, where a tile has one row
+    rows: int  # output pixels of all images
+    k_blocks: int  # channel blocks of a filter tap
+    by_group: int  # reciprocals: of the tiles of a group,
+    by_panel: int  # of tiles_n,
+    by_image: int  # of the pixels of an image, or of its slots where a tile has one row,
+    by_row: int  # of Q, or of row_tiles,
+    by_dilation: int  # of dilation_h,
+    by_phases: int  # of phases_w,
+    by_step: int  # of step_w
     a_stages: int
     b_stages: int
     a_buffer: int  # bytes of a phase buffer
@@ -55,7 +79,7 @@ class Limits(NamedTuple):
 
 
 class Params(NamedTuple):
-    """Everything in the blob; the maps are addresses in a kernel, objects in the simulator."""
+    """Everything in the blob; the maps are addresses."""
 
     activation_map: object
     filter_map: object

@@ -3,8 +3,9 @@
 GEMM mapping: A = activation, gemm_m = N*P*Q in the order (n, p, q), or (p, n, slot) for im2col::w;
 B = filter, gemm_n = K; C = output; gemm_k = R*S*C.
 
-Every kernel has the same schedule and two rings: a stage of ring A holds one activation load, a
-stage of ring B the filter of one tap.
+Stages of A hold one activation load, stages of B the filter of one tap. With im2col loads each has
+one tap, so A and B move in step: one ring, whose stages have a part of A and a part of B. A load of
+im2col::w serves all taps of a filter row, so A and B are two rings:
 
     producer warps                                consumer warps
     for load of the tile:                         for load of the tile:
@@ -24,15 +25,13 @@ import functools
 
 import numpy as np
 
-from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.gpu import blob, mbarrier, raster, ring, views, warp
 from implicit_conv.kernels.gpu.consumer import make_multiply, make_warp_origin
 from implicit_conv.kernels.gpu.epilogue import make_store_tile
 from implicit_conv.kernels.gpu.producer import make_producer
-from implicit_conv.kernels.gpu.ptx import device, device_module, shared_base
+from implicit_conv.kernels.gpu.ptx import device, shared_base
 from implicit_conv.kernels.gpu.sizes import STAGE_BARRIERS_BYTES, STAGING_BYTES
 
-schedule = device_module(plain_schedule)
 smem_base = shared_base()
 
 # Registers per thread of a block of three warpgroups: at launch, then of the two that consume and
@@ -52,6 +51,7 @@ def make_fprop(v):
     consumer_warps, arrivals = v.consumer_warps, v.arrivals
     fence_init = mbarrier.fence_init if v.producer == "tma" else device(lambda: None)
     write_views = views.write if v.wide else device(lambda g, call, table, row_bytes: None)
+    init_b = ring.init if v.wide else device(lambda ring, producers, consumers, lane: None)
     row_bytes = v.row_bytes
 
     def fprop(argument):
@@ -64,7 +64,7 @@ def make_fprop(v):
         b_ring = ring.Ring(barriers, base + call.b_at, call.b_stage, call.b_stages)
         if index == 0:
             ring.init(a_ring, arrivals, consumer_warps, lane)
-            ring.init(b_ring, arrivals, consumer_warps, lane)
+            init_b(b_ring, arrivals, consumer_warps, lane)
             fence_init()
             write_views(params.geometry, call, base + call.views_at, row_bytes)
         warp.sync_block()
@@ -80,37 +80,73 @@ def make_fprop(v):
 
 @functools.cache
 def make_consumer(v):
-    """The consumer's role: computes a warp's part of each tile from both rings and stores it."""
-    wide = v.wide
-    multiply, warp_origin, store_tile = make_multiply(v), make_warp_origin(v), make_store_tile(v)
-    zeros = (np.float32(0),) * v.accumulators
-    view_offset = views.tap_offset if wide else device(lambda table, tap: 0)
+    """The consumer's role: computes a warp's part of each tile from the stages and stores it."""
+    warp_origin, store_tile = make_warp_origin(v), make_store_tile(v)
+    sum_tile, start = make_sum_loads(v) if v.wide else make_sum_taps(v)
 
     @device
     def consume(params, base, a_ring, b_ring, index):
-        g, call, lane = params.geometry, params.call, warp.lane()
+        call, lane = params.call, warp.lane()
         row, column = warp_origin(index)
         staging = base + call.staging_at + index * STAGING_BYTES
-        a, a_parity, b, b_parity = 0, 0, 0, 0
+        views_at = base + call.views_at
+        state = start
         tile = warp.block()
         while tile < call.tiles:
             group, tile_m, panel = raster.tile_at(call, tile)
-            _, p, _ = schedule.gemm_m_pixel(g, wide, tile_m, 0)
-            acc = zeros
-            for _ in range(schedule.load_count(g, wide, p)):
-                ring.wait_full(a_ring, a, a_parity)
-                for tap in range(schedule.load_taps(g, wide)):
-                    view = ring.address(a_ring, a) + view_offset(base + call.views_at, tap)
-                    ring.wait_full(b_ring, b, b_parity)
-                    acc = multiply(acc, view, ring.address(b_ring, b), row, column, lane)
-                    ring.release(b_ring, b, lane)
-                    b, b_parity = ring.advance(b_ring, b, b_parity)
-                ring.release(a_ring, a, lane)
-                a, a_parity = ring.advance(a_ring, a, a_parity)
+            place = tile_m, row, column, lane
+            acc, state = sum_tile(params, views_at, a_ring, b_ring, place, state)
             store_tile(params, staging, (group, tile_m, panel), row, column, lane, acc)
             tile += warp.blocks()
 
     return consume
+
+
+def make_sum_taps(v):
+    """(sum_tile, start) for A and B in one ring; its state is (stage, parity)."""
+    multiply, zeros = make_multiply(v), (np.float32(0),) * v.accumulators
+
+    @device
+    def sum_tile(params, views_at, a_ring, b_ring, place, state):
+        g, (_, row, column, lane) = params.geometry, place
+        stage, parity = state
+        acc = zeros
+        for _ in range(g.R * g.S * params.call.k_blocks):
+            ring.wait_full(a_ring, stage, parity)
+            a, b = ring.address(a_ring, stage), ring.address(b_ring, stage)
+            acc = multiply(acc, a, b, row, column, lane)
+            ring.release(a_ring, stage, lane)
+            stage, parity = ring.advance(a_ring, stage, parity)
+        return acc, (stage, parity)
+
+    return sum_tile, (0, 0)
+
+
+def make_sum_loads(v):
+    """(sum_tile, start) for two rings; the state has stage and parity of A, then of B."""
+    multiply, zeros = make_multiply(v), (np.float32(0),) * v.accumulators
+    pixel, load_rows = raster.make_pixel(v), raster.make_load_rows(v)
+
+    @device
+    def sum_tile(params, views_at, a_ring, b_ring, place, state):
+        g, (tile_m, row, column, lane) = params.geometry, place
+        a, a_parity, b, b_parity = state
+        _, p, _, _ = pixel(params, tile_m, 0)
+        first, end = load_rows(params, p)
+        acc = zeros
+        for _ in range((end - first) * params.call.k_blocks):
+            ring.wait_full(a_ring, a, a_parity)
+            for tap in range(g.S):
+                view = ring.address(a_ring, a) + views.tap_offset(views_at, tap)
+                ring.wait_full(b_ring, b, b_parity)
+                acc = multiply(acc, view, ring.address(b_ring, b), row, column, lane)
+                ring.release(b_ring, b, lane)
+                b, b_parity = ring.advance(b_ring, b, b_parity)
+            ring.release(a_ring, a, lane)
+            a, a_parity = ring.advance(a_ring, a, a_parity)
+        return acc, (a, a_parity, b, b_parity)
+
+    return sum_tile, (0, 0, 0, 0)
 
 
 def make_register_split(v):

@@ -10,17 +10,65 @@ from implicit_conv.kernels.gpu.ptx import instruction, instructions
 PREDICATE = "{ .reg .pred p; setp.ne.b32 p, $%d, 0; "
 
 
+def _load(itemsize, opcode):
+    if itemsize == 4:
+        text = f"mov.b32 $0, 0; @p {opcode}.b32 $0, [$1]; }}"
+    else:
+        text = f".reg .b16 h; mov.b16 h, 0; @p {opcode}.b16 h, [$1]; cvt.u32.u16 $0, h; }}"
+    return "address predicate", Asm(PREDICATE % 2 + text, "lr", "r")
+
+
 @instructions
 def load(itemsize):
-    """``ld.global.nc``: load the bits of an element of 2 or 4 bytes, or zero.
+    """``ld.global``: load the bits of an element of 2 or 4 bytes, or zero.
 
     PTX ISA 9.7.9, sm_80.
     """
-    if itemsize == 4:
-        text = "mov.b32 $0, 0; @p ld.global.nc.b32 $0, [$1]; }"
-    else:
-        text = ".reg .b16 h; mov.b16 h, 0; @p ld.global.nc.b16 h, [$1]; cvt.u32.u16 $0, h; }"
-    return "address predicate", Asm(PREDICATE % 2 + text, "lr", "r")
+    return _load(itemsize, "ld.global")
+
+
+@instructions
+def load_constant(itemsize):
+    """``ld.global.nc``: `load` of what nobody writes during the launch.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    return _load(itemsize, "ld.global.nc")
+
+
+def _load_pair(opcode):
+    text = f"mov.b32 $0, 0; mov.b32 $1, 0; @p {opcode}.v2.f32 {{$0, $1}}, [$2]; }}"
+    return PREDICATE % 3 + text
+
+
+@instruction(_load_pair("ld.global"), "lr", (("f", 2),))
+def load_pair(address, predicate):
+    """``ld.global.v2``: load two float32 at an address aligned to 8, or zeros.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instruction(_load_pair("ld.global.nc"), "lr", (("f", 2),))
+def load_constant_pair(address, predicate):
+    """``ld.global.nc.v2``: `load_pair` of what nobody writes during the launch.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instruction(
+    PREDICATE % 5
+    + "mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0; "
+    + "@p ld.global.v4.b32 {$0, $1, $2, $3}, [$4]; }",
+    "lr",
+    (("r", 4),),
+)
+def load_quad(address, predicate):
+    """``ld.global.v4``: load 16 bytes at an address aligned to 16, or zeros.
+
+    PTX ISA 9.7.9, sm_80.
+    """
 
 
 @instructions
@@ -39,6 +87,22 @@ def store(itemsize):
 @instruction(PREDICATE % 5 + "@p st.global.v4.b32 [$0], {$1, $2, $3, $4}; }", "lrrrrr")
 def store16(address, a, b, c, d, predicate):
     """``st.global.v4``: store 16 bytes at an address aligned to 16.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instruction(PREDICATE % 5 + "@p st.global.v4.b32 [$0], {$1, $2, $3, $4}; }", ("l", ("r", 4), "r"))
+def store_quad(address, words, predicate):
+    """``st.global.v4``: store 16 bytes at an address aligned to 16.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instruction(PREDICATE % 3 + "@p st.global.v2.f32 [$0], {$1, $2}; }", ("l", ("f", 2), "r"))
+def store_pair(address, values, predicate):
+    """``st.global.v2``: store two float32 at an address aligned to 8.
 
     PTX ISA 9.7.9, sm_80.
     """
@@ -70,6 +134,16 @@ def from_float(dtype):
         "float16": "{ .reg .b16 h; cvt.rn.f16.f32 h, $1; cvt.u32.u16 $0, h; }",
     }[dtype]
     return "value", Asm(text, "f", "r", memory=False)
+
+
+@instruction(
+    "{ .reg .f32 t; max.NaN.f32 t, $1, $2; min.NaN.f32 $0, t, $3; }", "fff", "f", memory=False
+)
+def limit(value, low, high):
+    """``max.NaN.f32`` and ``min.NaN.f32``: the value or the bound that it passes; NaN stays NaN.
+
+    PTX ISA 9.7.3, PTX 7.0, sm_80.
+    """
 
 
 @instruction(

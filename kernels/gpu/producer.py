@@ -1,10 +1,10 @@
-"""Producers: fill the stages of both rings in the order in which the consumer reads them.
+"""Producers: fill stages in the order in which the consumer reads them.
 
     for tile of this block:
         for load of the tile:                    # filter row [x filter column] x channel block
-            ring A: wait empty -> load activation (every phase buffer) -> full
-            for tap of the load:
-                ring B: wait empty -> load filter -> full
+            wait empty -> load activation (every phase buffer) and filter -> full
+
+With im2col::w the filter has a ring of its own, with a stage for each tap of the load.
 
 A stage holds rows of `row_bytes`, one pixel or filter each. Its 16-byte chunks are swizzled in the
 pattern of TMA.
@@ -12,13 +12,11 @@ pattern of TMA.
 
 import functools
 
-from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels import walk as plain_walk
 from implicit_conv.kernels.gpu import cp_async, gmem, mbarrier, raster, ring, smem, tma, views, warp
 from implicit_conv.kernels.gpu.ptx import device, device_module
 from implicit_conv.kernels.gpu.sizes import ROW_ENTRY_BYTES
 
-schedule = device_module(plain_schedule)
 walk = device_module(plain_walk)
 
 # The first image row that a gemm_m row past the last reads: outside the image for every filter tap.
@@ -35,13 +33,10 @@ def make_producer(v):
 @functools.cache
 def make_tensor_producer(v):
     """One lane issues tensor copies."""
-    wide, tile_n, tile_c = v.wide, v.tile_n, v.tile_c
-    load_activation = make_load_activation(v)
-
-    @device
-    def load_filter(params, stage, barrier, panel, r, s, c):
-        taps = r * params.geometry.S + s
-        tma.load_tile_3d(stage, params.filter_map, c, taps, panel * tile_n, barrier)
+    tile_c = v.tile_c
+    pixel, load_rows = raster.make_pixel(v), raster.make_load_rows(v)
+    fill, start = make_fill_loads(v) if v.wide else make_fill_taps(v)
+    loads = device(lambda g: 1) if v.wide else device(lambda g: g.S)
 
     @device
     def produce(params, base, a_ring, b_ring, producer):
@@ -49,30 +44,74 @@ def make_tensor_producer(v):
         if producer != 0 or not warp.elect():
             return
         table = base + call.views_at
-        a, a_parity, b, b_parity = 0, 0, 0, 0
+        state = start
         tile = warp.block()
         while tile < call.tiles:
             _, tile_m, panel = raster.tile_at(call, tile)
-            n, p, q = schedule.gemm_m_pixel(g, wide, tile_m, 0)
-            first, end = schedule.load_rows(g, wide, p)
+            n, p, q, _ = pixel(params, tile_m, 0)
+            first, end = load_rows(params, p)
             for r in range(first, end):
-                for s in range(0, g.S, schedule.load_taps(g, wide)):
+                for s in range(loads(g)):
                     for c in range(0, g.C, tile_c):
-                        full = ring.full(a_ring, a)
-                        ring.wait_empty(a_ring, a, a_parity)
-                        mbarrier.arrive_expect_tx(full, call.a_load)
-                        stage = ring.address(a_ring, a)
-                        load_activation(params, table, stage, full, n, p, q, r, s, c)
-                        a, a_parity = ring.advance(a_ring, a, a_parity)
-                        for tap in range(s, s + schedule.load_taps(g, wide)):
-                            full = ring.full(b_ring, b)
-                            ring.wait_empty(b_ring, b, b_parity)
-                            mbarrier.arrive_expect_tx(full, call.b_load)
-                            load_filter(params, ring.address(b_ring, b), full, panel, r, tap, c)
-                            b, b_parity = ring.advance(b_ring, b, b_parity)
+                        place = n, p, q, r, s, c
+                        state = fill(params, table, a_ring, b_ring, place, panel, state)
             tile += warp.blocks()
 
     return produce
+
+
+def make_load_filter(v):
+    """load_filter(params, stage, barrier, panel, r, s, c): the tensor copy of one tap."""
+    tile_n = v.tile_n
+
+    @device
+    def load_filter(params, stage, barrier, panel, r, s, c):
+        tap = r * params.geometry.S + s
+        tma.load_tile_3d(stage, params.filter_map, c, tap, panel * tile_n, barrier)
+
+    return load_filter
+
+
+def make_fill_taps(v):
+    """(fill, start) for A and B in one ring; its state is (stage, parity)."""
+    load_activation, load_filter = make_load_activation(v), make_load_filter(v)
+
+    @device
+    def fill(params, table, a_ring, b_ring, place, panel, state):
+        call, (n, p, q, r, s, c) = params.call, place
+        stage, parity = state
+        full = ring.full(a_ring, stage)
+        ring.wait_empty(a_ring, stage, parity)
+        mbarrier.arrive_expect_tx(full, call.a_load + call.b_load)
+        load_activation(params, table, ring.address(a_ring, stage), full, n, p, q, r, s, c)
+        load_filter(params, ring.address(b_ring, stage), full, panel, r, s, c)
+        return ring.advance(a_ring, stage, parity)
+
+    return fill, (0, 0)
+
+
+def make_fill_loads(v):
+    """(fill, start) for two rings; the state has stage and parity of A, then of B."""
+    load_activation, load_filter = make_load_activation(v), make_load_filter(v)
+
+    @device
+    def fill(params, table, a_ring, b_ring, place, panel, state):
+        call, (n, p, q, r, s, c) = params.call, place
+        a, a_parity, b, b_parity = state
+        full = ring.full(a_ring, a)
+        ring.wait_empty(a_ring, a, a_parity)
+        mbarrier.arrive_expect_tx(full, call.a_load)
+        load_activation(params, table, ring.address(a_ring, a), full, n, p, q, r, s, c)
+        a, a_parity = ring.advance(a_ring, a, a_parity)
+        for tap in range(params.geometry.S):
+            full = ring.full(b_ring, b)
+            ring.wait_empty(b_ring, b, b_parity)
+            mbarrier.arrive_expect_tx(full, call.b_load)
+            load_filter(params, ring.address(b_ring, b), full, panel, r, tap, c)
+            b, b_parity = ring.advance(b_ring, b, b_parity)
+        return a, a_parity, b, b_parity
+
+    return fill, (0, 0, 0, 0)
 
 
 @functools.cache
@@ -126,13 +165,16 @@ def make_thread_producer(v):
     per_chunk = 16 // itemsize
     mask = plain_walk.swizzle_mask(row_bytes)
     copy_chunk, finish = make_copy_chunk(v)
+    copy_part = make_copy_part(v)
+    pixel = raster.make_pixel(v)
 
     @device
-    def write_row_table(g, table, tile_m_index, thread):
+    def write_row_table(params, table, tile_m_index, thread):
+        g = params.geometry
         for first in range(0, tile_m, threads):
             row = first + thread
-            n, p, q = schedule.gemm_m_pixel(g, 0, tile_m_index, row)
-            outside = NOWHERE * (1 - schedule.gemm_m_kept(g, n, q))
+            n, p, q, kept = pixel(params, tile_m_index, row)
+            outside = NOWHERE * (1 - kept)
             h, w = p * g.stride_h - g.pad_h + outside, q * g.stride_w - g.pad_w
             smem.store16(table + row * ROW_ENTRY_BYTES, n, h, w, 0)
 
@@ -151,6 +193,24 @@ def make_thread_producer(v):
             copy_chunk(to, at, call.x, call.x_c, (g.C - channel) * inside)
 
     @device
+    def load_folded(g, call, table, stage, group, r, s, c, thread):
+        """Columns are elements, and those outside the image begin or end inside a chunk."""
+        chunk = thread % chunks
+        channel = c + chunk * per_chunk
+        for first in range(0, tile_m, rows_at_once):
+            row = first + thread // chunks
+            n, h, w, _ = smem.load16(table + row * ROW_ENTRY_BYTES)
+            h, column = h + r * g.dilation_h, w + channel
+            inside = (h >= 0) & (h < g.H)
+            at = call.x + n * call.x_n + h * call.x_h + column * call.x_c
+            to = walk.swizzle(stage + row * row_bytes + chunk * 16, mask)
+            end = min(g.C - channel, g.W - column) * inside
+            copy_part(to, at, call.x_c, -column, end)
+
+    if v.folded:
+        load_activation = load_folded
+
+    @device
     def load_filter(g, call, stage, group, panel, r, s, c, thread):
         chunk = thread % chunks
         channel = c + chunk * per_chunk
@@ -167,28 +227,24 @@ def make_thread_producer(v):
         g, call = params.geometry, params.call
         thread = producer * 32 + warp.lane()
         table = base + call.rows_at
-        a, a_parity, b, b_parity = 0, 0, 0, 0
+        stage, parity = 0, 0
         tile = warp.block()
         while tile < call.tiles:
             group, tile_m_index, panel = raster.tile_at(call, tile)
             # All warps have read the table of the last tile.
             warp.sync_named(TABLE_BARRIER, threads)
-            write_row_table(g, table, tile_m_index, thread)
+            write_row_table(params, table, tile_m_index, thread)
             warp.sync_named(TABLE_BARRIER, threads)
             for r in range(g.R):
                 for s in range(g.S):
-                    for block in range(schedule.block_count(g)):  # one of zeros if C is 0
+                    for block in range(call.k_blocks):  # one of zeros if C is 0
                         c = block * tile_c
-                        ring.wait_empty(a_ring, a, a_parity)
-                        stage = ring.address(a_ring, a)
-                        load_activation(g, call, table, stage, group, r, s, c, thread)
-                        finish(ring.full(a_ring, a))
-                        a, a_parity = ring.advance(a_ring, a, a_parity)
-                        ring.wait_empty(b_ring, b, b_parity)
-                        stage = ring.address(b_ring, b)
-                        load_filter(g, call, stage, group, panel, r, s, c, thread)
-                        finish(ring.full(b_ring, b))
-                        b, b_parity = ring.advance(b_ring, b, b_parity)
+                        ring.wait_empty(a_ring, stage, parity)
+                        a, b = ring.address(a_ring, stage), ring.address(b_ring, stage)
+                        load_activation(g, call, table, a, group, r, s, c, thread)
+                        load_filter(g, call, b, group, panel, r, s, c, thread)
+                        finish(ring.full(a_ring, stage))
+                        stage, parity = ring.advance(a_ring, stage, parity)
             tile += warp.blocks()
 
     return produce
@@ -202,8 +258,7 @@ def make_copy_chunk(v):
     global address `at` to shared address `to`, and fills the rest with zeros. `base` is a valid
     address for the case that there is nothing to read.
     """
-    itemsize = v.itemsize
-    load = gmem.load(itemsize)
+    copy_part = make_copy_part(v)
 
     @device
     def copy_async(to, at, base, step, count):
@@ -212,23 +267,8 @@ def make_copy_chunk(v):
         cp_async.copy16(to, base + (at - base) * present, 16 * present)
 
     @device
-    def word(at, step, count, element):
-        """Four bytes of the chunk, which begin with the given element."""
-        bits = load(at + element * step, element < count)
-        if itemsize == 4:
-            return bits
-        return bits | load(at + (element + 1) * step, element + 1 < count) << 16
-
-    @device
     def copy_elements(to, at, base, step, count):
-        """The source is arbitrary; each element goes through a register, which is slower."""
-        smem.store16(
-            to,
-            word(at, step, count, 0),
-            word(at, step, count, 4 // itemsize),
-            word(at, step, count, 8 // itemsize),
-            word(at, step, count, 12 // itemsize),
-        )
+        copy_part(to, at, step, 0, count)
 
     @device
     def finish_elements(barrier):
@@ -237,3 +277,38 @@ def make_copy_chunk(v):
     if v.producer == "cp_async":
         return copy_async, cp_async.arrive
     return copy_elements, finish_elements
+
+
+@functools.cache
+def make_copy_part(v):
+    """copy_part(to, at, step, start, end): copy elements `start` to `end` of a chunk.
+
+    The source is arbitrary, and the other elements are zeros. Each goes through a register, which
+    is slower than cp.async.
+    """
+    itemsize = v.itemsize
+    load = gmem.load_constant(itemsize)
+
+    @device
+    def element(at, step, start, end, number):
+        return load(at + number * step, (start <= number) & (number < end))
+
+    @device
+    def word(at, step, start, end, number):
+        """Four bytes of the chunk, which begin with the given element."""
+        bits = element(at, step, start, end, number)
+        if itemsize == 4:
+            return bits
+        return bits | element(at, step, start, end, number + 1) << 16
+
+    @device
+    def copy_part(to, at, step, start, end):
+        smem.store16(
+            to,
+            word(at, step, start, end, 0),
+            word(at, step, start, end, 4 // itemsize),
+            word(at, step, start, end, 8 // itemsize),
+            word(at, step, start, end, 12 // itemsize),
+        )
+
+    return copy_part

@@ -1,21 +1,16 @@
-"""Hooks: PTX that a Numba kernel calls as a function, and the switch to their simulated twins.
+"""Hooks: PTX that a Numba kernel calls as a function.
 
 A documented function declares a hook; `instruction` and `instructions` turn it into a Numba
-intrinsic that emits inline PTX. Where NUMBA_ENABLE_CUDASIM is 1, they return instead the function
-of the same name in the module of the same name of kernels/sim. The source of a kernel is the same
-in both cases.
+intrinsic that emits inline PTX.
 
-Together the hook modules are a library of instructions, each documented, simulated and assembled by
-tests. Kernels in work need those that no kernel uses yet: TF32, TMA stores, clusters, prefetches.
+Together the hook modules are a library of instructions, each documented, and assembled by tests.
+Kernels in work need those that no kernel uses yet: TF32, TMA stores, clusters, prefetches.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import math
-import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -29,8 +24,6 @@ from implicit_conv.kernels.gpu.intrinsic import (
     signature_of,
 )
 from implicit_conv.kernels.gpu.sizes import SWIZZLE_ATOM_BYTES
-
-SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
 Function = Callable[..., Any]
 
@@ -54,7 +47,7 @@ def instruction(
         asm = Asm(text, operands, results, **options)
         signature = inspect.signature(function)
         name = _register(function, lambda: (" ".join(signature.parameters), asm))
-        return _twin(function) if SIMULATED else make_intrinsic(name, signature, asm)
+        return make_intrinsic(name, signature, asm)
 
     return declare
 
@@ -62,8 +55,6 @@ def instruction(
 def instructions(function: Callable[..., tuple[str, Asm]]) -> Any:
     """Declare a family of hooks: `function` maps compile-time choices to (operand names, Asm)."""
     name = _register(function, function)
-    if SIMULATED:
-        return functools.cache(_twin(function))
 
     @functools.cache
     @functools.wraps(function)
@@ -80,19 +71,11 @@ def _register(function: Function, assembly: Callable[..., tuple[str, Asm]]) -> s
     return name
 
 
-def _twin(function: Function) -> Any:
-    module = function.__module__.rpartition(".")[2]
-    twins = importlib.import_module(f"implicit_conv.kernels.sim.{module}")
-    return getattr(twins, function.__name__)
-
-
 _device_functions: list[Any] = []
 
 
 def device(function: Function) -> Any:
     """A function that kernels call; the compiler inlines it."""
-    if SIMULATED:
-        return function
     compiled = need_numba_cuda().jit(device=True, forceinline=True)(function)
     _device_functions.append(compiled)
     return compiled
@@ -108,13 +91,6 @@ def forget_compiled() -> None:
         function.overloads.clear()
 
 
-def float_function(name: str) -> Any:
-    """math.exp and the like for kernels; the simulator's version computes all lanes."""
-    if SIMULATED:
-        return getattr(importlib.import_module("implicit_conv.kernels.sim.gmem"), name)
-    return getattr(math, name)
-
-
 def device_module(module: ModuleType) -> Any:
     """A copy of `module` whose plain integer functions are device functions.
 
@@ -122,8 +98,6 @@ def device_module(module: ModuleType) -> Any:
     functions that it calls are device functions already; a module defines its functions in order of
     use.
     """
-    if SIMULATED:
-        return module
     namespace = dict(vars(module))
     for name, value in vars(module).items():
         if inspect.isfunction(value):
@@ -136,8 +110,6 @@ def device_module(module: ModuleType) -> Any:
 
 def shared_base() -> Any:
     """A hook: the address of the block's dynamic shared memory, a multiple of 1024."""
-    if SIMULATED:
-        return lambda: importlib.import_module("implicit_conv.kernels.sim.smem").BASE
     from llvmlite import ir
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

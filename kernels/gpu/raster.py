@@ -1,5 +1,10 @@
-"""The order in which a persistent grid visits the tiles of the output."""
+"""Where a tile and its rows are: the order of the grid, and the schedule's formulas of a pixel.
 
+The formulas are those of schedule.py, with divisions by multiplication. As a plain division of
+64-bit integers each would be a call of a subroutine.
+"""
+
+from implicit_conv.kernels.gpu.integer import divide
 from implicit_conv.kernels.gpu.ptx import device
 
 
@@ -10,5 +15,75 @@ def tile_at(call, index):
     gemm_n varies fastest, so blocks that run at the same time share activations, which are the
     larger operand, and all filters stay in L2.
     """
-    group, rest = index // (call.tiles_m * call.tiles_n), index % (call.tiles_m * call.tiles_n)
-    return group, rest // call.tiles_n, rest % call.tiles_n
+    group = divide(index, call.by_group)
+    rest = index - group * (call.tiles_m * call.tiles_n)
+    tile_m = divide(rest, call.by_panel)
+    return group, tile_m, rest - tile_m * call.tiles_n
+
+
+def make_pixel(v):
+    """pixel(params, tile, row): (n, p, q, kept) of a row of a gemm_m tile.
+
+    With im2col::w, q is the slot. Rows past the last pixel and slots past Q are not kept.
+    """
+    tile_rows = v.tile_m
+
+    @device
+    def pixel(params, tile, row):
+        g, call = params.geometry, params.call
+        m = tile * tile_rows + row
+        n = divide(m, call.by_image)
+        m -= n * (g.P * g.Q)
+        p = divide(m, call.by_row)
+        return n, p, m - p * g.Q, n < g.N
+
+    @device
+    def slot(params, tile, row):
+        g, call = params.geometry, params.call
+        p = divide(tile, call.by_row)
+        m = (tile - p * call.row_tiles) * tile_rows + row
+        n = divide(m, call.by_image)
+        q = m - n * g.slots
+        return n, p, q, (n < g.N) & (q < g.Q)
+
+    return slot if v.wide else pixel
+
+
+def make_load_rows(v):
+    """load_rows(params, p): (first, end) of the filter rows that a tile loads."""
+
+    @device
+    def all_rows(params, p):
+        return 0, params.geometry.R
+
+    @device
+    def rows_inside(params, p):
+        """Those inside the image for the tile's only output row."""
+        g, call = params.geometry, params.call
+        top, round_up = p * g.stride_h - g.pad_h, g.dilation_h - 1
+        first = min(g.R, divide(max(0, -top) + round_up, call.by_dilation))
+        end = min(g.R, divide(max(0, g.H - top) + round_up, call.by_dilation))
+        return first, max(first, end)
+
+    return rows_inside if v.wide else all_rows
+
+
+def make_locate_row(v):
+    """locate_row(params, tile, row): the addresses of its pixel of y and residual, and `kept`."""
+    pixel, tile_rows = make_pixel(v), v.tile_m
+
+    @device
+    def locate_pixel(params, tile, row):
+        call = params.call
+        n, p, q, kept = pixel(params, tile, row)
+        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q
+        residual = call.residual + n * call.residual_n + p * call.residual_p + q * call.residual_q
+        return y, residual, kept
+
+    @device
+    def locate_row(params, tile, row):
+        call = params.call
+        m = tile * tile_rows + row
+        return call.y + m * call.y_q, call.residual + m * call.residual_q, m < call.rows
+
+    return locate_row if v.linear else locate_pixel

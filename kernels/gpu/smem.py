@@ -20,6 +20,22 @@ def load16(address):
     """
 
 
+@instruction("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", ("r", ("r", 4)))
+def store_quad(address, words):
+    """``st.shared.v4``: store four words at an address aligned to 16.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instruction("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "r", (("r", 4),))
+def load_quad(address):
+    """``ld.shared.v4``: load four words from an address aligned to 16.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
 @instructions
 def store_tiles(tiles, pitch):
     """``st.shared.v2.f32``: store accumulator tiles of 16 x 8 side by side, with a row pitch.

@@ -33,8 +33,12 @@ class Variant:
     permuted: bool = False  # the w walk is made of im2col copies over permuted axes (sm_90)
     descriptors: bool = False  # wgmma reads A by descriptor, not from registers
     activation: int = CLAMP
-    plain: bool = False  # the epilogue adds the bias only: no residual, no activation
-    packed: bool = False  # y is channels-last and stored 16 bytes at a time
+    plain: bool = False  # there is no activation
+    biased: bool = False  # a bias is added
+    residual: bool = False  # a residual is added
+    folded: bool = False  # a load has all columns of a filter row, as contiguous elements
+    linear: bool = False  # in y and residual all pixels have one stride
+    packed: bool = False  # y and residual are channels-last, with rows aligned to 16 bytes
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self):
@@ -109,6 +113,7 @@ class Variant:
         loads = {"im2col": "im2col", "w": "im2col-w (permuted)" if self.permuted else "im2col::w"}
         source = " by descriptor" if self.descriptors else ""
         loader = {"tma": "TMA", "cp_async": "cp.async", "elements": "element"}[self.producer]
+        loader = f"folded {loader}" if self.folded else loader
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_c}"
         return f"{loader} {loads[self.mode]} + {self.consumer}{source} {self.dtype} {tile}"
 
@@ -124,7 +129,9 @@ def _rules(v: Variant) -> Iterator[tuple[str, bool]]:
         (v.consumer == "fma") == (v.itemsize == 4),
     )
     yield "the w walk is loaded by tensor copies", v.mode != "w" or v.producer == "tma"
+    yield "folded loads go element by element", v.producer == "elements" or not v.folded
     yield "only the w walk has permuted axes", v.mode == "w" or not v.permuted
+    yield "slots of the w walk are no pixels of one stride", v.mode != "w" or not v.linear
     yield "a pixel's row is 64 or 128 bytes, a swizzle span", v.row_bytes in (64, 128)
     yield "a warp has whole tiles of 16 rows", v.tile_m % (16 * v.warps_m) == 0
     yield "a warp has whole chunks of 32 columns", v.tile_n % (CHUNK_COLUMNS * v.warps_n) == 0

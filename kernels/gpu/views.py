@@ -1,27 +1,43 @@
 """View tables of an im2col::w stage: offsets of filter taps, loads of phase buffers.
 
-The formulas of the schedule divide, for which a GPU calls a subroutine. Tables in shared memory,
-written once per block, keep divisions out of the loops. The first table has the byte offset of each
-tap; the second has the halo, w_offset and byte offset in a stage of each phase buffer.
+Tables in shared memory, written once per block, keep the formulas of the schedule out of the loops.
+The first table has the byte offset of each tap; the second has the halo, w_offset and byte offset
+in a stage of each phase buffer.
 """
 
-from implicit_conv.kernels import schedule as plain_schedule
 from implicit_conv.kernels.gpu import smem
-from implicit_conv.kernels.gpu.ptx import device, device_module
+from implicit_conv.kernels.gpu.integer import divide
+from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.sizes import VIEW_ENTRY_BYTES
 
-schedule = device_module(plain_schedule)
+
+@device
+def base_shift(g, call, b):
+    """schedule.base_shift of the W axis."""
+    first = b * g.dilation_w
+    return divide(first, call.by_step) * (first <= g.w_offset_max)
+
+
+@device
+def tap_shift(g, call, s):
+    """(phase buffer, row shift) of filter column s: schedule.tap_view."""
+    b = s - divide(s, call.by_phases) * g.phases_w
+    return b, divide(s * g.dilation_w, call.by_step) - base_shift(g, call, b)
 
 
 @device
 def write(g, call, table, row_bytes):
     """Write the tables of a block, by one warp and before the block synchronises."""
     for s in range(g.S):
-        buffer, shift = schedule.tap_view(g, 1, s)
+        buffer, shift = tap_shift(g, call, s)
         at = buffer * call.a_buffer + shift * row_bytes
         smem.store16(table + VIEW_ENTRY_BYTES * s, at, 0, 0, 0)
     for b in range(g.phases_w):
-        halo, offset = schedule.column_halo(g, b), schedule.column_offset(g, b)
+        last = b + divide(g.S - 1 - b, call.by_phases) * g.phases_w
+        _, halo = tap_shift(g, call, last)
+        first = b * g.dilation_w
+        phase = first - divide(first, call.by_step) * g.step_w
+        offset = phase + g.step_w * base_shift(g, call, b)
         smem.store16(table + VIEW_ENTRY_BYTES * (g.S + b), halo, offset, b * call.a_buffer, 0)
 
 

@@ -53,7 +53,7 @@ def elect():
     """``elect.sync``: 1 in one lane of the warp, 0 in the others.
 
     Tensor copies are guarded by it, because ptxas would wrap each of them in a loop if a thread
-    index guarded them. In the simulator one lane stays active from here to the next `sync`.
+    index guarded them.
 
     PTX ISA 9.7.13, PTX 8.0, sm_90.
     """

@@ -15,7 +15,6 @@ from implicit_conv import cache, reference
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.kernels.gpu import ptx
 from implicit_conv.kernels.gpu.call import Call, Limits
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 
@@ -184,8 +183,6 @@ def recorder(monkeypatch):
     real = pytest.importorskip("cuda.bindings.driver", reason=reason, exc_type=ImportError)
     if importlib.util.find_spec("numba_cuda") is None:
         pytest.skip(reason)
-    if ptx.SIMULATED:
-        pytest.skip("kernels are simulated in this process")
     recorder = Recorder(real)
     monkeypatch.setattr(driver, "bindings", lambda: recorder)
 

@@ -31,20 +31,24 @@ from implicit_conv.verify.assembly import assemble, sass, tool
 from perf import gates, gpu_gates
 
 WHEELS = "pip install '.[cu13,assemble]' in a checkout"
-if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or ptx.SIMULATED:
+if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
     pytest.skip(f"needs numba-cuda, nvdisasm and ptxas: {WHEELS}", allow_module_level=True)
 
 EVERYTHING = Options(permuted_axes=True, shifted_descriptors=True)
 REGISTER_LIMIT = 65536
 STORES = {"packed": False}
+BIAS_ALONE = {"plain": True, "residual": False}
 # Slow on most GPUs; a comparison of signed with unsigned integers would cause them, for example.
 DOUBLE = ("DADD", "DMUL", "DFMA", "DSETP")
 
 
 def plannable(number, dtype, plain=False):
-    """The kernels that the planner may choose on a target, opt-in kernels included."""
+    """The kernels that the planner may choose on a target, opt-in kernels included.
+
+    They add a bias and a residual.
+    """
     return [
-        v
+        replace(v, biased=True, residual=True)
         for v in variants(gpu_gates.problem(dtype), CLAMP, plain)
         if not refusal(gpu_gates.problem(dtype), KNOWN[number], v, EVERYTHING)
     ]
@@ -90,7 +94,7 @@ def other_epilogues():
         for dtype in ("bfloat16", "float32"):
             first = {family(v): v for v in reversed(plannable(number, dtype))}
             for place, v in enumerate(first.values()):
-                changes = {"bias alone": {"plain": True}, "any output": STORES}
+                changes = {"bias alone": BIAS_ALONE, "any output": STORES}
                 for name, change in changes.items():
                     again = place > 0 if change == STORES else family(v) in seen
                     yield pytest.param(
@@ -104,7 +108,17 @@ def other_epilogues():
 
 
 def other_families():
-    """The family that only tests use: plain im2col with A in registers."""
+    """Plain im2col with A in registers, which only tests use, and folded columns."""
+    for number in evidence.GENERATIONS:
+        for v in plannable(number, "bfloat16"):
+            if family_name(v) == "elements-mma":
+                largest = v.tile_n == 128
+                yield pytest.param(
+                    number,
+                    replace(v, folded=True),
+                    id=f"sm_{number} {v.name}, folded",
+                    marks=() if largest else pytest.mark.exhaustive,
+                )
     for v in plannable(90, "bfloat16"):
         if family_name(v) == "tma-wgmma":
             largest = v.tile_n == 256
@@ -178,7 +192,10 @@ def test_kernel_links_without_spills(number, v):
 
 
 CHOICES = {
+    "fragment.pack": [("bfloat16",), ("float16",)],
+    "fragment.widen": [("bfloat16", 8), ("float16", 4)],
     "gmem.load": [(2,), (4,)],
+    "gmem.load_constant": [(2,), (4,)],
     "gmem.store": [(2,), (4,)],
     "gmem.to_float": [("float16",), ("bfloat16",), ("float32",)],
     "gmem.from_float": [("float16",), ("bfloat16",), ("float32",)],
@@ -232,7 +249,7 @@ def to_ptx(kernel, operands, cc):
 
 @pytest.mark.parametrize("kind", range(HARDSWISH + 1))
 def test_every_activation_links(kind):
-    v = Variant("im2col", "cp_async", "mma", "bfloat16", 64, 64, 128, 2, 2, activation=kind)
+    v = Variant("im2col", "cp_async", "mma", "bfloat16", 64, 64, 128, activation=kind, packed=True)
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
     from implicit_conv.kernels.gpu.fprop import make_fprop

@@ -136,14 +136,21 @@ def test_epilogue_follows_the_arrays_and_loads_stay(recorder, device_array, arra
     odd = device_array((1 << 20) + 2, (2, 8, 8, 64))
     made(x, w, out=odd)
     made(x, w, residual=y, out=y)
+    made(x, w, device_array((1 << 21) + 2, (64,)), out=y)
+    made(x, w, device_array(1 << 21, (64,)), out=y)
     assert made.engine.variant.packed and made.engine.variant.plain
-    assert len(recorder["cuTensorMapEncode"]) == 4  # a pair for each kernel
+    assert len(recorder["cuTensorMapEncode"]) == 8  # a pair for each kernel
     assert {config.blockDimX for config, *_ in recorder["cuLaunchKernelEx"]} == {
         made.engine.variant.threads
     }
-    stores, residual = recorder.variants
-    assert (stores.packed, stores.plain) == (False, True)
-    assert (residual.packed, residual.plain) == (True, False)
+    assert all(v.plain for v in recorder.variants)
+    found = [(v.packed, v.residual, v.biased) for v in recorder.variants]
+    assert found == [
+        (False, False, False),
+        (True, True, False),
+        (False, False, True),  # a bias at an odd element is not read in pairs
+        (True, False, True),
+    ]
 
 
 def test_maps_become_driver_calls(recorder):

@@ -6,6 +6,7 @@ in a step of their own.
 
 import functools
 import importlib.util
+import json
 import random
 import re
 import subprocess
@@ -23,7 +24,6 @@ from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.gpu.planner import choose, variants
 from implicit_conv.gpu.trace import trace
 from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.kernels.gpu import ptx as hooks
 from implicit_conv.kernels.gpu import targets
 from implicit_conv.testing import Case, to_nchw
 from implicit_conv.verify.assembly import sass, tool
@@ -35,11 +35,14 @@ from implicit_conv.verify.testing import (
     plan_small,
     problem_of,
     stored,
+    with_epilogue,
 )
+from perf import gates, gpu_gates
 
-if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None or hooks.SIMULATED:
+if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
     pytest.skip("needs pip install '.[cu13,assemble]' in a checkout", allow_module_level=True)
 
+EXHAUSTIVE_PROBLEMS = 50
 LIMIT = 1_000_000  # warp instructions: ten times what the longest of these problems needs
 
 
@@ -55,19 +58,24 @@ def kernel_of(v, cc, fault=None):
     return None if fault and planted == text else ptx.parse(planted)
 
 
+def problems(family, count, seed):
+    """`family_problems` with a bias and a residual."""
+    for case, plan in family_problems(family, count, seed):
+        yield case, with_epilogue(plan, True, True)
+
+
 def wrong_elements(case, plan, kernel, seed, **options):
-    """The number of wrong elements of y, on integers with bias and, where it is read, residual."""
+    """The number of wrong elements of y, on integers with bias and residual."""
     v, rng = plan.variant, np.random.default_rng(seed)
     x, w = case.inputs(seed, integers=True)
     shape = plan.view.output_shape
     bias = stored(rng.integers(-8, 9, case.K * case.groups).astype(np.float32), v.dtype)
-    residual = None if v.plain else stored(rng.integers(-8, 9, shape).astype(np.float32), v.dtype)
+    residual = stored(rng.integers(-8, 9, shape).astype(np.float32), v.dtype)
     arrays = (stored(array, v.dtype) for array in case.arrange(x, w))
     options = {"blocks": 2, "limit": LIMIT, **options}
     y = interpret(plan, kernel, *arrays, bias, residual, seed=seed, **options)
     expected = case.reference(x, w) + loaded(bias, v.dtype).astype(np.float64)[:, None, None]
-    if residual is not None:
-        expected = expected + to_nchw(loaded(residual, v.dtype), case.layout)
+    expected = expected + to_nchw(loaded(residual, v.dtype), case.layout)
     expected = loaded(stored(expected.astype(np.float32), v.dtype), v.dtype)
     return int((to_nchw(loaded(y, v.dtype), case.layout) != expected).sum())
 
@@ -85,7 +93,7 @@ def rows(first_mark):
 def run_family(name, number, count, **options):
     """Problems of a family on a target: what is wrong, in words."""
     wrong = []
-    for seed, (case, plan) in enumerate(family_problems(FAMILIES[name], count, seed=len(name))):
+    for seed, (case, plan) in enumerate(problems(FAMILIES[name], count, seed=len(name))):
         kernel = kernel_of(plan.variant, KNOWN[number].cc)
         found = wrong_elements(case, plan, kernel, seed, flaky=0.05 * (seed % 3), **options)
         if found:
@@ -100,7 +108,7 @@ def test_family_equals_oracle(name, number):
 
 @pytest.mark.parametrize(("name", "number"), list(rows(pytest.mark.exhaustive)))
 def test_family_equals_oracle_on_many_problems(name, number):
-    assert run_family(name, number, evidence.SIMULATED_PROBLEMS, blocks=3) == []
+    assert run_family(name, number, EXHAUSTIVE_PROBLEMS, blocks=3) == []
 
 
 def outcome(fault, case, plan, seed):
@@ -128,7 +136,7 @@ def test_fault_is_seen(fault):
     """In at least one of its four problems, in the words that are expected."""
     family = FAMILIES[fault.family]
     seen = []
-    for seed, (case, plan) in enumerate(family_problems(family, 4, seed=len(fault.family))):
+    for seed, (case, plan) in enumerate(problems(family, 4, seed=len(fault.family))):
         seen.append(outcome(fault, case, plan, seed))
         if seen[-1] and re.search(fault.said, seen[-1], re.DOTALL):
             return
@@ -143,14 +151,14 @@ MUTANTS, NOTICED = 40, 0.5  # share; what is left changes nothing on these probl
 def test_random_mutants(name):
     """Most random changes of instructions that run are noticed."""
     family, rng = FAMILIES[name], random.Random(0)
-    problems = [*family_problems(family, 4, seed=5)][::2]  # of one variant
-    kernel = kernel_of(problems[0][1].variant, KNOWN[FIRST[name]].cc)
-    for seed, problem in enumerate(problems):
+    some = [*problems(family, 4, seed=5)][::2]  # of one variant
+    kernel = kernel_of(some[0][1].variant, KNOWN[FIRST[name]].cc)
+    for seed, problem in enumerate(some):
         assert wrong_elements(*problem, kernel, seed) == 0
     left = []
     for _ in range(MUTANTS):
         changed, words = mutant(kernel, rng)
-        for seed, problem in enumerate(problems):
+        for seed, problem in enumerate(some):
             try:
                 if wrong_elements(*problem, changed, seed, limit=LIMIT // 4):
                     break
@@ -182,7 +190,7 @@ def issued_as(load, plan):
 )
 def test_kernel_issues_the_plan(name):
     """The tensor copies of a launch are those of the plan, in its order."""
-    for seed, (case, plan) in enumerate(family_problems(FAMILIES[name], 2, seed=7)):
+    for seed, (case, plan) in enumerate(problems(FAMILIES[name], 2, seed=7)):
         copies = []
         kernel = kernel_of(plan.variant, KNOWN[FIRST[name]].cc)
         assert wrong_elements(case, plan, kernel, seed, blocks=1, watch=copies.append) == 0
@@ -194,13 +202,29 @@ def test_kernel_issues_the_plan(name):
         assert [len(copy.places) for copy in loads] == [load.rows for load in planned]
 
 
+GATES = json.loads(gates.EXPECTED.read_text())
+COUNTED = {name: (v, cc) for name, v, cc in gpu_gates.first_targets()}
+QUICKLY = ("cp_async-mma sm_80", "tma-wgmma sm_90a")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICKLY)
+def test_traffic_is_the_committed_one(name):
+    """Sectors, passes of the banks and instructions; `perf gates` counts the other families."""
+    if gpu_gates.compiler() != GATES["gpu compiler"]:
+        pytest.skip(f"counted for {GATES['gpu compiler']}, this is {gpu_gates.compiler()}")
+    found = gpu_gates.traffic(*COUNTED[name])
+    assert found == GATES["gpu traffic"][name], "meant? python -m perf gates --update"
+
+
 def split_plan():
     """A kernel of three warpgroups, whose consumers claim the registers that its producer gives."""
     case = Case(
         N=2, C=48, K=40, size=(5, 7), padding=((1, 1), (1, 1)), layout="NHWC", weight_layout="KRSC"
     )
     v = replace(FAMILIES["tma-wgmma"].variants[0], tile_m=128, warps_m=8)
-    return case, plan_small(case, replace(FAMILIES["tma-wgmma"], variants=(v,)), v)
+    plan = plan_small(case, replace(FAMILIES["tma-wgmma"], variants=(v,)), v)
+    return case, with_epilogue(plan, True, True)
 
 
 @pytest.mark.slow
@@ -221,7 +245,7 @@ def test_register_pool():
 def test_error_names_the_lines():
     """Of the PTX and of the Python source, the warp, and the barrier's stage and parity."""
     family = FAMILIES["tma-mma"]
-    (case, plan), *_ = family_problems(family, 1, seed=0)
+    (case, plan), *_ = problems(family, 1, seed=0)
     text = ptx_of(plan.variant, KNOWN[90].cc, lineinfo=True)
     late = next(fault for fault in FAULTS if fault.name == "a relaxed wait").planted(text)
     with pytest.raises(ptx.PtxError) as caught:
@@ -288,5 +312,6 @@ def test_production_tile_equals_oracle(number, v):
     plan = choose(
         problem_of(case, v.dtype), KNOWN[number], variant=v, options=EVERYTHING, activation=limits
     )
+    plan = with_epilogue(plan, True, True)
     kernel = kernel_of(plan.variant, KNOWN[number].cc)
     assert wrong_elements(case, plan, kernel, 0, limit=50_000_000) == 0

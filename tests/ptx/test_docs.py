@@ -17,7 +17,7 @@ RACE = r"""warp \d, line \d+: ld.shared.u32 %r2, \[%r4\]\n  ld.shared .*
 
 def test_the_blocks_run(capsys):
     names = {}
-    said = [r"\[0\.  0\.5 1\.  1\.5\] 18", RACE, "True"]
+    said = [r"\[0\.  0\.5 1\.  1\.5\] 18", RACE, "True", r"cost=8, least=4"]
     for block, words in zip(BLOCKS, said, strict=True):
         exec(compile(block, "docs/ptx.md", "exec"), names)
         assert re.search(words, capsys.readouterr().out)

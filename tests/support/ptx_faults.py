@@ -132,9 +132,9 @@ FAULTS = (
     Fault(
         "producer of elements does not wait for empty",
         "elements-mma",
-        WAIT + r"(?=(?:(?!LAB_WAIT)[\s\S]){0,30000}?st\.shared\.v4)",
+        WAIT + r"(?=(?:(?!LAB_WAIT|ldmatrix)[\s\S]){0,30000}?st\.shared\.v4)",
         "",
-        "no barrier orders it after its writer",
+        "has not released it",
     ),
     Fault(
         "a1 and a2 of mma swapped",
@@ -369,6 +369,27 @@ FAULTS = (
         r"fma.rn.f32 \1, \2, \2, \4;",
         WRONG,
         40,
+    ),
+    Fault(
+        "columns of a word swapped",
+        "tma-mma",
+        r"(cvt\.rn\.bf16x2\.f32 %r\d+), (%f\d+), (%f\d+);",
+        r"\1, \3, \2;",
+        WRONG,
+    ),
+    Fault(
+        "words of the lower rows staged over those of the upper rows",
+        "tma-mma",
+        r"(st\.shared\.b32 \[t)\+512\]",
+        r"\1+0]",
+        WRONG,
+    ),
+    Fault(
+        "a division rounds up",
+        "tma-mma",
+        r"(mul\.hi\.u32 twice, twice, multiplier); shr",
+        r"\1; add.u32 twice, twice, 1; shr",
+        "wrong values|written|lies in no array|deadlock",
     ),
     Fault(
         "y one element too far",

@@ -1,0 +1,77 @@
+"""Stores of y in any layout, element by element: lanes are neighbouring pixels.
+
+The chunk goes through a staging tile of float32 in shared memory, which a warp writes in the layout
+of the fragments and reads by rows.
+"""
+
+from implicit_conv.kernels.gpu import activate, gmem, smem, warp
+from implicit_conv.kernels.gpu.ptx import device
+from implicit_conv.kernels.gpu.raster import make_locate_row
+from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, CHUNK_ROWS, STAGING_PITCH
+
+
+def make_elements(v):
+    """(locate, store_chunk) as in `epilogue.make_writer`."""
+    locate_row, finish, store = make_locate_row(v), make_finish_element(v), gmem.store(v.itemsize)
+    stage = smem.store_tiles(CHUNK_COLUMNS // 8, STAGING_PITCH)
+    step = 32 // CHUNK_ROWS
+
+    @device
+    def locate(params, tile_m, row, lane):
+        return locate_row(params, tile_m, row + lane % CHUNK_ROWS)
+
+    @device
+    def store_chunk(params, staging, place, group, k, lane, values):
+        g, call = params.geometry, params.call
+        y, residual, kept = place
+        stage(staging + lane // 4 * STAGING_PITCH + lane % 4 * 8, values)
+        warp.sync()
+        staged = staging + lane % CHUNK_ROWS * STAGING_PITCH
+        for first in range(0, CHUNK_COLUMNS, step):
+            column = first + lane // CHUNK_ROWS
+            here = kept & (k + column < g.K)
+            filter_ = group * g.K + k + column
+            bits = finish(params, smem.load_float(staged + 4 * column), residual, here, filter_)
+            store(y + filter_ * call.y_k, bits, here)
+        warp.sync()  # the staging tile is free for the next chunk
+
+    return locate, store_chunk
+
+
+def make_finish_element(v):
+    """finish(params, value, residual, kept, k): the bits of one element of y.
+
+    `residual` is the address of the pixel's residual, `kept` says whether the element is stored,
+    and `k` numbers the filters of all groups.
+    """
+    itemsize = v.itemsize
+    load, load_constant = gmem.load(itemsize), gmem.load_constant(itemsize)
+    to_float, from_float = gmem.to_float(v.dtype), gmem.from_float(v.dtype)
+    unchanged = device(lambda params, value, at, kept, k: value)
+    add_bias, add_residual, change = unchanged, unchanged, unchanged
+    if v.biased:
+
+        @device
+        def add_bias(params, value, at, kept, k):
+            return value + to_float(load_constant(params.call.bias + k * itemsize, kept))
+
+    if v.residual:
+
+        @device
+        def add_residual(params, value, at, kept, k):
+            return value + to_float(load(at + k * params.call.residual_k, kept))
+
+    if not v.plain:
+        function = activate.FUNCTIONS[v.activation]
+
+        @device
+        def change(params, value, at, kept, k):
+            return function(value, params.limits)
+
+    @device
+    def finish(params, value, at, kept, k):
+        value = add_bias(params, value, at, kept, k)
+        value = add_residual(params, value, at, kept, k)
+        return from_float(change(params, value, at, kept, k))
+
+    return finish

@@ -1,0 +1,112 @@
+"""Hooks: the 16 accumulators that a lane has of a chunk of 16 rows x 32 columns.
+
+Value 4 t + 2 h + j is in row ``lane / 4 + 8 h`` and column ``8 t + 2 (lane % 4) + j``. Word 2 t + h
+holds the elements of values 4 t + 2 h and the next, the lower column in the lower half.
+"""
+
+from implicit_conv.kernels.gpu.intrinsic import Asm
+from implicit_conv.kernels.gpu.ptx import instruction, instructions
+
+WORDS, VALUES, COLUMNS = 8, 16, 8
+LOWER_ROWS = 8 * 64  # bytes from a row of a staging tile to the row 8 further down
+HALF = {"bfloat16": "bf16", "float16": "f16"}
+
+
+@instructions
+def pack(dtype):
+    """``cvt.rn.bf16x2.f32``: round 16 values to elements, two in a word.
+
+    The first source goes to the upper half.
+
+    PTX ISA 9.7.9, PTX 7.0, sm_80.
+    """
+    lines = [
+        f"cvt.rn.{HALF[dtype]}x2.f32 ${word}, ${WORDS + 2 * word + 1}, ${WORDS + 2 * word};"
+        for word in range(WORDS)
+    ]
+    operands, results = (("f", VALUES),), (("r", WORDS),)
+    return "values", Asm("\n".join(lines), operands, results, memory=False)
+
+
+@instructions
+def widen(dtype, count):
+    """``cvt.f32``: the exact float32 values of the elements of `count` words.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+    lines = []
+    for word in range(count):
+        low, high, source = f"${2 * word}", f"${2 * word + 1}", f"${2 * count + word}"
+        if dtype == "bfloat16":
+            lines += [
+                f"{{ .reg .b32 t; shl.b32 t, {source}, 16; mov.b32 {low}, t;",
+                f"and.b32 t, {source}, 0xffff0000; mov.b32 {high}, t; }}",
+            ]
+        else:
+            lines += [
+                f"{{ .reg .b16 l, h; mov.b32 {{l, h}}, {source};",
+                f"cvt.f32.f16 {low}, l; cvt.f32.f16 {high}, h; }}",
+            ]
+    return "words", Asm("\n".join(lines), (("r", count),), (("f", 2 * count),), memory=False)
+
+
+def _add(others):
+    """The text that adds value `others(i)` of the second operand to value i."""
+    return "\n".join(
+        f"add.f32 ${i}, ${VALUES + i}, ${2 * VALUES + others(i)};" for i in range(VALUES)
+    )
+
+
+@instruction(_add(lambda i: i), (("f", VALUES), ("f", VALUES)), (("f", VALUES),), memory=False)
+def add(values, others):
+    """``add.f32``: value by value.
+
+    PTX ISA 9.7.3, sm_80.
+    """
+
+
+@instruction(
+    _add(lambda i: i // 4 * 2 + i % 2),
+    (("f", VALUES), ("f", COLUMNS)),
+    (("f", VALUES),),
+    memory=False,
+)
+def add_columns(values, columns):
+    """``add.f32``: to the values of both rows the value of their column.
+
+    PTX ISA 9.7.3, sm_80.
+    """
+
+
+def _each_word(address, line):
+    """`line(word, place)` for each word; register t holds the address of its tile."""
+    lines = ["{ .reg .u32 t;"]
+    for tile in range(WORDS // 2):
+        lines.append(f"xor.b32 t, {address}, {16 * tile};")
+        lines += [line(2 * tile + half, f"[t+{LOWER_ROWS * half}]") for half in range(2)]
+    return "\n".join([*lines, "}"])
+
+
+@instruction(
+    _each_word(f"${WORDS}", lambda word, place: f"ld.shared.b32 ${word}, {place};"),
+    "r",
+    (("r", WORDS),),
+)
+def load(address):
+    """``ld.shared`` of a lane's words from a staging tile with a pitch of 64 bytes.
+
+    `address` is that of word 0; the words of tile t are at the address with 16 t xored to it.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
+@instruction(
+    _each_word("$0", lambda word, place: f"st.shared.b32 {place}, ${1 + word};"),
+    ("r", ("r", WORDS)),
+)
+def store(address, words):
+    """``st.shared`` of a lane's words to a staging tile, the inverse of `load`.
+
+    PTX ISA 9.7.9, sm_80.
+    """

@@ -1,0 +1,17 @@
+"""Hooks: integer arithmetic that Numba would do in 64 bits."""
+
+from implicit_conv.kernels.gpu.ptx import instruction
+
+
+@instruction(
+    "{ .reg .u32 multiplier, shift, twice; mov.b64 {multiplier, shift}, $2; add.u32 twice, $1, $1; "
+    "mul.hi.u32 twice, twice, multiplier; shr.u32 $0, twice, shift; }",
+    "rl",
+    "i",
+    memory=False,
+)
+def divide(n, reciprocal):
+    """``mul.hi.u32``: n / divisor for 0 <= n < 2**31 and the divisor's `call.reciprocal`.
+
+    PTX ISA 9.7.1, sm_80.
+    """

@@ -1,0 +1,75 @@
+"""Stores of channels-last y of float32: 8 bytes of a lane, straight from the fragments.
+
+Four lanes hold 8 columns of a row, which are one sector. A lane has the rows lane / 4 and
+lane / 4 + 8 of a chunk, and in each the columns 8 t + 2 (lane % 4) and the next for t = 0 .. 3.
+"""
+
+from implicit_conv.kernels.gpu import gmem
+from implicit_conv.kernels.gpu.finish import make_finish
+from implicit_conv.kernels.gpu.ptx import device
+from implicit_conv.kernels.gpu.raster import make_locate_row
+
+
+def make_pairs(v):
+    """(locate, store_chunk) as in `epilogue.make_writer`."""
+    locate_row, finish = make_locate_row(v), make_finish(v)
+    load_bias, load_residual = make_load_bias(v), make_load_residual(v)
+
+    @device
+    def locate(params, tile_m, row, lane):
+        upper = locate_row(params, tile_m, row + lane // 4)
+        return upper, locate_row(params, tile_m, row + lane // 4 + 8)
+
+    @device
+    def store_row(y, v0, v1, v2, v3, v4, v5, v6, v7, kept, k, K):
+        gmem.store_pair(y, (v0, v1), kept & (k < K))
+        gmem.store_pair(y + 32, (v2, v3), kept & (k + 8 < K))
+        gmem.store_pair(y + 64, (v4, v5), kept & (k + 16 < K))
+        gmem.store_pair(y + 96, (v6, v7), kept & (k + 24 < K))
+
+    @device
+    def store_chunk(params, staging, place, group, k, lane, values):
+        g = params.geometry
+        k += lane % 4 * 2
+        offset = (group * g.K + k) * 4
+        added = load_residual(place, offset, k, g.K)
+        r = finish(params, values, load_bias(params, offset, k), added)
+        (y, _, kept), (lower, _, below) = place
+        store_row(y + offset, r[0], r[1], r[4], r[5], r[8], r[9], r[12], r[13], kept, k, g.K)
+        store_row(lower + offset, r[2], r[3], r[6], r[7], r[10], r[11], r[14], r[15], below, k, g.K)
+
+    return locate, store_chunk
+
+
+def make_load_bias(v):
+    """load_bias(params, offset, k): the bias of a lane's 8 columns, or nothing."""
+    if not v.biased:
+        return device(lambda params, offset, k: ())
+
+    @device
+    def load_bias(params, offset, k):
+        at, K = params.call.bias + offset, params.geometry.K
+        a, b = gmem.load_constant_pair(at, k < K), gmem.load_constant_pair(at + 32, k + 8 < K)
+        c = gmem.load_constant_pair(at + 64, k + 16 < K)
+        return a + b + c + gmem.load_constant_pair(at + 96, k + 24 < K)
+
+    return load_bias
+
+
+def make_load_residual(v):
+    """load_residual(place, offset, k, K): a lane's 16 values, or nothing."""
+    if not v.residual:
+        return device(lambda place, offset, k, K: ())
+    load = gmem.load_pair
+
+    @device
+    def load_residual(place, offset, k, K):
+        (_, upper, kept), (_, lower, below) = place
+        upper, lower = upper + offset, lower + offset
+        first = load(upper, kept & (k < K)) + load(lower, below & (k < K))
+        second = load(upper + 32, kept & (k + 8 < K)) + load(lower + 32, below & (k + 8 < K))
+        third = load(upper + 64, kept & (k + 16 < K)) + load(lower + 64, below & (k + 16 < K))
+        fourth = load(upper + 96, kept & (k + 24 < K)) + load(lower + 96, below & (k + 24 < K))
+        return first + second + third + fourth
+
+    return load_residual

@@ -1,0 +1,90 @@
+"""Problems of each kernel family span what they should, and plans agree with the lowering."""
+
+import numpy as np
+import pytest
+
+from implicit_conv.gpu.candidate import gpu_geometry
+from implicit_conv.gpu.families import FAMILIES
+from implicit_conv.gpu.trace import k_blocks
+from implicit_conv.kernels import schedule
+from implicit_conv.tma.lower import maps_for
+from implicit_conv.verify.testing import family_problems
+
+PROBLEMS = 50
+BLOCKS = 2
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_problems_span_what_they_should(name):
+    """Every problem has two tiles along each GEMM axis; each difficulty occurs in some problems."""
+    seen = set()
+    for case, plan in family_problems(FAMILIES[name], PROBLEMS, seed=len(name)):
+        v, g = plan.variant, plan.geometry
+        groups, m, n = plan.tiles
+        assert m >= 2 and n >= 2 and schedule.block_count(g) >= 2
+        loads = groups * m * n // BLOCKS * (g.R * g.S if not v.wide else g.R)
+        seen.add("rings turn" if loads > 2 * plan.layout.a_stages else "")
+        seen.add(f"stride {case.stride[1]}")
+        seen.add("dilation" if max(case.dilation) > 1 else "")
+        seen.add("padding" if case.padding != ((0, 0), (0, 0)) else "")
+        seen.add("C tail" if g.C % v.tile_c else "")
+        seen.add("K tail" if g.K % v.tile_n else "")
+        seen.add("images in a tile" if v.tile_m > (g.slots if v.wide else g.P * g.Q) else "")
+        seen.add("row wrap" if v.tile_m > g.Q else "")
+        seen.add("groups" if g.groups > 1 else "")
+        if v.wide:
+            seen.add("junk slots" if g.slots > g.Q else "")
+            seen.add(f"{g.phases_w} phases")
+            seen.add("skipped rows" if schedule.load_rows(g, 1, 0)[0] else "")
+    wanted = {
+        "rings turn",
+        "stride 1",
+        "stride 2",
+        "stride 3",
+        "dilation",
+        "padding",
+        "C tail",
+        "K tail",
+        "images in a tile",
+        "row wrap",
+    }
+    if "w" in name.split("-"):
+        wanted |= {"junk slots", "1 phases", "2 phases", "3 phases", "skipped rows"}
+    if len(FAMILIES[name].groups) > 1:
+        wanted.add("groups")
+    assert wanted <= seen
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["tma-mma", "tma-w-mma"])
+def test_plan_agrees_with_the_lowering(name, seed):
+    """Plan and implicit_conv.tma derive the same loads and taps for each tile."""
+    for _, plan in family_problems(FAMILIES[name], 2, seed):
+        v, n_tiles = plan.variant, plan.tiles[2]
+        lowering = maps_for(
+            plan.problem,
+            "w" if v.wide else "im2col",
+            tile_m=v.tile_m,
+            channels=v.tile_c,
+            dtype="uint16",
+            swizzle={64: "64B", 128: "128B"}[v.row_bytes],
+        )
+        assert lowering.tiles == plan.tiles[1]
+        assert plan.geometry == gpu_geometry(plan.problem, v)
+        for tile in range(lowering.tiles):
+            ours = list(k_blocks(plan, tile * n_tiles))
+            theirs = list(lowering.k_blocks(tile))
+            assert [tuple(x for x in b.loads if x.operand == "x") for b in ours] == [
+                b.loads for b in theirs
+            ]
+            assert [block.taps for block in ours] == [block.taps for block in theirs]
+
+
+def test_bits_of_16_bit_types():
+    """Rounding to the nearest, ties to even; infinities and NaN stay what they are."""
+    from implicit_conv.verify.testing import loaded, stored
+
+    values = np.array([1, 1 + 2.0**-8, 1 + 3 * 2.0**-8, np.inf, -np.inf, np.nan], np.float32)
+    rounded = np.array([1, 1, 1 + 2.0**-6, np.inf, -np.inf, np.nan], np.float32)
+    np.testing.assert_array_equal(loaded(stored(values, "bfloat16"), "bfloat16"), rounded)
+    np.testing.assert_array_equal(loaded(stored(values, "float16"), "float16"), values)

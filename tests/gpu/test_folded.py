@@ -1,0 +1,102 @@
+"""First layers: the columns of a filter row as channels of one load."""
+
+import importlib.util
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from implicit_conv import ptx
+from implicit_conv.gpu.arch import KNOWN, gpu_arch
+from implicit_conv.gpu.arrays import Operand
+from implicit_conv.gpu.candidate import gpu_geometry
+from implicit_conv.gpu.explain import explain
+from implicit_conv.gpu.folded import fold_misfit, fold_rule
+from implicit_conv.gpu.planner import choose
+from implicit_conv.gpu.trace import trace
+from implicit_conv.testing import Case, to_nchw
+from implicit_conv.verify.assembly import tool
+from implicit_conv.verify.interpret import interpret, ptx_of
+from implicit_conv.verify.testing import loaded, problem_of, stored, with_epilogue
+
+COMPILERS = importlib.util.find_spec("numba_cuda") is not None and tool("nvdisasm") is not None
+LAYOUTS = {"layout": "NHWC", "weight_layout": "KRSC"}
+STEM = Case(
+    N=1, C=3, K=64, size=(20, 22), kernel=(7, 7), stride=(2, 2), padding=((3, 3), (3, 3)), **LAYOUTS
+)
+
+
+def test_the_stem_is_folded():
+    made = choose(problem_of(STEM, "bfloat16"), gpu_arch("sm_90"))
+    g = made.geometry
+    assert made.variant.folded and (g.C, g.S, g.tile_c) == (21, 1, 32)
+    assert "folded element im2col" in explain(made)
+    loads = [load for load in trace(made) if load.operand == "x"]
+    assert len(loads) == made.tiles[1] * 7 and loads[0].coords == (0, -3, -3, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"groups": 2}, "in 2 groups"),
+        ({"dilation": (1, 2)}, "a dilation of 2 leaves gaps"),
+        ({"kernel": (3, 1)}, "no columns to fold"),
+        ({"layout": "NCHW"}, "need channels-last x and w"),
+    ],
+)
+def test_what_is_not_folded(change, reason):
+    case = Case(**{**STEM.__dict__, **change})
+    problem = problem_of(case, "float16")
+    assert reason in fold_rule(problem)
+    assert not choose(problem, gpu_arch("sm_90")).variant.folded
+
+
+def test_whole_channels_are_copied_instead():
+    case = replace(STEM, C=8)
+    assert choose(problem_of(case, "float16"), gpu_arch("sm_90")).variant.producer == "tma"
+
+
+def test_a_folded_load_reads_what_the_taps_read():
+    """Element c of the load at column w, for every output column and filter column."""
+    for case in (STEM, replace(STEM, C=5, kernel=(2, 3), stride=(1, 3), padding=((0, 0), (1, 2)))):
+        problem = problem_of(case, "float16")
+        v = choose(problem, gpu_arch("sm_90")).variant
+        g = gpu_geometry(problem, v)
+        for q in range(g.Q):
+            for s in range(case.kernel[1]):
+                column = q * case.stride[1] + s - case.padding[1][0]
+                for c in range(case.C):
+                    at = q * g.stride_w - g.pad_w + s * case.C + c
+                    assert (0 <= column < case.size[1]) == (0 <= at < g.W)
+                    assert at == column * case.C + c
+    assert g.C == case.C * case.kernel[1]
+
+
+def test_gaps_in_a_row_are_refused():
+    shape = (1, 20, 22, 3)
+    whole = Operand(4096, shape, (2640, 132, 6, 2), "float16", None, None)
+    padded = replace(whole, strides=(3520, 176, 8, 2))
+    assert fold_misfit(whole, 2) == ""
+    assert "leave gaps in a row" in fold_misfit(padded, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not COMPILERS, reason="needs pip install '.[cu13,assemble]' in a checkout")
+@pytest.mark.parametrize(
+    ("dtype", "case"),
+    [
+        ("bfloat16", STEM),
+        ("float32", replace(STEM, C=1, K=12, kernel=(3, 5), stride=(1, 1))),
+    ],
+)
+def test_stem_equals_oracle(dtype, case):
+    plan = choose(problem_of(case, dtype), KNOWN[80])
+    assert plan.variant.folded
+    plan = with_epilogue(plan, True, False)
+    x, w = case.inputs(0, integers=True)
+    bias = np.arange(case.K, dtype=np.float32) % 9
+    arrays = (stored(array, dtype) for array in (*case.arrange(x, w), bias))
+    kernel = ptx.parse(ptx_of(plan.variant, plan.arch.cc))
+    y = to_nchw(loaded(interpret(plan, kernel, *arrays, blocks=2), dtype), "NHWC")
+    expected = (case.reference(x, w) + bias[:, None, None]).astype(np.float32)
+    np.testing.assert_array_equal(y, loaded(stored(expected, dtype), dtype))
