@@ -13,7 +13,7 @@ from typing import Any
 
 from implicit_conv.dlpack import packed_strides, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.libraries import check_gradients, library
+from implicit_conv.libraries import detached, library
 from implicit_conv.options import GPU_DTYPES, ITEMSIZES
 
 TYPESTRS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}  # "<V2" is what ml_dtypes says
@@ -113,7 +113,7 @@ def operand(array: Any, name: str = "x") -> Operand:
     """
     if isinstance(array, Operand):
         return array
-    check_gradients(name, array)
+    array = detached(name, array)
     if not is_device_array(array):
         raise DTypeError(
             f"{type(array).__name__} is no device array of {', '.join(GPU_DTYPES)}; pass arrays "

@@ -27,7 +27,7 @@ class Call:
     `launcher` is None where the output has no elements.
     """
 
-    __slots__ = ("launcher", "reach")
+    __slots__ = ("in_place", "launcher", "reach")
 
     def __init__(self, choice: Choice, given: Arrays, device: int) -> None:
         shape = choice.problem.output_shape
@@ -44,6 +44,7 @@ class Call:
         )
         self.launcher = None if 0 in shape else bind(choice, arrays)
         self.reach = [None if array is None else array.reach for array in given.all]
+        self.in_place = residual is not None and residual.strides == given.y.strides
 
     def __call__(self, given: Arrays, stream: int) -> None:
         """Enqueue the kernel for `given`, arrays of the same kind, on `stream`.
@@ -51,18 +52,21 @@ class Call:
         Raises
         ------
         ShapeError
-            y overlaps an array that some blocks read while others write y.
+            y overlaps an array that some blocks read while others write y. Only the residual may be
+            y itself.
         """
         self._check_overlap(given)
         if self.launcher is not None:
             self.launcher(given, stream)
 
     def _check_overlap(self, given: Arrays) -> None:
-        x, w, y, bias, _ = zip(given.all, self.reach, strict=True)
+        x, w, y, bias, residual = zip(given.all, self.reach, strict=True)
         low, high = (given.y.address + at for at in y[1])  # type: ignore[union-attr]
-        for name, (array, reach) in (("x", x), ("w", w), ("bias", bias)):
+        for name, (array, reach) in (("x", x), ("w", w), ("bias", bias), ("residual", residual)):
             if array is None or reach is None:
                 continue
+            if name == "residual" and array.address == given.y.address and self.in_place:
+                continue  # each element is read by the thread that then writes it
             if array.address + reach[0] < high and low < array.address + reach[1]:
                 raise ShapeError(f"out overlaps {name} in memory; pass another array")
 
