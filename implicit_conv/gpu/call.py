@@ -24,12 +24,13 @@ LOG = logging.getLogger("implicit_conv")
 class Call:
     """A choice bound to the shapes, strides and alignment of arrays in the caller's layouts.
 
-    `launcher` is None where the output has no elements.
+    `launcher` is None where the output has no elements. With `packs`, the filter that the caller
+    gives has another order than the view's, so that a copy of it must be passed.
     """
 
-    __slots__ = ("in_place", "launcher", "reach")
+    __slots__ = ("in_place", "launcher", "packs", "reach")
 
-    def __init__(self, choice: Choice, given: Arrays, device: int) -> None:
+    def __init__(self, choice: Choice, given: Arrays, device: int, packs: bool = False) -> None:
         shape = choice.problem.output_shape
         for name, array in given.named():
             if array.device not in (None, device):
@@ -44,6 +45,7 @@ class Call:
         )
         self.launcher = None if 0 in shape else bind(choice, arrays)
         self.reach = [None if array is None else array.reach for array in given.all]
+        self.packs = packs
         self.in_place = residual is not None and residual.strides == given.y.strides
 
     def __call__(self, given: Arrays, stream: int) -> None:
@@ -55,9 +57,11 @@ class Call:
             y overlaps an array that some blocks read while others write y. Only the residual may be
             y itself.
         """
-        self._check_overlap(given)
+        addresses = given.addresses
+        if self.launcher is None or addresses not in self.launcher.blobs:
+            self._check_overlap(given)
         if self.launcher is not None:
-            self.launcher(given, stream)
+            self.launcher(addresses, stream)
 
     def _check_overlap(self, given: Arrays) -> None:
         x, w, y, bias, residual = zip(given.all, self.reach, strict=True)
@@ -119,7 +123,7 @@ def _images(choice: Choice, array: Operand, name: str, shape: tuple[int, ...]) -
     """An array like x or y, with a batch axis and its axes in the view's order."""
     array.expect(name, shape[int(choice.unbatched) :], choice.view.dtype)
     if choice.unbatched:
-        array = replace(array, shape=shape, strides=(0, *array.strides))
+        array = array._replace(shape=shape, strides=(0, *array.strides))
     return array.view(choice.axes)
 
 

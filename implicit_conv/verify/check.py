@@ -63,7 +63,7 @@ def convolve(choice: Choice, x: Array, w: Array) -> Array:
         for buffer, shape in zip(buffers, shapes, strict=True)
     )
     arrays = Arrays(*operands)
-    bind(choice, arrays)(arrays, STREAM)
+    bind(choice, arrays)(arrays.addresses, STREAM)
     kind = np.float32 if itemsize == 4 else np.uint16
     return loaded(fetch(buffers[2], problem.output_shape, kind), problem.dtype)
 

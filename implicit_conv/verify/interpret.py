@@ -21,6 +21,7 @@ from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.layout import buffers, region_names
 from implicit_conv.gpu.maps import activation_map, filter_map
+from implicit_conv.kernels.gpu.params import pack
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.ptx.tensor_map import SPANS
 
@@ -74,8 +75,6 @@ def interpret(
     WriteError
         It has not written each byte of y once.
     """
-    from implicit_conv.kernels.gpu import blob
-
     memory, v, view = ptx.Memory(), choice.variant, choice.view
     offset = v.itemsize if v.producer == "elements" else 0
     x_at, w_at, z = _put(memory, x, offset), _put(memory, w, offset), _put(memory, residual, 0)
@@ -88,7 +87,7 @@ def interpret(
         maps = encoded_maps(choice, call.x, call.w, memory)
     launch = ptx.Launch(
         kernel,
-        parameters=blob.pack(*maps, call, choice.geometry, choice.limits),
+        parameters=pack(*maps, call, choice.geometry, choice.limits),
         memory=memory,
         grid=(blocks or choice.blocks, 1, 1),
         block=(v.threads, 1, 1),
@@ -132,7 +131,7 @@ def noted(map: Any) -> ptx.TensorMap:
     before = names["call"], names["bindings"]
     names["call"], names["bindings"] = call, _bindings
     try:
-        encode(map)
+        encode(map, (9, 0, "a"))
     finally:
         names["call"], names["bindings"] = before
     (note,) = notes

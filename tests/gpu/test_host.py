@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from implicit_conv.errors import DriverError, PlanError
+from implicit_conv.gpu import launch
 from implicit_conv.gpu.arch import gpu_arch
 from implicit_conv.gpu.candidate import Options
 from implicit_conv.gpu.cuda import driver
@@ -73,13 +74,48 @@ def test_arrays_elsewhere_are_patched_into_a_launch_made_ready(recorder, device_
     assert list(made.engine.calls.values()) == ready
     call, *_ = recorder.launched()
     assert (call.x, call.w, call.y) == (1 << 23, 1 << 16, 1 << 22)
-    assert len(recorder["cuTensorMapEncode"]) == 4
+    assert len(recorder["cuTensorMapEncode"]) == 2
+    moved = [address for _, address in recorder["cuTensorMapReplaceAddress"]]
+    assert moved[-2:] == [1 << 23, 1 << 16]
     made(x, w, bias, residual=residual, out=y)
     call, *_ = recorder.launched()
     assert (call.x, call.bias, call.residual, call.y) == (4096, 1 << 21, 1 << 22, 1 << 20)
     assert len(made.engine.calls) == 2
     made(device_array(4098, (2, 8, 8, 64)), w, out=y)
     assert recorder.variants[-1].producer == "elements"
+
+
+def test_a_repeated_call_makes_nothing_new(recorder, device_array, arrays):
+    """Blobs are kept by addresses; beyond `BLOBS_KEPT` all are made again."""
+    made = plan(problem(), driver.current_arch())
+    x, w, y = arrays
+    made(x, w, out=y)
+    (ready,) = made.engine.calls.values()
+    blob = ready.launcher.blobs[4096, 1 << 16, None, None, 1 << 20]
+    moved = len(recorder["cuTensorMapReplaceAddress"])
+    made(x, w, out=y)
+    assert [*ready.launcher.blobs.values()] == [blob]
+    assert len(recorder["cuTensorMapReplaceAddress"]) == moved
+    assert blob.address % 64 == 0
+    for number in range(launch.BLOBS_KEPT):
+        made(device_array((1 << 23) + 4096 * number, (2, 8, 8, 64)), w, out=y)
+    assert len(ready.launcher.blobs) == 1
+    call, *_ = recorder.launched()
+    assert call.x == (1 << 23) + 4096 * (launch.BLOBS_KEPT - 1)
+
+
+def test_maps_of_small_tensors_on_blackwell_lack_the_dense_bit(recorder):
+    """Drivers before 595.71 set it, and then read past an allocation of less than 128 KiB."""
+    dense = SimpleNamespace(opaque=[2**64 - 1] * 16)
+    recorder._cuTensorMapEncodeIm2col = lambda *_: dense
+    v = Variant("im2col", "tma", "mma", "float16", 64, 32, 64, 2, 1)
+    blackwell, hopper = (10, 0, "a"), (9, 0, "a")
+    for cc, images, cleared in ((blackwell, 2, True), (blackwell, 16, False), (hopper, 2, False)):
+        x = replace(problem(), N=images)
+        words = np.frombuffer(encode(activation_map(x, v, 4096), cc), np.uint64)
+        expected = [2**64 - 1] * 16
+        expected[1] -= cleared << 21
+        assert words.tolist() == expected
 
 
 def test_copies_of_a_plan_have_no_calls(recorder, arrays):
@@ -152,8 +188,8 @@ def test_maps_become_driver_calls(recorder):
         v = candidate.variant
         if v.producer != "tma":
             continue
-        assert len(encode(activation_map(problem(stride=2), v, 4096))) == 128
-        assert len(encode(filter_map(problem(stride=2), v, 4096))) == 128
+        assert len(encode(activation_map(problem(stride=2), v, 4096), arch.cc)) == 128
+        assert len(encode(filter_map(problem(stride=2), v, 4096), arch.cc)) == 128
     names = {name for name, _ in recorder.calls}
     assert names == {
         "cuTensorMapEncodeTiled",
@@ -180,7 +216,7 @@ def test_the_driver_gets_the_walk_of_each_map(recorder, mode):
         weight_layout="KRSC",
     )
     v = Variant(mode, "tma", "mma", "bfloat16", 64, 32, 64, 2, 1)
-    encode(activation_map(lopsided, v, 4096))
+    encode(activation_map(lopsided, v, 4096), (12, 0, "a"))
     ((name, arguments),) = recorder.calls
     kind, rank, address, dims, strides, *rest = arguments
     assert (kind.name, rank, address) == ("CU_TENSOR_MAP_DATA_TYPE_UINT16", 4, 4096)

@@ -5,7 +5,8 @@ import pytest
 
 from implicit_conv import tma
 from implicit_conv.kernels.gpu.call import Limits, Params
-from implicit_conv.kernels.gpu.dump import BARRIER_BYTES, THREADS, make_dump
+from implicit_conv.kernels.gpu.dump import make_dump
+from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
 from implicit_conv.kernels.sim.machine import launch
 from implicit_conv.kernels.sim.memory import GlobalMemory
 from implicit_conv.verify.testing import dump_call, example_copies
@@ -26,8 +27,8 @@ def test_copy_delivers_the_image(copy):
         make_dump(copy.mode),
         params,
         blocks=1,
-        threads=THREADS,
+        threads=DUMP_THREADS,
         memory=memory,
-        smem_bytes=BARRIER_BYTES + -(-size // (16 * THREADS)) * 16 * THREADS,
+        smem_bytes=DUMP_DATA_AT + -(-size // (16 * DUMP_THREADS)) * 16 * DUMP_THREADS,
     )
     np.testing.assert_array_equal(memory.get(y, size, np.uint8), image.bytes)
