@@ -8,6 +8,8 @@ runs the linked PTX of every row against it, and an entry of `HARDWARE` records 
 
 from __future__ import annotations
 
+import re
+
 from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.families import FAMILIES, Family, family_name
 from implicit_conv.kernels.gpu.targets import supports, target_name
@@ -35,10 +37,19 @@ def hardware(family: str, target: str) -> str:
 
 
 def evidence_of(v: Variant, target: str) -> str:
-    """What has been shown of a kernel on a target, as a clause for `explain`."""
-    ran = hardware(family_name(v), target)
-    simulated = f"its family is simulated on {SIMULATED_PROBLEMS} problems"
-    return f"{simulated}; {ran} on hardware" if ran == NOT_RUN else f"{simulated}; run on {ran}"
+    """What has been shown of a kernel's family on a target, as a clause for `explain`."""
+    number = max(n for n in GENERATIONS if n <= int(re.findall(r"\d+", target)[0]))
+    code, family = target_name(KNOWN[number].cc), family_name(v)
+    row = next((row for row in ladder() if (row[0], row[4]) == (family, code)), None)
+    if row is None:
+        return f"nothing has been shown of {family} on {code}"
+    *_, assembled, simulated, interpreted, _ = row
+    ran = hardware(family, target)
+    return (
+        f"{family} is assembled for {code} {assembled}, simulated on {simulated}, its PTX "
+        f"interpreted on {interpreted}; "
+        + (f"{ran} on hardware" if ran == NOT_RUN else f"run on {ran}")
+    )
 
 
 def targets(family: Family) -> list[str]:
