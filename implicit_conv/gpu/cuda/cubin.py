@@ -109,6 +109,11 @@ def loaded(v: Variant, cc: Capability, device: int) -> Any:
 
 def load(image: bytes, entry: str, device: int) -> Any:
     """A kernel's handle; the kernel may use all of the device's shared memory."""
+    return load_library(image, entry, device)[1]
+
+
+def load_library(image: bytes, entry: str, device: int) -> tuple[Any, Any]:
+    """(handle of the loaded image, handle of its kernel), as `load`."""
     library = driver.call("cuLibraryLoadData", image, [], [], 0, [], [], 0)
     kernel = driver.call("cuLibraryGetKernel", library, entry.encode())
     attribute = driver.bindings().CUfunction_attribute
@@ -116,4 +121,4 @@ def load(image: bytes, entry: str, device: int) -> Any:
     size = driver.device_arch(device).smem_bytes
     place = driver.call("cuDeviceGet", device)
     driver.call("cuKernelSetAttribute", name, size, kernel, place)
-    return kernel
+    return library, kernel

@@ -27,9 +27,13 @@ def encode(map: TensorMap | TiledMap, cc: Capability) -> bytes:
     DriverError
         The driver refuses it; older drivers lack the function for the wide form.
     """
-    arguments = {**map.arguments, "l2Promotion": L2_PROMOTION}
-    encoded = map_bytes(encode_arguments(arguments))
-    return without_dense_bit(encoded) if cc[0] >= 10 and reach(arguments) < DENSE_BYTES else encoded
+    return encode_for({**map.arguments, "l2Promotion": L2_PROMOTION}, cc)
+
+
+def encode_for(a: dict[str, Any], cc: Capability) -> bytes:
+    """The 128 bytes that a kernel is given of a map with these arguments; see `encode`."""
+    encoded = map_bytes(encode_arguments(a))
+    return without_dense_bit(encoded) if cc[0] >= 10 and reach(a) < DENSE_BYTES else encoded
 
 
 def reach(a: dict[str, Any]) -> int:
