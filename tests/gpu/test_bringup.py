@@ -21,9 +21,10 @@ from implicit_conv.testing import Case
 from implicit_conv.tma.tiled import TiledMap
 from implicit_conv.verify.assembly import tool
 from implicit_conv.verify.bringup import __main__ as command
-from implicit_conv.verify.bringup import diagnose, run, steps
+from implicit_conv.verify.bringup import diagnose, run, steps, watchdog
 from implicit_conv.verify.bringup import kit as kits
 from implicit_conv.verify.bringup.emulated import Interpreter
+from implicit_conv.verify.bringup.gpu import Gpu
 from implicit_conv.verify.bringup.kit import Image, Kit, Launch, read
 from implicit_conv.verify.bringup.recipes import Problem
 from implicit_conv.verify.bringup.watchdog import with_watchdog
@@ -132,9 +133,9 @@ def test_a_rehearsal_without_numba_and_compilers_is_right(tmp_path):
     assert "## copies: 2 right, 0 failed, 0 not run" in heads
 
 
-def verdicts(kit, step, capsys):
+def verdicts(kit, step, capsys, device=None):
     """[(item, verdict, its lines)] of a step, run in this process."""
-    steps.report_items(kit, Path("test.kit"), step, Interpreter(kit), 0, 100)
+    steps.report_items(kit, Path("test.kit"), step, device or Interpreter(kit))
     found = run.outcomes(step, Ended(0, capsys.readouterr().out, 0.0))
     return [(outcome.name, outcome.verdict, outcome.lines) for outcome in found]
 
@@ -161,6 +162,36 @@ def test_wrong_units_of_a_copy_are_looked_up(capsys):
     kit = small_kit()
     expected = np.frombuffer(kit.files["data/y"], np.uint8).reshape(32, 16)
     assert np.array_equal(got, expected[np.arange(32) ^ 1])
+
+
+def test_a_gpu_is_given_maps_kernels_and_arguments(recorder, capsys):
+    """A driver that computes nothing leaves y as it was poisoned; its watchdog table is read."""
+    kit = small_kit()
+    kit.files["cubin/k0"] = b"image"
+    table = recorder._cuMemAlloc(watchdog.TABLE_BYTES)
+    recorder._cuLibraryGetGlobal = lambda library, name: (table, watchdog.TABLE_BYTES)
+    recorder.memory[int(table)][:] = 0
+    words = recorder.memory[int(table)].view(np.uint32)
+    words[0], words[4:8] = 1, (5, 40, 0, 1)
+    device = Gpu(kit)
+    (_, verdict, lines), *loads = verdicts(kit, "driver", capsys, device)
+    assert verdict == "right" and "recorded, sm_90a, 132 multiprocessors" in lines[0]
+    assert [verdict for _, verdict, _ in loads] == ["right"]
+    _, (_, verdict, lines) = verdicts(kit, "copies", capsys, device)
+    assert verdict == "WRONG: waits gave up"
+    assert lines[1] == "block 5, warp 1 waits for parity 1 of A full[0]"
+    config, *_ = recorder["cuLaunchKernelEx"][-1]
+    assert (config.gridDimX, config.blockDimX, config.sharedMemBytes) == (1, 32, 2048)
+    call, *_ = recorder.launched()
+    assert call.x == recorder["cuTensorMapEncodeTiled"][-1][2] and call.y > call.x
+    assert recorder.blob[:128] == np.arange(16, dtype=np.uint64).tobytes()
+    assert [verdict for _, verdict, _ in verdicts(kit, "maps", capsys, device)] == ["right"]
+    refused = recorder.CUresult.CUDA_ERROR_INVALID_VALUE
+    recorder.failures["cuTensorMapEncodeTiled"] = refused
+    kit.maps.append(("permuted axes", kit.maps[0][1]))
+    (_, first, _), (_, second, _) = verdicts(kit, "maps", capsys, device)
+    assert first.startswith("WRONG: refused: cuTensorMapEncodeTiled failed with")
+    assert second.startswith("not run: refused:")
 
 
 def test_a_text_without_known_waits_gets_no_watchdog():

@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("device", choices=("gpu", "interpreter"))
     step.add_argument("--first", type=int, default=0)
     step.add_argument("--count", type=int, default=1 << 30)
+    step.add_argument("--match", default="", help="regular expression of names of items")
     return parser
 
 
@@ -67,14 +68,14 @@ def _step(options: argparse.Namespace) -> int:
     from implicit_conv.verify.bringup.emulated import Interpreter
     from implicit_conv.verify.bringup.gpu import Gpu
     from implicit_conv.verify.bringup.kit import read
-    from implicit_conv.verify.bringup.steps import report_items
+    from implicit_conv.verify.bringup.steps import Span, report_items
     from implicit_conv.verify.device_memory import StuckError
 
     kit = read(options.file)
     try:
         device = Gpu(kit) if options.device == "gpu" else Interpreter(kit)
-        given = kit, options.file, options.step, device, options.first, options.count
-        return 0 if report_items(*given) else 1
+        span = Span(options.first, options.count, options.match)
+        return 0 if report_items(kit, options.file, options.step, device, span) else 1
     except (DriverError, PlanError, StuckError) as error:
         print(error, flush=True)
         os._exit(3)  # freeing memory would wait for the kernel, or fail once more

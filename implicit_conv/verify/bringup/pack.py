@@ -52,6 +52,7 @@ Array = NDArray[Any]
 NOTHING = Geometry(*[0] * len(Geometry._fields))
 UNBOUNDED = (float(CLAMP), -np.inf, np.inf)
 PROBE_ROWS, PROBE_SHIFTS = 96, range(17)
+LAYER_KERNELS = 6  # kernels that a layer is timed with, the best by their estimates
 ENTRY = re.compile(r"\.visible \.entry (\w+)")
 
 
@@ -69,7 +70,7 @@ class Contents:
     only : str
         A regular expression for the names of kernels whose problems are packed.
     networks : sequence of str
-        Whose layers are timed with every kernel that fits.
+        Whose layers are timed.
     batch : int
         Images of a timed layer.
     """
@@ -310,14 +311,15 @@ def _launch(
 
 
 def _pack_layers(kit: Kit, arch: GpuArch, network: str, batch: int) -> None:
-    """Every kernel that can compute a layer, in the order of their estimates."""
+    """The best kernels of each layer, in the order of their estimates."""
     for name, case in cases(network, batch):
         problem = problem_of(case, case.dtype)
         found = choose(problem, arch, options=EVERYTHING).candidates
-        for candidate in sorted(found, key=lambda candidate: candidate.cycles):
+        best = sorted(found, key=lambda candidate: candidate.cycles)[:LAYER_KERNELS]
+        for candidate in best:
             v = candidate.variant
-            if candidate.estimate is None or v.producer == "elements":
-                continue
+            if candidate.estimate is None:
+                break
             choice = choose(problem, arch, variant=v, options=EVERYTHING)
             text, linked = ptx_of(v, arch.cc), cubin(v, arch.cc)[0]
             image = _image(kit, v.name, text, v.threads, linked)

@@ -110,7 +110,7 @@ def text_of(path: Path, device: str, found: list[Outcome]) -> str:
         first = failed[0]
         head += ["", f"FIRST FAILURE: {first.step}: {first.name}: {first.verdict}"]
         head += [f"    {line}" for line in first.lines]
-        head += ["", f"{len(failed)} failures in all:"]
+        head += ["", f"failures ({len(failed)}):"]
         head += [f"    {other.step}: {other.name}: {other.verdict}" for other in failed]
     else:
         head += ["", "Nothing has failed so far."]

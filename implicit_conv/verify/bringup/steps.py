@@ -6,6 +6,7 @@ The order is that in which what a step relies on has been shown by the steps bef
 from __future__ import annotations
 
 import importlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -30,12 +31,16 @@ POINTERS = ("x", "w", "bias", "residual", "y")  # the first fields of a Call
 LAUNCHES = 20  # timed launches of a layer
 SAMPLES = 64  # elements of a layer that are compared
 TOLERANCE = 2.0**-6  # of their sums of magnitudes; y is rounded to 8 bits
-TOOLS = {  # command of a tool that watches a process, and the problems it runs
-    "profile": ("ncu", ("--set", "full", "--target-processes", "all"), 1),
-    "memcheck": ("compute-sanitizer", ("--tool", "memcheck", "--error-exitcode", "9"), 2),
-    "synccheck": ("compute-sanitizer", ("--tool", "synccheck", "--error-exitcode", "9"), 2),
+OPT_IN = "permuted"  # in the names of items that a driver may refuse
+CHECKER = ("compute-sanitizer", "--error-exitcode", "9", "--tool")
+PROFILER = ("ncu", "--set", "full", "--launch-count", "1")
+TOOLS = {  # command of a tool, and step, names and number of the items that it watches
+    "profile of a 3x3": (PROFILER, "rates", r"3x3/1 256-256 @14|tiny", 1),
+    "profile of a 1x1": (PROFILER, "rates", r"1x1/1 64-256 @56", 1),
+    "memcheck": ((*CHECKER, "memcheck"), "problems", "", 2),
+    "synccheck": ((*CHECKER, "synccheck"), "problems", "", 2),
 }
-TOOL_SECONDS = 180
+TOOL_SECONDS = 150
 
 
 class WrongError(Exception):
@@ -213,29 +218,40 @@ def _check_samples(case: Case, dtype: str, arrays: dict[str, Array], y: Array) -
 
 def _tool(name: str, path: Path, device: Any) -> list[str]:
     _timed(device)
-    program, options, count = TOOLS[name]
+    (program, *options), step, match, count = TOOLS[name]
     found = shutil.which(program)
     if found is None:
         raise NotRunError(f"{program} is not on the PATH")
-    module = "implicit_conv.verify.bringup"
-    arguments = (module, "step", str(path), "problems", "gpu", "--count", str(count))
-    done = run_module(*arguments, seconds=TOOL_SECONDS, prefix=(found, *options))
-    lines = done.output.splitlines()
+    module = ("implicit_conv.verify.bringup", "step", str(path), step, "gpu", "--match", match)
+    prefix = (found, *options)
+    done = run_module(*module, "--count", str(count), seconds=TOOL_SECONDS, prefix=prefix)
+    lines = [f"| {line}" for line in done.output.splitlines()]
     if done.status != 0:
         raise WrongError(f"{name} ended with {done.status}", lines)
     return lines
 
 
-def report_items(kit: Kit, path: Path, step: str, device: Any, first: int, count: int) -> bool:
+class Span(NamedTuple):
+    """Which items of a step: those whose names match, from the first on, so many."""
+
+    first: int = 0
+    limit: int = 1 << 30
+    match: str = ""
+
+
+WHOLE = Span()
+
+
+def report_items(kit: Kit, path: Path, step: str, device: Any, span: Span = WHOLE) -> bool:
     """Run items of a step and print their verdicts; whether none is wrong.
 
     An item is named before it runs, so that the last name printed is that of one that ends the
     process.
     """
     right = True
-    chosen = list(items(kit, step, path))
-    for number in range(first, min(len(chosen), first + count)):
-        item = chosen[number]
+    chosen = [item for item in items(kit, step, path) if re.search(span.match, item.name)]
+    numbered = list(enumerate(chosen))[span.first : span.first + span.limit]
+    for number, item in numbered:
         print(f"{BEGIN} {number} {item.name}", flush=True)
         device.clear()
         try:
@@ -250,7 +266,10 @@ def report_items(kit: Kit, path: Path, step: str, device: Any, first: int, count
         except DriverError as error:
             if "cuTensorMap" not in str(error):
                 raise  # the context is lost
-            lines, verdict, right = [], f"WRONG: refused: {error}", False
+            lines, verdict = [], f"WRONG: refused: {error}"
+            if OPT_IN in item.name:
+                verdict = f"not run: refused: {error}"
+            right = right and OPT_IN in item.name
         print(*lines, f"{END} {verdict}", sep="\n", flush=True)
     return right
 
