@@ -20,12 +20,12 @@ from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.testing import Case
 from implicit_conv.tma.tiled import TiledMap
 from implicit_conv.verify.assembly import tool
-from implicit_conv.verify.bringup import __main__ as command
 from implicit_conv.verify.bringup import diagnose, run, steps, watchdog
 from implicit_conv.verify.bringup import kit as kits
 from implicit_conv.verify.bringup.emulated import Interpreter
 from implicit_conv.verify.bringup.gpu import Gpu
 from implicit_conv.verify.bringup.kit import Image, Kit, Launch, read
+from implicit_conv.verify.bringup.pack import Contents, packed_kit
 from implicit_conv.verify.bringup.recipes import Problem
 from implicit_conv.verify.bringup.watchdog import with_watchdog
 from implicit_conv.verify.processes import Ended
@@ -207,9 +207,20 @@ SLIPS = {
     "tap (1, 2) is missing": lambda v: v["w"][:, :, 1, 2].fill(0),
     "channels 32 to 64 are missing": lambda v: v["w"][:, 32:].fill(0),
     "taps are in reverse order": lambda v: v.update(w=v["w"][:, :, ::-1, ::-1]),
+    "H is off by 1": lambda v: v.update(
+        x=np.pad(v["x"], ((0, 0), (0, 0), (0, 1), (0, 0)))[:, :, 1:]
+    ),
     "no bias is added": lambda v: v["bias"].fill(0),
     "no residual is added": lambda v: v["residual"].fill(0),
 }
+
+
+def test_rows_of_y_in_the_place_of_others_are_recognised():
+    y = PROBLEM.data().expected.copy()
+    rows = y.reshape(-1, 80)
+    rows[:-8] = rows[8:].copy()
+    lines = diagnose.elements(PROBLEM, y, (64, 32, 32))
+    assert [line for line in lines if line.startswith("  explained by: gemm_m is off by 8 (")]
 
 
 @pytest.mark.parametrize("slip", SLIPS)
@@ -282,14 +293,12 @@ def test_after_a_crash_each_item_has_a_process(monkeypatch, tmp_path):
     importlib.util.find_spec("numba_cuda") is None or tool("ptxas") is None,
     reason="needs pip install '.[cu13,assemble]' in a checkout",
 )
-def test_a_planted_fault_is_the_first_failure(tmp_path, capsys):
+def test_a_planted_fault_is_named(capsys):
     """Packed kernels pass; a stage that is never released is named by ring, stage and parity."""
-    path = tmp_path / "small.kit"
-    options = ["--small", "--problems", "1", "--only", "wgmma bfloat16 64x32x32"]
-    assert command.main(["pack", str(path), *options]) == 0
-    kit = read(path)
+    contents = Contents(problems=1, small=True, only="wgmma by descr.* 64x32x32", networks=())
+    kit = packed_kit(contents)
+    kit.launches = [*kit.of_step("problems"), *list(kit.of_step("descriptors"))[::9]]
     for step in ("descriptors", "problems"):
-        kit.launches = [*kit.of_step("problems"), *list(kit.of_step("descriptors"))[::9]]
         assert {verdict for _, verdict, _ in verdicts(kit, step, capsys)} == {"right"}
     fault = next(fault for fault in FAULTS if fault.name == "a stage is never released")
     (launch, *_) = kit.of_step("problems")

@@ -113,10 +113,28 @@ def _slips(
     problem: Problem, values: dict[str, Array], got: Array, wrong: Array, tile_c: int
 ) -> Iterator[str]:
     """Slips of a kernel whose result is `got` where it is wrong."""
+    expected, matrix = problem.result(values), (0, 2, 3, 1)
+    found, wanted, at = (
+        array.transpose(matrix).reshape(-1, got.shape[1]) for array in (got, expected, wrong)
+    )
+    for axis, name in enumerate(("gemm_m", "gemm_n")):
+        for step in (-16, -8, -1, 1, 8, 16):
+            share = float((_moved(wanted, axis, step) == found)[at].mean())
+            if share >= EXPLAINED:
+                yield f"{name} is off by {step} ({100 * share:.0f} % of the wrong elements)"
     for name, changed in _changes(problem, values, tile_c):
         share = float((problem.result(changed) == got)[wrong].mean())
         if share >= EXPLAINED:
             yield f"{name} ({100 * share:.0f} % of the wrong elements)"
+
+
+def _moved(array: Array, axis: int, step: int) -> Array:
+    """An array whose element at i along an axis is that at i + step; zeros come in."""
+    moved = np.roll(array, -step, axis)
+    edge: list[slice] = [slice(None)] * array.ndim
+    edge[axis] = slice(-step, None) if step > 0 else slice(0, -step)
+    moved[tuple(edge)] = 0
+    return moved
 
 
 def _changes(
@@ -141,7 +159,7 @@ def _changes(
         yield "taps are transposed", {**values, "w": w.transpose(0, 1, 3, 2)}
     for axis, step in ((2, 1), (2, -1), (3, 1), (3, -1)):
         name = f"{'HW'[axis - 2]} is off by {step}"
-        yield name, {**values, "x": np.roll(x, -step, axis)}
+        yield name, {**values, "x": _moved(x, axis, step)}
     for name in ("bias", "residual"):
         if name in values:
             nothing = np.zeros_like(values[name])
