@@ -50,15 +50,11 @@ def assemble(ptx: str, target: str) -> str:
     RuntimeError
         ptxas refuses it.
     """
-    return _assembled(ptx, target)[1]
+    return assembled(ptx, target)[1]
 
 
-def assembled(ptx: str, target: str) -> bytes:
-    """The cubin that ptxas makes of `ptx`, as `assemble`."""
-    return _assembled(ptx, target)[0]
-
-
-def _assembled(ptx: str, target: str) -> tuple[bytes, str]:
+def assembled(ptx: str, target: str) -> tuple[bytes, str]:
+    """(cubin, report) that ptxas makes of `ptx`, as `assemble`."""
     with tempfile.TemporaryDirectory() as folder:
         path, made = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         path.write_text(ptx)

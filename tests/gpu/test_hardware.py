@@ -50,9 +50,10 @@ def check_problems(*arguments, count, limit):
     done = run(*arguments, str(count))
     reports, crashes = [done.output], 0
     while done.status in (None, CRASHED) and crashes < limit:
+        named = re.findall(r"^(\d+): ", done.output, re.MULTILINE)
+        assert named, "\n".join(reports)
         crashes += 1
-        number = int(re.findall(r"^(\d+): ", done.output, re.MULTILINE)[-1])
-        done = run(*arguments, str(count), str(number + 1))
+        done = run(*arguments, str(count), str(int(named[-1]) + 1))
         reports.append(done.output)
     if done.status == 2:
         pytest.skip(done.output.strip().splitlines()[-1])

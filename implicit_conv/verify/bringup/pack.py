@@ -25,6 +25,7 @@ from implicit_conv.kernels import sources
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
+from implicit_conv.kernels.gpu.compile import Kernel
 from implicit_conv.kernels.gpu.params import pack
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS, SWIZZLE_ATOM_BYTES
 from implicit_conv.kernels.gpu.targets import supports
@@ -111,8 +112,17 @@ def _image(kit: Kit, title: str, text: str, threads: int, linked: bytes | None =
     (entry,) = ENTRY.findall(text)
     kit.images[key] = Image(title, entry, linked is None, threads)
     kit.files[f"ptx/{key}"] = text.encode()
-    kit.files[f"cubin/{key}"] = linked or assembled(with_watchdog(text), kit.about["target"])
+    kit.files[f"cubin/{key}"] = linked or _watched(text, entry, kit.about["target"])
     return key
+
+
+def _watched(text: str, entry: str, target: str) -> bytes:
+    """The cubin of a kernel with a watchdog, which must not make ptxas drop what it relies on."""
+    cubin, log = assembled(with_watchdog(text), target)
+    complaints = Kernel(cubin, entry, log).complaints
+    if complaints:
+        raise ValueError(f"{entry} with a watchdog: {complaints}")
+    return cubin
 
 
 def _promoted(map: Any, array: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.errors import DriverError
+from implicit_conv.kernels import sources
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 from implicit_conv.ptx import PtxError
 from implicit_conv.testing import Case
@@ -65,7 +66,7 @@ class Item(NamedTuple):
 def items(kit: Kit, step: str, path: Path) -> Iterator[Item]:
     """The items of a step of the kit that was read from `path`."""
     if step == "driver":
-        yield Item("versions", lambda device: device.facts())
+        yield Item("versions", lambda device: [*device.facts(), *_about(kit)])
         for key, image in kit.images.items():
             yield Item(f"load {image.title}", partial(_load, kit, key))
     elif step == "maps":
@@ -82,6 +83,14 @@ def items(kit: Kit, step: str, path: Path) -> Iterator[Item]:
     else:
         for launch in kit.of_step(step):
             yield Item(launch.name, partial(_compare, kit, launch))
+
+
+def _about(kit: Kit) -> list[str]:
+    """What the kit was made of."""
+    lines = [f"kit: {name} {value}" for name, value in kit.about.items()]
+    if kit.about.get("kernel sources") != sources.kernels_hash():
+        lines.append("the kernels of this checkout are others than those of the kit, which run")
+    return lines
 
 
 def _load(kit: Kit, key: str, device: Any) -> list[str]:
