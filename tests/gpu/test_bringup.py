@@ -29,6 +29,7 @@ from implicit_conv.verify.bringup.pack import Contents, packed_kit
 from implicit_conv.verify.bringup.recipes import Problem
 from implicit_conv.verify.bringup.watchdog import with_watchdog
 from implicit_conv.verify.processes import Ended
+from implicit_conv.verify.testing import stored
 
 ROOT = Path(__file__).parents[2]
 BLOB_BYTES = 696
@@ -145,7 +146,7 @@ def test_a_wait_that_never_ends_is_named(capsys):
     lacking = COPY.replace("_, [%r2], 512", "_, [%r2], 528")
     (name, verdict, lines), _ = verdicts(small_kit(lacking), "copies", capsys)
     assert (name, verdict) == ("a box", "WRONG: waits gave up")
-    assert lines[:2] == ["1 warps gave up:", "block 0, warp 0 waits for parity 0 of A full[0]"]
+    assert lines[0] == "block 0: warp 0 gave up waiting for parity 0 of A full[0]"
     assert "32 of 32 units of 16 bytes are wrong" in lines
     assert any(line.endswith("00") and "line 0 unit 0 was not written" in line for line in lines)
 
@@ -179,7 +180,7 @@ def test_a_gpu_is_given_maps_kernels_and_arguments(recorder, capsys):
     assert [verdict for _, verdict, _ in loads] == ["right"]
     _, (_, verdict, lines) = verdicts(kit, "copies", capsys, device)
     assert verdict == "WRONG: waits gave up"
-    assert lines[1] == "block 5, warp 1 waits for parity 1 of A full[0]"
+    assert lines[0] == "block 5: warp 1 gave up waiting for parity 1 of A full[0]"
     config, *_ = recorder["cuLaunchKernelEx"][-1]
     assert (config.gridDimX, config.blockDimX, config.sharedMemBytes) == (1, 32, 2048)
     call, *_ = recorder.launched()
@@ -223,13 +224,42 @@ def test_rows_of_y_in_the_place_of_others_are_recognised():
     assert [line for line in lines if line.startswith("  explained by: gemm_m is off by 8 (")]
 
 
+def test_exchanged_offsets_are_recognised():
+    """Tap (r, s) of a filter whose dilations differ reads s rows and r columns further."""
+    case = replace(CASE, kernel=(2, 3), dilation=(2, 1))
+    problem = PROBLEM._replace(case=case)
+    values, (P, Q) = problem.values(), case.output
+    x = np.pad(values["x"], ((0, 0), (0, 0), (1, 9), (1, 9)))
+    sums = np.zeros((case.N, case.K, P, Q))
+    for r, s in np.ndindex(2, 3):
+        seen = x[:, :, s : s + P, 2 * r : 2 * r + Q]
+        sums += np.einsum("nchw,kc->nkhw", seen, values["w"][:, :, r, s])
+    y = sums + values["bias"][:, None, None] + values["residual"]
+    kept = stored(np.ascontiguousarray(y.transpose(0, 2, 3, 1)), "bfloat16")
+    lines = diagnose.elements(problem, kept.reshape(-1).view(np.uint8), (64, 32, 32))
+    assert "  explained by: offsets of H and W are exchanged (100 % of the wrong elements)" in lines
+
+
+def test_blocks_that_wait_alike_share_a_line():
+    table = np.zeros(watchdog.TABLE_BYTES, np.uint8)
+    words = table.view(np.uint32).reshape(-1, 4)
+    given = [(b, 32 * w + 1, 8, 1) for b in (1, 0) for w in (2, 0)] + [(1, 96, 40, 0)]
+    words[0, 0], words[1:6] = 5, given
+    assert watchdog.records(table, {8: "A empty[0]"}) == [
+        "blocks 0, 1: warps 0, 2 gave up waiting for parity 1 of A empty[0]",
+        "block 1: warp 3 gave up waiting for parity 0 of the barrier at offset 40",
+    ]
+    words[0, 0] = 1 << 20  # more than there is room for
+    assert len(watchdog.records(table, {})) == 3
+
+
 @pytest.mark.parametrize("slip", SLIPS)
 def test_a_slip_of_a_kernel_is_recognised(slip):
     values = PROBLEM.values()
     SLIPS[slip](values)
     y = PROBLEM.result(values).transpose(0, 2, 3, 1)
-    stored = (np.ascontiguousarray(y).view(np.uint32) >> 16).astype(np.uint16)
-    lines = diagnose.elements(PROBLEM, stored.reshape(-1).view(np.uint8), (64, 32, 32))
+    kept = stored(np.ascontiguousarray(y), "bfloat16")
+    lines = diagnose.elements(PROBLEM, kept.reshape(-1).view(np.uint8), (64, 32, 32))
     assert [line for line in lines if line.startswith(f"  explained by: {slip} (")]
 
 
@@ -308,4 +338,4 @@ def test_a_planted_fault_is_named(capsys):
     kit.files[key] = planted.encode()
     _, verdict, lines = verdicts(kit, "problems", capsys)[0]
     assert verdict == "WRONG: waits gave up"
-    assert any(re.search(r"waits for parity [01] of [AB] (full|empty)\[\d\]", x) for x in lines)
+    assert any(re.search(r"waiting for parity [01] of [AB] (full|empty)\[\d\]", x) for x in lines)

@@ -11,6 +11,7 @@ import base64
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,9 @@ def _slips(
             share = float((_moved(wanted, axis, step) == found)[at].mean())
             if share >= EXPLAINED:
                 yield f"{name} is off by {step} ({100 * share:.0f} % of the wrong elements)"
-    for name, changed in _changes(problem, values, tile_c):
-        share = float((problem.result(changed) == got)[wrong].mean())
+    changes = [(name, problem, changed) for name, changed in _changes(values, tile_c)]
+    for name, other, changed in [*changes, _exchanged(problem, values)]:
+        share = float((other.result(changed) == got)[wrong].mean())
         if share >= EXPLAINED:
             yield f"{name} ({100 * share:.0f} % of the wrong elements)"
 
@@ -137,9 +139,21 @@ def _moved(array: Array, axis: int, step: int) -> Array:
     return moved
 
 
-def _changes(
-    problem: Problem, values: dict[str, Array], tile_c: int
-) -> Iterator[tuple[str, dict[str, Array]]]:
+def _exchanged(problem: Problem, values: dict[str, Array]) -> tuple[str, Problem, dict[str, Array]]:
+    """The problem in which tap (r, s) has the offsets (s, r), in its own dilations."""
+    case, w = problem.case, values["w"].transpose(0, 1, 3, 2)
+    taps, dilation = case.kernel[::-1], case.dilation[::-1]
+    axes = zip(case.size, case.output, taps, case.stride, dilation, case.padding, strict=True)
+    padding = tuple(
+        (low, (outputs - 1) * stride + (count - 1) * step + 1 - size - low)
+        for size, outputs, count, stride, step, (low, _) in axes
+    )
+    other = replace(case, kernel=taps, dilation=dilation, padding=padding)
+    exchanged = problem._replace(case=other)
+    return "offsets of H and W are exchanged", exchanged, {**values, "w": w}
+
+
+def _changes(values: dict[str, Array], tile_c: int) -> Iterator[tuple[str, dict[str, Array]]]:
     x, w = values["x"], values["w"]
     R, S = w.shape[2:]
     for r in range(R):

@@ -143,9 +143,7 @@ def _compare(kit: Kit, launch: Launch, device: Any) -> list[str]:
     wrong = int((got != run.expected).sum())
     if not stuck and not wrong:
         return []
-    lines = [f"{len(stuck)} warps gave up:", *stuck] if stuck else []
-    if wrong:
-        lines += _difference(launch, got, run)
+    lines = [*stuck, *(_difference(launch, got, run) if wrong else [])]
     summary = "waits gave up" if stuck else f"{wrong} of {got.size} bytes are wrong"
     raise WrongError(summary, lines)
 

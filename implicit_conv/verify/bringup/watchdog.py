@@ -68,11 +68,24 @@ DONE: }}"""
 
 
 def records(table: NDArray[np.uint8], regions: dict[int, str]) -> list[str]:
-    """What each warp waited for when it gave up, a line each; `regions` names the barriers."""
+    """What warps waited for when they gave up; `regions` names the barriers.
+
+    Blocks whose warps waited alike share a line.
+    """
     words = table.view(np.uint32).reshape(-1, WORDS)
     count = min(int(words[0, 0]), RECORDS)
-    lines = []
+    warps: dict[tuple[int, str], set[int]] = {}  # by (block, what for)
     for block, thread, offset, parity in words[1 : 1 + count].tolist():
-        name = regions.get(offset, f"the barrier at offset {offset}")
-        lines.append(f"block {block}, warp {thread // WARP} waits for parity {parity} of {name}")
-    return list(dict.fromkeys(lines))
+        what = f"parity {parity} of {regions.get(offset, f'the barrier at offset {offset}')}"
+        warps.setdefault((block, what), set()).add(thread // WARP)
+    blocks: dict[tuple[str, str], list[int]] = {}  # by (warps, what for)
+    for (block, what), numbers in sorted(warps.items()):
+        blocks.setdefault((_listed("warp", sorted(numbers)), what), []).append(block)
+    return [
+        f"{_listed('block', numbers)}: {who} gave up waiting for {what}"
+        for (who, what), numbers in blocks.items()
+    ]
+
+
+def _listed(noun: str, numbers: list[int]) -> str:
+    return f"{noun}{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
