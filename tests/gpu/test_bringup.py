@@ -318,6 +318,15 @@ def test_after_a_crash_each_item_has_a_process(monkeypatch, tmp_path):
     assert "## problems: 3 right, 1 failed, 0 not run" in report
 
 
+def test_a_crash_between_items_is_no_silence():
+    """As where a driver fails when the process ends."""
+    *_, last = run.outcomes("maps", Ended(-6, "-- 4 a\n== right\naborted", 1.0))
+    assert (last.number, last.name, last.failed) == (4, "after a", True)
+    (only,) = run.outcomes("maps", Ended(None, "", 60.0))
+    assert only.verdict == "CRASHED: its process did not end within 60 s"
+    assert run.outcomes("maps", Ended(0, "", 1.0)) == []
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("numba_cuda") is None or tool("ptxas") is None,

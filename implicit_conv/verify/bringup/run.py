@@ -60,6 +60,10 @@ def outcomes(step: str, done: Ended) -> list[Outcome]:
         found.append(Outcome(step, -1, "start of the process"))
     if found and not found[-1].verdict:
         found[-1].verdict = f"CRASHED: its process {ended}"
+    elif found and done.status not in (0, 1):
+        last = Outcome(step, found[-1].number, f"after {found[-1].name}")
+        last.verdict = f"CRASHED: the process {ended}"
+        found.append(last)
     return found
 
 
