@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from implicit_conv.cache import cached_property, keep_call
+from implicit_conv.cache import CALLS, PLANS, cached_property, keep_call
 from implicit_conv.libraries import as_library_of
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
@@ -52,6 +52,9 @@ class Engine(Protocol):
 
     def pack(self, w: Any) -> Any:
         """See `Plan.pack`."""
+
+    def tuned(self, filters: str) -> Any:
+        """An engine with the fastest candidates; see `Plan.tune`."""
 
     def run(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any = None) -> Any:
         """See `Plan.__call__`."""
@@ -176,6 +179,39 @@ class Plan:
             No GPU can hold the packed filter.
         """
         return self.engine.pack(w)
+
+    def tune(self, filters: str = "packed") -> Plan:
+        """Measure the best few candidates on this machine, and keep the fastest one on disk.
+
+        Later plans and calls of the same problem with the same options use it too, in this and in
+        other processes, as long as CPU and versions are the same. Packed filters of this plan may
+        not fit the new one. Under precision "strict" results have the same bits as before; under
+        others they may differ in rounding, because another algorithm may run.
+
+        Measuring takes 0.1 to 1 seconds for most problems, and as long as 200 calls of large ones.
+        The first time, the kernels of all these candidates are compiled as well, which takes
+        seconds. Let nothing else run meanwhile.
+
+        Parameters
+        ----------
+        filters : {"packed", "plain"}
+            Measure calls with the result of `pack`, or calls that pack a plain filter, as `conv2d`
+            does. Weight gradients have no filter.
+
+        Returns
+        -------
+        plan : Plan
+            The tuned plan; this one stays as it is.
+
+        Raises
+        ------
+        PlanError
+            `filters` is unknown, or the plan is one for a GPU.
+        """
+        tuned = Plan(self.engine.tuned(filters))
+        CALLS.clear()
+        PLANS.clear()
+        return tuned
 
     def __call__(
         self,

@@ -19,8 +19,8 @@ import numpy as np
 
 from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.testing import EPS, Case
+from implicit_conv.timing import Seconds
 from implicit_conv.tools.contenders import CONTROL, WrongResultError
-from implicit_conv.tools.timing import Seconds
 from implicit_conv.verify.testing import ROUNDING, SUM_UNITS
 from perf.layers import Suite
 from perf.record import Record, ratios, timings

@@ -18,8 +18,8 @@ from typing import Any
 
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.compiler import host_features
+from implicit_conv.timing import Seconds, paired_ratio, summarise
 from implicit_conv.tools.info import cpu_name
-from implicit_conv.tools.timing import Seconds, paired_ratio, summarise
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEMA = json.loads(Path(__file__).with_name("record.schema.json").read_text())

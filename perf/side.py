@@ -22,8 +22,8 @@ OPTIONS = ("stride", "padding", "dilation", "groups", "layout")
 
 
 def timing_core() -> Any:
-    """The module implicit_conv/tools/timing.py of the running tree; it imports only numpy."""
-    path = HERE.parent / "implicit_conv" / "tools" / "timing.py"
+    """The module implicit_conv/timing.py of the running tree; it imports only numpy."""
+    path = HERE.parent / "implicit_conv" / "timing.py"
     spec = importlib.util.spec_from_file_location("perf_timing_core", path)
     assert spec is not None
     assert spec.loader is not None

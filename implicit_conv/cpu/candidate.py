@@ -7,6 +7,7 @@ asks which method a candidate has.
 from __future__ import annotations
 
 import functools
+import heapq
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +40,8 @@ class Request:
     """The options of `conv2d` that decide which methods may run.
 
     `flushes` says that subnormals are treated as zero. `max_workspace` is the limit of a
-    candidate's `call_bytes`, of which the operator itself takes `reserved_bytes`.
+    candidate's `call_bytes`, of which the operator itself takes `reserved_bytes`. Each variant of a
+    method proposes its `tilings` cheapest tilings.
     """
 
     precision: str = "standard"
@@ -47,6 +49,7 @@ class Request:
     flushes: bool = False
     max_workspace: int | None = None
     reserved_bytes: int = 0
+    tilings: int = 1
 
     @property
     def strict(self) -> bool:
@@ -202,11 +205,11 @@ class Method(ABC):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """The best candidate of each variant, or the reason why it cannot run."""
+        """The best candidates of each variant, or the reason why it cannot run."""
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """Candidates that read the same packed filters as `c` and accept more strides; they take at
-        most `limit` bytes if a tiling does, see `best`.
+        most `limit` bytes if a tiling does, see `ranked`.
         """
         yield from ()
 
@@ -331,7 +334,7 @@ def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
     return c.method.operator(c, build)
 
 
-def best(
+def ranked(
     method: Method,
     algorithm: str,
     problem: Problem,
@@ -341,9 +344,10 @@ def best(
     *,
     threads: int | None = None,
     limit: float = math.inf,
-) -> Candidate:
-    """The candidate with the cheapest of the tilings `costs` of `view` that take at most `limit`
-    bytes; if all take more, the one that takes least.
+    count: int = 1,
+) -> list[Candidate]:
+    """The candidates with the `count` cheapest of the tilings `costs` of `view` that take at most
+    `limit` bytes; if all take more, the one that takes least.
     """
     threads = thread_count(problem, arch) if threads is None else threads
 
@@ -352,7 +356,7 @@ def best(
         return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles)
 
     if limit == math.inf:
-        return candidate(min(costs))
+        return list(map(candidate, heapq.nsmallest(count, costs)))
     found = [candidate(cost) for cost in sorted(costs)]
-    fitting = (c for c in found if c.call_bytes() <= limit)
-    return next(fitting, None) or min(found, key=Candidate.call_bytes)
+    fitting = [c for c in found if c.call_bytes() <= limit]
+    return fitting[:count] or [min(found, key=Candidate.call_bytes)]

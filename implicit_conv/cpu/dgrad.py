@@ -10,10 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
+
 from implicit_conv.activation import Activation
-from implicit_conv.arrays import Array, as_array
+from implicit_conv.arrays import Array, as_array, numpy_dtype
 from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu import engine as fprop
+from implicit_conv.cpu import tuning
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Call
 from implicit_conv.cpu.candidate import Candidate, Request
@@ -174,6 +177,21 @@ class DgradEngine(Runner):
         array = swapped(self.problem, self._checked_filter(w))
         axes = filter_layout(self.problem)
         return PackedPhases(tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts))
+
+    def tuned(self, filters: str) -> DgradEngine:
+        """The plan with the fastest candidate of each phase; see `Plan.tune`."""
+        problem = self.problem
+        dy = tuning.example(self.x_shape, problem.dtype, 0)
+        w = swapped(problem, tuning.example(problem.weight_shape, problem.filter_dtype, 1))
+        dx = np.empty(self.y_shape, numpy_dtype(self.y_dtype))
+        engines: dict[Problem, CpuEngine] = {}
+        for part in self.parts:
+            if part.engine.problem not in engines:
+                taps = part.taps(w, filter_layout(problem))
+                pixels = part.pixels(dx, problem.array_layout)
+                engines[part.engine.problem] = part.engine.tuned(filters, (dy, taps, pixels))
+        parts = (replace(part, engine=engines[part.engine.problem]) for part in self.parts)
+        return replace(self, parts=tuple(parts))
 
     def filters(self, w: object) -> PackedPhases | Array:
         """`w`: a plain filter, or one that was packed by this plan or one like it."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
 from implicit_conv.activation import Activation, parse_activation
-from implicit_conv.arrays import Array, as_array
+from implicit_conv.arrays import Array, as_array, numpy_dtype
 from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu import explain as words
-from implicit_conv.cpu import planner
+from implicit_conv.cpu import planner, tuning
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.call import Arrays, Call, CallForm, bits
 from implicit_conv.cpu.candidate import Candidate, Formats, Request
@@ -143,6 +146,44 @@ class CpuEngine(Runner):
         """The filter `w` in the order that the best candidate reads; see `Plan.pack`."""
         array = bits(self._checked_filter(w))
         return prepare(self.best.method.pack, self.best, array, self.formats)
+
+    def tuned(self, filters: str, arrays: tuple[Array, Array, Array] | None = None) -> CpuEngine:
+        """The plan with its fastest candidate first, measured with `arrays` (x, w, y) or with
+        contiguous ones; see `Plan.tune`.
+        """
+        packs = tuning.parse_filters(filters)
+        if math.prod(self.y_shape) == 0:
+            return self
+        return replace(self, choice=tuning.tuned(*self.trials(packs, arrays)))
+
+    def trials(
+        self, packs: bool = True, arrays: tuple[Array, Array, Array] | None = None
+    ) -> tuple[tuning.Query, tuning.Run]:
+        """What was planned, and a function that makes a call of a candidate; its filter is packed
+        before the call if `packs`.
+        """
+        problem, view = self.best.problem, None
+        x, w, y = arrays or self._examples()
+        if arrays is not None:
+            view = CallForm(problem, y.shape, y.dtype, problem.filter_axes).arrays(x, w, y, None)
+
+        def run(c: Candidate) -> Callable[[], object]:
+            one = replace(self, choice=Choice((c,), ()))
+            if not packs:
+                call = one.bind(x, w, y, None, False)
+                return lambda: call(x, w, None, y)
+            packed = one.pack(w)  # the function keeps it alive: its operand is an address
+            call = one.bind(x, packed, y, None, False)
+            return lambda: call(x, packed.operand, None, y)
+
+        return tuning.Query(spatial(self.problem), self.arch, self.request, view), run
+
+    def _examples(self) -> tuple[Array, Array, Array]:
+        """Arrays (x, w, y) to measure with."""
+        problem = self.problem
+        x = tuning.example(self.x_shape, problem.dtype, 0)
+        w = tuning.example(problem.weight_shape, problem.filter_dtype, 1)
+        return x, w, np.empty(self.y_shape, numpy_dtype(self.y_dtype))
 
     def bind(
         self,

@@ -18,11 +18,11 @@ def explain(problem: str, choice: Choice, request: Request, formats: Formats) ->
 
     `problem` is the text of the problem.
     """
-    best = choice.candidates[0]
-    return "\n".join([*_chosen(problem, best, request, formats), *_table(choice)])
+    return "\n".join([*_chosen(problem, choice, request, formats), *_table(choice)])
 
 
-def _chosen(problem: str, c: Candidate, request: Request, formats: Formats) -> Iterator[str]:
+def _chosen(problem: str, choice: Choice, request: Request, formats: Formats) -> Iterator[str]:
+    c = choice.candidates[0]
     rows = {
         "problem": problem,
         "": f"{c.problem.flops / 1e9:.3f} GFLOP, {c.problem.bytes / 2**20:.2f} MiB of x, w and y",
@@ -32,6 +32,7 @@ def _chosen(problem: str, c: Candidate, request: Request, formats: Formats) -> I
         **c.method.describe(c),
         "memory": _memory(c, request),
         "estimate": _estimate(c),
+        **({"tuned": choice.tuned} if choice.tuned else {}),
     }
     return (_wrapped(f"{name:12}", value) for name, value in rows.items())
 

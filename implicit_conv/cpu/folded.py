@@ -173,6 +173,11 @@ class FoldedEngine(Runner):
         """The packed filters of the image and of all strips; see `Plan.pack`."""
         return PackedStrips(tuple(engine.pack(w) for engine in self.engines))
 
+    def tuned(self, filters: str) -> FoldedEngine:
+        """The plan with the fastest candidates of the image and of all strips; see `Plan.tune`."""
+        strips = (replace(strip, engine=strip.engine.tuned(filters)) for strip in self.strips)
+        return replace(self, image=self.image.tuned(filters), strips=tuple(strips))
+
     def filters(self, w: object) -> PackedStrips | Array:
         """`w`: a plain filter, or one that was packed by this plan or one like it."""
         if not isinstance(w, PackedStrips):

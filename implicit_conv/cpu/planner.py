@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
+from implicit_conv.cpu import kept
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request
@@ -42,13 +43,54 @@ WEIGHT_GRADIENTS: tuple[type[Method], ...] = (WeightGrad, WeightGradLanes)
 
 
 class Choice(NamedTuple):
-    """The candidates, best first, and the refusals."""
+    """The candidates, best first, and the refusals.
+
+    `tuned` says in words what was measured, if the first candidate was chosen by `tuning`.
+    """
 
     candidates: tuple[Candidate, ...]
     refusals: tuple[Refusal, ...]
+    tuned: str = ""
 
 
 def plan(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    arrays: Arrays | None = None,
+    methods: tuple[type[Method], ...] | None = None,
+) -> Choice:
+    """The candidates of `estimated`, with the one first that `tuning` found to be the fastest.
+
+    Raises
+    ------
+    PlanError
+        As `estimated`.
+    """
+    choice = estimated(problem, arch, request, arrays, methods)
+    measured = kept.load(entry(problem, arch, request, arrays, methods))
+    if measured is None:
+        return choice
+    wide = estimated(problem, arch, replace(request, tilings=kept.TILINGS), arrays, methods)
+    for c in wide.candidates:
+        if kept.name_of(c) == measured.candidate:
+            others = (other for other in choice.candidates if other != c)
+            return Choice((c, *others), choice.refusals, measured.words)
+    return choice
+
+
+def entry(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    arrays: Arrays | None = None,
+    methods: tuple[type[Method], ...] | None = None,
+) -> str:
+    """The name under which a measured choice is kept; see `kept`."""
+    return kept.entry_of(problem, arch, _parsed(problem, request), arrays, methods)
+
+
+def estimated(
     problem: Problem,
     arch: CpuArch,
     request: Request,

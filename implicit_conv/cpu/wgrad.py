@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from implicit_conv.arrays import Array, as_array
+import numpy as np
+
+from implicit_conv.arrays import Array, as_array, numpy_dtype
 from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu import explain as words
-from implicit_conv.cpu import planner
+from implicit_conv.cpu import planner, tuning
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.call import Call, CallForm
 from implicit_conv.cpu.candidate import Candidate, Formats, Request
@@ -133,6 +137,25 @@ class WgradEngine(Runner):
             Always.
         """
         raise PlanError("a weight gradient reads no filter; call the plan with x and dy")
+
+    def tuned(self, filters: str) -> WgradEngine:
+        """The plan with its fastest candidate first, measured with contiguous arrays; see
+        `Plan.tune`.
+        """
+        tuning.parse_filters(filters)
+        problem = self.problem
+        if math.prod(self.y_shape) == 0:
+            return self
+        x = tuning.example(self.x_shape, problem.dtype, 0)
+        dy = tuning.example(problem.output_shape, problem.dtype, 1)
+        dw = np.empty(self.y_shape, numpy_dtype(self.y_dtype))
+
+        def run(c: Candidate) -> Callable[[], object]:
+            call = replace(self, choice=Choice((c,), ())).bind(x, dy, dw, None, False)
+            return lambda: call(x, dy, None, dw)
+
+        query = tuning.Query(spatial(problem), self.arch, self.request, methods=WEIGHT_GRADIENTS)
+        return replace(self, choice=tuning.tuned(query, run))
 
     def filters(self, w: object) -> Array:
         """`w`, which is dy, after its checks."""

@@ -91,6 +91,18 @@ class GpuEngine:
         output = math.prod(self.problem.output_shape) * self.problem.itemsize
         return output + self.packed_bytes + self.workspace_bytes
 
+    def tuned(self, filters: str) -> GpuEngine:
+        """Candidates are measured on CPUs only.
+
+        Raises
+        ------
+        PlanError
+            Always.
+        """
+        raise PlanError(
+            "candidates are measured on CPUs only; leave out tune(), or plan with device='cpu'"
+        )
+
     def explain(self) -> str:
         """The choice and its reasons, in words."""
         return explain(self.choice)

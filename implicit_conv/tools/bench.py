@@ -6,7 +6,7 @@ import argparse
 from importlib.util import find_spec
 
 from implicit_conv.errors import UsageError
-from implicit_conv.tools.timing import paired_ratio, summarise
+from implicit_conv.timing import paired_ratio, summarise
 
 NOISY = 0.05  # relative difference of equal calls above which a warning is printed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.tools.timing import interleave, summarise
+from implicit_conv.timing import interleave, summarise
 
 COPY_BYTES = 128 << 20  # larger than the last-level cache of common CPUs
 

@@ -21,7 +21,7 @@ from implicit_conv.plan import Plan
 from implicit_conv.reference import pad_or_crop
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, error_units, to_nchw
-from implicit_conv.tools.timing import Seconds, interleave
+from implicit_conv.timing import Seconds, interleave
 
 Contender = Callable[[], Any]
 RIVALS = ("torch", "scipy", "numpy")

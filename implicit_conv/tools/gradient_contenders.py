@@ -9,6 +9,7 @@ import numpy as np
 
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, error_units, from_nchw, to_nchw
+from implicit_conv.timing import interleave
 from implicit_conv.tools.contenders import (
     CONTROL,
     LIMIT_UNITS,
@@ -17,7 +18,6 @@ from implicit_conv.tools.contenders import (
     WrongResultError,
     tensor_of,
 )
-from implicit_conv.tools.timing import interleave
 from implicit_conv.weight_grad import conv2d_weight_grad, plan_conv2d_weight_grad
 
 

@@ -19,6 +19,7 @@ from implicit_conv.options import LAYOUTS_OF
 from implicit_conv.plan import Plan
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, error_units, from_nchw, to_nchw
+from implicit_conv.timing import interleave
 from implicit_conv.tools.contenders import (
     CONTROL,
     LIMIT_UNITS,
@@ -28,7 +29,6 @@ from implicit_conv.tools.contenders import (
     result_of,
     tensor_of,
 )
-from implicit_conv.tools.timing import interleave
 
 # Names of public functions by operator, with the number of spatial axes to fill in.
 FUNCTIONS = {

@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from implicit_conv import timing
 from implicit_conv.testing import Case, error_units
-from implicit_conv.tools import bench, ceilings, contenders, timing
+from implicit_conv.tools import bench, ceilings, contenders
 from implicit_conv.tools.cli import main
 from perf.layers import SUITES, layers
 

@@ -1,7 +1,10 @@
 """Commands refuse what cannot work before they start to work."""
 
+import numpy as np
 import pytest
 
+from implicit_conv.cpu import kept, tuning
+from implicit_conv.kernels.disk import Store
 from implicit_conv.tools.cli import main
 
 
@@ -35,3 +38,17 @@ def test_explain_takes_a_padding_mode(capsys):
     assert "padding (1, 1) in mode 'reflect'" in capsys.readouterr().out
     assert main(["explain", *shapes, "--padding-mode", "mirror"]) == 2
     assert "none of zeros, reflect, symmetric" in capsys.readouterr().err
+
+
+def test_tune_prints_the_tuned_plan_and_forget_removes_it(capsys, monkeypatch, tmp_path):
+    store = Store(tmp_path)
+    monkeypatch.setattr(kept, "store", lambda: store)
+    monkeypatch.setattr(
+        tuning, "measure", lambda candidates, run: [np.array([1e-3])] * len(candidates)
+    )
+    assert main(["tune", "1,8,9,9", "8,8,3,3", "--filters", "plain"]) == 0
+    assert "tuned       the fastest of" in capsys.readouterr().out
+    assert main(["forget"]) == 0
+    assert "removed 1 choice\n" in capsys.readouterr().out
+    assert main(["tune", "1,8,9,9", "8,8,3,3", "--filters", "some"]) == 2
+    assert "filters 'some' is none of packed, plain" in capsys.readouterr().err

@@ -18,7 +18,7 @@ import numpy as np
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
     FAR_SHARE,
@@ -90,8 +90,16 @@ class ChannelLanes(Method):
         view = rows_of_channels(summed)
         costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
         threads = thread_count(view, arch)
-        yield best(
-            cls(), algorithm, problem, view, arch, costs, threads=threads, limit=request.limit
+        yield from ranked(
+            cls(),
+            algorithm,
+            problem,
+            view,
+            arch,
+            costs,
+            threads=threads,
+            limit=request.limit,
+            count=request.tilings,
         )
 
     def layout(self, c: Candidate) -> ChannelLanesLayout:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
     FMAS_PER_CYCLE,
@@ -90,6 +90,7 @@ class Depthwise(Method):
             yield Refusal("depthwise", reason)
             return
         view = ungrouped(widened(problem))
+        variants = [cls()]
         if request.strict:
             yield Refusal(
                 "depthwise in place",
@@ -101,14 +102,26 @@ class Depthwise(Method):
                 "it needs channels that are contiguous in x and fill at least one vector",
             )
         else:
-            yield _candidate(problem, view, arch, cls(in_place=True), limit=request.limit)
-        yield _candidate(problem, view, arch, cls(), limit=request.limit)
+            variants.insert(0, cls(in_place=True))
+        for method in variants:
+            yield from ranked(
+                method,
+                "depthwise",
+                problem,
+                view,
+                arch,
+                tilings(view, arch, method.in_place),
+                limit=request.limit,
+                count=request.tilings,
+            )
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """x copied, in blocks of the size that `c` has, so that both read one packed filter."""
         if self.in_place:
-            block = c.geometry.tile_c
-            yield _candidate(c.problem, c.view, c.arch, Depthwise(), block, limit)
+            costs = tilings(c.view, c.arch, False, block=c.geometry.tile_c)
+            yield from ranked(
+                Depthwise(), c.algorithm, c.problem, c.view, c.arch, costs, limit=limit
+            )
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
@@ -185,20 +198,11 @@ def reads_in_place(problem: Problem, arch: CpuArch) -> bool:
     return problem.channels_last and problem.C >= arch.lanes(problem.itemsize)
 
 
-def _candidate(
-    problem: Problem,
-    view: Problem,
-    arch: CpuArch,
-    method: Depthwise,
-    block: int = 0,
-    limit: float = math.inf,
-) -> Candidate:
-    """The candidate with the best tiling; with `block`, of those with blocks of that size."""
-    costs = [
-        (estimate(view, arch, g, method.in_place), g)
-        for g in geometries(view, arch, method.in_place, block)
-    ]
-    return best(method, "depthwise", problem, view, arch, costs, limit=limit)
+def tilings(
+    view: Problem, arch: CpuArch, in_place: bool, block: int = 0
+) -> list[tuple[Estimate, Geometry]]:
+    """Tilings of `view`, each with its estimate; with `block`, those with blocks of that size."""
+    return [(estimate(view, arch, g, in_place), g) for g in geometries(view, arch, in_place, block)]
 
 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool, block: int = 0) -> list[Geometry]:

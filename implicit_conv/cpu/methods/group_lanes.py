@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
 from implicit_conv.cpu.costs import FMAS_PER_CYCLE, PACK_CYCLES
 from implicit_conv.cpu.methods.depthwise import (
     block_tilings,
@@ -66,7 +66,9 @@ class GroupLanes(Method):
         view = ungrouped(view)
         group = group_of(problem)
         costs = [(estimate(view, arch, g, group[0]), g) for g in geometries(view, arch, group)]
-        yield best(cls(), algorithm, problem, view, arch, costs, limit=request.limit)
+        yield from ranked(
+            cls(), algorithm, problem, view, arch, costs, limit=request.limit, count=request.tilings
+        )
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""

@@ -26,7 +26,7 @@ from implicit_conv.cpu.candidate import (
     Refusal,
     Request,
     Words,
-    best,
+    ranked,
 )
 from implicit_conv.cpu.compiler import check_enabled
 from implicit_conv.cpu.costs import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE
@@ -81,7 +81,16 @@ class Im2col(Method):
             tile_k=2 * arch.lanes(problem.itemsize),
         )
         costs = [(estimate(problem, arch), whole)]
-        yield best(cls(), "gemm_im2col", problem, problem, arch, costs, limit=request.limit)
+        yield from ranked(
+            cls(),
+            "gemm_im2col",
+            problem,
+            problem,
+            arch,
+            costs,
+            limit=request.limit,
+            count=request.tilings,
+        )
 
     def layout(self, c: Candidate) -> Layout:
         """Sizes of a GEMM without tiles; no kernel uses them."""

@@ -19,7 +19,7 @@ import numpy as np
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
 from implicit_conv.cpu.costs import (
     COPY_CYCLES,
     FAR_SHARE,
@@ -108,7 +108,16 @@ class PixelLanes(Method):
             yield Refusal(NAME, reason)
             return
         method = cls(in_place, bool(schedule.is_single_tap(costs[0][1])))
-        yield best(method, algorithm, problem, view, arch, costs, limit=request.limit)
+        yield from ranked(
+            method,
+            algorithm,
+            problem,
+            view,
+            arch,
+            costs,
+            limit=request.limit,
+            count=request.tilings,
+        )
 
     def layout(self, c: Candidate) -> PixelLanesLayout:
         """Sizes of scratch memory and filters."""

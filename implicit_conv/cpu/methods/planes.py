@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
 from implicit_conv.cpu.costs import COPY_CYCLES, ITEM_CYCLES, ITEMS_PER_THREAD, PLANE_ROW_CYCLES
 from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.packed import PackedOrder
@@ -70,7 +70,16 @@ class Planes(Method):
             yield Refusal(NAME, reason)
             return
         costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
-        yield best(cls(), "depthwise", problem, view, arch, costs, limit=request.limit)
+        yield from ranked(
+            cls(),
+            "depthwise",
+            problem,
+            view,
+            arch,
+            costs,
+            limit=request.limit,
+            count=request.tilings,
+        )
 
     def layout(self, c: Candidate) -> PlanesLayout:
         """Sizes of scratch memory and packed filters."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import AMX_PIXELS, CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words, best
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words, ranked
 from implicit_conv.cpu.methods.gemm import (
     Gemm,
     estimate,
@@ -87,7 +87,9 @@ class TransposedGemm(Gemm):
         method = cls(channels=channels, amx=amx)
         threads = thread_count(view, arch)
         limit = request.limit
-        yield best(method, "pointwise", problem, view, arch, costs, threads=threads, limit=limit)
+        yield from ranked(
+            method, "pointwise", problem, view, arch, costs, threads=threads, limit=limit
+        )
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """None: every other method can read its plain filters."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
 from implicit_conv.cpu.costs import (
     COPY_CYCLES,
     FAR_BYTES,
@@ -101,7 +101,16 @@ class Winograd(Method):
                 yield Refusal(method.algorithm, reason)
                 continue
             view = method.view(problem)
-            yield best(method, method.algorithm, problem, view, arch, costs, limit=request.limit)
+            yield from ranked(
+                method,
+                method.algorithm,
+                problem,
+                view,
+                arch,
+                costs,
+                limit=request.limit,
+                count=request.tilings,
+            )
 
     def refusal(self, problem: Problem, precision: str) -> str:
         """Why it cannot compute `problem` with this precision, or an empty string."""

@@ -1,0 +1,91 @@
+"""Choices that were measured on this machine: which candidate of a plan is the fastest.
+
+`tuning` measures and keeps them, in memory and on disk, and the planner asks for them. An entry is
+found again for the same problem, options, CPU and versions; its candidate is named by a digest of
+all that its kernels depend on.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import NamedTuple
+
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.candidate import Candidate, Method, Request
+from implicit_conv.cpu.compiler import numba_target
+from implicit_conv.kernels.disk import Store, user_folder
+from implicit_conv.problem import Problem
+
+SUFFIX = ".choice"
+TILINGS = 3  # of each variant of a method that are measured, at most
+_MEMORY: dict[str, Kept] = {}  # of this process; it also serves where the disk cannot be written
+
+
+@functools.cache
+def store() -> Store:
+    """The store of all entries, in the folder of compiled kernels."""
+    return Store(user_folder())
+
+
+class Kept(NamedTuple):
+    """The fastest candidate, as `name_of` names it, and what was measured, in words."""
+
+    candidate: str
+    words: str
+
+
+def entry_of(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    arrays: Arrays | None = None,
+    methods: Sequence[type[Method]] | None = None,
+) -> str:
+    """The name of the entry for a plan: arguments are those of `planner.plan`."""
+    from implicit_conv.kernels.cpu.runtime.cache import VERSIONS
+
+    strides = [a.strides for a in arrays if a is not None] if arrays else None
+    names = [method.__name__ for method in methods or ()]
+    # The clock is left out: some systems report the current one.
+    machine = replace(arch, hertz=0.0), numba_target()
+    return _digest((VERSIONS, machine, problem, request, strides, names)) + SUFFIX
+
+
+def name_of(c: Candidate) -> str:
+    """A name for a candidate: a digest of its method and tiling."""
+    return _digest((type(c.method).__name__, c.method, c.geometry, c.threads, c.chunk))
+
+
+def load(entry: str) -> Kept | None:
+    """The choice that is kept as `entry`, if there is one."""
+    if entry in _MEMORY:
+        return _MEMORY[entry]
+    payload = store().load(entry)
+    return None if payload is None else Kept(*json.loads(bytes(payload)))
+
+
+def save(entry: str, kept: Kept) -> None:
+    """Keep a choice as `entry`; a disk that cannot be written is logged."""
+    _MEMORY[entry] = kept
+    store().save(entry, json.dumps(kept).encode())
+
+
+def forget() -> int:
+    """Remove all choices of all processes; returns how many files there were."""
+    _MEMORY.clear()
+    removed = 0
+    for path in store().folder.glob(f"*{SUFFIX}"):
+        with suppress(OSError):  # another process removed it, or the folder is read-only
+            path.unlink()
+            removed += 1
+    return removed
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:32]

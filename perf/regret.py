@@ -1,0 +1,114 @@
+"""``perf regret``: how much time the planner's choices cost against the best candidates.
+
+The candidates of each layer are those that `Plan.tune` measures. A layer's regret is the time of
+the planner's choice over that of the fastest candidate, each the least of its samples; the filter
+is packed before the clock starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from implicit_conv.cpu import tuning
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.candidate import Candidate, Request
+from implicit_conv.cpu.engine import plan
+from implicit_conv.options import FLOAT_DTYPES
+from implicit_conv.testing import Case
+from implicit_conv.timing import Seconds
+from perf import terminal
+from perf.layers import OTHERS, SUITES, layers
+
+MEAN, WORST = 1.07, 1.25  # the regret that is accepted: geometric mean, any layer
+COLUMNS = ("layer", "chosen", "fastest", "chosen ms", "fastest ms", "regret")
+
+
+class Regret(NamedTuple):
+    """A layer: the planner's choice, the fastest candidate, and their times in seconds."""
+
+    layer: str
+    chosen: Candidate
+    fastest: Candidate
+    chosen_seconds: float
+    fastest_seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """The time of the choice over that of the fastest candidate."""
+        return self.chosen_seconds / self.fastest_seconds
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser(
+        "regret", help="what the planner's choices cost", description=__doc__
+    )
+    suites = [name for name in SUITES if name not in OTHERS]
+    parser.add_argument("--suite", default="all", choices=(*suites, "all"))
+    parser.add_argument("--layer", action="append", help="only layers whose name contains this")
+    parser.add_argument("--dtype", default="float32", choices=FLOAT_DTYPES)
+    parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
+    parser.add_argument("--threads", type=int, default=1)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit status: 0, or 1 if the regret is larger than accepted."""
+    suite = layers(options.suite, options.layout)
+    if options.layer:
+        suite = {
+            name: case
+            for name, case in suite.items()
+            if any(part in name for part in options.layer)
+        }
+    if not suite:
+        raise ValueError(f"no layer's name contains {' or '.join(options.layer)}")
+    console = terminal.console()
+    found = []
+    with terminal.progress(console) as show:
+        for number, (name, case) in enumerate(suite.items()):
+            show(name, number, len(suite))
+            found.append(measured(name, replace(case, dtype=options.dtype), options.threads))
+    console.print(terminal.table_of(COLUMNS, list(map(cells, found))))
+    mean, worst = summary(found)
+    console.print(
+        f"regret of {len(found)} layers: {mean:.3f} as geometric mean (at most {MEAN}), worst "
+        f"{worst.ratio:.3f} (at most {WORST}): {worst.layer}"
+    )
+    return int(mean > MEAN or worst.ratio > WORST)
+
+
+def measured(name: str, case: Case, threads: int) -> Regret:
+    """Time the candidates of a layer."""
+    query, make = plan(case.problem, cpu_arch(threads), Request()).trials()
+    candidates = tuning.few(query)
+    return regret(name, candidates, tuning.measure(candidates, make))
+
+
+def regret(name: str, candidates: Sequence[Candidate], samples: Sequence[Seconds]) -> Regret:
+    """The regret of the first of `candidates`, which the planner chooses."""
+    times = [float(own.min()) for own in samples]
+    best = times.index(min(times))
+    return Regret(name, candidates[0], candidates[best], times[0], times[best])
+
+
+def summary(found: Sequence[Regret]) -> tuple[float, Regret]:
+    """The geometric mean of all ratios, and the layer with the largest."""
+    logarithms = [math.log(one.ratio) for one in found]
+    return math.exp(sum(logarithms) / len(found)), max(found, key=lambda one: one.ratio)
+
+
+def cells(one: Regret) -> list[str]:
+    """A row of the table."""
+    times = (f"{1e3 * seconds:.3f}" for seconds in (one.chosen_seconds, one.fastest_seconds))
+    return [one.layer, words_of(one.chosen), words_of(one.fastest), *times, f"{one.ratio:.3f}"]
+
+
+def words_of(c: Candidate) -> str:
+    """A candidate in short: its method, algorithm, and tile of images x rows x columns."""
+    g = c.geometry
+    return f"{type(c.method).__name__} {c.algorithm}, {g.tile_n}x{g.tile_p}x{g.tile_q}"

@@ -1,0 +1,43 @@
+"""perf regret: what the planner's choices cost."""
+
+import numpy as np
+import pytest
+
+from implicit_conv.cpu import tuning
+from perf import regret
+from perf.__main__ import main
+
+CANDIDATES = ["first", "second", "third"]
+
+
+def test_the_regret_is_the_time_of_the_first_over_the_least():
+    samples = [np.array([3.0, 2.0]), np.array([1.6, 9.0]), np.array([2.0, 2.5])]
+    found = regret.regret("layer", CANDIDATES, samples)
+    assert (found.chosen, found.fastest) == ("first", "second")
+    assert found.ratio == 2.0 / 1.6
+
+
+def test_the_summary_has_the_geometric_mean_and_the_worst():
+    layers = [
+        regret.regret(str(r), CANDIDATES, [np.array([r]), np.array([1.0])]) for r in (1.0, 2.0, 4.0)
+    ]
+    mean, worst = regret.summary(layers)
+    assert mean == pytest.approx(2.0)
+    assert worst.layer == "4.0"
+
+
+@pytest.mark.parametrize(("share", "status"), [(1.0, 0), (1.06, 0), (1.5, 1)])
+def test_the_command_fails_if_choices_cost_more_than_accepted(monkeypatch, capsys, share, status):
+    def samples(candidates, make):
+        return [np.full(3, share), *[np.ones(3)] * (len(candidates) - 1)]
+
+    monkeypatch.setattr(tuning, "measure", samples)
+    given = ["regret", "--suite", "resnet50", "--layer", "1x1 64", "--layer", "3x3 64"]
+    assert main(given) == status
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"regret of 3 layers: {share:.3f}" in printed
+
+
+def test_layers_that_are_not_there_are_refused(capsys):
+    assert main(["regret", "--layer", "9x9"]) == 2
+    assert "no layer's name contains 9x9" in capsys.readouterr().err
