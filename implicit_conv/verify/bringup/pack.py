@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -41,7 +42,6 @@ from implicit_conv.verify.check_copies import COPY_TARGETS
 from implicit_conv.verify.interpret import kernel_ptx, ptx_of
 from implicit_conv.verify.testing import (
     EVERYTHING,
-    Copy,
     dump_call,
     example_copies,
     family_problems,
@@ -106,7 +106,7 @@ def packed_kit(contents: Contents) -> Kit:
 def _image(kit: Kit, title: str, text: str, threads: int, linked: bytes | None = None) -> str:
     """The key of a kernel; without a linked image it gets a watchdog and is assembled here."""
     for key, image in kit.images.items():
-        if image.title == title:
+        if kit.files[f"ptx/{key}"] == text.encode() and image.watchdog == (linked is None):
             return key
     key = f"k{len(kit.images)}"
     (entry,) = ENTRY.findall(text)
@@ -158,11 +158,12 @@ def _pack_copies(kit: Kit, arch: GpuArch) -> None:
         operands = copy.coords, 0, copy.offsets, copy.halo, copy.offset
         expected = tma.smem_image(copy.map, x, *operands).bytes
         files = {"x": kit.keep(f"data/copy{number}-x", memory)}
+        title = f"dump of a copy, {copy.mode}"
         kit.launches.append(
             Launch(
                 step="copies",
                 name=copy.name,
-                image=_dump_image(kit, arch, copy),
+                image=_image(kit, title, _dump_ptx(copy.mode, arch), DUMP_THREADS),
                 grid=1,
                 shared_bytes=DUMP_DATA_AT + -(-expected.size // 512) * 512,
                 blob=pack(None, None, dump_call(copy, 0, expected.size), NOTHING, Limits(0, 0)),
@@ -179,11 +180,11 @@ def _pack_copies(kit: Kit, arch: GpuArch) -> None:
         )
 
 
-def _dump_image(kit: Kit, arch: GpuArch, copy: Copy) -> str:
+@functools.cache
+def _dump_ptx(mode: str, arch: GpuArch) -> str:
     from implicit_conv.kernels.gpu.dump import make_dump
 
-    text = kernel_ptx(make_dump(copy.mode), arch.cc, DUMP_THREADS)
-    return _image(kit, f"dump of a copy, {copy.mode}", text, DUMP_THREADS)
+    return kernel_ptx(make_dump(mode), arch.cc, DUMP_THREADS)
 
 
 def _arrays(**sizes: int) -> dict[str, dict[str, int]]:
