@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.libraries import check_gradients, check_tensor, library
+from implicit_conv.libraries import check_tensor, detached, library
 
 Array = NDArray[Any]
 CPU_DEVICES = (1, 3, 11)  # DLPack's device types of a CPU's memory: plain, pinned by CUDA or ROCm
@@ -82,7 +82,7 @@ def check_numbers(name: str, array: Array, kind: str = "ndarray") -> None:
 
 
 def _from_foreign(name: str, value: Any) -> Array:
-    check_gradients(name, value)
+    value = detached(name, value)
     if library(value) == "torch":
         check_tensor(name, value)
         value = value.resolve_conj().resolve_neg()  # DLPack knows no such bits

@@ -24,16 +24,25 @@ def _package(kind: type) -> str:
     return next((package for package in packages if package in KNOWN), packages[0])
 
 
-def check_gradients(name: str, array: Any) -> None:
-    """Refuse an array that records gradients, by its name in messages.
+def detached(name: str, array: Any) -> Any:
+    """The array itself, or the tensor without its gradients where torch records none.
+
+    Parameters of torch require gradients, also under ``torch.no_grad()``. `name` is the array's
+    name in messages.
 
     Raises
     ------
     PlanError
-        It requires gradients.
+        It requires gradients, and they would be recorded.
     """
-    if getattr(array, "requires_grad", False):
-        raise PlanError(f"{name} requires gradients, which are not recorded; pass {name}.detach()")
+    if not getattr(array, "requires_grad", False):
+        return array
+    if library(array) == "torch" and not sys.modules["torch"].is_grad_enabled():
+        return array.detach()
+    raise PlanError(
+        f"{name} requires gradients, which are not recorded; pass {name}.detach(), or call under "
+        "torch.no_grad()"
+    )
 
 
 def check_tensor(name: str, tensor: Any) -> None:

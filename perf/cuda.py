@@ -1,16 +1,16 @@
 """``perf run --device cuda``: single calls with a cold L2, against cuDNN and a large matmul.
 
 torch provides arrays, events and the rival. Before each timed call, a buffer twice the size of L2
-is filled, which evicts the arrays, and the GPU idles for longer than the host needs to launch. Two
-events then time the call without the host. The SM clock is read before and after a row. A row is
-dropped, and named, if the clock fell or the result is wrong.
+is read, which evicts the arrays and leaves no line to write back, and the GPU idles for longer than
+the host needs to launch. Two events then time the call without the host. The same matmul is timed
+before and after a row: the clock of an idle GPU, as tools report it, tells nothing of a busy one. A
+row is dropped, and named, if the matmul became slower or the result is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -31,7 +31,8 @@ DTYPES = ("bfloat16", "float16")
 CALLS = 10  # timed calls of a sample; fewer if they take longer than SAMPLE_SECONDS
 SAMPLE_SECONDS = 0.02
 LAUNCH_CYCLES = 400_000  # GPU cycles of idling before a timed call, about 0.2 ms
-KEPT_CLOCK = 0.97  # a row is dropped if its SM clock falls below this share of the first reading
+KEPT_RATE = 0.97  # a row is dropped if the rate of a matmul falls below this share during the row
+PROBE = 4096  # rows and columns of that matmul, about 0.2 ms on an H200
 MATMUL = 8192  # rows and columns of the large matmul
 COPY_BYTES = 1 << 30
 CHECKED = 2  # images that are compared with float64: the first and the last
@@ -83,7 +84,7 @@ def row_maker(
 
 
 class ThrottledError(ArithmeticError):
-    """The clock fell while a row was measured."""
+    """The GPU became slower while a row was measured."""
 
 
 def measured_row(torch: Any, name: str, case: Case, rounds: int) -> dict[str, Any]:
@@ -97,12 +98,12 @@ def measured_row(torch: Any, name: str, case: Case, rounds: int) -> dict[str, An
     arrays = inputs(torch, case)
     contenders, algorithm = gpu_contenders(torch, case, *arrays)
     errors = check(torch, case, *arrays, contenders)
-    before = sm_clock()
+    before = probe(torch)
     samples = time_in_turn(torch, contenders, rounds)
-    after = sm_clock()
+    after = probe(torch)
     if throttled(before, after):
-        raise ThrottledError(f"the clock fell from {before} to {after} MHz")
-    return row_of(name, case, samples, errors, algorithm) | {"clocks_mhz": [before, after]}
+        raise ThrottledError(f"a matmul took {1e6 * before:.0f}, then {1e6 * after:.0f} us")
+    return row_of(name, case, samples, errors, algorithm) | {"probe_seconds": [before, after]}
 
 
 def _torch_with_cuda() -> Any:
@@ -198,7 +199,7 @@ def ceilings(torch: Any, device: str = "cuda", matmul: int = MATMUL) -> dict[str
     a, b = (torch.randn(matmul, matmul, device=device).to(torch.bfloat16) for _ in range(2))
     source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    flush = torch.empty(0, dtype=torch.uint8, device=device)
+    flush = torch.zeros(1, device=device)
     product = min(_sample(torch, lambda: a @ b, flush, CALLS) for _ in range(3))
     copied = min(_sample(torch, lambda: target.copy_(source), flush, CALLS) for _ in range(3))
     return {"fma": 2 * matmul**3 / product, "copy": 2 * COPY_BYTES / copied}
@@ -209,7 +210,7 @@ def time_in_turn(
 ) -> dict[str, Seconds]:
     """Samples of each contender, in random order within rounds; one is a median of cold calls."""
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
-    flush = torch.empty(2 * cache_bytes, dtype=torch.uint8, device=device)
+    flush = torch.zeros(2 * cache_bytes // 4, device=device)
     order, names = random.Random(seed), list(contenders)
     samples: dict[str, list[float]] = {name: [] for name in names}
     slowest = max(_sample(torch, contenders[name], flush, 1) for name in names)
@@ -225,7 +226,7 @@ def _sample(torch: Any, function: Call, flush: Any, calls: int) -> float:
     """Median seconds of `calls` calls, each between two events and after a flush of L2."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(calls)]
     for start, end in events:
-        flush.zero_()
+        flush.sum()
         torch.cuda._sleep(LAUNCH_CYCLES)
         start.record()
         function()
@@ -234,18 +235,17 @@ def _sample(torch: Any, function: Call, flush: Any, calls: int) -> float:
     return float(np.median([start.elapsed_time(end) for start, end in events])) / 1e3
 
 
-def sm_clock() -> int:
-    """Current SM clock of the first GPU in MHz; 0 if nvidia-smi does not report it."""
-    query = ["nvidia-smi", "-i", "0", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
-    try:
-        return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return 0
+def probe(torch: Any, device: str = "cuda", size: int = PROBE) -> float:
+    """Seconds of a matmul on a GPU that has been busy for a moment."""
+    a, b = (torch.randn(size, size, device=device).to(torch.bfloat16) for _ in range(2))
+    flush = torch.zeros(1, device=device)
+    _sample(torch, lambda: a @ b, flush, CALLS)  # raises the clock
+    return _sample(torch, lambda: a @ b, flush, CALLS)
 
 
-def throttled(before: int, after: int) -> bool:
-    """Whether the clock fell while a row was measured."""
-    return after < KEPT_CLOCK * before
+def throttled(before: float, after: float) -> bool:
+    """Whether the same work took longer after a row than before it."""
+    return before < KEPT_RATE * after
 
 
 def row_of(

@@ -117,7 +117,7 @@ def engine_counts(arch: str) -> Numbers:
     It must run in a process with its own empty kernel cache, because it counts the files there to
     find the number of compiled kernels.
     """
-    from implicit_conv.kernels.cpu.runtime.cache import store
+    from implicit_conv.kernels.disk import store
     from perf.counting import count
 
     found: Numbers = {}

@@ -7,7 +7,6 @@ all that its kernels depend on.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Sequence
@@ -19,18 +18,12 @@ from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Request
 from implicit_conv.cpu.compiler import numba_target
-from implicit_conv.kernels.cpu.runtime.disk import Store, user_folder
+from implicit_conv.kernels.disk import store
 from implicit_conv.problem import Problem
 
 SUFFIX = ".choice"
 TILINGS = 3  # of each variant of a method that are measured, at most
 _MEMORY: dict[str, Kept] = {}  # of this process; it also serves where the disk cannot be written
-
-
-@functools.cache
-def store() -> Store:
-    """The store of all entries, in the folder of compiled kernels."""
-    return Store(user_folder())
 
 
 class Kept(NamedTuple):

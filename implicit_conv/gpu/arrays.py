@@ -6,22 +6,21 @@ the library that x came from, so that the caller's tools keep working.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from implicit_conv.dlpack import packed_strides, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.libraries import check_gradients, library
+from implicit_conv.libraries import detached, library
 from implicit_conv.options import GPU_DTYPES, ITEMSIZES
 
 TYPESTRS = {"<f2": "float16", "<f4": "float32", "<V2": "bfloat16"}  # "<V2" is what ml_dtypes says
 CUDA_DEVICES = (2, 13)  # device types of DLPack: kDLCUDA, kDLCUDAManaged
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """A device array as the engine sees it; `owner` and `lent` keep its memory alive."""
 
     address: int
@@ -50,7 +49,7 @@ class Operand:
         strides = (
             own if size > 1 else p for size, own, p in zip(shape, given, packed, strict=True)
         )
-        return replace(self, shape=shape, strides=tuple(strides))
+        return self._replace(shape=shape, strides=tuple(strides))
 
     @property
     def packed(self) -> bool:
@@ -113,14 +112,14 @@ def operand(array: Any, name: str = "x") -> Operand:
     """
     if isinstance(array, Operand):
         return array
-    check_gradients(name, array)
+    array = detached(name, array)
+    if library(array) == "torch" and array.is_cuda:
+        return _from_torch(array, name)
     if not is_device_array(array):
         raise DTypeError(
             f"{type(array).__name__} is no device array of {', '.join(GPU_DTYPES)}; pass arrays "
             "with __cuda_array_interface__ or __dlpack__, or only numpy arrays"
         )
-    if library(array) == "torch":
-        return _from_torch(array, name)
     interface = _interface(array)
     if interface is None or interface["typestr"] not in TYPESTRS:
         return _from_dlpack(array, name)
@@ -149,16 +148,22 @@ def _from_torch(tensor: Any, name: str = "x") -> Operand:
     """Read a tensor by its own attributes: torch's interfaces cost several times a launch."""
     if tensor.is_neg():
         raise PlanError(f"{name} has the opposite sign in memory; pass {name}.resolve_neg()")
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    dtype = _torch_name(tensor.dtype)
     if dtype not in GPU_DTYPES:
         raise DTypeError(
             f"a tensor of {dtype} is not supported on the GPU; convert it to one of "
             f"{', '.join(GPU_DTYPES)}"
         )
     itemsize = ITEMSIZES[dtype]
-    strides = tuple(step * itemsize for step in tensor.stride())
+    strides = tuple([step * itemsize for step in tensor.stride()])
     shape, device = tuple(tensor.shape), tensor.device.index
     return Operand(tensor.data_ptr(), shape, strides, dtype, tensor, device)
+
+
+@functools.cache
+def _torch_name(dtype: Any) -> str:
+    """Our name of a dtype of torch."""
+    return str(dtype).removeprefix("torch.")
 
 
 def _from_dlpack(array: Any, name: str) -> Operand:

@@ -25,12 +25,13 @@ LOG = logging.getLogger("implicit_conv")
 class Call:
     """A choice bound to the shapes, strides and alignment of arrays in the caller's layouts.
 
-    `launcher` is None where the output has no elements.
+    `launcher` is None where the output has no elements. With `packs`, the filter that the caller
+    gives has another order than the view's, so that a copy of it must be passed.
     """
 
-    __slots__ = ("launcher", "reach")
+    __slots__ = ("launcher", "packs", "reach")
 
-    def __init__(self, choice: Choice, given: Arrays, device: int) -> None:
+    def __init__(self, choice: Choice, given: Arrays, device: int, packs: bool = False) -> None:
         shape = choice.problem.output_shape
         for name, array in given.named():
             if array.device not in (None, device):
@@ -45,6 +46,7 @@ class Call:
         )
         self.launcher = None if 0 in shape else bind(choice, arrays)
         self.reach = [None if array is None else array.reach for array in given.all]
+        self.packs = packs
 
     def __call__(self, given: Arrays, stream: int) -> None:
         """Enqueue the kernel for `given`, arrays of the same kind, on `stream`.
@@ -52,20 +54,33 @@ class Call:
         Raises
         ------
         ShapeError
-            y overlaps an array that some blocks read while others write y.
+            y overlaps an array that some blocks read while others write y. A residual that is y
+            itself is read where and before it is written.
         """
-        self._check_overlap(given)
+        addresses = given.addresses
+        if self.launcher is None or addresses not in self.launcher.blobs:
+            self._check_overlap(given)
         if self.launcher is not None:
-            self.launcher(given, stream)
+            self.launcher(addresses, stream)
 
     def _check_overlap(self, given: Arrays) -> None:
-        x, w, y, bias, _ = zip(given.all, self.reach, strict=True)
+        x, w, y, bias, residual = zip(given.all, self.reach, strict=True)
+        if _same_places(given.residual, given.y):
+            residual = None, None
         low, high = (given.y.address + at for at in y[1])  # type: ignore[union-attr]
-        for name, (array, reach) in (("x", x), ("w", w), ("bias", bias)):
+        for name, (array, reach) in (("x", x), ("w", w), ("bias", bias), ("residual", residual)):
             if array is None or reach is None:
                 continue
             if array.address + reach[0] < high and low < array.address + reach[1]:
                 raise ShapeError(f"out overlaps {name} in memory; pass another array")
+
+
+def _same_places(first: Operand | None, second: Operand) -> bool:
+    """Whether each element of one array is at the place of the same element of the other."""
+    if first is None or first.address != second.address:
+        return False
+    axes = zip(first.shape, first.strides, second.strides, strict=True)
+    return all(size == 1 or one == other for size, one, other in axes)
 
 
 def bind(choice: Choice, arrays: Arrays) -> Launcher:
@@ -144,7 +159,7 @@ def _images(choice: Choice, array: Operand, name: str, shape: tuple[int, ...]) -
     """An array like x or y, with a batch axis and its axes in the view's order."""
     array.expect(name, shape[int(choice.unbatched) :], choice.view.dtype)
     if choice.unbatched:
-        array = replace(array, shape=shape, strides=(0, *array.strides))
+        array = array._replace(shape=shape, strides=(0, *array.strides))
     return array.view(choice.axes)
 
 

@@ -7,6 +7,8 @@ oracle, and an entry of `HARDWARE` records a run of ``pytest -m gpu`` on that GP
 
 from __future__ import annotations
 
+import re
+
 from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.families import FAMILIES, Family, family_name
 from implicit_conv.kernels.gpu.targets import supports, target_name
@@ -33,10 +35,19 @@ def hardware(family: str, target: str) -> str:
 
 
 def evidence_of(v: Variant, target: str) -> str:
-    """What has been shown of a kernel on a target, as a clause for `explain`."""
-    ran = hardware(family_name(v), target)
-    shown = f"its family's PTX is interpreted on {INTERPRETED_PROBLEMS} problems"
-    return f"{shown}; {ran} on hardware" if ran == NOT_RUN else f"{shown}; run on {ran}"
+    """What has been shown of a kernel's family on a target, as a clause for `explain`."""
+    number = max(n for n in GENERATIONS if n <= int(re.findall(r"\d+", target)[0]))
+    code, family = target_name(KNOWN[number].cc), family_name(v)
+    row = next((row for row in ladder() if (row[0], row[4]) == (family, code)), None)
+    if row is None:
+        return f"nothing has been shown of {family} on {code}"
+    *_, assembled, interpreted, _ = row
+    ran = hardware(family, target)
+    return (
+        f"{family} is assembled for {code} {assembled}, its PTX is "
+        f"interpreted on {interpreted}; "
+        + (f"{ran} on hardware" if ran == NOT_RUN else f"run on {ran}")
+    )
 
 
 def targets(family: Family) -> list[str]:

@@ -1,8 +1,8 @@
 """One launch: a choice and device arrays whose axes have the view's order.
 
-The kernel of a choice is compiled, linked and loaded once; tensor maps are encoded once for each
-pair of addresses. A launch then fills the params blob and calls the driver: it allocates no device
-memory and waits for nothing.
+The kernel of a choice is compiled, linked and loaded once, and its tensor maps are encoded once. A
+launch then calls the driver with the params blob: it allocates no device memory and waits for
+nothing.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from implicit_conv.gpu.candidate import Choice
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode
+from implicit_conv.gpu.cuda.kernel import Blob, Kernel
 from implicit_conv.gpu.folded import fold_misfit
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.kernels.gpu.call import Call as KernelCall
+from implicit_conv.kernels.gpu.params import pack
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES, VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
 
-MAPS_KEPT = 64  # pairs of encoded maps of a launcher, one for each pair of addresses
+BLOBS_KEPT = 64  # blobs of a launcher, one for each tuple of addresses
 CALL_AT = 2 * MAP_BYTES  # offset in the blob of the Call, which follows two tensor maps
 ADDRESSES = np.dtype((np.int64, 5))  # the first fields of the Call
 assert KernelCall._fields[:5] == ("x", "w", "bias", "residual", "y")
+Addresses = tuple[int | None, int | None, int | None, int | None, int | None]
 
 
 @dataclass(slots=True)
@@ -45,6 +48,18 @@ class Arrays:
     def all(self) -> tuple[Operand | None, ...]:
         """x, w, y, bias and residual."""
         return self.x, self.w, self.y, self.bias, self.residual
+
+    @property
+    def addresses(self) -> Addresses:
+        """Addresses of x, w, bias, residual and y, in the order of the Call; None if absent."""
+        bias, residual = self.bias, self.residual
+        return (
+            self.x.address,
+            self.w.address,
+            bias and bias.address,
+            residual and residual.address,
+            self.y.address,
+        )
 
     def named(self) -> Iterator[tuple[str, Operand]]:
         """(name of the caller's argument, operand) of those that were given."""
@@ -78,49 +93,49 @@ def unaligned(array: Operand, itemsize: int) -> str:
 
 
 class Launcher:
-    """The kernel of a choice and its params blob, for arrays of the strides of `arrays`."""
+    """The kernel of a choice and its params blobs, for arrays of the strides of `arrays`.
+
+    A blob is kept for each tuple of addresses, so a repeated call copies nothing. For new addresses
+    the first blob is copied, and the addresses in it are replaced.
+    """
 
     def __init__(self, choice: Choice, arrays: Arrays) -> None:
-        self.view, self.variant = choice.view, choice.variant
         handle = load.loaded(choice.variant, choice.arch.cc, driver.current_device())
         threads, smem_bytes = choice.variant.threads, choice.layout.total
-        self.kernel = load.Kernel(handle, choice.blocks, threads, smem_bytes)
-        self.blob = np.frombuffer(_blob(choice, arrays), np.uint8)
-        self.maps: dict[tuple[int, int], npt.NDArray[np.uint8]] = {}
+        self.kernel = Kernel(handle, choice.blocks, threads, smem_bytes)
+        self.maps = choice.variant.producer == "tma"
+        self.first = _content(choice, arrays)
+        self.blobs: dict[Addresses, Blob] = {}
 
-    def __call__(self, arrays: Arrays, stream: int) -> None:
-        """Enqueue the kernel on `stream` of the current device."""
-        x, w, y = arrays.x.address, arrays.w.address, arrays.y.address
-        bias = arrays.bias.address if arrays.bias else 0
-        residual = arrays.residual.address if arrays.residual else 0
-        blob = self.blob.copy()
-        blob[CALL_AT : CALL_AT + ADDRESSES.itemsize].view(np.int64)[:] = x, w, bias, residual, y
-        if self.variant.producer == "tma":
-            blob[:CALL_AT] = self._encoded(x, w)
-        self.kernel.enqueue(blob, stream)
+    def __call__(self, addresses: Addresses, stream: int) -> None:
+        """Enqueue the kernel for arrays at `addresses` on `stream` of the current device."""
+        self.kernel.enqueue(self.blobs.get(addresses) or self._moved(addresses), stream)
 
-    def _encoded(self, x: int, w: int) -> npt.NDArray[np.uint8]:
-        """The tensor maps of arrays at these addresses."""
-        maps = self.maps.get((x, w))
-        if maps is None:
-            if len(self.maps) >= MAPS_KEPT:
-                self.maps.clear()
-            both = (
-                encode(activation_map(self.view, self.variant, x)),
-                encode(filter_map(self.view, self.variant, w)),
-            )
-            maps = self.maps[x, w] = np.frombuffer(b"".join(both), np.uint8)
-        return maps
+    def _moved(self, addresses: Addresses) -> Blob:
+        """The blob for arrays at other addresses."""
+        blob = Blob(self.first)
+        numbers = [address or 0 for address in addresses]
+        blob.bytes[CALL_AT : CALL_AT + ADDRESSES.itemsize].view(np.int64)[:] = numbers
+        if self.maps:
+            for number in range(2):
+                blob.move_map(number, numbers[number])
+        if len(self.blobs) >= BLOBS_KEPT:
+            self.blobs.clear()
+        self.blobs[addresses] = blob
+        return blob
 
 
-def _blob(choice: Choice, arrays: Arrays) -> bytes:
-    """The params blob without tensor maps."""
-    from implicit_conv.kernels.gpu import blob
-
-    x, w, y, _, residual = (_place(array) for array in arrays.all)
-    call = arguments(choice, x, w, y, residual=residual)
-    packed: bytes = blob.pack(None, None, call, choice.geometry, choice.limits)
-    return packed
+def _content(choice: Choice, arrays: Arrays) -> npt.NDArray[np.uint8]:
+    """The params blob for `arrays`."""
+    x, w, y, bias, residual = (_place(array) for array in arrays.all)
+    call = arguments(choice, x, w, y, bias.address, residual)
+    maps: tuple[bytes | None, bytes | None] = (None, None)
+    if choice.variant.producer == "tma":
+        maps = (
+            encode(activation_map(choice.view, choice.variant, x.address), choice.arch.cc),
+            encode(filter_map(choice.view, choice.variant, w.address), choice.arch.cc),
+        )
+    return np.frombuffer(pack(*maps, call, choice.geometry, choice.limits), np.uint8)
 
 
 def _place(array: Operand | None) -> DeviceArray:

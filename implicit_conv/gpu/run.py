@@ -8,6 +8,7 @@ GPU; a device array x in another order goes to a slower kernel instead.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,8 @@ def run_in_place(
     if number is None and source.address:
         number = driver.device_of(source.address)
     with driver.on(number) as device:
-        check_arch(choice, device)
         packed = isinstance(w, GpuFilter)
-        filters = packed_filter(choice, w, device) if packed else device_filter(choice, w)
+        filters = w.operand if packed else operand(w, "w")
         if out is None:
             out = _empty_output(choice, source)
         given = Arrays(
@@ -49,13 +49,28 @@ def run_in_place(
             bias=None if bias is None else operand(bias, "bias"),
             residual=None if residual is None else operand(residual, "residual"),
         )
-        kind = device, *(None if array is None else array.kind for array in given.all)
+        kind = (
+            device,
+            w.device if packed else None,
+            *[None if array is None else array.kind for array in given.all],
+        )
         call = calls.get(kind)
         if not isinstance(call, Call):
-            call = Call(choice, given, device)
+            call = _call(choice, given, w, device)
             keep_call(calls, kind, call)
+        if call.packs:
+            given.w = device_filter(choice, w)
         call(given, current_stream(source.owner))
     return out
+
+
+def _call(choice: Choice, given: Arrays, w: Any, device: int) -> Call:
+    """A call for arrays like these, on GPU `device`."""
+    check_arch(choice, device)
+    packed = isinstance(w, GpuFilter)
+    filters = packed_filter(choice, w, device) if packed else device_filter(choice, w)
+    packs = filters.address != given.w.address
+    return Call(choice, replace(given, w=filters), device, packs)
 
 
 def check_arch(choice: Choice, device: int) -> None:
@@ -105,7 +120,7 @@ def run_on_copies(
         if residual is not None:
             arrays.residual = _sent_images(choice, "residual", residual, problem.output_shape)
         if 0 not in shape:
-            bind(choice, arrays)(arrays, STREAM)
+            bind(choice, arrays)(arrays.addresses, STREAM)
         found = fetched(y, view.output_shape, x.dtype)
     order = tuple(choice.axes.index(axis) for axis in range(4))
     result = np.ascontiguousarray(found.transpose(order)).reshape(shape)

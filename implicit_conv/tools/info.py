@@ -23,8 +23,8 @@ def describe() -> str:
     """The lines that `info` prints."""
     from implicit_conv.cpu.arch import BFLOAT16, cpu_arch, cpu_features
     from implicit_conv.gpu.evidence import lines
-    from implicit_conv.kernels.cpu.runtime.cache import store
     from implicit_conv.kernels.cpu.runtime.crowd import cpu_count
+    from implicit_conv.kernels.disk import store
 
     arch, features, kernels = cpu_arch(current().num_threads), cpu_features(), store()
     trouble = kernels.trouble()

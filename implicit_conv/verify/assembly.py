@@ -100,7 +100,13 @@ def assemble(ptx: str, target: str) -> str:
     RuntimeError
         ptxas refuses it.
     """
+    return assembled(ptx, target)[1]
+
+
+def assembled(ptx: str, target: str) -> tuple[bytes, str]:
+    """(cubin, report) that ptxas makes of `ptx`, as `assemble`."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.ptx"
+        path, made = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         path.write_text(ptx)
-        return _run("ptxas", f"-arch={target}", "-v", str(path), "-o", str(path.with_suffix(".o")))
+        report = _run("ptxas", f"-arch={target}", "-O3", "-v", str(path), "-o", str(made))
+        return made.read_bytes(), report

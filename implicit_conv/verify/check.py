@@ -3,14 +3,18 @@
 Usage: ``python -m implicit_conv.verify.check CHECK``.
 
     here                  which GPU there is, if kernels can run on it
-    family NAME [COUNT]   random problems of one kernel family against the float64 oracle
+    family NAME [COUNT [FIRST]]
+                          random problems of one kernel family against the float64 oracle, from
+                          problem number FIRST on
+    tiles [COUNT [FIRST]] as many of every kernel that the planner may choose, with its own tiles
     layers                layers of a ResNet with the planner's kernels, on normal data
     copies                tensor copies, byte by byte against implicit_conv.tma
     maps                  which tensor maps the driver accepts, compared with our linter
     arrays                arrays of torch, CuPy and Numba, where these are installed
 
 Exit status: 0 if all is right, 1 if something is wrong, 2 if the check cannot run here. A kernel
-that never ends or meets an illegal instruction ends its own process, and so no other check.
+that never ends or meets an illegal instruction ends its own process with status 3; the line before
+names the kernel and the problem, and the last line the problem to go on with.
 """
 
 from __future__ import annotations
@@ -43,10 +47,14 @@ from implicit_conv.verify.testing import (
     family_problems,
     loaded,
     problem_of,
+    production_problems,
     stored,
 )
 
 Array = NDArray[Any]
+
+
+CRASHED = 3  # exit status where a kernel did not end, or the driver reports an error
 
 
 class CannotRunError(Exception):
@@ -63,7 +71,7 @@ def convolve(choice: Choice, x: Array, w: Array) -> Array:
         for buffer, shape in zip(buffers, shapes, strict=True)
     )
     arrays = Arrays(*operands)
-    bind(choice, arrays)(arrays, STREAM)
+    bind(choice, arrays)(arrays.addresses, STREAM)
     kind = np.float32 if itemsize == 4 else np.uint16
     return loaded(fetch(buffers[2], problem.output_shape, kind), problem.dtype)
 
@@ -75,22 +83,35 @@ def check_here() -> Iterator[str]:
     return iter(())
 
 
-def check_family(name: str, count: str = "100") -> Iterator[str]:
+def check_family(name: str, count: str = "100", first: str = "0") -> Iterator[str]:
     """Lines that report failures of a family."""
     arch, family = driver.current_arch(), FAMILIES[name]
     if not supports(family.target, arch.cc):
         raise CannotRunError(
             f"{name} needs {requirement(family.target)}, but this is {arch.target}"
         )
-    for number, (case, made) in enumerate(family_problems(family, int(count), 1, arch)):
+    yield from _problems(family_problems(family, int(count), 1, arch), int(first))
+
+
+def check_tiles(count: str = "20", first: str = "0") -> Iterator[str]:
+    """Lines that report failures of the kernels that the planner may choose here."""
+    yield from _problems(production_problems(driver.current_arch(), int(count), 1), int(first))
+
+
+def _problems(problems: Iterator[tuple[Case, Choice]], first: int) -> Iterator[str]:
+    """Lines that report failures; each problem is named before it is launched."""
+    for number, (case, made) in enumerate(problems):
+        if number < first:
+            continue
         dtype = made.problem.dtype
+        print(f"{number}: {made.variant.name}, {case}", flush=True)
         x, w = case.inputs(number, integers=True)
         given = (stored(array, dtype) for array in case.arrange(x, w))
         y = to_nchw(convolve(made, *given), case.layout)
         expected = loaded(stored(case.reference(x, w), dtype), dtype)
         wrong = int(np.sum(y != expected))
         if wrong:
-            yield f"{made.variant.name}: {wrong} of {y.size} wrong, {case}"
+            yield f"{number}: {made.variant.name}: {wrong} of {y.size} wrong, {case}"
 
 
 LAYERS = (
@@ -108,11 +129,12 @@ def check_layers() -> Iterator[str]:
         for dtype, rounding in ROUNDING.items():
             x, w = (loaded(stored(a, dtype), dtype) for a in case.inputs(0))
             made = choose(problem_of(case, dtype), arch)
+            print(f"{made.variant.name}, {made.problem}", flush=True)
             y = to_nchw(convolve(made, *(stored(a, dtype) for a in case.arrange(x, w))), "NHWC")
             expected, scale = case.reference(x, w), case.reference(x, w, magnitude=True)
             allowed = scale + np.abs(expected) * rounding / (SUM_UNITS * 2.0**-24)
             units = error_units(y, expected, allowed, "float32")
-            print(f"{made.variant.name}: {units:.2f} of {SUM_UNITS} units, {made.problem}")
+            print(f"{made.variant.name}: {units:.2f} of {SUM_UNITS} units")
             if not units <= SUM_UNITS:
                 yield f"{made.variant.name}: {units:.3g} units"
 
@@ -120,6 +142,7 @@ def check_layers() -> Iterator[str]:
 COMMANDS: dict[str, Callable[..., Iterator[str]]] = {
     "here": check_here,
     "family": check_family,
+    "tiles": check_tiles,
     "layers": check_layers,
     "arrays": check_arrays,
     "copies": check_copies,
@@ -151,9 +174,9 @@ def main(arguments: list[str]) -> int:
     except CannotRunError as error:
         print(f"cannot run: {error}")
         return 2
-    except StuckError as error:
+    except (StuckError, DriverError) as error:
         print(f"WRONG: {error}", flush=True)
-        os._exit(1)  # freeing memory would wait for the kernel
+        os._exit(CRASHED)  # freeing memory would wait for the kernel, or fail once more
     print(f"{len(failures)} wrong" if failures else "all right")
     return 1 if failures else 0
 

@@ -9,16 +9,22 @@ import numpy as np
 
 from implicit_conv import tma
 from implicit_conv.errors import DriverError
-from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode, encode_arguments
+from implicit_conv.gpu.cuda.kernel import run_dump
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Limits
+from implicit_conv.kernels.gpu.params import pack
 from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.verify.device_memory import fetch, poisoned, send
 from implicit_conv.verify.testing import Copy, dump_call, example_copies
 
-COPY_TARGETS = {"im2col": "sm_90", "w": "sm_100", "w128": "sm_100a"}  # least target of a mode
+COPY_TARGETS = {
+    "im2col": "sm_90",
+    "tiled": "sm_90",
+    "w": "sm_100",
+    "w128": "sm_100a",
+}  # least target of a mode
 SPOILED: tuple[tuple[str, Any], ...] = (  # arguments that break a rule of tensor maps
     ("channelsPerPixel", 257),
     ("channelsPerPixel", 4),
@@ -39,25 +45,23 @@ def copies_here() -> Iterator[Copy]:
 
 def check_copies() -> Iterator[str]:
     """Lines that report copies whose bytes differ from those that implicit_conv.tma computes."""
-    from implicit_conv.kernels.gpu import blob
-
     arch = driver.current_arch()
     for copy in copies_here():
         memory, x = copy.tensor(np.random.default_rng(0))
         operands = copy.coords, 0, copy.offsets, copy.halo, copy.offset
         expected = tma.smem_image(copy.map, x, *operands).bytes
+        print(copy.name, flush=True)
         source, y = send(memory), poisoned(expected.size)
         try:
-            encoded = encode(copy.at(int(source.pointer)))
+            encoded = encode(copy.at(int(source.pointer)), arch.cc)
         except DriverError as error:
             yield f"{copy.name}: {error}"
             continue
         call = dump_call(copy, int(y.pointer), expected.size)
         nothing = Geometry(*[0] * len(Geometry._fields))
-        packed = blob.pack(encoded, None, call, nothing, Limits(0.0, 0.0))
-        load.run_dump(copy.mode, arch, packed, expected.size)
+        packed = pack(encoded, None, call, nothing, Limits(0.0, 0.0))
+        run_dump(copy.mode, arch, packed, expected.size)
         wrong = np.flatnonzero(fetch(y, expected.shape, np.uint8) != expected)
-        print(f"{copy.name}: {'right' if wrong.size == 0 else 'WRONG'}")
         if wrong.size:
             yield f"{copy.name}: {wrong.size} bytes wrong, the first at {wrong[0]}"
 

@@ -21,6 +21,7 @@ from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.layout import buffers, region_names
 from implicit_conv.gpu.maps import activation_map, filter_map
+from implicit_conv.kernels.gpu.params import pack
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.ptx.tensor_map import SPANS
 
@@ -36,11 +37,17 @@ class WriteError(Exception):
 @functools.cache
 def ptx_of(v: Variant, cc: tuple[int, int, str], lineinfo: bool = False) -> str:
     """The PTX of a variant's kernel; needs the compilers, but no GPU."""
-    from implicit_conv.kernels.gpu.blob import signature
-    from implicit_conv.kernels.gpu.compile import compile_ptx
     from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    return compile_ptx(make_fprop(v), signature(), cc, v.threads, lineinfo)
+    return kernel_ptx(make_fprop(v), cc, v.threads, lineinfo)
+
+
+def kernel_ptx(kernel: Any, cc: tuple[int, int, str], threads: int, lineinfo: bool = False) -> str:
+    """The PTX of a kernel whose argument is the params blob; needs the compilers, but no GPU."""
+    from implicit_conv.kernels.gpu.blob import signature
+    from implicit_conv.kernels.gpu.compile import compile_ptx
+
+    return compile_ptx(kernel, signature(), cc, threads, lineinfo)
 
 
 def interpret(
@@ -79,8 +86,6 @@ def interpret(
     WriteError
         It has not written each byte of y once.
     """
-    from implicit_conv.kernels.gpu import blob
-
     memory, v, view = ptx.Memory(), choice.variant, choice.view
     if (v.biased, v.residual) != (bias is not None, residual is not None):
         raise ValueError(f"biased {v.biased}, residual {v.residual}: other arrays are given")
@@ -98,7 +103,7 @@ def interpret(
         maps = encoded_maps(choice, call.x, call.w, memory)
     launch = ptx.Launch(
         kernel,
-        parameters=blob.pack(*maps, call, choice.geometry, choice.limits),
+        parameters=pack(*maps, call, choice.geometry, choice.limits),
         memory=memory,
         grid=(blocks or choice.blocks, 1, 1),
         block=(v.threads, 1, 1),
@@ -142,7 +147,7 @@ def noted(map: Any) -> ptx.TensorMap:
     before = names["call"], names["bindings"]
     names["call"], names["bindings"] = call, _bindings
     try:
-        encode(map)
+        encode(map, (9, 0, "a"))
     finally:
         names["call"], names["bindings"] = before
     (note,) = notes

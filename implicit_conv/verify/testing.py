@@ -11,14 +11,17 @@ from numpy.typing import NDArray
 
 from implicit_conv.gpu.arch import GpuArch, gpu_arch
 from implicit_conv.gpu.candidate import Choice, Options
-from implicit_conv.gpu.families import Family
-from implicit_conv.gpu.planner import choose
+from implicit_conv.gpu.families import FAMILIES, Family, family_name
+from implicit_conv.gpu.planner import choose, variants
+from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu.call import Call
+from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.options import GPU_DTYPES
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
+from implicit_conv.tma.tiled import TiledMap
 from implicit_conv.verify.bits import from_bits, to_bits
 
 Array = NDArray[Any]
@@ -125,6 +128,26 @@ def family_problems(
         yield case, chosen
 
 
+def production_problems(arch: GpuArch, count: int, seed: int) -> Iterator[tuple[Case, Choice]]:
+    """`count` random problems of every kernel with which the planner may compute on `arch`."""
+    rng, layouts = np.random.default_rng(seed), {"layout": "NHWC", "weight_layout": "KRSC"}
+    usual = Case(N=1, C=128, K=256, size=(9, 14), **layouts)  # type: ignore[arg-type]
+    for dtype in GPU_DTYPES:
+        for plain in variants(problem_of(usual, dtype), CLAMP, plain=True):
+            if not supports(plain.target, arch.cc):
+                continue
+            made = 0
+            while made < count:
+                case = random_case(rng, FAMILIES[family_name(plain)], plain)
+                v = replace(plain, packed=plain.packed and case.layout == "NHWC")
+                try:
+                    chosen = choose(problem_of(case, dtype), arch, variant=v, options=EVERYTHING)
+                except ValueError:
+                    continue  # no tensor map can express the walk
+                made += 1
+                yield case, chosen
+
+
 @dataclass(frozen=True)
 class Copy:
     """One tensor copy: its map, its operands, and the order of the tensor's axes in memory."""
@@ -183,6 +206,7 @@ def example_copies() -> list[Copy]:
         swizzle="128B",
         strides=(line, 5 * line, pixel),
     )
+    filters = TiledMap(shape=(40, 9, 72), dtype="uint16", box=(64, 1, 64), swizzle="128B")
     return [
         Copy("im2col", plain, (0, -1, -1, 0), (0, 0)),
         Copy("im2col tap", plain, (1, 2, 3, 0), (2, 2)),
@@ -197,12 +221,14 @@ def example_copies() -> list[Copy]:
         Copy("im2col::w::128", wide_128, (0, 2, -1, 0), None, 2, 1),
         Copy("permuted axes", permuted, (2, 0, -1, 0), (0, 0), order=(1, 0, 2, 3)),
         Copy("permuted axes offset", permuted, (0, 1, 3, 0), (0, 1), order=(1, 0, 2, 3)),
+        Copy("tile of more filters than there are", filters, (0, 4, 0), order=(0, 1, 2)),
+        Copy("tile of channels past C", filters, (8, 8, 64), order=(0, 1, 2)),
     ]
 
 
 def dump_call(copy: Copy, y: int, size: int) -> Call:
     """The Call of the dump kernel (kernels/gpu/dump.py) for a copy of `size` bytes to address y."""
-    n, h, w, c = copy.coords
+    n, h, w, c = copy.coords if copy.mode != "tiled" else (copy.coords[0], 0, *copy.coords[1:])
     first, second = copy.offsets if copy.offsets is not None else (copy.halo, copy.offset)
     fields = dict.fromkeys(Call._fields, 0)
     operands = {"x_n": n, "x_h": h, "x_w": w, "x_c": c, "w_r": first, "w_s": second}

@@ -8,7 +8,7 @@
 
 As a grid constant it stays in the constant bank, where a tensor copy may read a map without the
 fence that a map in global memory needs. Without that attribute, or as a plain value, the compiler
-would copy it to local memory, which tensor copies cannot read.
+would copy it to local memory, which tensor copies cannot read. The host packs it (params.py).
 """
 
 from __future__ import annotations
@@ -16,32 +16,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import numpy as np
-
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits, Params
 from implicit_conv.kernels.gpu.intrinsic import cuda_module, current_target
 from implicit_conv.kernels.gpu.sizes import MAP_BYTES
 
 MAPS, CALL, GEOMETRY, LIMITS = range(4)  # fields of the struct
-
-
-def pack(
-    activation_map: bytes | None,
-    filter_map: bytes | None,
-    call: Call,
-    geometry: Geometry,
-    limits: tuple[float, float],
-) -> bytes:
-    """The blob's bytes; a map is None where the kernel does not use it."""
-    maps = [bytes(MAP_BYTES) if map is None else map for map in (activation_map, filter_map)]
-    numbers = [
-        np.array(call, np.int64).tobytes(),
-        np.array(geometry, np.int32).tobytes(),
-        np.array(limits, np.float32).tobytes(),
-    ]
-    blob = b"".join([*maps, *numbers])
-    return blob + bytes(-len(blob) % 8)  # a struct's size is a multiple of its alignment
 
 
 def _struct() -> Any:

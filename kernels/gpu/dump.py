@@ -4,6 +4,7 @@ It has one warp. A lane issues the copy, all lanes wait, and they write shared m
 fields of Call carry the operands of the copy:
 
     x_n, x_h, x_w, x_c    coordinates n, h, w, c
+                          tiled: the box begins at (n, w, c), a filter at (k, tap, c)
     w_r, w_s              im2col: offsets of h and w; im2col::w and ::w::128: halo and w_offset
     a_load                bytes delivered, a multiple of 16
 """
@@ -12,11 +13,9 @@ import functools
 
 from implicit_conv.kernels.gpu import blob, gmem, mbarrier, smem, tma, warp
 from implicit_conv.kernels.gpu.ptx import device, shared_base
-from implicit_conv.kernels.gpu.sizes import SWIZZLE_ATOM_BYTES
+from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
 
-MODES = ("im2col", "w", "w128")
-THREADS = 32
-BARRIER_BYTES = SWIZZLE_ATOM_BYTES  # the barrier comes first; data begin at the next atom
+MODES = ("im2col", "w", "w128", "tiled")
 
 smem_base = shared_base()
 
@@ -46,7 +45,13 @@ def make_dump(mode):
             at, params.activation_map, c.x_c, c.x_w, c.x_h, c.x_n, barrier, c.w_r, c.w_s
         )
 
-    load = {"im2col": load_tap, "w": load_row, "w128": load_row_128}[mode]
+    @device
+    def load_tile(params, at, barrier):
+        c = params.call
+        tma.load_tile_3d(at, params.activation_map, c.x_c, c.x_w, c.x_n, barrier)
+
+    loads = {"im2col": load_tap, "w": load_row, "w128": load_row_128, "tiled": load_tile}
+    load = loads[mode]
 
     def dump(argument):
         params, barrier, lane = blob.unpack(argument), smem_base(), warp.lane()
@@ -56,13 +61,13 @@ def make_dump(mode):
         warp.sync()
         if warp.elect():
             mbarrier.arrive_expect_tx(barrier, call.a_load)
-            load(params, barrier + BARRIER_BYTES, barrier)
+            load(params, barrier + DUMP_DATA_AT, barrier)
         warp.sync()
         mbarrier.wait(barrier, 0)
-        for first in range(0, call.a_load, 16 * THREADS):
+        for first in range(0, call.a_load, 16 * DUMP_THREADS):
             at = first + 16 * lane
             inside = at < call.a_load
-            a, b, c, d = smem.load16(barrier + BARRIER_BYTES + at * inside)
+            a, b, c, d = smem.load16(barrier + DUMP_DATA_AT + at * inside)
             gmem.store16(call.y + at, a, b, c, d, inside)
 
     return dump

@@ -18,4 +18,8 @@ CHUNK_ROWS, CHUNK_COLUMNS = 16, 32
 STAGING_PITCH = 4 * CHUNK_COLUMNS + 16  # bytes of a row; the last 16 avoid bank conflicts
 STAGING_BYTES = CHUNK_ROWS * STAGING_PITCH
 
+# The kernel that returns one copy (dump.py): its barrier comes first, data begin at the next atom
+DUMP_THREADS = WARP
+DUMP_DATA_AT = SWIZZLE_ATOM_BYTES
+
 ITEMSIZES = {"bfloat16": 2, "float16": 2, "float32": 4}  # bytes of an element of x, w and y

@@ -89,6 +89,7 @@ class Tensor(Foreign):
 @pytest.fixture(autouse=True)
 def stand_in_for_torch(monkeypatch):
     stand_in = SimpleNamespace(from_numpy=Tensor, Tensor=Tensor, bfloat16=ml_dtypes.bfloat16)
+    stand_in.is_grad_enabled = lambda: True
     monkeypatch.setitem(sys.modules, "torch", stand_in)
 
 

@@ -200,3 +200,14 @@ def test_out_is_a_numpy_array():
         view = out.numpy()
         assert call(x, w, out=view) is view
         check(out, expected)
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode"])
+def test_parameters_are_read_where_no_gradients_are_recorded(mode):
+    x, w, expected = tensors()
+    bias = torch.nn.Parameter(torch.arange(7.0))
+    layer = torch.nn.Parameter(w)
+    with pytest.raises(ic.PlanError, match=r"^w requires gradients.*torch\.no_grad"):
+        ic.conv2d(x, layer)
+    with getattr(torch, mode)():
+        check(ic.conv2d(x, layer, bias), expected + np.arange(7)[:, None, None])

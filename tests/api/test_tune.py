@@ -11,7 +11,7 @@ import pytest
 import implicit_conv as ic
 from implicit_conv.cache import clear
 from implicit_conv.cpu import kept, tuning
-from implicit_conv.kernels.cpu.runtime.disk import Store
+from implicit_conv.kernels.disk import Store
 
 X, W = (1, 16, 12, 12), (16, 16, 3, 3)
 

@@ -284,6 +284,7 @@ def test_blob_is_the_kernels_one_argument(number):
     from implicit_conv.kernels.gpu.call import Call, Limits
     from implicit_conv.kernels.gpu.compile import offline
     from implicit_conv.kernels.gpu.fprop import make_fprop
+    from implicit_conv.kernels.gpu.params import pack
 
     v = next(variants(gpu_gates.problem("bfloat16"), 0, plain=True))
     v = replace(v, mode="im2col") if number < 100 else v
@@ -293,7 +294,7 @@ def test_blob_is_the_kernels_one_argument(number):
         text = to_ptx(make_fprop(v), [blob.numba_type()], cc)
     parameters = re.findall(r"\.param (.*?)\w+_param_\d+(?:\[(\d+)\])?\s*[,)]", text)
     call, limits = Call(*[0] * len(Call._fields)), Limits(0.0, 0.0)
-    size = len(blob.pack(None, None, call, gpu_geometry(gpu_gates.problem("bfloat16"), v), limits))
+    size = len(pack(None, None, call, gpu_geometry(gpu_gates.problem("bfloat16"), v), limits))
     assert [(kind.strip(), int(count)) for kind, count in parameters] == [(".align 64 .b8", size)]
 
 

@@ -105,8 +105,23 @@ def test_arrays_on_different_devices_are_refused(recorder, device_array):
         conv2d(x, w, out=y, device="cpu")
     with pytest.raises(ShapeError, match="out overlaps x in memory"):
         conv2d(x, w, padding=1, out=x)
+    with pytest.raises(ShapeError, match="out overlaps residual in memory"):
+        conv2d(x, w, residual=device_array((1 << 20) + 16, (1, 8, 4, 4)), out=y)
+    conv2d(x, w, residual=y, out=y)
     with pytest.raises(DTypeError, match="no result array can be made for Device; pass out="):
         conv2d(x, w)
+
+
+def test_a_residual_may_be_out_itself_and_nothing_that_overlaps_it(recorder, device_array):
+    """With an offset, a thread would read what another has written."""
+    x, w = device_array(4096, (1, 8, 6, 6)), device_array(1 << 19, (8, 8, 3, 3))
+    y, shifted = (device_array((1 << 20) + at, (1, 8, 4, 4)) for at in (0, 16))
+    turned = device_array(1 << 20, (1, 8, 4, 4), np.float16, (256, 32, 2, 8))
+    conv2d(x, w, out=y, residual=y)
+    for residual in (shifted, turned):
+        with pytest.raises(ShapeError, match="out overlaps residual in memory"):
+            conv2d(x, w, out=y, residual=residual)
+    assert len(recorder["cuLaunchKernelEx"]) == 1
 
 
 class Elsewhere:

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from implicit_conv import plan_conv2d
 from implicit_conv.gpu import evidence
 from implicit_conv.gpu.evidence import NOT_RUN, ladder, markdown
@@ -53,6 +55,17 @@ def test_a_run_on_hardware_shows_in_every_table_and_in_explain(monkeypatch):
     monkeypatch.setitem(evidence.HARDWARE, (family_name(made.engine.variant), "sm_90a"), ran)
     assert f"run on {ran}" in made.explain() and "not yet run" not in made.explain()
     assert ran in markdown()
+
+
+@pytest.mark.parametrize("device", ["sm_86", "sm_90", "sm_121"])
+def test_explain_tells_each_rung_of_the_table(device):
+    """sm_86 runs the code of sm_80, sm_121 that of sm_120."""
+    made = plan_conv2d((8, 64, 9, 9), (64, 64, 3, 3), "float16", padding=1, device=device)
+    code = {"sm_86": "sm_80", "sm_90": "sm_90a", "sm_121": "sm_120a"}[device]
+    name = family_name(made.engine.variant)
+    (row,) = (row for row in ladder() if (row[0], row[4]) == (name, code))
+    line = next(line for line in made.explain().splitlines() if line.startswith("evidence"))
+    assert all(fact in line for fact in (name, code, *row[5:]))
 
 
 def test_nothing_is_claimed_of_hardware_without_a_run():

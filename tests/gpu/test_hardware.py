@@ -1,56 +1,73 @@
 """Checks that need a GPU, each in its own process (implicit_conv.verify.check)."""
 
 import functools
+import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from implicit_conv.gpu.families import FAMILIES
+from implicit_conv.verify.check import CRASHED
+from implicit_conv.verify.processes import run_module
 
 pytestmark = pytest.mark.gpu
-ROOT = Path(__file__).parents[2]
 SECONDS = 240
+CRASHES = 5  # processes that may end early before a check gives up
 PROBLEMS = 100  # of a family: at least 500 in all on every generation since sm_90
 REDUCED = ("cp_async-mma", "elements-mma", "tma-mma", "tma-w-mma", "tma-wgmma")
 
 
 def run(*arguments, prefix=()):
-    """Run a check and return its finished process."""
-    command = [*prefix, sys.executable, "-m", "implicit_conv.verify.check", *arguments]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    """Run a check to its end or for `SECONDS`."""
+    return run_module("implicit_conv.verify.check", *arguments, seconds=SECONDS, prefix=prefix)
 
 
 @functools.cache
 def missing():
     """The reason why nothing can run here, or an empty string; cached."""
     done = run("here")
-    if done.returncode == 2:
-        return done.stdout.strip().splitlines()[-1]
-    assert done.returncode == 0, done.stdout + done.stderr
+    if done.status == 2:
+        return done.output.strip().splitlines()[-1]
+    assert done.status == 0, done.output
     return ""
 
 
 def check(*arguments, prefix=()):
-    """Run a check: skip if it cannot run here, fail with its report if it fails."""
+    """Run a check: skip if it cannot run here, fail with all that it printed if it fails."""
     if missing():
         pytest.skip(missing())
     done = run(*arguments, prefix=prefix)
-    report = done.stdout + done.stderr
-    if done.returncode == 2:
-        pytest.skip(report.strip().splitlines()[-1])
-    assert done.returncode == 0, report
-    print(report)
+    if done.status == 2:
+        pytest.skip(done.output.strip().splitlines()[-1])
+    assert done.status == 0, f"status {done.status} after {done.seconds:.0f} s\n{done.output}"
+    print(done.output)
+
+
+def check_problems(*arguments, count, limit):
+    """Run a check of numbered problems; after one that ends its process, each in a process."""
+    if missing():
+        pytest.skip(missing())
+    done = run(*arguments, str(count))
+    reports, crashes = [done.output], 0
+    while done.status in (None, CRASHED) and crashes < limit:
+        named = re.findall(r"^(\d+): ", done.output, re.MULTILINE)
+        assert named, "\n".join(reports)
+        crashes += 1
+        done = run(*arguments, str(count), str(int(named[-1]) + 1))
+        reports.append(done.output)
+    if done.status == 2:
+        pytest.skip(done.output.strip().splitlines()[-1])
+    assert done.status == 0 and not crashes, "\n".join(reports)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_family_equals_oracle(name):
     """The two opt-in families with permuted axes run as well: this is their proof."""
-    check("family", name, str(PROBLEMS))
+    check_problems("family", name, count=PROBLEMS, limit=CRASHES)
+
+
+def test_tiles_of_production_equal_oracle():
+    check_problems("tiles", count=20, limit=CRASHES)
 
 
 def test_layers_of_a_network():
@@ -70,8 +87,8 @@ def test_driver_takes_our_maps():
     check("maps")
 
 
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 @pytest.mark.parametrize("name", REDUCED)
+@pytest.mark.parametrize("tool", ["memcheck", "synccheck", "racecheck"])  # the slowest last
 def test_sanitizer(name, tool):
     sanitizer = shutil.which("compute-sanitizer")
     if sanitizer is None:

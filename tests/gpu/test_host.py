@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from implicit_conv.errors import DriverError, PlanError
+from implicit_conv.gpu import launch
 from implicit_conv.gpu.arch import gpu_arch
 from implicit_conv.gpu.candidate import Options
 from implicit_conv.gpu.cuda import driver
@@ -16,11 +18,14 @@ from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.engine import GpuEngine
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.gpu.planner import choose
+from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.options import GPU_DTYPES
 from implicit_conv.plan import Plan
 from implicit_conv.problem import Problem
 from implicit_conv.verify import check, check_arrays, device_memory
+from implicit_conv.verify.processes import run_module
+from implicit_conv.verify.testing import production_problems
 
 
 def problem(**changes):
@@ -73,13 +78,53 @@ def test_arrays_elsewhere_are_patched_into_a_launch_made_ready(recorder, device_
     assert list(made.engine.calls.values()) == ready
     call, *_ = recorder.launched()
     assert (call.x, call.w, call.y) == (1 << 23, 1 << 16, 1 << 22)
-    assert len(recorder["cuTensorMapEncode"]) == 4
+    assert len(recorder["cuTensorMapEncode"]) == 2
+    assert [address for _, address in recorder["cuTensorMapReplaceAddress"]][-2:] == [
+        1 << 23,
+        1 << 16,
+    ]
     made(x, w, bias, residual=residual, out=y)
     call, *_ = recorder.launched()
     assert (call.x, call.bias, call.residual, call.y) == (4096, 1 << 21, 1 << 22, 1 << 20)
     assert len(made.engine.calls) == 2
     made(device_array(4098, (2, 8, 8, 64)), w, out=y)
     assert recorder.variants[-1].producer == "elements"
+
+
+def test_a_repeated_call_makes_nothing_new(recorder, device_array, arrays):
+    """Blobs are kept by addresses; beyond `BLOBS_KEPT` all are made again."""
+    made = plan(problem(), driver.current_arch())
+    x, w, y = arrays
+    made(x, w, out=y)
+    (ready,) = made.engine.calls.values()
+    blob = ready.launcher.blobs[4096, 1 << 16, None, None, 1 << 20]
+    moved = len(recorder["cuTensorMapReplaceAddress"])
+    made(x, w, out=y)
+    assert [*ready.launcher.blobs.values()] == [blob]
+    assert len(recorder["cuTensorMapReplaceAddress"]) == moved
+    assert blob.address % 64 == 0
+    for number in range(launch.BLOBS_KEPT):
+        made(device_array((1 << 23) + 4096 * number, (2, 8, 8, 64)), w, out=y)
+    assert len(ready.launcher.blobs) == 1
+    call, *_ = recorder.launched()
+    assert call.x == (1 << 23) + 4096 * (launch.BLOBS_KEPT - 1)
+
+
+def test_maps_of_small_tensors_on_blackwell_lack_the_dense_bit(recorder):
+    """Drivers before 595.71 set it, and then read past an allocation of less than 128 KiB."""
+    dense = SimpleNamespace(opaque=[2**64 - 1] * 16)
+    recorder._cuTensorMapEncodeIm2col = lambda *_: dense
+    v = Variant("im2col", "tma", "mma", "float16", 64, 32, 64, 2, 1)
+    for cc, images, cleared in (
+        ((10, 0, "a"), 2, True),
+        ((10, 0, "a"), 16, False),
+        ((9, 0, "a"), 2, False),
+    ):
+        x = replace(problem(), N=images)
+        words = np.frombuffer(encode(activation_map(x, v, 4096), cc), np.uint64)
+        expected = [2**64 - 1] * 16
+        expected[1] -= cleared << 21
+        assert words.tolist() == expected
 
 
 def test_copies_of_a_plan_have_no_calls(recorder, arrays):
@@ -159,8 +204,8 @@ def test_maps_become_driver_calls(recorder):
         v = candidate.variant
         if v.producer != "tma":
             continue
-        assert len(encode(activation_map(problem(stride=2), v, 4096))) == 128
-        assert len(encode(filter_map(problem(stride=2), v, 4096))) == 128
+        assert len(encode(activation_map(problem(stride=2), v, 4096), arch.cc)) == 128
+        assert len(encode(filter_map(problem(stride=2), v, 4096), arch.cc)) == 128
     names = {name for name, _ in recorder.calls}
     assert names == {
         "cuTensorMapEncodeTiled",
@@ -187,7 +232,7 @@ def test_the_driver_gets_the_walk_of_each_map(recorder, mode):
         weight_layout="KRSC",
     )
     v = Variant(mode, "tma", "mma", "bfloat16", 64, 32, 64, 2, 1)
-    encode(activation_map(lopsided, v, 4096))
+    encode(activation_map(lopsided, v, 4096), (12, 0, "a"))
     ((name, arguments),) = recorder.calls
     kind, rank, address, dims, strides, *rest = arguments
     assert (kind.name, rank, address) == ("CU_TENSOR_MAP_DATA_TYPE_UINT16", 4, 4096)
@@ -294,7 +339,7 @@ def test_another_device_is_current_for_the_call_alone(recorder):
 
 @pytest.mark.parametrize(
     ("command", "failures"),
-    [(("family", "tma-mma", "2"), 2), (("copies",), 8), (("maps",), 0)],
+    [(("family", "tma-mma", "5", "3"), 2), (("copies",), 10), (("maps",), 0)],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_hardware_checks_reach_a_verdict(recorder, monkeypatch, command, failures):
@@ -320,6 +365,33 @@ def test_a_check_fails_with_what_was_wrong(recorder, monkeypatch, capsys):
     assert check.main(["here"]) == 0
     assert check.main(["family", "tma-w-mma", "1"]) == 2  # im2col::w on sm_90
     assert "tma-w-mma needs sm_100 or later, but this is sm_90a" in capsys.readouterr().out
+
+
+def test_a_kernel_that_crashes_is_named_with_its_problem(recorder, monkeypatch, capfd):
+    """And the process ends at once: the context is lost."""
+    refused = recorder.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
+    recorder.failures["cuStreamQuery"] = refused
+    codes = []
+    monkeypatch.setattr(check.os, "_exit", codes.append)
+    check.main(["family", "tma-mma", "9", "4"])
+    assert codes == [check.CRASHED]
+    named, wrong, *_ = capfd.readouterr().out.splitlines()
+    assert re.match(r"4: TMA im2col \+ mma bfloat16 32x32x32, Case\(.*C=", named)
+    assert wrong == "WRONG: the kernel failed with CUDA_ERROR_ILLEGAL_ADDRESS"
+
+
+def test_a_process_that_does_not_end_keeps_what_it_printed():
+    """Also what its children printed, which end with it."""
+    code = "import subprocess, sys; print('first', flush=True); subprocess.run(['sleep', '60'])"
+    done = run_module("timeit", "-n1", "-r1", code, seconds=2)
+    assert done.status is None and done.output == "first\n" and done.seconds < 30
+
+
+def test_production_problems_run_every_kernel_of_the_planner():
+    found = [made.variant for _, made in production_problems(gpu_arch("sm_90"), 1, seed=0)]
+    assert len(found) == len(set(found)) >= 40
+    assert {v.threads for v in found} >= {384, 288} and {v.tile_n for v in found} >= {64, 128, 256}
+    assert all(supports(v.target, (9, 0, "a")) for v in found)
 
 
 def test_a_kernel_that_does_not_end_is_an_error(recorder, monkeypatch):

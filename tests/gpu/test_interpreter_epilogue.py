@@ -14,6 +14,8 @@ from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Limits
+from implicit_conv.kernels.gpu.params import pack
+from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
 from implicit_conv.testing import Case, error_units, from_nchw, to_nchw
 from implicit_conv.verify.assembly import tool
 from implicit_conv.verify.interpret import interpret, noted, ptx_of
@@ -181,18 +183,15 @@ def test_no_channels_sum_to_zero():
 def dump_kernel(mode):
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_ptx
-    from implicit_conv.kernels.gpu.dump import THREADS, make_dump
+    from implicit_conv.kernels.gpu.dump import make_dump
 
-    return ptx.parse(compile_ptx(make_dump(mode), signature(), KNOWN[100].cc, THREADS))
+    return ptx.parse(compile_ptx(make_dump(mode), signature(), KNOWN[100].cc, DUMP_THREADS))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("copy", example_copies(), ids=lambda copy: copy.name)
 def test_dump_returns_the_image(copy):
     """The bytes that implicit_conv.tma derives for a copy, from the interpreter's own walk."""
-    from implicit_conv.kernels.gpu import blob
-    from implicit_conv.kernels.gpu.dump import BARRIER_BYTES, THREADS
-
     memory = ptx.Memory()
     bits, x = copy.tensor(np.random.default_rng(0))
     map = copy.at(memory.put(bits))
@@ -205,10 +204,10 @@ def test_dump_returns_the_image(copy):
     call = dump_call(copy, memory.put(y), size)
     ptx.Launch(
         dump_kernel(copy.mode),
-        parameters=blob.pack(memory.encode(noted(map)), None, call, nothing, Limits(0.0, 0.0)),
+        parameters=pack(memory.encode(noted(map)), None, call, nothing, Limits(0.0, 0.0)),
         memory=memory,
         grid=(1, 1, 1),
-        block=(THREADS, 1, 1),
-        shared_bytes=BARRIER_BYTES + -(-size // (16 * THREADS)) * 16 * THREADS,
+        block=(DUMP_THREADS, 1, 1),
+        shared_bytes=DUMP_DATA_AT + -(-size // (16 * DUMP_THREADS)) * 16 * DUMP_THREADS,
     ).run()
     np.testing.assert_array_equal(y, image.bytes)

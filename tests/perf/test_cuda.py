@@ -111,17 +111,18 @@ def test_a_row_is_checked_and_timed(on_cpu, monkeypatch):
     make = cuda.inputs
     monkeypatch.setattr(cuda, "inputs", lambda torch, case: make(torch, case, device="cpu"))
     monkeypatch.setattr(cuda.time_in_turn, "__defaults__", (0, "cpu"))
-    monkeypatch.setattr(cuda, "sm_clock", lambda: 1980)
+    monkeypatch.setattr(cuda, "probe", lambda torch: 2e-4)
     row = cuda.measured_row(on_cpu, "layer", CASE, rounds=3)
-    assert row["algorithm"] == "fake" and row["clocks_mhz"] == [1980, 1980]
+    assert row["algorithm"] == "fake" and row["probe_seconds"] == [2e-4, 2e-4]
     assert row["flops"] == 2 * 3 * 25 * 16 * 8 * 9
     assert row["bytes"] == 2 * (3 * (81 * 8 + 25 * 16) + 16 * 8 * 9)
     assert set(row["timings"]) == {"call", "control", "plan", "torch"}
     assert set(row["errors"]) == {"call", "plan", "torch"}
     assert 0 <= row["errors"]["plan"] <= 64
     assert len(row["timings"]["plan"]["samples"]) == 3
-    monkeypatch.setattr(cuda, "sm_clock", iter([1980, 1700]).__next__)
-    with pytest.raises(cuda.ThrottledError, match="from 1980 to 1700 MHz"):
+    slower = iter([2e-4, 2.5e-4])
+    monkeypatch.setattr(cuda, "probe", lambda torch: next(slower))
+    with pytest.raises(cuda.ThrottledError, match="took 200, then 250 us"):
         cuda.measured_row(on_cpu, "layer", CASE, rounds=1)
 
 
@@ -172,10 +173,11 @@ def test_each_dtype_and_batch_of_a_layer_is_a_row():
     assert list(cuda.suite_of({"a": CASE}, 8, ["float32"])) == ["a float32 n8"]
 
 
-def test_no_clock_is_no_throttling():
-    assert not cuda.throttled(0, 0)
-    assert not cuda.throttled(1980, 1965)
-    assert cuda.throttled(1980, 1700)
+def test_a_matmul_tells_whether_the_gpu_is_slower(on_cpu):
+    assert not cuda.throttled(2.00e-4, 2.04e-4)
+    assert not cuda.throttled(2.5e-4, 2e-4)
+    assert cuda.throttled(2e-4, 2.1e-4)
+    assert cuda.probe(on_cpu, device="cpu", size=16) > 0
 
 
 def test_it_starts_without_what_a_gpu_machine_lacks():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from implicit_conv.cpu import kept, tuning
-from implicit_conv.kernels.cpu.runtime.disk import Store
+from implicit_conv.kernels.disk import Store
 from implicit_conv.tools.cli import main
 
 

@@ -1,40 +1,119 @@
-"""Kernels on a device: compiled and linked, loaded once per device, enqueued on a stream."""
+"""Compiled kernels: from the disk cache, else compiled and linked; loaded once per device.
+
+The disk cache is that of the CPU's kernels (kernels/disk.py), so the same rules hold: what a disk
+does never decides whether a call works. A kernel that is found there needs no compiler.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import functools
+import importlib
+import os
+import re
+from collections.abc import Callable
+from importlib import metadata
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from implicit_conv.gpu.arch import GpuArch
 from implicit_conv.gpu.cuda import driver
+from implicit_conv.kernels import sources
+from implicit_conv.kernels.disk import SUFFIX, store
+from implicit_conv.kernels.gpu.sizes import DUMP_THREADS
+from implicit_conv.kernels.gpu.targets import target_name
 from implicit_conv.kernels.gpu.variant import Variant
 
-STREAMS_KEPT = 64  # launch configurations of a kernel
+COMPILERS = ("numba", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink")
+LIBRARIES = {"nvidia-nvvm": "nvvm", "nvidia-nvjitlink": "nvjitlink"}  # modules of cuda.bindings
+Capability = tuple[int, int, str]
 
 
 @functools.cache
-def cubin(v: Variant, cc: tuple[int, int, str]) -> tuple[bytes, str]:
+def cubin(v: Variant, cc: Capability) -> tuple[bytes, str]:
     """(image, entry) of a variant's kernel; needs no device."""
+
+    def make() -> Callable[..., Any]:
+        from implicit_conv.kernels.gpu.fprop import make_fprop
+
+        made: Callable[..., Any] = make_fprop(v)
+        return made
+
+    return cached(repr(v), make, cc, v.threads)
+
+
+def dump_cubin(mode: str, cc: Capability) -> tuple[bytes, str]:
+    """(image, entry) of the kernel of kernels/gpu/dump.py for copies of `mode`."""
+
+    def make() -> Callable[..., Any]:
+        from implicit_conv.kernels.gpu.dump import make_dump
+
+        made: Callable[..., Any] = make_dump(mode)
+        return made
+
+    return cached(f"dump {mode}", make, cc, DUMP_THREADS)
+
+
+def cached(
+    title: str, make: Callable[[], Callable[..., Any]], cc: Capability, threads: int
+) -> tuple[bytes, str]:
+    """(image, entry) of the kernel that `make` makes, from the disk cache or compiled.
+
+    `title` tells it from all other kernels of the same sources.
+    """
+    name = _entry_name(title, cc, threads)
+    kept = store().load(name) if name else None
+    if kept is not None:
+        entry, _, image = bytes(kept).partition(b"\n")
+        return image, entry.decode()
     from implicit_conv.kernels.gpu.blob import signature
     from implicit_conv.kernels.gpu.compile import compile_kernel
-    from implicit_conv.kernels.gpu.fprop import make_fprop
 
-    kernel = compile_kernel(make_fprop(v), signature(), cc, v.threads)
+    kernel = compile_kernel(make(), signature(), cc, threads)
+    if name:
+        store().save(name, kernel.entry.encode() + b"\n" + kernel.cubin)
     return kernel.cubin, kernel.entry
 
 
+def _entry_name(title: str, cc: Capability, threads: int) -> str:
+    """The name of a kernel's entry: a hash of all that its code depends on; empty if unknown."""
+    try:
+        code = sources.kernels_hash(), title, target_name(cc), threads
+    except OSError as error:
+        store().warn("source", f"kernels are not cached, as their source cannot be read: {error}")
+        return ""
+    settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
+    key = sources.digest((code, compiler_versions(), settings))
+    return f"{re.sub('[^A-Za-z0-9_]+', '-', f'gpu-{target_name(cc)}')}-{key[:32]}{SUFFIX}"
+
+
 @functools.cache
-def loaded(v: Variant, cc: tuple[int, int, str], device: int) -> Any:
+def compiler_versions() -> tuple[str, ...]:
+    """The versions of all that compiles and links, without importing it where it is a package."""
+    return tuple(f"{name} {_version(name)}" for name in COMPILERS)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        pass
+    try:  # a library of a CUDA toolkit outside of packages
+        return str(importlib.import_module(f"cuda.bindings.{LIBRARIES[name]}").version())
+    except Exception:  # it is missing: the compiler will say so, if a kernel must be compiled
+        return "unknown"
+
+
+@functools.cache
+def loaded(v: Variant, cc: Capability, device: int) -> Any:
     """The handle of a variant's kernel on `device`."""
     return load(*cubin(v, cc), device)
 
 
 def load(image: bytes, entry: str, device: int) -> Any:
     """A kernel's handle; the kernel may use all of the device's shared memory."""
+    return load_library(image, entry, device)[1]
+
+
+def load_library(image: bytes, entry: str, device: int) -> tuple[Any, Any]:
+    """(handle of the loaded image, handle of its kernel), as `load`."""
     library = driver.call("cuLibraryLoadData", image, [], [], 0, [], [], 0)
     kernel = driver.call("cuLibraryGetKernel", library, entry.encode())
     attribute = driver.bindings().CUfunction_attribute
@@ -42,47 +121,4 @@ def load(image: bytes, entry: str, device: int) -> Any:
     size = driver.device_arch(device).smem_bytes
     place = driver.call("cuDeviceGet", device)
     driver.call("cuKernelSetAttribute", name, size, kernel, place)
-    return kernel
-
-
-class Kernel:
-    """A kernel's handle with the grid and block it is launched on."""
-
-    def __init__(self, handle: Any, blocks: int, threads: int, smem_bytes: int) -> None:
-        # cuLaunchKernelEx accepts a CUkernel cast to CUfunction.
-        self.function = driver.bindings().CUfunction(int(handle))
-        self.sizes = blocks, threads, smem_bytes
-        self.configs: dict[int, Any] = {}  # by stream
-
-    def enqueue(self, blob: npt.NDArray[np.uint8], stream: int) -> None:
-        """Launch with `blob` as the one argument; the driver copies it before this returns."""
-        config = self.configs.get(stream)
-        if config is None:
-            if len(self.configs) >= STREAMS_KEPT:
-                self.configs.clear()
-            config = self.configs[stream] = self._config(stream)
-        parameters = ctypes.c_void_p(blob.__array_interface__["data"][0])
-        pointer = ctypes.addressof(parameters)
-        driver.call("cuLaunchKernelEx", config, self.function, pointer, 0)
-
-    def _config(self, stream: int) -> Any:
-        cuda = driver.bindings()
-        config = cuda.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = self.sizes[0], 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = self.sizes[1], 1, 1
-        config.sharedMemBytes, config.hStream = self.sizes[2], cuda.CUstream(stream)
-        config.numAttrs = 0
-        return config
-
-
-def run_dump(mode: str, arch: GpuArch, blob: bytes, size: int) -> None:
-    """Launch the kernel of kernels/gpu/dump.py for a copy of `size` bytes on the default stream."""
-    from implicit_conv.kernels.gpu.blob import signature
-    from implicit_conv.kernels.gpu.compile import compile_kernel
-    from implicit_conv.kernels.gpu.dump import BARRIER_BYTES, THREADS, make_dump
-
-    compiled = compile_kernel(make_dump(mode), signature(), arch.cc, THREADS)
-    handle = load(compiled.cubin, compiled.entry, driver.current_device())
-    rounds = -(-size // (16 * THREADS))
-    smem_bytes = BARRIER_BYTES + rounds * 16 * THREADS
-    Kernel(handle, 1, THREADS, smem_bytes).enqueue(np.frombuffer(blob, np.uint8), 0)
+    return library, kernel

@@ -6,8 +6,6 @@ This cache has the interface of Numba's, and `disk.Store` underneath. An entry's
 hash of all that its code depends on, so versions and CPUs of any mixture share a folder.
 """
 
-import functools
-import hashlib
 import pickle
 import re
 import sys
@@ -26,11 +24,12 @@ from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 from numba.extending import is_jitted
 
-from implicit_conv.kernels.cpu.runtime.disk import SUFFIX, Store, user_folder
+from implicit_conv.kernels import sources
 from implicit_conv.kernels.cpu.runtime.pipeline import EntryCompiler, PartCompiler
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
+from implicit_conv.kernels.disk import SUFFIX, store
+from implicit_conv.kernels.sources import digest
 
-KERNELS = Path(__file__).parents[2]
 VERSIONS = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
 # Numba's settings that change code; a codegen's magic tuple tells those of the CPU.
 SETTINGS = (
@@ -45,28 +44,6 @@ SETTINGS = (
     "SLP_VECTORIZE",
     "USING_SVML",
 )
-
-
-@functools.cache
-def store() -> Store:
-    """The store of all kernels."""
-    return Store(user_folder())
-
-
-@functools.cache
-def _file_hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@functools.cache
-def _sources() -> str:
-    """A hash of all kernel sources."""
-    paths = sorted(KERNELS.rglob("*.py"))
-    return _hash([(path.relative_to(KERNELS).as_posix(), _file_hash(path)) for path in paths])
-
-
-def _hash(value: Any) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 class Cache(NullCache):  # type: ignore[misc, unused-ignore]
@@ -88,7 +65,7 @@ class Cache(NullCache):  # type: ignore[misc, unused-ignore]
         file = Path(function.__code__.co_filename)
         self._title = re.sub(r"[^A-Za-z0-9_.]", "", function.__qualname__)[:80]
         self._code = (
-            (_sources(), _file_hash(file)),
+            (sources.kernels_hash(), sources.file_hash(file)),
             (function.__module__, _variant(function)),
             sorted(options.items()),
         )
@@ -99,7 +76,7 @@ class Cache(NullCache):  # type: ignore[misc, unused-ignore]
         target = context.codegen().magic_tuple()
         arguments, result = sigutils.normalize_signature(signature)
         types = [str(kind) for kind in (*arguments, result)]
-        key = _hash((VERSIONS, settings, target, self._code, types))
+        key = digest((VERSIONS, settings, target, self._code, types))
         return f"{self._title}-{key[:32]}{SUFFIX}"
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -163,7 +140,7 @@ def kernel(signatures: Sequence[Any] = (), **options: Any) -> Callable[[Callable
     def decorate(function: Callable[..., Any]) -> Any:
         checkpoint()
         if isinstance(function, FunctionType) and function.__closure__:
-            function.__qualname__ += f"_{_hash(_variant(function))[:8]}"
+            function.__qualname__ += f"_{digest(_variant(function))[:8]}"
         compiler = EntryCompiler if signatures else PartCompiler
         compiled = numba.njit(**options, pipeline_class=compiler)(function)
         if signatures and is_jitted(compiled):  # it is not with NUMBA_DISABLE_JIT=1

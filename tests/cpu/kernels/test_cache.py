@@ -22,9 +22,10 @@ from numba.core.registry import cpu_target
 from sampling import count, sampled
 
 from implicit_conv.cpu.arch import cpu_features
+from implicit_conv.kernels import sources
 from implicit_conv.kernels.cpu.runtime import cache
 from implicit_conv.kernels.cpu.runtime.cache import Cache, dispatcher, entry, kernel
-from implicit_conv.kernels.cpu.runtime.disk import FORMAT, Store
+from implicit_conv.kernels.disk import FORMAT, Store
 
 COMPUTE = """
 import sys
@@ -241,10 +242,10 @@ def test_a_source_has_entries_of_its_own(monkeypatch, changed):
     names = set()
     for text in ("before", "after"):
         changes = {changed: text}
-        monkeypatch.setattr(cache, "_file_hash", lambda path, c=changes: c.get(path.name, "same"))
-        cache._sources.cache_clear()
+        monkeypatch.setattr(sources, "file_hash", lambda path, c=changes: c.get(path.name, "same"))
+        sources.kernels_hash.cache_clear()
         names.add(Cache(add_one, {}).name(SIGNATURE, cpu_target.target_context))
-    cache._sources.cache_clear()
+    sources.kernels_hash.cache_clear()
     assert len(names) == 2
 
 

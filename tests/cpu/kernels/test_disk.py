@@ -14,8 +14,8 @@ import pytest
 from damage import damaged
 from sampling import count, sampled
 
-from implicit_conv.kernels.cpu.runtime import disk
-from implicit_conv.kernels.cpu.runtime.disk import Store, user_folder
+from implicit_conv.kernels import disk
+from implicit_conv.kernels.disk import Store, user_folder
 
 pwd, resource = (pytest.importorskip(name) for name in ("pwd", "resource"))
 

@@ -8,6 +8,7 @@ and a digest of name and payload is compared before a payload is returned. The d
 files that a full disk or a power failure cut short, so no file needs an fsync.
 """
 
+import functools
 import hashlib
 import logging
 import os
@@ -35,6 +36,12 @@ def user_folder() -> Path:
         return Path(chosen).absolute()  # a later change of the working directory changes nothing
     caches = CACHES.get(sys.platform) or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.path.expanduser(chosen or os.path.join(caches, "implicit_conv")))
+
+
+@functools.cache
+def store() -> "Store":
+    """The store of all compiled kernels, of CPUs and GPUs."""
+    return Store(user_folder())
 
 
 class FolderError(Exception):

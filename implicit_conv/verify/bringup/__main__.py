@@ -1,0 +1,85 @@
+"""``python -m implicit_conv.verify.bringup {pack,run,rehearse} FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from implicit_conv.errors import DriverError, PlanError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; its exit status is 0 if nothing failed, else 1."""
+    options = _parser().parse_args(arguments)
+    if options.command == "pack":
+        return _pack(options)
+    if options.command == "step":
+        return _step(options)
+    from implicit_conv.verify.bringup.run import run
+
+    device = "gpu" if options.command == "run" else "interpreter"
+    report = options.report or options.file.with_suffix(".txt")
+    right = run(options.file.resolve(), device, report)
+    print(*report.read_text().splitlines()[:3], f"report: {report}", sep="\n")
+    return 0 if right else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m implicit_conv.verify.bringup", description=__doc__
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    pack = commands.add_parser("pack", help="compile kernels and write a kit; needs no GPU")
+    pack.add_argument("file", type=Path)
+    pack.add_argument("--target", default="sm_90a")
+    pack.add_argument("--problems", type=int, default=20, help="of each kernel")
+    pack.add_argument("--only", default="", help="regular expression of kernel names")
+    pack.add_argument("--small", action="store_true", help="small tiles and layers: to rehearse")
+    for name, words in (("run", "run a kit on the GPU"), ("rehearse", "run it interpreted")):
+        command = commands.add_parser(name, help=words)
+        command.add_argument("file", type=Path)
+        command.add_argument("--report", type=Path, help="by default FILE with suffix .txt")
+    step = commands.add_parser("step", help="one step, in this process")
+    step.add_argument("file", type=Path)
+    step.add_argument("step")
+    step.add_argument("device", choices=("gpu", "interpreter"))
+    step.add_argument("--first", type=int, default=0)
+    step.add_argument("--count", type=int, default=1 << 30)
+    step.add_argument("--match", default="", help="regular expression of names of items")
+    return parser
+
+
+def _pack(options: argparse.Namespace) -> int:
+    from implicit_conv.verify.bringup.pack import Contents, packed_kit
+
+    networks, batch = (("tiny",), 2) if options.small else (("ResNet-50",), 256)
+    contents = Contents(
+        options.target, options.problems, options.small, options.only, networks, batch
+    )
+    kit = packed_kit(contents)
+    size = kit.save(options.file)
+    print(f"{options.file}: {size} bytes, {len(kit.images)} kernels, {len(kit.launches)} launches")
+    return 0
+
+
+def _step(options: argparse.Namespace) -> int:
+    from implicit_conv.verify.bringup.emulated import Interpreter
+    from implicit_conv.verify.bringup.gpu import Gpu
+    from implicit_conv.verify.bringup.kit import read
+    from implicit_conv.verify.bringup.steps import Span, report_items
+    from implicit_conv.verify.device_memory import StuckError
+
+    kit = read(options.file)
+    try:
+        device = Gpu(kit) if options.device == "gpu" else Interpreter(kit)
+        span = Span(options.first, options.count, options.match)
+        return 0 if report_items(kit, options.file, options.step, device, span) else 1
+    except (DriverError, PlanError, StuckError) as error:
+        print(error, flush=True)
+        os._exit(3)  # freeing memory would wait for the kernel, or fail once more
+
+
+if __name__ == "__main__":
+    sys.exit(main())
