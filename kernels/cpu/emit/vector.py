@@ -87,6 +87,13 @@ class Emitter:
         return 32 if self.arm or self.lanes * self.itemsize == 64 else 16
 
     @property
+    def by_element(self) -> bool:
+        """Whether an FMA multiplies by an element of a register, as on NEON. A load that broadcasts
+        would take the place of an FMA there, so it is better to load several elements at once.
+        """
+        return self.arm
+
+    @property
     def words(self) -> ir.Type:
         """The type of vectors of 32-bit integers."""
         return ir.VectorType(I32, self.lanes)
@@ -178,6 +185,14 @@ class Emitter:
         value = self.builder.load(self.pointer(address, self.scalar))
         value.align = align or self.itemsize
         return self.splat(value)
+
+    def broadcasts(self, address: ir.Value, count: int, align: int | None = None) -> list[ir.Value]:
+        """`count` contiguous elements, loaded at once, each of them in every lane."""
+        if count == 1:
+            return [self.broadcast(address, align)]
+        value = self.builder.load(self.pointer(address, ir.VectorType(self.scalar, count)))
+        value.align = align or self.itemsize
+        return [self.builder.shuffle_vector(value, value, self.word(i)) for i in range(count)]
 
     def add(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """a + b."""

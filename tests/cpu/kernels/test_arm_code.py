@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numba import njit, types
 from numba.extending import intrinsic
+from processes import output_of
 
 from implicit_conv.kernels.cpu.emit import masks
 from implicit_conv.kernels.cpu.emit.vector import Emitter
@@ -39,3 +40,34 @@ def test_masks_of_bits_choose_the_first_lanes(count):
     chosen = np.arange(LANES) < count
     np.testing.assert_array_equal(to[0], np.where(chosen, at, 0))
     np.testing.assert_array_equal(to[1], np.where(chosen, at, -1))
+
+
+CODE = """
+import sys
+import numpy as np
+from implicit_conv.kernels.cpu.emit.vector import Emitter
+if sys.argv[1] == "arm":
+    Emitter.arm = property(lambda self: True)
+from implicit_conv.testing import Case
+from implicit_conv.testing.trial import Trial, compute, inputs
+edge = dict(C=7, K=13, size=(7, 11), padding=((1, 1), (1, 1)))
+for case, operator in (
+    (Case(**edge), "conv"),
+    (Case(**edge, layout="NHWC"), "conv"),
+    (Case(**{**edge, "C": 1, "K": 1}, groups=13), "conv"),
+    (Case(**edge), "weight_grad"),
+):
+    trial = Trial(case, operator, padding=case.padding, values="normal", precision="strict")
+    print(np.asarray(compute(trial, inputs(trial))).tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+def test_code_for_arm_gives_the_same_bits(tmp_path):
+    """The IR for Arm, compiled for this machine: two elements at once, and masks of bits."""
+    results = {
+        kind: output_of(CODE, kind, IMPLICIT_CONV_CACHE_DIR=tmp_path / kind)
+        for kind in ("this", "arm")
+    }
+    assert len(results["this"].splitlines()) == 4
+    assert results["arm"] == results["this"]
