@@ -18,6 +18,7 @@ from implicit_conv.cpu.probe import (
     cache_bytes,
     clock_hertz,
     fast_cpus,
+    fastest,
 )
 
 BFLOAT16 = {
@@ -155,20 +156,21 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
     PlanError
         Settings of Numba ask for features that this CPU lacks.
     """
-    features, system, cpus = cpu_features(), System(), usable_cpus()
+    features, system = cpu_features(), System()
+    cpu = fastest(system, usable_cpus())[0]
     arm = system.is_arm  # every 64-bit Arm CPU has NEON
     bits = 512 if "avx512f" in features else 256 if "avx" in features else 128
     registers = 32 if bits == 512 or arm else 16
     return CpuArch(
         vector_bits=bits,
         fma="fma" in features or arm,
-        l1_bytes=cache_bytes(system, 1, cpus) or DEFAULT_L1,
-        l2_bytes=cache_bytes(system, 2, cpus) or DEFAULT_L2,
+        l1_bytes=cache_bytes(system, 1, cpu) or DEFAULT_L1,
+        l2_bytes=cache_bytes(system, 2, cpu) or DEFAULT_L2,
         threads=threads or available_threads(),
         tile_pixels=REGISTER_PIXELS[bits, registers],
         f16c="f16c" in features or arm,
         bfloat16=_bfloat16(features),
         int8=_int8(features, bits),
         rounds_bfloat16=features >= BFLOAT16_FEATURES,
-        hertz=clock_hertz(system, cpus) or DEFAULT_HERTZ,
+        hertz=clock_hertz(system, cpu) or DEFAULT_HERTZ,
     )

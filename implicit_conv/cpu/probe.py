@@ -88,22 +88,24 @@ def arm_features(system: System) -> frozenset[str]:
     return frozenset(found)
 
 
-def cache_bytes(system: System, level: int, cpus: Collection[int]) -> int | None:
-    """Bytes of a data cache of the fastest of `cpus`: a core's share of one that cores share."""
+def cache_bytes(system: System, level: int, cpu: int) -> int | None:
+    """Bytes of a data cache of a CPU: a core's share of one that cores share. A Mac does not tell
+    CPUs apart, and answers for its fastest ones.
+    """
     if system.name == "Darwin":
         name = {1: "l1dcachesize", 2: "l2cachesize"}[level]
         size = system.sysctl(FASTEST + name) or system.sysctl(f"hw.{name}")
         cores = level == 2 and system.sysctl(FASTEST + "cpusperl2")
         return size and size // (cores or 1)
-    cpu = f"sys/devices/system/cpu/cpu{fastest(system, cpus)[0]}"
+    folder = f"sys/devices/system/cpu/cpu{cpu}"
     for index in range(8):
-        cache = f"{cpu}/cache/index{index}"
+        cache = f"{folder}/cache/index{index}"
         if system.read(f"{cache}/level") != str(level):
             continue
         size = _bytes(system.read(f"{cache}/size") or "")
         if size and system.read(f"{cache}/type") != "Instruction":
             sharers = _length(system.read(f"{cache}/shared_cpu_list"))
-            cores = sharers // _length(system.read(f"{cpu}/topology/thread_siblings_list"))
+            cores = sharers // _length(system.read(f"{folder}/topology/thread_siblings_list"))
             return size // max(1, cores)
     return None
 
@@ -126,9 +128,8 @@ def fast_cpus(system: System, cpus: Collection[int]) -> float:
     return min(len(fastest(system, cpus)), _quota(system))
 
 
-def clock_hertz(system: System, cpus: Collection[int]) -> float | None:
-    """The highest clock in Hz of the fastest of `cpus`, else the current one."""
-    cpu = fastest(system, cpus)[0]
+def clock_hertz(system: System, cpu: int) -> float | None:
+    """The highest clock in Hz of a CPU, else the current one of any CPU."""
     highest = system.read(f"sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq")
     if highest and highest.isdigit():
         return int(highest) * 1e3

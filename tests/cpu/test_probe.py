@@ -82,7 +82,12 @@ M1 = {
 
 
 def caches(system, cpus):
-    return [probe.cache_bytes(system, level, cpus) for level in (1, 2)]
+    cpu = probe.fastest(system, cpus)[0]
+    return [probe.cache_bytes(system, level, cpu) for level in (1, 2)]
+
+
+def clock(system, cpus):
+    return probe.clock_hertz(system, probe.fastest(system, cpus)[0])
 
 
 def test_a_server_has_equal_cores_with_caches_of_their_own(tmp_path):
@@ -91,7 +96,7 @@ def test_a_server_has_equal_cores_with_caches_of_their_own(tmp_path):
     system = linux(tmp_path, 1 << 8 | 1 << 10 | 1 << 20 | 1 << 22, 1 << 13 | 1 << 14)
     assert caches(system, range(4)) == [64 << 10, 1 << 20]
     assert probe.fast_cpus(system, range(4)) == 4
-    assert probe.clock_hertz(system, range(4)) == 2.6e9
+    assert clock(system, range(4)) == 2.6e9
     assert probe.arm_features(system) == set(probe.HWCAPS)
 
 
@@ -104,7 +109,7 @@ def test_slow_cores_beside_fast_ones_do_not_count(tmp_path):
     system = linux(tmp_path, 1 << 8)
     assert caches(system, range(8)) == [64 << 10, 512 << 10]  # four cores share 2 MiB
     assert probe.fast_cpus(system, range(8)) == 4
-    assert probe.clock_hertz(system, range(8)) == 2.4e9
+    assert clock(system, range(8)) == 2.4e9
     assert probe.arm_features(system) == {"lse"}
     assert probe.fast_cpus(system, (1, 2)) == 2  # no fast core may be used
     assert caches(system, (1, 2)) == [32 << 10, 128 << 10]
@@ -121,7 +126,7 @@ def test_threads_of_one_core_share_its_cache(tmp_path):
 def test_what_the_system_does_not_tell_is_none(tmp_path, size):
     add_cpu(tmp_path, 0, "?", (size, size, size))
     assert caches(linux(tmp_path), [0]) == [None, None]
-    assert probe.clock_hertz(linux(tmp_path), [0]) is None
+    assert clock(linux(tmp_path), [0]) is None
     assert probe.fast_cpus(linux(tmp_path), [0]) == 1
     assert probe.arm_features(linux(tmp_path)) == set()
 
@@ -134,7 +139,7 @@ def test_a_containers_quota_limits_the_cpus(tmp_path, quota, cpus):
 
 def test_the_current_clock_is_better_than_none(tmp_path):
     write(tmp_path, "proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 2599.998")
-    assert probe.clock_hertz(linux(tmp_path), [0]) == 2599998000.0
+    assert clock(linux(tmp_path), [0]) == 2599998000.0
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -143,7 +148,7 @@ def test_a_mac_tells_of_its_fast_cores(bits):
     assert caches(system, range(8)) == [128 << 10, 3 << 20]
     assert probe.fast_cpus(system, range(8)) == 4
     assert probe.arm_features(system) == {"lse", "fullfp16", "dotprod"}
-    assert probe.clock_hertz(system, range(8)) is None
+    assert clock(system, range(8)) is None
     later = mac({**M1, "hw.optional.arm.FEAT_BF16": 1}, bits)
     assert probe.arm_features(later) - probe.arm_features(system) == {"bf16"}
 
