@@ -10,10 +10,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise
 from implicit_conv.kernels.cpu.emit.vector import Emitter
-from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile
 from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_lanes
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS
 from implicit_conv.kernels.cpu.wgrad import microkernel as wgrad
@@ -25,6 +26,7 @@ OLDEST, NEWEST = 17, 40  # versions of LLVM to look for: older ones do not model
 CORES = {"neoverse-n1": 2, "neoverse-v1": 4, "neoverse-v2": 4, "apple-m1": 3}
 ITERATIONS = 100  # of a loop, so that its beginning does not count
 NEON = assembly.TARGETS["neon"]
+BF16 = replace(NEON, features="+neon,+bf16", fma="bfdot")
 TILE = assembly.largest_tile(NEON)
 
 
@@ -59,16 +61,33 @@ def _depthwise(target: Target) -> str:
     )
 
 
-def _gemm(tile: RegisterTile) -> Callable[[Target], str]:
+class Kernel(NamedTuple):
+    """A microkernel: its assembly for a target, and the cores that have its instructions."""
+
+    compile: Callable[[Target], str]
+    target: Target = NEON
+    cores: tuple[str, ...] = tuple(CORES)
+
+    @property
+    def loop(self) -> list[str]:
+        """The instructions of its inner loop."""
+        return inner_loop(self.compile(self.target), self.target)
+
+
+def _gemm(**changes: Any) -> Callable[[Target], str]:
+    """The largest tile of products, changed."""
+    tile = assembly.largest_tile(NEON, **changes)
     return lambda target: compile_for(target, tile)
 
 
-KERNELS: dict[str, Callable[[Target], str]] = {  # assembly by name
-    "gemm float32": _gemm(TILE),
-    "gemm float64": _gemm(assembly.largest_tile(NEON, lanes=2, itemsize=8)),
-    "weight gradient float32": _wgrad,
-    "pixel lanes float32": _pixel_lanes,
-    "depthwise 3x3 float32": _depthwise,
+PAIRS = {"dots": ("bfloat16", "bfloat16"), "y": "bfloat16"}
+KERNELS = {
+    "gemm float32": Kernel(_gemm()),
+    "gemm float64": Kernel(_gemm(lanes=2, itemsize=8)),
+    "gemm bfloat16": Kernel(_gemm(**PAIRS), BF16, ("neoverse-v1", "neoverse-v2")),
+    "weight gradient float32": Kernel(_wgrad),
+    "pixel lanes float32": Kernel(_pixel_lanes),
+    "depthwise 3x3 float32": Kernel(_depthwise),
 }
 
 
@@ -98,16 +117,16 @@ def share_of_peak(path: str, loop: list[str], core: str) -> float:
     command = (path, "-mtriple=aarch64", f"-mcpu={core}", f"-iterations={ITERATIONS}")
     found = re.search(r"Total Cycles: +(\d+)", _output(*command, text="\n".join(loop)))
     assert found
-    fmas = sum(bool(re.match(NEON.fma, line)) for line in loop)
+    fmas = sum(bool(re.match("fmla|bfdot", line)) for line in loop)
     return ITERATIONS * fmas / (int(found[1]) * CORES[core])
 
 
 def shares(path: str) -> dict[str, dict[str, float]]:
     """The shares of peak, by kernel and core, rounded to hundredths."""
     found = {}
-    for name, compiled in KERNELS.items():
-        loop = inner_loop(compiled(NEON), NEON)
-        found[name] = {core: round(share_of_peak(path, loop, core), 2) for core in CORES}
+    for name, kernel in KERNELS.items():
+        loop = kernel.loop
+        found[name] = {core: round(share_of_peak(path, loop, core), 2) for core in kernel.cores}
     return found
 
 

@@ -23,7 +23,7 @@ from implicit_conv.cpu.probe import (
 
 BFLOAT16 = {
     "widen": "widening to float32",
-    "pairs": "dot products of pairs of channels (AVX512_BF16)",
+    "pairs": "dot products of pairs of channels (AVX512_BF16, or BF16 on Arm)",
     "amx": "tiles of pairs of channels (AMX)",
 }
 INT8 = {
@@ -135,9 +135,14 @@ def available_threads() -> int:
 
 def _bfloat16(features: frozenset[str]) -> str:
     """How a CPU multiplies bfloat16."""
-    if not features >= BFLOAT16_FEATURES:
-        return "widen"
-    return "amx" if features >= AMX_FEATURES and amx_granted() else "pairs"
+    if features >= BFLOAT16_FEATURES | AMX_FEATURES and amx_granted():
+        return "amx"
+    return "pairs" if rounds_bfloat16(features) else "widen"
+
+
+def rounds_bfloat16(features: frozenset[str]) -> bool:
+    """Whether a CPU has instructions for bfloat16: on 64-bit Arm one feature has all of them."""
+    return features >= BFLOAT16_FEATURES or "bf16" in features
 
 
 def _int8(features: frozenset[str], vector_bits: int) -> str:
@@ -171,6 +176,6 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
         f16c="f16c" in features or arm,
         bfloat16=_bfloat16(features),
         int8=_int8(features, bits),
-        rounds_bfloat16=features >= BFLOAT16_FEATURES,
+        rounds_bfloat16=rounds_bfloat16(features),
         hertz=clock_hertz(system, cpu) or DEFAULT_HERTZ,
     )

@@ -210,19 +210,27 @@ class Emitter:
     def dot_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """c + a[1] * b[1] + a[0] * b[0] for pairs of bfloat16 in the lanes of `a` and `b`.
 
-        This is VDPBF16PS of AVX512_BF16: each product is added with one rounding to nearest even,
-        subnormal factors are treated as zeros, and subnormal sums become zeros.
+        This is VDPBF16PS of AVX512_BF16: each product is added with one rounding to nearest even.
+        On 64-bit Arm it is BFDOT, which adds the products first and rounds to odd. Both treat
+        subnormal factors as zeros, and make zeros of subnormal sums.
         """
         pairs = ir.VectorType(BFloat(), 2 * self.lanes)
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
+        if self.arm:
+            a, b = b, a  # the second factor may be an element of a register
+            name = f"llvm.aarch64.neon.bfdot.{self.suffix}.v{2 * self.lanes}bf16"
         kind = ir.FunctionType(self.vector, [self.vector, pairs, pairs])
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         a, b = (self.builder.bitcast(value, pairs) for value in (a, b))
         return self.builder.call(function, [c, a, b])
 
     def round_pairs(self, low: ir.Value, high: ir.Value) -> ir.Value:
-        """Two vectors of floats as one of bfloat16, `low` first; subnormals become zeros."""
+        """Two vectors of floats as one of bfloat16, `low` first; x86 makes zeros of subnormals."""
         pairs = ir.VectorType(BFloat(), 2 * self.lanes)
+        if self.arm:
+            places = ir.Constant(ir.VectorType(I32, pairs.count), list(range(pairs.count)))
+            both = self.builder.shuffle_vector(low, high, places)
+            return self.builder.bitcast(self.builder.fptrunc(both, pairs), self.vector)
         name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * self.lanes}"
         kind = ir.FunctionType(pairs, [self.vector, self.vector])
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)

@@ -163,9 +163,8 @@ def _emit_tile(tile, e, at):
                 base += p % PIXELS_PER_BASE == 0
                 moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
                 place = e.at(e.at(moving[base], moved), first * tile.itemsize)
-                values = e.broadcasts(place, together, tile.align)
-                for element, row in zip(values, filters, strict=True):
-                    value = dots.invert_signs(e, tile.dots, element)
+                values = dots.broadcasts(e, tile.dots, place, together, tile.align)
+                for value, row in zip(values, filters, strict=True):
                     for v in range(tile.vectors):
                         k = at_pixel * tile.vectors + v
                         acc[k] = dots.multiply_add(e, tile.dots, value, row[v], acc[k])

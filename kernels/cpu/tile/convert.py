@@ -75,7 +75,10 @@ def store(e, dtype, value, address, mask=None):
     """Store elements of `e` as `dtype`, floats rounded to nearest even; lanes outside `mask` are
     not written.
     """
-    if dtype == HARD_BFLOAT16 and e.lanes in (8, 16):
+    if dtype == HARD_BFLOAT16 and e.arm:
+        half = e.builder.fptrunc(value, ir.VectorType(BFloat(), e.lanes))
+        value = e.builder.bitcast(half, ir.VectorType(I16, e.lanes))
+    elif dtype == HARD_BFLOAT16 and e.lanes in (8, 16):
         value = _round_bfloat_at_once(e, value)
     elif dtype_of(dtype) == "bfloat16":
         value = _round_bfloat(e, value)

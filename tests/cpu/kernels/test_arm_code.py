@@ -8,7 +8,7 @@ from processes import output_of
 
 from implicit_conv.kernels.cpu.emit import masks
 from implicit_conv.kernels.cpu.emit.vector import Emitter
-from perf import assembly, neon
+from perf import neon
 
 LANES = 4
 
@@ -43,11 +43,14 @@ def test_masks_of_bits_choose_the_first_lanes(count):
     np.testing.assert_array_equal(to[1], np.where(chosen, at, -1))
 
 
-@pytest.mark.parametrize("name", ["gemm float32", "gemm float64", "weight gradient float32"])
+BY_ELEMENT = ("gemm float32", "gemm float64", "gemm bfloat16", "weight gradient float32")
+
+
+@pytest.mark.parametrize("name", BY_ELEMENT)
 def test_neon_multiplies_by_elements_and_broadcasts_nothing(name):
-    target = assembly.TARGETS["neon"]
-    loop = assembly.inner_loop(neon.KERNELS[name](target), target)
-    fmas = [line for line in loop if line.startswith(target.fma)]
+    kernel = neon.KERNELS[name]
+    loop = kernel.loop
+    fmas = [line for line in loop if line.startswith(kernel.target.fma)]
     assert len(fmas) >= 24
     assert all(line.endswith("]") for line in fmas), "by an element: v0.s[1]"
     assert not [line for line in loop if line.startswith(("ld1r", "dup"))]
