@@ -83,7 +83,11 @@ OTHERS = {
             "float16-pointwise": ("pointwise", pointwise("float16", "NHWC"), NORMAL),
             "bfloat16-nchw": ("implicit_gemm", dense("bfloat16"), STRICT),
             "bfloat16-pointwise": ("pointwise", pointwise("bfloat16"), NORMAL),
-            "bfloat16-winograd": ("winograd_f2", dense("bfloat16"), NORMAL),
+            "bfloat16-winograd": (
+                "winograd_f2",
+                dense("bfloat16"),
+                {"algorithm": "winograd_f2", **NORMAL},
+            ),
             "uint8-int8-nhwc": ("implicit_gemm", dense("uint8", "NHWC", w_dtype="int8"), {}),
             "int16": ("implicit_gemm", dense("int16"), {}),
             "weight-grad": ("", dense("bfloat16"), {"operator": "weight_grad"}),
