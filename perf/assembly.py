@@ -6,9 +6,12 @@ compiler's version, but not with the host.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -58,22 +61,33 @@ CLASSES = {
 }
 
 
-def largest_tile(target: Target) -> RegisterTile:
-    """The float32 register tile that the planner prefers on the target."""
+def largest_tile(target: Target, **changes: Any) -> RegisterTile:
+    """The float32 register tile that the planner prefers on the target, changed if asked for."""
     pixels = REGISTER_PIXELS[target.bits, target.registers]
-    return RegisterTile(1, pixels, 2, target.bits // 32, 4, True)
+    tile = RegisterTile(1, pixels, 2, target.bits // 32, 4, True)
+    return replace(tile, **changes)
 
 
 def compile_for(target: Target, tile: RegisterTile) -> str:
     """Assembly of the microkernel of `tile`, in the syntax of the target's assembler."""
+    return compile_emitted(target, ARGUMENTS, LIMITS, functools.partial(emit, tile))
+
+
+def compile_emitted(
+    target: Target,
+    integers: tuple[str, ...],
+    floats: tuple[str, ...],
+    emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], None],
+) -> str:
+    """Assembly of a part whose body is emitted by ``emit(builder, at)``, as that of the engine."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    module = ir.Module("microkernel")
+    module = ir.Module("part")
     module.triple = target.triple
-    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * len(LIMITS)
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "microkernel")
+    kinds = [ir.IntType(64)] * len(integers) + [ir.DoubleType()] * len(floats)
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "part")
     builder = ir.IRBuilder(function.append_basic_block())
-    emit(tile, builder, dict(zip((*ARGUMENTS, *LIMITS), function.args, strict=True)))
+    emit(builder, dict(zip((*integers, *floats), function.args, strict=True)))
     builder.ret_void()
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         features=target.features, opt=3

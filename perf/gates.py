@@ -3,7 +3,8 @@
 The counts change only if the code changes. A difference is shown as a table and fails unless
 ``gates.json`` changes with it (``--update``). The counts do not depend on the host: loads, FLOPs
 and scratch are counted while the engine executes plans for fixed CPUs, instructions in code
-compiled for fixed CPUs, and registers of GPU kernels in code linked for fixed targets.
+compiled for fixed CPUs, cycles of such code in llvm-mca's models, and registers of GPU kernels in
+code linked for fixed targets.
 """
 
 from __future__ import annotations
@@ -61,9 +62,10 @@ print(*sorted(own | foreign))
 """
 
 Numbers = dict[str, Any]
-COMPILERS = {  # version: what depends on it
+COMPILERS = {  # version of a tool: what depends on it
     "compiler": ("instructions",),
     "gpu compiler": ("gpu", "gpu traffic"),
+    "llvm-mca": ("share of peak",),
 }
 
 
@@ -99,7 +101,7 @@ def _kept(expected: Numbers, measured: Numbers) -> Numbers:
 
 def measure() -> Numbers:
     """All counts, nested by section, then by layer, kernel or target."""
-    from perf import gpu_gates
+    from perf import gpu_gates, neon
     from perf.assembly import TARGETS, compiler, instruction_counts
 
     return {
@@ -107,6 +109,7 @@ def measure() -> Numbers:
         "engine": {name: json.loads(_python(ENGINE, name)) for name in ARCHES},
         "instructions": {name: instruction_counts(target) for name, target in TARGETS.items()},
         "modules imported": _python(IMPORTED).split(),
+        **neon.measure(),
         **gpu_gates.measure(),
     }
 

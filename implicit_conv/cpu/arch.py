@@ -7,14 +7,23 @@ import functools
 import math
 import os
 import platform
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from implicit_conv.cpu.compiler import check_target, numba_target
+from implicit_conv.cpu.probe import (
+    HWCAPS,
+    System,
+    arm_features,
+    cache_bytes,
+    clock_hertz,
+    fast_cpus,
+    fastest,
+)
 
 BFLOAT16 = {
     "widen": "widening to float32",
-    "pairs": "dot products of pairs of channels (AVX512_BF16)",
+    "pairs": "dot products of pairs of channels (AVX512_BF16, or BF16 on Arm)",
     "amx": "tiles of pairs of channels (AMX)",
 }
 INT8 = {
@@ -78,7 +87,7 @@ AMX_FEATURES = frozenset(("amx-tile", "amx-bf16"))
 
 @functools.cache
 def cpu_features() -> frozenset[str]:
-    """The features of the CPU that Numba compiles for: those in FEATURES on x86, else all.
+    """The features of the CPU that Numba compiles for, of those in FEATURES or HWCAPS.
 
     Raises
     ------
@@ -86,10 +95,12 @@ def cpu_features() -> frozenset[str]:
         Settings of Numba ask for features that this CPU lacks.
     """
     target = numba_target()
-    if not target.is_x86:
-        return frozenset(name[1:] for name in target.features.split(",") if name[:1] == "+")
-    check_target(target)
-    return target.supported(FEATURES)
+    if target.is_x86:
+        check_target(target)
+        return target.supported(FEATURES)
+    system = System()
+    # LLVM does not look for all of them in the CPU itself, but derives them from its name.
+    return target.supported(HWCAPS) & arm_features(system) if system.is_arm else frozenset()
 
 
 @functools.cache
@@ -103,61 +114,35 @@ def amx_granted() -> bool:
     return bool(ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0)
 
 
-def _cache_bytes(level: int, default: int) -> int:
-    base = Path("/sys/devices/system/cpu/cpu0/cache")
-    try:
-        for index in sorted(base.glob("index*")):
-            kind = (index / "type").read_text().strip()
-            if kind != "Instruction" and (index / "level").read_text().strip() == str(level):
-                text = (index / "size").read_text().strip()
-                return int(text[:-1]) << {"K": 10, "M": 20}[text[-1]]
-    except (OSError, ValueError, KeyError):
-        pass
-    return default
-
-
-def _cgroup_cpus() -> float:
-    """The CPUs that a container's quota allows; infinity without a quota."""
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        return math.inf if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        return math.inf
-
-
-def _clock_hertz() -> float:
-    """The highest clock in Hz that the system reports, else the current one."""
-    try:
-        path = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
-        return int(path.read_text()) * 1e3
-    except (OSError, ValueError):
-        pass
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("cpu MHz"):
-                    return float(line.partition(":")[2]) * 1e6
-    except (OSError, ValueError):
-        pass
-    return DEFAULT_HERTZ
+def usable_cpus() -> Collection[int]:
+    """The CPUs that this process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    found: Collection[int] = affinity(0) if affinity else range(os.cpu_count() or 1)
+    return found
 
 
 @functools.cache
 def available_threads() -> int:
-    """The number of threads: NUMBA_NUM_THREADS, or what affinity mask and container quota allow."""
+    """The number of threads: NUMBA_NUM_THREADS, or what affinity mask and container quota allow.
+
+    Slow cores beside fast ones are not counted.
+    """
     chosen = os.environ.get("NUMBA_NUM_THREADS")
     if chosen and chosen.isdigit():
         return max(1, int(chosen))
-    affinity = getattr(os, "sched_getaffinity", None)
-    count = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(1, math.ceil(min(count, _cgroup_cpus())))
+    return max(1, math.ceil(fast_cpus(System(), usable_cpus())))
 
 
 def _bfloat16(features: frozenset[str]) -> str:
     """How a CPU multiplies bfloat16."""
-    if not features >= BFLOAT16_FEATURES:
-        return "widen"
-    return "amx" if features >= AMX_FEATURES and amx_granted() else "pairs"
+    if features >= BFLOAT16_FEATURES | AMX_FEATURES and amx_granted():
+        return "amx"
+    return "pairs" if rounds_bfloat16(features) else "widen"
+
+
+def rounds_bfloat16(features: frozenset[str]) -> bool:
+    """Whether a CPU has instructions for bfloat16: on 64-bit Arm one feature has all of them."""
+    return features >= BFLOAT16_FEATURES or "bf16" in features
 
 
 def _int8(features: frozenset[str], vector_bits: int) -> str:
@@ -176,20 +161,21 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
     PlanError
         Settings of Numba ask for features that this CPU lacks.
     """
-    features = cpu_features()
-    arm = platform.machine() in ("aarch64", "arm64")  # every 64-bit Arm CPU has NEON
+    features, system = cpu_features(), System()
+    cpu = fastest(system, usable_cpus())[0]
+    arm = system.is_arm  # every 64-bit Arm CPU has NEON
     bits = 512 if "avx512f" in features else 256 if "avx" in features else 128
     registers = 32 if bits == 512 or arm else 16
     return CpuArch(
         vector_bits=bits,
         fma="fma" in features or arm,
-        l1_bytes=_cache_bytes(1, DEFAULT_L1),
-        l2_bytes=_cache_bytes(2, DEFAULT_L2),
+        l1_bytes=cache_bytes(system, 1, cpu) or DEFAULT_L1,
+        l2_bytes=cache_bytes(system, 2, cpu) or DEFAULT_L2,
         threads=threads or available_threads(),
         tile_pixels=REGISTER_PIXELS[bits, registers],
         f16c="f16c" in features or arm,
         bfloat16=_bfloat16(features),
         int8=_int8(features, bits),
-        rounds_bfloat16=features >= BFLOAT16_FEATURES,
-        hertz=_clock_hertz(),
+        rounds_bfloat16=rounds_bfloat16(features),
+        hertz=clock_hertz(system, cpu) or DEFAULT_HERTZ,
     )

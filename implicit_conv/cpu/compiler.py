@@ -19,9 +19,10 @@ USED_UNASKED = tuple(
     "adx avx bmi ccmp cf egpr f16c fma gfni lzcnt movbe ndd nf popcnt ppx push2pop2 sse ssse tbm "
     "xop zu".split()
 )
-# A function that needs a feature, and one of the machine that calls it. The store keeps the call.
+# A function that needs a feature more than the machine's, and one of the machine that calls it. The
+# store keeps the call.
 PROBE = """
-define internal void @"{name}"(ptr %p) "target-cpu"="generic" "target-features"="+{name}" {{
+define internal void @"{name}"(ptr %p) "target-cpu"="{cpu}" "target-features"="{features}" {{
   store volatile i8 0, ptr %p
   ret void
 }}
@@ -41,17 +42,21 @@ class Target(NamedTuple):
 
     @property
     def is_x86(self) -> bool:
-        """Whether it is an x86 machine, of which `supported` may be asked."""
+        """Whether it is an x86 machine."""
         return self.triple.startswith(("x86", "i386", "i486", "i586", "i686"))
 
     def supported(self, names: Collection[str]) -> frozenset[str]:
-        """Those of the x86 features `names` that compiled code may use."""
+        """Those of the features `names` that compiled code may use."""
         import llvmlite.binding as llvm
 
         machine = llvm.Target.from_triple(self.triple).create_target_machine(
             cpu=self.cpu, features=self.features
         )
-        module = llvm.parse_assembly("".join(PROBE.format(name=name) for name in names))
+        probes = [
+            PROBE.format(name=name, cpu=self.cpu, features=f"{self.features},+{name}".strip(","))
+            for name in names
+        ]
+        module = llvm.parse_assembly("".join(probes))
         module.triple = self.triple
         builder = llvm.create_pass_builder(
             machine, llvm.create_pipeline_tuning_options(speed_level=1)

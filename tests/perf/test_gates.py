@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from implicit_conv.testing import Case
-from perf import assembly, gates
+from perf import assembly, gates, neon
 from perf.__main__ import main
 from perf.record import ROOT
 
@@ -131,3 +131,26 @@ def test_the_exit_status_tells_whether_a_count_changed(loads, monkeypatch, tmp_p
     monkeypatch.setattr(gates, "measure", lambda: {"engine": {"a": {"loads_issued": loads}}})
     assert main(["gates"]) == (loads != 3)
     assert ("loads_issued" in capsys.readouterr().out) == (loads != 3)
+
+
+FMAS = [f"fmla v{i}.4s, v30.4s, v31.s[0]" for i in range(16)]
+
+
+@pytest.mark.skipif(neon.tool() is None, reason="llvm-mca of LLVM 17 or later is not installed")
+@pytest.mark.parametrize("core", neon.CORES)
+def test_independent_fmas_reach_the_peak_and_broadcasts_take_their_place(core):
+    path = neon.tool()
+    assert neon.share_of_peak(path, FMAS, core) > 0.9
+    assert neon.share_of_peak(path, [FMAS[0]], core) < 0.6  # each waits for the one before
+    slower = [*FMAS, *(f"ld1r {{ v{i}.4s }}, [x{i}]" for i in range(16, 24))]
+    assert neon.share_of_peak(path, slower, core) < neon.share_of_peak(path, FMAS, core) - 0.02
+
+
+def test_without_llvm_mca_its_section_is_not_compared(monkeypatch):
+    monkeypatch.setattr(neon.shutil, "which", lambda name: None)
+    assert neon.measure() == {}
+    expected = {"llvm-mca": "19.1", "share of peak": {"gemm float32": {"neoverse-n1": 1.0}}}
+    assert gates.differences(expected, {}) == []
+    slower = {**expected, "share of peak": {"gemm float32": {"neoverse-n1": 0.9}}}
+    changed = [("share of peak / gemm float32 / neoverse-n1", 1.0, 0.9)]
+    assert gates.differences(expected, slower) == changed

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from llvmlite import ir
 from numba.core import cgutils
 
+from implicit_conv.kernels.cpu.emit import masks
+
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)
 I8 = ir.IntType(8)
@@ -19,6 +21,7 @@ BYTES = I8.as_pointer()
 
 SCALAR = {4: ir.FloatType(), 8: ir.DoubleType()}  # by bytes
 SUFFIX = {4: "f32", 8: "f64"}  # in the names of LLVM's intrinsics, by bytes
+ARM = ("aarch64", "arm64")  # how LLVM's triples for 64-bit Arm begin
 PIXELS_PER_BASE = 3  # pixels that one base register addresses, with the scales 1 and 2 of x86
 
 Values = Sequence[ir.Value]
@@ -74,9 +77,21 @@ class Emitter:
         return ir.VectorType(self.scalar, self.lanes)
 
     @property
+    def arm(self) -> bool:
+        """Whether the code is for 64-bit Arm."""
+        return str(self.builder.module.triple).startswith(ARM)
+
+    @property
     def registers(self) -> int:
         """Vector registers of the CPU, at least."""
-        return 32 if self.lanes * self.itemsize == 64 else 16
+        return 32 if self.arm or self.lanes * self.itemsize == 64 else 16
+
+    @property
+    def by_element(self) -> bool:
+        """Whether an FMA multiplies by an element of a register, as on NEON. A load that broadcasts
+        would take the place of an FMA there, so it is better to load several elements at once.
+        """
+        return self.arm
 
     @property
     def words(self) -> ir.Type:
@@ -111,27 +126,19 @@ class Emitter:
 
     def below(self, count: ir.Value, first: int = 0) -> ir.Value:
         """The mask of the lanes whose elements first, first + 1, ... are below `count` < 2^31."""
+        if self.arm:
+            return masks.first_lanes(self.builder, self.lanes, self.builder.sub(count, i64(first)))
         indices = ir.Constant(self.words, list(range(first, first + self.lanes)))
         return self.builder.icmp_signed("<", indices, self.splat_word(count))
 
     def load_masked(self, address: ir.Value, mask: ir.Value) -> ir.Value:
         """The vector at `address`: only lanes in `mask` are read, the others are zero."""
-        blank = ir.Constant(self.vector, None)
-        return self._masked("load", self.vector, self.pointer(address), mask, blank)
+        pointer = self.pointer(address)
+        return masks.load(self.builder, pointer, self.vector, mask, self.itemsize)
 
     def store_masked(self, value: ir.Value, address: ir.Value, mask: ir.Value) -> None:
         """Store only the lanes in `mask`."""
-        self._masked("store", VOID, value, self.pointer(address), mask)
-
-    def _masked(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
-        """Call a masked load or store of LLVM."""
-        position = 1 if name == "load" else 2  # of the alignment
-        align = ir.Constant(I32, self.itemsize)
-        arguments = (*arguments[:position], align, *arguments[position:])
-        kind = ir.FunctionType(result, [argument.type for argument in arguments])
-        full = f"llvm.masked.{name}.{self.suffix}.p0"
-        function = cgutils.get_or_insert_function(self.builder.module, kind, full)
-        return self.builder.call(function, arguments)
+        masks.store(self.builder, value, self.pointer(address), mask, self.itemsize)
 
     def store_first(self, values: Values, addresses: Values, count: ir.Value) -> None:
         """Store the first `count` lanes of each value, or all lanes if there are fewer."""
@@ -179,6 +186,14 @@ class Emitter:
         value.align = align or self.itemsize
         return self.splat(value)
 
+    def broadcasts(self, address: ir.Value, count: int, align: int | None = None) -> list[ir.Value]:
+        """`count` contiguous elements, loaded at once, each of them in every lane."""
+        if count == 1:
+            return [self.broadcast(address, align)]
+        value = self.builder.load(self.pointer(address, ir.VectorType(self.scalar, count)))
+        value.align = align or self.itemsize
+        return [self.builder.shuffle_vector(value, value, self.word(i)) for i in range(count)]
+
     def add(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """a + b."""
         return self.builder.fadd(a, b)
@@ -195,19 +210,27 @@ class Emitter:
     def dot_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
         """c + a[1] * b[1] + a[0] * b[0] for pairs of bfloat16 in the lanes of `a` and `b`.
 
-        This is VDPBF16PS of AVX512_BF16: each product is added with one rounding to nearest even,
-        subnormal factors are treated as zeros, and subnormal sums become zeros.
+        This is VDPBF16PS of AVX512_BF16: each product is added with one rounding to nearest even.
+        On 64-bit Arm it is BFDOT, which adds the products first and rounds to odd. Both treat
+        subnormal factors as zeros, and make zeros of subnormal sums.
         """
         pairs = ir.VectorType(BFloat(), 2 * self.lanes)
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
+        if self.arm:
+            a, b = b, a  # the second factor may be an element of a register
+            name = f"llvm.aarch64.neon.bfdot.{self.suffix}.v{2 * self.lanes}bf16"
         kind = ir.FunctionType(self.vector, [self.vector, pairs, pairs])
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)
         a, b = (self.builder.bitcast(value, pairs) for value in (a, b))
         return self.builder.call(function, [c, a, b])
 
     def round_pairs(self, low: ir.Value, high: ir.Value) -> ir.Value:
-        """Two vectors of floats as one of bfloat16, `low` first; subnormals become zeros."""
+        """Two vectors of floats as one of bfloat16, `low` first; x86 makes zeros of subnormals."""
         pairs = ir.VectorType(BFloat(), 2 * self.lanes)
+        if self.arm:
+            places = ir.Constant(ir.VectorType(I32, pairs.count), list(range(pairs.count)))
+            both = self.builder.shuffle_vector(low, high, places)
+            return self.builder.bitcast(self.builder.fptrunc(both, pairs), self.vector)
         name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * self.lanes}"
         kind = ir.FunctionType(pairs, [self.vector, self.vector])
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)

@@ -1,13 +1,16 @@
 """Dot products: how words of several channels are multiplied and added to sums.
 
-AVX512_BF16 multiplies pairs of bfloat16. VPDPBUSD of AVX512_VNNI and AVX_VNNI multiplies four
-integers of 8 bits, unsigned ones by signed ones. Where x and w are both signed, or both unsigned,
-the sign bit of x is inverted while it is multiplied: a signed x becomes x + 128, an unsigned one
-x - 128. Each product is then off by what x = 0 gives, so a panel has a head, a row of sums that
-makes up for it: minus the sums of x = 0. No tap may then be skipped, not even one that reads
-padding.
+AVX512_BF16 and BFDOT of 64-bit Arm multiply pairs of bfloat16. VPDPBUSD of AVX512_VNNI and AVX_VNNI
+multiplies four integers of 8 bits, unsigned ones by signed ones. Where x and w are both signed, or
+both unsigned, the sign bit of x is inverted while it is multiplied: a signed x becomes x + 128, an
+unsigned one x - 128. Each product is then off by what x = 0 gives, so a panel has a head, a row of
+sums that makes up for it: minus the sums of x = 0. No tap may then be skipped, not even one that
+reads padding.
 """
 
+from llvmlite import ir
+
+from implicit_conv.kernels.cpu.emit.vector import I32, BFloat
 from implicit_conv.kernels.cpu.tile import storage
 
 SIGN_BITS = 0x80808080 - (1 << 32)  # the sign bits of four integers, as an int32
@@ -21,6 +24,22 @@ def inverts(dots):
 def invert_signs(e, dots, x):
     """Words of x as `multiply_add` takes them: with inverted sign bits if `dots` need that."""
     return e.kept(e.builder.xor(x, e.constant(SIGN_BITS))) if inverts(dots) else x
+
+
+def broadcasts(e, dots, address, count, align):
+    """`count` contiguous elements of x, each in every lane, as `multiply_add` takes them."""
+    if e.by_element and dots and storage.SIZES[dots[0]] == 2:
+        return _broadcast_pairs(e, address, count, align)
+    return [invert_signs(e, dots, x) for x in e.broadcasts(address, count, align)]
+
+
+def _broadcast_pairs(e, address, count, align):
+    """Pairs of bfloat16, each in every lane. As words, LLVM would not multiply by an element."""
+    pairs = e.builder.load(e.pointer(address, ir.VectorType(BFloat(), 2 * count)))
+    pairs.align = align
+    for i in range(count):
+        places = ir.Constant(ir.VectorType(I32, 2 * e.lanes), [2 * i, 2 * i + 1] * e.lanes)
+        yield e.builder.bitcast(e.builder.shuffle_vector(pairs, pairs, places), e.vector)
 
 
 def multiply_add(e, dots, x, w, sums):

@@ -140,28 +140,34 @@ def _emit_tile(tile, e, at):
         carried = e.loop(builder.sub(length, unrolled), 1, carried, lambda _, c: step(1, c))
         return [builder.add(offset, builder.mul(length, i64(tile.itemsize))), *carried]
 
+    def panel_row(b, i):
+        """The vectors of element `i` of the panel at `b`; the panel ahead is prefetched."""
+        panel = e.at(b, i * tile.vectors * tile.vector_bytes)
+        for line in range(0, tile.vectors * tile.vector_bytes, 64):
+            e.prefetch(e.at(panel, PREFETCH_BYTES + line), 3)
+        return [
+            e.load(e.at(panel, v * tile.vector_bytes), tile.vector_bytes)
+            for v in range(tile.vectors)
+        ]
+
     def step(count, carried):
-        """`count` elements of the run; each takes a load per vector and a broadcast per pixel."""
+        """`count` elements of the run: a load per element and vector, and broadcasts of pixels."""
         moving = [e.opaque(base) for base in carried[:base_count]]
         b, acc = carried[base_count], list(carried[base_count + 1 :])
-        for i in range(count):
-            panel = e.at(b, i * tile.vectors * tile.vector_bytes)
-            lines = range(0, tile.vectors * tile.vector_bytes, 64)
-            for line in lines:
-                e.prefetch(e.at(panel, PREFETCH_BYTES + line), 3)
-            filters = [
-                e.load(e.at(panel, v * tile.vector_bytes), tile.vector_bytes)
-                for v in range(tile.vectors)
-            ]
+        # Elements of a pixel that are loaded at once: registers hold the panel's rows of two.
+        together = 2 if e.by_element and count > 1 else 1
+        for first in range(0, count, together):
+            filters = [panel_row(b, i) for i in range(first, first + together)]
             base = -1
             for at_pixel, (_, p) in enumerate(pixels):
                 base += p % PIXELS_PER_BASE == 0
                 moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
-                place = e.at(e.at(moving[base], moved), i * tile.itemsize)
-                value = dots.invert_signs(e, tile.dots, e.broadcast(place, tile.align))
-                for v in range(tile.vectors):
-                    k = at_pixel * tile.vectors + v
-                    acc[k] = dots.multiply_add(e, tile.dots, value, filters[v], acc[k])
+                place = e.at(e.at(moving[base], moved), first * tile.itemsize)
+                values = dots.broadcasts(e, tile.dots, place, together, tile.align)
+                for value, row in zip(values, filters, strict=True):
+                    for v in range(tile.vectors):
+                        k = at_pixel * tile.vectors + v
+                        acc[k] = dots.multiply_add(e, tile.dots, value, row[v], acc[k])
         if tile.far and count == UNROLL and tile.groups == 1:
             # Prefetch the next register tile's rows into L2: the stride of many rows is a power
             # of two.

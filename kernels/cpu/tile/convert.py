@@ -11,13 +11,11 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit import masks, memory
 from implicit_conv.kernels.cpu.emit.vector import (
     I8,
     I32,
     SCALAR,
-    SUFFIX,
-    VOID,
     BFloat,
     Emitter,
     Integers,
@@ -77,7 +75,10 @@ def store(e, dtype, value, address, mask=None):
     """Store elements of `e` as `dtype`, floats rounded to nearest even; lanes outside `mask` are
     not written.
     """
-    if dtype == HARD_BFLOAT16 and e.lanes in (8, 16):
+    if dtype == HARD_BFLOAT16 and e.arm:
+        half = e.builder.fptrunc(value, ir.VectorType(BFloat(), e.lanes))
+        value = e.builder.bitcast(half, ir.VectorType(I16, e.lanes))
+    elif dtype == HARD_BFLOAT16 and e.lanes in (8, 16):
         value = _round_bfloat_at_once(e, value)
     elif dtype_of(dtype) == "bfloat16":
         value = _round_bfloat(e, value)
@@ -114,8 +115,7 @@ def _load_bits(e, dtype, address, mask):
     kind = ir.VectorType(_bits_type(e, dtype), e.lanes)
     pointer = e.pointer(address, kind)
     if mask is not None:
-        arguments = [pointer, ir.Constant(I32, SIZES[dtype]), mask, ir.Constant(kind, None)]
-        return _masked(e, "load", kind, kind, arguments)
+        return masks.load(e.builder, pointer, kind, mask, SIZES[dtype])
     value = e.builder.load(pointer)
     value.align = SIZES[dtype]
     return value
@@ -126,18 +126,7 @@ def _store_bits(e, dtype, value, address, mask):
     if mask is None:
         e.builder.store(value, pointer).align = SIZES[dtype]
     else:
-        align = ir.Constant(I32, SIZES[dtype])
-        _masked(e, "store", value.type, VOID, [value, pointer, align, mask])
-
-
-def _masked(e, name, vector, result, arguments):
-    """Call a masked load or store of LLVM for vectors of type `vector`."""
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    element = vector.element
-    suffixes = {scalar: SUFFIX[size] for size, scalar in SCALAR.items()}
-    suffix = f"i{element.width}" if isinstance(element, ir.IntType) else suffixes[element]
-    full = f"llvm.masked.{name}.v{e.lanes}{suffix}.p0"
-    return e.builder.call(cgutils.get_or_insert_function(e.builder.module, kind, full), arguments)
+        masks.store(e.builder, value, pointer, mask, SIZES[dtype])
 
 
 def _to_even(e, bits, dropped):

@@ -91,13 +91,13 @@ def emit_loads(step, dtype, e, at):
                 e.below(builder.sub(end, at), offset),
                 builder.not_(e.below(builder.sub(begin, at), offset)),
             )
-            if size >= 4:
+            if size >= 4 and not e.arm:
                 return convert.load(e, dtype, address, inside)
             whole = builder.and_(
                 builder.icmp_signed("<=", begin, first),
                 builder.icmp_signed("<=", builder.add(first, i64(e.lanes)), end),
             )
-            # A branch, since not every CPU has masked loads of 16-bit elements.
+            # A branch, since not every CPU has masked loads, fewer have those of 16 bits.
             with builder.if_else(whole) as (plain, edge):
                 with plain:
                     loaded = convert.load(e, dtype, address), builder.block

@@ -132,7 +132,7 @@ def sum_item(blob, panel, first_tile, end_tile, scratch):
         done = tile - first_tile
         if done > 0:
             carry(call, sums, done)
-        adds = not is_fresh(done)
+        adds = int(not is_fresh(done))  # as wide as the part takes it
         n, p, q = schedule.tile_origin(g, tile)
         planes, rows, columns = schedule.tile_extent(g, n, p, q)
         source = dy_address(call, g, (n, p, q), k)

@@ -72,19 +72,24 @@ def emit(tile, builder, at):
         table = builder.inttoptr(at["offsets"], I64.as_pointer())
         offsets = [builder.load(builder.gep(table, [i64(i)])) for i in range(tile.rows)]
 
-    def factor(a, i, v):
-        """A[pixel, i]; for each row, v counts from 0."""
+    together = tile.lanes if e.by_element else 1  # rows whose elements are loaded at once
+
+    def factors(a):
+        """A[pixel, i] for every place."""
         if tile.taps:
-            return e.load(e.at(e.at(a, offsets[i]), v * tile.vector_bytes))
-        return e.broadcast(e.at(a, i * tile.itemsize)) if v == 0 else None
+            for i, v in places:
+                yield e.load(e.at(e.at(a, offsets[i]), v * tile.vector_bytes))
+            return
+        for first in range(0, tile.rows, together):
+            count = min(together, tile.rows - first)
+            for value in e.broadcasts(e.at(a, first * tile.itemsize), count):
+                yield from [value] * tile.vectors
 
     def column(_, carried):
         a, b, ahead, *acc = carried
         e.prefetch(ahead, 2)
         filters = [e.load(e.at(b, v * tile.vector_bytes)) for v in range(tile.vectors)]
-        value = None
-        for at_sum, (i, v) in enumerate(places):
-            value = factor(a, i, v) or value
+        for at_sum, ((_, v), value) in enumerate(zip(places, factors(a), strict=True)):
             acc[at_sum] = e.multiply_add(value, filters[v], acc[at_sum])
         ahead = e.at(ahead, at["ahead_step"])
         return [e.at(a, at["a_column"]), e.at(b, at["b_column"]), ahead, *acc]

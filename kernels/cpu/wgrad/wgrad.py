@@ -323,7 +323,7 @@ def sum_tiles(blob, item, first_tile, end_tile, scratch):
         done = tile - first_tile
         if done > 0:
             carry(call, sums, done)
-        adds = not is_fresh(done)
+        adds = int(not is_fresh(done))  # as wide as the part takes it
         origin = schedule.tile_origin(g, tile)
         extent = schedule.tile_extent(g, *origin)
         a = load_x(blob, origin, extent, group, c, channels, scratch)
