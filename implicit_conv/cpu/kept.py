@@ -7,21 +7,26 @@ all that its kernels depend on.
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import json
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Request
 from implicit_conv.cpu.compiler import numba_target
 from implicit_conv.kernels.disk import store
+from implicit_conv.kernels.sources import digest
 from implicit_conv.problem import Problem
 
 SUFFIX = ".choice"
+DIGITS = 32  # of a digest, in names
 TILINGS = 3  # of each variant of a method that are measured, at most
 _MEMORY: dict[str, Kept] = {}  # of this process; it also serves where the disk cannot be written
 
@@ -41,18 +46,17 @@ def entry_of(
     methods: Sequence[type[Method]] | None = None,
 ) -> str:
     """The name of the entry for a plan: arguments are those of `planner.plan`."""
-    from implicit_conv.kernels.cpu.runtime.cache import VERSIONS
-
     strides = [a.strides for a in arrays if a is not None] if arrays else None
     names = [method.__name__ for method in methods or ()]
     # The clock is left out: some systems report the current one.
     machine = replace(arch, hertz=0.0), numba_target()
-    return _digest((VERSIONS, machine, problem, request, strides, names)) + SUFFIX
+    key = digest((_versions(), machine, problem, request, strides, names))
+    return key[:DIGITS] + SUFFIX
 
 
 def name_of(c: Candidate) -> str:
     """A name for a candidate: a digest of its method and tiling."""
-    return _digest((type(c.method).__name__, c.method, c.geometry, c.threads, c.chunk))
+    return digest((type(c.method).__name__, c.method, c.geometry, c.threads, c.chunk))[:DIGITS]
 
 
 def load(entry: str) -> Kept | None:
@@ -80,5 +84,10 @@ def forget() -> int:
     return removed
 
 
-def _digest(value: object) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:32]
+@functools.cache
+def _versions() -> tuple[str, ...]:
+    """The versions that compiled code depends on; `numba_target` has imported Numba anyway."""
+    import llvmlite
+    import numba
+
+    return sys.version, numba.__version__, llvmlite.__version__, np.__version__

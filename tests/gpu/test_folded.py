@@ -75,7 +75,7 @@ def test_a_folded_load_reads_what_the_taps_read():
 def test_gaps_in_a_row_are_refused():
     shape = (1, 20, 22, 3)
     whole = Operand(4096, shape, (2640, 132, 6, 2), "float16", None, None)
-    padded = replace(whole, strides=(3520, 176, 8, 2))
+    padded = whole._replace(strides=(3520, 176, 8, 2))
     assert fold_misfit(whole, 2) == ""
     assert "leave gaps in a row" in fold_misfit(padded, 2)
 
