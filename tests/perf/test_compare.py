@@ -117,7 +117,7 @@ def test_a_side_that_computes_something_else_is_refused(tmp_path, capsys):
     with tree("HEAD", tmp_path) as head, tree("HEAD", tmp_path) as wrong:
         emitter = wrong.path / tally.EMITTER
         emitter.write_text(
-            emitter.read_text().replace(tally.FMA, tally.FMA.replace("acc[k])", "filters[v])"))
+            emitter.read_text().replace(tally.FMA, tally.FMA.replace("acc[k])", "row[v])"))
         )
         options = ["--suite", "small", "--layer", "6-16", "--cache", str(tmp_path / "cache")]
         status = main(["compare", str(head.path), str(wrong.path), *options])
