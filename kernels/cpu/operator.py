@@ -244,6 +244,8 @@ class Operator(ABC):
         """
         size = SIZES[self.form.y]
         axis = row_axis(*y_steps, size, self.stages_planes)
+        if axis == SPREAD_ROW and scaled and residual_steps is not None:
+            axis = FILTER_ROWS  # a scale comes before the residual, which spread rows add first
         along = {PIXEL_ROWS: 0, PIXEL_ROW: 0, FILTER_ROWS: 1}.get(axis)
         joins = residual_steps is not None and along is not None
         joins = joins and residual_steps[along] == SIZES[self.form.residual]  # type: ignore[index]

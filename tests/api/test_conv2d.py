@@ -195,3 +195,17 @@ def test_normal_data_stays_within_the_bound(case, seed):
         to_nchw(y, case.layout), case.reference(x, w), case.reference(x, w, True), case.dtype
     )
     assert units <= STRICT_UNITS
+
+
+@pytest.mark.parametrize("channels", [2, 3, 4, 5])
+def test_a_scale_does_not_reach_the_residual_of_a_few_interleaved_channels(channels):
+    """Channels last, one filter at a time: sums are spread into y after they are finished."""
+    random = np.random.default_rng(0)
+    x = random.integers(-3, 4, (1, 9, 40, channels)).astype(np.float32)
+    w = random.integers(-3, 4, (channels, 1, 3, 3)).astype(np.float32)
+    options = {"groups": channels, "layout": "NHWC", "algorithm": "depthwise"}
+    plain = conv2d(x, w, **options)
+    residual = random.integers(-3, 4, plain.shape).astype(np.float32)
+    scale = np.arange(2, 2 + channels, dtype=np.float32)
+    y = conv2d(x, w, scale=scale, residual=residual, **options)
+    np.testing.assert_array_equal(y, plain * scale + residual)
