@@ -209,7 +209,7 @@ class Method(ABC):
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """Candidates that read the same packed filters as `c` and accept more strides; they take at
-        most `limit` bytes if a tiling does, see `ranked`.
+        most `limit` bytes if a tiling does, see `best`.
         """
         yield from ()
 
@@ -341,13 +341,11 @@ def ranked(
     view: Problem,
     arch: CpuArch,
     costs: Sequence[tuple[Estimate, Geometry]],
-    *,
+    request: Request,
     threads: int | None = None,
-    limit: float = math.inf,
-    count: int = 1,
 ) -> list[Candidate]:
-    """The candidates with the `count` cheapest of the tilings `costs` of `view` that take at most
-    `limit` bytes; if all take more, the one that takes least.
+    """The candidates with the cheapest tilings `costs` of `view`, as many as `request` asks for and
+    within its limit; if all tilings take more memory, the one that takes least.
     """
     threads = thread_count(problem, arch) if threads is None else threads
 
@@ -355,8 +353,25 @@ def ranked(
         (cycles, chunk), g = cost
         return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles)
 
-    if limit == math.inf:
-        return list(map(candidate, heapq.nsmallest(count, costs)))
+    if request.limit == math.inf:
+        return list(map(candidate, heapq.nsmallest(request.tilings, costs)))
     found = [candidate(cost) for cost in sorted(costs)]
-    fitting = [c for c in found if c.call_bytes() <= limit]
-    return fitting[:count] or [min(found, key=Candidate.call_bytes)]
+    fitting = [c for c in found if c.call_bytes() <= request.limit]
+    return fitting[: request.tilings] or [min(found, key=Candidate.call_bytes)]
+
+
+def best(
+    method: Method,
+    algorithm: str,
+    problem: Problem,
+    view: Problem,
+    arch: CpuArch,
+    costs: Sequence[tuple[Estimate, Geometry]],
+    *,
+    threads: int | None = None,
+    limit: float = math.inf,
+) -> Candidate:
+    """The first of `ranked` for a request with this `limit` and no other options."""
+    most = None if limit == math.inf else int(limit)
+    request = Request(max_workspace=most)
+    return ranked(method, algorithm, problem, view, arch, costs, request, threads)[0]

@@ -9,7 +9,8 @@ from implicit_conv import conv2d, plan_conv2d
 from implicit_conv.arrays import ordered
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
-from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.candidate import Candidate, Request
+from implicit_conv.cpu.methods.im2col import Im2col
 from implicit_conv.cpu.planner import METHODS, plan
 from implicit_conv.cpu.views import spatial
 from implicit_conv.options import ALGORITHMS
@@ -104,3 +105,29 @@ def test_a_packed_filter_is_right_for_images_of_any_width():
 
 def test_the_algorithms_that_can_be_asked_for_are_those_of_the_methods():
     assert set(ALGORITHMS) == {name for method in METHODS for name in method.algorithms}
+
+
+@pytest.mark.parametrize(
+    "method", [m for m in METHODS if m is not Im2col], ids=lambda m: m.__name__
+)
+def test_every_method_proposes_as_many_tilings_as_are_asked_for(method):
+    """`Plan.tune` measures several; a problem that each method can compute, with many tilings."""
+    shapes = {
+        "Planes": ((2, 64, 56, 56), (64, 1, 3, 3), {"groups": 64}),
+        "Depthwise": ((2, 56, 56, 64), (64, 1, 3, 3), {"groups": 64, "layout": "NHWC"}),
+        "TransposedGemm": ((2, 64, 56, 56), (64, 64, 1, 1), {}),
+        "GroupLanes": ((2, 56, 56, 64), (64, 4, 3, 3), {"groups": 16, "layout": "NHWC"}),
+        "ChannelLanes": ((2, 56, 56, 64), (8, 64, 1, 1), {"layout": "NHWC"}),
+    }
+    x, w, options = shapes.get(method.__name__, ((2, 64, 56, 56), (64, 64, 3, 3), {}))
+    problem = spatial(Problem.parse(x, w, **options))
+
+    def proposed(count):
+        found = method.candidates(problem, ARCHS[0], Request(tilings=count))
+        return [c for c in found if isinstance(c, Candidate)]
+
+    few, many = proposed(1), proposed(3)
+    assert set(few) < set(many)
+    assert len(many) > len(few) > 0
+    variants = {type(c.method): [d for d in many if d.method == c.method] for c in many}
+    assert all(own == sorted(own, key=lambda c: c.cycles) for own in variants.values())

@@ -90,17 +90,7 @@ class ChannelLanes(Method):
         view = rows_of_channels(summed)
         costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
         threads = thread_count(view, arch)
-        yield from ranked(
-            cls(),
-            algorithm,
-            problem,
-            view,
-            arch,
-            costs,
-            threads=threads,
-            limit=request.limit,
-            count=request.tilings,
-        )
+        yield from ranked(cls(), algorithm, problem, view, arch, costs, request, threads)
 
     def layout(self, c: Candidate) -> ChannelLanesLayout:
         """Sizes of scratch memory and filters."""

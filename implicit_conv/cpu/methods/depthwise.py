@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best, ranked
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
     FMAS_PER_CYCLE,
@@ -111,17 +111,14 @@ class Depthwise(Method):
                 view,
                 arch,
                 tilings(view, arch, method.in_place),
-                limit=request.limit,
-                count=request.tilings,
+                request,
             )
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """x copied, in blocks of the size that `c` has, so that both read one packed filter."""
         if self.in_place:
             costs = tilings(c.view, c.arch, False, block=c.geometry.tile_c)
-            yield from ranked(
-                Depthwise(), c.algorithm, c.problem, c.view, c.arch, costs, limit=limit
-            )
+            yield best(Depthwise(), c.algorithm, c.problem, c.view, c.arch, costs, limit=limit)
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
+from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best, ranked
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
     COPY_CYCLES,
@@ -112,16 +112,7 @@ class Gemm(Method):
         view = flattened(summed) if flat else summed
         method = cls(reads_in_place(view), flat, channels, amx)
         costs = tilings(view, arch, method)
-        yield from ranked(
-            method,
-            algorithm,
-            problem,
-            view,
-            arch,
-            costs,
-            limit=request.limit,
-            count=request.tilings,
-        )
+        yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """Variants with image rows instead of one row, or x copied, which read the same panels."""
@@ -132,9 +123,7 @@ class Gemm(Method):
                 method = replace(self, in_place=in_place, flat=flat)
                 if method != self:
                     costs = tilings(view, c.arch, method)
-                    yield from ranked(
-                        method, c.algorithm, c.problem, view, c.arch, costs, limit=limit
-                    )
+                    yield best(method, c.algorithm, c.problem, view, c.arch, costs, limit=limit)
 
     def layout(self, c: Candidate) -> GemmLayout:
         """Sizes of scratch memory and packed filters."""

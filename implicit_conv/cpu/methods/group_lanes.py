@@ -66,9 +66,7 @@ class GroupLanes(Method):
         view = ungrouped(view)
         group = group_of(problem)
         costs = [(estimate(view, arch, g, group[0]), g) for g in geometries(view, arch, group)]
-        yield from ranked(
-            cls(), algorithm, problem, view, arch, costs, limit=request.limit, count=request.tilings
-        )
+        yield from ranked(cls(), algorithm, problem, view, arch, costs, request)
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""

@@ -81,16 +81,7 @@ class Im2col(Method):
             tile_k=2 * arch.lanes(problem.itemsize),
         )
         costs = [(estimate(problem, arch), whole)]
-        yield from ranked(
-            cls(),
-            "gemm_im2col",
-            problem,
-            problem,
-            arch,
-            costs,
-            limit=request.limit,
-            count=request.tilings,
-        )
+        yield from ranked(cls(), "gemm_im2col", problem, problem, arch, costs, request)
 
     def layout(self, c: Candidate) -> Layout:
         """Sizes of a GEMM without tiles; no kernel uses them."""

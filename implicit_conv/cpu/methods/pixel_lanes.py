@@ -108,16 +108,7 @@ class PixelLanes(Method):
             yield Refusal(NAME, reason)
             return
         method = cls(in_place, bool(schedule.is_single_tap(costs[0][1])))
-        yield from ranked(
-            method,
-            algorithm,
-            problem,
-            view,
-            arch,
-            costs,
-            limit=request.limit,
-            count=request.tilings,
-        )
+        yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
     def layout(self, c: Candidate) -> PixelLanesLayout:
         """Sizes of scratch memory and filters."""

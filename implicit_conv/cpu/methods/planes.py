@@ -70,16 +70,7 @@ class Planes(Method):
             yield Refusal(NAME, reason)
             return
         costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
-        yield from ranked(
-            cls(),
-            "depthwise",
-            problem,
-            view,
-            arch,
-            costs,
-            limit=request.limit,
-            count=request.tilings,
-        )
+        yield from ranked(cls(), "depthwise", problem, view, arch, costs, request)
 
     def layout(self, c: Candidate) -> PlanesLayout:
         """Sizes of scratch memory and packed filters."""

@@ -86,10 +86,7 @@ class TransposedGemm(Gemm):
         ]
         method = cls(channels=channels, amx=amx)
         threads = thread_count(view, arch)
-        limit = request.limit
-        yield from ranked(
-            method, "pointwise", problem, view, arch, costs, threads=threads, limit=limit
-        )
+        yield from ranked(method, "pointwise", problem, view, arch, costs, request, threads)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """None: every other method can read its plain filters."""

@@ -26,6 +26,7 @@ from implicit_conv.cpu.candidate import (
     Refusal,
     Request,
     Words,
+    best,
     operator,
     ranked,
 )
@@ -115,23 +116,14 @@ class WeightGrad(Method):
         joined = is_joined(view, arch)
         method = cls(reads_in_place(view) and not joined, joined, swapped)
         costs = tilings(view, arch, method)
-        yield from ranked(
-            method,
-            "implicit_gemm",
-            problem,
-            view,
-            arch,
-            costs,
-            limit=request.limit,
-            count=request.tilings,
-        )
+        yield from ranked(method, "implicit_gemm", problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """The variant with x copied, which has the same order of sums."""
         if self.in_place:
             method = replace(self, in_place=False)
             costs = tilings(c.view, c.arch, method)
-            yield from ranked(method, c.algorithm, c.problem, c.view, c.arch, costs, limit=limit)
+            yield best(method, c.algorithm, c.problem, c.view, c.arch, costs, limit=limit)
 
     def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
         """A weight gradient reads no filter."""
@@ -239,7 +231,7 @@ class WeightGradLanes(WeightGrad):
             return
         view = ungrouped(widened(problem))
         costs = [lanes_tiling(problem, view, arch)]
-        yield from ranked(cls(), "depthwise", problem, view, arch, costs)
+        yield best(cls(), "depthwise", problem, view, arch, costs)
 
     def layout(self, c: Candidate) -> LanesLayout:
         """Sizes of scratch memory."""

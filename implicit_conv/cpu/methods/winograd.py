@@ -101,16 +101,7 @@ class Winograd(Method):
                 yield Refusal(method.algorithm, reason)
                 continue
             view = method.view(problem)
-            yield from ranked(
-                method,
-                method.algorithm,
-                problem,
-                view,
-                arch,
-                costs,
-                limit=request.limit,
-                count=request.tilings,
-            )
+            yield from ranked(method, method.algorithm, problem, view, arch, costs, request)
 
     def refusal(self, problem: Problem, precision: str) -> str:
         """Why it cannot compute `problem` with this precision, or an empty string."""
