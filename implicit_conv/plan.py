@@ -188,8 +188,8 @@ class Plan:
         not fit the new one. Under precision "strict" results have the same bits as before; under
         others they may differ in rounding, because another algorithm may run.
 
-        Measuring takes one or two seconds for most problems, and as long as 250 calls of large ones.
-        The first time, the kernels of all these candidates are compiled as well, which takes
+        Measuring takes one or two seconds for most problems, and as long as 250 calls of large
+        ones. The first time, the kernels of all these candidates are compiled as well, which takes
         seconds. Let nothing else run meanwhile.
 
         Parameters
