@@ -20,7 +20,7 @@ from implicit_conv.cpu.runner import dtype_key
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.libraries import as_library_of
-from implicit_conv.parse import frozen, parse_max_workspace, shape_tuple
+from implicit_conv.parse import exact_key, frozen, is_exact, parse_max_workspace, shape_tuple
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.settings import current
 
@@ -91,10 +91,7 @@ def run(
     """
     key = None
     if type(x) is type(w) is np.ndarray and residual is None and out is None and scale is None:
-        if not (
-            type(options[0]) is type(options[1]) is type(options[2]) is type(options[3]) is int
-        ):
-            options = _frozen(options)
+        ints = type(options[0]) is type(options[1]) is type(options[2]) is type(options[3]) is int
         key = (
             operator,
             x.shape,
@@ -104,7 +101,7 @@ def run(
             w.strides,
             w.dtype,
             bias is None,
-            options,
+            options if ints else _exact(options),
             current().key,
         )
         try:
@@ -121,7 +118,7 @@ def run(
         x, w, options = _foreign(operator.names, x, w, options)
     plan = make_plan(operator, x.shape, w.shape, (x.dtype, w.dtype), options)
     y: Array = plan.engine.run(x, w, bias, residual, out, scale)
-    if key is not None and x is given[0] and w is given[1]:
+    if key is not None and x is given[0] and w is given[1] and is_exact(options[: len(INTEGERS)]):
         call = plan.engine.ready(x, w, y, bias is not None)
         if call is not None:
             keep_call(CALLS, key, call)
@@ -218,6 +215,11 @@ def _gpu_plan(
             "and device='cpu'"
         )
     return operator.plan_on_gpu(shapes, dtypes, named, device)
+
+
+def _exact(options: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The options as part of a key, with one value for the names in INTEGERS."""
+    return exact_key(options[: len(INTEGERS)]), *options[len(INTEGERS) :]
 
 
 def _frozen(options: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import marshal
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -124,6 +125,25 @@ def frozen(name: str, value: object) -> Any:
     if isinstance(value, (bool, float, np.bool_, np.floating)):
         raise ShapeError(f"{name} must be an integer, not {value!r}")
     return value
+
+
+def exact_key(values: tuple[Any, ...]) -> bytes | None:
+    """A key of nested lists and tuples of ints and names, made in 0.4 us; None if there is none.
+
+    Only what `is_exact` may be kept under it: then keys are equal if and only if the types and
+    values of all entries are.
+    """
+    try:
+        return marshal.dumps(values, 2)  # from format 3 on, bytes depend on who else holds a value
+    except ValueError:
+        return None
+
+
+def is_exact(values: object) -> bool:
+    """Whether `values` are nested lists and tuples of plain ints and strings."""
+    if type(values) in (list, tuple):
+        return all(map(is_exact, values))  # type: ignore[call-overload]
+    return type(values) in (int, str)
 
 
 def hashable(name: str, value: object) -> Any:

@@ -109,10 +109,11 @@ def oracle(case: Case, x: Array, w: Array, threads: int = 1) -> Array:
 
 def ours(case: Case, x: Array, w: Array) -> dict[str, Contender]:
     """conv2d as a user calls it ("call"), and its plan with a packed filter ("plan")."""
-    plan = plan_conv2d(x.shape, w.shape, x.dtype, w_dtype=w.dtype, **case.options)
+    options = case.options
+    plan = plan_conv2d(x.shape, w.shape, x.dtype, w_dtype=w.dtype, **options)
     packed = plan.pack(w)
     return {
-        "call": lambda: conv2d(x, w, **case.options),
+        "call": lambda: conv2d(x, w, **options),
         "plan": lambda: plan(x, packed),
     }
 

@@ -106,6 +106,21 @@ def test_bad_arguments_are_refused_after_a_good_call_too():
         ic.conv2d(x, w, np.zeros(4, np.float32))
 
 
+def test_a_kept_call_is_found_by_exact_options_alone():
+    x, w, _ = exact(CASES["lanes are pixels"])
+    y = ic.conv2d(x, w, padding=(1, 1))
+    padding = [[1, 1], [1, 1]]
+    for pads in (1, 1), [1, 1], ((1, 1), (1, 1)), padding, np.array([1, 1]), (np.int64(1), 1):
+        for _ in range(2):
+            np.testing.assert_array_equal(ic.conv2d(x, w, padding=pads), y)
+    assert len(cache.CALLS) == 4  # not of an array, nor of numpy's integers
+    for pads in (1, True), (1.0, 1), [1, np.float32(1)], np.array([1.0, 1.0]):
+        with pytest.raises(ic.ShapeError, match="padding must be an integer"):
+            ic.conv2d(x, w, padding=pads)
+    padding[0][0] = 2  # the list of an earlier call
+    assert ic.conv2d(x, w, padding=padding).shape[2] == y.shape[2] + 1
+
+
 def test_settings_and_options_belong_to_a_call():
     x, w = np.full((1, 1, 1, 1), -1, np.float32), np.ones((1, 1, 1, 1), np.float32)
     assert [ic.conv2d(x, w, activation=name).item() for name in (None, "relu", None)] == [-1, 0, -1]
