@@ -16,10 +16,12 @@ from implicit_conv.cpu.probe import (
     System,
     arm_features,
     cache_bytes,
+    cache_ways,
     clock_hertz,
     fast_cpus,
     fastest,
 )
+from implicit_conv.kernels.cpu.runtime.layout import LINE
 
 BFLOAT16 = {
     "widen": "widening to float32",
@@ -34,6 +36,7 @@ AMX_ROWS = 16  # rows of an AMX tile: pixels, or pairs of channels
 AMX_PIXELS = 2 * AMX_ROWS  # pixels of the largest register tile of AMX
 ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18  # Linux on x86-64
 DEFAULT_L1, DEFAULT_L2 = 32 << 10, 512 << 10  # bytes, if the system does not tell
+DEFAULT_WAYS = 8  # of L1, if the system does not tell
 DEFAULT_HERTZ = 3e9  # nominal clock in Hz, if the system does not tell
 
 
@@ -51,12 +54,21 @@ class CpuArch:
     rounds_bfloat16: bool = False  # whether an instruction rounds float32 to bfloat16
     bfloat16: str = "widen"  # how bfloat16 is multiplied, see BFLOAT16
     int8: str = "widen"  # how integers of 8 bits are multiplied, see INT8
+    l1_ways: int = DEFAULT_WAYS  # lines of a set of L1
     # Nominal clock in Hz: estimates divide cycles by it. Systems report a clock that varies.
     hertz: float = field(default=DEFAULT_HERTZ, compare=False)
 
     def lanes(self, itemsize: int) -> int:
         """Elements of a vector, where an element has `itemsize` bytes."""
         return self.vector_bits // (8 * itemsize)
+
+    def kept_lines(self, pitch: int) -> int:
+        """The number of lines `pitch` bytes apart that L1 holds at once.
+
+        If the pitch is a multiple of a high power of two, they share few sets.
+        """
+        period = self.l1_bytes // self.l1_ways  # bytes between addresses with the same set
+        return min(period // LINE, period // math.gcd(period, pitch)) * self.l1_ways
 
 
 # Pixels of a register tile, by (vector bits, vector registers). Its 2 x pixels accumulators, two
@@ -177,5 +189,6 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
         bfloat16=_bfloat16(features),
         int8=_int8(features, bits),
         rounds_bfloat16=rounds_bfloat16(features),
+        l1_ways=cache_ways(system, 1, cpu) or DEFAULT_WAYS,
         hertz=clock_hertz(system, cpu) or DEFAULT_HERTZ,
     )

@@ -12,6 +12,9 @@ COPY_CYCLES = 1 / 8  # cycles per element of a channels-last row that is copied
 TRANSPOSE_CYCLES = 1 / 3  # cycles per element that is transposed while it is copied
 PLANE_ROW_CYCLES = 8  # fixed cycles per row of a plane that is copied
 UNALIGNED_LOAD_CYCLES = 0.9  # cycles per vector load from rows that share few sets of a cache
+# Cycles to read an element of a row that others displace from L1, see CpuArch.kept_lines; measured
+# on an EPYC 9004 (Zen 4, 8 ways).
+DISPLACED_CYCLES = 2.5
 PACK_CYCLES = (0.65, 0.5)  # cycles per packed element: whole filter, panel just before its use
 FAR_BYTES_PER_CYCLE = 12  # bytes per cycle that a core reads from the last-level cache
 MEMORY_BYTES_PER_CYCLE = 8  # bytes per cycle that a core reads from memory

@@ -97,17 +97,35 @@ def cache_bytes(system: System, level: int, cpu: int) -> int | None:
         size = system.sysctl(FASTEST + name) or system.sysctl(f"hw.{name}")
         cores = level == 2 and system.sysctl(FASTEST + "cpusperl2")
         return size and size // (cores or 1)
-    folder = f"sys/devices/system/cpu/cpu{cpu}"
+    cache = _data_cache(system, level, cpu)
+    size = _bytes(system.read(f"{cache}/size") or "") if cache else None
+    if not size:
+        return None
+    sharers = _length(system.read(f"{cache}/shared_cpu_list"))
+    siblings = system.read(f"{_folder(cpu)}/topology/thread_siblings_list")
+    return size // max(1, sharers // _length(siblings))
+
+
+def cache_ways(system: System, level: int, cpu: int) -> int | None:
+    """Ways of a data cache of a CPU: the lines that a set of it holds."""
+    cache = None if system.name == "Darwin" else _data_cache(system, level, cpu)
+    ways = system.read(f"{cache}/ways_of_associativity") if cache else None
+    return int(ways) if ways and ways.isdigit() and int(ways) else None
+
+
+def _data_cache(system: System, level: int, cpu: int) -> str | None:
+    """The folder in which Linux describes a data cache of a CPU."""
     for index in range(8):
-        cache = f"{folder}/cache/index{index}"
-        if system.read(f"{cache}/level") != str(level):
-            continue
-        size = _bytes(system.read(f"{cache}/size") or "")
-        if size and system.read(f"{cache}/type") != "Instruction":
-            sharers = _length(system.read(f"{cache}/shared_cpu_list"))
-            cores = sharers // _length(system.read(f"{folder}/topology/thread_siblings_list"))
-            return size // max(1, cores)
+        cache = f"{_folder(cpu)}/cache/index{index}"
+        at_level = system.read(f"{cache}/level") == str(level)
+        if at_level and system.read(f"{cache}/type") != "Instruction":
+            return cache
     return None
+
+
+def _folder(cpu: int) -> str:
+    """The folder in which Linux describes a CPU."""
+    return f"sys/devices/system/cpu/cpu{cpu}"
 
 
 def fastest(system: System, cpus: Collection[int]) -> list[int]:

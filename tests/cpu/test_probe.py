@@ -29,12 +29,13 @@ def write(root, path, text):
     place.write_text(f"{text}\n")
 
 
-def add_cpu(root, cpu, capacity=None, sizes=(), shared=None, siblings=None, khz=None):
+def add_cpu(root, cpu, capacity=None, sizes=(), shared=None, siblings=None, khz=None, ways=None):
     """A CPU of Linux with the files that it has there."""
     folder = CPU.format(cpu)
     files = {"cpu_capacity": capacity, "cpufreq/cpuinfo_max_freq": khz}
     files["topology/thread_siblings_list"] = siblings or cpu
     for index, size in enumerate(sizes):
+        files[f"cache/index{index}/ways_of_associativity"] = ways and ways[index]
         files[f"cache/index{index}/type"] = KINDS[index]
         files[f"cache/index{index}/level"] = 2 if KINDS[index] == "Unified" else 1
         files[f"cache/index{index}/size"] = size
@@ -92,9 +93,10 @@ def clock(system, cpus):
 
 def test_a_server_has_equal_cores_with_caches_of_their_own(tmp_path):
     for cpu in range(4):
-        add_cpu(tmp_path, cpu, 1024, ("64K", "64K", "1024K"), khz=2600000)
+        add_cpu(tmp_path, cpu, 1024, ("64K", "64K", "1024K"), khz=2600000, ways=(4, 2, 8))
     system = linux(tmp_path, 1 << 8 | 1 << 10 | 1 << 20 | 1 << 22, 1 << 13 | 1 << 14)
     assert caches(system, range(4)) == [64 << 10, 1 << 20]
+    assert [probe.cache_ways(system, level, 0) for level in (1, 2)] == [4, 8]
     assert probe.fast_cpus(system, range(4)) == 4
     assert clock(system, range(4)) == 2.6e9
     assert probe.arm_features(system) == set(probe.HWCAPS)
@@ -126,6 +128,8 @@ def test_threads_of_one_core_share_its_cache(tmp_path):
 def test_what_the_system_does_not_tell_is_none(tmp_path, size):
     add_cpu(tmp_path, 0, "?", (size, size, size))
     assert caches(linux(tmp_path), [0]) == [None, None]
+    assert probe.cache_ways(linux(tmp_path), 1, 0) is None
+    assert probe.cache_ways(mac(M1), 1, 0) is None
     assert clock(linux(tmp_path), [0]) is None
     assert probe.fast_cpus(linux(tmp_path), [0]) == 1
     assert probe.arm_features(linux(tmp_path)) == set()

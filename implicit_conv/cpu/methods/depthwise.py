@@ -46,7 +46,6 @@ ROW_CYCLES = 200  # fixed cycles per row that is read in place: its tap tables
 BORDER_CYCLES = 5  # cycles per vector and tap of pixels at the border, which are summed singly
 BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border multiply
 STREAMED_BYTES = 17  # bytes per cycle of x that is read in place, and of y
-WAY_BYTES, LINE = 4096, 64  # bytes of L1: addresses with a distance of k * WAY_BYTES share a set
 NEAR_CROWD = 2  # factor by which wanted lines may exceed those that fit, if all data is in L2
 CROWDED_CYCLES = 4.5  # cycles per vector that left L1 too early and is read again
 FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps share no loads
@@ -296,15 +295,14 @@ def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> int:
     those that the previous output row has read; if all pixels share one set, they are all rows.
     """
     size = 2 if problem.converted else problem.itemsize
-    sets = min(WAY_BYTES // LINE, WAY_BYTES // math.gcd(problem.C * size, WAY_BYTES))
     elements = problem.N * problem.C * (math.prod(problem.size) + math.prod(problem.output))
-    fitting = sets * (arch.l1_bytes // WAY_BYTES)
+    kept = fitting = arch.kept_lines(problem.C * size)
     if elements * size <= arch.l2_bytes:
         fitting *= NEAR_CROWD
     rows = int(schedule.filter_rows(g))
     if rows * ((g.tile_m - 1) * g.stride_w + g.S) + g.tile_m <= fitting:
         return 0
-    return rows if sets == 1 else max(0, rows - g.stride_h)
+    return rows if kept == arch.l1_ways else max(0, rows - g.stride_h)
 
 
 def copy_cycles(problem: Problem, g: Geometry) -> float:

@@ -37,6 +37,7 @@ from implicit_conv.cpu.tiling import (
     Estimate,
     column_share,
     divide,
+    rounded_up,
     store_cycles,
     stream_cycles,
     thread_count,
@@ -53,7 +54,7 @@ from implicit_conv.cpu.words import (
 )
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
-from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
+from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, geometry, trace
@@ -101,7 +102,9 @@ class Gemm(Method):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate: in place if x can be read in place, else copied."""
+        """One candidate: in place if x can be read in place, and no pixels of a register tile would
+        displace each other from L1; else copied.
+        """
         if request.admits("pointwise") and not is_pointwise(problem):
             yield Refusal("pointwise", POINTWISE_RULE)
         algorithm = request.gemm_algorithm(problem)
@@ -110,7 +113,8 @@ class Gemm(Method):
         flat = algorithm == "pointwise"
         summed, channels, amx = summed_view(problem, arch)
         view = flattened(summed) if flat else summed
-        method = cls(reads_in_place(view), flat, channels, amx)
+        in_place = reads_in_place(view) and (amx or not displaces(view, arch))
+        method = cls(in_place, flat, channels, amx)
         costs = tilings(view, arch, method)
         yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
@@ -306,14 +310,41 @@ def reads_in_place(problem: Problem) -> bool:
     return inside and contiguous and not problem.converted
 
 
+def displaces(problem: Problem, arch: CpuArch) -> bool:
+    """Whether pixels of a register tile that are read in place displace each other from L1."""
+    rows = min(arch.tile_pixels, problem.N * math.prod(problem.output))
+    return arch.kept_lines(problem.C * problem.itemsize) < rows
+
+
 def channel_block(problem: Problem) -> int:
     """Channels of a k-block: all, or equal parts with at most BLOCK_ELEMENTS taps x channels, but
     no more than BLOCKS of them.
     """
+    channels, blocks = _channels_and_blocks(problem)
+    return int(schedule.ceil_div(channels, blocks))
+
+
+def spread_block(problem: Problem, arch: CpuArch) -> int:
+    """`channel_block`, or less where the pixels of a register tile would displace each other from
+    L1.
+
+    AMX reads whole lines, so that it does not matter to it.
+    """
+    channels, blocks = _channels_and_blocks(problem)
+    if arch.tile_pixels == AMX_PIXELS:
+        return channel_block(problem)
+    line, block = LINE // problem.itemsize, channel_block(problem)
+    while arch.kept_lines(block * problem.itemsize) < arch.tile_pixels:
+        blocks += 1
+        block = rounded_up(int(schedule.ceil_div(channels, blocks)), line)
+    return block
+
+
+def _channels_and_blocks(problem: Problem) -> tuple[int, int]:
+    """The channels of a group, and the number of k-blocks that `channel_block` makes of them."""
     channels = max(1, problem.C // problem.groups)
-    taps = math.prod(problem.kernel)
-    blocks = schedule.ceil_div(channels * taps, BLOCK_ELEMENTS)
-    return int(schedule.ceil_div(channels, min(blocks, channels, BLOCKS)))
+    blocks = schedule.ceil_div(channels * math.prod(problem.kernel), BLOCK_ELEMENTS)
+    return channels, int(min(blocks, channels, BLOCKS))
 
 
 def tilings(view: Problem, arch: CpuArch, method: Gemm) -> list[tuple[Estimate, Geometry]]:
@@ -329,7 +360,7 @@ def tilings(view: Problem, arch: CpuArch, method: Gemm) -> list[tuple[Estimate, 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
     """Tilings whose row buffers fit their share of L2; if none does, the smallest of all."""
     lanes = arch.lanes(problem.itemsize)
-    block = channel_block(problem)
+    block = spread_block(problem, arch)
     # With few channels rows are buffered without gaps: all taps of a filter row are then one run.
     gapless = 1 < problem.stride[-1] <= problem.kernel[-1] and problem.dilation[-1] == 1
     plain_rows = gapless and block < lanes
@@ -367,6 +398,7 @@ def estimate(
     multiply = tile_cycles(g, group, inner) * elements * vectors / 2 * column_share(g)
     pixels = g.tile_n * g.tile_p * g.tile_q
     register_tiles = schedule.ceil_div(pixels, g.tile_m) * schedule.panel_count(g)
+    register_tiles *= schedule.block_count(g)
     multiply += register_tiles * (
         g.tile_m * TILE_PIXEL_CYCLES + schedule.filter_rows(g) * RUN_CYCLES
     )

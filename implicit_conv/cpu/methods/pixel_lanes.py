@@ -22,6 +22,7 @@ from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
 from implicit_conv.cpu.costs import (
     COPY_CYCLES,
+    DISPLACED_CYCLES,
     FAR_SHARE,
     FMA_LATENCY,
     FMAS_PER_CYCLE,
@@ -294,6 +295,7 @@ def _tail(g: Geometry, lanes: int) -> int:
 def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
     """Cycles of a load tile and panel: an FMA per element, filter and vector of pixels."""
     filters, rows = min(g.tile_k, g.K), schedule.pixel_rows(g)
+    kept = arch.kept_lines(g.C * schedule.taps(g) * arch.vector_bits // (8 * lanes))
 
     def sums(vectors: int) -> float:
         """Cycles of `vectors` vectors, in register tiles of at most `rows`."""
@@ -301,6 +303,7 @@ def _sum_cycles(arch: CpuArch, g: Geometry, lanes: int) -> float:
             return vectors // rows * sums(rows) + sums(vectors % rows)
         loads = filters + vectors * unaligned_loads(arch)
         element = max(vectors * filters / FMAS_PER_CYCLE, loads / LOADS_PER_CYCLE, FMA_LATENCY)
+        element += max(0, filters - kept) * DISPLACED_CYCLES
         cycles = g.C * schedule.taps(g) * element + SUMS_CYCLES * vectors * filters
         return cycles if vectors else 0.0
 

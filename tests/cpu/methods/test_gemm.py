@@ -6,7 +6,66 @@ import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv.testing import Array
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.planner import plan
+from implicit_conv.cpu.views import spatial
+from implicit_conv.problem import Problem
+from implicit_conv.testing import Array, Case
+
+LINE = 64  # bytes of a cache line
+ARCHS = {  # by bytes and ways of L1
+    "32 KiB, 8 ways": CpuArch(512, True, 32 << 10, 1 << 20, 1, 14),
+    "48 KiB, 12 ways": CpuArch(512, True, 48 << 10, 1 << 20, 1, 14, l1_ways=12),
+    "64 KiB, 4 ways": CpuArch(128, True, 64 << 10, 1 << 20, 1, 12, l1_ways=4),
+    "AVX2": CpuArch(256, True, 32 << 10, 512 << 10, 1, 6),
+}
+
+
+def misses(arch: CpuArch, rows: int, pitch: int) -> int:
+    """Misses of an L1 that drops the line used longest ago, while a line of each row is read
+    element by element, row after row.
+    """
+    sets: list[list[int]] = [[] for _ in range(arch.l1_bytes // arch.l1_ways // LINE)]
+    count = 0
+    for element in range(LINE // 4):
+        for row in range(rows):
+            line = (row * pitch + 4 * element) // LINE
+            kept = sets[line % len(sets)]
+            if line in kept:
+                kept.remove(line)
+            else:
+                count += 1
+            kept.append(line)
+            del kept[: -arch.l1_ways]
+    return count
+
+
+@pytest.mark.parametrize("arch", ARCHS.values(), ids=ARCHS)
+def test_lines_that_l1_keeps_are_read_once(arch):
+    for pitch in (64, 256, 1024, 1152, 2048, 2752, 4096, 6144, 8192, 16384, 20480):
+        kept = arch.kept_lines(pitch)
+        for rows in {2, 6, 14, kept} - {0}:
+            assert misses(arch, rows, pitch) == rows or rows > kept, (pitch, rows)
+        assert misses(arch, kept + 1, pitch) > kept + 1, pitch
+
+
+@pytest.mark.parametrize("arch", ARCHS.values(), ids=ARCHS)
+@pytest.mark.parametrize("channels", [256, 512, 1024, 1536, 2048, 3072, 4096])
+@pytest.mark.parametrize("taps", [1, 2])
+def test_pixels_of_a_register_tile_stay_in_l1(arch, channels, taps):
+    problem = Problem.parse((1, 15, 15, channels), (64, channels, taps, taps), layout="NHWC")
+    best = plan(spatial(problem), arch, Request("strict", "implicit_gemm")).candidates[0]
+    pitch = 4 * (channels if best.method.in_place else best.geometry.tile_c)
+    assert misses(arch, best.geometry.tile_m, pitch) == best.geometry.tile_m
+
+
+def test_channel_blocks_that_spread_pixels_over_l1_are_added_up():
+    for channels in (1024, 1040, 2048):
+        case = Case(C=channels, K=20, size=(5, 5), kernel=(1, 1), layout="NHWC")
+        x, w = case.inputs(0, integers=True)
+        y = ic.conv2d(*case.arrange(x, w), algorithm="pointwise", **case.options)
+        np.testing.assert_array_equal(y, case.reference(x, w).transpose(0, 2, 3, 1))
 
 
 def lying(w: Array, order: tuple[int, ...], steps: tuple[int, ...]) -> Array:
