@@ -21,7 +21,6 @@ from implicit_conv.cpu.candidate import operator
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.kernels.cpu.channel_lanes import fprop as channel_lanes
-from implicit_conv.kernels.cpu.channel_lanes.layout import register_filters
 from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise_microkernel
 from implicit_conv.kernels.cpu.depthwise.row_pieces import row_shapes
 from implicit_conv.kernels.cpu.gemm import microkernel
@@ -164,9 +163,10 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
             ),
         )
     if slot == table.CHANNEL_LANES:
-        pixels, filters = g.tile_m, register_filters(g, lanes)
         if flat:  # for the last pixels of a row
             pixels, filters = 1, tail_filters(g, lanes)
+        else:
+            pixels, filters = g.tile_m, compiled.constant["tile_filters"]
         return Microkernel(
             channel_lanes.ARGUMENTS,
             lambda call: (

@@ -40,9 +40,8 @@ from implicit_conv.cpu.views import (
 )
 from implicit_conv.cpu.words import count, geometry_items
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, register_filters
+from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.options import ITEMSIZES
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry
 
@@ -94,8 +93,9 @@ class ChannelLanes(Method):
 
     def layout(self, c: Candidate) -> ChannelLanesLayout:
         """Sizes of scratch memory and filters."""
-        stored = ITEMSIZES[c.problem.dtype]
-        return ChannelLanesLayout(c.geometry, c.itemsize, c.lanes, c.chunk, True, stored)
+        g, stored = c.geometry, stored_bytes(c.view)
+        filters = register_filters(c.view, c.arch, g)
+        return ChannelLanesLayout(g, c.itemsize, c.lanes, c.chunk, True, stored, filters)
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
@@ -130,7 +130,7 @@ class ChannelLanes(Method):
 
     def describe(self, c: Candidate) -> Words:
         """Load tile, loads, k-blocks, work items."""
-        g, filters = c.geometry, register_filters(c.geometry, c.lanes)
+        g, filters = c.geometry, register_filters(c.view, c.arch, c.geometry)
         return {
             "load tile": f"{count(g.tile_q, 'pixel')} of one row, cut into register tiles of "
             f"{count(g.tile_m, 'pixel')} x {count(filters, 'filter')}, {c.lanes} channels at a "
@@ -219,10 +219,24 @@ def geometries(view: Problem, arch: CpuArch) -> list[Geometry]:
     return sorted(found)
 
 
+def register_filters(view: Problem, arch: CpuArch, g: Geometry) -> int:
+    """Filters of a register tile: a power of two, so that a vector has room for the sums of tile_m
+    pixels, and L1 for a line of each filter (a vector may end amid a line, which is read again).
+    """
+    kept = arch.kept_lines(g.C * stored_bytes(view))
+    most = min(arch.lanes(view.itemsize) // g.tile_m, g.K, kept)
+    return 1 << (most.bit_length() - 1)
+
+
+def stored_bytes(view: Problem) -> int:
+    """Bytes of an element of x and w."""
+    return 2 if view.converted else view.itemsize
+
+
 def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core: an FMA per pixel, filter and vector of channels, then sums of lanes."""
     lanes = arch.lanes(view.itemsize)
-    pixels, filters = g.tile_m, register_filters(g, lanes)
+    pixels, filters = g.tile_m, register_filters(view, arch, g)
     widened_loads = WIDENED_LOADS if view.converted else 1
     loads = (pixels + filters) * UNALIGNED_LOAD_CYCLES * widened_loads
     element = max(pixels * filters / FMAS_PER_CYCLE, loads, FMA_LATENCY)
@@ -230,7 +244,7 @@ def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
         element += pixels * lanes * view.itemsize / L2_BYTES_PER_CYCLE
     tile = schedule.ceil_div(g.C, lanes) * element + pixels * PIXEL_CYCLES + TILE_CYCLES
     tile_count = schedule.ceil_div(g.tile_q, pixels) * schedule.ceil_div(g.K, filters)
-    filter_bytes = g.K * g.C * (2 if view.converted else view.itemsize)
+    filter_bytes = g.K * g.C * stored_bytes(view)
     far = 0.0 if filter_bytes <= arch.l2_bytes else stream_cycles(filter_bytes)
     stream = max(tile_count * tile, far) + FAR_SHARE * min(tile_count * tile, far)
     chosen, chunk = divide(g, thread_count(view, arch), view.itemsize, stream, ITEM_CYCLES)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
-from implicit_conv.kernels.geometry import Geometry
 
 
 @dataclass(frozen=True)
@@ -13,6 +12,7 @@ class ChannelLanesLayout(Layout):
     """Sizes if x and filters are both read in place."""
 
     stored: int = 4  # bytes of an element of x and w
+    tile_filters: int = 1  # filters of a register tile: a power of two
 
     @property
     def packs_in_loop(self) -> bool:
@@ -27,10 +27,3 @@ class ChannelLanesLayout(Layout):
     def scratch(self, packs: bool) -> ScratchLayout:
         """The sums of a panel."""
         return ScratchLayout(staging=self.g.tile_q * self.g.tile_k * self.itemsize)
-
-
-def register_filters(g: Geometry, lanes: int) -> int:
-    """Filters of a register tile: a power of two, so that a vector has room for the sums of tile_m
-    pixels.
-    """
-    return min(lanes // g.tile_m, 1 << (g.K.bit_length() - 1))

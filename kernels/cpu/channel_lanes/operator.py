@@ -6,7 +6,7 @@ from typing import Any
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes import fprop
-from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, register_filters
+from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 
@@ -17,13 +17,14 @@ class ChannelLanes(Operator):
     transposes = False
 
     def __init__(self, layout: ChannelLanesLayout, lanes: int, build: Build) -> None:
+        self._tile_filters = layout.tile_filters
         super().__init__(layout, lanes, build)
-        self.constant["tile_filters"] = register_filters(self.g, lanes)
+        self.constant["tile_filters"] = layout.tile_filters
 
     def _own_parts(self) -> dict[int, Any]:
         g, lanes = self.g, self.lanes
         chained = g.C > lanes * schedule.CHAIN
-        tile = fprop.RegisterTile(g.tile_m, register_filters(g, lanes), self.form.x, chained)
+        tile = fprop.RegisterTile(g.tile_m, self._tile_filters, self.form.x, chained)
         compiled = fprop.compile_microkernel(tile, lanes, self.itemsize, self.fma)
         return {table.CHANNEL_LANES: compiled}
 

@@ -180,3 +180,14 @@ def test_nothing_to_sum_and_nothing_to_write():
     y = conv2d(np.ones((2, 0, 1, 1), "f"), np.ones((3, 0, 1, 1), "f"))
     np.testing.assert_array_equal(y, np.zeros((2, 3, 1, 1)))
     assert conv2d(np.ones((2, 3, 1, 1), "f"), np.ones((0, 3, 1, 1), "f")).shape == (2, 0, 1, 1)
+
+
+@pytest.mark.parametrize(("channels", "filters"), [(1008, 16), (1024, 8), (4096, 8)])
+def test_lines_of_a_register_tiles_filters_fit_in_l1(channels, filters):
+    """1024 floats are 4 KiB: lines of such rows share one set, which has 8 ways here."""
+    case = Case(C=channels, K=20, size=(1, 1), kernel=(1, 1))
+    machine = {"vector_bits": 512, "l1_bytes": 32 << 10, "l1_ways": 8}
+    assert channel_lanes_plan(case, **machine).engine.best.layout.tile_filters == filters
+    x, w = case.inputs(0, integers=True)
+    plan = channel_lanes_plan(case, l1_bytes=32 << 10, l1_ways=8)
+    np.testing.assert_array_equal(plan(x, w), case.reference(x, w))
