@@ -24,6 +24,7 @@ from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Wor
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
     COPY_CYCLES,
+    DISPLACED_CYCLES,
     FAR_SHARE,
     FMA_LATENCY,
     FMAS_PER_CYCLE,
@@ -113,8 +114,9 @@ class Gemm(Method):
         flat = algorithm == "pointwise"
         summed, channels, amx = summed_view(problem, arch)
         view = flattened(summed) if flat else summed
-        in_place = reads_in_place(view) and (amx or not displaces(view, arch))
-        method = cls(in_place, flat, channels, amx)
+        pixels = view.N * math.prod(view.output)
+        spread = amx or not displaced_rows(view, arch, min(arch.tile_pixels, pixels))
+        method = cls(reads_in_place(view) and spread, flat, channels, amx)
         costs = tilings(view, arch, method)
         yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
@@ -310,10 +312,14 @@ def reads_in_place(problem: Problem) -> bool:
     return inside and contiguous and not problem.converted
 
 
-def displaces(problem: Problem, arch: CpuArch) -> bool:
-    """Whether pixels of a register tile that are read in place displace each other from L1."""
-    rows = min(arch.tile_pixels, problem.N * math.prod(problem.output))
-    return arch.kept_lines(problem.C * problem.itemsize) < rows
+def displaced_rows(problem: Problem, arch: CpuArch, rows: int) -> int:
+    """Of `rows` pixels that are read in place side by side, those for which L1 has no way.
+
+    AMX reads whole lines, so that none of its pixels is read twice.
+    """
+    if arch.tile_pixels == AMX_PIXELS:
+        return 0
+    return max(0, rows - arch.kept_lines(problem.C * problem.itemsize))
 
 
 def channel_block(problem: Problem) -> int:
@@ -397,8 +403,11 @@ def estimate(
     vectors = schedule.ceil_div(g.K, lanes)
     multiply = tile_cycles(g, group, inner) * elements * vectors / 2 * column_share(g)
     pixels = g.tile_n * g.tile_p * g.tile_q
-    register_tiles = schedule.ceil_div(pixels, g.tile_m) * schedule.panel_count(g)
-    register_tiles *= schedule.block_count(g)
+    pixel_tiles = schedule.ceil_div(pixels, g.tile_m)
+    if in_place:
+        displaced = displaced_rows(problem, arch, min(g.tile_m, pixels))
+        multiply += pixel_tiles * elements * vectors / 2 * displaced * DISPLACED_CYCLES
+    register_tiles = pixel_tiles * schedule.panel_count(g) * schedule.block_count(g)
     multiply += register_tiles * (
         g.tile_m * TILE_PIXEL_CYCLES + schedule.filter_rows(g) * RUN_CYCLES
     )
