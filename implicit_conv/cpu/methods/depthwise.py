@@ -39,16 +39,18 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 RULE = "it needs one channel and one filter per group"
-# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
+# Costs were fitted on EPYC 9005 and 9004 (Zen 5 and 4, AVX-512), one thread, 2026-11; see
+# cpu/costs.py.
 PIXELS = 14  # output pixels of a register tile at most
 CHANNEL_VECTORS = (1, 2, 4, 8, 16)  # vectors of a block of channels: choices
 ROW_CYCLES = 200  # fixed cycles per row that is read in place: its tap tables
 BORDER_CYCLES = 5  # cycles per vector and tap of pixels at the border, which are summed singly
 BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border multiply
 STREAMED_BYTES = 17  # bytes per cycle of x that is read in place, and of y
-NEAR_CROWD = 2  # factor by which wanted lines may exceed those that fit, if all data is in L2
-CROWDED_CYCLES = 4.5  # cycles per vector that left L1 too early and is read again
+# Cycles to read a vector again that left L1 too early: while x and y fit in L2, and otherwise.
+CROWDED_CYCLES = (4.2, 7)
 FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps share no loads
+PIECE_CYCLES = 35  # cycles to copy a few channels of a far pixel, which no prefetcher expects
 BUFFER_CYCLES = 0.45  # cycles per element of a channels-last buffer: to copy and to read it
 CALL_CYCLES = 30  # fixed cycles per call of a microkernel of few sums
 SWAP_CYCLES = 0.6  # cycles per element that is transposed into or out of a buffer
@@ -255,9 +257,9 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     """
     pixel = schedule.taps(g) / LOADS_PER_CYCLE
     rows = g.tile_n * g.tile_p
-    y_bytes = rows * g.tile_q * g.tile_c * (2 if problem.converted else problem.itemsize)
+    y_bytes = rows * g.tile_q * g.tile_c * stored_bytes(problem)
     if not in_place:
-        fixed = copy_cycles(problem, g)
+        fixed = copy_cycles(problem, arch, g)
         fixed += y_bytes / STREAMED_BYTES if problem.channels_last else 0.0
         return blocks_estimate(problem, arch, g, pixel, fixed)
     fixed = rows * ROW_CYCLES + y_bytes * (1 + g.stride_h * g.stride_w) / STREAMED_BYTES
@@ -268,7 +270,8 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
         pixel *= FAR_TAPS
     else:
         loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and filter row
-        wait = max(0.0, CROWDED_CYCLES - g.S / loads / FMAS_PER_CYCLE)  # beyond its FMAs
+        read = CROWDED_CYCLES[far_share(problem, arch) > 0]
+        wait = max(0.0, read - g.S / loads / FMAS_PER_CYCLE)  # beyond its FMAs
         fixed += vectors * g.tile_q * loads * wait * crowded_rows(problem, arch, g)
     return blocks_estimate(problem, arch, g, pixel, fixed)
 
@@ -288,28 +291,38 @@ def blocks_estimate(
     return Estimate(items * (multiply + fixed + ITEM_CYCLES) * idle, 1)
 
 
-def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> int:
+def far_share(problem: Problem, arch: CpuArch) -> float:
+    """The share of x and y that does not fit in L2."""
+    elements = problem.N * problem.C * (math.prod(problem.size) + math.prod(problem.output))
+    return max(0.0, 1 - arch.l2_bytes / (elements * stored_bytes(problem)))
+
+
+def stored_bytes(problem: Problem) -> int:
+    """Bytes of an element of x."""
+    return 2 if problem.converted else problem.itemsize
+
+
+def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     """The number of filter rows whose pixels, read in place, leave L1 before they are used again.
 
     Such pixels have strides with large powers of two, so they share few sets of L1. The rows are
     those that the previous output row has read; if all pixels share one set, they are all rows.
     """
-    size = 2 if problem.converted else problem.itemsize
-    elements = problem.N * problem.C * (math.prod(problem.size) + math.prod(problem.output))
-    kept = fitting = arch.kept_lines(problem.C * size)
-    if elements * size <= arch.l2_bytes:
-        fitting *= NEAR_CROWD
+    kept = arch.kept_lines(problem.C * stored_bytes(problem))
     rows = int(schedule.filter_rows(g))
-    if rows * ((g.tile_m - 1) * g.stride_w + g.S) + g.tile_m <= fitting:
-        return 0
-    return rows if kept == arch.l1_ways else max(0, rows - g.stride_h)
+    wanted = rows * ((g.tile_m - 1) * g.stride_w + g.S) + g.tile_m
+    again = rows if kept == arch.l1_ways else max(0, rows - g.stride_h)
+    return again * max(0.0, 1 - kept / wanted)
 
 
-def copy_cycles(problem: Problem, g: Geometry) -> float:
+def copy_cycles(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     """Cycles to copy a tile to a channels-last buffer, and in NCHW to transpose its sums back."""
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     if problem.channels_last:
-        return elements * BUFFER_CYCLES
+        near, far = elements * BUFFER_CYCLES, elements * stored_bytes(problem) / STREAMED_BYTES
+        if g.tile_c < problem.C:
+            far += elements / g.tile_c * PIECE_CYCLES
+        return near + far_share(problem, arch) * far
     return (elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)) * SWAP_CYCLES
 
 
