@@ -259,8 +259,9 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     rows = g.tile_n * g.tile_p
     y_bytes = rows * g.tile_q * g.tile_c * stored_bytes(problem)
     if not in_place:
-        fixed = copy_cycles(problem, arch, g)
-        fixed += y_bytes / STREAMED_BYTES if problem.channels_last else 0.0
+        fixed = copy_cycles(problem, g)
+        if problem.channels_last:
+            fixed += y_bytes / STREAMED_BYTES + far_copy_cycles(problem, arch, g)
         return blocks_estimate(problem, arch, g, pixel, fixed)
     fixed = rows * ROW_CYCLES + y_bytes * (1 + g.stride_h * g.stride_w) / STREAMED_BYTES
     vectors = rows * g.tile_c / arch.lanes(problem.itemsize)
@@ -315,15 +316,20 @@ def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     return again * max(0.0, 1 - kept / wanted)
 
 
-def copy_cycles(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+def copy_cycles(problem: Problem, g: Geometry) -> float:
     """Cycles to copy a tile to a channels-last buffer, and in NCHW to transpose its sums back."""
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
     if problem.channels_last:
-        near, far = elements * BUFFER_CYCLES, elements * stored_bytes(problem) / STREAMED_BYTES
-        if g.tile_c < problem.C:
-            far += elements / g.tile_c * PIECE_CYCLES
-        return near + far_share(problem, arch) * far
+        return elements * BUFFER_CYCLES
     return (elements + g.tile_n * g.tile_p * g.tile_q * min(g.tile_k, g.K)) * SWAP_CYCLES
+
+
+def far_copy_cycles(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+    """Further cycles to copy a tile with contiguous channels from beyond L2."""
+    elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
+    pieces = elements / g.tile_c if g.tile_c < problem.C else 0.0
+    read = elements * stored_bytes(problem) / STREAMED_BYTES
+    return far_share(problem, arch) * (read + pieces * PIECE_CYCLES)
 
 
 def border_columns(g: Geometry) -> int:
