@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from implicit_conv.cpu.arch import CpuArch
@@ -10,6 +11,7 @@ from implicit_conv.cpu.costs import (
     COPY_CYCLES,
     FAR_BYTES,
     FAR_BYTES_PER_CYCLE,
+    FAR_ROW_CYCLES,
     FLOPS_PER_THREAD,
     INTERRUPTION,
     ITEMS_PER_THREAD,
@@ -71,13 +73,16 @@ def stream_cycles(filter_bytes: float) -> float:
 
 
 def store_cycles(problem: Problem, g: Geometry) -> float:
-    """Cycles to store a load tile: to transpose it if filters are not contiguous in y, and to round
-    it to 16 bits.
+    """Cycles to store a load tile: to transpose it if filters are not contiguous in y, to round it
+    to 16 bits, and to begin a row of a y that no cache holds.
     """
-    cost = 0.0 if problem.channels_last else TRANSPOSE_CYCLES
+    rows, cost = g.tile_n * g.tile_p, 0.0 if problem.channels_last else TRANSPOSE_CYCLES
     if problem.converted:
         cost += COPY_CYCLES
-    return g.tile_n * g.tile_p * g.tile_q * g.K * cost
+    y_bytes = problem.N * math.prod(problem.output) * problem.K
+    y_bytes *= 2 if problem.converted else problem.itemsize
+    far = problem.channels_last and y_bytes > FAR_BYTES
+    return rows * (g.tile_q * g.K * cost + far * FAR_ROW_CYCLES)
 
 
 def column_share(g: Geometry) -> float:
