@@ -144,6 +144,7 @@ def kernel() -> Callable[[Callable[..., Any]], Any]:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
+        checkpoint()
         return numba.njit(function, nogil=True, error_model="numpy")
 
     return decorate

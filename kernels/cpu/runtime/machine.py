@@ -73,7 +73,7 @@ class Machine:
         self._engine.add_object_file(loaded)
         self._objects.append(loaded)
         self._engine.finalize_object()
-        return int(self._engine.get_function_address(name))
+        return int(self._engine.get_function_address(name))  # the newest of this name
 
 
 @functools.cache

@@ -282,6 +282,25 @@ def test_a_function_without_a_source_is_not_cached(store, caplog):
     assert "<string>" in warning
 
 
+def test_code_without_a_cache_is_that_of_its_function(monkeypatch):
+    """Though another function has its name."""
+
+    def fail(path):
+        raise OSError("no such file")
+
+    def named(number):
+        def add(value):
+            return value + number
+
+        return add
+
+    monkeypatch.setattr(sources, "file_hash", fail)
+    sources.kernels_hash.cache_clear()
+    compiled = [entry(SIGNATURE)(named(number)).ctypes for number in range(3)]
+    sources.kernels_hash.cache_clear()
+    assert [call(5) for call in compiled] == [5, 6, 7]
+
+
 def test_code_that_cannot_be_pickled_is_not_cached(store, caplog, monkeypatch):
     def fail(_):
         raise pickle.PicklingError("too odd")
