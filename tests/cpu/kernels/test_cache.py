@@ -148,7 +148,7 @@ def test_a_call_works_where_files_may_not_grow(filled, tmp_path):
     for path in folder.glob("address_of*"):
         path.unlink()
     left = sorted(folder.iterdir())
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))"
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"
     for _ in range(2):
         found = compute(folder, "", ["float32"], limit + COMPUTE)
         assert found.stderr.count("\n") == 1  # one warning
