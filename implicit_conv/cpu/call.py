@@ -58,11 +58,6 @@ class CallForm(NamedTuple):
     y_dtype: Any
     filter_axes: tuple[int, ...]
 
-    @property
-    def axis_counts(self) -> tuple[int, int]:
-        """The numbers of axes of x and y, and of w."""
-        return len(self.y_shape), sum(axis >= 0 for axis in self.filter_axes)
-
     def arrays(self, x: Array, w: Array | None, y: Array, residual: Array | None) -> Arrays:
         """The arrays of a call as methods take them."""
         axes = self.problem.axes

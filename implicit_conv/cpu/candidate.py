@@ -285,14 +285,14 @@ class Method(ABC):
         """Prepare the launches for arrays of these strides, which the method must accept."""
         compiled = operator(c, formats)
         operands = next(iter(self.arguments(c, arrays)))
-        split, axes = None, form.axis_counts
+        split = None
         if operands.w is not arrays.w:
-            split, axes = functools.partial(self.arguments, c), (arrays.x.ndim, arrays.x.ndim)
+            split = functools.partial(self.arguments, c)
         in_loop = operands.w if compiled.layout.packs_in_loop else None
-        main = compiled.prepare(operands._replace(w=in_loop), epilogue, c.threads, axes, record)
+        main = compiled.prepare(operands._replace(w=in_loop), epilogue, c.threads, record)
         packing = None
         if operands.w is not None and in_loop is None:
-            packing = compiled.prepare_packing(operands.w, c.threads, axes[1], record)
+            packing = compiled.prepare_packing(operands.w, c.threads, record)
         return KernelCall(form, compiled, main, packing, split)
 
 

@@ -124,10 +124,8 @@ class Operator(ABC):
         self.prepare_packing(w, threads).run(w, w, w, packed.ctypes.data)
         return packed
 
-    def prepare_packing(self, w: Any, threads: int, axes: int = 5, record: int = 0) -> Launch:
-        """Prepare a launch that packs filters with the strides of `w`; it gets them with `axes`
-        axes.
-        """
+    def prepare_packing(self, w: Any, threads: int, record: int = 0) -> Launch:
+        """Prepare a launch that packs filters with the strides of `w`."""
         layout = self.layout.packing_scratch
         return Launch(
             self._packer(),
@@ -141,7 +139,6 @@ class Operator(ABC):
                 record=record,
                 items=self.g.groups * schedule.panel_count(self.g),
             ),
-            ((w.dtype, axes),) * 3,
         )
 
     def prepare(
@@ -149,12 +146,9 @@ class Operator(ABC):
         operands: Operands,
         epilogue: Epilogue,
         threads: int,
-        axes: tuple[int, int] = (5, 5),
         record: int = 0,
     ) -> Launch:
         """Prepare a launch of y = activation(conv(x, w) + bias + residual) for these strides.
-
-        The launch gets x and y, and the filter, with these numbers of `axes`.
 
         If `operands.w` is a filter, the launch reads it, and packs it panel by panel if the family
         packs; if it is None, the launch reads packed panels. The strides must be ones that the
@@ -176,7 +170,6 @@ class Operator(ABC):
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
         finish = self._finish((y_q, y_k), added[3:] if residual is not None else None, kind, scaled)
         scratch = self.layout.scratch(w is not None)
-        kind_of_w = (x.dtype, axes[0]) if w is None else (w.dtype, axes[1])
         return Launch(
             self._entry(),
             self.g,
@@ -215,7 +208,6 @@ class Operator(ABC):
                 rounds=narrow,
                 staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
             ),
-            ((x.dtype, axes[0]), kind_of_w, (y.dtype, axes[0])),
             keep=(bounds, self),
         )
 

@@ -204,8 +204,7 @@ class WeightGrad(Method):
         assert isinstance(compiled, WeightGradOperator) and arrays.w is not None
         dw = arrays.w.swapaxes(0, 1) if self.swapped else arrays.w
         operands = Gradients(*self.operands(c, arrays.x, arrays.y), dw)
-        x_axes = 5 if self.swapped else sum(axis >= 0 for axis in form.problem.axes)
-        launches = compiled.prepare_gradient(operands, c.threads, (x_axes, len(form.y_shape)))
+        launches = compiled.prepare_gradient(operands, c.threads)
         roles = functools.partial(self.operands, c) if self.swapped else None
         return GradientCall(form, self.layout(c).partial_bytes, *launches, roles)
 

@@ -1,4 +1,4 @@
-"""The disk cache of compiled CPU code, and the decorators that compile into it.
+"""The disk cache of compiled CPU code: the names of its entries, and what Numba compiles into it.
 
 Numba's own cache compares the date or text of the file that defines a function, so an edit of an
 emitter would leave stale code behind; it fails where the disk does; and it unpickles what it finds.
@@ -9,7 +9,7 @@ hash of all that its code depends on, so versions and CPUs of any mixture share 
 import pickle
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -19,13 +19,11 @@ import numba
 import numpy as np
 from numba.core import config, sigutils
 from numba.core.caching import NullCache
-from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 from numba.extending import is_jitted
 
 from implicit_conv.kernels import sources
-from implicit_conv.kernels.cpu.runtime.pipeline import EntryCompiler, PartCompiler
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
 from implicit_conv.kernels.disk import SUFFIX, store
 from implicit_conv.kernels.sources import digest
@@ -46,11 +44,13 @@ SETTINGS = (
 )
 
 
-class Cache(NullCache):  # type: ignore[misc, unused-ignore]
-    """The entries of one function, one for each signature, as Numba asks for them.
+class Names:
+    """The names of a function's entries.
 
     Parameters
     ----------
+    title : str
+        How they begin.
     function : FunctionType
     options : dict
         What it is compiled with.
@@ -61,28 +61,42 @@ class Cache(NullCache):  # type: ignore[misc, unused-ignore]
         A source cannot be read, so that it is unknown which code belongs to it.
     """
 
-    def __init__(self, function: Any, options: dict[str, Any]) -> None:
+    def __init__(self, title: str, function: Any, options: dict[str, Any]) -> None:
         file = Path(function.__code__.co_filename)
-        self._title = re.sub(r"[^A-Za-z0-9_.]", "", function.__qualname__)[:80]
+        self.title = re.sub(r"[^A-Za-z0-9_.]", "", title)[:80]
         self._code = (
             (sources.kernels_hash(), sources.file_hash(file)),
             (function.__module__, _variant(function)),
             sorted(options.items()),
         )
 
-    def name(self, signature: Any, context: Any) -> str:
-        """The name of the entry for a signature and a target context of Numba's."""
+    def name(self, signature: Any, target: tuple[str, ...]) -> str:
+        """The name of the entry for a signature, on a target in LLVM's words."""
         settings = [getattr(config, setting, None) for setting in SETTINGS]
-        target = context.codegen().magic_tuple()
         arguments, result = sigutils.normalize_signature(signature)
         types = [str(kind) for kind in (*arguments, result)]
         key = digest((VERSIONS, settings, target, self._code, types))
-        return f"{self._title}-{key[:32]}{SUFFIX}"
+        return f"{self.title}-{key[:32]}{SUFFIX}"
+
+
+class Cache(NullCache):  # type: ignore[misc, unused-ignore]
+    """The entries of one function, one for each signature, as Numba asks for them.
+
+    Parameters
+    ----------
+    names : Names
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+
+    def _name(self, signature: Any, context: Any) -> str:
+        return self._names.name(signature, context.codegen().magic_tuple())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled code for a signature, or None."""
         target_context.refresh()
-        name = self.name(sig, target_context)
+        name = self._name(sig, target_context)
         payload = store().load(name)
         if payload is None:
             return None
@@ -99,9 +113,11 @@ class Cache(NullCache):  # type: ignore[misc, unused-ignore]
         try:
             payload = dumps(cres._reduce())
         except Exception as error:
-            store().warn("code", f"compiled code of {self._title} cannot be cached: {error!r}")
+            store().warn(
+                "code", f"compiled code of {self._names.title} cannot be cached: {error!r}"
+            )
             return
-        store().save(self.name(sig, cres.target_context), payload)
+        store().save(self._name(sig, cres.target_context), payload)
 
 
 def _variant(value: Any) -> str:
@@ -116,39 +132,20 @@ def _variant(value: Any) -> str:
     return f"{function.__qualname__}({', '.join(cells)})"
 
 
-def _with_cache(compiled: Any, function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Let a dispatcher or C callback of Numba's, which has compiled nothing yet, use our cache."""
-    try:
-        compiled._cache = Cache(function, options)
-    except OSError as error:
-        store().warn("source", f"kernels are not cached, as their source cannot be read: {error}")
-    return compiled
+def warn_of_source(error: OSError) -> None:
+    """Log that a source cannot be read, so that code has no name."""
+    store().warn("source", f"kernels are not cached, as their source cannot be read: {error}")
 
 
-def kernel(signatures: Sequence[Any] = (), **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` for the engine: without the GIL, with numpy's error model and our cache.
+def kernel() -> Callable[[Callable[..., Any]], Any]:
+    """Mark a function as one that entries call: it becomes part of them.
 
-    Without signatures only compiled code calls the function: it has no wrappers for Python and C,
-    and no cache entry, since it becomes part of its callers. Its copies in two callers share one
-    symbol, of which the linker keeps the first. Variants of one function that a factory makes, for
-    several vectors or formats, therefore need names of their own. (Numba adds a number, but another
-    process may give the same number to another variant.)
+    Numba compiles it too, for other code that Numba compiles: it stays as it is under `py_func`.
     """
-    inner = {} if signatures else {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    options = {"nogil": True, "error_model": "numpy", **inner, **options}
 
     def decorate(function: Callable[..., Any]) -> Any:
         checkpoint()
-        if isinstance(function, FunctionType) and function.__closure__:
-            function.__qualname__ += f"_{digest(_variant(function))[:8]}"
-        compiler = EntryCompiler if signatures else PartCompiler
-        compiled = numba.njit(**options, pipeline_class=compiler)(function)
-        if signatures and is_jitted(compiled):  # it is not with NUMBA_DISABLE_JIT=1
-            _with_cache(compiled, function, options)
-            for signature in signatures:
-                compiled.compile(signature)
-            compiled.disable_compile()
-        return compiled
+        return numba.njit(function, nogil=True, error_model="numpy")
 
     return decorate
 
@@ -158,20 +155,12 @@ def dispatcher(function: Callable[..., Any]) -> Any:
 
     The first call with each combination of types compiles.
     """
+    checkpoint()
     options = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    compiled = numba.njit(**options, pipeline_class=EntryCompiler)(function)
-    return _with_cache(compiled, function, options) if is_jitted(compiled) else compiled
-
-
-def entry(signature: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.cfunc` with our cache, for functions that are called by address."""
-    options = {"error_model": "numpy"}
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        checkpoint()
-        arguments = sigutils.normalize_signature(signature)
-        callback = CFunc(function, arguments, {}, options, EntryCompiler)
-        _with_cache(callback, function, options).compile()
-        return callback
-
-    return decorate
+    compiled = numba.njit(**options)(function)
+    if is_jitted(compiled):  # it is not with NUMBA_DISABLE_JIT=1
+        try:
+            compiled._cache = Cache(Names(function.__qualname__, function, options))
+        except OSError as error:
+            warn_of_source(error)
+    return compiled

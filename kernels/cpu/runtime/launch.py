@@ -22,11 +22,9 @@ from implicit_conv.kernels.cpu.runtime.call import (
     Call,
     blob_of,
 )
-from implicit_conv.kernels.cpu.runtime.entry import address_of, run_counted, starter
+from implicit_conv.kernels.cpu.runtime.entry import address_of, run_counted, start
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.geometry import Geometry
-
-Kind = tuple[Any, int]  # dtype and number of axes of an array
 
 
 class Threads(Protocol):
@@ -91,7 +89,6 @@ class Launch:
     threads : int
     call : Call
         Strides and the division of the work.
-    kinds : the (dtype, number of axes) of x, w and y, as `run` gets them
     keep : object
         Whatever owns the memory that the constant addresses of `call` point to.
     """
@@ -103,7 +100,6 @@ class Launch:
         scratch_bytes: int,
         threads: int,
         call: Call,
-        kinds: tuple[Kind, Kind, Kind],
         keep: object = None,
     ) -> None:
         if threads > 1:
@@ -112,7 +108,6 @@ class Launch:
         self._scratch = scratch_bytes * threads
         self._bytes = self._scratch + BLOB.itemsize
         self._blob = blob_of(call._replace(scratch=self._scratch, crowd=crowd.ADDRESS), g)
-        self._start = starter(*kinds)
         self._keep = keep
 
     def run(
@@ -142,9 +137,9 @@ class Launch:
         block = POOL.take(self._bytes)
         try:
             if self._threads == 1:
-                self._start(blob, block.address, x, w, y, panels, self._entry)
+                start(blob, block.address, x, w, y, panels, self._entry)
             else:
-                self._start(blob, block.address, x, w, y, panels, 0)
+                start(blob, block.address, x, w, y, panels, 0)
                 launch(self._entry, block.address + self._scratch, self._threads)
         finally:
             POOL.give(block)

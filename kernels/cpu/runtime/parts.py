@@ -5,17 +5,15 @@ of them would optimise the same thousand vector instructions again, and first ca
 seconds longer.
 """
 
-import functools
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from implicit_conv.kernels.cpu.runtime.cache import entry
+from implicit_conv.kernels.cpu.runtime.native import Entry, entry
+from implicit_conv.kernels.cpu.translate.module import Module
 
 LIMITS = ("low", "high")  # float64 arguments of the parts that clamp what they store
 BOUND: Any = object()  # the value of a template's globals before `compile_part` binds them
@@ -47,28 +45,8 @@ def compile_emitted(
     """
     names = (*integers, *floats)
 
-    def body(typingctx: Any, *arguments: Any) -> Any:
-        def codegen(context: Any, builder: ir.IRBuilder, _: Any, args: Any) -> Any:
-            values = cgutils.unpack_tuple(builder, args[0])
-            emit(builder, dict(zip(names, values, strict=True)))
-            return context.get_dummy_value()
-
-        return types.void(types.StarArgTuple.from_types(arguments)), codegen
+    def body(module: Module, builder: ir.IRBuilder, arguments: list[ir.Value]) -> None:
+        emit(builder, dict(zip(names, arguments, strict=True)))
 
     signature = types.void(*[types.int64] * len(integers), *[types.float64] * len(floats))
-    template = FunctionType(_template(names), {"__name__": __name__, "body": BOUND})
-    return compile_part(signature, template, name, body=intrinsic(body))
-
-
-@functools.cache
-def _template(names: tuple[str, ...]) -> CodeType:
-    """The code of ``def part(a, b, ...): body(a, b, ...)`` with arguments of these names.
-
-    A C callback takes its arguments one by one, so Numba needs a function that lists them. Its
-    source is generated from the one tuple of names. It claims to be in this file, since the cache
-    needs the file of a function.
-    """
-    listed = ", ".join(names)
-    namespace: dict[str, FunctionType] = {}
-    exec(compile(f"def part({listed}): body({listed})", __file__, "exec"), namespace)
-    return namespace["part"].__code__
+    return Entry(name, compile_emitted, signature, body)

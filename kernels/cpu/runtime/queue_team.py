@@ -18,14 +18,14 @@ from numba import types
 
 from implicit_conv.kernels.cpu.emit import atomic
 from implicit_conv.kernels.cpu.runtime import crowd
-from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.callable import python_function
 from implicit_conv.kernels.cpu.runtime.entry import run_counted
 
 # The state of a job is threads that entered << 32 | CLOSED | helpers inside.
 INSIDE, CLOSED, ENTERED = 1, 1 << 31, 1 << 32
 
 
-@kernel([types.void(*[types.int64] * 4)])
+@python_function(types.void(*[types.int64] * 4))
 def take_part(state: int, entry: int, blob: int, limit: int) -> None:
     """Work in the job whose state is at address `state`, unless it is closed or full."""
     before = atomic.add(state, ENTERED + INSIDE)
@@ -35,7 +35,7 @@ def take_part(state: int, entry: int, blob: int, limit: int) -> None:
     atomic.add(state, -INSIDE)
 
 
-@kernel([types.void(types.int64)])
+@python_function(types.void(types.int64))
 def close(state: int) -> None:
     """Let nobody else work in a job, and wait for the helpers inside: each holds an item."""
     atomic.set_bits(state, CLOSED)

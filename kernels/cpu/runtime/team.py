@@ -30,11 +30,12 @@ from numba import types
 
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.runtime import linux
-from implicit_conv.kernels.cpu.runtime.cache import entry as compile_entry
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.call import CROWD
 from implicit_conv.kernels.cpu.runtime.call import WORD as BYTES
+from implicit_conv.kernels.cpu.runtime.callable import python_function
 from implicit_conv.kernels.cpu.runtime.entry import CPUS, RUNNING, run_counted
+from implicit_conv.kernels.cpu.runtime.native import entry as compile_entry
 from implicit_conv.kernels.cpu.runtime.subnormals import control_word, set_control_word
 
 WORD = types.int64
@@ -240,8 +241,8 @@ def _compiled():
     """(address of `helper`, `make`, `launch`), compiled."""
     return (
         compile_entry(WORD(WORD))(helper).address,
-        kernel([WORD(*[WORD] * 5)])(make),
-        kernel([types.void(*[WORD] * 4)])(launch),
+        python_function(WORD(*[WORD] * 5))(make),
+        python_function(types.void(*[WORD] * 4))(launch),
     )
 
 

@@ -144,10 +144,10 @@ def make_write(lanes, form):
                     place = to + pixel * step
                     run_part(call.kernels, slot, source, pitch, place, to_row, rows, columns)
                 if not directly:
-                    added = residual + first * residual_size + k * call.residual_k
+                    addend = residual + first * residual_size + k * call.residual_k
                     sums, out = Rows(block, block_row), Rows(target, call.y_k)
                     ahead = block_pixels * residual_size
-                    added = Rows(added, call.residual_k)
+                    added = Rows(addend, call.residual_k)
                     out = sums if spreads else out
                     finish_rows(call, first_filter + k, sums, added, out, columns, pixels, ahead)
                 if spreads:

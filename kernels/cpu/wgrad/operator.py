@@ -66,13 +66,10 @@ class WeightGrad(Operator):
     def _entry(self) -> int:
         return int(self._entries()[0].address)
 
-    def prepare_gradient(
-        self, operands: Gradients, threads: int, axes: tuple[int, int]
-    ) -> tuple[Launch, Launch | None]:
+    def prepare_gradient(self, operands: Gradients, threads: int) -> tuple[Launch, Launch | None]:
         """Prepare the launch that sums, and the one that adds the sums of parts if there are any.
 
-        The launches get x and dy, and dw, with these numbers of `axes`. The strides must be ones
-        that the method accepts.
+        The strides must be ones that the method accepts.
         """
         x, dy, dw = operands
         layout, g = self.layout, self.g
@@ -137,12 +134,11 @@ class WeightGrad(Operator):
             and self.form.y == self.form.sums
             and not layout.joined,
         )
-        kinds = (x.dtype, axes[0]), (x.dtype, axes[0]), (dw.dtype, axes[1])
-        main = Launch(self._entry(), g, scratch.total, threads, call, kinds, keep=self)
+        main = Launch(self._entry(), g, scratch.total, threads, call, keep=self)
         if layout.parts == 1:
             return main, None
         entry = int(self._entries()[1].address)
-        return main, Launch(entry, g, 0, min(threads, layout.items), call, kinds, keep=self)
+        return main, Launch(entry, g, 0, min(threads, layout.items), call, keep=self)
 
 
 class WeightGradLanes(WeightGrad):

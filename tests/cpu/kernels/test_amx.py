@@ -5,6 +5,7 @@ import functools
 import re
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -12,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from llvmlite import ir
-from numba.core.caching import NullCache
 from sampling import examples, sampled
 
 from implicit_conv.cache import OPERATORS
@@ -23,8 +23,9 @@ from implicit_conv.cpu.methods import gemm
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm import amx
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile
-from implicit_conv.kernels.cpu.runtime import cache
+from implicit_conv.kernels.cpu.runtime import native
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS
+from implicit_conv.kernels.disk import Store
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16
@@ -107,7 +108,7 @@ def emulated():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(amx, "Tiles", Emulated)
-        patch.setattr(cache, "Cache", lambda *_: NullCache())
+        patch.setattr(native, "store", lambda: Store(Path()))  # no absolute path, so not used
         _forget()
         try:
             yield unit

@@ -18,13 +18,16 @@ import pytest
 from damage import damaged
 from numba import types
 from numba.core import config
-from numba.core.registry import cpu_target
 from sampling import count, sampled
 
 from implicit_conv.cpu.arch import cpu_features
 from implicit_conv.kernels import sources
-from implicit_conv.kernels.cpu.runtime import cache
-from implicit_conv.kernels.cpu.runtime.cache import Cache, dispatcher, entry, kernel
+from implicit_conv.kernels.cpu.runtime import cache, native
+from implicit_conv.kernels.cpu.runtime.cache import Names, dispatcher
+from implicit_conv.kernels.cpu.runtime.callable import python_function
+from implicit_conv.kernels.cpu.runtime.machine import description
+from implicit_conv.kernels.cpu.runtime.native import entry
+from implicit_conv.kernels.cpu.translate.values import TranslationError
 from implicit_conv.kernels.disk import FORMAT, Store
 
 COMPUTE = """
@@ -40,14 +43,12 @@ for dtype in sys.argv[1:]:
 """
 COUNT = """
 import sys
-from implicit_conv.kernels.cpu.runtime import parts as module
-parts, entry = [], module.entry
-def counted(signature):
-    def compile_counted(function):
-        parts.append(entry(signature)(function))
-        return parts[-1]
-    return compile_counted
-module.entry = counted
+from implicit_conv.kernels.cpu.runtime.native import Entry
+parts, init = [], Entry.__init__
+def counted(self, *arguments):
+    init(self, *arguments)
+    parts.append(self)
+Entry.__init__ = counted
 """
 REPORT = "print(len(parts), sum(part.cache_hits for part in parts))"
 BOTH = ("float32", "float64")
@@ -63,7 +64,8 @@ def add_one(value):
 def store(tmp_path, monkeypatch):
     """The store of all that a test compiles, empty at first."""
     store = Store(tmp_path / "cache")
-    monkeypatch.setattr(cache, "store", lambda: store)
+    for module in (cache, native):
+        monkeypatch.setattr(module, "store", lambda: store)
     return store
 
 
@@ -146,7 +148,7 @@ def test_a_call_works_where_files_may_not_grow(filled, tmp_path):
     for path in folder.glob("address_of*"):
         path.unlink()
     left = sorted(folder.iterdir())
-    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))"
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))"
     for _ in range(2):
         found = compute(folder, "", ["float32"], limit + COMPUTE)
         assert found.stderr.count("\n") == 1  # one warning
@@ -190,32 +192,29 @@ def test_an_entry_that_does_not_fit_is_compiled_again(store, caplog, payload):
 
 
 def test_every_decorator_caches(store):
-    def hits(function):
-        return sum(function.stats.cache_hits.values())
-
     for compiled_before in (0, 1):
-        eager = kernel([SIGNATURE, types.float64(types.float64)])(add_one)
+        called = python_function(SIGNATURE)(add_one)
         lazy = dispatcher(add_one)
         callback = entry(SIGNATURE)(add_one)
-        assert eager(41) == lazy(41) == callback.ctypes(41) == 42
-        assert eager(0.5) == lazy(0.5) == 1.5
-        assert [hits(eager), hits(lazy), callback.cache_hits] == [
-            2 * compiled_before,
+        assert called(41) == lazy(41) == callback.ctypes(41) == 42
+        assert lazy(0.5) == 1.5
+        hits = sum(lazy.stats.cache_hits.values())
+        assert [called.compiled.cache_hits, hits, callback.cache_hits] == [
+            compiled_before,
             2 * compiled_before,
             compiled_before,
         ]
-        assert len(store.names()) == 5
+        assert len(store.names()) == 4
 
 
-def test_a_kernel_takes_its_signatures_only():
-    with pytest.raises(TypeError, match="No matching definition"):
-        kernel([SIGNATURE])(add_one)(2j)
+def name_of(function, options, signature):
+    return Names("", function, options).name(signature, description())
 
 
 @pytest.mark.parametrize("setting", [*cache.SETTINGS, "CPU_NAME"])
 def test_a_setting_of_numba_has_entries_of_its_own(monkeypatch, setting):
     def name():
-        return Cache(add_one, {}).name(SIGNATURE, cpu_target.target_context)
+        return name_of(add_one, {}, SIGNATURE)
 
     before = name()
     assert name() == before
@@ -229,11 +228,11 @@ def test_a_setting_of_numba_has_entries_of_its_own(monkeypatch, setting):
 @pytest.mark.parametrize("version", range(4))
 def test_a_version_has_entries_of_its_own(monkeypatch, version):
     """Of Python, Numba, llvmlite and numpy."""
-    before = Cache(add_one, {}).name(SIGNATURE, cpu_target.target_context)
+    before = name_of(add_one, {}, SIGNATURE)
     versions = [*cache.VERSIONS]
     versions[version] += ".1"
     monkeypatch.setattr(cache, "VERSIONS", tuple(versions))
-    assert Cache(add_one, {}).name(SIGNATURE, cpu_target.target_context) != before
+    assert name_of(add_one, {}, SIGNATURE) != before
 
 
 @pytest.mark.parametrize("changed", ["disk.py", "vector.py", "test_cache.py"])
@@ -244,7 +243,7 @@ def test_a_source_has_entries_of_its_own(monkeypatch, changed):
         changes = {changed: text}
         monkeypatch.setattr(sources, "file_hash", lambda path, c=changes: c.get(path.name, "same"))
         sources.kernels_hash.cache_clear()
-        names.add(Cache(add_one, {}).name(SIGNATURE, cpu_target.target_context))
+        names.add(name_of(add_one, {}, SIGNATURE))
     sources.kernels_hash.cache_clear()
     assert len(names) == 2
 
@@ -254,8 +253,8 @@ def test_a_variant_has_entries_of_its_own():
         return lambda value: value + number
 
     functions = [(add_one, {}), (add_one, {"fastmath": True}), (add(1), {}), (add(2), {})]
-    names = [Cache(*each).name(SIGNATURE, cpu_target.target_context) for each in functions]
-    names.append(Cache(add_one, {}).name(types.float64(types.int64), cpu_target.target_context))
+    names = [name_of(*each, SIGNATURE) for each in functions]
+    names.append(name_of(add_one, {}, types.float64(types.int64)))
     assert len(set(names)) == 5
 
 
@@ -263,10 +262,11 @@ def test_addresses_of_this_process_are_not_cached(store):
     absolute = ctypes.CDLL(None).labs
     absolute.argtypes, absolute.restype = [ctypes.c_int64], ctypes.c_int64
 
+    @dispatcher
     def call(value):
         return absolute(value)
 
-    assert entry(SIGNATURE)(call).ctypes(-3) == 3
+    assert call(-3) == 3
     assert store.names() == []
 
 
@@ -274,11 +274,31 @@ def test_a_function_without_a_source_is_not_cached(store, caplog):
     code = add_one.__code__.replace(co_filename="<string>")
     function = FunctionType(code, {"__name__": __name__})
     for _ in range(2):
-        assert entry(SIGNATURE)(function).ctypes(41) == 42
-        assert kernel([SIGNATURE])(function)(41) == 42
+        assert dispatcher(function)(41) == 42
+    with pytest.raises(TranslationError, match="install the package with its"):
+        entry(SIGNATURE)(function)
     assert store.names() == []
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "<string>" in warning
+
+
+def test_code_without_a_cache_is_that_of_its_function(monkeypatch):
+    """Though another function has its name."""
+
+    def fail(path):
+        raise OSError("no such file")
+
+    def named(number):
+        def add(value):
+            return value + number
+
+        return add
+
+    monkeypatch.setattr(sources, "file_hash", fail)
+    sources.kernels_hash.cache_clear()
+    compiled = [entry(SIGNATURE)(named(number)).ctypes for number in range(3)]
+    sources.kernels_hash.cache_clear()
+    assert [call(5) for call in compiled] == [5, 6, 7]
 
 
 def test_code_that_cannot_be_pickled_is_not_cached(store, caplog, monkeypatch):
@@ -287,7 +307,7 @@ def test_code_that_cannot_be_pickled_is_not_cached(store, caplog, monkeypatch):
 
     monkeypatch.setattr(cache, "dumps", fail)
     for _ in range(2):
-        assert entry(SIGNATURE)(add_one).ctypes(41) == 42
+        assert dispatcher(add_one)(41) == 42
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "too odd" in warning
 
@@ -306,7 +326,7 @@ def test_threads_that_compile_at_once_keep_code_in_one_folder(store, tmp_path, m
         def add(value):
             return value + number
 
-        return kernel([SIGNATURE])(add)(1)
+        return python_function(SIGNATURE)(add)(1)
 
     monkeypatch.chdir(tmp_path)
     with ThreadPoolExecutor(4) as threads:

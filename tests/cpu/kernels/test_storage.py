@@ -1,7 +1,6 @@
 """Elements converted by loads and stores: every 16-bit pattern, and every kind of rounding."""
 
 import functools
-import itertools
 
 import ml_dtypes
 import numpy as np
@@ -97,10 +96,3 @@ def test_any_count_is_converted_whole(kind, lanes):
         values = np.arange(1, count + 1)
         for source, target in ((kind, "float32"), ("float32", kind)):
             np.testing.assert_array_equal(converted(values, source, target, lanes), values)
-
-
-def test_variants_of_a_function_have_names_of_their_own():
-    """Or the linker may take one for another, where some of them come from the cache."""
-    variants = list(itertools.product((*KINDS, "float32"), ("float32",), (4, 16)))
-    names = {make_move(*variant).py_func.__qualname__ for variant in variants}
-    assert len(names) == len(variants) - 1  # a copy of float32 has no vectors

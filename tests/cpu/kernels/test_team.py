@@ -12,9 +12,10 @@ from numba import types
 
 from implicit_conv.kernels.cpu.emit import atomic
 from implicit_conv.kernels.cpu.runtime import crowd, launch, queue_team
-from implicit_conv.kernels.cpu.runtime.cache import entry, kernel
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORD
-from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item, run_counted
+from implicit_conv.kernels.cpu.runtime.callable import python_function
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.native import entry
 from implicit_conv.kernels.cpu.runtime.subnormals import FLUSH, control_word, set_control_word
 
 TEAMS = {"queue": queue_team.QueueTeam}
@@ -210,13 +211,12 @@ def test_a_stop_is_not_followed_by_a_long_rest(make):
 
 def interrupt(place):
     """Raise KeyboardInterrupt at the `place`-th step of this thread at which Python looks for
-    signals: the start of a function, and the return of one in C. (Numba reports compiled functions
-    too, which do not look.)
+    signals: the start of a function, and the return of one in C.
     """
-    steps, compiled = itertools.count(), (run_counted.__code__, queue_team.close.__code__)
+    steps = itertools.count()
 
     def look(frame, event, argument):
-        if frame.f_code in compiled or event not in ("call", "c_return"):
+        if event not in ("call", "c_return"):
             return
         if next(steps) == place:
             sys.setprofile(None)
@@ -260,7 +260,7 @@ def test_a_launch_needs_no_helper_to_start(make, monkeypatch):
     assert team.helpers == 0
 
 
-@kernel([types.int64()])
+@python_function(types.int64())
 def flush():
     """Treat subnormals as zeros in this thread; returns the control word from before."""
     before = control_word()
@@ -268,7 +268,7 @@ def flush():
     return before
 
 
-@kernel([types.void(types.int64)])
+@python_function(types.void(types.int64))
 def restore(word):
     """Set the control word of this thread."""
     set_control_word(word)

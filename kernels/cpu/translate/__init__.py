@@ -1,0 +1,1 @@
+"""Translate the engine's plain functions into LLVM code."""

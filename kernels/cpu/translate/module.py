@@ -1,0 +1,150 @@
+"""LLVM modules of translated functions, and calls between Numba's intrinsics and them."""
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+
+from implicit_conv.kernels.cpu.emit.vector import BYTES, VOID
+from implicit_conv.kernels.cpu.translate import values
+from implicit_conv.kernels.cpu.translate.values import (
+    Typed,
+    UnsupportedError,
+    as_kind,
+    flat_types,
+    flatten,
+    rebuild,
+    shape_of,
+)
+
+
+class Packed(NamedTuple):
+    """The further arguments of an intrinsic, as a struct that no code builds."""
+
+    type: ir.Type
+    values: list[ir.Value]
+
+
+class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite publishes no types
+    """A builder that looks into packed arguments."""
+
+    def extract_value(self, agg: Any, idx: Any, name: str = "") -> ir.Value:
+        """The value at `idx` of a struct."""
+        if isinstance(agg, Packed):
+            return agg.values[idx]
+        return super().extract_value(agg, idx, name)
+
+
+class Context:
+    """What the code of intrinsics asks of Numba's target context."""
+
+    def get_dummy_value(self) -> None:
+        """The value of an intrinsic that returns nothing."""
+
+
+class Callee(NamedTuple):
+    """A translated function."""
+
+    function: ir.Function
+    result: Any  # the shape of what it returns
+
+
+Translate = Callable[["Module", FunctionType, list[Any]], Callee]
+
+
+class Module:
+    """An LLVM module with one function that C code may call, and all that it calls.
+
+    Parameters
+    ----------
+    triple : str
+        The target, in LLVM's words.
+    translate : function
+        Adds a function to a module, for arguments of given shapes.
+    """
+
+    def __init__(self, triple: str, translate: Translate) -> None:
+        self.ir = ir.Module()
+        self.ir.triple = triple
+        self._translate = translate
+        self._callees: dict[Any, Callee] = {}
+
+    def export(self, name: str, signature: Any, emit: Callable[..., Any]) -> None:
+        """Add the function `name` for C, of a signature of Numba's.
+
+        ``emit(module, builder, arguments)`` emits the code, and gives its result.
+        """
+        result = signature.return_type
+        returned = VOID if result == types.void else values.LLVM[result]
+        kinds = [values.LLVM.get(kind, BYTES) for kind in signature.args]
+        function = ir.Function(self.ir, ir.FunctionType(returned, kinds), name)
+        builder = Builder(function.append_basic_block())
+        arguments = [
+            argument if kind in values.LLVM else Typed(argument, kind)
+            for argument, kind in zip(function.args, signature.args, strict=True)
+        ]
+        value = emit(self, builder, arguments)
+        if returned == VOID:
+            builder.ret_void()
+        else:
+            builder.ret(as_kind(builder, value, returned))
+
+    def call(self, builder: Builder, function: FunctionType, arguments: list[Any]) -> Any:
+        """Call a plain function, which is translated for each combination of shapes."""
+        missing = function.__code__.co_argcount - len(arguments)
+        if missing:
+            arguments = [*arguments, *(function.__defaults__ or ())[-missing:]]
+        shapes = [shape_of(argument) for argument in arguments]
+        key = (function, *shapes)
+        if key not in self._callees:
+            self._callees[key] = self._translate(self, function, shapes)
+        callee = self._callees[key]
+        pairs = zip(arguments, shapes, strict=True)
+        value = builder.call(
+            callee.function, [part for pair in pairs for part in flatten(builder, *pair)]
+        )
+        count = len(flat_types(callee.result))
+        parts = [builder.extract_value(value, i) for i in range(count)] if count > 1 else [value]
+        return rebuild(callee.result, iter(parts))
+
+
+def call_intrinsic(builder: Builder, definition: Callable[..., Any], arguments: list[Any]) -> Any:
+    """Call an intrinsic of Numba's, by its definition."""
+    signature, codegen = definition(None, *map(_numba_type, arguments))
+    wanted, rest = list(signature.args), []
+    if wanted and isinstance(wanted[-1], types.StarArgTuple | types.StarArgUniTuple):
+        rest = list(wanted.pop())
+    pairs = zip(arguments, [*wanted, *rest], strict=True)
+    given = [_cast(builder, *pair) for pair in pairs]
+    if len(wanted) < len(signature.args):
+        further = given[len(wanted) :]
+        packed = Packed(ir.LiteralStructType([value.type for value in further]), further)
+        given = [*given[: len(wanted)], packed]
+    result = codegen(Context(), builder, signature, given)
+    kind = signature.return_type
+    if kind == types.void:
+        return None
+    return result if kind in values.LLVM else Typed(result, kind)
+
+
+def _numba_type(value: Any) -> Any:
+    if isinstance(value, Typed):
+        return value.type
+    if isinstance(value, ir.Value):
+        return values.NUMBA[value.type]
+    if isinstance(value, bool):
+        return types.boolean
+    if isinstance(value, int):
+        return types.literal(value)
+    if isinstance(value, float):
+        return types.float64
+    raise UnsupportedError(f"the argument {value} of an intrinsic")
+
+
+def _cast(builder: Builder, value: Any, kind: Any) -> ir.Value:
+    """A value as an argument of Numba's type `kind`."""
+    if isinstance(value, Typed):
+        return value.pointer
+    return as_kind(builder, value, values.LLVM[types.unliteral(kind)])

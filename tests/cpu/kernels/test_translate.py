@@ -1,0 +1,210 @@
+"""Translated functions compute what Python computes, and refuse what they cannot."""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.callable import ARRAY, python_function
+from implicit_conv.kernels.cpu.runtime.native import entry
+from implicit_conv.kernels.cpu.translate.values import TranslationError
+
+INT, FLOAT = types.int64, types.float64
+NUMBERS = (-7, -4, -1, 1, 2, 5, 8)
+OFFSET = 3
+
+
+class Pair(NamedTuple):
+    """Two numbers."""
+
+    first: int
+    second: int
+
+
+@kernel()
+def swapped(pair):
+    return Pair(pair.second, pair.first)
+
+
+@kernel()
+def sign(n):
+    """Returns in several places, and from a loop."""
+    if n > 0:
+        return 1
+    while True:
+        if n == 0:
+            return 0
+        n += 1
+        if n >= 0:
+            break
+    return -1
+
+
+def arithmetic(a, b):
+    total = a // b * 100000 + a % b * 1000 + (a + b) * (a - b)
+    return total + (a << 2) + (a >> 1) + (a & b) + (a | b) + ~a - -b + a**3 + a // 4 + a % 8
+
+
+def loops(a, b):
+    total, last = 0, 0
+    for i in range(a, b):
+        if i % 3 == 0:
+            continue
+        if i > 6:
+            break
+        for j in range(b, a, -2):
+            total += i * j
+        for step in range(1, 3):
+            for k in range(0, 9, step):
+                total += k
+        last = i
+    while total > 1000:
+        total //= 2
+    for x, y in ((a, 2), (b, 3)):
+        if x < 0:
+            continue
+        total += x * y
+    return total * 10 + last
+
+
+def choices(a, b):
+    larger = a if a > b else b
+    flag = a > 0 and b > 0
+    value = (a or b) + (a and b) + (not flag)
+    chain = -5 <= a < b != 2
+    inside = a in (1, b, -7)
+    first, second = (a, b) if flag else swapped(Pair(a, b))
+    return value + 10 * larger + 100 * chain + 1000 * inside + first * 7 + second
+
+
+def calls(a, b):
+    pair = Pair(a, b)
+    pair = swapped(pair)
+    quotient, rest = divmod(a, b)
+    known = len((a, b)) + OFFSET * 2
+    return min(a, b, 3) + 10 * max(a, b) + abs(a) + pair.first * quotient + rest * known + sign(a)
+
+
+@pytest.mark.parametrize("function", [arithmetic, loops, choices, calls])
+def test_integers_are_those_of_python(function):
+    compiled = entry(INT(INT, INT))(function).ctypes
+    plain = {"swapped": swapped.py_func, "sign": sign.py_func}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in plain.items():
+            patch.setitem(globals(), name, value)
+        for a, b in itertools.product(NUMBERS, NUMBERS):
+            assert compiled(a, b) == int(function(a, b)), (a, b)
+
+
+def test_floats_are_those_of_python():
+    def mix(x, n):
+        value = 0  # becomes a float
+        if x > n:
+            value = x / 3 - n * 0.5
+        return value + min(x, n) - max(-x, 1.5) + math.sqrt(abs(x)) + math.tanh(x) + n / 4
+
+    compiled = entry(FLOAT(FLOAT, INT))(mix).ctypes
+    for x, n in itertools.product((-2.5, -0.0, 0.25, 3.5), NUMBERS):
+        assert compiled(x, n) == mix(x, n)
+
+
+def test_nan_is_unordered_as_in_python():
+    def compare(x, y):
+        low, high = min(x, y) != y, max(y, x) == y
+        return (x < y) + 2 * (x == y) + 4 * (x != y) + 8 * low + 16 * high + 32 * (not x)
+
+    compiled = entry(INT(FLOAT, FLOAT))(compare).ctypes
+    for pair in itertools.product((math.nan, math.inf, 0.0, 1.0), repeat=2):
+        assert compiled(*pair) == compare(*pair), pair
+
+
+def test_a_division_by_zero_gives_zero():
+    def divide(a, b):
+        return a // b + a % b
+
+    assert entry(INT(INT, INT))(divide).ctypes(5, 0) == 0
+
+
+def test_what_is_known_to_be_false_is_not_translated():
+    wide = False
+
+    def choose(n):
+        if wide:
+            return n.nothing
+        return n + 1 if not wide else n.nothing
+
+    assert entry(INT(INT))(choose).ctypes(1) == 2
+
+
+def test_what_need_not_be_computed_is_not():
+    def guarded(address):
+        if address != 0 and memory.read(address) > 0:
+            return 1
+        return 0 if address == 0 else memory.read(address)
+
+    words = np.array([-3, 4], np.int64)
+    compiled = entry(INT(INT))(guarded).ctypes
+    assert [compiled(address) for address in (0, words.ctypes.data, words[1:].ctypes.data)] == [
+        0,
+        -3,
+        1,
+    ]
+
+
+def test_python_calls_with_integers_and_arrays():
+    @python_function(INT(ARRAY, INT))
+    def element(array, index):
+        return memory.read(array + 8 * index)
+
+    array = np.array([5, -1, 7], np.int64)
+    assert [element(array, i) for i in range(3)] == [5, -1, 7]
+    assert element(array[1:].reshape(2, 1), 1) == 7
+    assert element(array, -0) == 5
+    with pytest.raises(TypeError):
+        element(array)
+    with pytest.raises(TypeError):
+        element(array, "one")
+    with pytest.raises(OverflowError):
+        element(array, 1 << 70)
+
+
+def test_python_gets_none_where_nothing_is_returned():
+    @python_function(types.void(ARRAY, INT))
+    def write(array, value):
+        memory.write(array, value)
+
+    array = np.zeros(1, np.int64)
+    assert write(array, -1) is None
+    assert array[0] == -1
+
+
+def listed(n):
+    return [n][0]
+
+
+def unbound(n):
+    return n + missing  # noqa: F821
+
+
+def mixed(n):
+    pair = n
+    if n > 0:
+        pair = (n, n)
+    return pair
+
+
+def indexed(n):
+    return (1, 2)[n]
+
+
+@pytest.mark.parametrize("function", [listed, unbound, mixed, indexed])
+def test_an_error_names_the_function_and_its_line(function):
+    lines = range(function.__code__.co_firstlineno + 1, function.__code__.co_firstlineno + 4)
+    place = f"{function.__name__} \\(.*test_translate.py:({'|'.join(map(str, lines))})\\)"
+    with pytest.raises(TranslationError, match=place):
+        entry(INT(INT))(function)
