@@ -371,6 +371,7 @@ SUITES = {
     "conv1d": conv1d,
     "conv3d": conv3d,
 }
+KINDS = ("aspp", "first", "depthwise", "pixel", "small")  # suites of layers of one kind
 OTHERS = ("int8", "gpu", "transposed", "conv1d", "conv3d")  # suites that "all" leaves out
 
 

@@ -43,6 +43,7 @@ Do not edit this page: `python -m perf report` writes it from the records in `pe
   of a suite is the geometric mean over its layers. The worst layer is that of call, or of plan
   where a rival compares with plan alone.
 - Before a contender is timed, its result is compared with a float64 reference.
+- **FMA peak** is the rate that the run measured on its threads; it tells machines apart.
 - **noise floor** is how far the ratio of `call` to itself lies from 1 (90 % quantile of layers).
 - **of peak** is the share of the FMA rate that the same run measured. It counts the operations of
   the direct sum; Winograd needs fewer, so it may exceed 100 %. **of copy** is the share of the
@@ -128,7 +129,7 @@ def picture(folder: str) -> str:
 
 
 def readme_text(text: str, named: Named, page_at: str) -> str:
-    """A README's text with the table of conv2d's runs between its marks; `page_at` is speed.md.
+    """A README with the table of networks between its marks; `page_at` is speed.md.
 
     Raises
     ------
@@ -137,7 +138,7 @@ def readme_text(text: str, named: Named, page_at: str) -> str:
     """
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the README must hold the lines {BEGIN!r} and {END!r} once each")
-    runs = [(name, record) for name, record in in_order(named) if tables.is_conv2d(record)]
+    runs = [(name, record) for name, record in in_order(named) if tables.is_network(record)]
     table = "\n".join([BEGIN, summary_table(runs, page_at), END])
     return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: table, text, flags=re.DOTALL)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from implicit_conv.tools.contenders import LIMIT_UNITS, RIVALS
 from implicit_conv.tools.inference_rivals import ENGINES
-from perf.layers import OTHERS, SUITES, TITLES
+from perf.layers import KINDS, OTHERS, SUITES, TITLES
 from perf.record import Record
 from perf.terminal import Rows, stack, table_of
 from perf.verdicts import geometric_mean, threshold
@@ -76,9 +76,9 @@ def operator_of(record: Record) -> str:
     return str(record["settings"].get("operator", "fprop"))
 
 
-def is_conv2d(record: Record) -> bool:
-    """Whether a run is of conv2d with floats, or of a suite that is not known here."""
-    return operator_of(record) == "fprop" and record["settings"]["suite"] not in OTHERS
+def is_network(record: Record) -> bool:
+    """Whether a run is of conv2d with floats on a network, or on a suite that is not known here."""
+    return operator_of(record) == "fprop" and record["settings"]["suite"] not in (*OTHERS, *KINDS)
 
 
 def suite_title(record: Record) -> str:
@@ -88,14 +88,23 @@ def suite_title(record: Record) -> str:
 
 
 def suite_order(record: Record) -> tuple[Any, ...]:
-    """Sort key of runs: operators, suites as in `layers`, then dtype, layout, batch and threads."""
+    """Sort key of runs: operators, suites as in `layers`, then dtype, layout, batch and threads;
+    of equal runs that on the fastest machine comes first.
+    """
     settings = record["settings"]
     operator = [*OPERATORS].index(operator_of(record))
     suites = [*SUITES]
     place = suites.index(settings["suite"]) if settings["suite"] in suites else len(suites)
     wide_first = settings["dtype"] != "float32", settings["dtype"]
     batch = settings.get("batch") or 1
-    return operator, place, wide_first, settings["layout"], batch, settings["threads"]
+    runs = settings["layout"], batch, settings["threads"]
+    return operator, place, wide_first, *runs, -fma_rate(record)
+
+
+def fma_rate(record: Record) -> float:
+    """The rate of FMAs that a run measured on all its threads, in GFLOP/s; 0 if there is none."""
+    ceilings = record.get("ceilings")
+    return ceilings["fma"] / 1e9 if ceilings else 0.0
 
 
 def words_of(record: Record) -> list[str]:
@@ -121,9 +130,18 @@ def title_of(record: Record) -> str:
     return ", ".join(words_of(record))
 
 
-OVERVIEW_COLUMNS = ("suite", "rival", "dtype", "layout", "threads", "call", "plan", "worst layer")
-
-
+OVERVIEW_COLUMNS = (
+    "suite",
+    "rival",
+    "dtype",
+    "layout",
+    "images",
+    "threads",
+    "FMA peak",
+    "call",
+    "plan",
+    "worst layer",
+)
 OURS = ("call", "plan")
 
 
@@ -132,14 +150,16 @@ def overview_cells(overviews: Sequence[Overview], links: Sequence[str]) -> Rows:
     lines = []
     for found, link in zip(overviews, links, strict=True):
         settings = found.record["settings"]
-        name = suite_title(found.record)
+        name, rate = suite_title(found.record), fma_rate(found.record)
         lines.append(
             [
                 f"[{name}]({link})",
                 found.rival,
                 settings["dtype"],
                 settings["layout"],
+                str(settings.get("batch") or 1),
                 str(settings["threads"]),
+                f"{rate:.0f} GFLOP/s" if rate else "",
                 *(f"{found.means[ours]:.2f}" if ours in found.means else "" for ours in OURS),
                 f"{found.worst:.2f} ({found.worst_layer})",
             ]

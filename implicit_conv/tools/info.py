@@ -69,13 +69,21 @@ def _versions() -> str:
 
 
 def cpu_name() -> str:
-    """The name of the CPU, for display only."""
+    """The name of the CPU, for display only: some virtual machines hide all but its family and
+    model.
+    """
+    found: dict[str, str] = {}
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = [line.partition(":")[2].strip() for line in lines if "model name" in line]
+            for line in lines:
+                name, _, value = line.partition(":")
+                found.setdefault(name.strip(), value.strip())
     except OSError:
-        names = []
-    return names[0] if names else platform.processor() or "unknown CPU"
+        pass
+    name = found.get("model name") or platform.processor() or "unknown CPU"
+    if "cpu family" in found and "model" in found:
+        return f"{name} (family {found['cpu family']}, model {found['model']})"
+    return name
 
 
 def _gpu() -> str:
