@@ -79,7 +79,7 @@ class Contents:
     problems: int = 20
     small: bool = False
     only: str = ""
-    networks: Sequence[str] = ("ResNet-50",)
+    networks: Sequence[str] = ("ResNet-50", "narrow groups")
     batch: int = 256
 
 
