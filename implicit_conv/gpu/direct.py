@@ -35,8 +35,8 @@ ROW_CYCLES = 500  # latency of the loads of a filter row, which nothing hides at
 def narrow_rule(view: Problem) -> str:
     """The reason why a problem has too many channels for the CUDA cores, or an empty string."""
     c, k = _group(view)
-    if not c:
-        return "there are no channels to multiply"
+    if not c or not k:
+        return "there are no channels or no filters to multiply"
     if c > MOST_C or k > MOST_K:
         return (
             f"a group has {c} channels and {k} filters; the CUDA cores multiply groups of at most "

@@ -152,9 +152,11 @@ class Variant:
         strip, tile = self.strip, f"{self.tile_m}x{self.tile_n}"
         assert strip
         shared = f"rows of {strip.columns}" if strip.columns > 1 else "single"
+        steps = f" at stride {strip.stride}" if strip.stride > 1 else ""
+        steps += f" at dilation {strip.dilation}" if strip.dilation > 1 else ""
         return (
-            f"direct {self.producer} {self.dtype} {tile}, {strip.pixels} pixels, {shared} taps, "
-            f"groups {strip.group_c}-{strip.group_k}"
+            f"direct {self.producer} {self.dtype} {tile}, {strip.pixels} pixels, "
+            f"{shared} taps{steps}, groups {strip.group_c}-{strip.group_k}"
         )
 
 

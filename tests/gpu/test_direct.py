@@ -48,6 +48,8 @@ def test_narrow_groups_are_multiplied_on_the_cuda_cores(case, dtype, device):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
+        ({"C": 0}, "there are no channels or no filters to multiply"),
+        ({"K": 0}, "there are no channels or no filters to multiply"),
         ({"C": 16, "K": 1}, "a group has 16 channels and 1 filters"),
         ({"K": 64}, "a group has 1 channels and 64 filters; the CUDA cores multiply groups of at"),
         ({"C": 3, "K": 8}, "the 8 filters of a thread read 6 bytes of channels"),
