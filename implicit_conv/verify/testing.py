@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from implicit_conv.gpu.arch import GpuArch, gpu_arch
 from implicit_conv.gpu.candidate import Choice, Options
+from implicit_conv.gpu.direct import direct_rule
 from implicit_conv.gpu.families import FAMILIES, Family, family_name
 from implicit_conv.gpu.planner import choose, variants
 from implicit_conv.kernels.activation import CLAMP
@@ -185,17 +186,24 @@ def production_problems(arch: GpuArch, count: int, seed: int) -> Iterator[tuple[
 
 
 def production_variants(dtype: str, plain: bool) -> Iterator[Variant]:
-    """The kernels that the planner may choose for usual channels, and for narrow groups."""
+    """The kernels that the planner may choose for usual channels, and some for narrow groups.
+
+    These are the largest and the smallest tile of vectors and of elements, for depthwise problems
+    with and without a stride and for groups of four.
+    """
     size = {"size": (9, 14), "layout": "NHWC", "weight_layout": "KRSC"}
     usual = Case(N=1, C=128, K=256, **size)  # type: ignore[arg-type]
     for v in variants(problem_of(usual, dtype), CLAMP, plain):
         if not v.strip:
             yield v
-    for c, stride in ((1, 1), (1, 2), (4, 1)):
-        narrow = Case(N=1, C=c, K=c, groups=64 // c, stride=(stride, stride), **size)  # type: ignore[arg-type]
-        for v in variants(problem_of(narrow, dtype), CLAMP, plain):
-            if v.strip:
-                yield v
+    for group, groups, stride in ((1, 64, 1), (1, 64, 2), (4, 16, 1), (1, 63, 1)):
+        steps = stride, stride
+        narrow = Case(1, group, group, groups, stride=steps, **size)  # type: ignore[arg-type]
+        problem = problem_of(narrow, dtype)
+        able = [
+            v for v in variants(problem, CLAMP, plain) if v.strip and not direct_rule(problem, v)
+        ]
+        yield from (able[0], able[-1])
 
 
 @dataclass(frozen=True)
