@@ -64,7 +64,7 @@ print(*sorted(own | foreign))
 Numbers = dict[str, Any]
 COMPILERS = {  # version of a tool: what depends on it
     "compiler": ("instructions",),
-    "gpu compiler": ("gpu", "gpu traffic"),
+    "gpu compiler": ("gpu", "gpu traffic", "gpu narrow groups"),
     "llvm-mca": ("share of peak",),
 }
 

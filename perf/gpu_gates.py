@@ -31,6 +31,7 @@ from implicit_conv.verify.interpret import interpret, ptx_of
 from implicit_conv.verify.testing import EVERYTHING, problem_of, stored
 
 COMPILERS = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm")
+UNLIMITED = (float(CLAMP), -np.inf, np.inf)  # an activation that changes nothing
 MATRIX = ("HGMMA", "HMMA", "FFMA")
 SLOW_CONVERSION = "F2F"  # a conversion that does not run on the units of ordinary arithmetic
 # Two tiles along gemm_m in all orders of it: 127 pixels are 128 slots of an im2col::w load.
@@ -38,6 +39,20 @@ TRAFFIC_CASE = Case(
     N=1, C=64, K=256, size=(2, 127), kernel=(1, 3), padding=((0, 0), (1, 1)),
     layout="NHWC", weight_layout="KRSC",
 )  # fmt: skip
+# Groups that fill a small part of a matrix instruction, and the family that computed them before
+# there were kernels on the CUDA cores.
+NARROW_CASES = {
+    "3x3 depthwise 64": Case(
+        N=1, C=1, K=1, groups=64, size=(2, 32), padding=((1, 1), (1, 1)),
+        layout="NHWC", weight_layout="KRSC",
+    ),
+    "3x3 4-4 in 16 groups": Case(
+        N=1, C=4, K=4, groups=16, size=(2, 32), padding=((1, 1), (1, 1)),
+        layout="NHWC", weight_layout="KRSC",
+    ),
+}  # fmt: skip
+DIRECT_CASE = replace(NARROW_CASES["3x3 depthwise 64"], size=(8, 48))  # two tiles of the largest
+NARROW_FAMILIES = {"direct": "vectors", "elements-mma": "elements"}  # family: producer
 ACCESSES = ("ld.global", "st.global", "ld.shared", "st.shared", "ldmatrix", "cp.async to shared")
 
 
@@ -63,6 +78,8 @@ def kernels() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
     for dtype in ("bfloat16", "float32"):
         for v in variants(problem(dtype), CLAMP, plain=False):
             by_name.setdefault(family_name(v), replace(v, biased=True, residual=True))
+    direct = next(v for v in variants(narrow_problem("bfloat16"), CLAMP, plain=False) if v.strip)
+    by_name["direct"] = replace(direct, biased=True, residual=True)
     # The planner prefers descriptors, so it never chooses this one: A from registers, im2col loads.
     by_name["tma-wgmma-registers"] = replace(by_name["tma-wgmma"], descriptors=False)
     # Nor this one, because the channels of the problem are a multiple of 16 bytes.
@@ -84,6 +101,32 @@ def problem(dtype: str) -> Problem:
         weight_layout="KRSC",
         dtypes=GPU_DTYPES,
     )
+
+
+def narrow_problem(dtype: str) -> Problem:
+    """A depthwise 3x3 convolution, large enough for the largest tiles."""
+    return Problem.parse(
+        (32, 28, 28, 128),
+        (128, 3, 3, 1),
+        dtype,
+        padding=1,
+        groups=128,
+        layout="NHWC",
+        weight_layout="KRSC",
+        dtypes=GPU_DTYPES,
+    )
+
+
+def narrow_variant(family: str, case: str) -> Variant:
+    """The kernel of a family that is estimated to be the fastest for one of `NARROW_CASES`.
+
+    It adds a bias and a residual.
+    """
+    made = choose(problem_of(NARROW_CASES[case], "bfloat16"), KNOWN[80], activation=UNLIMITED)
+    kind = family, NARROW_FAMILIES[family]
+    able = (c for c in made.candidates if (family_name(c.variant), c.variant.producer) == kind)
+    best = min(able, key=lambda candidate: candidate.cycles)
+    return replace(best.variant, biased=True, residual=True)
 
 
 def compiled(v: Variant, cc: tuple[int, int, str]) -> Any:
@@ -121,32 +164,44 @@ def first_targets() -> Iterator[tuple[str, Variant, tuple[int, int, str]]]:
             yield name, v, cc
 
 
-def traffic(v: Variant, cc: tuple[int, int, str]) -> dict[str, Any]:
-    """What the interpreter counts while a kernel runs `TRAFFIC_CASE`, with bias and residual.
+def traffic(v: Variant, cc: tuple[int, int, str], case: Case | None = None) -> dict[str, Any]:
+    """What the interpreter counts while a kernel runs a case, with bias and residual.
 
-    Accesses are (warp instructions, sectors or passes, the least number of these).
+    Without one it is `TRAFFIC_CASE`, or a depthwise case if v is for these. Accesses are (warp
+    instructions, sectors or passes, the least number of these).
     """
-    activation = (float(v.activation), -np.inf, np.inf)
+    case = case or (DIRECT_CASE if v.strip else TRAFFIC_CASE)
     arch = next(arch for arch in KNOWN.values() if arch.cc == cc)
     choice = choose(
-        problem_of(TRAFFIC_CASE, v.dtype),
+        problem_of(case, v.dtype),
         arch,
         variant=v,
         options=EVERYTHING,
-        activation=None if v.plain else activation,
+        activation=None if v.plain else (float(v.activation), *UNLIMITED[1:]),
     )
-    given = TRAFFIC_CASE.arrange(*TRAFFIC_CASE.inputs(0, integers=True))
+    given = case.arrange(*case.inputs(0, integers=True))
     x, w = (stored(array, v.dtype) for array in given)
-    bias = stored(np.ones(TRAFFIC_CASE.K, np.float32), v.dtype)
+    bias = stored(np.ones(case.K * case.groups, np.float32), v.dtype)
     residual = stored(np.ones(choice.view.output_shape, np.float32), v.dtype)
     found = ptx.Traffic()
     kernel = ptx.parse(ptx_of(v, cc))
     interpret(choice, kernel, x, w, bias, residual, blocks=1, traffic=found)
     sums = {name: found.total(name) for name in ACCESSES}
+    if v.strip:  # of pixels, without the single taps that are staged
+        sums["ld.global of 16 bytes"] = found.costs["ld.global", 16]
     return {
         "tiles": int(np.prod(choice.tiles)),
         "instructions": found.instructions,
         **{name: [c.instructions, c.cost, c.least] for name, c in sums.items() if c.cost},
+    }
+
+
+def narrow_traffic() -> dict[str, Any]:
+    """`traffic` of narrow groups on the CUDA cores, and on the path that was used before."""
+    return {
+        f"{case}, {family}": traffic(narrow_variant(family, case), KNOWN[80].cc, NARROW_CASES[case])
+        for case in NARROW_CASES
+        for family in NARROW_FAMILIES
     }
 
 
@@ -159,4 +214,5 @@ def measure() -> dict[str, Any]:
         "gpu compiler": versions,
         "gpu": {name: counts(compiled(v, cc)) for name, v, cc in kernels()},
         "gpu traffic": {name: traffic(v, cc) for name, v, cc in first_targets()},
+        "gpu narrow groups": narrow_traffic(),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from implicit_conv.gpu.candidate import Choice
+from implicit_conv.gpu.direct import direct_tiles
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.gpu.call import Call, reciprocal
 from implicit_conv.options import LAYOUTS, WEIGHT_LAYOUTS
@@ -34,11 +35,15 @@ def arguments(
     filter_axes = WEIGHT_LAYOUTS[choice.view.weight_layout]
     g, wide = choice.geometry, choice.variant.wide
     row_tiles = tiles_m // g.P
+    image, row = (g.slots, row_tiles) if wide else (g.P * g.Q, g.Q)
+    if choice.variant.strip:
+        row_tiles = row = direct_tiles(g, choice.variant).strips
+        image = g.P * row
     divisors = {
         "group": tiles_m * tiles_n,
         "panel": tiles_n,
-        "image": g.slots if wide else g.P * g.Q,
-        "row": row_tiles if wide else g.Q,
+        "image": image,
+        "row": row,
         "dilation": g.dilation_h,
         "phases": g.phases_w,
         "step": g.step_w,

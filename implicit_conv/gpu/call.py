@@ -6,6 +6,7 @@ Arrays that the chosen kernel cannot load go to a slower kernel, and a DEBUG lin
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 
 from implicit_conv.cache import OPERATORS
@@ -13,6 +14,7 @@ from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.gpu.arch import GpuArch
 from implicit_conv.gpu.arrays import Operand
 from implicit_conv.gpu.candidate import Choice
+from implicit_conv.gpu.direct import direct_elements, filter_bytes, with_epilogue_of
 from implicit_conv.gpu.launch import Arrays, Launcher, misfit, unaligned
 from implicit_conv.gpu.planner import choose
 from implicit_conv.kernels.gpu.variant import Variant
@@ -95,14 +97,13 @@ def adapted(choice: Choice, arrays: Arrays) -> Choice:
         v,
         biased=arrays.bias is not None,
         residual=arrays.residual is not None,
-        linear=not v.wide and _one_stride(choice, arrays),
-        packed=v.packed and _vectors(arrays, v.itemsize),
+        linear=not v.wide and not v.strip and _one_stride(choice, arrays),
+        packed=v.packed and (v.strip is not None or _vectors(arrays, v.itemsize)),
     )
     reason = misfit(v, arrays)
     if not reason:
         return choice if v == choice.variant else replace(choice, variant=v)
-    slower = (_slower(v, producer) for producer in ("cp_async", "elements"))
-    other = next(other for other in slower if not misfit(other, arrays))
+    other = next(other for other in _slower(choice, v, arrays) if not misfit(other, arrays))
     LOG.debug("%s: %s instead of %s", reason, other.name, v.name)
     found = _choose(choice.view, choice.arch, other, choice.limits)
     return replace(found, problem=choice.problem, unbatched=choice.unbatched)
@@ -131,7 +132,20 @@ def _vectors(arrays: Arrays, itemsize: int) -> bool:
     return arrays.bias is None or arrays.bias.address % (2 * itemsize) == 0
 
 
-def _slower(v: Variant, producer: str) -> Variant:
+def _slower(choice: Choice, v: Variant, arrays: Arrays) -> Iterator[Variant]:
+    """Kernels with the epilogue of `v` that load more arrays than `v` does; the last loads any."""
+    if v.strip:
+        channels_last = arrays.x.strides[-1] == v.itemsize
+        other = with_epilogue_of(direct_elements(choice.view, channels_last), v)
+        if filter_bytes(choice.geometry, other) <= choice.arch.smem_bytes:
+            yield other
+        yield _slower_gemm(v, "elements", packed=_vectors(arrays, v.itemsize))
+        return
+    yield _slower_gemm(v, "cp_async", v.packed)
+    yield _slower_gemm(v, "elements", v.packed)
+
+
+def _slower_gemm(v: Variant, producer: str, packed: bool) -> Variant:
     """A kernel with 64 x 64 tiles that loads by `producer`, and the epilogue of `v`."""
     return Variant(
         mode="im2col",
@@ -146,7 +160,7 @@ def _slower(v: Variant, producer: str) -> Variant:
         residual=v.residual,
         linear=v.linear,
         activation=v.activation,
-        packed=v.packed,
+        packed=packed,
     )
 
 

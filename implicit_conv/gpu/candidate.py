@@ -3,7 +3,7 @@
 A method is a `Variant`: a loader, a matrix instruction and a tile. The estimate is cycles of a
 launch: waves x (the longer of multiplying and loading a tile, a tenth of the shorter, and the
 epilogue of the tile). Multiplying counts junk: slots past Q, rows past the last pixel, columns past
-K, channels past C.
+K, channels past C. direct.py has the cycles of a tile on the CUDA cores.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from implicit_conv.activation import Activation
 from implicit_conv.gpu.arch import WGMMA_FLOPS, GpuArch
+from implicit_conv.gpu.direct import direct_rule, direct_tiles, tile_cycles
 from implicit_conv.gpu.folded import fold_rule, folded
 from implicit_conv.gpu.layout import SharedLayout, shared_layout
 from implicit_conv.gpu.maps import activation_map
@@ -140,15 +141,21 @@ class Choice:
 
     @property
     def tiles(self) -> tuple[int, int, int]:
-        """(groups, gemm_m tiles, gemm_n tiles)."""
-        g = self.geometry
-        tiles_m = int(schedule.gemm_m_tiles(g, self.variant.wide))
-        return g.groups, tiles_m, int(schedule.panel_count(g))
+        """(groups, gemm_m tiles, gemm_n tiles); on the CUDA cores a panel of groups is a group."""
+        return tile_counts(self.geometry, self.variant)
 
     @property
     def blocks(self) -> int:
         """Blocks of the launch: at most one per multiprocessor; each visits several tiles."""
         return min(math.prod(self.tiles), self.arch.sms)
+
+
+def tile_counts(g: Geometry, v: Variant) -> tuple[int, int, int]:
+    """`Choice.tiles` of a geometry."""
+    if v.strip:
+        panels, tiles_m, _ = direct_tiles(g, v)
+        return panels, tiles_m, 1
+    return g.groups, int(schedule.gemm_m_tiles(g, v.wide)), int(schedule.panel_count(g))
 
 
 def refusal(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
@@ -175,6 +182,8 @@ def _options_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) ->
 
 
 def _copies_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
+    if v.strip:
+        return direct_rule(view, v)
     if v.producer == "elements":
         return fold_rule(view) if v.folded else ""
     channels = view.C // view.groups * view.itemsize
@@ -207,9 +216,9 @@ def _maps_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> st
 
 def _words_rule(g: Geometry, v: Variant) -> str:
     """Whether extents, steps and indices fit in the 32-bit words that a kernel computes with."""
-    tiles_m = int(schedule.gemm_m_tiles(g, v.wide))
-    tiles = tiles_m * g.groups * int(schedule.panel_count(g))
-    numbers = {"an extent": max(g), "a row number": tiles_m * v.tile_m, "a tile number": tiles}
+    counts = tile_counts(g, v)
+    rows, tiles = counts[1] * v.tile_m, math.prod(counts)
+    numbers = {"an extent": max(g), "a row number": rows, "a tile number": tiles}
     for what, number in numbers.items():
         if number >= INDICES:
             return f"{what} of {number} exceeds {INDICES - 1}, the most that it can count"
@@ -237,15 +246,19 @@ def consider(view: Problem, arch: GpuArch, v: Variant, options: Options) -> Cand
         return Candidate(v, g, reason=reason)
     layout = shared_layout(v, g, arch.smem_bytes)
     if layout is None:
-        reason = f"two stages do not fit {arch.smem_bytes} bytes of shared memory"
+        what = "the filters of a panel" if v.strip else "two stages"
+        reason = f"{what} do not fit {arch.smem_bytes} bytes of shared memory"
         return Candidate(v, g, reason=reason)
     return Candidate(v, g, layout, estimate(g, v, layout, arch))
 
 
 def estimate(g: Geometry, v: Variant, layout: SharedLayout, arch: GpuArch) -> Estimate:
     """Cycles of a launch; the docstring of this module has the formula."""
-    tiles = g.groups * schedule.gemm_m_tiles(g, v.wide) * schedule.panel_count(g)
-    waves = -(-int(tiles) // arch.sms)
+    counts = tile_counts(g, v)
+    waves = -(-math.prod(counts) // arch.sms)
+    if v.strip:
+        multiply, load = tile_cycles(g, v, arch.fma_flops)
+        return _estimate(g, v, waves, counts[1], multiply, load)
     taps = g.R * g.S * schedule.block_count(g)
     loads = taps // schedule.load_taps(g, v.wide)
     rate = {"mma": arch.mma_flops, "fma": arch.fma_flops, "wgmma": WGMMA_FLOPS}[v.consumer]
@@ -253,9 +266,16 @@ def estimate(g: Geometry, v: Variant, layout: SharedLayout, arch: GpuArch) -> Es
     moved = loads * layout.a_load + taps * layout.b_load
     issue = moved / VECTOR_BYTES * COPY_CYCLES[v.producer] / COPY_WARPS
     load = max(moved / L2_BYTES_PER_CYCLE, issue)
+    return _estimate(g, v, waves, counts[1], multiply, load)
+
+
+def _estimate(
+    g: Geometry, v: Variant, waves: int, tiles_m: int, multiply: float, load: float
+) -> Estimate:
+    """The estimate from the cycles of a tile."""
     epilogue = v.tile_m * v.tile_n * v.itemsize / EPILOGUE_BYTES_PER_CYCLE
-    rows = schedule.gemm_m_tiles(g, v.wide) * v.tile_m
+    rows = tiles_m * v.tile_m
     junk = 1 - g.N * g.P * g.Q / rows if rows else 0.0
     both = max(multiply, load) + IMPERFECT_OVERLAP * min(multiply, load)
-    cycles = waves * (both + epilogue + TILE_CYCLES)
+    cycles = waves * (both + epilogue + (0 if v.strip else TILE_CYCLES))
     return Estimate(cycles, multiply, load, waves, junk)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from implicit_conv.gpu.candidate import Candidate, Choice
+from implicit_conv.gpu.direct import load_bytes
 from implicit_conv.gpu.evidence import evidence_of
 from implicit_conv.gpu.layout import buffer_rows, buffers
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.gpu.strip import Strip
 
 
 def explain(choice: Choice) -> str:
@@ -24,13 +26,25 @@ def explain(choice: Choice) -> str:
 
 
 def _chosen(choice: Choice) -> Iterator[str]:
-    v, g, layout, arch = choice.variant, choice.geometry, choice.layout, choice.arch
+    v, arch = choice.variant, choice.arch
+    yield f"problem     {choice.problem}"
+    yield f"machine     {arch.target} ({arch.device}: {arch.sms} multiprocessors)"
+    yield from _direct(choice, v.strip) if v.strip else _gemm(choice)
+    yield (
+        f"estimate    {plural(choice.estimate.waves, 'wave')}; a tile multiplies for "
+        f"{choice.estimate.multiply:.0f} cycles and loads for {choice.estimate.load:.0f}"
+    )
+    yield f"evidence    {evidence_of(v, arch.target)}"
+    yield from _arrays(choice)
+
+
+def _gemm(choice: Choice) -> Iterator[str]:
+    """Threads, tiles, stages and loads of a kernel with matrix instructions or GEMM fragments."""
+    v, g, layout = choice.variant, choice.geometry, choice.layout
     groups, m, n = choice.tiles
     loader = (
         "one lane issues tensor copies" if v.producer == "tma" else f"{v.producer_warps} warps copy"
     )
-    yield f"problem     {choice.problem}"
-    yield f"machine     {arch.target} ({arch.device}: {arch.sms} multiprocessors)"
     yield f"kernel      {v.name}; {v.threads} threads: {v.consumer_warps} warps multiply, {loader}"
     yield (
         f"tiles       {plural(groups, 'group')} x {m} (gemm_m) x {n} (gemm_n) "
@@ -40,7 +54,7 @@ def _chosen(choice: Choice) -> Iterator[str]:
         f"stages      {layout.a_stages} of A x {layout.a_stage} bytes, "
         f"{layout.b_stages} of B x {layout.b_stage} bytes"
     )
-    yield f"shared      {layout.total} of {arch.smem_bytes} bytes"
+    yield f"shared      {layout.total} of {choice.arch.smem_bytes} bytes"
     yield f"loads       {_loads(choice)}"
     if v.wide:
         yield (
@@ -48,12 +62,27 @@ def _chosen(choice: Choice) -> Iterator[str]:
             f"{100 * (1 - g.Q / g.slots):.1f} % junk"
         )
     yield f"junk rows   {100 * choice.estimate.junk:.1f} % of gemm_m"
+
+
+def _direct(choice: Choice, strip: Strip) -> Iterator[str]:
+    """Threads, tiles and loads of a kernel on the CUDA cores."""
+    v, layout = choice.variant, choice.layout
+    panels, m, _ = choice.tiles
+    taps = plural(strip.columns, "filter tap")
     yield (
-        f"estimate    {plural(choice.estimate.waves, 'wave')}; a tile multiplies for "
-        f"{choice.estimate.multiply:.0f} cycles and loads for {choice.estimate.load:.0f}"
+        f"kernel      {v.name}; {v.threads} threads, each with {plural(v.filters, 'filter')} of "
+        f"{plural(strip.pixels, 'output pixel')}"
     )
-    yield f"evidence    {evidence_of(v, arch.target)}"
-    yield from _arrays(choice)
+    yield (
+        f"tiles       {plural(panels, 'panel')} of {v.tile_n} filters x {m} of {v.tile_m} pixels "
+        f"on {plural(choice.blocks, 'block')}"
+    )
+    yield f"shared      {layout.total} of {choice.arch.smem_bytes} bytes, the filters of a panel"
+    yield (
+        f"loads       {plural(len(strip.positions), 'pixel')} into registers, {load_bytes(v)} "
+        f"bytes a load, for {taps} of {plural(strip.pixels, 'output pixel')}"
+    )
+    yield f"junk        {100 * choice.estimate.junk:.1f} % of the pixels of all tiles"
 
 
 def _arrays(choice: Choice) -> Iterator[str]:

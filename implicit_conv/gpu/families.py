@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from implicit_conv.gpu.direct import direct_variant
+from implicit_conv.kernels.gpu.strip import Strip
 from implicit_conv.kernels.gpu.variant import Variant
 
 CHANNELS_LAST = (("NHWC", "KRSC"),)
@@ -97,6 +99,21 @@ _FAMILIES = (
         groups=(1, 2),
     ),
     Family(
+        "direct",
+        "16 bytes or elements, to registers",
+        "float32 fma, without a GEMM",
+        "sm_80",
+        (
+            direct_variant("vectors", _BF, Strip(4, 3, 1, 1, 1, 1), 16, 2),
+            direct_variant("vectors", _HALF, Strip(2, 2, 2, 3, 4, 4), 16, 1),
+            direct_variant("elements", _BF, Strip(2, 3, 2, 1, 3, 2), 8, 1),
+            direct_variant("vectors", _FLOAT, Strip(3, 1, 1, 1, 2, 8), 16, 2),
+            direct_variant("elements", _FLOAT, Strip(1, 1, 1, 1, 2, 1), 1, 1),
+            direct_variant("vectors", _BF, Strip(2, 1, 1, 1, 4, 1), 64, 4),
+        ),
+        layouts=ANY_LAYOUT,
+    ),
+    Family(
         "tma-mma",
         "TMA im2col",
         "mma.sync",
@@ -161,8 +178,8 @@ FAMILIES = {family.name: family for family in _FAMILIES}
 
 def family_name(v: Variant) -> str:
     """The name of the family that a kernel belongs to."""
-    if v.consumer == "fma":
-        return "fma"
+    if v.consumer in ("fma", "direct"):
+        return v.consumer
     if v.folded:
         return "folded-mma"
     walk = "-w" if v.wide else ""

@@ -20,6 +20,7 @@ from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.gpu.cuda.encode import encode
 from implicit_conv.gpu.cuda.kernel import Blob, Kernel
+from implicit_conv.gpu.direct import load_bytes
 from implicit_conv.gpu.folded import fold_misfit
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.kernels.gpu.call import Call as KernelCall
@@ -74,6 +75,8 @@ def misfit(v: Variant, arrays: Arrays) -> str:
     """The reason why a kernel cannot load these arrays, or an empty string."""
     if v.producer == "elements" and not v.folded:
         return ""
+    if v.strip:
+        return _vector_misfit(v, arrays)
     for name, array in (("x", arrays.x), ("w", arrays.w)):
         reason = (fold_misfit if v.folded else unaligned)(array, v.itemsize)
         if reason:
@@ -83,12 +86,23 @@ def misfit(v: Variant, arrays: Arrays) -> str:
     return ""
 
 
-def unaligned(array: Operand, itemsize: int) -> str:
-    """The reason why an array cannot be read or written 16 bytes at a time, or an empty string."""
+def _vector_misfit(v: Variant, arrays: Arrays) -> str:
+    """As `misfit`, of a kernel on the CUDA cores, which reads w element by element."""
+    images = (("x", arrays.x), ("out", arrays.y), ("residual", arrays.residual))
+    for name, array in images:
+        size = load_bytes(v) if name == "x" else VECTOR_BYTES
+        reason = "" if array is None else unaligned(array, v.itemsize, size)
+        if reason:
+            return f"{name} {reason}"
+    return ""
+
+
+def unaligned(array: Operand, itemsize: int, size: int = VECTOR_BYTES) -> str:
+    """The reason why an array cannot be read or written `size` bytes at a time, or nothing."""
     if array.strides[-1] != itemsize:
         return "is not contiguous along its channels"
-    if any(value % VECTOR_BYTES for value in (array.address, *array.strides[:-1])):
-        return f"is not aligned to {VECTOR_BYTES} bytes"
+    if any(value % size for value in (array.address, *array.strides[:-1])):
+        return f"is not aligned to {size} bytes"
     return ""
 
 

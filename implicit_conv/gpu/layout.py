@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from implicit_conv.gpu.direct import filter_bytes
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.sizes import (
@@ -52,7 +53,14 @@ def buffer_rows(v: Variant, g: Geometry, b: int) -> int:
 
 
 def shared_layout(v: Variant, g: Geometry, limit: int) -> SharedLayout | None:
-    """The layout with as many stages as fit `limit` bytes, or None where two of each do not."""
+    """The layout with as many stages as fit `limit` bytes, or None where two of each do not.
+
+    A kernel on the CUDA cores has no stages, but the filters of a panel.
+    """
+    if v.strip:
+        size = filter_bytes(g, v)
+        nothing = SharedLayout(*[0] * len(SharedLayout._fields))
+        return nothing._replace(total=size) if size <= limit else None
     count = buffers(v, g)
     rows = [buffer_rows(v, g, b) for b in range(count)]
     a_buffer, b_stage = _round(max(rows) * v.row_bytes), _round(v.tile_n * v.row_bytes)
@@ -108,6 +116,8 @@ def _stages(
 
 def region_names(layout: SharedLayout, count: int) -> dict[int, str]:
     """The names of the regions by their offsets, for messages of the interpreter."""
+    if not layout.a_stages:
+        return {0: "filters"}
     names = {
         layout.staging_at: "staging tiles",
         layout.rows_at: "row table",

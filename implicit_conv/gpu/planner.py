@@ -8,6 +8,7 @@ from dataclasses import replace
 from implicit_conv.errors import PlanError
 from implicit_conv.gpu.arch import GpuArch
 from implicit_conv.gpu.candidate import UNBOUNDED, Candidate, Choice, Options, consider
+from implicit_conv.gpu.direct import direct_variants
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
 from implicit_conv.kernels.gpu.variant import Variant
@@ -90,6 +91,8 @@ def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:
             linear=not v.wide and view.layout == "NHWC",
             packed=packed,
         )
+    for v in direct_variants(view):
+        yield replace(v, activation=activation, plain=plain)
 
 
 def _folded(view: Problem) -> Iterator[Variant]:

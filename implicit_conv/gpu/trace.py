@@ -7,15 +7,17 @@ import math
 from collections.abc import Iterator
 
 from implicit_conv.gpu.candidate import Choice
+from implicit_conv.gpu.direct import direct_tiles
 from implicit_conv.gpu.layout import buffer_rows, buffers
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.gpu.strip import Strip
 from implicit_conv.schedule import KBlock, Load, Tap, check_load_count
 
 
 def trace(choice: Choice) -> list[Load]:
     """All loads of a launch, tile by tile."""
     g, v, tiles = choice.geometry, choice.variant, math.prod(choice.tiles)
-    taps = int(schedule.load_taps(g, v.wide))
+    taps = v.strip.columns if v.strip else int(schedule.load_taps(g, v.wide))
     blocks = tiles * g.R * (g.S // taps) * schedule.block_count(g)
     check_load_count(blocks * (buffers(v, g) + taps))
     planned = (block for tile in range(tiles) for block in k_blocks(choice, tile))
@@ -25,6 +27,9 @@ def trace(choice: Choice) -> list[Load]:
 def k_blocks(choice: Choice, tile: int) -> Iterator[KBlock]:
     """The k-blocks of one tile: an activation load and the filter taps that multiply it."""
     g, v = choice.geometry, choice.variant
+    if v.strip:
+        yield from _direct_blocks(choice, tile, v.strip)
+        return
     _, tiles_m, tiles_n = choice.tiles
     group, m, panel = tile // (tiles_m * tiles_n), tile // tiles_n % tiles_m, tile % tiles_n
     n, p, q = schedule.gemm_m_pixel(g, v.wide, m, 0)
@@ -40,6 +45,35 @@ def k_blocks(choice: Choice, tile: int) -> Iterator[KBlock]:
         yield KBlock(
             (*activations, *filters),
             tuple(Tap(r, t, *schedule.tap_view(g, v.wide, t)) for t in taps),
+        )
+
+
+def _direct_blocks(choice: Choice, tile: int, strip: Strip) -> Iterator[KBlock]:
+    """The k-blocks of a tile on the CUDA cores: pixels into registers, and the taps they meet.
+
+    The filters of a panel are loaded once for all of a block's tiles, and are listed in each.
+    """
+    g, v = choice.geometry, choice.variant
+    _, tiles_m, strips_of_row = direct_tiles(g, v)
+    strips = v.tile_m // strip.pixels
+    panel, first = tile // tiles_m, tile % tiles_m * strips
+    n, p = divmod(first // strips_of_row, g.P)
+    q = first % strips_of_row * strip.pixels
+    h, w = p * g.stride_h - g.pad_h, q * g.stride_w - g.pad_w
+    k, columns = panel * v.tile_n, strip.columns
+    c = k // strip.group_k * g.C
+    pixels = strips * len(strip.positions)
+    size = pixels * (v.tile_n // v.filters) * strip.channels(v.filters) * v.itemsize
+    for r, s in itertools.product(range(g.R), range(0, g.S, columns)):
+        offsets = (r * g.dilation_h, s * g.dilation_w)
+        taps = range(s, s + columns)
+        filters = v.tile_n * columns * g.C * v.itemsize
+        yield KBlock(
+            (
+                Load("x", "im2col", (n, h, w, c), offsets, 0, 0, -1, pixels, size),
+                Load("w", "tile", (k, r, s, 0), None, 0, 0, -1, v.tile_n, filters),
+            ),
+            tuple(Tap(r, t, -1, (t - s) * strip.dilation) for t in taps),
         )
 
 

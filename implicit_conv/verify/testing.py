@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 
 from implicit_conv.gpu.arch import GpuArch, gpu_arch
 from implicit_conv.gpu.candidate import Choice, Options
+from implicit_conv.gpu.direct import direct_rule
 from implicit_conv.gpu.families import FAMILIES, Family, family_name
 from implicit_conv.gpu.planner import choose, variants
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu.call import Call
+from implicit_conv.kernels.gpu.strip import Strip
 from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.options import GPU_DTYPES
@@ -33,6 +36,8 @@ SMALL_SHARED = (20 << 10, 28 << 10, 40 << 10, 56 << 10, 80 << 10, 227 << 10)  # 
 
 def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
     """A problem that spans two tiles along gemm_m and gemm_n and two channel blocks."""
+    if v.strip:
+        return _random_narrow_case(rng, family, v, v.strip)
     while True:
         layout, weight_layout = family.layouts[rng.integers(len(family.layouts))]
         pads = rng.integers(0, 4, 4)
@@ -56,6 +61,38 @@ def random_case(rng: np.random.Generator, family: Family, v: Variant) -> Case:
         p, q = case.output
         if min(p, q) >= 1 and case.N * p * q > v.tile_m and (p > 1 or not v.wide):
             return case
+
+
+def _random_narrow_case(rng: np.random.Generator, family: Family, v: Variant, strip: Strip) -> Case:
+    """A problem that spans two or three panels of groups and two tiles of a panel.
+
+    With three of them, one of two blocks has tiles of two.
+    """
+    unit = math.lcm(v.filters, strip.group_k)
+    filters = _round(v.tile_n + int(rng.integers(1, 2 * v.tile_n + 1)), unit)
+    layouts = [names for names in family.layouts if v.producer == "elements" or names[0] == "NHWC"]
+    while True:
+        layout, weight_layout = layouts[rng.integers(len(layouts))]
+        pads, apart = rng.integers(0, 4, 4), strip.columns == 1
+        case = Case(
+            N=int(rng.integers(1, 5)),
+            C=strip.group_c,
+            K=strip.group_k,
+            groups=filters // strip.group_k,
+            size=(int(rng.integers(3, 10)), int(rng.integers(3, 14))),
+            kernel=(int(rng.integers(1, 4)), int(rng.integers(1, 5)) if apart else strip.columns),
+            stride=(int(rng.integers(1, 4)), int(rng.integers(1, 4)) if apart else strip.stride),
+            dilation=(
+                int(rng.integers(1, 3)),
+                int(rng.integers(1, 4)) if apart else strip.dilation,
+            ),
+            padding=((int(pads[0]), int(pads[1])), (int(pads[2]), int(pads[3]))),
+            layout=layout,
+            weight_layout=weight_layout,
+        )
+        p, q = case.output
+        if min(p, q) >= 1:
+            return replace(case, N=max(case.N, v.tile_m // (p * q) + 1))
 
 
 def _round(value: int, unit: int) -> int:
@@ -130,22 +167,43 @@ def family_problems(
 
 def production_problems(arch: GpuArch, count: int, seed: int) -> Iterator[tuple[Case, Choice]]:
     """`count` random problems of every kernel with which the planner may compute on `arch`."""
-    rng, layouts = np.random.default_rng(seed), {"layout": "NHWC", "weight_layout": "KRSC"}
-    usual = Case(N=1, C=128, K=256, size=(9, 14), **layouts)  # type: ignore[arg-type]
+    rng = np.random.default_rng(seed)
     for dtype in GPU_DTYPES:
-        for plain in variants(problem_of(usual, dtype), CLAMP, plain=True):
+        for plain in production_variants(dtype, plain=True):
             if not supports(plain.target, arch.cc):
                 continue
             made = 0
             while made < count:
                 case = random_case(rng, FAMILIES[family_name(plain)], plain)
-                v = replace(plain, packed=plain.packed and case.layout == "NHWC")
+                packed = plain.packed and (case.layout == "NHWC" or bool(plain.strip))
+                v = replace(plain, packed=packed)
                 try:
                     chosen = choose(problem_of(case, dtype), arch, variant=v, options=EVERYTHING)
                 except ValueError:
                     continue  # no tensor map can express the walk
                 made += 1
                 yield case, chosen
+
+
+def production_variants(dtype: str, plain: bool) -> Iterator[Variant]:
+    """The kernels that the planner may choose for usual channels, and some for narrow groups.
+
+    These are the largest and the smallest tile of vectors and of elements, for depthwise problems
+    with and without a stride and for groups of four.
+    """
+    size = {"size": (9, 14), "layout": "NHWC", "weight_layout": "KRSC"}
+    usual = Case(N=1, C=128, K=256, **size)  # type: ignore[arg-type]
+    for v in variants(problem_of(usual, dtype), CLAMP, plain):
+        if not v.strip:
+            yield v
+    for group, groups, stride in ((1, 64, 1), (1, 64, 2), (4, 16, 1), (1, 63, 1)):
+        steps = stride, stride
+        narrow = Case(1, group, group, groups, stride=steps, **size)  # type: ignore[arg-type]
+        problem = problem_of(narrow, dtype)
+        able = [
+            v for v in variants(problem, CLAMP, plain) if v.strip and not direct_rule(problem, v)
+        ]
+        yield from (able[0], able[-1])
 
 
 @dataclass(frozen=True)

@@ -46,12 +46,12 @@ class Call(NamedTuple):
     tiles_m: int  # of one group
     tiles_n: int
     tiles: int  # of all groups
-    row_tiles: int  # gemm_m tiles of an output row, where a tile has one row
+    row_tiles: int  # gemm_m tiles of an output row, where a tile has one row; or its strips
     rows: int  # output pixels of all images
     k_blocks: int  # channel blocks of a filter tap
     by_group: int  # reciprocals: of the tiles of a group,
     by_panel: int  # of tiles_n,
-    by_image: int  # of the pixels of an image, or of its slots where a tile has one row,
+    by_image: int  # of an image's pixels, its slots where a tile has one row, or its strips,
     by_row: int  # of Q, or of row_tiles,
     by_dilation: int  # of dilation_h,
     by_phases: int  # of phases_w,

@@ -1,24 +1,23 @@
-"""Bias, residual and activation of the 16 values that a lane has of a chunk, in float32."""
+"""Bias, residual and activation of the values that a lane stores together, in float32."""
 
 import functools
 
 from implicit_conv.kernels.gpu import activate, fragment
 from implicit_conv.kernels.gpu.ptx import device
 
-VALUES = 16
-
 
 @functools.cache
-def make_finish(v):
-    """finish(params, values, bias, residual): the values of y before they are rounded.
+def make_finish(v, count, add_columns):
+    """finish(params, values, bias, residual): `count` values of y before they are rounded.
 
-    `bias` has 8 values, one for each column, and `residual` 16; they are empty without one.
+    `add_columns` adds `bias`, the biases of the values' columns, and `residual` has as many values;
+    they are empty without one.
     """
-    add_bias = fragment.add_columns if v.biased else device(lambda values, bias: values)
-    add = fragment.add if v.residual else device(lambda values, residual: values)
+    add_bias = add_columns if v.biased else device(lambda values, bias: values)
+    add = fragment.add(count) if v.residual else device(lambda values, residual: values)
     change = device(lambda values, limits: values)
     if not v.plain:
-        change = make_map(activate.FUNCTIONS[v.activation], VALUES)
+        change = make_map(activate.FUNCTIONS[v.activation], count)
 
     @device
     def finish(params, values, bias, residual):

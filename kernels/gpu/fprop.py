@@ -18,7 +18,8 @@ im2col::w serves all taps of a filter row, so A and B are two rings:
                                                   epilogue -> y
 
 The three producers (tensor copies, cp.async, elements; producer.py) and the three consumers
-(mma.sync, wgmma, fma; consumer.py) communicate through the rings alone.
+(mma.sync, wgmma, fma; consumer.py) communicate through the rings alone. Depthwise convolutions and
+groups of few channels have a kernel of their own, without rings (direct.py).
 """
 
 import functools
@@ -27,6 +28,7 @@ import numpy as np
 
 from implicit_conv.kernels.gpu import blob, mbarrier, raster, ring, views, warp
 from implicit_conv.kernels.gpu.consumer import make_multiply, make_warp_origin
+from implicit_conv.kernels.gpu.direct import make_direct
 from implicit_conv.kernels.gpu.epilogue import make_store_tile
 from implicit_conv.kernels.gpu.producer import make_producer
 from implicit_conv.kernels.gpu.ptx import device, shared_base
@@ -46,6 +48,8 @@ assert 2 * CONSUMER_REGISTERS + PRODUCER_REGISTERS <= 3 * LAUNCH_REGISTERS
 @functools.cache
 def make_fprop(v):
     """The kernel of variant `v`; its one argument is the params blob."""
+    if v.strip:
+        return make_direct(v)
     consume, produce = make_consumer(v), make_producer(v)
     start_consumer, start_producer = make_register_split(v)
     consumer_warps, arrivals = v.consumer_warps, v.arrivals

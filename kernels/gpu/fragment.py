@@ -13,18 +13,21 @@ HALF = {"bfloat16": "bf16", "float16": "f16"}
 
 
 @instructions
-def pack(dtype):
-    """``cvt.rn.bf16x2.f32``: round 16 values to elements, two in a word.
+def pack(dtype, count):
+    """``cvt.rn.bf16x2.f32``: round values to the elements of `count` words, two in a word.
 
-    The first source goes to the upper half.
+    The first source goes to the upper half. float32 values are words as they are.
 
     PTX ISA 9.7.9, PTX 7.0, sm_80.
     """
+    if dtype == "float32":
+        text = "\n".join(f"mov.b32 ${word}, ${count + word};" for word in range(count))
+        return "values", Asm(text, (("f", count),), (("r", count),), memory=False)
     lines = [
-        f"cvt.rn.{HALF[dtype]}x2.f32 ${word}, ${WORDS + 2 * word + 1}, ${WORDS + 2 * word};"
-        for word in range(WORDS)
+        f"cvt.rn.{HALF[dtype]}x2.f32 ${word}, ${count + 2 * word + 1}, ${count + 2 * word};"
+        for word in range(count)
     ]
-    operands, results = (("f", VALUES),), (("r", WORDS),)
+    operands, results = (("f", 2 * count),), (("r", count),)
     return "values", Asm("\n".join(lines), operands, results, memory=False)
 
 
@@ -34,6 +37,9 @@ def widen(dtype, count):
 
     PTX ISA 9.7.9, sm_80.
     """
+    if dtype == "float32":
+        text = "\n".join(f"mov.b32 ${word}, ${count + word};" for word in range(count))
+        return "words", Asm(text, (("r", count),), (("f", count),), memory=False)
     lines = []
     for word in range(count):
         low, high, source = f"${2 * word}", f"${2 * word + 1}", f"${2 * count + word}"
@@ -50,23 +56,23 @@ def widen(dtype, count):
     return "words", Asm("\n".join(lines), (("r", count),), (("f", 2 * count),), memory=False)
 
 
-def _add(others):
+def _add(count, others):
     """The text that adds value `others(i)` of the second operand to value i."""
-    return "\n".join(
-        f"add.f32 ${i}, ${VALUES + i}, ${2 * VALUES + others(i)};" for i in range(VALUES)
-    )
+    return "\n".join(f"add.f32 ${i}, ${count + i}, ${2 * count + others(i)};" for i in range(count))
 
 
-@instruction(_add(lambda i: i), (("f", VALUES), ("f", VALUES)), (("f", VALUES),), memory=False)
-def add(values, others):
+@instructions
+def add(count):
     """``add.f32``: value by value.
 
     PTX ISA 9.7.3, sm_80.
     """
+    operands, results = (("f", count), ("f", count)), (("f", count),)
+    return "values others", Asm(_add(count, lambda i: i), operands, results, memory=False)
 
 
 @instruction(
-    _add(lambda i: i // 4 * 2 + i % 2),
+    _add(VALUES, lambda i: i // 4 * 2 + i % 2),
     (("f", VALUES), ("f", COLUMNS)),
     (("f", VALUES),),
     memory=False,

@@ -15,3 +15,11 @@ def divide(n, reciprocal):
 
     PTX ISA 9.7.1, sm_80.
     """
+
+
+@instruction("div.u32 $0, $1, $2;", "rr", "i", memory=False)
+def quotient(n, divisor):
+    """``div.u32``: n / divisor, for divisions outside of loops, whose divisor is any number.
+
+    PTX ISA 9.7.1, sm_80.
+    """

@@ -4,7 +4,7 @@ Four lanes hold 8 columns of a row, which are one sector. A lane has the rows la
 lane / 4 + 8 of a chunk, and in each the columns 8 t + 2 (lane % 4) and the next for t = 0 .. 3.
 """
 
-from implicit_conv.kernels.gpu import gmem
+from implicit_conv.kernels.gpu import fragment, gmem
 from implicit_conv.kernels.gpu.finish import make_finish
 from implicit_conv.kernels.gpu.ptx import device
 from implicit_conv.kernels.gpu.raster import make_locate_row
@@ -12,7 +12,7 @@ from implicit_conv.kernels.gpu.raster import make_locate_row
 
 def make_pairs(v):
     """(locate, store_chunk) as in `epilogue.make_writer`."""
-    locate_row, finish = make_locate_row(v), make_finish(v)
+    locate_row, finish = make_locate_row(v), make_finish(v, fragment.VALUES, fragment.add_columns)
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
 
     @device

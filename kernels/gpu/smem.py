@@ -62,6 +62,14 @@ def load_float(address):
     """
 
 
+@instruction("st.shared.f32 [$0], $1;", "rf")
+def store_float(address, value):
+    """``st.shared``: store one float32.
+
+    PTX ISA 9.7.9, sm_80.
+    """
+
+
 @instructions
 def load_quads(count, step):
     """``ld.shared.v4`` `count` times at a distance of `step` bytes: 4 * count float32.

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, ITEMSIZES, WARP
+from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, ITEMSIZES, VECTOR_BYTES, WARP
+from implicit_conv.kernels.gpu.strip import Strip, strip_rules
 
-PRODUCERS = ("tma", "cp_async", "elements")
-CONSUMERS = ("mma", "fma", "wgmma")
+PRODUCERS = ("tma", "cp_async", "elements", "vectors")
+CONSUMERS = ("mma", "fma", "wgmma", "direct")
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,9 @@ class Variant:
 
     `mode` "im2col" loads each filter tap separately, "w" all taps of a filter row together.
     `warps_m` x `warps_n` consumer warps share the tile; with wgmma, warps_m is the number of all
-    consumer warps, which have 16 rows each.
+    consumer warps, which have 16 rows each. The consumer "direct" multiplies on the CUDA cores,
+    without a GEMM: its threads load what they need, 16 bytes ("vectors") or an element at a time,
+    and its tile has `tile_m` output pixels and `tile_n` filters of neighbouring groups.
     """
 
     mode: str
@@ -39,6 +42,7 @@ class Variant:
     folded: bool = False  # a load has all columns of a filter row, as contiguous elements
     linear: bool = False  # in y and residual all pixels have one stride
     packed: bool = False  # y and residual are channels-last, with rows aligned to 16 bytes
+    strip: Strip | None = None  # what a thread of "direct" computes
 
     def __post_init__(self) -> None:
         for rule, holds in _rules(self):
@@ -69,8 +73,11 @@ class Variant:
     def producer_warps(self) -> int:
         """Number of warps that load: one for tensor copies, four where threads compute addresses.
 
-        With wgmma there are always four, because setmaxnreg applies to a whole warpgroup.
+        With wgmma there are always four, because setmaxnreg applies to a whole warpgroup. With
+        "direct" there are none.
         """
+        if self.strip:
+            return 0
         return 1 if self.producer == "tma" and self.consumer != "wgmma" else 4
 
     @property
@@ -94,6 +101,28 @@ class Variant:
         return 4 * self.tiles_m * self.tiles_n
 
     @property
+    def filters(self) -> int:
+        """Number of neighbouring filters of a thread of "direct"."""
+        return VECTOR_BYTES // self.itemsize if self.producer == "vectors" else 1
+
+    @property
+    def quad(self) -> int:
+        """Number of filters whose taps such a thread loads together."""
+        return min(self.filters, 4)
+
+    @property
+    def load_elements(self) -> int:
+        """Number of elements of x that such a thread loads together."""
+        assert self.strip
+        channels = self.strip.channels(self.filters)
+        return min(channels, self.filters) if self.producer == "vectors" else 1
+
+    @property
+    def load_words(self) -> int:
+        """Number of words that hold these elements."""
+        return max(1, self.load_elements * self.itemsize // 4)
+
+    @property
     def arrivals(self) -> int:
         """Arrivals that fill a stage: one announces a tensor copy, otherwise all threads copy."""
         return 1 if self.producer == "tma" else WARP * self.producer_warps
@@ -110,6 +139,8 @@ class Variant:
     @property
     def name(self) -> str:
         """A short name for tables."""
+        if self.strip:
+            return self._direct_name()
         loads = {"im2col": "im2col", "w": "im2col-w (permuted)" if self.permuted else "im2col::w"}
         source = " by descriptor" if self.descriptors else ""
         loader = {"tma": "TMA", "cp_async": "cp.async", "elements": "element"}[self.producer]
@@ -117,8 +148,40 @@ class Variant:
         tile = f"{self.tile_m}x{self.tile_n}x{self.tile_c}"
         return f"{loader} {loads[self.mode]} + {self.consumer}{source} {self.dtype} {tile}"
 
+    def _direct_name(self) -> str:
+        strip, tile = self.strip, f"{self.tile_m}x{self.tile_n}"
+        assert strip
+        shared = f"rows of {strip.columns}" if strip.columns > 1 else "single"
+        steps = f" at stride {strip.stride}" if strip.stride > 1 else ""
+        steps += f" at dilation {strip.dilation}" if strip.dilation > 1 else ""
+        return (
+            f"direct {self.producer} {self.dtype} {tile}, {strip.pixels} pixels, "
+            f"{shared} taps{steps}, groups {strip.group_c}-{strip.group_k}"
+        )
+
 
 def _rules(v: Variant) -> Iterator[tuple[str, bool]]:
+    yield f"consumer {v.consumer!r} and strip {v.strip}", (v.consumer == "direct") == bool(v.strip)
+    if v.strip:
+        yield from strip_rules(v.strip)
+        yield from _direct_rules(v, v.strip)
+    else:
+        yield from _gemm_rules(v)
+
+
+def _direct_rules(v: Variant, strip: Strip) -> Iterator[tuple[str, bool]]:
+    yield "direct kernels load vectors or elements", v.producer in ("vectors", "elements")
+    yield f"dtype is one of {tuple(ITEMSIZES)}, not {v.dtype!r}", v.dtype in ITEMSIZES
+    yield "direct kernels have no walk and no folded loads", v.mode == "im2col" and not v.folded
+    yield "pixels are located one by one", not v.linear
+    yield "vectors are stored 16 bytes at a time", v.packed or v.producer != "vectors"
+    yield "a panel has whole vectors", v.tile_n % v.filters == 0
+    yield "threads stage whole rows of taps", v.threads % v.tile_n == 0
+    strips = v.threads // (v.tile_n // v.filters)
+    yield "each thread has a strip of the tile", v.tile_m == strips * strip.pixels
+
+
+def _gemm_rules(v: Variant) -> Iterator[tuple[str, bool]]:
     wgmma = v.consumer == "wgmma"
     yield f"mode is one of im2col, w; not {v.mode!r}", v.mode in ("im2col", "w")
     yield f"producer is one of {PRODUCERS}, not {v.producer!r}", v.producer in PRODUCERS

@@ -33,7 +33,8 @@ def unit_mask(row):
 def make_words(v):
     """(locate, store_chunk) as in `epilogue.make_writer`."""
     locate_row, itemsize = make_locate_row(v), v.itemsize
-    finish, pack = make_finish(v), fragment.pack(v.dtype)
+    finish = make_finish(v, fragment.VALUES, fragment.add_columns)
+    pack = fragment.pack(v.dtype, fragment.WORDS)
     load_bias, load_residual = make_load_bias(v), make_load_residual(v)
 
     @device

@@ -14,6 +14,7 @@ import pytest
 from implicit_conv.gpu import evidence
 from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.candidate import Options, gpu_geometry, refusal
+from implicit_conv.gpu.direct import direct_rule
 from implicit_conv.gpu.families import family_name
 from implicit_conv.gpu.planner import variants
 from implicit_conv.kernels.activation import CLAMP, HARDSWISH
@@ -25,9 +26,12 @@ from implicit_conv.kernels.gpu.intrinsic import (
     numba_type,
     signature_of,
 )
+from implicit_conv.kernels.gpu.strip import Strip
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.options import GPU_DTYPES
+from implicit_conv.testing import Case
 from implicit_conv.verify.assembly import assemble, sass, tool
+from implicit_conv.verify.testing import problem_of
 from perf import gates, gpu_gates
 
 WHEELS = "pip install '.[cu13,assemble]' in a checkout"
@@ -47,10 +51,12 @@ def plannable(number, dtype, plain=False):
 
     They add a bias and a residual.
     """
+    problems = gpu_gates.problem(dtype), gpu_gates.narrow_problem(dtype)
     return [
         replace(v, biased=True, residual=True)
-        for v in variants(gpu_gates.problem(dtype), CLAMP, plain)
-        if not refusal(gpu_gates.problem(dtype), KNOWN[number], v, EVERYTHING)
+        for problem, narrow in zip(problems, (False, True), strict=True)
+        for v in variants(problem, CLAMP, plain)
+        if bool(v.strip) == narrow and not refusal(problem, KNOWN[number], v, EVERYTHING)
     ]
 
 
@@ -75,12 +81,13 @@ def kernels():
             for v in able:
                 new = family(v) not in seen
                 quick = v == largest[family(v)] and (dtype != "float16" or new)
+                quick &= not v.strip or dtype == "bfloat16" or new
                 quick |= v == smallest.get(family(v)) and new
                 marks = () if quick else pytest.mark.exhaustive
                 made.append(pytest.param(number, v, id=f"sm_{number} {v.name}", marks=marks))
             met |= set(largest)
         seen |= met
-    return [*made, *other_epilogues(), *other_families()]
+    return [*made, *other_epilogues(), *other_families(), *other_strips()]
 
 
 def other_epilogues():
@@ -96,6 +103,8 @@ def other_epilogues():
             for place, v in enumerate(first.values()):
                 changes = {"bias alone": BIAS_ALONE, "any output": STORES}
                 for name, change in changes.items():
+                    if v.strip and change == STORES:
+                        continue  # vectors are never stored by elements
                     again = place > 0 if change == STORES else family(v) in seen
                     yield pytest.param(
                         number,
@@ -130,6 +139,36 @@ def other_families():
             )
 
 
+def other_strips():
+    """Strips of the planner with the most values in registers, and elements of any layout."""
+    sizes = {"size": (28, 28), "layout": "NHWC", "weight_layout": "KRSC", "padding": ((3, 3),) * 2}
+    cases = {
+        "groups of 4": Case(C=4, K=4, groups=32, **sizes),
+        "7x7": Case(C=1, K=1, groups=64, kernel=(7, 7), **sizes),
+        "stride 2": Case(C=1, K=1, groups=64, stride=(2, 2), **sizes),
+        "groups of 8": Case(C=8, K=8, groups=32, **sizes),
+        "one filter for two channels": Case(C=2, K=1, groups=64, **sizes),
+        "elements": Case(C=1, K=1, groups=9, **sizes),
+        "planes": Case(C=1, K=1, groups=64, **{**sizes, "layout": "NCHW"}),
+    }
+    for name, case in cases.items():
+        for number in evidence.GENERATIONS:
+            for dtype in ("bfloat16", "float32"):
+                problem = problem_of(case, dtype)
+                found = variants(problem, CLAMP, plain=False)
+                v = next(v for v in found if v.strip and not direct_rule(problem, v))
+                quick = (name, number, dtype) in QUICK_STRIPS
+                yield pytest.param(
+                    number,
+                    replace(v, biased=True, residual=True),
+                    id=f"sm_{number} {v.name}, {name}",
+                    marks=() if quick else pytest.mark.exhaustive,
+                )
+
+
+QUICK_STRIPS = {("groups of 4", 80, "bfloat16"), ("elements", 90, "bfloat16")}
+
+
 def test_every_row_of_the_evidence_is_linked():
     """Every family and target of the table of evidence, without the exhaustive cases."""
     quick = {
@@ -141,9 +180,15 @@ def test_every_row_of_the_evidence_is_linked():
 
 def expected_sass(v):
     """Instructions that the kernel must contain."""
-    yield {"mma": "HMMA.16816.F32", "fma": "FFMA", "wgmma": f"HGMMA.64x{v.tile_n}x16.F32"}[
-        v.consumer
-    ]
+    yield {
+        "mma": "HMMA.16816.F32",
+        "fma": "FFMA",
+        "direct": "FFMA",
+        "wgmma": f"HGMMA.64x{v.tile_n}x16.F32",
+    }[v.consumer]
+    if v.producer == "vectors":
+        yield "LDG.E.128.CONSTANT"
+        yield "STG.E.128"
     if v.producer == "tma":
         yield "UTMALDG.4D.W" if v.wide and not v.permuted else "UTMALDG.4D.IM2COL"
         yield "UTMALDG.3D"
@@ -152,7 +197,7 @@ def expected_sass(v):
         yield "LDGSTS"
     if v.consumer == "wgmma":
         yield "USETMAXREG"
-    if v.consumer != "fma" and not v.descriptors:
+    if v.consumer in ("mma", "wgmma") and not v.descriptors:
         yield "LDSM"
 
 
@@ -192,8 +237,9 @@ def test_kernel_links_without_spills(number, v):
 
 
 CHOICES = {
-    "fragment.pack": [("bfloat16",), ("float16",)],
-    "fragment.widen": [("bfloat16", 8), ("float16", 4)],
+    "fragment.pack": [("bfloat16", 8), ("float16", 4), ("float32", 4)],
+    "fragment.widen": [("bfloat16", 8), ("float16", 4), ("float32", 2)],
+    "fragment.add": [(16,), (4,)],
     "gmem.load": [(2,), (4,)],
     "gmem.load_constant": [(2,), (4,)],
     "gmem.store": [(2,), (4,)],
@@ -202,6 +248,8 @@ CHOICES = {
     "smem.load_quads": [(3, 256)],
     "smem.ldmatrix": [(2, 2048)],
     "smem.store_tiles": [(4, 144)],
+    "vector.load": [(2,), (4,), (8,), (16,)],
+    "vector.multiply": [(Strip(2, 3, 2, 1, 2, 4), 8, 16), (Strip(1, 1, 1, 1, 3, 1), 1, 1)],
     "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)],
     "mma.multiply_tf32": [()],
     "mma.multiply_float": [(1, 2)],

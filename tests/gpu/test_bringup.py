@@ -333,18 +333,23 @@ def test_a_crash_between_items_is_no_silence():
     reason="needs pip install '.[cu13,assemble]' in a checkout",
 )
 def test_a_planted_fault_is_named(capsys):
-    """Packed kernels pass; a stage that is never released is named by ring, stage and parity."""
-    contents = Contents(problems=1, small=True, only="wgmma by descr.* 64x32x32", networks=())
+    """Packed kernels pass; a stage that is never released is named by ring, stage and parity.
+
+    A kernel on the CUDA cores has no barriers, and so no watchdog.
+    """
+    only = "wgmma by descr.* 64x32x32|direct vectors bfloat16 128x16"
+    contents = Contents(problems=1, small=True, only=only, networks=())
     kit = packed_kit(contents)
     kit.launches = [*kit.of_step("problems"), *list(kit.of_step("descriptors"))[::9]]
     for step in ("descriptors", "problems"):
         assert {verdict for _, verdict, _ in verdicts(kit, step, capsys)} == {"right"}
     fault = next(fault for fault in FAULTS if fault.name == "a stage is never released")
-    (launch, *_) = kit.of_step("problems")
+    direct, launch, *_ = kit.of_step("problems")
+    assert [kit.images[of.image].watchdog for of in (direct, launch)] == [False, True]
     key = f"ptx/{launch.image}"
     planted = fault.planted(kit.files[key].decode())
     assert planted != kit.files[key].decode()
     kit.files[key] = planted.encode()
-    _, verdict, lines = verdicts(kit, "problems", capsys)[0]
+    _, verdict, lines = verdicts(kit, "problems", capsys)[1]
     assert verdict == "WRONG: waits gave up"
     assert any(re.search(r"waiting for parity [01] of [AB] (full|empty)\[\d\]", x) for x in lines)

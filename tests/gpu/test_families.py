@@ -21,6 +21,9 @@ def test_problems_span_what_they_should(name):
     for case, plan in family_problems(FAMILIES[name], PROBLEMS, seed=len(name)):
         v, g = plan.variant, plan.geometry
         groups, m, n = plan.tiles
+        if v.strip:
+            seen |= what_strips_span(case, plan)
+            continue
         assert m >= 2 and n >= 2 and schedule.block_count(g) >= 2
         loads = groups * m * n // BLOCKS * (g.R * g.S if not v.wide else g.R)
         seen.add("rings turn" if loads > 2 * plan.layout.a_stages else "")
@@ -52,7 +55,30 @@ def test_problems_span_what_they_should(name):
         wanted |= {"junk slots", "1 phases", "2 phases", "3 phases", "skipped rows"}
     if len(FAMILIES[name].groups) > 1:
         wanted.add("groups")
+    if name == "direct":
+        wanted = {
+            *("stride 1", "stride 2", "stride 3", "dilation", "padding", "K tail", "row tail"),
+            *("images in a tile", "channels first", "vectors", "elements", "shared columns"),
+        }
     assert wanted <= seen
+
+
+def what_strips_span(case, plan):
+    """What is difficult in a problem of strips, which has two panels and two tiles of each."""
+    v, g = plan.variant, plan.geometry
+    panels, m, _ = plan.tiles
+    assert panels >= 2 and m >= 2
+    return {
+        v.producer,
+        f"stride {case.stride[1]}",
+        "dilation" if max(case.dilation) > 1 else "",
+        "padding" if case.padding != ((0, 0), (0, 0)) else "",
+        "K tail" if g.groups * g.K % v.tile_n else "",
+        "row tail" if g.Q % v.strip.pixels else "",
+        "images in a tile" if v.tile_m > g.P * g.Q else "",
+        "channels first" if case.layout == "NCHW" else "",
+        "shared columns" if v.strip.columns > 1 else "",
+    }
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from implicit_conv.gpu.evidence import ladder
 from implicit_conv.verify.assembly import calls, instructions, mainloop
 from perf import gates, gpu_gates
@@ -57,10 +59,27 @@ def test_stores_and_staging_cost_the_least():
     for name, counted in EXPECTED["gpu traffic"].items():
         for access in gpu_gates.ACCESSES:
             _, cost, least = counted.get(access, (0, 0, 0))
-            # Lanes load elements of x one by one in these families.
-            if name.startswith(("elements", "folded")) and access == "ld.global":
+            # Lanes load elements of x one by one in these families, and of w in the direct one.
+            if name.startswith(("elements", "folded", "direct")) and access == "ld.global":
                 continue
             assert cost == least, (name, access)
+
+
+@pytest.mark.parametrize("case", gpu_gates.NARROW_CASES)
+def test_narrow_groups_gain(case):
+    """Whole sectors of pixels and of y; 20 times fewer instructions and 8 times fewer sectors.
+
+    In so small a case a quarter of the loaded sectors, or two thirds, are those of staged taps.
+    """
+    made, before = (
+        EXPECTED["gpu narrow groups"][f"{case}, {f}"] for f in gpu_gates.NARROW_FAMILIES
+    )
+    for access in ("ld.global of 16 bytes", "st.global", "ld.shared", "st.shared"):
+        _, cost, least = made[access]
+        assert cost == least, access
+    assert made["instructions"] * 20 < before["instructions"]
+    assert made["ld.global"][1] * 8 < before["ld.global"][1]
+    assert made["st.global"][1] * 8 <= before["st.global"][1]
 
 
 def test_calls_of_subroutines():

@@ -21,7 +21,7 @@ from implicit_conv import ptx
 from implicit_conv.gpu import evidence
 from implicit_conv.gpu.arch import KNOWN
 from implicit_conv.gpu.families import FAMILIES
-from implicit_conv.gpu.planner import choose, variants
+from implicit_conv.gpu.planner import choose
 from implicit_conv.gpu.trace import trace
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.gpu import targets
@@ -34,6 +34,7 @@ from implicit_conv.verify.testing import (
     loaded,
     plan_small,
     problem_of,
+    production_variants,
     stored,
     with_epilogue,
 )
@@ -151,7 +152,8 @@ MUTANTS, NOTICED = 40, 0.5  # share; what is left changes nothing on these probl
 def test_random_mutants(name):
     """Most random changes of instructions that run are noticed."""
     family, rng = FAMILIES[name], random.Random(0)
-    some = [*problems(family, 4, seed=5)][::2]  # of one variant
+    step = max(2, len(family.variants))
+    some = [*problems(family, 2 * step, seed=5)][::step]  # of one variant
     kernel = kernel_of(some[0][1].variant, KNOWN[FIRST[name]].cc)
     for seed, problem in enumerate(some):
         assert wrong_elements(*problem, kernel, seed) == 0
@@ -283,31 +285,34 @@ def test_what_is_interpreted_is_what_is_linked(name, tmp_path):
 
 def production():
     """The largest and the smallest tile that the planner may choose, of each family and target."""
-    case = Case(N=1, C=128, K=256, size=(9, 14), layout="NHWC", weight_layout="KRSC")
     for number in evidence.GENERATIONS:
         for dtype in ("bfloat16", "float16", "float32"):
             found = {}
-            for v in variants(problem_of(case, dtype), CLAMP, plain=False):
-                key = v.mode, v.producer, v.consumer, v.permuted, v.descriptors
+            for v in production_variants(dtype, plain=False):
+                key = v.mode, v.producer, v.consumer, v.permuted, v.descriptors, v.strip
                 if targets.supports(v.target, KNOWN[number].cc):
                     found[key] = [*found.get(key, [])[:1], v]
             for v in dict.fromkeys(v for pair in found.values() for v in pair):
                 yield pytest.param(number, v, id=f"sm_{number} {v.name}")
 
 
+def production_case(v):
+    """A problem of two tiles along gemm_m and gemm_n, or of two panels of groups."""
+    options = {"size": (9, 14), "layout": "NHWC", "weight_layout": "KRSC"}
+    if not v.strip:
+        padding = ((1, 0), (1, 1))
+        return Case(2, v.tile_c + 8, v.tile_n + 8, kernel=(2, 3), padding=padding, **options)
+    step = (v.strip.stride, v.strip.stride)
+    images = v.tile_m // (9 * 14) * v.strip.stride**2 + 1
+    c, k = v.strip.group_c, v.strip.group_k
+    groups = (v.tile_n + 16) // k
+    return Case(images, c, k, groups, stride=step, padding=((1, 1), (1, 0)), **options)
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("number", "v"), list(production()))
 def test_production_tile_equals_oracle(number, v):
-    case = Case(
-        N=2,
-        C=v.tile_c + 8,
-        K=v.tile_n + 8,
-        size=(9, 14),
-        kernel=(2, 3),
-        padding=((1, 0), (1, 1)),
-        layout="NHWC",
-        weight_layout="KRSC",
-    )
+    case = production_case(v)
     limits = (float(CLAMP), -np.inf, np.inf)
     plan = choose(
         problem_of(case, v.dtype), KNOWN[number], variant=v, options=EVERYTHING, activation=limits

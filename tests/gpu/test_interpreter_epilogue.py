@@ -42,6 +42,8 @@ STORES = (
     ("tma-mma", 0, "NHWC"),
     ("cp_async-mma", 0, "NHWC"),
     ("elements-mma", 0, "NCHW"),
+    ("direct", 0, "NHWC"),
+    ("direct", 4, "NCHW"),
 )
 
 
@@ -81,10 +83,13 @@ def run(family, number, layout, activation, integers, biased=True, added=True, *
     v = FAMILIES[family].variants[number]
     layouts = {"layout": layout, "weight_layout": "KRSC" if layout == "NHWC" else "KCRS"}
     case = Case(**{**CASE.__dict__, **layouts})
+    if v.strip:
+        c, k = v.strip.group_c, v.strip.group_k
+        case = replace(case, C=c, K=k, groups=CASE.K // k)
     plan = plan_small(case, FAMILIES[family], v, activation=parse_activation(activation))
     rng = np.random.default_rng(0)
     x, w = case.inputs(1, integers=integers)
-    bias, residual = rng.integers(-4, 5, case.K), rng.integers(-4, 5, (2, case.K, 5, 6))
+    bias, residual = rng.integers(-4, 5, CASE.K), rng.integers(-4, 5, (2, CASE.K, 5, 6))
     if not integers:
         x, w = (loaded(stored(array, v.dtype), v.dtype) / 4 for array in (x, w))
     given = np.ascontiguousarray(from_nchw(residual, layout)).astype(np.float32)
@@ -108,6 +113,9 @@ ABSENT = (
     ("tma-w-mma", 1, "NHWC", False, True),  # float16
     ("fma", 0, "NHWC", False, False),
     ("elements-mma", 0, "NCHW", False, False),
+    ("direct", 0, "NHWC", False, True),
+    ("direct", 3, "NHWC", False, False),
+    ("direct", 4, "NCHW", True, False),
 )
 
 

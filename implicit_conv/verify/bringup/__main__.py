@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 def _pack(options: argparse.Namespace) -> int:
     from implicit_conv.verify.bringup.pack import Contents, packed_kit
 
-    networks, batch = (("tiny",), 2) if options.small else (("ResNet-50",), 256)
+    networks, batch = (("tiny",), 2) if options.small else (("ResNet-50", "narrow groups"), 256)
     contents = Contents(
         options.target, options.problems, options.small, options.only, networks, batch
     )

@@ -205,18 +205,20 @@ def _rate(kit: Kit, launch: Launch, device: Any) -> list[str]:
 def _check_samples(case: Case, dtype: str, arrays: dict[str, Array], y: Array) -> None:
     """Compare some elements of a channels-last layer with float64."""
     rng, (P, Q) = np.random.default_rng(0), case.output
-    x = arrays["x"].reshape(case.N, *case.size, case.C)
-    w = arrays["w"].reshape(case.K, *case.kernel, case.C)
-    y, wrong = y.reshape(case.N, P, Q, case.K), []
+    x = arrays["x"].reshape(case.N, *case.size, case.C * case.groups)
+    filters = case.K * case.groups
+    w = arrays["w"].reshape(filters, *case.kernel, case.C)
+    y, wrong = y.reshape(case.N, P, Q, filters), []
     for _ in range(SAMPLES):
-        n, p, q, k = (int(rng.integers(size)) for size in (case.N, P, Q, case.K))
-        total = 0.0
+        n, p, q, k = (int(rng.integers(size)) for size in (case.N, P, Q, filters))
+        total, first = 0.0, k // case.K * case.C  # the first channel of the filter's group
+        group = slice(first, first + case.C)
         for r in range(case.kernel[0]):
             for s in range(case.kernel[1]):
                 h = p * case.stride[0] - case.padding[0][0] + r * case.dilation[0]
                 v = q * case.stride[1] - case.padding[1][0] + s * case.dilation[1]
                 if 0 <= h < case.size[0] and 0 <= v < case.size[1]:
-                    pixel, taps = (loaded(row, dtype) for row in (x[n, h, v], w[k, r, s]))
+                    pixel, taps = (loaded(row, dtype) for row in (x[n, h, v, group], w[k, r, s]))
                     total += float(pixel.astype(np.float64) @ taps)
         found = float(loaded(y[n, p, q, k : k + 1], dtype)[0])
         if not abs(found - total) <= TOLERANCE * total:  # all products are positive

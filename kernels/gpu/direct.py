@@ -1,0 +1,302 @@
+"""fprop on the CUDA cores: depthwise convolutions and groups of few channels.
+
+GEMM mapping: none. A group of few channels would fill a small part of a matrix instruction, so each
+thread multiplies by float32 fma:
+
+    thread   neighbouring filters (16 bytes of y, or one filter) x pixels along W; accumulators,
+             and the pixels of x that one filter row needs, are in registers
+    warp     neighbouring vectors of a panel, then neighbouring strips: whole sectors
+    block    a panel of neighbouring filters, whose taps are staged in shared memory as float32;
+             its tiles are neighbours, so filter rows find the pixels of the rows above in L1
+
+    for tile of this block:                      # a panel's tiles follow each other
+        if the panel is a new one: stage its filters
+        for filter row, column block:
+            load pixels -> acc += pixels x taps
+        epilogue -> y
+"""
+
+import functools
+
+import numpy as np
+
+from implicit_conv.kernels.gpu import blob, fragment, gmem, raster, smem, vector, warp
+from implicit_conv.kernels.gpu.elements import make_finish_element
+from implicit_conv.kernels.gpu.finish import make_finish
+from implicit_conv.kernels.gpu.integer import divide, quotient
+from implicit_conv.kernels.gpu.ptx import device, shared_base
+from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+
+smem_base = shared_base()
+WORD = 4  # bytes of a staged tap
+
+
+@functools.cache
+def make_direct(v):
+    """The kernel of variant `v`; its one argument is the params blob."""
+    stage, sum_strip, store_strip = make_stage(v), make_sum_strip(v), make_store_strip(v)
+    tile_n, filters, quad = v.tile_n, v.filters, v.quad
+    vectors = tile_n // filters
+    tile_strips, pixels = v.threads // vectors, v.strip.pixels
+
+    def direct(argument):
+        params, base = blob.unpack(argument), smem_base()
+        g, call = params.geometry, params.call
+        thread = warp.index() * 32 + warp.lane()
+        weights = base + thread % vectors * quad * WORD
+        tile, end = share(call.tiles)
+        staged = -1
+        while tile < end:
+            panel, tile_m, _ = raster.tile_at(call, tile)
+            if panel != staged:
+                warp.sync_block()  # all threads have used the filters of the last panel
+                stage(params, base, panel, thread)
+                warp.sync_block()
+                staged = panel
+            k = panel * tile_n + thread % vectors * filters
+            m = tile_m * tile_strips + thread // vectors
+            n = divide(m, call.by_image)
+            m -= n * (g.P * call.row_tiles)
+            p = divide(m, call.by_row)
+            q = (m - p * call.row_tiles) * pixels
+            kept = (n < g.N) & (k < g.groups * g.K)
+            acc = sum_strip(params, weights, n, p, q, k, kept)
+            store_strip(params, weights, n, p, q, k, kept, acc)
+            tile += 1
+
+    return direct
+
+
+@device
+def share(tiles):
+    """(first, end) of this block's tiles, which are neighbours."""
+    block, blocks = warp.block(), warp.blocks()
+    each = quotient(tiles, blocks)
+    longer = tiles - each * blocks  # so many blocks have one more
+    first = block * each + min(block, longer)
+    return first, first + each + (block < longer)
+
+
+def make_stage(v):
+    """stage(params, base, panel, thread): the taps and biases of a panel as float32 words.
+
+    Row (r * S + s) * group_c + c has a word for each filter of the panel, and the last row the
+    biases. Quads of neighbouring filters that are as far apart as the filters of a thread are
+    neighbours, so lanes that read theirs meet different banks.
+    """
+    tile_n, filters, quad, group_c, itemsize = (
+        v.tile_n,
+        v.filters,
+        v.quad,
+        v.strip.group_c,
+        v.itemsize,
+    )
+    half = tile_n * quad // filters  # words between the quads of a thread
+    rows_at_once = v.threads // tile_n
+    load, to_float = gmem.load_constant(itemsize), gmem.to_float(v.dtype)
+    biased = v.biased
+
+    @device
+    def stage(params, base, panel, thread):
+        g, call = params.geometry, params.call
+        word = thread % tile_n
+        k = panel * tile_n + word % half // quad * filters + word // half * quad + word % quad
+        here = k < g.groups * g.K
+        at = base + word * WORD
+        rows = g.R * g.S * group_c
+        for row in range(thread // tile_n, rows, rows_at_once):
+            tap = row // group_c
+            r = quotient(tap, g.S)
+            s, c = tap - r * g.S, row - tap * group_c
+            source = call.w + k * call.w_k + r * call.w_r + s * call.w_s + c * call.w_c
+            smem.store_float(at + row * tile_n * WORD, to_float(load(source, here)))
+        if biased and thread < tile_n:
+            value = to_float(load(call.bias + k * itemsize, here))
+            smem.store_float(at + rows * tile_n * WORD, value)
+
+    return stage
+
+
+def make_sum_strip(v):
+    """sum_strip(params, weights, n, p, q, k, kept): the accumulators of a strip, by pixels."""
+    strip, filters = v.strip, v.filters
+    columns, group_c, group_k = strip.columns, strip.group_c, strip.group_k
+    load_row, multiply = (
+        make_load_row(v, strip.positions),
+        vector.multiply(strip, filters, v.tile_n),
+    )
+    zeros = (np.float32(0),) * (strip.pixels * filters)
+    tap_bytes = group_c * v.tile_n * WORD
+    compiled = columns > 1  # positions are columns of x, not output pixels
+
+    @device
+    def sum_strip(params, weights, n, p, q, k, kept):
+        g, call = params.geometry, params.call
+        image = call.x + n * call.x_n + k // group_k * group_c * call.x_c
+        step = 1 if compiled else g.stride_w
+        acc = zeros
+        for r in range(g.R):
+            h = p * g.stride_h - g.pad_h + r * g.dilation_h
+            limit = g.W * ((h >= 0) & (h < g.H) & kept)
+            for s in range(0, g.S, columns):
+                w = q * g.stride_w - g.pad_w + s * g.dilation_w
+                at = image + h * call.x_h + w * call.x_w
+                row = load_row(at, step * call.x_w, call.x_c, w, step, limit)
+                acc = multiply(acc, row, weights + (r * g.S + s) * tap_bytes)
+        return acc
+
+    return sum_strip
+
+
+@functools.cache
+def make_load_row(v, positions):
+    """load_row(at, distance, x_c, w, step, limit): float32 values of pixels, by position.
+
+    Position i is in column w + i * step, at address `at` + i * distance; it is zero where its
+    column is not below `limit`.
+    """
+    load_pixel, position = make_load_pixel(v), positions[0]
+
+    @device
+    def load_first(at, distance, x_c, w, step, limit):
+        return load_pixel(at + position * distance, x_c, w + position * step, limit)
+
+    if len(positions) == 1:
+        return load_first
+    rest = make_load_row(v, positions[1:])
+
+    @device
+    def load_row(at, distance, x_c, w, step, limit):
+        first = load_first(at, distance, x_c, w, step, limit)
+        return first + rest(at, distance, x_c, w, step, limit)
+
+    return load_row
+
+
+@functools.cache
+def make_load_pixel(v, part=0):
+    """load_pixel(at, x_c, w, limit): the channels of a pixel that the thread's filters read."""
+    channels, elements = v.strip.channels(v.filters), v.load_elements
+    load, widen = vector.load(elements * v.itemsize), fragment.widen(v.dtype, v.load_words)
+    number, vectors = part * elements, v.producer == "vectors"
+    offset = part * VECTOR_BYTES
+
+    @device
+    def load_part(at, x_c, w, limit):
+        at += offset if vectors else part * x_c
+        return widen(load(at, w, limit))[:elements]
+
+    if number + elements == channels:
+        return load_part
+    rest = make_load_pixel(v, part + 1)
+
+    @device
+    def load_pixel(at, x_c, w, limit):
+        return load_part(at, x_c, w, limit) + rest(at, x_c, w, limit)
+
+    return load_pixel
+
+
+def make_store_strip(v):
+    """store_strip(params, weights, n, p, q, k, kept, acc): the epilogue of a strip."""
+    store_pixels = make_store_pixels(v) if v.producer == "vectors" else make_store_elements(v)
+    load_bias, load_residuals = make_load_bias(v), make_load_residuals(v, v.strip.pixels)
+
+    @device
+    def store_strip(params, weights, n, p, q, k, kept, acc):
+        g, call = params.geometry, params.call
+        y = call.y + n * call.y_n + p * call.y_p + q * call.y_q + k * call.y_k
+        residual = call.residual + n * call.residual_n + p * call.residual_p
+        residual += q * call.residual_q
+        left = (g.Q - q) * kept  # pixels that are stored
+        bias = load_bias(params, weights)
+        added = load_residuals(residual + k * call.residual_k, call.residual_q, left)
+        store_pixels(params, y, residual, k, left, bias, added, acc)
+
+    return store_strip
+
+
+def make_load_bias(v):
+    """load_bias(params, weights): the staged biases of a thread's filters, or nothing."""
+    if not v.biased or v.producer == "elements":
+        return device(lambda params, weights: ())
+    tile_n, group_c = v.tile_n, v.strip.group_c
+    load = smem.load_quads(v.filters // v.quad, tile_n * v.quad // v.filters * WORD)
+
+    @device
+    def load_bias(params, weights):
+        g = params.geometry
+        return load(weights + g.R * g.S * group_c * tile_n * WORD)
+
+    return load_bias
+
+
+@functools.cache
+def make_load_residuals(v, pixels):
+    """load_residuals(at, step, left): 4 words of each pixel of which `left` is more, or nothing.
+
+    All are loaded before the first pixel of y is stored, so that their latencies overlap.
+    """
+    if not v.residual or v.producer == "elements":
+        return device(lambda at, step, left: ())
+    if pixels == 1:
+        return device(lambda at, step, left: gmem.load_quad(at, left > 0))
+    before, last = make_load_residuals(v, pixels - 1), pixels - 1
+
+    @device
+    def load_residuals(at, step, left):
+        return before(at, step, left) + gmem.load_quad(at + last * step, left > last)
+
+    return load_residuals
+
+
+@functools.cache
+def make_store_pixels(v, pixel=0):
+    """store_pixels(params, y, residual, k, left, bias, added, acc): 16 bytes of each pixel."""
+    filters, words = v.filters, VECTOR_BYTES // 4
+    finish, pack = make_finish(v, filters, fragment.add(filters)), fragment.pack(v.dtype, words)
+    widen = device(lambda words: ())
+    if v.residual:
+        widen = fragment.widen(v.dtype, words)
+
+    @device
+    def store_first(params, y, residual, k, left, bias, added, acc):
+        values = finish(params, acc[:filters], bias, widen(added[:words]))
+        gmem.store_quad(y + pixel * params.call.y_q, pack(values), left > pixel)
+
+    if pixel + 1 == v.strip.pixels:
+        return store_first
+    rest = make_store_pixels(v, pixel + 1)
+
+    @device
+    def store(params, y, residual, k, left, bias, added, acc):
+        store_first(params, y, residual, k, left, bias, added, acc)
+        rest(params, y, residual, k, left, bias, added[words:], acc[filters:])
+
+    return store
+
+
+@functools.cache
+def make_store_elements(v, pixel=0):
+    """store_pixels(params, y, residual, k, left, bias, added, acc): one element of each pixel.
+
+    `residual` is the address of the strip's first pixel.
+    """
+    finish, store_bits = make_finish_element(v), gmem.store(v.itemsize)
+
+    @device
+    def store_first(params, y, residual, k, left, bias, added, acc):
+        call, kept = params.call, left > pixel
+        source = residual + pixel * call.residual_q
+        store_bits(y + pixel * call.y_q, finish(params, acc[0], source, kept, k), kept)
+
+    if pixel + 1 == v.strip.pixels:
+        return store_first
+    rest = make_store_elements(v, pixel + 1)
+
+    @device
+    def store(params, y, residual, k, left, bias, added, acc):
+        store_first(params, y, residual, k, left, bias, added, acc)
+        rest(params, y, residual, k, left, bias, added, acc[1:])
+
+    return store
