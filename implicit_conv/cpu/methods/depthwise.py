@@ -47,10 +47,11 @@ ROW_CYCLES = 200  # fixed cycles per row that is read in place: its tap tables
 BORDER_CYCLES = 5  # cycles per vector and tap of pixels at the border, which are summed singly
 BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border multiply
 STREAMED_BYTES = 17  # bytes per cycle of x that is read in place, and of y
-# Cycles to read a vector again that left L1 too early: while x and y fit in L2, and otherwise.
-CROWDED_CYCLES = (4.2, 7)
+CROWDED_CYCLES = 6  # cycles per vector that left L1 too early and is read again
 FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps share no loads
-PIECE_CYCLES = 35  # cycles to copy a few channels of a far pixel, which no prefetcher expects
+# Cycles by which a copy of a few channels of a far pixel is slower than one of PIECE_BYTES or more:
+# no prefetcher expects it.
+PIECE_CYCLES, PIECE_BYTES = 45, 1024
 BUFFER_CYCLES = 0.45  # cycles per element of a channels-last buffer: to copy and to read it
 CALL_CYCLES = 30  # fixed cycles per call of a microkernel of few sums
 SWAP_CYCLES = 0.6  # cycles per element that is transposed into or out of a buffer
@@ -271,8 +272,7 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
         pixel *= FAR_TAPS
     else:
         loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and filter row
-        read = CROWDED_CYCLES[far_share(problem, arch) > 0]
-        wait = max(0.0, read - g.S / loads / FMAS_PER_CYCLE)  # beyond its FMAs
+        wait = max(0.0, CROWDED_CYCLES - g.S / loads / FMAS_PER_CYCLE)  # beyond its FMAs
         fixed += vectors * g.tile_q * loads * wait * crowded_rows(problem, arch, g)
     return blocks_estimate(problem, arch, g, pixel, fixed)
 
@@ -295,7 +295,7 @@ def blocks_estimate(
 def far_share(problem: Problem, arch: CpuArch) -> float:
     """The share of x and y that does not fit in L2."""
     elements = problem.N * problem.C * (math.prod(problem.size) + math.prod(problem.output))
-    return max(0.0, 1 - arch.l2_bytes / (elements * stored_bytes(problem)))
+    return max(0.0, 1 - arch.l2_bytes / max(1, elements * stored_bytes(problem)))
 
 
 def stored_bytes(problem: Problem) -> int:
@@ -308,12 +308,14 @@ def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> float:
 
     Such pixels have strides with large powers of two, so they share few sets of L1. The rows are
     those that the previous output row has read; if all pixels share one set, they are all rows.
+    The sets after the first one serve twice the lines that they keep, as not all are read again.
     """
     kept = arch.kept_lines(problem.C * stored_bytes(problem))
     rows = int(schedule.filter_rows(g))
-    wanted = rows * ((g.tile_m - 1) * g.stride_w + g.S) + g.tile_m
+    columns = min(g.W, (g.tile_m - 1) * g.stride_w + g.S)
+    wanted = rows * columns + min(g.tile_m, g.tile_q)
     again = rows if kept == arch.l1_ways else max(0, rows - g.stride_h)
-    return again * max(0.0, 1 - kept / wanted)
+    return again * max(0.0, 1 - 2 * (kept - arch.l1_ways) / max(1, wanted))
 
 
 def copy_cycles(problem: Problem, g: Geometry) -> float:
@@ -327,9 +329,10 @@ def copy_cycles(problem: Problem, g: Geometry) -> float:
 def far_copy_cycles(problem: Problem, arch: CpuArch, g: Geometry) -> float:
     """Further cycles to copy a tile with contiguous channels from beyond L2."""
     elements = buffer_bytes(g, problem.itemsize) / problem.itemsize
-    pieces = elements / g.tile_c if g.tile_c < problem.C else 0.0
-    read = elements * stored_bytes(problem) / STREAMED_BYTES
-    return far_share(problem, arch) * (read + pieces * PIECE_CYCLES)
+    size = stored_bytes(problem)
+    short = 0.0 if g.tile_c == problem.C else max(0.0, 1 - g.tile_c * size / PIECE_BYTES)
+    pieces = elements / max(1, g.tile_c) * short * PIECE_CYCLES
+    return far_share(problem, arch) * (elements * size / STREAMED_BYTES + pieces)
 
 
 def border_columns(g: Geometry) -> int:
