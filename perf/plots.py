@@ -10,7 +10,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from perf.record import Record
-from perf.tables import Overview, ours_against, ratio_key, rivals_of, uses_winograd, words_of
+from perf.tables import (
+    Overview,
+    fma_rate,
+    ours_against,
+    ratio_key,
+    rivals_of,
+    uses_winograd,
+    words_of,
+)
 
 OURS, WINOGRAD, ROOF = "#1f6f8b", "#d55e00", "#555555"
 WIDTH = 5.0  # inches; the text stays legible if a phone shrinks the plot
@@ -63,21 +71,19 @@ def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
     for place, found in zip(places, overviews, strict=True):
         left, inside = min(found.worst, 1) - 0.04, "white" if "call" in found.means else theme.text
         axes.text(left, place, f"{found.worst:.2f}", color=inside, size=9, ha="right", **text)
-        mean = found.means["plan"]
-        axes.text(mean + 0.02, place, f"{mean:.2f}", color=theme.text, size=10, **text)
-        if "call" in found.means:
-            mean, bold = found.means["call"], {"weight": "bold", "ha": "right", **text}
-            axes.text(mean - 0.02, place, f"{mean:.2f}", color="white", size=11, **bold)
+        means = " / ".join(f"{mean:.2f}" for mean in found.means.values())
+        end = max(found.means.values()) + 0.02
+        axes.text(end, place, means, color=theme.text, size=10, **text)
     axes.axvline(1, color=theme.text, linewidth=1.2, zorder=3)
     rivals = sorted({found.rival for found in overviews})
     several = len(rivals) > 1
     labels = [
-        "  ".join([*words_of(found.record), *([found.rival] if several else [])])
+        "  ".join([*words_of(found.record), *peak_of(found.record), *[found.rival] * several])
         for found in overviews
     ]
     axes.set_yticks(places, labels, fontsize=10, color=theme.text)
     axes.invert_yaxis()
-    limit = 0.15 + max([1.0, *plan, *call])
+    limit = 0.35 + max([1.0, *plan, *call])
     axes.set_xlim(0, limit)
     names = {1: "1: as fast", 2: "2: twice as fast"}
     axes.set_xticks(range(int(limit) + 1), [names.get(x, str(x)) for x in range(int(limit) + 1)])
@@ -94,6 +100,12 @@ def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
         loc="outside lower center", ncols=3, frameon=False, labelcolor=theme.text, fontsize=10
     )
     return figure
+
+
+def peak_of(record: Record) -> list[str]:
+    """The measured FMA rate, as a label; it tells machines apart."""
+    rate = fma_rate(record)
+    return [f"{rate:.0f} GFLOP/s"] if rate else []
 
 
 def best_flops(record: Record) -> list[float]:

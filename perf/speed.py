@@ -123,7 +123,7 @@ def picture(folder: str) -> str:
     return (
         f'<picture>\n  <source media="(prefers-color-scheme: dark)" '
         f'srcset="{folder}/overview-dark.svg">\n'
-        '  <img alt="A rival\'s time over ours, one bar a suite, worst layers marked" width="800" '
+        '  <img alt="A rival\'s time over ours, one bar a network, worst layer marked" width="800" '
         f'src="{folder}/overview-light.svg">\n</picture>'
     )
 
@@ -157,10 +157,14 @@ def drawn(record: Record) -> dict[str, str]:
 
 
 def write_pictures(named: Named, folder: Path) -> None:
-    """Write overview-light.svg, overview-dark.svg, NAME-ratios.png and NAME-roofline.png."""
+    """Write overview-light.svg, overview-dark.svg, NAME-ratios.png and NAME-roofline.png.
+
+    The overview shows networks, or all runs if there is none of a network.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     runs = in_order(named)
-    overviews = [found for _, record in runs for found in tables.overviews_of(record)]
+    networks = [record for _, record in runs if tables.is_network(record)] or [r for _, r in runs]
+    overviews = [found for record in networks for found in tables.overviews_of(record)]
     # Equal records make equal files: without the date, and with names that do not depend on it.
     with matplotlib.rc_context({"svg.hashsalt": "implicit_conv"}):
         for name, theme in plots.THEMES.items():
