@@ -129,7 +129,9 @@ def picture(folder: str) -> str:
 
 
 def readme_text(text: str, named: Named, page_at: str) -> str:
-    """A README with the table of networks between its marks; `page_at` is speed.md.
+    """A README with a table of networks between its marks; `page_at` is speed.md.
+
+    It shows runs of float32, one image and one thread, or all if there is none.
 
     Raises
     ------
@@ -138,9 +140,15 @@ def readme_text(text: str, named: Named, page_at: str) -> str:
     """
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the README must hold the lines {BEGIN!r} and {END!r} once each")
-    runs = [(name, record) for name, record in in_order(named) if tables.is_network(record)]
+    found = networks(in_order(named))
+    runs = [(name, record) for name, record in found if tables.is_plain(record)] or found
     table = "\n".join([BEGIN, summary_table(runs, page_at), END])
     return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: table, text, flags=re.DOTALL)
+
+
+def networks(runs: Named) -> Named:
+    """The runs of conv2d with floats on networks, or all runs if there is none."""
+    return [pair for pair in runs if tables.is_network(pair[1])] or runs
 
 
 def in_order(named: Named) -> list[tuple[str, Record]]:
@@ -159,12 +167,12 @@ def drawn(record: Record) -> dict[str, str]:
 def write_pictures(named: Named, folder: Path) -> None:
     """Write overview-light.svg, overview-dark.svg, NAME-ratios.png and NAME-roofline.png.
 
-    The overview shows networks, or all runs if there is none of a network.
+    The overview shows `networks`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     runs = in_order(named)
-    networks = [record for _, record in runs if tables.is_network(record)] or [r for _, r in runs]
-    overviews = [found for record in networks for found in tables.overviews_of(record)]
+    shown = [record for _, record in networks(runs)]
+    overviews = [found for record in shown for found in tables.overviews_of(record)]
     # Equal records make equal files: without the date, and with names that do not depend on it.
     with matplotlib.rc_context({"svg.hashsalt": "implicit_conv"}):
         for name, theme in plots.THEMES.items():

@@ -81,6 +81,13 @@ def is_network(record: Record) -> bool:
     return operator_of(record) == "fprop" and record["settings"]["suite"] not in (*OTHERS, *KINDS)
 
 
+def is_plain(record: Record) -> bool:
+    """Whether a run is of float32, one image and one thread."""
+    settings = record["settings"]
+    found = settings["dtype"], settings.get("batch") or 1, settings["threads"]
+    return found == ("float32", 1, 1)
+
+
 def suite_title(record: Record) -> str:
     """The network of a run, and the operator where the network does not tell it."""
     suite = record["settings"]["suite"]
