@@ -252,10 +252,14 @@ def test_a_variant_has_entries_of_its_own():
     def add(number):
         return lambda value: value + number
 
-    functions = [(add_one, {}), (add_one, {"fastmath": True}), (add(1), {}), (add(2), {})]
-    names = [name_of(*each, SIGNATURE) for each in functions]
+    def add_default(number):
+        return lambda value, other=number: value + other
+
+    functions = [add_one, add(1), add(2), add_default(1), add_default(2)]
+    names = [name_of(function, {}, SIGNATURE) for function in functions]
+    names.append(name_of(add_one, {"fastmath": True}, SIGNATURE))
     names.append(name_of(add_one, {}, types.float64(types.int64)))
-    assert len(set(names)) == 5
+    assert len(set(names)) == 7
 
 
 def test_addresses_of_this_process_are_not_cached(store):
