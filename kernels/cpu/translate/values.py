@@ -20,7 +20,6 @@ NUMBA = {BOOL: types.boolean, I32: types.int32, I64: types.int64, DOUBLE: types.
 LLVM = {
     types.boolean: BOOL,
     types.int32: I32,
-    types.uint32: I32,
     types.int64: I64,
     types.float64: DOUBLE,
 }
