@@ -29,6 +29,7 @@ def definition_of(function: FunctionType) -> ast.FunctionDef:
         Its source cannot be read.
     """
     code = function.__code__
+    linecache.lazycache(code.co_filename, function.__globals__)  # for sources in a zip file
     definition = _definitions(code.co_filename).get((code.co_name, code.co_firstlineno))
     if definition is None:
         raise TranslationError(

@@ -4,6 +4,8 @@ neither the disk nor the files of the cache decide whether a function can be com
 
 import ctypes
 import hashlib
+import importlib
+import inspect
 import logging
 import os
 import pickle
@@ -11,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
 
@@ -284,6 +287,16 @@ def test_a_function_without_a_source_is_not_cached(store, caplog):
     assert store.names() == []
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "<string>" in warning
+
+
+def test_a_function_in_a_zip_file_is_compiled(store, tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("zipped.py", inspect.getsource(add_one))
+    monkeypatch.syspath_prepend(tmp_path / "zipped.zip")
+    function = importlib.import_module("zipped").add_one
+    monkeypatch.delitem(sys.modules, "zipped")
+    assert entry(SIGNATURE)(function).ctypes(41) == 42
+    assert store.names() == []
 
 
 def test_code_without_a_cache_is_that_of_its_function(monkeypatch):
