@@ -19,10 +19,12 @@ from implicit_conv.kernels.cpu.translate.values import (
     DOUBLE,
     TranslationError,
     Typed,
-    as_kind,
     choose,
     compute,
+    convert,
     flatten,
+    is_known,
+    kind_of,
     make_tuple,
     rebuild,
     shape_of,
@@ -131,9 +133,11 @@ class Expressions:
             return compute(self.builder, "BitXor", value, -1)
         if not isinstance(node.op, ast.USub):
             raise self.error(node, f"an operation {type(node.op).__name__}")
-        if not _emitted(value):
+        if is_known(value):
             return -value
-        return self.builder.fneg(value) if value.type == DOUBLE else self.builder.neg(value)
+        if kind_of(value) == DOUBLE:
+            return self.builder.fneg(value)
+        return compute(self.builder, "Sub", 0, value)
 
     def compare(self, node: ast.Compare) -> Any:
         """A chain of comparisons."""
@@ -262,23 +266,30 @@ class Expressions:
         """A call of one of Python's functions."""
         builder = self.builder
         if called in (min, max):
-            return values.pick(builder, "Lt" if called is min else "Gt", tuple(arguments))
+            numbers = tuple(arguments if len(arguments) > 1 else arguments[0])
+            return values.pick(builder, "Lt" if called is min else "Gt", numbers)
         if called in MATH:
             signature = types.float64(*[types.float64] * len(arguments))
             return self._external(MATH[called], signature, arguments)
         if called is len and isinstance(arguments[0], tuple):
             return len(arguments[0])
         if called is abs:
-            (value,) = arguments
-            negative = compute(builder, "Lt", value, 0)
-            return choose(builder, negative, compute(builder, "Sub", 0, value), value)
+            return self._magnitude(*arguments)
         if called is divmod:
             return tuple(compute(builder, name, *arguments) for name in ("FloorDiv", "Mod"))
         kinds = {int: I64, float: DOUBLE, bool: BOOL, **values.LLVM}
         if called in kinds:
             (value,) = arguments
-            return as_kind(builder, value, kinds[called])
+            return convert(builder, value, kinds[called])
         raise self.error(node, f"a call of {called}")
+
+    def _magnitude(self, value: Any) -> Any:
+        if is_known(value):
+            return abs(value)
+        if kind_of(value) == DOUBLE:
+            return self._external("llvm.fabs.f64", types.float64(types.float64), [value])
+        negative = compute(self.builder, "Lt", value, 0)
+        return choose(self.builder, negative, compute(self.builder, "Sub", 0, value), value)
 
     def _external(self, name: str, signature: Any, arguments: list[Any]) -> Any:
         """A call of a C function."""
@@ -286,7 +297,7 @@ class Expressions:
         function_type = ir.FunctionType(values.LLVM[signature.return_type], kinds)
         function = cgutils.get_or_insert_function(self.builder.module, function_type, name)
         pairs = zip(arguments, kinds, strict=True)
-        return self.builder.call(function, [as_kind(self.builder, *pair) for pair in pairs])
+        return self.builder.call(function, [values.as_kind(self.builder, *pair) for pair in pairs])
 
 
 def _emitted(value: Any) -> bool:

@@ -10,6 +10,7 @@ from numba import types
 from implicit_conv.kernels.cpu.emit.vector import BYTES, VOID
 from implicit_conv.kernels.cpu.translate import values
 from implicit_conv.kernels.cpu.translate.values import (
+    TranslationError,
     Typed,
     UnsupportedError,
     as_kind,
@@ -88,8 +89,11 @@ class Module:
         value = emit(self, builder, arguments)
         if returned == VOID:
             builder.ret_void()
-        else:
+            return
+        try:
             builder.ret(as_kind(builder, value, returned))
+        except UnsupportedError as error:
+            raise TranslationError(f"{name} returns {error}") from None
 
     def call(self, builder: Builder, function: FunctionType, arguments: list[Any]) -> Any:
         """Call a plain function, which is translated for each combination of shapes."""

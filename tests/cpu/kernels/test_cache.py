@@ -162,7 +162,7 @@ def test_a_call_works_where_files_may_not_grow(filled, tmp_path):
 @sampled
 @pytest.mark.parametrize("number", range(count(40, 200)))
 def test_a_damaged_entry_is_compiled_again(store, caplog, number):
-    entry("int64(float64)")(add_one)
+    entry("float64(float64)")(add_one)
     (other,) = store.names()
     entry(SIGNATURE)(add_one)
     (name,) = {*store.names()} - {other}
@@ -333,7 +333,7 @@ def test_a_folder_that_vanishes_is_made_again(store, caplog):
     for _ in range(2):
         assert entry(SIGNATURE)(add_one).ctypes(41) == 42
         shutil.rmtree(store.folder)
-    assert entry("int64(float64)")(add_one).ctypes(41) == 42
+    assert entry("float64(float64)")(add_one).ctypes(41) == 42
     assert len(store.names()) == 1
     assert caplog.records == []
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ def loops(a, b):
             for k in range(0, 9, step):
                 total += k
         last = i
-    while total > 1000:
+    while total > 100:
         total //= 2
     for x, y in ((a, 2), (b, 3)):
         if x < 0:
@@ -106,11 +107,33 @@ def test_floats_are_those_of_python():
         value = 0  # becomes a float
         if x > n:
             value = x / 3 - n * 0.5
-        return value + min(x, n) - max(-x, 1.5) + math.sqrt(abs(x)) + math.tanh(x) + n / 4
+        if n == 5:
+            return n  # before a float
+        return (
+            value
+            + float(x > n)
+            + min(x, n)
+            - max(-x, 1.5)
+            + math.sqrt(abs(x))
+            + math.tanh(x)
+            + n / 4
+        )
 
     compiled = entry(FLOAT(FLOAT, INT))(mix).ctypes
     for x, n in itertools.product((-2.5, -0.0, 0.25, 3.5), NUMBERS):
         assert compiled(x, n) == mix(x, n)
+
+
+def test_zeros_have_signs():
+    def magnitude(x):
+        return abs(x)
+
+    def negative(x):
+        return -x
+
+    for function, zero in itertools.product((magnitude, negative), (0.0, -0.0)):
+        found = entry(FLOAT(FLOAT))(function).ctypes(zero)
+        assert math.copysign(1, found) == math.copysign(1, function(zero))
 
 
 def test_nan_is_unordered_as_in_python():
@@ -179,7 +202,10 @@ def test_python_gets_none_where_nothing_is_returned():
         memory.write(array, value)
 
     array = np.zeros(1, np.int64)
-    assert write(array, -1) is None
+    before = sys.getrefcount(None)
+    for _ in range(1000):
+        assert write(array, -1) is None
+    assert sys.getrefcount(None) > before - 500
     assert array[0] == -1
 
 
@@ -208,3 +234,12 @@ def test_an_error_names_the_function_and_its_line(function):
     place = f"{function.__name__} \\(.*test_translate.py:({'|'.join(map(str, lines))})\\)"
     with pytest.raises(TranslationError, match=place):
         entry(INT(INT))(function)
+
+
+@pytest.mark.parametrize("signature", [INT(FLOAT), types.boolean(INT)])
+def test_a_result_is_not_narrowed(signature):
+    def same(x):
+        return x
+
+    with pytest.raises(TranslationError, match=r"same.* returns "):
+        entry(signature)(same)
