@@ -19,6 +19,7 @@ from implicit_conv.kernels.cpu.translate.values import (
     DOUBLE,
     TranslationError,
     Typed,
+    both,
     choose,
     compute,
     convert,
@@ -95,8 +96,10 @@ class Expressions:
     def attribute(self, node: ast.Attribute) -> Any:
         """A field of a record, or an attribute of what is known."""
         value = self.value(node.value)
-        if not isinstance(value, Typed):
+        if is_known(value) or node.attr in getattr(value, "_fields", ()):
             return getattr(value, node.attr)
+        if not isinstance(value, Typed):
+            raise self.error(node, f"an attribute {node.attr}")
         record = value.type
         kind = record.typeof(node.attr)
         offset = ir.Constant(I64, record.offset(node.attr))
@@ -147,7 +150,8 @@ class Expressions:
             if following is not node.comparators[0] and source.calls(following):
                 raise self.error(node, "a call in a chain of comparisons")
             second = self.value(following)
-            result = self._both(result, self._comparison(type(operator).__name__, first, second))
+            holds = self._comparison(type(operator).__name__, first, second)
+            result = both(self.builder, result, holds)
             first = second
         return result
 
@@ -161,12 +165,6 @@ class Expressions:
                 )
             return result
         return compute(self.builder, name, first, second)
-
-    def _both(self, first: Any, second: Any) -> Any:
-        if _emitted(first) and _emitted(second):
-            return self.builder.and_(first, second)
-        known, other = (second, first) if _emitted(first) else (first, second)
-        return other if known else False
 
     def boolop(self, node: ast.BoolOp) -> Any:
         """`and` and `or`, with Python's value of them: one of the operands."""
@@ -258,7 +256,7 @@ class Expressions:
             return call_intrinsic(self.builder, called._defn, arguments)
         if isinstance(called, types.ExternalFunction):
             return self._external(called.symbol, called.sig, arguments)
-        if isinstance(called, type) and issubclass(called, tuple):
+        if isinstance(called, type) and issubclass(called, tuple) and called is not tuple:
             return make_tuple(called, arguments)
         return self._known(node, called, arguments)
 

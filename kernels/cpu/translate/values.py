@@ -208,13 +208,19 @@ FLOATS = {"Add": "fadd", "Sub": "fsub", "Mult": "fmul", "Div": "fdiv"}
 
 
 def compute(builder: ir.IRBuilder, name: str, first: Any, second: Any) -> Any:
-    """The operation with this name in Python's syntax tree, of two numbers."""
-    if not isinstance(first, ir.Value) and not isinstance(second, ir.Value):
+    """The operation with this name in Python's syntax tree, of two numbers or tuples."""
+    if is_known(first) and is_known(second):
         return KNOWN[name](first, second)
+    if name in ("Eq", "NotEq") and isinstance(first, tuple) and isinstance(second, tuple):
+        return _compare_tuples(builder, name, first, second)
+    return _compute_numbers(builder, name, first, second)
+
+
+def _compute_numbers(builder: ir.IRBuilder, name: str, first: Any, second: Any) -> Any:
     kinds = kind_of(first), kind_of(second)
-    if None in kinds:
-        raise UnsupportedError(f"the operation {name} of {first} and {second}")
-    kind = max(*kinds, I64, key=WIDTHS.index)
+    if None in kinds or name in ("Is", "IsNot"):
+        raise UnsupportedError(f"the operation {name} of {_word(first)} and {_word(second)}")
+    kind = max(*kinds, I64, key=WIDTH)
     if name == "Div":
         kind = DOUBLE
     if name == "Pow":
@@ -235,6 +241,23 @@ def compute(builder: ir.IRBuilder, name: str, first: Any, second: Any) -> Any:
     if name in ("FloorDiv", "Mod"):
         return _divide(builder, name, a, b, second)
     return getattr(builder, INTEGERS[name])(a, b)
+
+
+def both(builder: ir.IRBuilder, first: Any, second: Any) -> Any:
+    """Whether two tests hold: a bool, or an LLVM value of one bit."""
+    if isinstance(first, ir.Value) and isinstance(second, ir.Value):
+        return builder.and_(first, second)
+    known, other = (second, first) if isinstance(first, ir.Value) else (first, second)
+    return other if known else False
+
+
+def _compare_tuples(
+    builder: ir.IRBuilder, name: str, first: tuple[Any, ...], second: tuple[Any, ...]
+) -> Any:
+    result: Any = len(first) == len(second)
+    for pair in zip(first, second, strict=False):
+        result = both(builder, result, compute(builder, "Eq", *pair))
+    return result if name == "Eq" else compute(builder, "Eq", result, False)
 
 
 def _power(builder: ir.IRBuilder, base: Any, exponent: Any) -> Any:

@@ -46,6 +46,11 @@ def sign(n):
     return -1
 
 
+@kernel()
+def scaled(n, factor=OFFSET, shift=2):
+    return n * factor << shift
+
+
 def arithmetic(a, b):
     total = a // b * 100000 + a % b * 1000 + (a + b) * (a - b)
     return total + (a << 2) + (a >> 1) + (a & b) + (a | b) + ~a - -b + a**3 + a // 4 + a % 8
@@ -91,10 +96,17 @@ def calls(a, b):
     return min(a, b, 3) + 10 * max(a, b) + abs(a) + pair.first * quotient + rest * known + sign(a)
 
 
-@pytest.mark.parametrize("function", [arithmetic, loops, choices, calls])
+def truths(a, b):
+    """Numbers that are tests, and comparisons of tuples."""
+    value = -(a > b) + 2 * bool(a - 2) + 4 * ((a, b) == (b, a)) + 8 * ((a, b) != (2, b))
+    value += 64 * Pair(a, b).first + scaled(a, 5) + scaled(b)
+    return value + 16 * ((a, -4) in ((1, b), (b, b))) + 32 * min((a, b)) + abs(-OFFSET)
+
+
+@pytest.mark.parametrize("function", [arithmetic, loops, choices, calls, truths])
 def test_integers_are_those_of_python(function):
     compiled = entry(INT(INT, INT))(function).ctypes
-    plain = {"swapped": swapped.py_func, "sign": sign.py_func}
+    plain = {"swapped": swapped.py_func, "sign": sign.py_func, "scaled": scaled.py_func}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in plain.items():
             patch.setitem(globals(), name, value)
