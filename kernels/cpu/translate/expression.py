@@ -42,20 +42,22 @@ MATH = {  # functions of float64: LLVM's intrinsics, or functions of libm
 
 
 class Expressions:
-    """Expressions of one function; `names` has its variables that never change."""
+    """Expressions of one function.
+
+    `names` has its variables that never change; those `assigned` have a value on every path.
+    """
 
     def __init__(self, module: Module, function: FunctionType, builder: Builder) -> None:
         self._module, self._python, self.builder = module, function, builder
         self.names: dict[str, Any] = {}
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        self.assigned: set[str] = set()
+        code = function.__code__
+        self._locals = frozenset(code.co_varnames + code.co_cellvars)
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         self._cells = {name: cell.cell_contents for name, cell in cells}
 
     def variable(self, name: str) -> Any:
         """The value of a variable that is kept on the stack."""
-        raise NotImplementedError
-
-    def has_variable(self, name: str) -> bool:
-        """Whether a variable is kept on the stack."""
         raise NotImplementedError
 
     def error(self, node: ast.expr | ast.stmt, what: str) -> TranslationError:
@@ -84,10 +86,10 @@ class Expressions:
     def name(self, node: ast.Name) -> Any:
         """A variable, or what a name stands for when code is translated."""
         name = node.id
-        if name in self.names:
-            return self.names[name]
-        if self.has_variable(name):
-            return self.variable(name)
+        if name in self._locals:
+            if name not in self.assigned:
+                raise self.error(node, f"a variable {name} that may have no value")
+            return self.names[name] if name in self.names else self.variable(name)
         for scope in (self._cells, self._python.__globals__, vars(builtins)):
             if name in scope:
                 return scope[name]

@@ -40,7 +40,7 @@ class _Loop(NamedTuple):
 
     following: ir.Block
     end: ir.Block
-    breaks: list[ast.Break]
+    breaks: list[set[str]]  # the variables that have a value at each `break`
 
 
 RESULT = "return"  # no variable has this name
@@ -117,6 +117,7 @@ class _Body(Expressions):
 
     def _bind(self, name: str, value: Any) -> None:
         """Let a variable have a value."""
+        self.assigned.add(name)
         if name in self._constants:
             self.names[name] = value
             return
@@ -141,10 +142,6 @@ class _Body(Expressions):
         """The value of a variable that is kept on the stack."""
         parts = [self.builder.load(slot) for slot in self._slots[name]]
         return rebuild(self._widths[name], iter(parts))
-
-    def has_variable(self, name: str) -> bool:
-        """Whether a variable is kept on the stack."""
-        return name in self._slots
 
     # Statements.
 
@@ -204,7 +201,7 @@ class _Body(Expressions):
         self.builder.branch(self._loops[-1].following)
 
     def _break(self, statement: ast.Break) -> None:
-        self._loops[-1].breaks.append(statement)
+        self._loops[-1].breaks.append(self.assigned)
         self.builder.branch(self._loops[-1].end)
 
     def _if(self, statement: ast.If) -> None:
@@ -214,15 +211,18 @@ class _Body(Expressions):
             return
         blocks = [self.builder.append_basic_block() for _ in range(3 if statement.orelse else 2)]
         self.builder.cbranch(test, *blocks[:2])
-        end, reached = blocks[-1], not statement.orelse
+        end, before = blocks[-1], self.assigned
+        reached = [] if statement.orelse else [before]
         for block, statements in zip(blocks[:-1], (statement.body, statement.orelse), strict=False):
             self.builder.position_at_end(block)
+            self.assigned = {*before}
             self._block(statements)
             if not self.builder.block.is_terminated:
                 self.builder.branch(end)
-                reached = True
+                reached.append(self.assigned)
         if reached:
             self.builder.position_at_end(end)
+            self.assigned = set.intersection(*reached)
         else:
             self.function.blocks.remove(end)
 
@@ -239,15 +239,35 @@ class _Body(Expressions):
         self._loop(body, statement.body, loop)
         if test is True and not loop.breaks:
             self.function.blocks.remove(end)  # what follows is never reached
-        else:
-            self.builder.position_at_end(end)
+            return
+        self.builder.position_at_end(end)
+        if test is True:
+            self.assigned = set.intersection(*loop.breaks)
 
-    def _loop(self, block: ir.Block, statements: list[ast.stmt], loop: _Loop) -> None:
-        """The body of a loop, from the block on."""
+    def _refuse_else(self, statement: ast.While | ast.For) -> None:
+        if statement.orelse:
+            raise self.error(statement.orelse[0], "an `else` of a loop")
+
+    def _loop(
+        self,
+        block: ir.Block,
+        statements: list[ast.stmt],
+        loop: _Loop,
+        item: tuple[ast.expr, Any] | None = None,
+    ) -> None:
+        """The body of a loop, from the block on, for an item of `for`: its target and value.
+
+        What is assigned here may have no value after the loop.
+        """
+        before = self.assigned
+        self.assigned = {*before}
         self.builder.position_at_end(block)
+        if item is not None:
+            self._assign_to(*item)
         self._loops.append(loop)
         self._block(statements)
         self._loops.pop()
+        self.assigned = before
         if not self.builder.block.is_terminated:
             self.builder.branch(loop.following)
 
@@ -264,9 +284,7 @@ class _Body(Expressions):
             following = self.builder.append_basic_block()
             body = self.builder.append_basic_block()
             self.builder.branch(body)
-            self.builder.position_at_end(body)
-            self._assign_to(statement.target, item)
-            self._loop(self.builder.block, statement.body, _Loop(following, end, []))
+            self._loop(body, statement.body, _Loop(following, end, []), (statement.target, item))
             self.builder.position_at_end(following)
         self.builder.branch(end)
         self.builder.position_at_end(end)
@@ -289,9 +307,7 @@ class _Body(Expressions):
         else:
             test = up if step > 0 else down
         builder.cbranch(test, body, end)
-        builder.position_at_end(body)
-        self._assign_to(statement.target, index)
-        self._loop(builder.block, statement.body, _Loop(following, end, []))
+        self._loop(body, statement.body, _Loop(following, end, []), (statement.target, index))
         builder.position_at_end(following)
         index.add_incoming(builder.add(index, change, flags=["nsw"]), following)
         builder.branch(head)
