@@ -25,6 +25,7 @@ from implicit_conv.kernels.cpu.translate.values import (
     compute,
     flat_types,
     flatten,
+    is_known,
     rebuild,
     shape_of,
     widest,
@@ -43,6 +44,8 @@ class _Loop(NamedTuple):
     breaks: list[set[str]]  # the variables that have a value at each `break`
 
 
+# What Python raises for operations on values that are known.
+KNOWN_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 RESULT = "return"  # no variable has this name
 
 
@@ -82,6 +85,9 @@ class _Body(Expressions):
         self.function = ir.Function(module.ir, ir.FunctionType(returned, kinds), name)
         self.function.linkage = "internal"
         super().__init__(module, function, Builder(self.function.append_basic_block()))
+        parameters = self._definition.args
+        if parameters.posonlyargs or parameters.vararg or parameters.kwonlyargs or parameters.kwarg:
+            raise self.error(self._definition, "parameters of another kind than `name`")
         self._entry = self.builder.block
         self._slots: dict[str, list[ir.Value]] = {}
         self._loops: list[_Loop] = []
@@ -93,9 +99,8 @@ class _Body(Expressions):
         parts = iter(self.function.args)
         for argument, shape in zip(self._definition.args.args, self._shapes, strict=True):
             self._bind(argument.arg, rebuild(shape, parts))
-        self._block(self._definition.body)
-        if not self.builder.block.is_terminated:
-            self._return(None)
+        body = self._definition.body
+        self._block([*body, ast.copy_location(ast.Return(value=None), body[-1])])
         self.builder.position_at_end(self._entry)
         self.builder.branch(start)
         return Callee(self.function, self._result)
@@ -112,6 +117,8 @@ class _Body(Expressions):
                 translate(statement)
             except UnsupportedError as error:
                 raise self.error(statement, str(error)) from None
+            except KNOWN_ERRORS as error:
+                raise self.error(statement, f"{type(error).__name__}: {error}") from error
 
     # Variables.
 
@@ -173,10 +180,8 @@ class _Body(Expressions):
     def _pass(self, statement: ast.Pass) -> None:
         """Nothing to do."""
 
-    def _return(self, statement: ast.Return | None) -> None:
-        value = None
-        if statement is not None and statement.value is not None:
-            value = self.value(statement.value)
+    def _return(self, statement: ast.Return) -> None:
+        value = None if statement.value is None else self.value(statement.value)
         shape = shape_of(value)
         if shape != self._result:
             wider = shape
@@ -227,6 +232,7 @@ class _Body(Expressions):
             self.function.blocks.remove(end)
 
     def _while(self, statement: ast.While) -> None:
+        self._refuse_else(statement)
         head, body, end = (self.builder.append_basic_block() for _ in range(3))
         self.builder.branch(head)
         self.builder.position_at_end(head)
@@ -272,6 +278,7 @@ class _Body(Expressions):
             self.builder.branch(loop.following)
 
     def _for(self, statement: ast.For) -> None:
+        self._refuse_else(statement)
         over = statement.iter
         if isinstance(over, ast.Call) and self.value(over.func) is range:
             self._for_range(statement, [self.value(argument) for argument in over.args])
@@ -292,6 +299,8 @@ class _Body(Expressions):
     def _for_range(self, statement: ast.For, limits: list[Any]) -> None:
         builder = self.builder
         start, stop, step = {1: (0, *limits, 1), 2: (*limits, 1)}.get(len(limits), limits)
+        if is_known(step) and step == 0:
+            raise self.error(statement, "a step of zero")
         first, last, change = (as_kind(builder, limit, I64) for limit in (start, stop, step))
         before = builder.block
         head, body, following, end = (builder.append_basic_block() for _ in range(4))

@@ -70,7 +70,7 @@ class Module:
         self.ir = ir.Module()
         self.ir.triple = triple
         self._translate = translate
-        self._callees: dict[Any, Callee] = {}
+        self._callees: dict[Any, Callee | None] = {}
 
     def export(self, name: str, signature: Any, emit: Callable[..., Any]) -> None:
         """Add the function `name` for C, of a signature of Numba's.
@@ -103,8 +103,11 @@ class Module:
         shapes = [shape_of(argument) for argument in arguments]
         key = (function, *shapes)
         if key not in self._callees:
+            self._callees[key] = None  # until it is translated
             self._callees[key] = self._translate(self, function, shapes)
         callee = self._callees[key]
+        if callee is None:
+            raise UnsupportedError(f"a recursive call of {function.__name__}")
         pairs = zip(arguments, shapes, strict=True)
         value = builder.call(
             callee.function, [part for pair in pairs for part in flatten(builder, *pair)]

@@ -240,12 +240,90 @@ def indexed(n):
     return (1, 2)[n]
 
 
-@pytest.mark.parametrize("function", [listed, unbound, mixed, indexed])
+def otherwise(n):
+    while n > 9:
+        n -= 1
+    else:  # noqa: PLW0120
+        return n
+
+
+def assigned_in_a_branch(n):
+    if n > 0:
+        m = n
+    return m
+
+
+def assigned_in_a_loop(n):
+    for i in range(n):
+        n -= i
+    return n + i
+
+
+def assigned_before_some_breaks(n):
+    while True:
+        if n > 0:
+            break
+        m = n
+        break
+    return m
+
+
+def hidden(n):
+    n += OFFSET  # noqa: F823
+    OFFSET = n
+    return OFFSET
+
+
+def recursive(n):
+    return recursive(n - 1) if n else 0
+
+
+def stepless(n):
+    for i in range(0, n, 0):
+        n = i
+    return n
+
+
+def halves(n):
+    for i in range(n / 2):
+        n = i
+    return n
+
+
+def nothing(n):
+    if n > 0:
+        return n
+
+
+def huge(n):
+    return n + (1 << 63)
+
+
+def outside(n):
+    return (n, 1)[2]  # noqa: PLE0643
+
+
+def open_ended(n, *rest):
+    return n
+
+
+REFUSED = [
+    *(listed, unbound, mixed, indexed, otherwise, assigned_in_a_branch, assigned_in_a_loop),
+    *(assigned_before_some_breaks, hidden, recursive, stepless, halves, nothing, huge, outside),
+]
+
+
+@pytest.mark.parametrize("function", REFUSED)
 def test_an_error_names_the_function_and_its_line(function):
-    lines = range(function.__code__.co_firstlineno + 1, function.__code__.co_firstlineno + 4)
+    lines = range(function.__code__.co_firstlineno + 1, function.__code__.co_firstlineno + 7)
     place = f"{function.__name__} \\(.*test_translate.py:({'|'.join(map(str, lines))})\\)"
     with pytest.raises(TranslationError, match=place):
         entry(INT(INT))(function)
+
+
+def test_parameters_of_other_kinds_are_refused():
+    with pytest.raises(TranslationError, match=r"open_ended .* has parameters"):
+        entry(INT(INT))(open_ended)
 
 
 @pytest.mark.parametrize("signature", [INT(FLOAT), types.boolean(INT)])
