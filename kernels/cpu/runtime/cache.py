@@ -121,15 +121,17 @@ class Cache(NullCache):  # type: ignore[misc, unused-ignore]
 
 
 def _variant(value: Any) -> str:
-    """A text that differs between variants: a function's name and all values that it closes over.
+    """A text that differs between variants: a function's name and all values that it closes over,
+    its defaults included.
 
     Other values are their own text.
     """
     function = getattr(value, "py_func", getattr(value, "_defn", value))  # of njit, of an intrinsic
     if not isinstance(function, FunctionType):
         return str(value)
-    cells = [_variant(cell.cell_contents) for cell in function.__closure__ or ()]
-    return f"{function.__qualname__}({', '.join(cells)})"
+    closed = [cell.cell_contents for cell in function.__closure__ or ()]
+    bound = map(_variant, [*closed, *(function.__defaults__ or ())])
+    return f"{function.__qualname__}({', '.join(bound)})"
 
 
 def warn_of_source(error: OSError) -> None:

@@ -19,7 +19,7 @@ CPU_SET_BYTES = 128  # of a cpu_set_t: 1024 CPUs
 SIGNAL_SET_BYTES = 128  # of a sigset_t
 SIG_SETMASK = 2
 
-_sem_init = types.ExternalFunction("sem_init", INT(WORD, INT, types.uint32))
+_sem_init = types.ExternalFunction("sem_init", INT(WORD, INT, INT))
 _sem_post = types.ExternalFunction("sem_post", INT(WORD))
 _sem_wait = types.ExternalFunction("sem_wait", INT(WORD))
 _pthread_create = types.ExternalFunction("pthread_create", INT(WORD, WORD, WORD, WORD))
@@ -60,7 +60,7 @@ def _cpu_sets(typingctx):
 @kernel()
 def make_semaphore(address):
     """Make a semaphore in the SEMAPHORE_BYTES at `address`; it counts 0."""
-    _sem_init(address, INT(0), types.uint32(0))
+    _sem_init(address, INT(0), INT(0))
 
 
 @kernel()

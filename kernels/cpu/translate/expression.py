@@ -19,10 +19,13 @@ from implicit_conv.kernels.cpu.translate.values import (
     DOUBLE,
     TranslationError,
     Typed,
-    as_kind,
+    both,
     choose,
     compute,
+    convert,
     flatten,
+    is_known,
+    kind_of,
     make_tuple,
     rebuild,
     shape_of,
@@ -39,20 +42,22 @@ MATH = {  # functions of float64: LLVM's intrinsics, or functions of libm
 
 
 class Expressions:
-    """Expressions of one function; `names` has its variables that never change."""
+    """Expressions of one function.
+
+    `names` has its variables that never change; those `assigned` have a value on every path.
+    """
 
     def __init__(self, module: Module, function: FunctionType, builder: Builder) -> None:
         self._module, self._python, self.builder = module, function, builder
         self.names: dict[str, Any] = {}
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        self.assigned: set[str] = set()
+        code = function.__code__
+        self._locals = frozenset(code.co_varnames + code.co_cellvars)
+        cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         self._cells = {name: cell.cell_contents for name, cell in cells}
 
     def variable(self, name: str) -> Any:
         """The value of a variable that is kept on the stack."""
-        raise NotImplementedError
-
-    def has_variable(self, name: str) -> bool:
-        """Whether a variable is kept on the stack."""
         raise NotImplementedError
 
     def error(self, node: ast.expr | ast.stmt, what: str) -> TranslationError:
@@ -81,10 +86,10 @@ class Expressions:
     def name(self, node: ast.Name) -> Any:
         """A variable, or what a name stands for when code is translated."""
         name = node.id
-        if name in self.names:
-            return self.names[name]
-        if self.has_variable(name):
-            return self.variable(name)
+        if name in self._locals:
+            if name not in self.assigned:
+                raise self.error(node, f"a variable {name} that may have no value")
+            return self.names[name] if name in self.names else self.variable(name)
         for scope in (self._cells, self._python.__globals__, vars(builtins)):
             if name in scope:
                 return scope[name]
@@ -93,8 +98,10 @@ class Expressions:
     def attribute(self, node: ast.Attribute) -> Any:
         """A field of a record, or an attribute of what is known."""
         value = self.value(node.value)
-        if not isinstance(value, Typed):
+        if is_known(value) or node.attr in getattr(value, "_fields", ()):
             return getattr(value, node.attr)
+        if not isinstance(value, Typed):
+            raise self.error(node, f"an attribute {node.attr}")
         record = value.type
         kind = record.typeof(node.attr)
         offset = ir.Constant(I64, record.offset(node.attr))
@@ -131,9 +138,11 @@ class Expressions:
             return compute(self.builder, "BitXor", value, -1)
         if not isinstance(node.op, ast.USub):
             raise self.error(node, f"an operation {type(node.op).__name__}")
-        if not _emitted(value):
+        if is_known(value):
             return -value
-        return self.builder.fneg(value) if value.type == DOUBLE else self.builder.neg(value)
+        if kind_of(value) == DOUBLE:
+            return self.builder.fneg(value)
+        return compute(self.builder, "Sub", 0, value)
 
     def compare(self, node: ast.Compare) -> Any:
         """A chain of comparisons."""
@@ -143,7 +152,8 @@ class Expressions:
             if following is not node.comparators[0] and source.calls(following):
                 raise self.error(node, "a call in a chain of comparisons")
             second = self.value(following)
-            result = self._both(result, self._comparison(type(operator).__name__, first, second))
+            holds = self._comparison(type(operator).__name__, first, second)
+            result = both(self.builder, result, holds)
             first = second
         return result
 
@@ -157,12 +167,6 @@ class Expressions:
                 )
             return result
         return compute(self.builder, name, first, second)
-
-    def _both(self, first: Any, second: Any) -> Any:
-        if _emitted(first) and _emitted(second):
-            return self.builder.and_(first, second)
-        known, other = (second, first) if _emitted(first) else (first, second)
-        return other if known else False
 
     def boolop(self, node: ast.BoolOp) -> Any:
         """`and` and `or`, with Python's value of them: one of the operands."""
@@ -254,7 +258,7 @@ class Expressions:
             return call_intrinsic(self.builder, called._defn, arguments)
         if isinstance(called, types.ExternalFunction):
             return self._external(called.symbol, called.sig, arguments)
-        if isinstance(called, type) and issubclass(called, tuple):
+        if isinstance(called, type) and issubclass(called, tuple) and called is not tuple:
             return make_tuple(called, arguments)
         return self._known(node, called, arguments)
 
@@ -262,23 +266,30 @@ class Expressions:
         """A call of one of Python's functions."""
         builder = self.builder
         if called in (min, max):
-            return values.pick(builder, "Lt" if called is min else "Gt", tuple(arguments))
+            numbers = tuple(arguments if len(arguments) > 1 else arguments[0])
+            return values.pick(builder, "Lt" if called is min else "Gt", numbers)
         if called in MATH:
             signature = types.float64(*[types.float64] * len(arguments))
             return self._external(MATH[called], signature, arguments)
         if called is len and isinstance(arguments[0], tuple):
             return len(arguments[0])
         if called is abs:
-            (value,) = arguments
-            negative = compute(builder, "Lt", value, 0)
-            return choose(builder, negative, compute(builder, "Sub", 0, value), value)
+            return self._magnitude(*arguments)
         if called is divmod:
             return tuple(compute(builder, name, *arguments) for name in ("FloorDiv", "Mod"))
         kinds = {int: I64, float: DOUBLE, bool: BOOL, **values.LLVM}
         if called in kinds:
             (value,) = arguments
-            return as_kind(builder, value, kinds[called])
+            return convert(builder, value, kinds[called])
         raise self.error(node, f"a call of {called}")
+
+    def _magnitude(self, value: Any) -> Any:
+        if is_known(value):
+            return abs(value)
+        if kind_of(value) == DOUBLE:
+            return self._external("llvm.fabs.f64", types.float64(types.float64), [value])
+        negative = compute(self.builder, "Lt", value, 0)
+        return choose(self.builder, negative, compute(self.builder, "Sub", 0, value), value)
 
     def _external(self, name: str, signature: Any, arguments: list[Any]) -> Any:
         """A call of a C function."""
@@ -286,7 +297,7 @@ class Expressions:
         function_type = ir.FunctionType(values.LLVM[signature.return_type], kinds)
         function = cgutils.get_or_insert_function(self.builder.module, function_type, name)
         pairs = zip(arguments, kinds, strict=True)
-        return self.builder.call(function, [as_kind(self.builder, *pair) for pair in pairs])
+        return self.builder.call(function, [values.as_kind(self.builder, *pair) for pair in pairs])
 
 
 def _emitted(value: Any) -> bool:

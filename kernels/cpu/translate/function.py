@@ -25,6 +25,7 @@ from implicit_conv.kernels.cpu.translate.values import (
     compute,
     flat_types,
     flatten,
+    is_known,
     rebuild,
     shape_of,
     widest,
@@ -40,9 +41,11 @@ class _Loop(NamedTuple):
 
     following: ir.Block
     end: ir.Block
-    breaks: list[ast.Break]
+    breaks: list[set[str]]  # the variables that have a value at each `break`
 
 
+# What Python raises for operations on values that are known.
+KNOWN_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 RESULT = "return"  # no variable has this name
 
 
@@ -82,6 +85,9 @@ class _Body(Expressions):
         self.function = ir.Function(module.ir, ir.FunctionType(returned, kinds), name)
         self.function.linkage = "internal"
         super().__init__(module, function, Builder(self.function.append_basic_block()))
+        parameters = self._definition.args
+        if parameters.posonlyargs or parameters.vararg or parameters.kwonlyargs or parameters.kwarg:
+            raise self.error(self._definition, "parameters of another kind than `name`")
         self._entry = self.builder.block
         self._slots: dict[str, list[ir.Value]] = {}
         self._loops: list[_Loop] = []
@@ -93,9 +99,8 @@ class _Body(Expressions):
         parts = iter(self.function.args)
         for argument, shape in zip(self._definition.args.args, self._shapes, strict=True):
             self._bind(argument.arg, rebuild(shape, parts))
-        self._block(self._definition.body)
-        if not self.builder.block.is_terminated:
-            self._return(None)
+        body = self._definition.body
+        self._block([*body, ast.copy_location(ast.Return(value=None), body[-1])])
         self.builder.position_at_end(self._entry)
         self.builder.branch(start)
         return Callee(self.function, self._result)
@@ -112,11 +117,14 @@ class _Body(Expressions):
                 translate(statement)
             except UnsupportedError as error:
                 raise self.error(statement, str(error)) from None
+            except KNOWN_ERRORS as error:
+                raise self.error(statement, f"{type(error).__name__}: {error}") from error
 
     # Variables.
 
     def _bind(self, name: str, value: Any) -> None:
         """Let a variable have a value."""
+        self.assigned.add(name)
         if name in self._constants:
             self.names[name] = value
             return
@@ -141,10 +149,6 @@ class _Body(Expressions):
         """The value of a variable that is kept on the stack."""
         parts = [self.builder.load(slot) for slot in self._slots[name]]
         return rebuild(self._widths[name], iter(parts))
-
-    def has_variable(self, name: str) -> bool:
-        """Whether a variable is kept on the stack."""
-        return name in self._slots
 
     # Statements.
 
@@ -176,10 +180,8 @@ class _Body(Expressions):
     def _pass(self, statement: ast.Pass) -> None:
         """Nothing to do."""
 
-    def _return(self, statement: ast.Return | None) -> None:
-        value = None
-        if statement is not None and statement.value is not None:
-            value = self.value(statement.value)
+    def _return(self, statement: ast.Return) -> None:
+        value = None if statement.value is None else self.value(statement.value)
         shape = shape_of(value)
         if shape != self._result:
             wider = shape
@@ -204,7 +206,7 @@ class _Body(Expressions):
         self.builder.branch(self._loops[-1].following)
 
     def _break(self, statement: ast.Break) -> None:
-        self._loops[-1].breaks.append(statement)
+        self._loops[-1].breaks.append(self.assigned)
         self.builder.branch(self._loops[-1].end)
 
     def _if(self, statement: ast.If) -> None:
@@ -214,19 +216,23 @@ class _Body(Expressions):
             return
         blocks = [self.builder.append_basic_block() for _ in range(3 if statement.orelse else 2)]
         self.builder.cbranch(test, *blocks[:2])
-        end, reached = blocks[-1], not statement.orelse
+        end, before = blocks[-1], self.assigned
+        reached = [] if statement.orelse else [before]
         for block, statements in zip(blocks[:-1], (statement.body, statement.orelse), strict=False):
             self.builder.position_at_end(block)
+            self.assigned = {*before}
             self._block(statements)
             if not self.builder.block.is_terminated:
                 self.builder.branch(end)
-                reached = True
+                reached.append(self.assigned)
         if reached:
             self.builder.position_at_end(end)
+            self.assigned = set.intersection(*reached)
         else:
             self.function.blocks.remove(end)
 
     def _while(self, statement: ast.While) -> None:
+        self._refuse_else(statement)
         head, body, end = (self.builder.append_basic_block() for _ in range(3))
         self.builder.branch(head)
         self.builder.position_at_end(head)
@@ -239,19 +245,40 @@ class _Body(Expressions):
         self._loop(body, statement.body, loop)
         if test is True and not loop.breaks:
             self.function.blocks.remove(end)  # what follows is never reached
-        else:
-            self.builder.position_at_end(end)
+            return
+        self.builder.position_at_end(end)
+        if test is True:
+            self.assigned = set.intersection(*loop.breaks)
 
-    def _loop(self, block: ir.Block, statements: list[ast.stmt], loop: _Loop) -> None:
-        """The body of a loop, from the block on."""
+    def _refuse_else(self, statement: ast.While | ast.For) -> None:
+        if statement.orelse:
+            raise self.error(statement.orelse[0], "an `else` of a loop")
+
+    def _loop(
+        self,
+        block: ir.Block,
+        statements: list[ast.stmt],
+        loop: _Loop,
+        item: tuple[ast.expr, Any] | None = None,
+    ) -> None:
+        """The body of a loop, from the block on, for an item of `for`: its target and value.
+
+        What is assigned here may have no value after the loop.
+        """
+        before = self.assigned
+        self.assigned = {*before}
         self.builder.position_at_end(block)
+        if item is not None:
+            self._assign_to(*item)
         self._loops.append(loop)
         self._block(statements)
         self._loops.pop()
+        self.assigned = before
         if not self.builder.block.is_terminated:
             self.builder.branch(loop.following)
 
     def _for(self, statement: ast.For) -> None:
+        self._refuse_else(statement)
         over = statement.iter
         if isinstance(over, ast.Call) and self.value(over.func) is range:
             self._for_range(statement, [self.value(argument) for argument in over.args])
@@ -264,9 +291,7 @@ class _Body(Expressions):
             following = self.builder.append_basic_block()
             body = self.builder.append_basic_block()
             self.builder.branch(body)
-            self.builder.position_at_end(body)
-            self._assign_to(statement.target, item)
-            self._loop(self.builder.block, statement.body, _Loop(following, end, []))
+            self._loop(body, statement.body, _Loop(following, end, []), (statement.target, item))
             self.builder.position_at_end(following)
         self.builder.branch(end)
         self.builder.position_at_end(end)
@@ -274,6 +299,8 @@ class _Body(Expressions):
     def _for_range(self, statement: ast.For, limits: list[Any]) -> None:
         builder = self.builder
         start, stop, step = {1: (0, *limits, 1), 2: (*limits, 1)}.get(len(limits), limits)
+        if is_known(step) and step == 0:
+            raise self.error(statement, "a step of zero")
         first, last, change = (as_kind(builder, limit, I64) for limit in (start, stop, step))
         before = builder.block
         head, body, following, end = (builder.append_basic_block() for _ in range(4))
@@ -289,9 +316,7 @@ class _Body(Expressions):
         else:
             test = up if step > 0 else down
         builder.cbranch(test, body, end)
-        builder.position_at_end(body)
-        self._assign_to(statement.target, index)
-        self._loop(builder.block, statement.body, _Loop(following, end, []))
+        self._loop(body, statement.body, _Loop(following, end, []), (statement.target, index))
         builder.position_at_end(following)
         index.add_incoming(builder.add(index, change, flags=["nsw"]), following)
         builder.branch(head)

@@ -10,6 +10,7 @@ from numba import types
 from implicit_conv.kernels.cpu.emit.vector import BYTES, VOID
 from implicit_conv.kernels.cpu.translate import values
 from implicit_conv.kernels.cpu.translate.values import (
+    TranslationError,
     Typed,
     UnsupportedError,
     as_kind,
@@ -69,7 +70,7 @@ class Module:
         self.ir = ir.Module()
         self.ir.triple = triple
         self._translate = translate
-        self._callees: dict[Any, Callee] = {}
+        self._callees: dict[Any, Callee | None] = {}
 
     def export(self, name: str, signature: Any, emit: Callable[..., Any]) -> None:
         """Add the function `name` for C, of a signature of Numba's.
@@ -88,8 +89,11 @@ class Module:
         value = emit(self, builder, arguments)
         if returned == VOID:
             builder.ret_void()
-        else:
+            return
+        try:
             builder.ret(as_kind(builder, value, returned))
+        except UnsupportedError as error:
+            raise TranslationError(f"{name} returns {error}") from None
 
     def call(self, builder: Builder, function: FunctionType, arguments: list[Any]) -> Any:
         """Call a plain function, which is translated for each combination of shapes."""
@@ -99,8 +103,11 @@ class Module:
         shapes = [shape_of(argument) for argument in arguments]
         key = (function, *shapes)
         if key not in self._callees:
+            self._callees[key] = None  # until it is translated
             self._callees[key] = self._translate(self, function, shapes)
         callee = self._callees[key]
+        if callee is None:
+            raise UnsupportedError(f"a recursive call of {function.__name__}")
         pairs = zip(arguments, shapes, strict=True)
         value = builder.call(
             callee.function, [part for pair in pairs for part in flatten(builder, *pair)]

@@ -29,6 +29,7 @@ def definition_of(function: FunctionType) -> ast.FunctionDef:
         Its source cannot be read.
     """
     code = function.__code__
+    linecache.lazycache(code.co_filename, function.__globals__)  # for sources in a zip file
     definition = _definitions(code.co_filename).get((code.co_name, code.co_firstlineno))
     if definition is None:
         raise TranslationError(
@@ -40,50 +41,14 @@ def definition_of(function: FunctionType) -> ast.FunctionDef:
 
 @functools.cache
 def constants(definition: ast.FunctionDef) -> frozenset[str]:
-    """The variables that have one value wherever they are read, so that they need no memory: they
-    are bound once, and all that reads them is in the statements beside their binding.
+    """The variables that are bound once: they have one value wherever they may be read, which is
+    after their binding on every path, so that they need no memory.
     """
-    bound, read = Counter(argument.arg for argument in definition.args.args), Counter[str]()
+    bound = Counter(argument.arg for argument in definition.args.args)
     for node in ast.walk(definition):
-        if isinstance(node, ast.Name):
-            (read if isinstance(node.ctx, ast.Load) else bound)[node.id] += 1
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            bound[node.target.id] += 1  # changes count twice: they read too
-    local = {argument.arg for argument in definition.args.args}
-
-    def visit(block: list[ast.stmt], names: list[str]) -> Counter[str]:
-        reads = Counter[str]()
-        for statement in block:
-            if isinstance(statement, ast.Assign):
-                names = [*names, *(name for target in statement.targets for name in _names(target))]
-            inner = _names(statement.target) if isinstance(statement, ast.For) else []
-            blocks = [getattr(statement, part, []) for part in ("body", "orelse")]
-            reads += visit(blocks[0], inner) + visit(blocks[1], [])
-            for field, value in ast.iter_fields(statement):
-                if field not in ("body", "orelse"):
-                    reads += _reads(value)
-        local.update(name for name in names if reads[name] == read[name])
-        return reads
-
-    visit(definition.body, [])
-    return frozenset(name for name in local if bound[name] == 1)
-
-
-def _names(target: ast.expr) -> list[str]:
-    """The names that an assignment binds."""
-    return [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
-
-
-def _reads(value: object) -> Counter[str]:
-    """How often names are read in a field of a syntax tree."""
-    trees = value if isinstance(value, list) else [value]
-    return Counter(
-        node.id
-        for tree in trees
-        if isinstance(tree, ast.AST)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    )
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound[node.id] += 1
+    return frozenset(name for name, count in bound.items() if count == 1)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ function or a module. Operations on known numbers are Python's own.
 
 import math
 import operator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -16,11 +17,11 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64
 
 BOOL, DOUBLE = ir.IntType(1), ir.DoubleType()
 WIDTHS = (BOOL, I32, I64, DOUBLE)  # two kinds of numbers become the later one
+WIDTH = WIDTHS.index  # the place of a kind among them
 NUMBA = {BOOL: types.boolean, I32: types.int32, I64: types.int64, DOUBLE: types.float64}
 LLVM = {
     types.boolean: BOOL,
     types.int32: I32,
-    types.uint32: I32,
     types.int64: I64,
     types.float64: DOUBLE,
 }
@@ -34,7 +35,8 @@ class UnsupportedError(Exception):
     """What cannot be translated, for a message that says where it is."""
 
 
-class Typed(NamedTuple):
+@dataclass(frozen=True)
+class Typed:
     """A pointer with the type that Numba gives it: to a record, or a record itself."""
 
     pointer: ir.Value
@@ -58,21 +60,53 @@ def kind_of(value: Any) -> ir.Type | None:
     return DOUBLE if isinstance(value, float) else None
 
 
+def is_known(value: Any) -> bool:
+    """Whether a value has no part that compiled code computes."""
+    if isinstance(value, tuple):
+        return all(map(is_known, value))
+    return not isinstance(value, ir.Value | Typed)
+
+
 def as_kind(builder: ir.IRBuilder, value: Any, kind: ir.Type) -> ir.Value:
-    """A number as an LLVM value of the type `kind`."""
+    """A number as an LLVM value of the type `kind`, which is not a narrower one, but for int32.
+
+    Raises
+    ------
+    UnsupportedError
+        It is no number, or would not be the same number.
+    """
+    given = kind_of(value)
+    exact = kind == max(kind, given or DOUBLE, key=WIDTH)
+    if given is None or not (exact or (kind == I32 and given == I64)):
+        raise UnsupportedError(f"{_word(value)} in place of a number of type {NUMBA[kind]}")
     if not isinstance(value, ir.Value):
+        if kind not in (BOOL, DOUBLE) and value >> kind.width - 1 not in (0, -1):
+            raise UnsupportedError(f"the integer {value}, which has more than {kind.width} bits")
         return ir.Constant(kind, float(value) if kind == DOUBLE else int(value))
     if value.type == kind:
         return value
     if kind == DOUBLE:
-        convert = builder.uitofp if value.type == BOOL else builder.sitofp
-    elif value.type == DOUBLE:
-        convert = builder.fptosi
+        change = builder.uitofp if value.type == BOOL else builder.sitofp
     elif kind.width < value.type.width:
-        convert = builder.trunc
+        change = builder.trunc
     else:
-        convert = builder.zext if value.type == BOOL else builder.sext
-    return convert(value, kind)
+        change = builder.zext if value.type == BOOL else builder.sext
+    return change(value, kind)
+
+
+def convert(builder: ir.IRBuilder, value: Any, kind: ir.Type) -> ir.Value:
+    """A number as Python's bool, int or float converts it."""
+    if kind == BOOL:
+        value = truth(builder, value)
+    elif kind != DOUBLE and kind_of(value) == DOUBLE:
+        value = builder.fptosi(value, kind) if isinstance(value, ir.Value) else int(value)
+    return as_kind(builder, value, kind)
+
+
+def _word(value: Any) -> str:
+    """What an error calls a value."""
+    kind = kind_of(value)
+    return str(value) if is_known(value) else "a tuple" if kind is None else f"a {NUMBA[kind]}"
 
 
 def truth(builder: ir.IRBuilder, value: Any) -> Any:
@@ -103,7 +137,7 @@ def widest(first: Any, second: Any) -> Any:
     if first == second:
         return first
     if first in WIDTHS and second in WIDTHS:
-        return max(first, second, key=WIDTHS.index)
+        return max(first, second, key=WIDTH)
     pair = isinstance(first, tuple) and isinstance(second, tuple)
     if not pair or Known in map(type, (first, second)) or len(first) != len(second):
         raise UnsupportedError(f"a variable that is {first} in one place and {second} in another")
@@ -174,17 +208,25 @@ FLOATS = {"Add": "fadd", "Sub": "fsub", "Mult": "fmul", "Div": "fdiv"}
 
 
 def compute(builder: ir.IRBuilder, name: str, first: Any, second: Any) -> Any:
-    """The operation with this name in Python's syntax tree, of two numbers."""
-    if not isinstance(first, ir.Value) and not isinstance(second, ir.Value):
+    """The operation with this name in Python's syntax tree, of two numbers or tuples."""
+    if is_known(first) and is_known(second):
         return KNOWN[name](first, second)
+    if name in ("Eq", "NotEq") and isinstance(first, tuple) and isinstance(second, tuple):
+        return _compare_tuples(builder, name, first, second)
+    return _compute_numbers(builder, name, first, second)
+
+
+def _compute_numbers(builder: ir.IRBuilder, name: str, first: Any, second: Any) -> Any:
     kinds = kind_of(first), kind_of(second)
-    if None in kinds:
-        raise UnsupportedError(f"the operation {name} of {first} and {second}")
-    kind = max(*kinds, I64, key=WIDTHS.index)
+    if None in kinds or name in ("Is", "IsNot"):
+        raise UnsupportedError(f"the operation {name} of {_word(first)} and {_word(second)}")
+    kind = max(*kinds, I64, key=WIDTH)
     if name == "Div":
         kind = DOUBLE
     if name == "Pow":
         return _power(builder, first, second)
+    if name in ("LShift", "RShift") and is_known(second) and not 0 <= second < I64.width:
+        raise UnsupportedError(f"a shift by {second} bits")
     a, b = as_kind(builder, first, kind), as_kind(builder, second, kind)
     if name in COMPARISONS:
         if kind == DOUBLE:
@@ -199,6 +241,23 @@ def compute(builder: ir.IRBuilder, name: str, first: Any, second: Any) -> Any:
     if name in ("FloorDiv", "Mod"):
         return _divide(builder, name, a, b, second)
     return getattr(builder, INTEGERS[name])(a, b)
+
+
+def both(builder: ir.IRBuilder, first: Any, second: Any) -> Any:
+    """Whether two tests hold: a bool, or an LLVM value of one bit."""
+    if isinstance(first, ir.Value) and isinstance(second, ir.Value):
+        return builder.and_(first, second)
+    known, other = (second, first) if isinstance(first, ir.Value) else (first, second)
+    return other if known else False
+
+
+def _compare_tuples(
+    builder: ir.IRBuilder, name: str, first: tuple[Any, ...], second: tuple[Any, ...]
+) -> Any:
+    result: Any = len(first) == len(second)
+    for pair in zip(first, second, strict=False):
+        result = both(builder, result, compute(builder, "Eq", *pair))
+    return result if name == "Eq" else compute(builder, "Eq", result, False)
 
 
 def _power(builder: ir.IRBuilder, base: Any, exponent: Any) -> Any:
@@ -216,6 +275,8 @@ def _divide(builder: ir.IRBuilder, name: str, a: ir.Value, b: ir.Value, divisor:
     floor = name == "FloorDiv"
     zero = ir.Constant(I64, 0)
     known = not isinstance(divisor, ir.Value)
+    if known and divisor == 0:
+        raise UnsupportedError("a division by zero")
     if known and divisor > 0 and divisor & (divisor - 1) == 0:
         if floor:
             return builder.ashr(a, ir.Constant(I64, int(math.log2(divisor))))
@@ -237,7 +298,7 @@ def pick(builder: ir.IRBuilder, name: str, values: tuple[Any, ...]) -> Any:
     """min or max of numbers, in Python's order of comparisons; it is a float if one of them is."""
     if not any(isinstance(value, ir.Value) for value in values):
         return (min if name == "Lt" else max)(values)
-    kind = max((kind_of(value) for value in values), key=WIDTHS.index)
+    kind = max(map(kind_of, values), key=WIDTH)
     best, *others = (as_kind(builder, value, kind) for value in values)
     for other in others:
         best = builder.select(compute(builder, name, other, best), other, best)

@@ -4,6 +4,8 @@ neither the disk nor the files of the cache decide whether a function can be com
 
 import ctypes
 import hashlib
+import importlib
+import inspect
 import logging
 import os
 import pickle
@@ -11,6 +13,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from types import FunctionType
 
@@ -159,7 +162,7 @@ def test_a_call_works_where_files_may_not_grow(filled, tmp_path):
 @sampled
 @pytest.mark.parametrize("number", range(count(40, 200)))
 def test_a_damaged_entry_is_compiled_again(store, caplog, number):
-    entry("int64(float64)")(add_one)
+    entry("float64(float64)")(add_one)
     (other,) = store.names()
     entry(SIGNATURE)(add_one)
     (name,) = {*store.names()} - {other}
@@ -252,10 +255,14 @@ def test_a_variant_has_entries_of_its_own():
     def add(number):
         return lambda value: value + number
 
-    functions = [(add_one, {}), (add_one, {"fastmath": True}), (add(1), {}), (add(2), {})]
-    names = [name_of(*each, SIGNATURE) for each in functions]
+    def add_default(number):
+        return lambda value, other=number: value + other
+
+    functions = [add_one, add(1), add(2), add_default(1), add_default(2)]
+    names = [name_of(function, {}, SIGNATURE) for function in functions]
+    names.append(name_of(add_one, {"fastmath": True}, SIGNATURE))
     names.append(name_of(add_one, {}, types.float64(types.int64)))
-    assert len(set(names)) == 5
+    assert len(set(names)) == 7
 
 
 def test_addresses_of_this_process_are_not_cached(store):
@@ -280,6 +287,16 @@ def test_a_function_without_a_source_is_not_cached(store, caplog):
     assert store.names() == []
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "<string>" in warning
+
+
+def test_a_function_in_a_zip_file_is_compiled(store, tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("zipped.py", inspect.getsource(add_one))
+    monkeypatch.syspath_prepend(tmp_path / "zipped.zip")
+    function = importlib.import_module("zipped").add_one
+    monkeypatch.delitem(sys.modules, "zipped")
+    assert entry(SIGNATURE)(function).ctypes(41) == 42
+    assert store.names() == []
 
 
 def test_code_without_a_cache_is_that_of_its_function(monkeypatch):
@@ -316,7 +333,7 @@ def test_a_folder_that_vanishes_is_made_again(store, caplog):
     for _ in range(2):
         assert entry(SIGNATURE)(add_one).ctypes(41) == 42
         shutil.rmtree(store.folder)
-    assert entry("int64(float64)")(add_one).ctypes(41) == 42
+    assert entry("float64(float64)")(add_one).ctypes(41) == 42
     assert len(store.names()) == 1
     assert caplog.records == []
 

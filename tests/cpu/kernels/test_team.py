@@ -72,7 +72,7 @@ def note_control_words(blob, thread):
         item = next_item(blob, thread)
 
 
-_usleep = types.ExternalFunction("usleep", types.int32(types.uint32))
+_usleep = types.ExternalFunction("usleep", types.int32(types.int32))
 
 
 @entry(ENTRY)
@@ -83,7 +83,7 @@ def sleep_in_helper(blob, thread):
     call = fields(blob).call
     if thread:
         atomic.store(call.x, 1)
-        _usleep(types.uint32(call.chunk))
+        _usleep(types.int32(call.chunk))
     for _ in range(PAUSES):
         if atomic.load(call.x):
             break

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import sys
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +46,11 @@ def sign(n):
     return -1
 
 
+@kernel()
+def scaled(n, factor=OFFSET, shift=2):
+    return n * factor << shift
+
+
 def arithmetic(a, b):
     total = a // b * 100000 + a % b * 1000 + (a + b) * (a - b)
     return total + (a << 2) + (a >> 1) + (a & b) + (a | b) + ~a - -b + a**3 + a // 4 + a % 8
@@ -63,7 +69,7 @@ def loops(a, b):
             for k in range(0, 9, step):
                 total += k
         last = i
-    while total > 1000:
+    while total > 100:
         total //= 2
     for x, y in ((a, 2), (b, 3)):
         if x < 0:
@@ -90,10 +96,17 @@ def calls(a, b):
     return min(a, b, 3) + 10 * max(a, b) + abs(a) + pair.first * quotient + rest * known + sign(a)
 
 
-@pytest.mark.parametrize("function", [arithmetic, loops, choices, calls])
+def truths(a, b):
+    """Numbers that are tests, and comparisons of tuples."""
+    value = -(a > b) + 2 * bool(a - 2) + 4 * ((a, b) == (b, a)) + 8 * ((a, b) != (2, b))
+    value += 64 * Pair(a, b).first + scaled(a, 5) + scaled(b)
+    return value + 16 * ((a, -4) in ((1, b), (b, b))) + 32 * min((a, b)) + abs(-OFFSET)
+
+
+@pytest.mark.parametrize("function", [arithmetic, loops, choices, calls, truths])
 def test_integers_are_those_of_python(function):
     compiled = entry(INT(INT, INT))(function).ctypes
-    plain = {"swapped": swapped.py_func, "sign": sign.py_func}
+    plain = {"swapped": swapped.py_func, "sign": sign.py_func, "scaled": scaled.py_func}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in plain.items():
             patch.setitem(globals(), name, value)
@@ -106,11 +119,33 @@ def test_floats_are_those_of_python():
         value = 0  # becomes a float
         if x > n:
             value = x / 3 - n * 0.5
-        return value + min(x, n) - max(-x, 1.5) + math.sqrt(abs(x)) + math.tanh(x) + n / 4
+        if n == 5:
+            return n  # before a float
+        return (
+            value
+            + float(x > n)
+            + min(x, n)
+            - max(-x, 1.5)
+            + math.sqrt(abs(x))
+            + math.tanh(x)
+            + n / 4
+        )
 
     compiled = entry(FLOAT(FLOAT, INT))(mix).ctypes
     for x, n in itertools.product((-2.5, -0.0, 0.25, 3.5), NUMBERS):
         assert compiled(x, n) == mix(x, n)
+
+
+def test_zeros_have_signs():
+    def magnitude(x):
+        return abs(x)
+
+    def negative(x):
+        return -x
+
+    for function, zero in itertools.product((magnitude, negative), (0.0, -0.0)):
+        found = entry(FLOAT(FLOAT))(function).ctypes(zero)
+        assert math.copysign(1, found) == math.copysign(1, function(zero))
 
 
 def test_nan_is_unordered_as_in_python():
@@ -179,7 +214,10 @@ def test_python_gets_none_where_nothing_is_returned():
         memory.write(array, value)
 
     array = np.zeros(1, np.int64)
-    assert write(array, -1) is None
+    before = sys.getrefcount(None)
+    for _ in range(1000):
+        assert write(array, -1) is None
+    assert sys.getrefcount(None) > before - 500
     assert array[0] == -1
 
 
@@ -202,9 +240,96 @@ def indexed(n):
     return (1, 2)[n]
 
 
-@pytest.mark.parametrize("function", [listed, unbound, mixed, indexed])
+def otherwise(n):
+    while n > 9:
+        n -= 1
+    else:  # noqa: PLW0120
+        return n
+
+
+def assigned_in_a_branch(n):
+    if n > 0:
+        m = n
+    return m
+
+
+def assigned_in_a_loop(n):
+    for i in range(n):
+        n -= i
+    return n + i
+
+
+def assigned_before_some_breaks(n):
+    while True:
+        if n > 0:
+            break
+        m = n
+        break
+    return m
+
+
+def hidden(n):
+    n += OFFSET  # noqa: F823
+    OFFSET = n
+    return OFFSET
+
+
+def recursive(n):
+    return recursive(n - 1) if n else 0
+
+
+def stepless(n):
+    for i in range(0, n, 0):
+        n = i
+    return n
+
+
+def halves(n):
+    for i in range(n / 2):
+        n = i
+    return n
+
+
+def nothing(n):
+    if n > 0:
+        return n
+
+
+def huge(n):
+    return n + (1 << 63)
+
+
+def outside(n):
+    return (n, 1)[2]  # noqa: PLE0643
+
+
+def open_ended(n, *rest):
+    return n
+
+
+REFUSED = [
+    *(listed, unbound, mixed, indexed, otherwise, assigned_in_a_branch, assigned_in_a_loop),
+    *(assigned_before_some_breaks, hidden, recursive, stepless, halves, nothing, huge, outside),
+]
+
+
+@pytest.mark.parametrize("function", REFUSED)
 def test_an_error_names_the_function_and_its_line(function):
-    lines = range(function.__code__.co_firstlineno + 1, function.__code__.co_firstlineno + 4)
+    lines = range(function.__code__.co_firstlineno + 1, function.__code__.co_firstlineno + 7)
     place = f"{function.__name__} \\(.*test_translate.py:({'|'.join(map(str, lines))})\\)"
     with pytest.raises(TranslationError, match=place):
         entry(INT(INT))(function)
+
+
+def test_parameters_of_other_kinds_are_refused():
+    with pytest.raises(TranslationError, match=r"open_ended .* has parameters"):
+        entry(INT(INT))(open_ended)
+
+
+@pytest.mark.parametrize("signature", [INT(FLOAT), types.boolean(INT)])
+def test_a_result_is_not_narrowed(signature):
+    def same(x):
+        return x
+
+    with pytest.raises(TranslationError, match=r"same.* returns "):
+        entry(signature)(same)
