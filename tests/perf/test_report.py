@@ -141,7 +141,8 @@ def test_an_engine_is_compared_with_plan(record, tmp_path):
     assert "ncnn/call" not in tables.run_columns(engine)
     assert main(["report", str(tmp_path / "engine.json"), "--docs", str(tmp_path / "docs")]) == 0
     page = (tmp_path / "docs" / "speed.md").read_text()
-    assert "| [small calls](#engine) | ncnn | float32 | NCHW | 1 |  | 0.90 | 0.90 (" in page
+    peak = f"{engine['ceilings']['fma'] / 1e9:.0f} GFLOP/s"
+    assert f"| [small calls](#engine) | ncnn | float32 | NCHW | 1 | 1 | {peak} |  | 0.90 |" in page
     assert "- ncnn 1.0: a process of its own, 1 thread\n" in page
 
 
