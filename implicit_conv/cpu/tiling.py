@@ -66,6 +66,11 @@ def rounded_up(extent: int, m: int) -> int:
     return int(schedule.ceil_div(extent, m)) * m
 
 
+def stored_bytes(problem: Problem) -> int:
+    """Bytes of an element of x, w and y as they are stored; sums may be wider."""
+    return 2 if problem.converted else problem.itemsize
+
+
 def stream_cycles(filter_bytes: float) -> float:
     """Cycles to read a packed filter that is larger than the core's own caches."""
     rate = FAR_BYTES_PER_CYCLE if filter_bytes <= FAR_BYTES else MEMORY_BYTES_PER_CYCLE
@@ -79,8 +84,7 @@ def store_cycles(problem: Problem, g: Geometry) -> float:
     rows, cost = g.tile_n * g.tile_p, 0.0 if problem.channels_last else TRANSPOSE_CYCLES
     if problem.converted:
         cost += COPY_CYCLES
-    y_bytes = problem.N * math.prod(problem.output) * problem.K
-    y_bytes *= 2 if problem.converted else problem.itemsize
+    y_bytes = problem.N * math.prod(problem.output) * problem.K * stored_bytes(problem)
     far = problem.channels_last and y_bytes > FAR_BYTES
     return rows * (g.tile_q * g.K * cost + far * FAR_ROW_CYCLES)
 

@@ -29,7 +29,14 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.methods.gemm import is_row
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
-from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
+from implicit_conv.cpu.tiling import (
+    Estimate,
+    balanced,
+    divide,
+    stored_bytes,
+    stream_cycles,
+    thread_count,
+)
 from implicit_conv.cpu.views import (
     FLOAT_RULE,
     ROW_NEED,
@@ -226,11 +233,6 @@ def register_filters(view: Problem, arch: CpuArch, g: Geometry) -> int:
     kept = arch.kept_lines(g.C * stored_bytes(view))
     most = min(arch.lanes(view.itemsize) // g.tile_m, g.K, kept)
     return 1 << (most.bit_length() - 1)
-
-
-def stored_bytes(view: Problem) -> int:
-    """Bytes of an element of x and w."""
-    return 2 if view.converted else view.itemsize
 
 
 def estimate(view: Problem, arch: CpuArch, g: Geometry) -> Estimate:

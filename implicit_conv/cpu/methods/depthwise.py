@@ -24,7 +24,14 @@ from implicit_conv.cpu.costs import (
     LOADS_PER_CYCLE,
 )
 from implicit_conv.cpu.packed import PackedOrder
-from implicit_conv.cpu.tiling import Estimate, balanced, rounded_up, thread_count, tiles
+from implicit_conv.cpu.tiling import (
+    Estimate,
+    balanced,
+    rounded_up,
+    stored_bytes,
+    thread_count,
+    tiles,
+)
 from implicit_conv.cpu.views import ungrouped, widened
 from implicit_conv.cpu.words import count, loads_of, plane_word
 from implicit_conv.kernels import schedule
@@ -296,11 +303,6 @@ def far_share(problem: Problem, arch: CpuArch) -> float:
     """The share of x and y that does not fit in L2."""
     elements = problem.N * problem.C * (math.prod(problem.size) + math.prod(problem.output))
     return max(0.0, 1 - arch.l2_bytes / max(1, elements * stored_bytes(problem)))
-
-
-def stored_bytes(problem: Problem) -> int:
-    """Bytes of an element of x."""
-    return 2 if problem.converted else problem.itemsize
 
 
 def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> float:

@@ -3,6 +3,7 @@
 import ast
 import builtins
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
@@ -41,7 +42,7 @@ MATH = {  # functions of float64: LLVM's intrinsics, or functions of libm
 }
 
 
-class Expressions:
+class Expressions(ABC):
     """Expressions of one function.
 
     `names` has its variables that never change; those `assigned` have a value on every path.
@@ -56,9 +57,9 @@ class Expressions:
         cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
         self._cells = {name: cell.cell_contents for name, cell in cells}
 
+    @abstractmethod
     def variable(self, name: str) -> Any:
         """The value of a variable that is kept on the stack."""
-        raise NotImplementedError
 
     def error(self, node: ast.expr | ast.stmt, what: str) -> TranslationError:
         """The error that says what cannot be translated, and where it is."""
