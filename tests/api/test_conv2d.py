@@ -12,7 +12,7 @@ from implicit_conv import conv2d, plan_conv2d
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu import tiling
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.methods import gemm
+from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import panel_widths, register_tiles
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
@@ -56,7 +56,7 @@ def small_plan(case, tile_pixels, block_elements, precision="strict"):
     """The plan of `case` with tilings so small that small problems span several blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiling, "TILE_PIXELS", (tile_pixels,))
-        patch.setattr(gemm, "BLOCK_ELEMENTS", block_elements)
+        patch.setattr(gemm_tilings, "BLOCK_ELEMENTS", block_elements)
         return plan_of(case, precision=precision)
 
 

@@ -343,7 +343,7 @@ def test_bytes_are_multiplied_four_at_a_time(x, w):
         laid = replace(case, layout=layout)
         with pytest.MonkeyPatch.context() as patch:
             if elements:  # several channel blocks, each with a head
-                patch.setattr("implicit_conv.cpu.methods.gemm.BLOCK_ELEMENTS", elements)
+                patch.setattr("implicit_conv.cpu.methods.gemm_tilings.BLOCK_ELEMENTS", elements)
             plan = plan_of(laid)
         assert plan.engine.best.method.channels == 4
         assert "dot products of four channels" in plan.explain()

@@ -22,7 +22,7 @@ import implicit_conv
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu import tiling
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.methods import channel_lanes, gemm, group_lanes, pixel_lanes
+from implicit_conv.cpu.methods import channel_lanes, gemm_tilings, group_lanes, pixel_lanes
 from implicit_conv.testing import Case, plan_of
 
 WINOGRAD = ("winograd_f2", "winograd_f4", "winograd_f2_stride2")
@@ -213,7 +213,7 @@ def compute(guard, rng, algorithm, case):
 
     x, w = (a.shape for a in case.arrange(*case.inputs(0)))
     tiling.TILE_PIXELS = (int(rng.choice([33, 200])),)
-    gemm.BLOCK_ELEMENTS = int(rng.choice([20, 5120]))
+    gemm_tilings.BLOCK_ELEMENTS = int(rng.choice([20, 5120]))
     arch = cpu_arch(int(rng.integers(1, 3)))
     winograd = algorithm.startswith("winograd")
     precision = "fast" if winograd or rng.integers(3) else "strict"

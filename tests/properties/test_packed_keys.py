@@ -14,7 +14,7 @@ from sampling import examples
 
 from implicit_conv import ShapeError, config, plan_conv2d
 from implicit_conv.cpu.arch import REGISTER_PIXELS, cpu_arch
-from implicit_conv.cpu.methods import gemm
+from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm
@@ -45,7 +45,7 @@ def plans_by(method, case, *, bits=None, bfloat16="widen", int8="widen", block=N
     if bits is not None:
         arch = replace(arch, vector_bits=bits, tile_pixels=REGISTER_PIXELS[bits, 16])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gemm, "BLOCK_ELEMENTS", elements or gemm.BLOCK_ELEMENTS)
+        patch.setattr(gemm_tilings, "BLOCK_ELEMENTS", elements or gemm_tilings.BLOCK_ELEMENTS)
         plan = plan_of(case, arch, precision="fast")
         found = [c for c in plan.candidates if method in (None, type(c.method))]
     if block is not None:

@@ -20,14 +20,8 @@ from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import AMX_PIXELS, CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words, ranked
-from implicit_conv.cpu.methods.gemm import (
-    Gemm,
-    estimate,
-    geometries,
-    is_row,
-    multiply_words,
-    summed_view,
-)
+from implicit_conv.cpu.methods.gemm import Gemm, is_row, multiply_words, summed_view
+from implicit_conv.cpu.methods.gemm_tilings import estimate, geometries
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
 from implicit_conv.cpu.tiling import Estimate, thread_count
 from implicit_conv.cpu.views import FLOAT_RULE, ROW_NEED, is_pointwise

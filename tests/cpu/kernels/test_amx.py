@@ -19,7 +19,7 @@ from implicit_conv.cache import OPERATORS
 from implicit_conv.cpu import arch as arches
 from implicit_conv.cpu import tiling
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.methods import gemm
+from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm import amx
 from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile
@@ -129,7 +129,7 @@ def compute(case, x, w, *, out_dtype=None, pixels=None, block=None):
         if pixels:
             patch.setattr(tiling, "TILE_PIXELS", (pixels,))
         if block:
-            patch.setattr(gemm, "BLOCK_ELEMENTS", block)
+            patch.setattr(gemm_tilings, "BLOCK_ELEMENTS", block)
         plan = plan_of(case, TILED, precision="strict", out_dtype=out_dtype)
     assert plan.engine.best.method.amx
     return to_nchw(plan(*arrays), case.layout)

@@ -1,0 +1,187 @@
+"""Tilings of implicit GEMM: channel blocks, register tiles and load tiles, each with its estimate.
+
+A register tile has up to `tile_m` pixels of a load tile and the filters of a panel; a channel block
+is the part of gemm_k whose panel stays in L2 while all register tiles of a load tile read it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, CpuArch
+from implicit_conv.cpu.costs import (
+    BUFFER_SHARE,
+    COPY_CYCLES,
+    DISPLACED_CYCLES,
+    FAR_SHARE,
+    FMA_LATENCY,
+    FMAS_PER_CYCLE,
+    ITEM_CYCLES,
+    LOADS_PER_CYCLE,
+    PACK_CYCLES,
+    TRANSPOSE_CYCLES,
+)
+from implicit_conv.cpu.tiling import (
+    Estimate,
+    column_share,
+    divide,
+    rounded_up,
+    store_cycles,
+    stream_cycles,
+    thread_count,
+    tiles,
+)
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem import Problem
+from implicit_conv.schedule import geometry
+
+# Elements (taps x channels) of a channel block at most: its panel should stay in L2 while all
+# register tiles of a load tile read it. The block depends on the filter alone, so that the order of
+# a sum does not depend on batch size, threads or tile, which precision "strict" requires.
+BLOCK_ELEMENTS = 5120
+BLOCKS = 128  # channel blocks at most, since their sums are added one by one
+# Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
+AMX_CYCLES = 2.0  # cycles per element (tap x pair) of one AMX tile of pixels and two of filters
+TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, without its sums
+RUN_CYCLES = 25  # fixed cycles per run of a register tile's taps
+PIXEL_COPY_CYCLES = 4  # cycles to copy a pixel of one group, at least
+LOAD_ROW_CYCLES = 100  # fixed cycles per buffered row
+
+
+def displaced_rows(problem: Problem, arch: CpuArch, rows: int) -> int:
+    """Of `rows` pixels that are read in place side by side, those for which L1 has no way.
+
+    AMX reads whole lines, so that none of its pixels is read twice.
+    """
+    if arch.tile_pixels == AMX_PIXELS:
+        return 0
+    return max(0, rows - arch.kept_lines(problem.C * problem.itemsize))
+
+
+def channel_block(problem: Problem) -> int:
+    """Channels of a k-block: all, or equal parts with at most BLOCK_ELEMENTS taps x channels, but
+    no more than BLOCKS of them.
+    """
+    channels, blocks = _channels_and_blocks(problem)
+    return int(schedule.ceil_div(channels, blocks))
+
+
+def spread_block(problem: Problem, arch: CpuArch) -> int:
+    """`channel_block`, or less where the pixels of a register tile would displace each other from
+    L1.
+
+    AMX reads whole lines, so that it does not matter to it.
+    """
+    channels, blocks = _channels_and_blocks(problem)
+    if arch.tile_pixels == AMX_PIXELS:
+        return channel_block(problem)
+    line, block = LINE // problem.itemsize, channel_block(problem)
+    while arch.kept_lines(block * problem.itemsize) < arch.tile_pixels:
+        blocks += 1
+        block = rounded_up(int(schedule.ceil_div(channels, blocks)), line)
+    return block
+
+
+def _channels_and_blocks(problem: Problem) -> tuple[int, int]:
+    """The channels of a group, and the number of k-blocks that `channel_block` makes of them."""
+    channels = max(1, problem.C // problem.groups)
+    blocks = schedule.ceil_div(channels * math.prod(problem.kernel), BLOCK_ELEMENTS)
+    return channels, int(min(blocks, channels, BLOCKS))
+
+
+def tilings(
+    view: Problem, arch: CpuArch, in_place: bool, amx: bool
+) -> list[tuple[Estimate, Geometry]]:
+    """Tilings of `view`, each with its estimate."""
+    if amx:
+        arch = replace(arch, tile_pixels=AMX_PIXELS)
+    return [(estimate(view, arch, g, in_place), g) for g in geometries(view, arch, in_place)]
+
+
+def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
+    """Tilings whose row buffers fit their share of L2; if none does, the smallest of all."""
+    lanes = arch.lanes(problem.itemsize)
+    block = spread_block(problem, arch)
+    # With few channels rows are buffered without gaps: all taps of a filter row are then one run.
+    gapless = 1 < problem.stride[-1] <= problem.kernel[-1] and problem.dilation[-1] == 1
+    plain_rows = gapless and block < lanes
+    found = [
+        geometry(
+            problem,
+            tile=tile,
+            tile_m=arch.tile_pixels,
+            tile_c=block,
+            tile_k=2 * lanes,
+            step_w=1 if plain_rows else None,
+        )
+        for tile in tiles(problem)
+    ]
+    if in_place:
+        return found
+    limit = arch.l2_bytes * BUFFER_SHARE
+    fitting = [g for g in found if buffer_bytes(g, problem.itemsize) <= limit]
+    return fitting or [min(found, key=lambda g: buffer_bytes(g, problem.itemsize))]
+
+
+def estimate(
+    problem: Problem,
+    arch: CpuArch,
+    g: Geometry,
+    in_place: bool,
+    pack: tuple[float, float] = PACK_CYCLES,
+) -> Estimate:
+    """Cycles of one core for the whole problem: register tiles, loads, far panels, idle threads."""
+    lanes = arch.lanes(problem.itemsize)
+    elements = schedule.taps(g) * max(1, g.C)
+    tile_count = schedule.tile_count(g) * g.groups
+    _, group, inner = schedule.by_role(g, g.tile_n, g.tile_p, g.tile_q)
+    vectors = schedule.ceil_div(g.K, lanes)
+    multiply = tile_cycles(g, group, inner) * elements * vectors / 2 * column_share(g)
+    pixels = g.tile_n * g.tile_p * g.tile_q
+    pixel_tiles = schedule.ceil_div(pixels, g.tile_m)
+    if in_place:
+        displaced = displaced_rows(problem, arch, min(g.tile_m, pixels))
+        multiply += pixel_tiles * elements * vectors / 2 * displaced * DISPLACED_CYCLES
+    register_tiles = pixel_tiles * schedule.panel_count(g) * schedule.block_count(g)
+    multiply += register_tiles * (
+        g.tile_m * TILE_PIXEL_CYCLES + schedule.filter_rows(g) * RUN_CYCLES
+    )
+    filter_bytes = elements * vectors * lanes * problem.itemsize
+    near = filter_bytes + buffer_bytes(g, problem.itemsize) <= arch.l2_bytes
+    far = 0.0 if near else stream_cycles(filter_bytes)
+    load = 0.0
+    if not in_place:
+        cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
+        rows = g.tile_n * schedule.image_rows(g) * g.phases_w
+        pixel = cost * min(g.C, g.tile_c)
+        if problem.channels_last and g.groups > 1:  # a cache line each, of a few channels
+            pixel = max(pixel, PIXEL_COPY_CYCLES)
+        load = rows * (schedule.row_pitch(g) / g.phases_w * pixel + LOAD_ROW_CYCLES)
+    stream = max(multiply, far) + FAR_SHARE * far + store_cycles(problem, g)
+    threads = thread_count(problem, arch)
+    tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)
+    packing = pack[tile_count == g.groups] * g.groups * elements * g.K
+    return Estimate(tile_count * tile + packing, chunk)
+
+
+def tile_cycles(g: Geometry, group: int, inner: int) -> float:
+    """Cycles to add one element (tap x channel) to all sums of a load tile and two vectors."""
+    if g.tile_m == AMX_PIXELS:
+        rows = g.tile_n * g.tile_p * g.tile_q / inner
+        return float(rows * schedule.ceil_div(inner, AMX_ROWS) * AMX_CYCLES)
+
+    def cycles(pixels: int) -> float:
+        """Cycles of a register tile."""
+        fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
+        return max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
+
+    total = 0.0
+    for height, tile_count in schedule.cuts(inner, g.tile_m):
+        step = schedule.rows_together(height, g.tile_m) if height else 1
+        whole, rest = divmod(group, step)
+        last = cycles(rest * height) if rest else 0.0
+        total += tile_count * (whole * cycles(step * height) + last)
+    return total * g.tile_n * g.tile_p * g.tile_q / (group * inner)
