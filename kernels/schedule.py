@@ -374,16 +374,27 @@ def skips_taps(taps: int, columns: int, dilation: int, stride: int) -> bool:
     return taps <= 7 and columns > 1 and dilation >= 5 * stride
 
 
-def skips_columns(g: Geometry) -> bool:
-    """Whether each output column computes only the filter columns that read more than zeros."""
-    return skips_taps(g.S, g.Q, g.dilation_w, g.stride_w) and g.padding_mode == ZEROS
+def reads_padding(g: Geometry) -> bool:
+    """Whether any tap reads padding above, below, or on a side of an image."""
+    below = (g.P - 1) * g.stride_h + (g.R - 1) * g.dilation_h - g.pad_h
+    right = (g.Q - 1) * g.stride_w + (g.S - 1) * g.dilation_w - g.pad_w
+    return g.pad_h > 0 or g.pad_w > 0 or below >= g.H or right >= g.W
 
 
-def column_segment(g: Geometry, q: int, end: int) -> tuple[int, int, int]:
+def skips_columns(g: Geometry, in_place: int) -> bool:
+    """Whether each output column computes only the filter columns that read more than zeros; it
+    must where x is read in place, which has no padding.
+    """
+    if g.padding_mode != ZEROS or not reads_padding(g):
+        return False
+    return in_place != 0 or skips_taps(g.S, g.Q, g.dilation_w, g.stride_w)
+
+
+def column_segment(g: Geometry, q: int, end: int, in_place: int) -> tuple[int, int, int]:
     """(stop, first, last): the output columns q .. stop - 1, stop <= `end`, need exactly the filter
     columns first .. last - 1.
     """
-    if not skips_columns(g):
+    if not skips_columns(g, in_place):
         return end, 0, g.S
     first, last = valid_columns(g, q)
     stop = end
@@ -396,9 +407,9 @@ def column_segment(g: Geometry, q: int, end: int) -> tuple[int, int, int]:
     return stop, first, last
 
 
-def segment_count(g: Geometry) -> int:
+def segment_count(g: Geometry, in_place: int) -> int:
     """Number of segments of a row's columns, at most."""
-    return 2 * g.S + 1 if skips_columns(g) else 1
+    return 2 * g.S + 1 if skips_columns(g, in_place) else 1
 
 
 def valid_pixels(start: int, size: int, step: int, count: int) -> tuple[int, int]:
@@ -428,9 +439,12 @@ def cuts(pixels: int, tile_m: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return (height + 1, higher), (height, parts - higher)
 
 
-def rows_together(height: int, tile_m: int) -> int:
-    """Rows that a register tile spans, with `height` pixels of each."""
-    return max(1, tile_m // height)
+def rows_together(g: Geometry, height: int, in_place: int) -> int:
+    """Rows that a register tile spans, with `height` pixels of each.
+
+    All of them multiply the same taps, of which none may read padding where x is read in place.
+    """
+    return 1 if in_place and reads_padding(g) else max(1, g.tile_m // height)
 
 
 def chain_rows(elements: int, chain: int) -> int:

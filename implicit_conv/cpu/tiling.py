@@ -89,15 +89,6 @@ def store_cycles(problem: Problem, g: Geometry) -> float:
     return rows * (g.tile_q * g.K * cost + far * FAR_ROW_CYCLES)
 
 
-def column_share(g: Geometry) -> float:
-    """The share of filter columns that are multiplied, averaged over all output columns."""
-    used = q = 0
-    while q < g.Q:
-        stop, first, last = schedule.column_segment(g, q, g.Q)
-        used, q = used + (stop - q) * (last - first), stop
-    return used / (g.Q * g.S)
-
-
 def thread_count(problem: Problem, arch: CpuArch) -> int:
     """The number of threads that have enough work to pay for their wake-up."""
     enough = max(problem.flops / FLOPS_PER_THREAD, problem.bytes / BYTES_PER_THREAD)

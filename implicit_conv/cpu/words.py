@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from implicit_conv.cpu.tiling import column_share
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.gemm.layout import segments
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
 
@@ -51,10 +51,13 @@ def geometry_items(g: Geometry, chunk: int) -> str:
     )
 
 
-def share_left_out(g: Geometry) -> str:
-    """The share of the taps that read padding alone and are skipped, in words; empty if none."""
-    share = column_share(g)
-    return f", of which {1 - share:.0%} read padding alone and are skipped" if share < 1 else ""
+def share_left_out(g: Geometry, in_place: bool) -> str:
+    """The share of the taps that read padding alone and are skipped, in words; empty if small."""
+    used = sum(columns * taps for columns, taps in segments(g, in_place))
+    left_out = 1 - used / (g.Q * g.S)
+    return (
+        f", of which {left_out:.0%} read padding alone and are skipped" if left_out >= 0.01 else ""
+    )
 
 
 def blocks_of(g: Geometry, per: str = "") -> str:

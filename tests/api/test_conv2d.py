@@ -81,8 +81,8 @@ def what_it_reaches(plan):
     return [
         *(what for what, reached in facts.items() if reached),
         *(f"{vectors} vectors" for vectors in panel_widths(g, lanes)),
-        *{f"{groups * inner:2d} pixels" for groups, inner in register_tiles(g)},
-        *{"rows grouped" for groups, _ in register_tiles(g) if groups > 1},
+        *{f"{groups * inner:2d} pixels" for groups, inner in register_tiles(g, c.layout.in_place)},
+        *{"rows grouped" for groups, _ in register_tiles(g, c.layout.in_place) if groups > 1},
         f"{min(g.C, g.tile_c) % 4} elements beyond the unrolled sum",
         "a phase buffer a tap" if g.phases_w > g.stride_w else f"{g.phases_w} phase buffers",
         "a row phase a tap" if g.phases_h > g.stride_h else f"{g.phases_h} row phases",
@@ -95,7 +95,11 @@ def test_a_row_one_pixel_too_long_is_halved_and_lower_halves_share_a_tile():
     case = Case(C=5, K=33, size=(5, pixels + 1), kernel=(3, 3), padding=((1, 1), (1, 1)))
     plan = small_plan(case, 5 * (pixels + 1), 5120)
     half = pixels // 2
-    assert register_tiles(plan.engine.best.geometry) == [(1, half), (1, half + 1), (2, half)]
+    assert register_tiles(plan.engine.best.geometry, in_place=False) == [
+        (1, half),
+        (1, half + 1),
+        (2, half),
+    ]
     x, w = case.inputs(0, integers=True)
     y = plan(*case.arrange(x, w))
     np.testing.assert_array_equal(y, case.reference(x, w))
@@ -127,16 +131,16 @@ def test_filter_columns_that_meet_padding_are_left_out(drawn):
     plan = small_plan(case, tile_pixels, 50)
     g = plan.engine.best.geometry
     if g.Q > 1:
-        assert schedule.skips_columns(g)
+        assert schedule.skips_columns(g, False)
     column, segments = 0, []
-    while schedule.skips_columns(g) and column < g.Q:
-        stop, *taps = schedule.column_segment(g, column, g.Q)
+    while schedule.skips_columns(g, False) and column < g.Q:
+        stop, *taps = schedule.column_segment(g, column, g.Q, False)
         for q in range(column, stop):
             needed = [s for s in range(g.S) if 0 <= q - g.pad_w + s * g.dilation_w < g.W]
             assert list(range(*taps)) == needed
         segments.append(tuple(taps))
         column = stop
-    assert len(segments) <= schedule.segment_count(g)
+    assert len(segments) <= schedule.segment_count(g, False)
     x, w = case.inputs(0, integers=True)
     y = plan(*case.arrange(x, w))
     np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(x, w)))

@@ -24,7 +24,6 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.tiling import (
     Estimate,
-    column_share,
     divide,
     rounded_up,
     store_cycles,
@@ -33,6 +32,7 @@ from implicit_conv.cpu.tiling import (
     tiles,
 )
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.gemm.layout import segments
 from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
@@ -106,8 +106,7 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
     lanes = arch.lanes(problem.itemsize)
     block = spread_block(problem, arch)
     # With few channels rows are buffered without gaps: all taps of a filter row are then one run.
-    gapless = 1 < problem.stride[-1] <= problem.kernel[-1] and problem.dilation[-1] == 1
-    plain_rows = gapless and block < lanes
+    plain_rows = problem.stride[-1] > 1 and is_gapless(problem) and block < lanes
     found = [
         geometry(
             problem,
@@ -126,6 +125,11 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
     return fitting or [min(found, key=lambda g: buffer_bytes(g, problem.itemsize))]
 
 
+def is_gapless(problem: Problem) -> bool:
+    """Whether the taps of a filter row read contiguous pixels, and all pixels of an image row."""
+    return problem.stride[-1] <= problem.kernel[-1] and problem.dilation[-1] == 1
+
+
 def estimate(
     problem: Problem,
     arch: CpuArch,
@@ -137,12 +141,13 @@ def estimate(
     lanes = arch.lanes(problem.itemsize)
     elements = schedule.taps(g) * max(1, g.C)
     tile_count = schedule.tile_count(g) * g.groups
-    _, group, inner = schedule.by_role(g, g.tile_n, g.tile_p, g.tile_q)
     vectors = schedule.ceil_div(g.K, lanes)
-    multiply = tile_cycles(g, group, inner) * elements * vectors / 2 * column_share(g)
+    multiply = tile_cycles(g, in_place) * elements * vectors / 2
     pixels = g.tile_n * g.tile_p * g.tile_q
     pixel_tiles = schedule.ceil_div(pixels, g.tile_m)
     if in_place:
+        if schedule.skips_columns(g, in_place):  # columns on the sides are tiles of their own
+            pixel_tiles += g.tile_n * g.tile_p * (len(segments(g, in_place)) - 1)
         displaced = displaced_rows(problem, arch, min(g.tile_m, pixels))
         multiply += pixel_tiles * elements * vectors / 2 * displaced * DISPLACED_CYCLES
     register_tiles = pixel_tiles * schedule.panel_count(g) * schedule.block_count(g)
@@ -167,11 +172,24 @@ def estimate(
     return Estimate(tile_count * tile + packing, chunk)
 
 
-def tile_cycles(g: Geometry, group: int, inner: int) -> float:
-    """Cycles to add one element (tap x channel) to all sums of a load tile and two vectors."""
+def tile_cycles(g: Geometry, in_place: bool) -> float:
+    """Cycles to add one element (tap x channel) to all sums of a load tile and two vectors.
+
+    Of segments of columns that skip taps, these are the mean cycles over all taps.
+    """
+    _, group, inner = schedule.by_role(g, g.tile_n, g.tile_p, g.tile_q)
+    parts = [(inner, g.S)]
+    if schedule.skips_columns(g, in_place):
+        parts = segments(g, in_place)
+    total = sum(_row_cycles(g, group, columns, in_place) * taps / g.S for columns, taps in parts)
+    pixels = group * sum(columns for columns, _ in parts)
+    return total * g.tile_n * g.tile_p * g.tile_q / pixels
+
+
+def _row_cycles(g: Geometry, group: int, inner: int, in_place: bool) -> float:
+    """Cycles to add one element to the sums of `group` rows of `inner` pixels."""
     if g.tile_m == AMX_PIXELS:
-        rows = g.tile_n * g.tile_p * g.tile_q / inner
-        return float(rows * schedule.ceil_div(inner, AMX_ROWS) * AMX_CYCLES)
+        return float(group * schedule.ceil_div(inner, AMX_ROWS) * AMX_CYCLES)
 
     def cycles(pixels: int) -> float:
         """Cycles of a register tile."""
@@ -180,8 +198,8 @@ def tile_cycles(g: Geometry, group: int, inner: int) -> float:
 
     total = 0.0
     for height, tile_count in schedule.cuts(inner, g.tile_m):
-        step = schedule.rows_together(height, g.tile_m) if height else 1
+        step = schedule.rows_together(g, height, in_place) if height else 1
         whole, rest = divmod(group, step)
         last = cycles(rest * height) if rest else 0.0
         total += tile_count * (whole * cycles(step * height) + last)
-    return total * g.tile_n * g.tile_p * g.tile_q / (group * inner)
+    return total

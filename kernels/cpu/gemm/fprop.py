@@ -129,7 +129,7 @@ def write_segments(call, g, channels, q, columns, table):
     """A run table for each segment of the output columns q, q + 1, ... of a tile."""
     column = q
     while column < q + columns:
-        column, first, last = schedule.column_segment(g, column, q + columns)
+        column, first, last = schedule.column_segment(g, column, q + columns, call.in_place)
         write_runs(call, g, channels, first, last, table)
         table += table_bytes(call, g)
 
@@ -185,7 +185,7 @@ def multiply(call, g, product, extent, rows, columns, table):
     column = q
     while column < q + count:
         start = column - q
-        column, _, _ = schedule.column_segment(g, column, q + count)
+        column, _, _ = schedule.column_segment(g, column, q + count, call.in_place)
         if g.Q > 1:
             inner = column - q - start
         multiply_segment(call, g, product, (outer, group, inner), start, rows, table)
@@ -212,13 +212,13 @@ def multiply_segment(call, g, product, extent, start, rows, table):
     a, sums, out = product.a, product.sums, product.out
     runs, per_row = table + 8, memory.read(table)
     cuts = schedule.cuts(inner, g.tile_m)
-    band = schedule.rows_together(cuts[1][0], g.tile_m)
+    band = schedule.rows_together(g, cuts[1][0], call.in_place)
     for first_row in range(0, group, band):
         end_row = min(group, first_row + band)
         for o in range(outer):
             begin = start
             for pixels, tiles in cuts:
-                step = schedule.rows_together(pixels, g.tile_m)
+                step = schedule.rows_together(g, pixels, call.in_place)
                 for first in range(first_row, end_row if tiles > 0 else first_row, step):
                     groups = min(step, end_row - first)
                     p, count, by_group, t, t_end = rows

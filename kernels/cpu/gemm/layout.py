@@ -47,7 +47,7 @@ class GemmLayout(Layout):
         return ScratchLayout(
             buffer=0 if self.in_place else buffer_bytes(g, itemsize),
             staging=slots * g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize,
-            runs=run_table_bytes(g, parts) * schedule.segment_count(g),
+            runs=run_table_bytes(g, parts) * schedule.segment_count(g, self.in_place),
             packing=packing_bytes(g, self.lanes, itemsize, self.channels),
             panel=(schedule.taps(g) * min(g.C, g.tile_c) + self.heads)
             * g.tile_k
@@ -97,21 +97,22 @@ def packing_bytes(g: Geometry, lanes: int, itemsize: int, element_channels: int 
     return round_up(8 * taps * max(channels, 1 + SPAN))
 
 
-def register_tiles(g: Geometry) -> list[tuple[int, int]]:
-    """All (groups, inner) shapes of the register tiles of `g`."""
+def register_tiles(g: Geometry, in_place: bool) -> list[tuple[int, int]]:
+    """All (groups, inner) shapes of the register tiles of `g`, whose x may be read in place."""
     shapes: set[tuple[int, int]] = set()
     for n, p, q in tile_extents(g):
         _, group, inner = schedule.by_role(g, n, p, q)
-        for width in _segment_widths(g) if schedule.skips_columns(g) else {inner}:
-            shapes |= _stacked(g, group, width)
+        skips = schedule.skips_columns(g, in_place)
+        for width in segment_widths(g, in_place) if skips else {inner}:
+            shapes |= _stacked(g, group, width, in_place)
     return sorted(shapes)
 
 
-def _stacked(g: Geometry, group: int, inner: int) -> set[tuple[int, int]]:
+def _stacked(g: Geometry, group: int, inner: int, in_place: bool) -> set[tuple[int, int]]:
     """The (groups, inner) shapes of the register tiles of `group` rows of `inner` pixels."""
     heights = register_heights(g, inner)
-    band = schedule.rows_together(min(heights), g.tile_m)
-    steps = {height: schedule.rows_together(height, g.tile_m) for height in heights}
+    band = schedule.rows_together(g, min(heights), in_place)
+    steps = {height: schedule.rows_together(g, height, in_place) for height in heights}
     return {
         (count, height)
         for height, step in steps.items()
@@ -120,16 +121,20 @@ def _stacked(g: Geometry, group: int, inner: int) -> set[tuple[int, int]]:
     }
 
 
-def _segment_widths(g: Geometry) -> set[int]:
+def segment_widths(g: Geometry, in_place: bool) -> set[int]:
     """The numbers of columns of the segments of load tiles' rows."""
-    widths: set[int] = set()
-    column = 0
+    return {columns for columns, _ in segments(g, in_place)}
+
+
+def segments(g: Geometry, in_place: bool) -> list[tuple[int, int]]:
+    """(columns, filter columns that they multiply) of the segments of load tiles' rows."""
+    found, column = [], 0
     while column < g.Q:
         end = min(g.Q, (column // g.tile_q + 1) * g.tile_q)
-        stop, _, _ = schedule.column_segment(g, column, end)
-        widths.add(stop - column)
+        stop, first, last = schedule.column_segment(g, column, end, in_place)
+        found.append((int(stop - column), int(last - first)))
         column = stop
-    return widths
+    return found
 
 
 def panel_widths(g: Geometry, lanes: int) -> list[int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm import amx, fprop, panels
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout, panel_widths, register_tiles
 from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, compile_microkernel
@@ -34,7 +35,7 @@ class Gemm(Operator):
         self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
 
     def _own_parts(self) -> dict[int, Any]:
-        return self._multiply_parts(register_tiles(self.g))
+        return self._multiply_parts(register_tiles(self.g, self.layout.in_place))
 
     def _entry(self) -> int:
         return int(fprop.compile_fprop().address)
@@ -60,6 +61,7 @@ class Gemm(Operator):
         """Microkernels of all register tiles and panel widths."""
         form, parts = self.form, {}
         compiled = amx.compile_microkernel if self.use_amx else compile_microkernel
+        far = self.layout.in_place and not schedule.reads_padding(self.g)
         for vectors in panel_widths(self.g, self.lanes):
             for groups, inner in tiles:
                 tile = RegisterTile(
@@ -72,7 +74,7 @@ class Gemm(Operator):
                     dots=(form.buffer, form.panel) if form.channels > 1 else None,
                     integers=form.integers,
                     y=form.rounded if self.rounds and form.rounded != form.sums else "",
-                    far=self.layout.in_place,
+                    far=far,
                     fresh=self.winograd > 0,
                 )
                 parts[table.microkernel_slot(vectors, groups, inner)] = compiled(tile)

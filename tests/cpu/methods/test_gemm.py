@@ -1,18 +1,24 @@
 """Packed panels depend on the numbers in a filter, not on where they lie in memory."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sampling import examples
 
 import implicit_conv as ic
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.planner import plan
 from implicit_conv.cpu.views import spatial
 from implicit_conv.problem import Problem
-from implicit_conv.testing import Array, Case
+from implicit_conv.testing import Array, Case, plan_of, to_nchw
 
+IN_PLACE = [Gemm(in_place=True, channels=channels) for channels in (1, 2)]
 LINE = 64  # bytes of a cache line
 ARCHS = {  # by bytes and ways of L1
     "32 KiB, 8 ways": CpuArch(512, True, 32 << 10, 1 << 20, 1, 14),
@@ -92,3 +98,40 @@ def test_a_filter_is_packed_from_any_strides(taps, dtype):
     for order, step in itertools.product(orders, steps):
         panels = plan.pack(lying(w, order, step)).panels
         assert np.array_equal(panels, expected), (order, step)
+
+
+@st.composite
+def few_channels(draw):
+    """A case with few channels in NHWC, whose windows overlap or touch, and with padding."""
+    taps = draw(st.integers(1, 7))
+    case = Case(
+        N=draw(st.integers(1, 2)),
+        C=draw(st.sampled_from([1, 2, 3, 4, 7])),
+        K=draw(st.sampled_from([1, 16, 33])),
+        size=(draw(st.integers(1, 9)), draw(st.integers(1, 40))),
+        kernel=(draw(st.integers(1, 5)), taps),
+        stride=(draw(st.integers(1, 3)), draw(st.integers(1, taps))),
+        dilation=(draw(st.integers(1, 2)), 1),
+        padding=tuple(draw(st.tuples(*[st.sampled_from([0, 0, -1, 1, 3, 6])] * 2)) for _ in "hw"),
+        layout="NHWC",
+        dtype=draw(st.sampled_from(["float32", "float64", "bfloat16"])),
+    )
+    assume(min(case.output, default=0) >= 1)
+    return case
+
+
+@examples(150, 600)
+@given(case=few_channels())
+def test_rows_are_read_in_place_around_padding(case):
+    """All around the image is NaN in memory, which a read beyond it would bring into a sum."""
+    made = plan_of(case, algorithm="implicit_gemm").engine
+    found = tuple(c for c in made.candidates if c.method in IN_PLACE)
+    assume(found)
+    inputs = case.inputs(0, integers=True)
+    x, w = case.arrange(*inputs)
+    n, h, width, c = x.shape
+    memory = np.full((n, h + 20, width + 20, c), np.nan, x.dtype)
+    image = memory[:, 10:-10, 10:-10]
+    image[...] = x
+    y = replace(made, choice=made.choice._replace(candidates=found)).run(image, w)
+    np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.rounded(case.reference(*inputs)))
