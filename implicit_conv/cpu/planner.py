@@ -19,6 +19,7 @@ from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
+from implicit_conv.cpu.methods.window_gemm import WindowGemm
 from implicit_conv.cpu.methods.winograd import Winograd
 from implicit_conv.errors import PlanError
 from implicit_conv.options import ALGORITHMS, PRECISIONS
@@ -31,6 +32,7 @@ METHODS: tuple[type[Method], ...] = (
     Planes,
     Depthwise,
     Gemm,
+    WindowGemm,
     TransposedGemm,
     PixelLanes,
     GroupLanes,

@@ -25,6 +25,8 @@ from implicit_conv.problem import Problem
 
 TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile: choices
 
+TILE_ROWS = (2, 4, 8)  # rows of load tiles whose rows are long: choices
+
 
 class Estimate(NamedTuple):
     """The cost of a tiling, with the cheapest division of its work."""
@@ -46,6 +48,16 @@ def tiles(problem: Problem) -> list[tuple[int, int, int]]:
             planes = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
             found.add((min(planes, plane_count(problem)), rows, columns))
     return sorted(found)
+
+
+def long_tiles(problem: Problem) -> list[tuple[int, int, int]]:
+    """Extents of load tiles of several rows, each longer than half of the largest of TILE_PIXELS;
+    a tile of one row would load most image rows several times.
+    """
+    _, p, q = problem.output
+    if 2 * q <= TILE_PIXELS[-1]:
+        return []
+    return [(1, balanced(p, rows), balanced(q, TILE_PIXELS[-1])) for rows in TILE_ROWS]
 
 
 def plane_count(problem: Problem) -> int:

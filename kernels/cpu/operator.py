@@ -155,7 +155,6 @@ class Operator(ABC):
         method accepts. A debug build writes its loads to the address `record`.
         """
         x, w, y, residual = operands
-        x_n, x_d, x_h, x_w, x_c = x.strides
         y_n, y_z, y_p, y_q, y_k = y.strides
         added = residual.strides if residual is not None else (0,) * 5
         activation, biased, scaled = epilogue
@@ -166,7 +165,7 @@ class Operator(ABC):
         filters = {}
         if w is not None:
             filters = self._filter_fields(w)
-        if self.transposes and x_c != x.itemsize:
+        if self.transposes and x.strides[-1] != x.itemsize:
             self._require(table.TRANSPOSE_IN, min(2, self.g.step_w))
         finish = self._finish((y_q, y_k), added[3:] if residual is not None else None, kind, scaled)
         scratch = self.layout.scratch(w is not None)
@@ -183,13 +182,9 @@ class Operator(ABC):
                 **self._bias_steps(biased),
                 activation=bounds.ctypes.data,
                 record=record,
-                x_n=x_n,
-                x_d=x_d,
-                x_h=x_h,
-                x_w=x_w,
-                x_c=x_c,
+                **self._strides(x),
                 load_tile=self._load_tile(x),
-                x_element=x_c * self.form.channels,
+                x_element=x.strides[-1] * self.form.channels,
                 y_n=y_n,
                 y_z=y_z,
                 y_p=y_p,
@@ -277,6 +272,10 @@ class Operator(ABC):
         for slot, part in parts.items():
             addresses[slot] = part.address
         return addresses
+
+    def _strides(self, x: Any) -> dict[str, int]:
+        """The strides of `x` as fields of a Call."""
+        return dict(zip(("x_n", "x_d", "x_h", "x_w", "x_c"), x.strides, strict=True))
 
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads tiles of `x`, now compiled."""

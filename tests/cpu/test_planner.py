@@ -1,6 +1,7 @@
 """The CPU planner: scratch stays small, for any problem and any strides."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,13 +118,15 @@ def test_every_method_proposes_as_many_tilings_as_are_asked_for(method):
         "Depthwise": ((2, 56, 56, 64), (64, 1, 3, 3), {"groups": 64, "layout": "NHWC"}),
         "TransposedGemm": ((2, 64, 56, 56), (64, 64, 1, 1), {}),
         "GroupLanes": ((2, 56, 56, 64), (64, 4, 3, 3), {"groups": 16, "layout": "NHWC"}),
+        "WindowGemm": ((2, 56, 56, 3), (64, 3, 3, 3), {"dtype": "bfloat16", "layout": "NHWC"}),
         "ChannelLanes": ((2, 56, 56, 64), (8, 64, 1, 1), {"layout": "NHWC"}),
     }
     x, w, options = shapes.get(method.__name__, ((2, 64, 56, 56), (64, 64, 3, 3), {}))
     problem = spatial(Problem.parse(x, w, **options))
+    arch = replace(ARCHS[0], bfloat16="pairs")
 
     def proposed(count):
-        found = method.candidates(problem, ARCHS[0], Request(tilings=count))
+        found = method.candidates(problem, arch, Request(tilings=count))
         return [c for c in found if isinstance(c, Candidate)]
 
     few, many = proposed(1), proposed(3)

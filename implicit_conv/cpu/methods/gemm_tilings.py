@@ -25,6 +25,7 @@ from implicit_conv.cpu.costs import (
 from implicit_conv.cpu.tiling import (
     Estimate,
     divide,
+    long_tiles,
     rounded_up,
     store_cycles,
     stream_cycles,
@@ -116,7 +117,7 @@ def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry
             tile_k=2 * lanes,
             step_w=1 if plain_rows else None,
         )
-        for tile in tiles(problem)
+        for tile in [*tiles(problem), *(long_tiles(problem) if block < lanes else [])]
     ]
     if in_place:
         return found

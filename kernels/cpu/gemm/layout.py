@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, buffer_bytes, round_up
@@ -17,6 +18,29 @@ MOST_ELEMENTS = 1 << 47  # elements of a filter at most: see implicit_conv.probl
 SPAN = 4  # elements among which a filter's taps are, per tap, that packing transposes at most
 
 
+class Window(NamedTuple):
+    """The window of an output column along an image row.
+
+    `before` counts the pixels of padding on the low side, and `columns` the pixels of the row.
+    """
+
+    channels: int
+    taps: int
+    stride: int
+    before: int
+    columns: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of a window."""
+        return self.channels * self.taps
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """What compiled code depends on: channels, taps and stride."""
+        return self[:3]
+
+
 @dataclass(frozen=True)
 class GemmLayout(Layout):
     """Sizes of implicit GEMM."""
@@ -24,6 +48,7 @@ class GemmLayout(Layout):
     channels: int = 1  # of an element of buffers and panels
     integers: bool = False  # whether sums are integers
     heads: bool = False  # whether panels have heads, rows of sums that begin each channel block
+    window: Window | None = None  # that of an output column, if it is a pixel of the buffer
 
     @property
     def chain(self) -> int:

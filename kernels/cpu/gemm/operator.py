@@ -15,6 +15,7 @@ from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.tile.few_columns import compile_few_columns
+from implicit_conv.kernels.cpu.tile.load import compile_load_windows
 
 TRANSPOSES = {  # that a way to pack filters uses
     Way.TAPS: table.TRANSPOSE_TAPS,
@@ -79,6 +80,31 @@ class Gemm(Operator):
                 )
                 parts[table.microkernel_slot(vectors, groups, inner)] = compiled(tile)
         return parts
+
+
+class WindowGemm(Gemm):
+    """The window of an output column is a pixel of the buffer."""
+
+    def __init__(self, layout: GemmLayout, lanes: int, build: Build) -> None:
+        assert layout.window is not None
+        self.window = layout.window
+        super().__init__(layout, lanes, build)
+        self.constant |= {
+            "channels": self.window.elements,
+            "before": self.window.before,
+            "columns": self.window.columns,
+        }
+
+    def _strides(self, x: Any) -> dict[str, int]:
+        """Windows have a stride of several pixels."""
+        strides = super()._strides(x)
+        return {**strides, "x_tap": strides["x_w"], "x_w": strides["x_w"] * self.window.stride}
+
+    def _load_tile(self, x: Any) -> int:
+        """The slot of the part that loads windows of `x`, now compiled."""
+        part = compile_load_windows(self.form, self.window.shape, self.build.recording)
+        self.table[table.LOAD_TILE] = part.address
+        return table.LOAD_TILE
 
 
 class TransposedGemm(Gemm):

@@ -45,6 +45,7 @@ class Call(NamedTuple):
     x_apart: int  # of the pixels of a row that vector loads of planes accept
     load_tile: int  # slot of the part that loads tiles of such an array
     x_element: int  # of elements of x, which are channels or pairs of channels
+    x_tap: int  # windows: of the pixels of x, since x_w is that of windows
     w_k: int
     w_c: int
     w_t: int
@@ -70,6 +71,8 @@ class Call(NamedTuple):
     scale_bytes: int  # bytes of a scale
     lanes: int  # elements of a vector
     channels: int  # channels of x; a Geometry may count pairs of them
+    before: int  # windows: pixels of padding before a row, and pixels of a row
+    columns: int
     p_end: int  # rows and columns of the output; a Geometry may be rounded up for Winograd
     q_end: int
     chain: int  # elements whose products one chain adds up at most

@@ -18,6 +18,7 @@ from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.runtime.table import LOAD_TILE, TRANSPOSE_IN
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
+from implicit_conv.kernels.cpu.tile.windows import make_load_windows
 
 WORD_BYTES = 4  # bytes of a word of several channels
 WIDE_BYTES = 16  # bytes of a copy in one instruction; smaller pixels are copied with what follows
@@ -294,13 +295,25 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
 def compile_load_tile(lanes, form, apart, repeats, recording=False):
     """The part that loads tiles; elements have the formats `form`; see `make_load_row`."""
     name = f"load_tile_{lanes}x{form.x}_{form.buffer}{'_apart' * apart}{'_repeating' * repeats}"
+    return _compile(name, form, make_load_row(lanes, form, apart, repeats), recording)
+
+
+@functools.cache
+def compile_load_windows(form, shape, recording=False):
+    """The part that loads tiles of windows; `shape` is that of a `gemm.layout.Window`."""
+    name = "load_windows_{}x{}_stride{}".format(*shape)
+    return _compile(name, form, make_load_windows(form, shape), recording)
+
+
+def _compile(name, form, load_row, recording):
+    """The part `load_tile` with a way to load a row."""
     return compile_part(
         SIGNATURE,
         load_tile,
         f"{name}{'_recording' * recording}",
         record=recorder(recording),
         element_channels=form.channels,
-        load_row=make_load_row(lanes, form, apart, repeats),
+        load_row=load_row,
     )
 
 

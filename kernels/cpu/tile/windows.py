@@ -1,0 +1,96 @@
+"""Load windows: the pixels that a filter row multiplies become the channels of one pixel.
+
+A pixel of the buffer is an output column, and its elements are those of a window in the order of
+memory, ``[tap][channel]``. Windows of few channels then fill words of two channels, where each
+pixel alone would leave a part of its last word empty.
+"""
+
+import functools
+
+from llvmlite import ir
+from numba import types
+
+from implicit_conv.kernels.cpu.emit import masks, memory
+from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels.cpu.tile import convert, storage
+
+COPY_LANES = 32  # elements that one instruction copies at most
+
+
+@functools.cache
+def _make_copy_windows(count, elements, step, pitch):
+    """copy_windows(to, at): store COPY_LANES elements of 16 bits: `count` windows of `elements`
+    elements with a stride of `step` elements, each completed with zeros to `pitch` elements, then
+    zeros.
+    """
+    read = (count - 1) * step + elements
+    windows, places = zip(*(divmod(lane, pitch) for lane in range(COPY_LANES)), strict=True)
+    taken = [
+        window * step + place if window < count and place < elements else COPY_LANES
+        for window, place in zip(windows, places, strict=True)
+    ]
+
+    def copy_windows(typingctx, to, at):
+        def codegen(context, builder, signature, args):
+            kind = ir.VectorType(ir.IntType(16), COPY_LANES)
+            to, at = (builder.inttoptr(address, kind.as_pointer()) for address in args)
+            bits = [lane < read for lane in range(COPY_LANES)]
+            mask = ir.Constant(ir.VectorType(ir.IntType(1), COPY_LANES), bits)
+            row = masks.load(builder, at, kind, mask, 2)
+            order = ir.Constant(ir.VectorType(ir.IntType(32), COPY_LANES), taken)
+            row = builder.shuffle_vector(row, ir.Constant(kind, None), order)
+            builder.store(row, to).align = 2
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), codegen
+
+    return memory.named(copy_windows, count, elements, step, pitch)
+
+
+@functools.cache
+def make_load_windows(form, shape):
+    """Make load_row() for windows of `shape` = (channels, taps, stride); see `gemm.layout.Window`
+    and `load.make_load_row`.
+    """
+    window_channels, taps, stride = shape
+    elements, size = window_channels * taps, storage.SIZES[form.x]
+    filled = elements + elements % form.channels  # of a window in the buffer
+    step = stride * window_channels
+    together = min(COPY_LANES // filled, 1 + (COPY_LANES - elements) // step)
+    copy_windows = _make_copy_windows(together, elements, step, filled)
+    move_element = convert.make_move_element(form.x, form.buffer)
+
+    @kernel()
+    def gather_window(call, target, source, column, pitch):
+        """The window that begins at `column` of the row at `source`, element by element."""
+        memory.zero(target, pitch)
+        for tap in range(taps):
+            if 0 <= column + tap and column + tap < call.columns:
+                at = source + (column + tap) * call.x_tap
+                for c in range(window_channels):
+                    to = target + (tap * window_channels + c) * size
+                    move_element(to, at + c * call.x_c)
+
+    @kernel()
+    def load_row(call, g, target, source, pitch, q, count, channels):
+        """Load the windows of the output columns q .. q + count - 1.
+
+        Those inside the image are copied several at once, if that stays inside the row's buffer.
+        """
+        first = min(count, max(0, schedule.ceil_div(call.before, stride) - q))
+        last = (call.columns - taps + call.before) // stride - q
+        last = min(last + 1 - together, count - schedule.ceil_div(COPY_LANES, filled))
+        contiguous = window_channels == 1 or call.x_c == size
+        copies = 0
+        if contiguous and call.x_tap == window_channels * size and last >= first:
+            copies = (last - first) // together + 1
+        for i in range(first):
+            gather_window(call, target + i * pitch, source, (q + i) * stride - call.before, pitch)
+        at = source + ((q + first) * stride - call.before) * call.x_tap
+        for i in range(copies):
+            copy_windows(target + (first + i * together) * pitch, at + i * together * step * size)
+        for i in range(first + copies * together, count):
+            gather_window(call, target + i * pitch, source, (q + i) * stride - call.before, pitch)
+
+    return load_row
