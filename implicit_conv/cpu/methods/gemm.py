@@ -18,7 +18,14 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, BFLOAT16, INT8, CpuArch
+from implicit_conv.cpu.arch import (
+    AMX_PIXELS,
+    AMX_ROWS,
+    BFLOAT16,
+    INT8,
+    MATRIX_PIXELS,
+    CpuArch,
+)
 from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best, ranked
 from implicit_conv.cpu.costs import (
@@ -68,6 +75,10 @@ if TYPE_CHECKING:
 # a sum does not depend on batch size, threads or tile, which precision "strict" requires.
 BLOCK_ELEMENTS = 5120
 BLOCKS = 128  # channel blocks at most, since their sums are added one by one
+# Words of which a run is a multiple, and pixels of the largest register tile, by what multiplies
+# several pixels at once: a key of BFLOAT16.
+TILE_WORDS = {"amx": AMX_ROWS, "matrices": 2}
+TILE_PIXELS = {"amx": AMX_PIXELS, "matrices": MATRIX_PIXELS}
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 AMX_CYCLES = 2.0  # cycles per element (tap x pair) of one AMX tile of pixels and two of filters
 TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, without its sums
@@ -84,7 +95,7 @@ class Gemm(Method):
     in_place: bool = False
     flat: bool = False  # whether all contiguous pixels are one row
     channels: int = 1
-    amx: bool = False
+    multiplier: str = ""  # a key of TILE_WORDS, if several pixels are multiplied at once
 
     @property
     def summary(self) -> str:
@@ -112,11 +123,12 @@ class Gemm(Method):
         if algorithm is None:
             return
         flat = algorithm == "pointwise"
-        summed, channels, amx = summed_view(problem, arch)
+        summed, channels, multiplier = summed_view(problem, arch)
         view = flattened(summed) if flat else summed
         pixels = view.N * math.prod(view.output)
-        spread = amx or not displaced_rows(view, arch, min(arch.tile_pixels, pixels))
-        method = cls(reads_in_place(view) and spread, flat, channels, amx)
+        machine = tiled(arch, multiplier)
+        spread = not displaced_rows(view, machine, min(machine.tile_pixels, pixels))
+        method = cls(reads_in_place(view) and spread, flat, channels, multiplier)
         costs = tilings(view, arch, method)
         yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
@@ -148,7 +160,7 @@ class Gemm(Method):
         """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.gemm.operator import Gemm as GemmOperator
 
-        return GemmOperator(c.layout, c.lanes, build, self.amx)
+        return GemmOperator(c.layout, c.lanes, build, self.multiplier)
 
     def packed(self, c: Candidate) -> PackedOrder:
         """Panels of filters, with taps ordered by phase buffer unless rows have no gaps."""
@@ -157,6 +169,7 @@ class Gemm(Method):
         key = (
             "GEMM panels",
             self.channels,
+            self.multiplier == "matrices",
             problem.K,
             problem.C,
             problem.kernel,
@@ -227,7 +240,7 @@ def multiply_words(method: Gemm, c: Candidate) -> str:
         return f"{problem.dtype} x {problem.filter_dtype} by {how}"
     if problem.dtype == problem.sum_dtype:
         return "FMAs" if c.arch.fma else "multiplications and additions (no FMA)"
-    how = "amx" if method.amx else "pairs" if method.channels > 1 else "widen"
+    how = method.multiplier or ("pairs" if method.channels > 1 else "widen")
     return f"{problem.dtype} by {BFLOAT16[how]}"
 
 
@@ -262,16 +275,16 @@ def words_view(problem: Problem, word_channels: int) -> Problem:
     )
 
 
-def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, int, bool]:
-    """(view of `problem` for its sums, channels of an element, whether AMX multiplies)."""
+def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, int, str]:
+    """(view of `problem` for its sums, channels of an element, what multiplies several pixels)."""
     channels, word_channels = problem.C // problem.groups, dot_channels(problem, arch)
     whole = channels % word_channels == 0 or problem.groups == 1  # no word spans two groups
     if word_channels == 1 or not whole:
-        return widened(problem), 1, False
+        return widened(problem), 1, ""
     view = words_view(problem, word_channels)
-    whole_tiles = not (view.C // view.groups % AMX_ROWS or channel_block(view) % AMX_ROWS)
-    uses_amx = problem.dtype == "bfloat16" and arch.bfloat16 == "amx" and whole_tiles
-    return view, word_channels, uses_amx
+    step = TILE_WORDS.get(arch.bfloat16, 0) if problem.dtype == "bfloat16" else 0
+    whole = step > 0 and not (view.C // view.groups % step or channel_block(view) % step)
+    return view, word_channels, arch.bfloat16 if whole else ""
 
 
 def dot_channels(problem: Problem, arch: CpuArch) -> int:
@@ -355,12 +368,16 @@ def _channels_and_blocks(problem: Problem) -> tuple[int, int]:
 
 def tilings(view: Problem, arch: CpuArch, method: Gemm) -> list[tuple[Estimate, Geometry]]:
     """Tilings of `view`, each with its estimate."""
-    if method.amx:
-        arch = replace(arch, tile_pixels=AMX_PIXELS)
+    arch = tiled(arch, method.multiplier)
     return [
         (estimate(view, arch, g, method.in_place), g)
         for g in geometries(view, arch, method.in_place)
     ]
+
+
+def tiled(arch: CpuArch, multiplier: str) -> CpuArch:
+    """The CPU with the register tiles of what multiplies."""
+    return replace(arch, tile_pixels=TILE_PIXELS.get(multiplier, arch.tile_pixels))
 
 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
@@ -437,6 +454,9 @@ def tile_cycles(g: Geometry, group: int, inner: int) -> float:
 
     def cycles(pixels: int) -> float:
         """Cycles of a register tile."""
+        if g.tile_m == MATRIX_PIXELS:  # for two words: 4 products and a shuffle per two pixels
+            vectors = max(5 * schedule.ceil_div(pixels, 2) / FMAS_PER_CYCLE, FMA_LATENCY)
+            return max(vectors, (pixels + 4) / LOADS_PER_CYCLE) / 2
         fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
         return max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
 
