@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from implicit_conv.cpu.arch import MATRIX_PIXELS
+from implicit_conv.cpu.methods.depthwise import PIXELS
 from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise
 from implicit_conv.kernels.cpu.emit.vector import Emitter
 from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_lanes
@@ -23,7 +24,9 @@ from perf import assembly
 from perf.assembly import Target, compile_emitted, compile_for, inner_loop
 
 OLDEST, NEWEST = 17, 40  # versions of LLVM to look for: older ones do not model all cores
-# FMAs that a core starts in a cycle. LLVM's model of Apple's M1 is that of an older core with 3.
+# FMAs that a core starts in a cycle. LLVM's model of Apple's M1 is that of an older core with 3. On
+# Neoverse V1 each FMA waits 4 cycles for the one before on the same sum up to LLVM 19, and 2 cycles
+# in LLVM 22, as on Neoverse V2: few sums then get up to twice the share.
 CORES = {"neoverse-n1": 2, "neoverse-v1": 4, "neoverse-v2": 4, "apple-m1": 3}
 ITERATIONS = 100  # of a loop, so that its beginning does not count
 NEON = assembly.TARGETS["neon"]
@@ -52,9 +55,9 @@ def _wgrad(target: Target) -> str:
 
 
 def _depthwise(target: Target) -> str:
-    """A row of a 3x3 filter for eight pixels."""
+    """A row of a 3x3 filter for the pixels of the largest tile."""
     row = depthwise.Row(3, 1)
-    variant = depthwise.Variant(8, row, (1, 1), "float32", "float32", "float32", 0)
+    variant = depthwise.Variant(PIXELS, row, (1, 1), "float32", "float32", "float32", 0)
     return compile_emitted(
         target,
         depthwise.ARGUMENTS,
