@@ -166,14 +166,14 @@ def conv2d(
     normally distributed data, where eps = 2^-24 (float64: 2^-53). Products of one sign lose more:
     with any precision, 30,000 equal products lose at most 64 * eps * sum|x||w|, and 2^26 at most
     256, because at most 256 products are added one by one, and such sums level by level. The two
-    bounds do not hold for Winograd and AMX, which add in other orders, nor for BFDOT. A 16-bit
-    result differs by half a unit in its last place in addition.
+    bounds do not hold for Winograd and AMX, which add in other orders, nor for BFDOT and BFMMLA. A
+    16-bit result differs by half a unit in its last place in addition.
 
     If the CPU has bfloat16 dot-product instructions (`Plan.explain` says so), bfloat16 values of
     `x` and `w`, and their sums, are treated as zero below 2^-126. AVX512_BF16 adds each product
     with one rounding, and the products of a pair of channels in descending order; AMX adds the
     products of 32 channels in its own order. BFDOT of 64-bit Arm adds the products of a pair first,
-    and rounds to odd.
+    and rounds to odd; so does BFMMLA, pair after pair, with the same bits.
 
     Examples
     --------

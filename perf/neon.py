@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from implicit_conv.cpu.arch import MATRIX_PIXELS
+from implicit_conv.cpu.methods.depthwise import PIXELS
 from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise
 from implicit_conv.kernels.cpu.emit.vector import Emitter
 from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_lanes
@@ -22,11 +24,14 @@ from perf import assembly
 from perf.assembly import Target, compile_emitted, compile_for, inner_loop
 
 OLDEST, NEWEST = 17, 40  # versions of LLVM to look for: older ones do not model all cores
-# FMAs that a core starts in a cycle. LLVM's model of Apple's M1 is that of an older core with 3.
+# FMAs that a core starts in a cycle. LLVM's model of Apple's M1 is that of an older core with 3. On
+# Neoverse V1 each FMA waits 4 cycles for the one before on the same sum up to LLVM 19, and 2 cycles
+# in LLVM 22, as on Neoverse V2: few sums then get up to twice the share.
 CORES = {"neoverse-n1": 2, "neoverse-v1": 4, "neoverse-v2": 4, "apple-m1": 3}
 ITERATIONS = 100  # of a loop, so that its beginning does not count
 NEON = assembly.TARGETS["neon"]
 BF16 = replace(NEON, features="+neon,+bf16", fma="bfdot")
+BFMMLA = replace(BF16, fma="bfmmla")
 TILE = assembly.largest_tile(NEON)
 
 
@@ -50,9 +55,9 @@ def _wgrad(target: Target) -> str:
 
 
 def _depthwise(target: Target) -> str:
-    """A row of a 3x3 filter for eight pixels."""
+    """A row of a 3x3 filter for the pixels of the largest tile."""
     row = depthwise.Row(3, 1)
-    variant = depthwise.Variant(8, row, (1, 1), "float32", "float32", "float32", 0)
+    variant = depthwise.Variant(PIXELS, row, (1, 1), "float32", "float32", "float32", 0)
     return compile_emitted(
         target,
         depthwise.ARGUMENTS,
@@ -81,10 +86,13 @@ def _gemm(**changes: Any) -> Callable[[Target], str]:
 
 
 PAIRS = {"dots": ("bfloat16", "bfloat16"), "y": "bfloat16"}
+SQUARES = {**PAIRS, "matrices": True, "inner": MATRIX_PIXELS}
+HAVE_BF16 = ("neoverse-v1", "neoverse-v2")
 KERNELS = {
     "gemm float32": Kernel(_gemm()),
     "gemm float64": Kernel(_gemm(lanes=2, itemsize=8)),
-    "gemm bfloat16": Kernel(_gemm(**PAIRS), BF16, ("neoverse-v1", "neoverse-v2")),
+    "gemm bfloat16": Kernel(_gemm(**PAIRS), BF16, HAVE_BF16),
+    "gemm bfloat16 by matrices": Kernel(_gemm(**SQUARES), BFMMLA, HAVE_BF16),
     "weight gradient float32": Kernel(_wgrad),
     "pixel lanes float32": Kernel(_pixel_lanes),
     "depthwise 3x3 float32": Kernel(_depthwise),
@@ -117,7 +125,7 @@ def share_of_peak(path: str, loop: list[str], core: str) -> float:
     command = (path, "-mtriple=aarch64", f"-mcpu={core}", f"-iterations={ITERATIONS}")
     found = re.search(r"Total Cycles: +(\d+)", _output(*command, text="\n".join(loop)))
     assert found
-    fmas = sum(bool(re.match("fmla|bfdot", line)) for line in loop)
+    fmas = sum(bool(re.match("fmla|bfdot|bfmmla", line)) for line in loop)
     return ITERATIONS * fmas / (int(found[1]) * CORES[core])
 
 

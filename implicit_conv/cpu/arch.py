@@ -25,7 +25,8 @@ from implicit_conv.kernels.cpu.runtime.layout import LINE
 
 BFLOAT16 = {
     "widen": "widening to float32",
-    "pairs": "dot products of pairs of channels (AVX512_BF16, or BF16 on Arm)",
+    "pairs": "dot products of pairs of channels (AVX512_BF16, or BFDOT of Arm)",
+    "matrices": "products of matrices, two pixels by two filters (BFMMLA of Arm)",
     "amx": "tiles of pairs of channels (AMX)",
 }
 INT8 = {
@@ -35,6 +36,8 @@ INT8 = {
 AMX_ROWS = 16  # rows of an AMX tile: pixels, or pairs of channels
 AMX_PIXELS = 2 * AMX_ROWS  # pixels of the largest register tile of AMX
 ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18  # Linux on x86-64
+# Pixels of the largest register tile of "matrices". With 12 pixels LLVM 22 spills sums.
+MATRIX_PIXELS = 10
 DEFAULT_L1, DEFAULT_L2 = 32 << 10, 512 << 10  # bytes, if the system does not tell
 DEFAULT_WAYS = 8  # of L1, if the system does not tell
 DEFAULT_HERTZ = 3e9  # nominal clock in Hz, if the system does not tell
@@ -149,6 +152,8 @@ def _bfloat16(features: frozenset[str]) -> str:
     """How a CPU multiplies bfloat16."""
     if features >= BFLOAT16_FEATURES | AMX_FEATURES and amx_granted():
         return "amx"
+    if "bf16" in features:
+        return "matrices"
     return "pairs" if rounds_bfloat16(features) else "widen"
 
 

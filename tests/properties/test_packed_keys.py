@@ -89,8 +89,9 @@ def one_entry_apart():
     """Pairs of plans whose keys differ in a single entry."""
     half = {"dtype": "bfloat16"}
     dense, tall, wide = replace(DENSE, **half), *kernels(DENSE)
-    few, paired = {"elements": FEW}, {"bfloat16": "pairs"}
+    few, paired, squared = {"elements": FEW}, {"bfloat16": "pairs"}, {"bfloat16": "matrices"}
     yield pair("pairs", Gemm, dense, dense, few, paired)
+    yield pair("matrices", Gemm, dense, dense, paired, squared)
     yield pair("channels", Gemm, replace(dense, C=19), dense, paired, paired)
     yield pair("kernel", Gemm, tall, wide)
     yield pair("dtype", Gemm, DENSE, dense)

@@ -228,6 +228,15 @@ def channel_blocks(extent: int, lanes: int) -> set[int]:
     return {rounded_up(balanced(extent, vectors * lanes), lanes) for vectors in CHANNEL_VECTORS}
 
 
+def register_pixels(arch: CpuArch) -> int:
+    """Output pixels of a register tile at most, each of which has one vector of sums.
+
+    The two vectors per pixel of GEMM tell whether there are more than 16 registers. If so, PIXELS
+    sums leave room for a filter row's weights.
+    """
+    return PIXELS if 2 * arch.tile_pixels > 16 else arch.tile_pixels
+
+
 def block_tilings(
     problem: Problem,
     arch: CpuArch,
@@ -237,7 +246,7 @@ def block_tilings(
 ) -> list[Geometry]:
     """Tilings with blocks of (channels, filters) whose scratch memory fits its share of L2."""
     lanes = arch.lanes(problem.itemsize)
-    pixels = min(arch.tile_pixels, PIXELS)
+    pixels = register_pixels(arch)
     found = [
         geometry(
             problem,

@@ -18,13 +18,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import AMX_ROWS, BFLOAT16, INT8, CpuArch
+from implicit_conv.cpu.arch import BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best, ranked
 from implicit_conv.cpu.methods.gemm_tilings import (
+    TILE_WORDS,
     channel_block,
     displaced_rows,
     is_gapless,
+    tiled,
     tilings,
 )
 from implicit_conv.cpu.packed import PackedOrder
@@ -54,7 +56,7 @@ class Gemm(Method):
     in_place: bool = False
     flat: bool = False  # whether all contiguous pixels are one row
     channels: int = 1
-    amx: bool = False
+    multiplier: str = ""  # a key of TILE_WORDS, if several pixels are multiplied at once
 
     @property
     def summary(self) -> str:
@@ -83,16 +85,17 @@ class Gemm(Method):
         if algorithm is None:
             return
         flat = algorithm == "pointwise"
-        summed, channels, amx = summed_view(problem, arch)
+        summed, channels, multiplier = summed_view(problem, arch)
         view = flattened(summed) if flat else summed
         pixels = view.N * math.prod(view.output)
-        spread = amx or not displaced_rows(view, arch, min(arch.tile_pixels, pixels))
+        machine = tiled(arch, multiplier)
+        spread = not displaced_rows(view, machine, min(machine.tile_pixels, pixels))
         variants = [reads_in_place(view) and spread]
         if reads_around_padding(view, arch) and not request.strict:
             variants = [True, False]
         for in_place in variants:
-            method = cls(in_place, flat, channels, amx)
-            costs = tilings(view, arch, in_place, amx)
+            method = cls(in_place, flat, channels, multiplier)
+            costs = tilings(view, arch, in_place, multiplier)
             yield from ranked(method, algorithm, problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
@@ -104,7 +107,7 @@ class Gemm(Method):
             for in_place in (True, False) if either else (False,):
                 method = replace(self, in_place=in_place, flat=flat)
                 if method != self:
-                    costs = tilings(view, c.arch, in_place, self.amx)
+                    costs = tilings(view, c.arch, in_place, self.multiplier)
                     yield best(method, c.algorithm, c.problem, view, c.arch, costs, limit=limit)
 
     def layout(self, c: Candidate) -> GemmLayout:
@@ -124,7 +127,7 @@ class Gemm(Method):
         """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.gemm.operator import Gemm as GemmOperator
 
-        return GemmOperator(c.layout, c.lanes, build, self.amx)
+        return GemmOperator(c.layout, c.lanes, build, self.multiplier)
 
     def packed(self, c: Candidate) -> PackedOrder:
         """Panels of filters, with taps ordered by phase buffer unless rows have no gaps."""
@@ -133,6 +136,7 @@ class Gemm(Method):
         key = (
             "GEMM panels",
             self.channels,
+            self.multiplier == "matrices",
             problem.K,
             problem.C,
             problem.kernel,
@@ -203,7 +207,7 @@ def multiply_words(method: Gemm, c: Candidate) -> str:
         return f"{problem.dtype} x {problem.filter_dtype} by {how}"
     if problem.dtype == problem.sum_dtype:
         return "FMAs" if c.arch.fma else "multiplications and additions (no FMA)"
-    how = "amx" if method.amx else "pairs" if method.channels > 1 else "widen"
+    how = method.multiplier or ("pairs" if method.channels > 1 else "widen")
     return f"{problem.dtype} by {BFLOAT16[how]}"
 
 
@@ -238,16 +242,16 @@ def words_view(problem: Problem, word_channels: int) -> Problem:
     )
 
 
-def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, int, bool]:
-    """(view of `problem` for its sums, channels of an element, whether AMX multiplies)."""
+def summed_view(problem: Problem, arch: CpuArch) -> tuple[Problem, int, str]:
+    """(view of `problem` for its sums, channels of an element, what multiplies several pixels)."""
     channels, word_channels = problem.C // problem.groups, dot_channels(problem, arch)
     whole = channels % word_channels == 0 or problem.groups == 1  # no word spans two groups
     if word_channels == 1 or not whole:
-        return widened(problem), 1, False
+        return widened(problem), 1, ""
     view = words_view(problem, word_channels)
-    whole_tiles = not (view.C // view.groups % AMX_ROWS or channel_block(view) % AMX_ROWS)
-    uses_amx = problem.dtype == "bfloat16" and arch.bfloat16 == "amx" and whole_tiles
-    return view, word_channels, uses_amx
+    step = TILE_WORDS.get(arch.bfloat16, 0) if problem.dtype == "bfloat16" else 0
+    whole = step > 0 and not (view.C // view.groups % step or channel_block(view) % step)
+    return view, word_channels, arch.bfloat16 if whole else ""
 
 
 def dot_channels(problem: Problem, arch: CpuArch) -> int:

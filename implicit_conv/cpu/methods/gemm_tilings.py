@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, CpuArch
+from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, MATRIX_PIXELS, CpuArch
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
     COPY_CYCLES,
@@ -44,6 +44,10 @@ from implicit_conv.schedule import geometry
 # a sum does not depend on batch size, threads or tile, which precision "strict" requires.
 BLOCK_ELEMENTS = 5120
 BLOCKS = 128  # channel blocks at most, since their sums are added one by one
+# Words of which a run is a multiple, and pixels of the largest register tile, by what multiplies
+# several pixels at once: a key of BFLOAT16.
+TILE_WORDS = {"amx": AMX_ROWS, "matrices": 2}
+TILE_PIXELS = {"amx": AMX_PIXELS, "matrices": MATRIX_PIXELS}
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 AMX_CYCLES = 2.0  # cycles per element (tap x pair) of one AMX tile of pixels and two of filters
 TILE_PIXEL_CYCLES = 100 / 14  # fixed cycles per pixel of a register tile, without its sums
@@ -94,12 +98,16 @@ def _channels_and_blocks(problem: Problem) -> tuple[int, int]:
 
 
 def tilings(
-    view: Problem, arch: CpuArch, in_place: bool, amx: bool
+    view: Problem, arch: CpuArch, in_place: bool, multiplier: str = ""
 ) -> list[tuple[Estimate, Geometry]]:
     """Tilings of `view`, each with its estimate."""
-    if amx:
-        arch = replace(arch, tile_pixels=AMX_PIXELS)
+    arch = tiled(arch, multiplier)
     return [(estimate(view, arch, g, in_place), g) for g in geometries(view, arch, in_place)]
+
+
+def tiled(arch: CpuArch, multiplier: str) -> CpuArch:
+    """The CPU with the register tiles of what multiplies."""
+    return replace(arch, tile_pixels=TILE_PIXELS.get(multiplier, arch.tile_pixels))
 
 
 def geometries(problem: Problem, arch: CpuArch, in_place: bool) -> list[Geometry]:
@@ -194,6 +202,9 @@ def _row_cycles(g: Geometry, group: int, inner: int, in_place: bool) -> float:
 
     def cycles(pixels: int) -> float:
         """Cycles of a register tile."""
+        if g.tile_m == MATRIX_PIXELS:  # for two words: 4 products and a shuffle per two pixels
+            vectors = max(5 * schedule.ceil_div(pixels, 2) / FMAS_PER_CYCLE, FMA_LATENCY)
+            return max(vectors, (pixels + 4) / LOADS_PER_CYCLE) / 2
         fmas = max(2 * pixels / FMAS_PER_CYCLE, FMA_LATENCY)
         return max(fmas, (pixels + 2) / LOADS_PER_CYCLE)
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import AMX_PIXELS, CpuArch
+from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
 from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words, ranked
 from implicit_conv.cpu.methods.gemm import Gemm, is_row, multiply_words, summed_view
-from implicit_conv.cpu.methods.gemm_tilings import estimate, geometries
+from implicit_conv.cpu.methods.gemm_tilings import estimate, geometries, tiled
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
 from implicit_conv.cpu.tiling import Estimate, thread_count
 from implicit_conv.cpu.views import FLOAT_RULE, ROW_NEED, is_pointwise
@@ -67,18 +67,18 @@ class TransposedGemm(Gemm):
         """One candidate, if the pixels of an image fill vectors."""
         if not request.admits("pointwise") or not is_pointwise(problem):
             return
-        summed, channels, amx = summed_view(problem, arch)
+        summed, channels, multiplier = summed_view(problem, arch)
         reason = FLOAT_RULE if problem.is_integer else refusal(summed, arch)
         if reason:
             yield Refusal(NAME, reason)
             return
         view = transposed(summed)
-        machine = replace(arch, tile_pixels=AMX_PIXELS) if amx else arch
+        machine = tiled(arch, multiplier)
         costs = [
             (per_image(summed, view, machine, g), g)
             for g in geometries(view, machine, in_place=True)
         ]
-        method = cls(channels=channels, amx=amx)
+        method = cls(channels=channels, multiplier=multiplier)
         threads = thread_count(view, arch)
         yield from ranked(method, "pointwise", problem, view, arch, costs, request, threads)
 
@@ -95,7 +95,7 @@ class TransposedGemm(Gemm):
         """The compiled kernels of a candidate."""
         from implicit_conv.kernels.cpu.gemm.operator import TransposedGemm as TransposedOperator
 
-        return TransposedOperator(c.layout, c.lanes, build, self.amx)
+        return TransposedOperator(c.layout, c.lanes, build, self.multiplier)
 
     def packed(self, c: Candidate) -> PackedOrder:
         """The order of a contiguous filter."""

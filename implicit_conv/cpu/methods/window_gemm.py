@@ -76,7 +76,7 @@ class WindowGemm(Gemm):
             yield Refusal(NAME, reason)
             return
         view = windows_view(problem)
-        costs = tilings(view, arch, in_place=False, amx=False)
+        costs = tilings(view, arch, in_place=False)
         yield from ranked(cls(), "implicit_gemm", problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:

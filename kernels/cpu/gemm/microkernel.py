@@ -14,6 +14,7 @@ Every pixel is summed in the same order whatever the tile's shape: "strict" rest
 one chain begins with the initial sums, which may be the bias; if there are more chains, the initial
 sums are added at the end. Sums of integers are exact in any order, and need no chains.
 One emitter serves 512-, 256- and 128-bit vectors; `tile_shape` gives the largest tile of each.
+With `matrices`, a product is of two elements (words) of two pixels and of two filters.
 """
 
 import functools
@@ -32,7 +33,7 @@ from implicit_conv.kernels.cpu.emit.vector import (
     i64,
     vectors_name,
 )
-from implicit_conv.kernels.cpu.gemm import dots
+from implicit_conv.kernels.cpu.gemm import dots, matrices
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.tile import convert, storage
@@ -72,6 +73,7 @@ class RegisterTile:
     # Formats of the channels of an element of A and of B, if it has several of them, which are
     # multiplied by dot products.
     dots: tuple[storage.Stored, storage.Stored] | None = None
+    matrices: bool = False  # BFMMLA multiplies, instead of dot products
     integers: bool = False  # sums are integers
     y: storage.Stored = ""  # the 16-bit format that the final sums may be rounded to
     far: bool = False  # activations are read from the caller's array, not from a buffer
@@ -80,6 +82,11 @@ class RegisterTile:
     @property
     def pixels(self):
         return self.groups * self.inner
+
+    @property
+    def sums(self):
+        """Vectors of sums: those of the pixels, of which matrices take two at once."""
+        return (self.pixels + (self.matrices and self.pixels % 2)) * self.vectors
 
     @property
     def vector_bytes(self):
@@ -135,9 +142,10 @@ def _emit_tile(tile, e, at):
         bases = [e.at(base, move) for base in carried[:base_count]]
         panel = e.at(b, builder.mul(before, i64(tile.vectors * tile.vector_bytes)))
         carried = [*bases, panel, *carried[base_count + 1 :]]
-        unrolled = builder.and_(length, i64(-UNROLL))
+        unrolled, least = builder.and_(length, i64(-UNROLL)), matrices.WORDS if tile.matrices else 1
         carried = e.loop(unrolled, UNROLL, carried, lambda _, c: step(UNROLL, c))
-        carried = e.loop(builder.sub(length, unrolled), 1, carried, lambda _, c: step(1, c))
+        rest = builder.sub(length, unrolled)
+        carried = e.loop(rest, least, carried, lambda _, c: step(least, c))
         return [builder.add(offset, builder.mul(length, i64(tile.itemsize))), *carried]
 
     def panel_row(b, i):
@@ -150,24 +158,38 @@ def _emit_tile(tile, e, at):
             for v in range(tile.vectors)
         ]
 
+    def pixel_places(moving, offset):
+        """The addresses of all pixels' elements at a byte offset."""
+        base = -1
+        for _, p in pixels:
+            base += p % PIXELS_PER_BASE == 0
+            moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
+            yield e.at(e.at(moving[base], moved), offset)
+
+    def multiply_add(places, filters, acc):
+        """`acc` plus the products of the elements at `places` and of rows of the panel."""
+        acc = list(acc)
+        for at_pixel, place in enumerate(places):
+            values = dots.broadcasts(e, tile.dots, place, len(filters), tile.align)
+            for value, row in zip(values, filters, strict=True):
+                for v in range(tile.vectors):
+                    k = at_pixel * tile.vectors + v
+                    acc[k] = dots.multiply_add(e, tile.dots, value, row[v], acc[k])
+        return acc
+
     def step(count, carried):
-        """`count` elements of the run: a load per element and vector, and broadcasts of pixels."""
+        """`count` elements of the run: a load per element and vector, and those of pixels."""
         moving = [e.opaque(base) for base in carried[:base_count]]
-        b, acc = carried[base_count], list(carried[base_count + 1 :])
+        b, acc = carried[base_count], carried[base_count + 1 :]
         # Elements of a pixel that are loaded at once: registers hold the panel's rows of two.
-        together = 2 if e.by_element and count > 1 else 1
+        together = 2 if (e.by_element or tile.matrices) and count > 1 else 1
         for first in range(0, count, together):
             filters = [panel_row(b, i) for i in range(first, first + together)]
-            base = -1
-            for at_pixel, (_, p) in enumerate(pixels):
-                base += p % PIXELS_PER_BASE == 0
-                moved = builder.mul(at["a_inner"], i64(p % PIXELS_PER_BASE))
-                place = e.at(e.at(moving[base], moved), first * tile.itemsize)
-                values = dots.broadcasts(e, tile.dots, place, together, tile.align)
-                for value, row in zip(values, filters, strict=True):
-                    for v in range(tile.vectors):
-                        k = at_pixel * tile.vectors + v
-                        acc[k] = dots.multiply_add(e, tile.dots, value, row[v], acc[k])
+            places = pixel_places(moving, first * tile.itemsize)
+            if tile.matrices:
+                acc = matrices.multiply_add(e, list(places), tile.align, filters, acc)
+            else:
+                acc = multiply_add(places, filters, acc)
         if tile.far and count == UNROLL and tile.groups == 1:
             # Prefetch the next register tile's rows into L2: the stride of many rows is a power
             # of two.
@@ -183,11 +205,12 @@ def _emit_tile(tile, e, at):
     bases = [pixel_address(e, at, a, "a", g, p) for g, p in pixels if p % PIXELS_PER_BASE == 0]
 
     def initial():
-        return [e.load(place) for place in _places(tile, e, at, "c_in", pixels, tile.vector_bytes)]
+        rows = [e.load(place) for place in _places(tile, e, at, "c_in", pixels, tile.vector_bytes)]
+        return matrices.exchange(e, rows, tile.vectors) if tile.matrices else rows
 
     def sums_in_chains():
         """The sums of all runs, chain by chain, and the initial sums."""
-        chains = Chains(e, len(pixels) * tile.vectors)
+        chains = Chains(e, tile.sums)
 
         def runs_of_chain(index):
             """Runs from a run to the last one of its chain."""
@@ -211,7 +234,7 @@ def _emit_tile(tile, e, at):
             )
             return [number, held, above, *carried]
 
-        zeros = [e.constant(0)] * (tile.pixels * tile.vectors)
+        zeros = [e.constant(0)] * tile.sums
         chained = builder.trunc(at["chained"], ir.IntType(1))
         acc = zeros if tile.fresh else e.either(chained, lambda: zeros, initial)
         carried = [i64(0), *START, i64(0), *bases, b, *acc]
@@ -236,6 +259,8 @@ def _emit_tile(tile, e, at):
         return carried[base_count + 2 :]
 
     acc = exact_sums() if tile.integers else sums_in_chains()
+    if tile.matrices:
+        acc = matrices.exchange(e, acc, tile.vectors)[: len(pixels) * tile.vectors]
     emit_stores(tile, e, at, pixels, lambda: acc)
 
 
@@ -305,6 +330,7 @@ def compile_microkernel(tile):
     name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_"
     name += vectors_name(tile.lanes, tile.itemsize, tile.fma)
     name += "_{}_{}".format(*tile.dots) if tile.dots else "_integers" * tile.integers
+    name += "_matrices" * tile.matrices
     name += tile.y and f"_{tile.y}"
     name += ("_far" if tile.far else "") + ("_fresh" if tile.fresh else "")
     return compile_emitted(name, ARGUMENTS, LIMITS, functools.partial(emit, tile))

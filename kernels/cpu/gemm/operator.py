@@ -30,8 +30,8 @@ class Gemm(Operator):
 
     rounds = True
 
-    def __init__(self, layout: Layout, lanes: int, build: Build, use_amx: bool = False) -> None:
-        self.use_amx = use_amx
+    def __init__(self, layout: Layout, lanes: int, build: Build, multiplier: str = "") -> None:
+        self.multiplier = multiplier  # "amx" or "matrices", if they multiply several pixels at once
         super().__init__(layout, lanes, build)
         self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
 
@@ -47,7 +47,9 @@ class Gemm(Operator):
     def _filter_fields(self, w: Any) -> dict[str, int]:
         """Compile the parts that pack filters with the strides of `w`."""
         way, form = way_of(w, self.form.channels), self.form
-        part = panels.compile_pack_block(self.lanes, form, way, self.build.recording)
+        part = panels.compile_pack_block(
+            self.lanes, form, way, self.multiplier == "matrices", self.build.recording
+        )
         slot = table.PACK_BLOCK + way
         self.table[slot] = part.address
         if way == Way.ROWS:
@@ -61,7 +63,7 @@ class Gemm(Operator):
     def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, Any]:
         """Microkernels of all register tiles and panel widths."""
         form, parts = self.form, {}
-        compiled = amx.compile_microkernel if self.use_amx else compile_microkernel
+        compiled = amx.compile_microkernel if self.multiplier == "amx" else compile_microkernel
         far = self.layout.in_place and not schedule.reads_padding(self.g)
         for vectors in panel_widths(self.g, self.lanes):
             for groups, inner in tiles:
@@ -73,6 +75,7 @@ class Gemm(Operator):
                     self.itemsize,
                     self.fma,
                     dots=(form.buffer, form.panel) if form.channels > 1 else None,
+                    matrices=self.multiplier == "matrices",
                     integers=form.integers,
                     y=form.rounded if self.rounds and form.rounded != form.sums else "",
                     far=far,

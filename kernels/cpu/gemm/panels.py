@@ -2,8 +2,9 @@
 
 Taps are in the order in which the microkernel sums them: filter rows, then phase buffers, then the
 taps of a buffer. A panel is tile_k filters wide; the last panel is one vector wide if that holds
-the rest. Filters past K are zero. Where `dots` inverts the signs of x, a row of sums, its head, is
-in front of each channel block of a panel.
+the rest. Filters past K are zero. For `matrices`, the rows of every two words are zipped. Where
+`dots` inverts the signs of x, a row of sums, its head, is in front of each channel block of a
+panel.
 """
 
 import functools
@@ -12,7 +13,7 @@ from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Integers
-from implicit_conv.kernels.cpu.gemm import dots
+from implicit_conv.kernels.cpu.gemm import dots, matrices
 from implicit_conv.kernels.cpu.gemm.ways import make_pack_taps
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
@@ -77,7 +78,7 @@ def panel_start(call, g, panel, block):
 
 
 # Bound by compile_pack_block.
-record = element_channels = pack_taps = write_head = BOUND
+record = element_channels = pack_taps = zip_rows = write_head = BOUND
 
 
 def pack_block(blob, target, group, panel, c, channels, scratch):
@@ -104,6 +105,7 @@ def pack_block(blob, target, group, panel, c, channels, scratch):
                 size = filters * block * call.itemsize
                 record(call.record, FILTER, where, 0, 0, panel, block, size)
     pack_taps(call, g, target, source, filters, count, pitch, places)
+    zip_rows(target, channels * schedule.taps(g), pitch)
     write_head(target, channels * schedule.taps(g), pitch)
 
 
@@ -111,13 +113,13 @@ SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
 
 
 @functools.cache
-def compile_pack_block(lanes, form, way, recording=False):
+def compile_pack_block(lanes, form, way, zips, recording=False):
     """The part that packs channel blocks of panels, whose elements have the formats `form`, from a
-    filter of one way.
+    filter of one way; `zips` tells whether matrix products multiply by them.
     """
     name = f"pack_block_{lanes}x{form.w}_{form.panel}{'_recording' if recording else ''}"
     formats = (form.buffer, form.panel) if form.channels > 1 else None
-    name += f"_of_{way.name.lower()}{'_with_heads' * dots.inverts(formats)}"
+    name += f"_of_{way.name.lower()}{'_zipped' * zips}{'_with_heads' * dots.inverts(formats)}"
     return compile_part(
         SIGNATURE,
         pack_block,
@@ -125,6 +127,7 @@ def compile_pack_block(lanes, form, way, recording=False):
         record=recorder(recording),
         element_channels=form.channels,
         pack_taps=make_pack_taps(lanes, form, way),
+        zip_rows=matrices.make_zip_rows(zips),
         write_head=make_write_head(lanes, formats),
     )
 

@@ -131,7 +131,7 @@ def compute(case, x, w, *, out_dtype=None, pixels=None, block=None):
         if block:
             patch.setattr(gemm_tilings, "BLOCK_ELEMENTS", block)
         plan = plan_of(case, TILED, precision="strict", out_dtype=out_dtype)
-    assert plan.engine.best.method.amx
+    assert plan.engine.best.method.multiplier == "amx"
     return to_nchw(plan(*arrays), case.layout)
 
 
@@ -263,5 +263,5 @@ def test_tiles_take_whole_blocks_of_32_channels(channels, kernel, tiled):
     case = Case(C=channels, K=8, size=(9, 9), kernel=kernel, dtype="bfloat16")
     plan = plan_of(case, TILED, precision="strict")
     method = plan.engine.best.method
-    assert (method.channels, method.amx) == (2, tiled)
+    assert (method.channels, method.multiplier) == (2, "amx" * tiled)
     assert ("tiles of pairs" in plan.explain()) == tiled

@@ -1,13 +1,17 @@
 """Code that is emitted for 64-bit Arm alone, run on any machine or read as assembly."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from numba import njit, types
 from numba.extending import intrinsic
 from processes import output_of
 
+from implicit_conv.cpu.arch import MATRIX_PIXELS
 from implicit_conv.kernels.cpu.emit import masks
 from implicit_conv.kernels.cpu.emit.vector import Emitter
+from implicit_conv.kernels.cpu.gemm.microkernel import UNROLL
 from perf import neon
 
 LANES = 4
@@ -54,6 +58,18 @@ def test_neon_multiplies_by_elements_and_broadcasts_nothing(name):
     assert len(fmas) >= 24
     assert all(line.endswith("]") for line in fmas), "by an element: v0.s[1]"
     assert not [line for line in loop if line.startswith(("ld1r", "dup"))]
+
+
+def test_matrices_are_loads_joins_and_products():
+    """Two joined loads a pair of pixels for four products; no product's operand is spilled."""
+    kernel = neon.KERNELS["gemm bfloat16 by matrices"]
+    mnemonics = Counter(line.split()[0] for line in kernel.loop)
+    products = mnemonics["bfmmla"]
+    assert products == UNROLL // 2 * 4 * MATRIX_PIXELS // 2
+    loads = 2 * products // 4 + UNROLL  # of pixels, and a pair of vectors for each word
+    assert mnemonics["ldr"] + mnemonics["ldp"] == loads
+    assert mnemonics["mov"] + mnemonics["zip1"] == products // 4
+    assert not [line for line in kernel.loop if "[sp" in line]
 
 
 CODE = """

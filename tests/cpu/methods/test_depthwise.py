@@ -187,6 +187,15 @@ def test_blocks_that_are_read_in_place_fill_vectors(bits):
             assert (channels - 1) % g.tile_c + 1 >= lanes
 
 
+@pytest.mark.parametrize(("tile_pixels", "most"), [(6, 6), (12, 14), (14, 14)])
+def test_sums_fill_the_registers_that_weights_leave(tile_pixels, most):
+    """16 registers, and 32 of 128 and of 512 bits."""
+    arch = replace(cpu_arch(1), tile_pixels=tile_pixels)
+    problem = Problem.parse((1, 14, 14, 64), (64, 1, 3, 3), padding=1, groups=64, layout="NHWC")
+    found = depthwise.geometries(ungrouped(spatial(problem)), arch, in_place=True)
+    assert {g.tile_m for g in found} == {most}
+
+
 def test_sums_that_leave_no_register_for_weights_are_exact():
     """14 pixels of 16 registers: weights then go one by one."""
     case = Case(groups=64, size=(5, 44), kernel=(1, 3), layout="NHWC")
