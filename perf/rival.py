@@ -23,9 +23,11 @@ from implicit_conv.tools.operator_contenders import operator_inputs, torch_conte
 from perf.side import serve
 
 MODULES = {"opencv": "cv2"}  # names of modules where they differ from those of rivals
-STEP_SECONDS = 0.002  # how long the CPU time of this process is watched
+# How long the CPU time of this process is watched: two ticks of a kernel with 100 in a second. Some
+# kernels add up the time of other threads once in a tick, and none of it in between.
+STEP_SECONDS = 0.02
 ASLEEP = 0.1  # share of CPU time in a step below which no thread spins
-MOST_STEPS = 250  # half a second, many times longer than any known rival spins
+MOST_STEPS = 25  # half a second, many times longer than any known rival spins
 
 
 def module_of(name: str) -> str:
