@@ -288,8 +288,10 @@ def reads_around_padding(problem: Problem, arch: CpuArch) -> bool:
     """
     few = problem.channels_last and problem.groups == 1
     few = few and problem.C < arch.lanes(problem.itemsize) and not problem.is_integer
-    plain = problem.padding_mode == "zeros" and problem.output[-1] > 1 and _inside(problem)[0]
-    return few and plain and is_gapless(problem) and not problem.converted
+    # Of a filter with several planes, rows between the first and the last one are never skipped.
+    plain = problem.padding_mode == "zeros" and problem.output[-1] > 1 and problem.kernel[0] == 1
+    inside = _inside(problem)[0] and is_gapless(problem)
+    return few and plain and inside and not problem.converted
 
 
 def _inside(problem: Problem) -> list[bool]:

@@ -104,16 +104,21 @@ def test_a_filter_is_packed_from_any_strides(taps, dtype):
 def few_channels(draw):
     """A case with few channels in NHWC, whose windows overlap or touch, and with padding."""
     taps = draw(st.integers(1, 7))
+    depth = draw(st.sampled_from([0, 0, 0, 1]))  # axes
     case = Case(
         N=draw(st.integers(1, 2)),
         C=draw(st.sampled_from([1, 2, 3, 4, 7])),
         K=draw(st.sampled_from([1, 16, 33])),
-        size=(draw(st.integers(1, 9)), draw(st.integers(1, 40))),
-        kernel=(draw(st.integers(1, 5)), taps),
-        stride=(draw(st.integers(1, 3)), draw(st.integers(1, taps))),
-        dilation=(draw(st.integers(1, 2)), 1),
-        padding=tuple(draw(st.tuples(*[st.sampled_from([0, 0, -1, 1, 3, 6])] * 2)) for _ in "hw"),
-        layout="NHWC",
+        size=(*[4] * depth, draw(st.integers(1, 9)), draw(st.integers(1, 40))),
+        kernel=(*[draw(st.integers(1, 2))] * depth, draw(st.integers(1, 5)), taps),
+        stride=(*[1] * depth, draw(st.integers(1, 3)), draw(st.integers(1, taps))),
+        dilation=(*[1] * depth, draw(st.integers(1, 2)), 1),
+        padding=(
+            *[(0, 0)] * depth,
+            *(draw(st.tuples(*[st.sampled_from([0, 0, -1, 1, 3, 6])] * 2)) for _ in "hw"),
+        ),
+        layout="NDHWC" if depth else "NHWC",
+        weight_layout="KCTRS" if depth else "KCRS",
         dtype=draw(st.sampled_from(["float32", "float64", "bfloat16"])),
     )
     assume(min(case.output, default=0) >= 1)
@@ -129,9 +134,9 @@ def test_rows_are_read_in_place_around_padding(case):
     assume(found)
     inputs = case.inputs(0, integers=True)
     x, w = case.arrange(*inputs)
-    n, h, width, c = x.shape
-    memory = np.full((n, h + 20, width + 20, c), np.nan, x.dtype)
-    image = memory[:, 10:-10, 10:-10]
+    *outer, h, width, c = x.shape
+    memory = np.full((*outer, h + 20, width + 20, c), np.nan, x.dtype)
+    image = memory[..., 10:-10, 10:-10, :]
     image[...] = x
     y = replace(made, choice=made.choice._replace(candidates=found)).run(image, w)
-    np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.rounded(case.reference(*inputs)))
+    np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(*inputs)))
