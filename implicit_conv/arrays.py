@@ -194,6 +194,16 @@ def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: st
         )
 
 
+def accepts_result(out: Array | None, inputs: tuple[object, ...]) -> bool:
+    """Whether a kept call may write to `out`, whose shape, strides and dtype it knows; no `out` at
+    all is fine.
+    """
+    if out is None:
+        return True
+    arrays = tuple(array for array in inputs if isinstance(array, np.ndarray))
+    return out.flags.writeable and writable_directly(out, arrays)
+
+
 def writable_directly(out: Array, inputs: tuple[Array | None, ...]) -> bool:
     """Whether kernels may write to `out` itself: it must be native and aligned, its elements must
     not overlap, and it must share no memory with `inputs`.

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays import Array, as_array, dtype_name
+from implicit_conv.arrays import Array, accepts_result, as_array, dtype_name
 from implicit_conv.cache import CALLS, PLANS, keep_call
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Request
@@ -90,7 +90,8 @@ def run(
     one look-up.
     """
     key = None
-    if type(x) is type(w) is np.ndarray and residual is None and out is None and scale is None:
+    plain = residual is None and scale is None and (out is None or type(out) is np.ndarray)
+    if type(x) is type(w) is np.ndarray and plain:
         ints = type(options[0]) is type(options[1]) is type(options[2]) is type(options[3]) is int
         key = (
             operator,
@@ -101,6 +102,7 @@ def run(
             w.strides,
             w.dtype,
             bias is None,
+            None if out is None else (out.shape, out.strides, out.dtype),
             options if ints else _exact(options),
             current().key,
         )
@@ -109,8 +111,9 @@ def run(
         except TypeError:  # an option is not hashable: make_plan names it
             key = call = None
         if call is not None and x.flags.aligned and w.flags.aligned:
-            result: Array = call(x, w, bias)
-            return result
+            if accepts_result(out, (x, w, bias)):
+                result: Array = call(x, w, bias, out)
+                return result
     given = x, w
     if isinstance(x, np.ndarray):
         x, w = map(as_array, operator.names, given)

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from implicit_conv.arrays import accepts_result
 from implicit_conv.cache import CALLS, PLANS, cached_property, keep_call
 from implicit_conv.libraries import as_library_of
 from implicit_conv.problem import Problem
@@ -245,12 +246,13 @@ class Plan:
         """
         key = None
         packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
-        given = scale is not None or residual is not None or out is not None
-        if packed and type(x) is np.ndarray and not given:
-            key = (x.shape, x.strides, x.dtype, w.key, bias is None)
+        plain = residual is None and scale is None and (out is None or type(out) is np.ndarray)
+        if packed and type(x) is np.ndarray and plain:
+            form = None if out is None else (out.shape, out.strides, out.dtype)
+            key = (x.shape, x.strides, x.dtype, w.key, bias is None, form)
             call = self._calls.get(key)
-            if call is not None and x.flags.aligned:
-                return call(x, w.operand, bias)
+            if call is not None and x.flags.aligned and accepts_result(out, (x, w.panels, bias)):
+                return call(x, w.operand, bias, out)
         y = self.engine.run(x, w, bias, residual, out, scale)
         if key is not None and x.flags.aligned and x.dtype.isnative:
             call = self.engine.ready(x, w, y, bias is not None)

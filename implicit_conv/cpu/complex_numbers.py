@@ -54,6 +54,10 @@ class PackedComplex(NamedTuple):
     key: tuple[object, ...]
     operand: Any  # the real engine's packed filter
 
+    @property
+    def panels(self) -> None:
+        """No array of the caller's overlaps with packed filters."""
+
 
 @dataclass(frozen=True)
 class ComplexEngine:
@@ -228,12 +232,13 @@ class ComplexEngine:
         return y
 
     def ready(self, x: Array, w: Any, y: Array, biased: bool) -> Callable[..., Array] | None:
-        """A function of (x, w, bias) that repeats ``y = run(x, w)``; `w` is an array, or the
+        """A function of (x, w, bias, out) that repeats ``y = run(x, w)``; `w` is an array, or the
         `operand` of a packed filter.
         """
 
-        def repeat(x: Array, w: Any, bias: object = None) -> Array:
-            return self.run(x, w if isinstance(w, np.ndarray) else PackedComplex((), w), bias)
+        def repeat(x: Array, w: Any, bias: object = None, out: Array | None = None) -> Array:
+            filters = w if isinstance(w, np.ndarray) else PackedComplex((), w)
+            return self.run(x, filters, bias, None, out)
 
         return repeat
 

@@ -161,3 +161,39 @@ def test_outputs_of_other_strides_share_compiled_kernels():
         out[...] = 0
         ic.conv2d(x, w, out=out)
         np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("path", ["call", "packed"])
+def test_a_kept_call_with_out_checks_the_memory_of_each_out(path):
+    """The first call binds; later ones with the same strides write to other arrays, or refuse."""
+    rng = np.random.default_rng(0)
+    size = 8 * 300 * 64
+    memory = rng.integers(-4, 5, 3 * size).astype(np.float32)
+    x, free, shared = (
+        memory[start : start + size].reshape(1, 300, 64, 8) for start in (0, 2 * size, 2000)
+    )
+    w = rng.integers(-4, 5, (8, 8, 3, 3)).astype(np.float32)
+    options = {"layout": "NHWC", "padding": 1}
+    plan = ic.plan_conv2d(x.shape, w.shape, **options)
+    packed = plan.pack(w)
+
+    def compute(out, bias=None):
+        if path == "packed":
+            return plan(x, packed, bias, out=out)
+        return ic.conv2d(x, w, bias, out=out, **options)
+
+    for _ in range(3):
+        expected = ic.conv2d(x.copy(), w, **options)
+        free[...] = np.nan
+        assert compute(free) is free
+        np.testing.assert_array_equal(free, expected)
+    bias = free[0, 0, 0]
+    bias[...] = np.arange(8)
+    expected = ic.conv2d(x.copy(), w, bias.copy(), **options)
+    np.testing.assert_array_equal(compute(free, bias), expected)
+    free.flags.writeable = False
+    with pytest.raises(ic.ShapeError, match="read-only"):
+        compute(free)
+    expected = ic.conv2d(x.copy(), w, **options)
+    assert compute(shared) is shared  # it overlaps with x
+    np.testing.assert_array_equal(shared, expected)

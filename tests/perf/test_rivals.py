@@ -170,10 +170,10 @@ def test_nobody_is_timed_while_a_rivals_threads_spin(spinning):
 
 
 def test_a_kernel_may_add_up_cpu_time_once_in_a_tick(spinning, monkeypatch):
-    state, tick = spinning(9), 0.01
+    state, tick = spinning(9), 0.004
     monkeypatch.setattr(time, "process_time", lambda: state["cpu"] // tick * tick)
     rival.settle()
-    assert state["slept"] == 10
+    assert state["slept"] >= 10
 
 
 def test_threads_that_never_sleep_are_an_error(spinning):
