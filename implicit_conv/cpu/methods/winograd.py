@@ -58,6 +58,9 @@ TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images: choice
 SUMS_CYCLES = 60  # fixed cycles per register tile: to initialise and store its sums
 TILE_CYCLES = 10  # fixed cycles per m x m tile: to locate and to transform it
 TILE_ROW_CYCLES = 40  # fixed cycles per row of m x m tiles
+# Fixed cycles to load or store a part of an image row in NCHW, whose first and last cache lines are
+# those of other parts too: 6 were seen for 56 x 56 pixels, and 20 for 390 x 390, beyond the caches.
+SEGMENT_CYCLES = 16
 STAGED_CYCLES = 0.3  # cycles per element of y that is copied from the staging tile
 FAR_TRANSFORM = 2.5  # slowdown of transforms whose data does not fit in L2
 TRANSFORM_FILTER_CYCLES = 0.12  # cycles per element of a transformed filter
@@ -194,6 +197,9 @@ class Winograd(Method):
             transform_out += boxes * m**2 * g.K * STAGED_CYCLES
         cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
         load = scratch.buffer / problem.itemsize * cost
+        if not problem.channels_last and g.tile_q < g.Q:
+            load += g.tile_n * (g.tile_p * g.stride_h + g.R - g.stride_h) * g.C * SEGMENT_CYCLES
+            transform_out += g.tile_n * g.tile_p * g.K * SEGMENT_CYCLES
         stream = max(multiply, far) + FAR_SHARE * far + transform_out + store_cycles(problem, g)
         threads = thread_count(problem, arch)
         again = load + transform_in + ITEM_CYCLES
