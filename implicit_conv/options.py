@@ -7,6 +7,7 @@ ALGORITHMS = (
     "depthwise",
     "winograd_f2",
     "winograd_f4",
+    "winograd_f6",
     "winograd_f2_stride2",
     "gemm_im2col",
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.options import FLOAT_DTYPES
+from implicit_conv.options import FLOAT_DTYPES, PRECISIONS
 from implicit_conv.testing import Array, Case
 from implicit_conv.timing import Timed
 from implicit_conv.tools.ceilings import measure_ceilings
@@ -54,6 +54,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         choices=FLOAT_DTYPES,
         help="default: float32; on a GPU, bfloat16 and float16, and several options are allowed",
     )
+    parser.add_argument(
+        "--precision",
+        default="standard",
+        choices=PRECISIONS,
+        help='that of conv2d, on a CPU; "fast" allows what inference engines do unasked',
+    )
     parser.add_argument("--threads", type=int, help="default: all that are available")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
     parser.add_argument(
@@ -78,6 +84,8 @@ def run(options: argparse.Namespace) -> int:
     else:
         row_maker = cpu_row_maker
     suite = chosen_layers(options)
+    if options.precision != "standard":
+        require_images(options, suite)
     record = new_record("run", settings(options))
     console = terminal.console()
     status = 0
@@ -96,12 +104,23 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
+def require_images(options: argparse.Namespace, suite: Suite) -> None:
+    """Raise unless `measure`, which knows precisions, measures the whole suite."""
+    images = all(len(case.size) == 2 for case in suite.values())
+    if options.device == "cuda" or options.operator != "fprop" or not images:
+        raise ValueError(
+            f"--precision {options.precision} is measured for conv2d on a CPU; leave it out, or "
+            "choose another suite, --operator fprop and --device cpu"
+        )
+
+
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """The options as a record keeps them."""
     return {
         "suite": options.suite,
         "device": options.device,
         "operator": options.operator,
+        "precision": options.precision,
         "threads": options.threads or cpu_arch().threads,
         "layout": options.layout,
         "dtype": "uint8" if options.suite == "int8" else ",".join(dtypes(options)),
@@ -188,7 +207,7 @@ def cpu_row_maker(
         record["rivals"] = found.facts
 
         def make_row(name: str, case: Case) -> dict[str, Any]:
-            timed, inputs = functions_of(options.operator, case)
+            timed, inputs = functions_of(options.operator, options.precision, case)
             ready, reasons = found.prepare(options.operator, case)
             measured = timed(case, ready, threads, options.rounds)
             return row_of(name, case, measured, inputs(case)) | {"not_timed": reasons}
@@ -196,10 +215,11 @@ def cpu_row_maker(
         yield make_row
 
 
-def functions_of(operator: str, case: Case) -> tuple[Measure, Inputs]:
+def functions_of(operator: str, precision: str, case: Case) -> tuple[Measure, Inputs]:
     """The functions that measure an operator on `case`, and that make the arrays of its plan."""
     if operator == "fprop" and len(case.size) == 2:
-        return measure, lambda case: case.arrange(*case.inputs(0))
+        timed = functools.partial(measure, precision=precision)
+        return timed, lambda case: case.arrange(*case.inputs(0))
     if operator == "wgrad":
         return measure_weight_grad, gradient_inputs
     return functools.partial(measure_operator, operator), functools.partial(

@@ -43,6 +43,8 @@ Do not edit this page: `python -m perf report` writes it from the records in `pe
   of a suite is the geometric mean over its layers. The worst layer is that of call, or of plan
   where a rival compares with plan alone.
 - Before a contender is timed, its result is compared with a float64 reference.
+- **fast** in a title is the precision of call and plan, which allows Winograd with large tiles, as
+  inference engines use them unasked; other runs have precision `"standard"`.
 - **FMA peak** is the rate that the run measured on its threads; it tells machines apart.
 - **noise floor** is how far the ratio of `call` to itself lies from 1 (90 % quantile of layers).
 - **of peak** is the share of the FMA rate that the same run measured. It counts the operations of

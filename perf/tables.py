@@ -88,14 +88,20 @@ def is_plain(record: Record) -> bool:
     return found == ("float32", 1, 1)
 
 
+def precision_of(record: Record) -> str:
+    """The precision of a run; older records are all of precision "standard"."""
+    return str(record["settings"].get("precision", "standard"))
+
+
 def suite_title(record: Record) -> str:
-    """The network of a run, and the operator where the network does not tell it."""
-    suite = record["settings"]["suite"]
-    return f"{TITLES.get(suite, suite)}{OPERATORS[operator_of(record)]}"
+    """The network of a run, the operator where the network does not tell it, and the precision."""
+    suite, precision = record["settings"]["suite"], precision_of(record)
+    words = "" if precision == "standard" else f", {precision}"
+    return f"{TITLES.get(suite, suite)}{OPERATORS[operator_of(record)]}{words}"
 
 
 def suite_order(record: Record) -> tuple[Any, ...]:
-    """Sort key of runs: operators, suites as in `layers`, then dtype, layout, batch and threads;
+    """Sort key of runs: operators, suites as in `layers`, dtype, precision, layout, batch, threads;
     of equal runs that on the fastest machine comes first.
     """
     settings = record["settings"]
@@ -104,7 +110,7 @@ def suite_order(record: Record) -> tuple[Any, ...]:
     place = suites.index(settings["suite"]) if settings["suite"] in suites else len(suites)
     wide_first = settings["dtype"] != "float32", settings["dtype"]
     batch = settings.get("batch") or 1
-    runs = settings["layout"], batch, settings["threads"]
+    runs = precision_of(record) != "standard", settings["layout"], batch, settings["threads"]
     return operator, place, wide_first, *runs, -fma_rate(record)
 
 

@@ -33,10 +33,10 @@ STEEPNESS = 1.5
 # Largest error of a direct sum in units of eps * sum|x||w|: what conv2d promises for normally
 # distributed data. It is also the largest error of an activation, in units of eps * |y|.
 DIRECT_UNITS = 16
-# Largest error of Winograd by precision, in units of eps * sum over c of max|x_c| * max|w_c|. The
-# maximum of x is over the window of an output for F2, and over those of a box of outputs for F4.
-WINOGRAD_UNITS = {"standard": 64, "fast": 160}
-BOX = 4  # rows and columns of a box of F4
+# Largest error of Winograd in units of eps * sum over c of max|x_c| * max|w_c|, by the outputs of a
+# box along an axis. The maximum of x is over the windows of all outputs of a box; those of F2 keep
+# the bound of one window, box 1.
+WINOGRAD_UNITS = {1: 64, 4: 160, 6: 2400}
 
 
 def check(trial: Trial) -> None:
@@ -106,7 +106,7 @@ def _is_exact(trial: Trial) -> bool:
     """Whether the result is the exact one, rounded once."""
     if trial.is_integer and trial.y_dtype == "float32":  # sums are rounded before the epilogue
         return not (trial.scaled or trial.biased or trial.added)
-    return trial.values != "normal" and trial.activation in EXACT and not trial.may_box
+    return trial.values != "normal" and trial.activation in EXACT and not trial.spreads
 
 
 def _epilogue(trial: Trial, given: Inputs) -> tuple[Array, list[Array]]:
@@ -124,8 +124,9 @@ def _epilogue(trial: Trial, given: Inputs) -> tuple[Array, list[Array]]:
 def _spread(trial: Trial, first: Array, second: Array) -> tuple[Array, Array]:
     """(results that hold a number that is not finite, results that must not show it).
 
-    F4 may show a number of x in all outputs of a box. It is not specified whether a number of w
-    shows in outputs of its filter where its tap reads padding, nor one of dy in its filter's taps.
+    F4 and F6 may show a number of x in all outputs of a box. It is not specified whether a number
+    of w shows in outputs of its filter where its tap reads padding, nor one of dy in its filter's
+    taps.
     """
     case, operator = trial.case, trial.operator
     in_first, in_second = ~np.isfinite(first), ~np.isfinite(second)
@@ -141,12 +142,11 @@ def _spread(trial: Trial, first: Array, second: Array) -> tuple[Array, Array]:
             touched = grouped.any(axis=2 if operator == "conv" else 1)
         return holds, np.broadcast_to(~touched.reshape(shape), holds.shape)
     holds = sums(operator, case, in_first, np.ones_like(second)) > 0
-    if not trial.may_box:
-        return holds, ~holds
-    shown = np.zeros_like(holds)
-    for at in np.ndindex(*(-(-extent // BOX) for extent in holds.shape[2:])):
-        box: Any = (..., *(slice(i * BOX, (i + 1) * BOX) for i in at))
-        shown[box] = holds[box].any(axis=tuple(range(2, holds.ndim)), keepdims=True)
+    shown = holds.copy()
+    for size in trial.boxes:
+        for at in np.ndindex(*(-(-extent // size) for extent in holds.shape[2:])):
+            box: Any = (..., *(slice(i * size, (i + 1) * size) for i in at))
+            shown[box] |= holds[box].any(axis=tuple(range(2, holds.ndim)), keepdims=True)
     return holds, ~shown
 
 
@@ -164,15 +164,15 @@ def _bound(trial: Trial, first: Array, second: Array, scale: Array, addends: lis
     """The largest error of a result, in units of eps, without that of its activation."""
     size = sums(trial.operator, trial.case, first, second, magnitude=True)
     bound = DIRECT_UNITS * sum(map(np.abs, addends), np.abs(scale) * size)
-    if trial.may_transform:
-        units = WINOGRAD_UNITS[trial.precision] * (2 if trial.case.dtype in COMPLEX_PARTS else 1)
-        bound = np.maximum(bound, units * np.abs(scale) * _largest(trial, first, second))
+    for box in trial.boxes:
+        units = WINOGRAD_UNITS[box] * (2 if trial.case.dtype in COMPLEX_PARTS else 1)
+        bound = np.maximum(bound, units * np.abs(scale) * _largest(trial, box, first, second))
     largest: Array = STEEPNESS * bound
     return largest
 
 
-def _largest(trial: Trial, first: Array, second: Array) -> Array:
-    """The sum over c of max|x_c| * max|w_c|, which scales the error of Winograd."""
+def _largest(trial: Trial, box: int, first: Array, second: Array) -> Array:
+    """The sum over c of max|x_c| * max|w_c|, which scales the error of Winograd with a box."""
     case = trial.case
     weights = np.abs(second).max(axis=tuple(range(2, second.ndim)))
     if trial.operator != "conv" or case.rank != 2:
@@ -181,7 +181,7 @@ def _largest(trial: Trial, first: Array, second: Array) -> Array:
         most = pixels @ (weights.T if trial.operator == "conv" else weights)
         whole: Array = most.reshape(*most.shape, *[1] * case.rank)
         return whole
-    reach = BOX - 1 if trial.may_box else 0  # the distance of outputs that share a box
+    reach = box - 1  # the distance of outputs that share a box
     padded = pad_or_crop(np.abs(first), case.padding, case.padding_mode)
     padded = np.pad(padded, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
     extents = tuple(taps + 2 * reach for taps in case.kernel)

@@ -136,7 +136,7 @@ def _special(trial: Trial) -> tuple[str, ...]:
         return ()
     if trial.may_transform and (trial.operator, trial.case.rank) != ("conv", 2):
         return ()
-    exact = trial.case.dtype in FLOATS and not trial.may_box
+    exact = trial.case.dtype in FLOATS and not trial.spreads
     return VALUES[2:] if exact else VALUES[3:]
 
 
@@ -158,7 +158,7 @@ def draw_kind(seed: int, number: int) -> Kind:
 def kind_of(operator: str, rank: int, dice: Dice) -> Kind:
     """A kind of an operator with so many spatial axes."""
     made = OPERATORS[operator]
-    # Winograd alone has three algorithms.
+    # Winograd alone has four algorithms.
     name = dice.pick(*FAMILIES, *["3x3"] * 3) if made.planned else "columns"
     family = FAMILIES.get(name, COLUMNS)
     dtype = _dtype(dice, operator)
@@ -238,7 +238,7 @@ def _algorithms(operator: str, filters: Case, precision: str) -> list[str]:
     plain = filters.kernel == (3, 3) and filters.dilation == (1, 1) and filters.groups == 1
     if plain and floats and min(filters.C, filters.K) > 0 and operator == "conv":
         if filters.stride == (1, 1):
-            return ["winograd_f4"] if precision == "fast" else ["winograd_f2"]
+            return ["winograd_f4", "winograd_f6"] if precision == "fast" else ["winograd_f2"]
         if filters.stride == (2, 2):
             return ["winograd_f2_stride2"]
     baseline = filters.dtype in FLOATS and precision != "strict"

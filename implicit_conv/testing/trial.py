@@ -156,9 +156,20 @@ class Trial:
         return len(wide) == 2 and wide[0] == wide[1] and wide[0] in ((3, 1, 1), (3, 1, 2))
 
     @property
-    def may_box(self) -> bool:
-        """Whether Winograd F4 may compute it."""
-        return self.may_transform and self.precision == "fast"
+    def boxes(self) -> tuple[int, ...]:
+        """The boxes whose outputs Winograd may mix, in outputs along an axis: 1 for F2, which mixes
+        none, 4 for F4 and 6 for F6.
+        """
+        if not self.may_transform:
+            return ()
+        if self.precision != "fast":
+            return (1,)
+        return {"winograd_f4": (4,), "winograd_f6": (6,)}.get(self.algorithm, (1, 4, 6))
+
+    @property
+    def spreads(self) -> bool:
+        """Whether Winograd F4 or F6 may compute it."""
+        return max(self.boxes, default=1) > 1
 
     @property
     def settings(self) -> AbstractContextManager[Config]:

@@ -59,6 +59,11 @@ FLOAT32 = {
                 dense(),
                 {"algorithm": "winograd_f4", "precision": "fast", **NORMAL},
             ),
+            "winograd-f6": (
+                "winograd_f6",
+                dense(layout="NHWC", size=(25, 14)),
+                {"algorithm": "winograd_f6", "precision": "fast", **NORMAL},
+            ),
             "silu": ("winograd_f2", dense(), {"activation": "silu", "biased": True, **NORMAL}),
             "weight-grad": ("", dense(), {"operator": "weight_grad"}),
             "input-grad": ("", dense(stride=(2, 2)), {"operator": "input_grad"}),

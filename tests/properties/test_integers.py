@@ -273,7 +273,7 @@ def test_floats_and_integers_do_not_mix(x, w, hint):
 
 
 def test_algorithms_that_compute_floats_say_so():
-    for algorithm in ("winograd_f2", "winograd_f4", "winograd_f2_stride2", "gemm_im2col"):
+    for algorithm in ("winograd_f2", "winograd_f4", "winograd_f6", "gemm_im2col"):
         with pytest.raises(ic.PlanError, match=r"not integers|not int8"):
             ic.plan_conv2d((1, 8, 9, 9), (8, 8, 3, 3), "int8", algorithm=algorithm)
 

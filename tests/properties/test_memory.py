@@ -25,7 +25,7 @@ from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import channel_lanes, gemm_tilings, group_lanes, pixel_lanes
 from implicit_conv.testing import Case, plan_of
 
-WINOGRAD = ("winograd_f2", "winograd_f4", "winograd_f2_stride2")
+WINOGRAD = ("winograd_f2", "winograd_f4", "winograd_f6", "winograd_f2_stride2")
 ALGORITHMS = [("implicit_gemm",), ("pointwise", "depthwise"), WINOGRAD]  # of one child each
 PROBLEMS = count(70, 300)  # of each algorithm
 DTYPES = ("float32", "float32", "float64", "float16", "bfloat16")

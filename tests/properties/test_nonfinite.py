@@ -1,4 +1,4 @@
-"""Where a NaN or an infinity of x or w shows: in the outputs that it is part of, F4 aside."""
+"""Where a NaN or an infinity of x or w shows: in the outputs that hold it, F4 and F6 aside."""
 
 from dataclasses import replace
 
@@ -16,8 +16,9 @@ CASES = {
     "winograd_f2": DENSE,
     "winograd_f2_stride2": replace(DENSE, stride=(2, 2)),
     "winograd_f4": DENSE,
+    "winograd_f6": DENSE,
 }
-PRECISION = {"winograd_f4": "fast"}
+PRECISION = {"winograd_f4": "fast", "winograd_f6": "fast"}
 AT = (1, 1, 5, 7)  # n, c, h, w of the pixel that is not finite
 
 
@@ -53,10 +54,12 @@ def test_direct_sums_are_those_of_the_definition(algorithm, value, layout):
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize(
-    ("algorithm", "m"), [("winograd_f2", 1), ("winograd_f2_stride2", 1), ("winograd_f4", 4)]
+    ("algorithm", "m"),
+    [("winograd_f2", 1), ("winograd_f2_stride2", 1), ("winograd_f4", 4), ("winograd_f6", 6)],
 )
 def test_winograd_stays_in_the_receptive_field_or_in_its_tiles(algorithm, m, value, layout):
-    """F2 transforms no pixel into an output that does not read it; F4 does, within a tile of 4 x 4.
+    """F2 transforms no pixel into an output that does not read it; F4 and F6 do, within a tile of
+    4 x 4 or 6 x 6.
 
     An infinity may come out as a NaN: it meets itself with the other sign.
     """
@@ -95,7 +98,9 @@ def test_a_filter_shows_in_its_own_outputs_alone(algorithm, value):
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-@pytest.mark.parametrize("algorithm", ["implicit_gemm", "winograd_f2", "winograd_f4"])
+@pytest.mark.parametrize(
+    "algorithm", ["implicit_gemm", "winograd_f2", "winograd_f4", "winograd_f6"]
+)
 def test_cropped_pixels_show_in_no_output(algorithm, layout):
     """A negative padding crops; a tile that runs over the end of the output reads zeros there."""
     case = replace(CASES[algorithm], padding=((-1, -1), (-1, -2)), layout=layout)

@@ -58,17 +58,25 @@ TILES = (14, 28, 42, 56)  # m x m tiles of a load tile of several images: choice
 SUMS_CYCLES = 60  # fixed cycles per register tile: to initialise and store its sums
 TILE_CYCLES = 10  # fixed cycles per m x m tile: to locate and to transform it
 TILE_ROW_CYCLES = 40  # fixed cycles per row of m x m tiles
+# Fixed cycles to load or store a part of an image row in NCHW, whose first and last cache lines are
+# those of other parts too: 6 were seen for 56 x 56 pixels, and 20 for 390 x 390, beyond the caches.
+SEGMENT_CYCLES = 16
 STAGED_CYCLES = 0.3  # cycles per element of y that is copied from the staging tile
 FAR_TRANSFORM = 2.5  # slowdown of transforms whose data does not fit in L2
 TRANSFORM_FILTER_CYCLES = 0.12  # cycles per element of a transformed filter
-TRANSFORM_CYCLES = {2: 2.0, 4: 5.0}  # by m: cycles per vector of a tile, input or output
+TRANSFORM_CYCLES = {2: 2.0, 4: 5.0, 6: 4.5}  # by m: cycles per vector of a tile, input or output
 
 
 @dataclass(frozen=True)
 class Winograd(Method):
     """F(m x m, 3x3) at stride 1 or 2."""
 
-    algorithms: ClassVar[tuple[str, ...]] = ("winograd_f2", "winograd_f4", "winograd_f2_stride2")
+    algorithms: ClassVar[tuple[str, ...]] = (
+        "winograd_f2",
+        "winograd_f4",
+        "winograd_f6",
+        "winograd_f2_stride2",
+    )
     m: int = 2
     stride: int = 1
     flushes: bool = False  # whether filters are transformed with subnormals treated as zero
@@ -87,8 +95,8 @@ class Winograd(Method):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate each for F2, F4, and F2 with stride 2."""
-        for m, stride in ((2, 1), (4, 1), (2, 2)):
+        """One candidate each for F2, F4, F6, and F2 with stride 2."""
+        for m, stride in ((2, 1), (4, 1), (6, 1), (2, 2)):
             method = cls(m, stride, request.flushes)
             if not request.admits(method.algorithm):
                 continue
@@ -105,7 +113,7 @@ class Winograd(Method):
 
     def refusal(self, problem: Problem, precision: str) -> str:
         """Why it cannot compute `problem` with this precision, or an empty string."""
-        if self.m == 4 and precision != "fast":
+        if self.m > 2 and precision != "fast":
             return f"its error exceeds that of precision {precision!r}; ask for 'fast'"
         if precision == "strict":
             return STRICT_RULE
@@ -164,7 +172,7 @@ class Winograd(Method):
     def estimate(self, problem: Problem, arch: CpuArch, g: Geometry) -> Estimate:
         """Cycles of one core: transforms, products, loads, and panels from beyond L2."""
         lanes, m = arch.lanes(problem.itemsize), self.m
-        xis = schedule.box_products(g, m)
+        xis, sizes = schedule.box_products(g, m), self._sizes(g, problem.itemsize, lanes)
         boxes = g.tile_n * g.tile_p * g.tile_q // m**2
         tile_count = schedule.tile_count(g)
         channels, filters = (schedule.ceil_div(size, lanes) for size in (g.C, g.K))
@@ -173,8 +181,7 @@ class Winograd(Method):
         part = max(part, (boxes / heights + 2) / LOADS_PER_CYCLE) * g.C + SUMS_CYCLES
         panels = schedule.panel_count(g)
         multiply = heights * part * xis * filters / 2
-        panel_bytes = xis * g.C * filters * lanes * problem.itemsize
-        scratch = self._sizes(g, problem.itemsize, lanes).scratch(packs=False)
+        panel_bytes, scratch = sizes.group_bytes, sizes.scratch(packs=False)
         near = panel_bytes + scratch.total <= arch.l2_bytes
         parts = panels if tile_count == 1 else 1  # a single tile reads each panel when it is packed
         far = 0.0 if near else parts * stream_cycles(panel_bytes / parts)
@@ -190,6 +197,9 @@ class Winograd(Method):
             transform_out += boxes * m**2 * g.K * STAGED_CYCLES
         cost = COPY_CYCLES if problem.channels_last else TRANSPOSE_CYCLES
         load = scratch.buffer / problem.itemsize * cost
+        if not problem.channels_last and g.tile_q < g.Q:
+            load += g.tile_n * (g.tile_p * g.stride_h + g.R - g.stride_h) * g.C * SEGMENT_CYCLES
+            transform_out += g.tile_n * g.tile_p * g.K * SEGMENT_CYCLES
         stream = max(multiply, far) + FAR_SHARE * far + transform_out + store_cycles(problem, g)
         threads = thread_count(problem, arch)
         again = load + transform_in + ITEM_CYCLES

@@ -206,7 +206,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             weights = scratch + call.transformed
             pack_filters(blob, weights, group, panel, scratch)
         v = Matrices(weights, g.C * pixel + LINE, pixel)
-        products = Matrices(scratch + call.products, boxes * pixel, pixel)
+        products = Matrices(scratch + call.products, boxes * pixel + LINE, pixel)
         multiply_boxes(call, g, boxes, u, v, products, vectors, runs)
         first = group * g.K + k
         staging = scratch + call.staging

@@ -44,7 +44,7 @@ class WinogradLayout(Layout):
             packing=packing_bytes(g, lanes, itemsize) if packs else 0,
             panel=few if packs else 0,
             boxes=xis * (boxes * channels * itemsize + LINE),
-            products=xis * boxes * g.tile_k * itemsize,
+            products=xis * (boxes * g.tile_k * itemsize + LINE),
             transformed=xis * (panel + LINE) if packs else 0,
         )
 
