@@ -64,7 +64,7 @@ def test_positional_order_of_torch():
         ({"weight_layout": "KCSR"}, ic.ShapeError, "did you mean 'KCRS'?"),
         ({"padding": "smae"}, ic.ShapeError, "did you mean 'same'?"),
         ({"precision": "strickt"}, ic.PlanError, "did you mean 'strict'?"),
-        ({"algorithm": "winograd_f"}, ic.PlanError, "did you mean 'winograd_f4'?"),
+        ({"algorithm": "winogrd_f4"}, ic.PlanError, "did you mean 'winograd_f4'?"),
         ({"layout": 3}, ic.ShapeError, "layout 3 is none of NCHW, NHWC"),
     ],
 )
