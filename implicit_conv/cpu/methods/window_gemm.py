@@ -36,7 +36,8 @@ from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, ti
 from implicit_conv.cpu.packed import PackedFilter, PackedOrder
 from implicit_conv.cpu.words import count, plane_word
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.gemm.layout import GemmLayout, Window
+from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
+from implicit_conv.kernels.cpu.tile.extents import WINDOW_ELEMENTS, Window
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
@@ -140,16 +141,20 @@ def refusal(problem: Problem, arch: CpuArch) -> str:
     channels, taps = problem.C, problem.kernel[-1]
     if arch.bfloat16 == "widen":
         return "the CPU has no dot products of bfloat16"
-    if not problem.channels_last or problem.groups > 1 or problem.padding_mode != "zeros":
-        return "it needs channels last, one group and padding with zeros"
-    if not is_gapless(problem) or problem.stride[-1] < 1:
-        return "it needs dilation 1 and windows without gaps between them"
+    plain = problem.channels_last and problem.groups == 1 and problem.padding_mode == "zeros"
+    if not plain or not is_gapless(problem):
+        return (
+            "it needs channels last, one group, padding with zeros, dilation 1 and a stride of at "
+            "most the taps"
+        )
     pairs = schedule.ceil_div(channels * taps, PAIR)
-    view = windows_view(problem)
     if channels % PAIR == 0 or pairs >= schedule.ceil_div(channels, PAIR) * taps:
         return f"windows of {taps} x {channels} channels fill no more pairs than pixels do"
-    if view.C > arch.lanes(view.itemsize) or channel_block(view) < view.C:
-        return f"windows of {taps} x {channels} channels exceed a vector"
+    if channels * taps > WINDOW_ELEMENTS:
+        return f"windows of {taps} x {channels} channels exceed {WINDOW_ELEMENTS} elements"
+    view = windows_view(problem)
+    if channel_block(view) < view.C:
+        return "its filters have too many rows for one channel block"
     return ""
 
 

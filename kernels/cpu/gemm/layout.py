@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, buffer_bytes, round_up
-from implicit_conv.kernels.cpu.tile.extents import register_heights, tile_extents
+from implicit_conv.kernels.cpu.tile.extents import Window, register_heights, tile_extents
 from implicit_conv.kernels.geometry import Geometry
 
 # Bytes of an entry of a run table, which is (offset in A, length, offset in B, number of its chain,
@@ -16,29 +15,6 @@ RUN_BYTES = 40
 MOST_ELEMENTS = 1 << 47  # elements of a filter at most: see implicit_conv.problem
 
 SPAN = 4  # elements among which a filter's taps are, per tap, that packing transposes at most
-
-
-class Window(NamedTuple):
-    """The window of an output column along an image row.
-
-    `before` counts the pixels of padding on the low side, and `columns` the pixels of the row.
-    """
-
-    channels: int
-    taps: int
-    stride: int
-    before: int
-    columns: int
-
-    @property
-    def elements(self) -> int:
-        """Elements of a window."""
-        return self.channels * self.taps
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """What compiled code depends on: channels, taps and stride."""
-        return self[:3]
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,37 @@
-"""Extents of the tiles and register tiles that a Geometry is cut into."""
+"""Extents of the tiles and register tiles that a Geometry is cut into, and of windows of x."""
 
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
+
+WINDOW_ELEMENTS = 32  # of a window at most: elements of 16 bits that one instruction copies
+
+
+class Window(NamedTuple):
+    """The window of an output column along an image row.
+
+    `before` counts the pixels of padding on the low side, and `columns` the pixels of the row.
+    """
+
+    channels: int
+    taps: int
+    stride: int
+    before: int
+    columns: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of a window."""
+        return self.channels * self.taps
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """What compiled code depends on: channels, taps and stride."""
+        return self[:3]
 
 
 def tile_extents(g: Geometry) -> list[tuple[int, int, int]]:

@@ -300,7 +300,7 @@ def compile_load_tile(lanes, form, apart, repeats, recording=False):
 
 @functools.cache
 def compile_load_windows(form, shape, recording=False):
-    """The part that loads tiles of windows; `shape` is that of a `gemm.layout.Window`."""
+    """The part that loads tiles of windows; `shape` is that of an `extents.Window`."""
     name = "load_windows_{}x{}_stride{}".format(*shape)
     return _compile(name, form, make_load_windows(form, shape), recording)
 

@@ -14,31 +14,29 @@ from implicit_conv.kernels.cpu.emit import masks, memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.tile import convert, storage
-
-COPY_LANES = 32  # elements that one instruction copies at most
+from implicit_conv.kernels.cpu.tile.extents import WINDOW_ELEMENTS
 
 
 @functools.cache
 def _make_copy_windows(count, elements, step, pitch):
-    """copy_windows(to, at): store COPY_LANES elements of 16 bits: `count` windows of `elements`
-    elements with a stride of `step` elements, each completed with zeros to `pitch` elements, then
-    zeros.
+    """copy_windows(to, at): store WINDOW_ELEMENTS elements: `count` windows of `elements` elements
+    with a stride of `step` elements, each completed with zeros to `pitch` elements, then zeros.
     """
     read = (count - 1) * step + elements
-    windows, places = zip(*(divmod(lane, pitch) for lane in range(COPY_LANES)), strict=True)
+    windows, places = zip(*(divmod(lane, pitch) for lane in range(WINDOW_ELEMENTS)), strict=True)
     taken = [
-        window * step + place if window < count and place < elements else COPY_LANES
+        window * step + place if window < count and place < elements else WINDOW_ELEMENTS
         for window, place in zip(windows, places, strict=True)
     ]
 
     def copy_windows(typingctx, to, at):
         def codegen(context, builder, signature, args):
-            kind = ir.VectorType(ir.IntType(16), COPY_LANES)
+            kind = ir.VectorType(ir.IntType(16), WINDOW_ELEMENTS)
             to, at = (builder.inttoptr(address, kind.as_pointer()) for address in args)
-            bits = [lane < read for lane in range(COPY_LANES)]
-            mask = ir.Constant(ir.VectorType(ir.IntType(1), COPY_LANES), bits)
+            bits = [lane < read for lane in range(WINDOW_ELEMENTS)]
+            mask = ir.Constant(ir.VectorType(ir.IntType(1), WINDOW_ELEMENTS), bits)
             row = masks.load(builder, at, kind, mask, 2)
-            order = ir.Constant(ir.VectorType(ir.IntType(32), COPY_LANES), taken)
+            order = ir.Constant(ir.VectorType(ir.IntType(32), WINDOW_ELEMENTS), taken)
             row = builder.shuffle_vector(row, ir.Constant(kind, None), order)
             builder.store(row, to).align = 2
             return context.get_dummy_value()
@@ -50,14 +48,14 @@ def _make_copy_windows(count, elements, step, pitch):
 
 @functools.cache
 def make_load_windows(form, shape):
-    """Make load_row() for windows of `shape` = (channels, taps, stride); see `gemm.layout.Window`
+    """Make load_row() for windows of `shape` = (channels, taps, stride); see `extents.Window`
     and `load.make_load_row`.
     """
     window_channels, taps, stride = shape
     elements, size = window_channels * taps, storage.SIZES[form.x]
     filled = elements + elements % form.channels  # of a window in the buffer
     step = stride * window_channels
-    together = min(COPY_LANES // filled, 1 + (COPY_LANES - elements) // step)
+    together = min(WINDOW_ELEMENTS // filled, 1 + (WINDOW_ELEMENTS - elements) // step)
     copy_windows = _make_copy_windows(together, elements, step, filled)
     move_element = convert.make_move_element(form.x, form.buffer)
 
@@ -80,7 +78,7 @@ def make_load_windows(form, shape):
         """
         first = min(count, max(0, schedule.ceil_div(call.before, stride) - q))
         last = (call.columns - taps + call.before) // stride - q
-        last = min(last + 1 - together, count - schedule.ceil_div(COPY_LANES, filled))
+        last = min(last + 1 - together, count - schedule.ceil_div(WINDOW_ELEMENTS, filled))
         contiguous = window_channels == 1 or call.x_c == size
         copies = 0
         if contiguous and call.x_tap == window_channels * size and last >= first:

@@ -94,7 +94,7 @@ def test_executed_loads_are_those_of_the_trace():
         ({"groups": 2}, "one group"),
         ({"dilation": (1, 2)}, "dilation 1"),
         ({"padding_mode": "reflect"}, "padding with zeros"),
-        ({"C": 5}, "exceed a vector"),
+        ({"C": 5}, "exceed 32 elements"),
     ],
 )
 def test_refusals(changes, reason):
