@@ -121,7 +121,8 @@ def run(
         x, w, options = _foreign(operator.names, x, w, options)
     plan = make_plan(operator, x.shape, w.shape, (x.dtype, w.dtype), options)
     y: Array = plan.engine.run(x, w, bias, residual, out, scale)
-    if key is not None and x is given[0] and w is given[1] and is_exact(options[: len(INTEGERS)]):
+    exact = x is given[0] and w is given[1] and is_exact(options[: len(INTEGERS)])
+    if key is not None and exact and accepts_result(out, (x, w, bias)):
         call = plan.engine.ready(x, w, y, bias is not None)
         if call is not None:
             keep_call(CALLS, key, call)

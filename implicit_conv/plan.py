@@ -254,7 +254,8 @@ class Plan:
             if call is not None and x.flags.aligned and accepts_result(out, (x, w.panels, bias)):
                 return call(x, w.operand, bias, out)
         y = self.engine.run(x, w, bias, residual, out, scale)
-        if key is not None and x.flags.aligned and x.dtype.isnative:
+        suited = key is not None and x.flags.aligned and x.dtype.isnative
+        if suited and accepts_result(out, (x, w.panels, bias)):
             call = self.engine.ready(x, w, y, bias is not None)
             if call is not None:
                 keep_call(self._calls, key, call)

@@ -38,6 +38,7 @@ from implicit_conv.cpu.words import count, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.tile.extents import WINDOW_ELEMENTS, Window
+from implicit_conv.options import ITEMSIZES
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
@@ -100,6 +101,17 @@ class WindowGemm(Gemm):
         """Panels of filters whose taps along W are channels."""
         order = super().packed(c)
         return replace(order, key=("window panels", *order.key[1:]))
+
+    def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
+        """Bytes of the packed filter, and of the copy whose taps and channels are contiguous."""
+        problem, layout = c.problem, c.problem.weight_layout
+        if w is None:
+            in_place = layout[0] == "K" and (layout[-1] == "C" or problem.C == 1)
+        else:
+            in_place = w.transpose(0, 2, 3, 4, 1).flags.c_contiguous
+        elements = problem.K * problem.C * math.prod(problem.kernel)
+        copy = 0 if in_place else elements * ITEMSIZES[problem.dtype]
+        return super().filter_bytes(c, w) + copy
 
     def pack(self, c: Candidate, w: Array, formats: Formats) -> PackedFilter:
         """Pack `w`, a filter in the problem's weight layout, in the order of `packed`."""

@@ -16,6 +16,7 @@ from implicit_conv.cpu.views import spatial
 from implicit_conv.plan import Plan
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case, plan_of, to_nchw
+from perf.counting import memory_of
 
 PAIRS = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14, bfloat16="pairs")
 STEM = Case(
@@ -84,6 +85,17 @@ def test_executed_loads_are_those_of_the_trace():
     loads = executed_loads(engine, x, w)
     assert loads == sorted(engine.trace())
     assert {load.coords[2] for load in loads if load.operand == "x"} == {-3}
+
+
+@pytest.mark.skipif(cpu_arch().bfloat16 == "widen", reason="no dot products of bfloat16")
+@pytest.mark.parametrize("size", [(9, 9), (80, 80)])
+@pytest.mark.parametrize("weight_layout", ["KCRS", "KRSC", "RSCK"])
+def test_the_copy_of_a_filter_counts_as_memory(weight_layout, size):
+    """A filter of one load tile is packed panel by panel, one of several tiles before."""
+    case = replace(STEM, K=1024, size=size, weight_layout=weight_layout)
+    plan, (x, w) = planned(case), case.arrange(*case.inputs(0))
+    peak = memory_of(lambda: plan(x, w)).peak
+    assert abs(peak - plan.peak_bytes) < w.nbytes / 8, (peak, plan.peak_bytes)
 
 
 @pytest.mark.parametrize(
