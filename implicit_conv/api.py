@@ -175,7 +175,8 @@ def conv2d(
     for uniform positive data, in float32 and in float64. Equal elements are worse, because errors
     of their transforms are equal too: 32, 53 and 569 with 2,000 channels. An element that is far
     larger than its neighbours adds an error in proportion to itself; F4 and F6 add it to all
-    outputs of a block. A 16-bit result is rounded by more than any of these, because its sums are
+    outputs of a block. Transforms of float32 may overflow from 1e37 on, those of F6 from 1e36 on.
+    A 16-bit result is rounded by more than any of these, because its sums are
     float32.
 
     If the CPU has bfloat16 dot-product instructions (`Plan.explain` says so), bfloat16 values of
