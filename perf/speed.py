@@ -133,7 +133,8 @@ def picture(folder: str) -> str:
 def readme_text(text: str, named: Named, page_at: str) -> str:
     """A README with a table of networks between its marks; `page_at` is speed.md.
 
-    It shows runs of float32, one image and one thread, or all if there is none.
+    It shows runs of float32, one image and one thread, or all if there is none; of equal runs that
+    on the fastest machine.
 
     Raises
     ------
@@ -144,7 +145,8 @@ def readme_text(text: str, named: Named, page_at: str) -> str:
         raise ValueError(f"the README must hold the lines {BEGIN!r} and {END!r} once each")
     found = networks(in_order(named))
     runs = [(name, record) for name, record in found if tables.is_plain(record)] or found
-    table = "\n".join([BEGIN, summary_table(runs, page_at), END])
+    fastest = {tables.task_of(record): (name, record) for name, record in reversed(runs)}
+    table = "\n".join([BEGIN, summary_table([*reversed(fastest.values())], page_at), END])
     return re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: table, text, flags=re.DOTALL)
 
 

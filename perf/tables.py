@@ -101,8 +101,13 @@ def suite_title(record: Record) -> str:
 
 
 def suite_order(record: Record) -> tuple[Any, ...]:
-    """Sort key of runs: operators, suites as in `layers`, dtype, precision, layout, batch, threads;
-    of equal runs that on the fastest machine comes first.
+    """Sort key of runs: `task_of`; of equal runs that on the fastest machine comes first."""
+    return *task_of(record), -fma_rate(record)
+
+
+def task_of(record: Record) -> tuple[Any, ...]:
+    """What a run measured, whatever the machine, as a sort key: operators, suites as in `layers`,
+    dtype, precision, layout, batch, threads.
     """
     settings = record["settings"]
     operator = [*OPERATORS].index(operator_of(record))
@@ -111,7 +116,7 @@ def suite_order(record: Record) -> tuple[Any, ...]:
     wide_first = settings["dtype"] != "float32", settings["dtype"]
     batch = settings.get("batch") or 1
     runs = precision_of(record) != "standard", settings["layout"], batch, settings["threads"]
-    return operator, place, wide_first, *runs, -fma_rate(record)
+    return operator, place, wide_first, *runs
 
 
 def fma_rate(record: Record) -> float:
