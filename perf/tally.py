@@ -26,12 +26,11 @@ EXPECTED = {"A/A": FINE, "planted": SLOWER}
 LAYERS = ["1x1 128-512", "1x1 512-128"]
 
 EMITTER = Path("kernels") / "cpu" / "gemm" / "microkernel.py"
-FMA = "                        acc[k] = dots.multiply_add(e, tile.dots, value, row[v], acc[k])\n"
+FMA = "                    acc[k] = dots.multiply_add(e, tile.dots, value, row[v], acc[k])\n"
 # FMAs are spread over the accumulators, because FMAs on one accumulator wait for each other.
 EXTRA_FMA = """\
-                        extra = {share} * (first * len(acc) + k)
-                        if int(extra + {share}) > int(extra):
-                            acc[k] = e.multiply_add(value, e.vector([0.0] * tile.lanes), acc[k])
+                    if int({share} * (k + 1)) > int({share} * k):
+                        acc[k] = e.multiply_add(value, e.vector([0.0] * tile.lanes), acc[k])
 """
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from perf import compare, tally, verdicts
 from perf.__main__ import main
-from perf.record import read
+from perf.record import ROOT, read
 from perf.verdicts import Estimate
 from perf.workers import tree
 
@@ -96,6 +96,10 @@ def test_planting_refuses_an_emitter_it_does_not_know(tmp_path):
     (tmp_path / tally.EMITTER).write_text("rewritten\n")
     with pytest.raises(ValueError, match="0 lines like"):
         tally.plant(tmp_path, 0.1)
+
+
+def test_the_emitter_has_the_line_after_which_fmas_are_planted():
+    assert (ROOT / tally.EMITTER).read_text().count(tally.FMA) == 1
 
 
 @pytest.mark.slow
