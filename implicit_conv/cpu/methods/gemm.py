@@ -186,7 +186,10 @@ class Gemm(Method):
         g = c.geometry
         tile = f"{count(g.tile_p, 'output row')} x {count(g.tile_q, 'output column')}"
         tile = f"{count(g.tile_q, 'pixel')} of one row" if self.flat else tile
-        in_place = "none: x is read in place; its channels are contiguous, and no tap reads padding"
+        padding = (
+            "taps in padding are skipped" if schedule.reads_padding(g) else "no tap reads padding"
+        )
+        in_place = f"none: x is read in place; its channels are contiguous, and {padding}"
         taps = f" x {count(schedule.taps(g), 'tap')}{share_left_out(g, self.in_place)}"
         return {
             "multiply": multiply_words(self, c),

@@ -76,7 +76,7 @@ class RegisterTile:
     matrices: bool = False  # BFMMLA multiplies, instead of dot products
     integers: bool = False  # sums are integers
     y: storage.Stored = ""  # the 16-bit format that the final sums may be rounded to
-    far: bool = False  # activations are read from the caller's array, not from a buffer
+    far: bool = False  # activations are far apart in the caller's array, and are prefetched
     fresh: bool = False  # sums begin at zero, not with the initial sums at `c_in`
 
     @property

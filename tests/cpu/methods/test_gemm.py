@@ -140,3 +140,11 @@ def test_rows_are_read_in_place_around_padding(case):
     image[...] = x
     y = replace(made, choice=made.choice._replace(candidates=found)).run(image, w)
     np.testing.assert_array_equal(to_nchw(y, case.layout), case.rounded(case.reference(*inputs)))
+
+
+@pytest.mark.parametrize(("pad", "words"), [(0, "no tap reads padding"), (1, "are skipped")])
+def test_explain_tells_whether_rows_in_place_have_padding(pad, words):
+    problem = Problem.parse((1, 60, 600, 4), (32, 4, 3, 3), layout="NHWC", padding=pad)
+    best = plan(spatial(problem), ARCHS["48 KiB, 12 ways"], Request()).candidates[0]
+    assert best.method in IN_PLACE
+    assert words in best.method.describe(best)["loads"]
