@@ -122,8 +122,8 @@ class Plan:
         """Bytes that a call with a plain filter takes at its peak: scratch memory, the filter that
         it packs or copies, and the output.
 
-        Such a call packs nothing if it packs panel by panel in scratch memory. With the result of
-        `pack`, which has `packed_bytes`, it takes less.
+        Such a call packs nothing if it packs panel by panel in scratch memory. A call with the
+        result of `pack`, which has `packed_bytes` besides, takes as much at most.
         """
         return self.engine.peak_bytes
 
@@ -162,6 +162,10 @@ class Plan:
 
     def pack(self, w: Any) -> Any:
         """Pack a filter once, for many calls.
+
+        Packing is not part of these calls, so that another kernel may be the fastest one for them
+        than for plain filters; `explain` says so. The two may round differently, but not under
+        precision "strict".
 
         Parameters
         ----------

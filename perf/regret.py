@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 def measured(name: str, case: Case, threads: int) -> Regret:
     """Time the candidates of a layer."""
     query, make = plan(case.problem, cpu_arch(threads), Request()).trials()
-    candidates = tuning.few(query)
+    candidates = tuning.few(query, packs=True)
     return regret(name, candidates, tuning.measure(candidates, make))
 
 

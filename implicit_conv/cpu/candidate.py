@@ -113,7 +113,9 @@ class Candidate:
     chunk : int
         The number of filter panels per work item.
     cycles : float
-        The estimate for the whole problem, in cycles of one core.
+        The estimate for the whole problem with a plain filter, in cycles of one core.
+    packing : float
+        Of these cycles, those that a packed filter saves.
     """
 
     method: Method
@@ -125,11 +127,17 @@ class Candidate:
     threads: int
     chunk: int
     cycles: float
+    packing: float
 
     @property
     def name(self) -> str:
         """The algorithm, and the method in a few words."""
         return f"{self.algorithm}: {self.method.summary}"
+
+    @property
+    def packed_cycles(self) -> float:
+        """The estimate with a packed filter, in cycles of one core."""
+        return self.cycles - self.packing
 
     @property
     def seconds(self) -> float:
@@ -350,8 +358,8 @@ def ranked(
     threads = thread_count(problem, arch) if threads is None else threads
 
     def candidate(cost: tuple[Estimate, Geometry]) -> Candidate:
-        (cycles, chunk), g = cost
-        return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles)
+        (cycles, chunk, packing), g = cost
+        return Candidate(method, algorithm, problem, view, arch, g, threads, chunk, cycles, packing)
 
     if request.limit == math.inf:
         return list(map(candidate, heapq.nsmallest(request.tilings, costs)))

@@ -113,8 +113,7 @@ class DgradEngine(Runner):
     def call_bytes(self) -> int:
         """Bytes that the phase which needs most takes besides its arrays, and of the copy of w."""
         taken = [
-            part.engine.best.call_bytes(stand_ins(self.problem, part.phase).w)
-            for part in self.parts
+            part.engine.call_bytes_of(stand_ins(self.problem, part.phase).w) for part in self.parts
         ]
         if self.empty is not None:
             taken.append(self.empty.call_bytes)
@@ -197,7 +196,7 @@ class DgradEngine(Runner):
         """`w`: a plain filter, or one that was packed by this plan or one like it."""
         if not isinstance(w, PackedPhases):
             return self._checked_filter(w)
-        if w.key != tuple(part.engine.best.packed.key for part in self.parts):
+        if w.key != tuple(part.engine.best_packed.packed.key for part in self.parts):
             raise ShapeError(
                 "w was packed in another order than this plan reads, for another problem or CPU; "
                 "pack it with plan.pack(w) of this plan"

@@ -43,8 +43,8 @@ class CpuEngine(Runner):
     request : Request
         Precision, algorithm, whether subnormals are treated as zero, and the limit of memory.
     choice : Choice
-        The candidates, of which the first one runs if it accepts the strides of the arrays, and the
-        refusals.
+        The candidates, of which `best` or, with packed filters, `best_packed` runs if it accepts
+        the strides of the arrays, and the refusals.
     activation : (kind, low, high)
         As `parse_activation` returns it.
     out_dtype : str
@@ -81,7 +81,7 @@ class CpuEngine(Runner):
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """All candidates, in the order in which they are tried."""
-        return tuple(self._in_order())
+        return tuple(self._in_order(self.best))
 
     @cached_property
     def calls(self) -> dict[object, object]:
@@ -91,7 +91,12 @@ class CpuEngine(Runner):
     @property
     def best(self) -> Candidate:
         """The candidate that runs if it accepts the strides of the arrays."""
-        return self.choice.candidates[0]
+        return self.choice.best
+
+    @cached_property
+    def best_packed(self) -> Candidate:
+        """The candidate that runs with packed filters if it accepts the strides of the arrays."""
+        return self.choice.best_packed
 
     @property
     def algorithm(self) -> str:
@@ -121,17 +126,23 @@ class CpuEngine(Runner):
     @property
     def workspace_bytes(self) -> int:
         """Bytes of scratch memory of all threads, without the packed filter."""
-        return self.best.workspace_bytes
+        return max(self.best.workspace_bytes, self.best_packed.workspace_bytes)
 
     @property
     def packed_bytes(self) -> int:
         """Bytes of the packed filter."""
-        return self.best.packed.bytes
+        return self.best_packed.packed.bytes
 
     @property
     def call_bytes(self) -> int:
-        """Bytes of scratch memory and of the filter that a call with a plain filter packs."""
-        return self.best.call_bytes()
+        """Bytes of scratch memory and of the filter that a call with a plain filter packs, or of a
+        call with a packed filter if it takes more.
+        """
+        return self.call_bytes_of(None)
+
+    def call_bytes_of(self, w: Array | None) -> int:
+        """`call_bytes` for a filter with the strides of `w`; see `Candidate.call_bytes`."""
+        return max(self.best.call_bytes(w), self.best_packed.workspace_bytes)
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
@@ -143,9 +154,9 @@ class CpuEngine(Runner):
         return in_own_axes(self.problem, self.best.method.loads(self.best))
 
     def pack(self, w: object) -> PackedFilter:
-        """The filter `w` in the order that the best candidate reads; see `Plan.pack`."""
-        array = bits(self._checked_filter(w))
-        return prepare(self.best.method.pack, self.best, array, self.formats)
+        """The filter `w` in the order that the best candidate for it reads; see `Plan.pack`."""
+        array, c = bits(self._checked_filter(w)), self.best_packed
+        return prepare(c.method.pack, c, array, self.formats)
 
     def tuned(self, filters: str, arrays: tuple[Array, Array, Array] | None = None) -> CpuEngine:
         """The plan with its fastest candidate first, measured with `arrays` (x, w, y) or with
@@ -154,7 +165,7 @@ class CpuEngine(Runner):
         packs = tuning.parse_filters(filters)
         if math.prod(self.y_shape) == 0:
             return self
-        return replace(self, choice=tuning.tuned(*self.trials(packs, arrays)))
+        return replace(self, choice=tuning.tuned(*self.trials(packs, arrays), packs))
 
     def trials(
         self, packs: bool = True, arrays: tuple[Array, Array, Array] | None = None
@@ -228,6 +239,7 @@ class CpuEngine(Runner):
         A debug build writes its loads to the address `record`.
         """
         problem, key = self.best.problem, None
+        first = self.best_packed if isinstance(w, PackedFilter) else self.best
         filters: Array | None
         if not isinstance(w, PackedFilter):
             filters, axes = w, problem.filter_axes
@@ -239,7 +251,7 @@ class CpuEngine(Runner):
         arrays = form.arrays(x, filters, y, residual)
         suited = (
             c
-            for c in self._in_order()
+            for c in self._in_order(first)
             if c.method.accepts(c, arrays)
             and (key is None or c.packed.key == key)
             and (c.method.scales or not epilogue.scaled)
@@ -252,28 +264,25 @@ class CpuEngine(Runner):
                 "arrays and a plain filter, or max_workspace=None"
             )
         call = candidate.method.bind(candidate, form, arrays, epilogue, formats, record)
-        if candidate is not self.best:
+        if candidate is not first:
             LOG.debug(
-                "%s runs, because %s needs %s",
-                candidate.name,
-                self.best.name,
-                self.best.method.needs,
+                "%s runs, because %s needs %s", candidate.name, first.name, first.method.needs
             )
         return call
 
-    def _in_order(self) -> Iterator[Candidate]:
-        """All candidates in the order in which they are tried; fallbacks are made if the best one
-        cannot run.
+    def _in_order(self, first: Candidate) -> Iterator[Candidate]:
+        """All candidates in the order in which they are tried; fallbacks are made if the `first`
+        one cannot run.
         """
-        best, *others = self.choice.candidates
-        yield best
+        yield first
+        others = [c for c in self.choice.candidates if c is not first]
         yield from sorted((*others, *self.fallbacks), key=lambda candidate: candidate.cycles)
 
     def filters(self, w: object) -> PackedFilter | Array:
-        """`w`: a plain filter, or one that is packed in the order the best candidate reads."""
+        """`w`: a plain filter, or one that is packed in the order that `best_packed` reads."""
         if not isinstance(w, PackedFilter):
             return self._checked_filter(w)
-        if w.key != self.best.packed.key:
+        if w.key != self.best_packed.packed.key:
             raise ShapeError(
                 "w was packed in another order than this plan reads, for another problem or CPU, "
                 "or by a plan with another method or tile; pack it with plan.pack(w) of this plan"
@@ -313,7 +322,7 @@ def plan(
         check_activation(activation, out_dtype)
         problem = replace(problem, wide=out_dtype in ("int64", "float64"))
     choice = planner.plan(spatial(problem), arch, request, arrays)
-    best = choice.candidates[0]
+    best = choice.best
     LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
     return CpuEngine(
         problem,

@@ -22,7 +22,7 @@ def explain(problem: str, choice: Choice, request: Request, formats: Formats) ->
 
 
 def _chosen(problem: str, choice: Choice, request: Request, formats: Formats) -> Iterator[str]:
-    c = choice.candidates[0]
+    c, packed = choice.best, choice.best_packed
     rows = {
         "problem": problem,
         "": f"{c.problem.flops / 1e9:.3f} GFLOP, {c.problem.bytes / 2**20:.2f} MiB of x, w and y",
@@ -30,8 +30,9 @@ def _chosen(problem: str, choice: Choice, request: Request, formats: Formats) ->
         **({"sums": describe_sums(c.problem)} if c.problem.is_integer else {}),
         "machine": _machine(c, formats),
         **c.method.describe(c),
-        "memory": _memory(c, request),
+        "memory": _memory(choice, request),
         "estimate": _estimate(c),
+        **({"packed": _packed(packed)} if packed is not c else {}),
         **({"tuned": choice.tuned} if choice.tuned else {}),
     }
     return (_wrapped(f"{name:12}", value) for name, value in rows.items())
@@ -53,12 +54,13 @@ def _machine(c: Candidate, formats: Formats) -> str:
     )
 
 
-def _memory(c: Candidate, request: Request) -> str:
+def _memory(choice: Choice, request: Request) -> str:
+    scratch = max(c.workspace_bytes / c.threads for c in (choice.best, choice.best_packed))
     limit = request.max_workspace
     limited = "" if limit is None else f"; max_workspace is {limit / 1024:.0f} KiB"
     return (
-        f"{c.workspace_bytes / c.threads / 1024:.0f} KiB of scratch memory per thread, "
-        f"{c.packed.bytes / 1024:.0f} KiB of packed filter{limited}"
+        f"{scratch / 1024:.0f} KiB of scratch memory per thread, "
+        f"{choice.best_packed.packed.bytes / 1024:.0f} KiB of packed filter{limited}"
     )
 
 
@@ -69,6 +71,12 @@ def _estimate(c: Candidate) -> str:
         f"GHz, {c.cycles / 1e6:.3f} million cycles of one core: {peak:.0%} of a direct sum's FMA "
         "peak"
     )
+
+
+def _packed(c: Candidate) -> str:
+    """What runs with packed filters."""
+    milliseconds = 1e3 * c.seconds * c.packed_cycles / c.cycles
+    return f"calls with the result of plan.pack(w) run {c.name}: {milliseconds:.3f} ms"
 
 
 def _table(choice: Choice) -> Iterator[str]:

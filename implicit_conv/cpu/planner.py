@@ -41,6 +41,8 @@ METHODS: tuple[type[Method], ...] = (
     Im2col,
 )
 
+CLEAR = 0.98  # of two estimates, a ratio that tells them apart
+
 WEIGHT_GRADIENTS: tuple[type[Method], ...] = (WeightGrad, WeightGradLanes)
 
 
@@ -53,6 +55,20 @@ class Choice(NamedTuple):
     candidates: tuple[Candidate, ...]
     refusals: tuple[Refusal, ...]
     tuned: str = ""
+
+    @property
+    def best(self) -> Candidate:
+        """The candidate for plain filters."""
+        return self.candidates[0]
+
+    @property
+    def best_packed(self) -> Candidate:
+        """The candidate for packed filters: `best`, unless it is slower than another one by more
+        than estimates can tell. One that was measured is best for both.
+        """
+        found = min(self.candidates, key=lambda candidate: candidate.packed_cycles)
+        clear = found.packed_cycles < CLEAR * self.best.packed_cycles
+        return found if clear and not self.tuned else self.best
 
 
 def plan(

@@ -33,6 +33,7 @@ class Estimate(NamedTuple):
 
     cycles: float  # of one core, for the whole problem
     chunk: int  # filter panels per work item; for depthwise methods channels or blocks of them
+    packing: float = 0.0  # of these cycles, those that a packed filter saves
 
 
 def tiles(problem: Problem) -> list[tuple[int, int, int]]:
@@ -107,8 +108,11 @@ def thread_count(problem: Problem, arch: CpuArch) -> int:
     return max(1, min(arch.threads, int(enough)))
 
 
-def divide(g: Geometry, threads: int, itemsize: int, shared: float, again: float) -> Estimate:
-    """The cheapest division of the filter panels of a load tile among work items.
+def divide(
+    g: Geometry, threads: int, itemsize: int, shared: float, again: float
+) -> tuple[float, int]:
+    """The cheapest division of the filter panels of a load tile among work items: (cycles of one
+    core, panels of an item).
 
     All panels cost `shared` cycles, and each item `again` cycles more. One item takes all panels,
     unless more items keep all threads busy. With several channel blocks an item has few panels,
@@ -129,5 +133,5 @@ def divide(g: Geometry, threads: int, itemsize: int, shared: float, again: float
         idle = schedule.ceil_div(items, threads) * threads / items
         cycles = (shared + again * chunks) * idle
         waits = 1 + INTERRUPTION * threads / items
-        found.append((cycles * waits, Estimate(cycles, chunk)))
-    return min(found)[1]
+        found.append((cycles * waits, cycles, chunk))
+    return min(found)[1:]

@@ -41,12 +41,13 @@ class Query(NamedTuple):
     methods: tuple[type[Method], ...] | None = None
 
 
-def tuned(query: Query, run: Run) -> Choice:
+def tuned(query: Query, run: Run, packs: bool) -> Choice:
     """The choice for `query` with the fastest candidate first, which is also kept for later plans.
 
-    The planner's own choice stays if no other candidate takes at most GAIN of its time.
+    The planner's own choice, for packed filters if `packs`, stays unless another candidate takes at
+    most GAIN of its time.
     """
-    candidates = few(query)
+    candidates = few(query, packs)
     samples = measure(candidates, run)
     best = fastest(samples)
     chosen = kept.Kept(kept.name_of(candidates[best]), _words(samples, best))
@@ -54,12 +55,20 @@ def tuned(query: Query, run: Run) -> Choice:
     return planner.plan(*query)
 
 
-def few(query: Query) -> list[Candidate]:
-    """The candidates worth measuring: the planner's own choice, then those with low estimates."""
-    first = planner.estimated(*query).candidates[0]
+def few(query: Query, packs: bool) -> list[Candidate]:
+    """The candidates worth measuring: the planner's own choice, then those with low estimates, for
+    packed filters if `packs`.
+    """
+
+    def cycles(c: Candidate) -> float:
+        return c.packed_cycles if packs else c.cycles
+
+    choice = planner.estimated(*query)
+    first = choice.best_packed if packs else choice.best
     wide = query._replace(request=replace(query.request, tilings=kept.TILINGS))
-    others = [c for c in planner.estimated(*wide).candidates if c != first]
-    return [first, *(c for c in others if c.cycles <= WITHIN * first.cycles)][:FEW]
+    others = sorted(planner.estimated(*wide).candidates, key=cycles)
+    near = [c for c in others if c != first and cycles(c) <= WITHIN * cycles(first)]
+    return [first, *near][:FEW]
 
 
 def measure(candidates: Sequence[Candidate], run: Run) -> list[Seconds]:

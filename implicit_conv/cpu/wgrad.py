@@ -72,7 +72,7 @@ class WgradEngine(Runner):
     @property
     def best(self) -> Candidate:
         """The candidate that runs if it accepts the strides of the arrays."""
-        return self.choice.candidates[0]
+        return self.choice.best
 
     @property
     def algorithm(self) -> str:
@@ -155,7 +155,7 @@ class WgradEngine(Runner):
             return lambda: call(x, dy, None, dw)
 
         query = tuning.Query(spatial(problem), self.arch, self.request, methods=WEIGHT_GRADIENTS)
-        return replace(self, choice=tuning.tuned(query, run))
+        return replace(self, choice=tuning.tuned(query, run, packs=False))
 
     def filters(self, w: object) -> Array:
         """`w`, which is dy, after its checks."""
@@ -236,7 +236,7 @@ def plan(
         The precision or out_dtype is unknown, or is not supported for this problem.
     """
     choice = planner.plan(spatial(problem), arch, request, methods=WEIGHT_GRADIENTS)
-    LOG.debug("weight gradient of %s: %s", problem, choice.candidates[0].name)
+    LOG.debug("weight gradient of %s: %s", problem, choice.best.name)
     dtype = parse_out_dtype(out_dtype, problem)
     return WgradEngine(problem, arch, request, choice, dtype)
 

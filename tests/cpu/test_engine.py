@@ -2,18 +2,23 @@
 
 import logging
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from implicit_conv import plan_conv2d
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.candidate import operator
 from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.planner import METHODS
+from implicit_conv.errors import ShapeError
 from implicit_conv.options import ALGORITHMS
+from implicit_conv.plan import Plan
 from implicit_conv.testing import Case, plan_of, to_nchw
 
 SAME = ((1, 1), (1, 1))
@@ -133,3 +138,61 @@ def test_the_first_line_of_the_table_is_what_runs():
     name = plan.engine.best.name
     assert f"algorithm   {name}, " in text
     assert name in table.splitlines()[0]
+
+
+# Filters are read in place if each call would have to pack them.
+FEW_PIXELS = Case(C=160, K=240, size=(7, 7), kernel=(1, 1), layout="NHWC")
+
+
+def packed_apart(case=FEW_PIXELS, method=PixelLanes, **options):
+    """(plan, its best candidate, the best one for packed filters); they have different methods."""
+    plan = plan_of(case, CpuArch(512, True, 48 << 10, 1 << 20, 1, 14), **options)
+    best, packed = plan.engine.best, plan.engine.best_packed
+    assert (type(best.method), type(packed.method)) == (method, Gemm)
+    return plan, best, packed
+
+
+def test_packed_filters_have_their_own_best_candidate():
+    plan, best, packed = packed_apart()
+    assert best.cycles <= packed.cycles
+    assert packed.packed_cycles < best.packed_cycles
+    assert f"run {packed.name}" in " ".join(plan.explain().split())
+    x, w = FEW_PIXELS.inputs(0, integers=True)
+    expected = FEW_PIXELS.reference(x, w)
+    x, w = FEW_PIXELS.arrange(x, w)
+    filters = plan.pack(w)
+    assert filters.key == packed.packed.key
+    assert filters.panels.nbytes == plan.packed_bytes
+    assert plan.workspace_bytes == max(best.workspace_bytes, packed.workspace_bytes)
+    for given in (w, filters):
+        np.testing.assert_array_equal(to_nchw(plan(x, given), "NHWC"), expected)
+    with pytest.raises(ShapeError, match="packed in another order"):
+        plan(x, best.method.pack(best, w, plan.engine.formats))
+
+
+def test_strict_results_of_packed_filters_have_the_same_bits():
+    case = replace(FEW_PIXELS, size=(6, 8), layout="NCHW")
+    plan, *_ = packed_apart(case, TransposedGemm, precision="strict")
+    x, w = case.arrange(*case.inputs(0))
+    np.testing.assert_array_equal(plan(x, plan.pack(w)), plan(x, w))
+
+
+def test_a_measured_candidate_is_best_for_packed_filters_too():
+    plan, best, _ = packed_apart()
+    choice = plan.engine.choice._replace(tuned="measured")
+    assert choice.best_packed is best
+    assert "the result of plan.pack(w)" not in Plan(replace(plan.engine, choice=choice)).explain()
+
+
+def test_a_packed_filter_in_plain_order_is_not_packed_again():
+    """A plain filter in RSCK order would be copied for pixel lanes: panels are no dearer."""
+    case = Case(C=16, K=16, size=(4, 4), kernel=(1, 1), weight_layout="RSCK")
+    plan = plan_of(case, CpuArch(512, True, 48 << 10, 1 << 20, 1, 14))
+    best, packed = plan.engine.best, plan.engine.best_packed
+    assert (type(best.method), type(packed.method)) == (Gemm, PixelLanes)
+    x, w = case.arrange(*case.inputs(0, integers=True))
+    y = np.empty(plan.problem.output_shape, np.float32)
+    bound = plan.engine.bind(x, plan.pack(w), y, None, False)
+    assert bound._operator is operator(packed, plan.engine.formats)
+    assert bound._packing is None
+    np.testing.assert_array_equal(plan(x, plan.pack(w)), plan(x, w))

@@ -56,7 +56,7 @@ def plans_by(method, case, *, bits=None, bfloat16="widen", int8="widen", block=N
 
 
 def key_of(plan):
-    return plan.engine.best.packed.key
+    return plan.engine.best_packed.packed.key
 
 
 def is_refused(plan, case, packed):
@@ -146,7 +146,7 @@ def a_choice_apart():
 def check_refused(first, second):
     """Each plan refuses what the other one packed, and takes its own."""
     for (packs, its_case), (runs, case) in ((first, second), (second, first)):
-        packed = PackedFilter(np.zeros(0, np.uint8), packs.engine.best.packed)  # never read
+        packed = PackedFilter(np.zeros(0, np.uint8), packs.engine.best_packed.packed)  # never read
         assert is_refused(runs, case, packed)
         assert not is_refused(packs, its_case, packed)
 

@@ -184,7 +184,7 @@ def estimate(
     threads = thread_count(problem, arch)
     tile, chunk = divide(g, threads, problem.itemsize, stream, load + ITEM_CYCLES)
     packing = pack[tile_count == g.groups] * g.groups * elements * g.K
-    return Estimate(tile_count * tile + packing, chunk)
+    return Estimate(tile_count * tile + packing, chunk, packing)
 
 
 def tile_cycles(g: Geometry, in_place: bool) -> float:

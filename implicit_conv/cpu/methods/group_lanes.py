@@ -138,5 +138,6 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, group_channels: int) 
     shared = schedule.column_pixels(g, g.tile_m) + g.S - 1
     spread = schedule.filter_rows(g) * shared / g.tile_m if by_row else taps
     pixel = group_channels * max(taps / FMAS_PER_CYCLE * GROUP_FMAS, spread * SPREAD_CYCLES)
-    cycles, chunk = blocks_estimate(problem, arch, g, pixel, copy_cycles(problem, g))
-    return Estimate(cycles + g.K * group_channels * taps * PACK_CYCLES[0], chunk)
+    sums = blocks_estimate(problem, arch, g, pixel, copy_cycles(problem, g))
+    packing = g.K * group_channels * taps * PACK_CYCLES[0]
+    return Estimate(sums.cycles + packing, sums.chunk, packing)

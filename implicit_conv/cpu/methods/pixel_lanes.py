@@ -275,9 +275,8 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     threads = thread_count(problem, arch)
     tile, chunk = divide(g, threads, problem.itemsize, multiply, load + ITEM_CYCLES)
     copy = 0 if reads_filters_in_place(problem) else g.groups * g.K * g.C * schedule.taps(g)
-    return Estimate(
-        schedule.tile_count(g) * g.groups * tile + threads * copy * FILTER_CYCLES, chunk
-    )
+    packing = threads * copy * FILTER_CYCLES
+    return Estimate(schedule.tile_count(g) * g.groups * tile + packing, chunk, packing)
 
 
 def reads_filters_in_place(problem: Problem) -> bool:

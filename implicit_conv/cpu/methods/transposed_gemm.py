@@ -180,10 +180,11 @@ def transposed(problem: Problem) -> Problem:
 
 def per_image(problem: Problem, view: Problem, arch: CpuArch, g: Geometry) -> Estimate:
     """Cycles of one core for all images of `problem`; `view` is one of them."""
-    cycles, chunk = estimate(view, arch, g, in_place=True, pack=PACK_ROW_CYCLES)
+    one = estimate(view, arch, g, in_place=True, pack=PACK_ROW_CYCLES)
+    cycles = one.cycles
     if thread_count(view, arch) > 1:
         cycles *= 1 + SHARED_PANELS
-    return Estimate(problem.N * (cycles + LAUNCH_CYCLES), chunk)
+    return Estimate(problem.N * (cycles + LAUNCH_CYCLES), one.chunk)
 
 
 def swap(load: Load, n: int) -> Load:

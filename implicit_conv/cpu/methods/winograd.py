@@ -208,7 +208,7 @@ class Winograd(Method):
         if tile_count > 1 and panel_bytes > FAR_BYTES:
             # The whole packed filter is written and read again.
             pack += stream_cycles(panel_bytes)
-        return Estimate(tile_count * tile + pack, chunk)
+        return Estimate(tile_count * tile + pack, chunk, pack)
 
     def layout(self, c: Candidate) -> WinogradLayout:
         """Sizes of scratch memory and transformed filters."""
