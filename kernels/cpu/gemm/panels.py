@@ -96,11 +96,12 @@ def pack_block(blob, target, group, panel, c, channels, scratch):
     count = min(channels * element_channels, call.channels // g.groups - c * element_channels)
     source = call.w + k * call.w_k + c * element_channels * call.w_c
     places = scratch  # byte offset in the panel of each tap of the filter
-    for j in range(schedule.filter_rows(g)):
-        for i in range(g.S):
-            s = schedule.column_tap(g, i)
+    first = c % g.tile_c == 0
+    for i in range(g.S):
+        s = schedule.column_tap(g, i)
+        for j in range(schedule.filter_rows(g)):
             memory.write(places + 8 * (j * g.S + s), (j * g.S + i) * channels * pitch)
-            if c % g.tile_c == 0:
+            if first:
                 block, where = min(g.tile_c, g.C - c), (k, j // g.R, j % g.R, s, c)
                 size = filters * block * call.itemsize
                 record(call.record, FILTER, where, 0, 0, panel, block, size)
