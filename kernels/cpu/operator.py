@@ -21,6 +21,7 @@ from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.kernels.cpu.tile.epilogue import (
     FILTER_ROWS,
+    PIXEL_BLOCKS,
     PIXEL_ROW,
     PIXEL_ROWS,
     SINGLE,
@@ -230,13 +231,13 @@ class Operator(ABC):
         number of the activation, and `scaled` says that sums are scaled.
         """
         size = SIZES[self.form.y]
-        axis = row_axis(*y_steps, size, self.stages_planes)
+        clamps = self._clamps(kind, residual_steps is not None or scaled)
+        axis = row_axis(*y_steps, size, self.stages_planes, clamps)
         if axis == SPREAD_ROW and scaled and residual_steps is not None:
             axis = FILTER_ROWS  # a scale comes before the residual, which spread rows add first
-        along = {PIXEL_ROWS: 0, PIXEL_ROW: 0, FILTER_ROWS: 1}.get(axis)
+        along = {PIXEL_BLOCKS: 0, PIXEL_ROW: 0, FILTER_ROWS: 1}.get(axis)
         joins = residual_steps is not None and along is not None
         joins = joins and residual_steps[along] == SIZES[self.form.residual]  # type: ignore[index]
-        clamps = self._clamps(kind, residual_steps is not None or scaled)
         by_row = axis not in (FILTER_ROWS, SINGLE)
         scale = (SCALED_ROWS if by_row else SCALED_COLUMNS) if scaled else UNSCALED
         part = Finish(kind, joins, scale, self.form, self.lanes, self.fma)
@@ -244,10 +245,11 @@ class Operator(ABC):
         if apart:
             spread = compile_spread_row(apart - table.SPREAD, self.lanes, self.form)
             self.table[apart] = spread.address
-        if axis in (PIXEL_ROWS, SPREAD_ROWS):
-            directly = clamps and axis == PIXEL_ROWS
-            self._require(table.TRANSPOSE_OUT if directly else table.TRANSPOSE_WORDS)
-        if axis != PIXEL_ROWS or not clamps:
+        if axis in (PIXEL_BLOCKS, SPREAD_ROWS):
+            self._require(table.TRANSPOSE_WORDS)
+        if axis == PIXEL_ROWS:
+            self._require(table.TRANSPOSE_OUT)
+        else:
             self.table[part.slot] = compile_finish(part).address
         adds_first = residual_steps is not None and not joins
         return {"row_axis": axis, "finish": part.slot, "spread": apart, "adds_first": adds_first}

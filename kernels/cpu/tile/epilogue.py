@@ -4,15 +4,16 @@ A staging tile is ``[plane][row][column][filter of the panel]``. The axis that i
 decides how the tile is stored, and what a row of the part `finish` is:
 
     filters (channels last)   rows are the filters of a pixel, from the staging tile into y
-    pixels (planes)           blocks of the tile are transposed: rows are the pixels of a filter;
-                              a tile of a single filter is such a row already
+    pixels (planes)           blocks of the tile are transposed: rows are the pixels of a filter,
+                              finished in the block unless they are clamped; a tile of a single
+                              filter is such a row already
     pixels, a few elements    rows are the pixels of a filter, finished in a block; then they are
     apart                     spread into y, vector by vector
     neither                   rows are the filters of a pixel, finished in place; then they are
                               copied into y element by element
 
 Whole panels of a channels-last output with a clamp (none, relu, relu6) do not come here: the
-microkernel stores them itself. Planes with a clamp come here clamped, and are only transposed.
+microkernel stores them itself. Planes with a clamp come here clamped.
 """
 
 import functools
@@ -35,20 +36,28 @@ from implicit_conv.kernels.cpu.runtime.table import (
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
 
-# Values of Call.row_axis: contiguous in y are filters; pixels; the pixels of a tile of one filter;
-# nothing; nothing, but pixels have a small stride; the same in a tile of one filter.
-FILTER_ROWS, PIXEL_ROWS, PIXEL_ROW, SINGLE, SPREAD_ROWS, SPREAD_ROW = range(6)
+# Values of Call.row_axis. What is contiguous in y: filters; pixels, which are finished in blocks;
+# pixels that are clamped already and only transposed; the pixels of a tile of one filter; nothing;
+# nothing, but pixels have a small stride; the same in a tile of one filter.
+FILTER_ROWS, PIXEL_BLOCKS, PIXEL_ROWS, PIXEL_ROW, SINGLE, SPREAD_ROWS, SPREAD_ROW = range(7)
+CROWDED = 4096  # bytes (64 lines) from a filter of y to the next one: they share one set of L1
 ROWS_AHEAD = 8  # pixels by which prefetches of a residual's filters run ahead
 BLOCK_VECTORS = 4  # vectors of pixels in a block that is transposed before it is finished
 
 
-def row_axis(y_q, y_k, size, single):
+def row_axis(y_q, y_k, size, single, clamps):
     """The value of Call.row_axis for a y with elements of `size` bytes and these byte strides.
 
-    With `single`, a tile has a single filter.
+    With `single`, a tile has a single filter; `clamps` says that sums are only clamped.
+
+    A set has fewer lines than a block has filters. A line that is stored in parts, as 16-bit or
+    unaligned vectors are, would leave L1 before its next part, so filters that share a set are
+    stored from a block, one after another.
     """
     if y_q == size and (single or y_k != size):
-        return PIXEL_ROW if single else PIXEL_ROWS
+        if single:
+            return PIXEL_ROW
+        return PIXEL_ROWS if clamps and y_k % CROWDED else PIXEL_BLOCKS
     if y_k == size and not single:
         return FILTER_ROWS
     if y_q in range(2 * size, (MOST_APART + 1) * size, size):
@@ -127,7 +136,7 @@ def make_write(lanes, form):
         """Transpose blocks of pixels x filters into y, and finish them unless they are clamped."""
         block = memory.stack(block_bytes)
         spreads = call.row_axis == SPREAD_ROWS
-        directly = call.clamps and not spreads
+        directly = call.row_axis == PIXEL_ROWS
         way = TRANSPOSE_OUT if directly else TRANSPOSE_WORDS
         for k in range(0, filters, lanes):
             columns = min(lanes, filters - k)
@@ -164,7 +173,7 @@ def make_write(lanes, form):
         store them in y.
         """
         pitch = width * itemsize
-        if call.row_axis in (PIXEL_ROWS, SPREAD_ROWS):
+        if call.row_axis in (PIXEL_BLOCKS, PIXEL_ROWS, SPREAD_ROWS):
             write_planes(call, staging, pitch, first_filter, filters, count, residual, y)
             return
         sums, added, out = Rows(staging, pitch), Rows(residual, call.residual_q), Rows(y, call.y_q)

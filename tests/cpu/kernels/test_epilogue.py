@@ -1,5 +1,6 @@
 """Stores of every operator: residual, activation, and arrays with any strides."""
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -9,6 +10,7 @@ import pytest
 from implicit_conv import clear_plan_cache, conv2d, plan_conv2d
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
+from implicit_conv.kernels.cpu.tile.epilogue import CROWDED
 from implicit_conv.testing import Case, from_nchw, to_nchw
 
 SAME = ((1, 1), (1, 1))
@@ -30,11 +32,15 @@ PATHS = {
 }
 ERROR = {"F4": 2e-3, "F6": 1e-2}  # absolute error, for sums up to 300
 ORDERS = ("nkpq", "npqk", "pqnk", "lone")  # in memory; "lone": every other element of an array
+OUT_ORDERS = (*ORDERS, "crowded")  # filters share a set of L1
 
 
 def in_memory(array, order):
     """A view with the elements of `array` (N, K, P, Q), in another order in memory."""
-    if order == "lone":
+    if order == "crowded":
+        wide = np.empty((*array.shape[:2], CROWDED // array.itemsize), array.dtype)
+        view = wide[..., : math.prod(array.shape[2:])].reshape(array.shape)
+    elif order == "lone":
         wide = np.empty((*array.shape[:-1], 2 * array.shape[-1]), array.dtype)
         view = wide[..., ::2]
     else:
@@ -76,7 +82,9 @@ def test_arrays_may_have_any_strides(path, layout):
         )
         expected = case.rounded(expected)
         residual = operands.pop("residual", None)
-        for order, residual_order in product(ORDERS, ORDERS if residual is not None else [None]):
+        for order, residual_order in product(
+            OUT_ORDERS, ORDERS if residual is not None else [None]
+        ):
             if residual is not None:
                 view = in_memory(to_nchw(residual, layout), residual_order)
                 operands["residual"] = from_nchw(view, layout)
