@@ -37,7 +37,7 @@ from implicit_conv.cpu.words import count, loads_of, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
-from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
+from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, depthwise_trace, geometry
@@ -55,6 +55,8 @@ BORDER_CYCLES = 5  # cycles per vector and tap of pixels at the border, which ar
 BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border multiply
 STREAMED_BYTES = 17  # bytes per cycle of x that is read in place, and of y
 CROWDED_CYCLES = 6  # cycles per vector that left L1 too early and is read again
+NEAR_SHARE = 0.75  # share of L1 that keeps what the next output row reads again
+AGAIN_CYCLES = 1.5  # cycles per line that the next output row reads again from L2
 FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps share no loads
 # Cycles by which a copy of a few channels of a far pixel is slower than one of PIECE_BYTES or more:
 # no prefetcher expects it.
@@ -273,13 +275,13 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     copy of a tile or the pixels at the border, which are summed singly if taps share no loads.
     """
     pixel = schedule.taps(g) / LOADS_PER_CYCLE
-    rows = g.tile_n * g.tile_p
+    rows, again = g.tile_n * g.tile_p, reread_cycles(problem, arch, g)
     y_bytes = rows * g.tile_q * g.tile_c * stored_bytes(problem)
     if not in_place:
         fixed = copy_cycles(problem, g)
         if problem.channels_last:
             fixed += y_bytes / STREAMED_BYTES + far_copy_cycles(problem, arch, g)
-        return blocks_estimate(problem, arch, g, pixel, fixed)
+        return blocks_estimate(problem, arch, g, pixel, fixed + again)
     fixed = rows * ROW_CYCLES + y_bytes * (1 + g.stride_h * g.stride_w) / STREAMED_BYTES
     vectors = rows * g.tile_c / arch.lanes(problem.itemsize)
     if depthwise_row(g, in_place) is None:
@@ -290,22 +292,36 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
         loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and filter row
         wait = max(0.0, CROWDED_CYCLES - g.S / loads / FMAS_PER_CYCLE)  # beyond its FMAs
         fixed += vectors * g.tile_q * loads * wait * crowded_rows(problem, arch, g)
-    return blocks_estimate(problem, arch, g, pixel, fixed)
+    return blocks_estimate(problem, arch, g, pixel, fixed + again)
 
 
 def blocks_estimate(
     problem: Problem, arch: CpuArch, g: Geometry, pixel: float, fixed: float
 ) -> Estimate:
-    """Cycles of one core, given `pixel` cycles per vector of sums and `fixed` cycles per tile."""
-    pixels = g.tile_n * g.tile_p * g.tile_q
-    vectors = schedule.ceil_div(min(g.tile_k, g.K), arch.lanes(problem.itemsize))
+    """Cycles of one core, given `pixel` cycles per vector of sums and `fixed` cycles per tile and
+    block of filters.
+    """
+    pixels, lanes = g.tile_n * g.tile_p * g.tile_q, arch.lanes(problem.itemsize)
+    vectors = g.tile_k / lanes
     calls = pixels / g.tile_q * schedule.ceil_div(g.tile_q, g.tile_m)
     multiply = calls * (CALL_CYCLES + vectors * VECTOR_CYCLES)
     multiply += pixels * vectors * pixel
     items = max(1, schedule.tile_count(g) * schedule.block_count(g))
     threads = thread_count(problem, arch)
     idle = schedule.ceil_div(items, threads) * threads / items
-    return Estimate(items * (multiply + fixed + ITEM_CYCLES) * idle, 1)
+    blocks = schedule.ceil_div(g.K, lanes) / vectors  # the last one is cut off
+    work = schedule.tile_count(g) * blocks * (multiply + fixed) + items * ITEM_CYCLES
+    return Estimate(work * idle, 1)
+
+
+def reread_cycles(problem: Problem, arch: CpuArch, g: Geometry) -> float:
+    """Cycles to read pixels again for the next output row of a tile, if L1 has not kept them."""
+    pixel = g.tile_c * stored_bytes(problem)
+    rows, columns = int(schedule.filter_rows(g)), min(g.W, g.tile_q * g.stride_w + g.S - 1)
+    if (rows * columns + g.tile_q) * pixel <= NEAR_SHARE * arch.l1_bytes:
+        return 0.0
+    again = g.tile_n * g.tile_p * max(0, rows - g.stride_h) * columns
+    return again * pixel / LINE * AGAIN_CYCLES
 
 
 def far_share(problem: Problem, arch: CpuArch) -> float:
