@@ -25,6 +25,7 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.packed import PackedOrder
 from implicit_conv.cpu.tiling import (
+    TILE_PIXELS,
     Estimate,
     balanced,
     rounded_up,
@@ -54,7 +55,9 @@ ROW_CYCLES = 200  # fixed cycles per row that is read in place: its tap tables
 BORDER_CYCLES = 5  # cycles per vector and tap of pixels at the border, which are summed singly
 BORDER_TAPS = 0.75  # share of a filter's taps that pixels at the border multiply
 STREAMED_BYTES = 17  # bytes per cycle of x that is read in place, and of y
-CROWDED_CYCLES = 6  # cycles per vector that left L1 too early and is read again
+# Cycles per vector that left L1 too early and is read again, from two lines, since numpy's large
+# arrays begin amid a line; and the loads whose FMAs hide a part of them.
+CROWDED_CYCLES, HIDING_LOADS = 12, 4
 NEAR_SHARE = 0.75  # share of L1 that keeps what the next output row reads again
 AGAIN_CYCLES = 1.5  # cycles per line that the next output row reads again from L2
 FAR_TAPS = 1.35  # slowdown of each tap of x that is read in place, if taps share no loads
@@ -258,7 +261,7 @@ def block_tilings(
             tile_k=filters,
             step_w=step_w,
         )
-        for tile in tiles(problem)
+        for tile in sorted({*tiles(problem), *(narrow_tiles(problem, arch) if in_place else ())})
         for channels, filters in sorted(blocks)
     ]
     limit = arch.l2_bytes * BUFFER_SHARE
@@ -268,6 +271,20 @@ def block_tilings(
     ]
     fitting = [g for g, size in zip(found, sizes, strict=True) if size <= limit]
     return fitting or [found[sizes.index(min(sizes))]]
+
+
+def narrow_tiles(problem: Problem, arch: CpuArch) -> list[tuple[int, int, int]]:
+    """The extents of tiles so narrow that L1 keeps the pixels of an output row, although they share
+    few sets; see `crowded_rows`.
+    """
+    _, p, q = problem.output
+    t, r, s = problem.kernel
+    kept, stride = arch.kept_lines(problem.C * stored_bytes(problem)), problem.stride[-1]
+    columns = (kept - t * r * (s - stride)) // (t * r * stride + 1)
+    if not 0 < columns < PIXELS:
+        return []
+    columns = balanced(q, columns)
+    return [(1, balanced(p, pixels // columns), columns) for pixels in TILE_PIXELS]
 
 
 def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Estimate:
@@ -290,7 +307,7 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
         pixel *= FAR_TAPS
     else:
         loads = g.stride_w + (g.S - 1) / g.tile_m  # of a pixel and filter row
-        wait = max(0.0, CROWDED_CYCLES - g.S / loads / FMAS_PER_CYCLE)  # beyond its FMAs
+        wait = max(0.0, CROWDED_CYCLES - HIDING_LOADS * g.S / loads / FMAS_PER_CYCLE)
         fixed += vectors * g.tile_q * loads * wait * crowded_rows(problem, arch, g)
     return blocks_estimate(problem, arch, g, pixel, fixed + again)
 
@@ -335,14 +352,13 @@ def crowded_rows(problem: Problem, arch: CpuArch, g: Geometry) -> float:
 
     Such pixels have strides with large powers of two, so they share few sets of L1. The rows are
     those that the previous output row has read; if all pixels share one set, they are all rows.
-    The sets after the first one serve twice the lines that they keep, as not all are read again.
     """
     kept = arch.kept_lines(problem.C * stored_bytes(problem))
     rows = int(schedule.filter_rows(g))
-    columns = min(g.W, (g.tile_m - 1) * g.stride_w + g.S)
-    wanted = rows * columns + min(g.tile_m, g.tile_q)
+    pixels = min(g.tile_m, g.tile_q)
+    wanted = rows * min(g.W, (pixels - 1) * g.stride_w + g.S) + pixels
     again = rows if kept == arch.l1_ways else max(0, rows - g.stride_h)
-    return again * max(0.0, 1 - 2 * (kept - arch.l1_ways) / max(1, wanted))
+    return again * max(0.0, 1 - kept / max(1, wanted))
 
 
 def copy_cycles(problem: Problem, g: Geometry) -> float:
