@@ -109,7 +109,7 @@ def one_entry_apart():
         yield pair("dtype of w", method, one, other)
     for method, case in (Planes, DEPTHWISE), (Depthwise, DEPTHWISE), (GroupLanes, GROUPED):
         yield pair("kernel", method, *kernels(case))
-        yield pair("dtype", method, case, replace(case, **half))
+        yield pair("dtype", method, case, replace(case, **half), *blocks[:1] * 2)
         more = replace(case, groups=case.groups + 8)
         yield pair("groups", method, case, more, *blocks[:1] * 2)
     wider = replace(GROUPED, C=8, K=8)
