@@ -65,14 +65,19 @@ def start(*arguments, folder=None, code=""):
     if code:
         (folder / "sitecustomize.py").write_text(code)
         path = f"{folder}{os.pathsep}{path}"
-    return subprocess.Popen(
-        [sys.executable, *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    # Tests that a shell started in the background ignore Ctrl-C, and so would their processes.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            [sys.executable, *map(str, arguments)],
+            env={**os.environ, "PYTHONPATH": path},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def run(*arguments, **options):
