@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv import plan_conv2d
+from implicit_conv import plan_conv2d, plan_conv2d_input_grad
+from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import operator
+from implicit_conv.cpu.candidate import Request, operator
 from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm
@@ -196,3 +197,17 @@ def test_a_packed_filter_in_plain_order_is_not_packed_again():
     assert bound._operator is operator(packed, plan.engine.formats)
     assert bound._packing is None
     np.testing.assert_array_equal(plan(x, plan.pack(w)), plan(x, w))
+
+
+def test_phases_take_the_filters_that_they_packed():
+    """The filter of an input gradient 1x1 is transposed, so that each call would copy it."""
+    rng = np.random.default_rng(0)
+    dy = rng.integers(-4, 5, (1, 64, 7, 7)).astype(np.float32)
+    w = rng.integers(-4, 5, (64, 96, 1, 1)).astype(np.float32)
+    problem = plan_conv2d_input_grad(dy.shape, w.shape, (1, 96, 7, 7)).problem
+    plan = Plan(dgrad.plan(problem, CpuArch(512, True, 48 << 10, 1 << 20, 1, 14), Request()))
+    (part,) = plan.engine.parts
+    assert part.engine.best.packed.key != part.engine.best_packed.packed.key
+    expected = np.einsum("nkhw,kc->nchw", dy, w[..., 0, 0])
+    for given in (w, plan.pack(w)):
+        np.testing.assert_array_equal(plan(dy, given), expected)
