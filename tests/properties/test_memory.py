@@ -7,6 +7,7 @@ and the problem it named last is the one that failed.
 
 import ctypes
 import itertools
+import math
 import mmap
 import os
 import subprocess
@@ -20,7 +21,7 @@ from sampling import count, sampled
 
 import implicit_conv
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.cpu import tiling
+from implicit_conv.cpu import phased, tiling
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import channel_lanes, gemm_tilings, group_lanes, pixel_lanes
 from implicit_conv.testing import Case, plan_of
@@ -38,18 +39,29 @@ SUPPORT = Path(__file__).parents[1] / "support"
 @pytest.mark.parametrize("side", ["begin", "end"])
 @pytest.mark.parametrize("algorithms", ALGORITHMS, ids=lambda names: names[0])
 def test_no_access_outside_arrays_and_scratch(algorithms, side):
-    package = Path(implicit_conv.__file__).parent.parent
     child = subprocess.run(
         [sys.executable, __file__, side, str(PROBLEMS), *algorithms],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{SUPPORT}"},
+        env=environment(),
         timeout=600,
     )
     named = child.stdout.splitlines()
     assert child.returncode == 0, f"exit {child.returncode} at {named[-1:]} {child.stderr[-2000:]}"
     assert len(named) == PROBLEMS * len(algorithms)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pages are made inaccessible by mprotect")
+def test_arrays_without_elements_are_not_read():
+    """They begin at an inaccessible page."""
+    subprocess.run([sys.executable, __file__, "empty"], check=True, env=environment(), timeout=600)
+
+
+def environment():
+    """The variables of a child that imports the package and the modules of `SUPPORT`."""
+    package = Path(implicit_conv.__file__).parent.parent
+    return {**os.environ, "PYTHONPATH": f"{package}{os.pathsep}{SUPPORT}"}
 
 
 def span(size):
@@ -232,6 +244,36 @@ def compute(guard, rng, algorithm, case):
     plan(x, packed, bias, residual=residual, out=y)
 
 
+def compute_without_elements():
+    """Convolutions of images without channels, batches without images, and pixels that no tap
+    reaches, which are computed as images without channels.
+    """
+    memory, offset = Guard(at_end=True).blocks(PAGE)
+
+    def empty(shape, dtype):
+        return np.ndarray(shape, dtype, memory, offset + PAGE)
+
+    for dtype in ("float32", "float64", "float16", "int8"):
+        for layout in ("NCHW", "NHWC"):
+            images, none = [(2, 9, 9, 0), (0, 9, 9, 4)], (5, 0, 3, 3)
+            if layout == "NCHW":
+                images = [(2, 0, 9, 9), (0, 4, 9, 9)]
+            for shape, filters in zip(images, (none, (5, 4, 3, 3)), strict=True):
+                for size, padding in ((3, 0), (3, (1, 0)), (1, 0)):
+                    w = empty(none, dtype)[..., :size, :size]
+                    if math.prod(filters):
+                        w = np.ones((5, 4, size, size), dtype)
+                    y = implicit_conv.conv2d(empty(shape, dtype), w, padding=padding, layout=layout)
+                    assert not y.any()
+    phased.nothing = lambda engine: (
+        empty(engine.x_shape, engine.problem.dtype),
+        empty(engine.problem.weight_shape, engine.problem.dtype),
+    )
+    x, w = np.ones((3, 3, 3, 1), "float32"), np.ones((1, 1, 2, 2), "float32")
+    y = implicit_conv.conv_transpose2d(x, w, stride=5, layout="NHWC")
+    assert y.sum() == 3 * 3 * 3 * 4
+
+
 def main(side, problems, *algorithms):
     guard = Guard(side == "end")
     guard_engine(guard)
@@ -246,4 +288,4 @@ def main(side, problems, *algorithms):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    compute_without_elements() if sys.argv[1] == "empty" else main(*sys.argv[1:])

@@ -153,9 +153,12 @@ def make_load_row(lanes, form, apart, repeats):
 
     @kernel()
     def load_row(call, g, target, source, pitch, w, pixels, channels):
-        """Load the pixels w, w + step, ... of the image row at `source`, padding included."""
+        """Load the pixels w, w + step, ... of the image row at `source`, padding included.
+
+        An image without channels has no memory that wide copies could read.
+        """
         first, end = schedule.valid_pixels(w, g.W, g.step_w, pixels)
-        if first < end:
+        if first < end and channels > 0:
             to, at = target + first * pitch, source + (w + first * g.step_w) * call.x_w
             load_pixels(
                 call.kernels, to, at, pitch, call.x_w, g.step_w, call.x_c, end - first, channels
