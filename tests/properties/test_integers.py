@@ -15,6 +15,7 @@ from implicit_conv.cpu.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.record import executed_loads
+from implicit_conv.kernels import schedule
 from implicit_conv.options import INTEGER_RANGES, PRECISIONS
 from implicit_conv.testing import Case, from_nchw, plan_of, to_nchw
 
@@ -39,8 +40,9 @@ def arch_of(path, threads=None):
 
 @st.composite
 def cases(draw):
-    kernel = draw(st.sampled_from([(1, 1), (3, 3), (2, 5), (7, 7)]))
+    kernel = draw(st.sampled_from([(1, 1), (3, 1), (3, 3), (2, 5), (7, 7)]))
     low = st.integers(-1, 3)
+    beside = draw(st.sampled_from([0, 3]))  # padding along W in addition, or along H alone
     x, w = draw(st.sampled_from(MIXES))
     depthwise = draw(st.integers(0, 4)) == 0
     size = draw(st.integers(9, 12)), draw(st.integers(9, 40))
@@ -55,7 +57,7 @@ def cases(draw):
         kernel=kernel,
         stride=draw(st.sampled_from([(1, 1), (2, 2), (1, 3)])),
         dilation=(1, draw(st.sampled_from([1, 1, 2, 6]))) if kernel == (3, 3) else (1, 1),
-        padding=((draw(low), draw(low)), (draw(low) + 3, draw(low) + 3)),
+        padding=((draw(low), draw(low)), (draw(low) * (beside > 0) + beside, beside)),
         layout=draw(st.sampled_from(["NCHW", "NHWC"])),
         weight_layout=draw(st.sampled_from(["KCRS", "KRSC", "RSCK"])),
         dtype=x,
@@ -359,6 +361,43 @@ def test_inverted_signs_multiply_every_tap():
     case = Case(C=8, K=16, size=(5, 30), dilation=(1, 6), padding=((1, 1), (6, 6)), dtype="int8")
     assert plan_of(case).engine.best.method.channels == 1
     assert plan_of(replace(case, dtype="uint8", w_dtype="int8")).engine.best.method.channels == 4
+
+
+@needs_quads
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("channels", [4, 8, 32, 60])
+@pytest.mark.parametrize(
+    ("kernel", "padding"),
+    [((3, 1), (1, 0)), ((7, 1), (3, 0)), ((1, 3), (0, 1)), ((3, 3), (1, 1)), ((3, 2), (2, 0))],
+    ids=str,
+)
+def test_inverted_signs_multiply_every_tap_in_padding_of_one_axis(dtype, channels, kernel, padding):
+    """Such images may be read in place around their padding, but not where signs are inverted."""
+    case = Case(
+        C=channels,
+        K=16,
+        size=(5, 9),
+        kernel=kernel,
+        padding=tuple((pad, pad) for pad in padding),
+        layout="NHWC",
+        dtype=dtype,
+        w_dtype=dtype,
+    )
+    x, w = case.inputs(1)
+    y = to_nchw(plan_of(case)(*case.arrange(x, w)), "NHWC")
+    np.testing.assert_array_equal(y, case.reference(x, w))
+
+
+@needs_quads
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("size", [(5, 6), (14, 14), (56, 56)], ids=str)
+def test_no_candidate_skips_taps_where_signs_are_inverted(dtype, size):
+    """A phase of a 3x3 filter with stride 2 has two taps along one axis and one along the other."""
+    plan = ic.plan_conv_transpose2d((1, *size, 8), (8, 16, 3, 3), dtype, stride=2, layout="NHWC")
+    inverting = [c for c in plan.candidates if getattr(c.layout, "heads", False)]
+    assert inverting
+    for c in inverting:
+        assert not schedule.skips_columns(c.geometry, c.layout.in_place), c.name
 
 
 @pytest.mark.slow

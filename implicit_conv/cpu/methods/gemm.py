@@ -91,7 +91,8 @@ class Gemm(Method):
         machine = tiled(arch, multiplier)
         spread = not displaced_rows(view, machine, min(machine.tile_pixels, pixels))
         variants = [reads_in_place(view) and spread]
-        if reads_around_padding(view, arch) and not request.strict:
+        skips = not (request.strict or inverts_signs(problem, channels))
+        if skips and reads_around_padding(view, arch):
             variants = [True, False]
         for in_place in variants:
             method = cls(in_place, flat, channels, multiplier)
@@ -120,7 +121,7 @@ class Gemm(Method):
             self.in_place,
             self.channels,
             c.problem.is_integer,
-            self.channels == 4 and c.problem.dtype == c.problem.filter_dtype,
+            inverts_signs(c.problem, self.channels),
         )
 
     def operator(self, c: Candidate, build: Build) -> Operator:
@@ -266,11 +267,19 @@ def dot_channels(problem: Problem, arch: CpuArch) -> int:
         return 1
     if "int16" in problem.dtypes:
         return 1
-    # Where signs are inverted no tap may be skipped.
-    skips = problem.dtype == problem.filter_dtype and schedule.skips_taps(
+    skips = inverts_signs(problem, 4) and schedule.skips_taps(
         problem.kernel[-1], problem.output[-1], problem.dilation[-1], problem.stride[-1]
     )
     return 1 if skips else 4
+
+
+def inverts_signs(problem: Problem, channels: int) -> bool:
+    """Whether dot products of `channels` channels invert the signs of x, so that no tap may be
+    skipped, not even one that reads padding; see `kernels.cpu.gemm.dots`.
+
+    `problem` has the dtypes of the arrays: those of its view for words are no longer theirs.
+    """
+    return channels == 4 and problem.dtype == problem.filter_dtype
 
 
 def reads_in_place(problem: Problem) -> bool:
@@ -290,7 +299,7 @@ def reads_around_padding(problem: Problem, arch: CpuArch) -> bool:
     Their sums are short, so that copies took 10 to 15 % of the time (EPYC 9005, 2026-11).
     """
     few = problem.channels_last and problem.groups == 1
-    few = few and problem.C < arch.lanes(problem.itemsize) and not problem.is_integer
+    few = few and problem.C < arch.lanes(problem.itemsize)
     # Of a filter with several planes, rows between the first and the last one are never skipped.
     plain = problem.padding_mode == "zeros" and problem.output[-1] > 1 and problem.kernel[0] == 1
     inside = _inside(problem)[0] and is_gapless(problem)
