@@ -87,7 +87,8 @@ def conv2d(
     residual : array of the output's shape and the dtype of `x`, optional
         For integers `x` it has the dtype of the output.
     out : array of the output's shape and dtype, optional; a numpy array unless `x` is on a GPU
-        The result is written to it, and it is returned.
+        The result is written to it, and it is returned. Its elements must not share memory; it may
+        share memory with the other arrays.
     out_dtype : dtype, optional
         float32, float64 or the dtype of `x` (default). The sum is float64 if `x` is, else float32,
         and is rounded to `out_dtype` once. For integers `x`: int32 if it holds the largest sum

@@ -208,11 +208,43 @@ def accepts_result(out: Array | None, inputs: tuple[object, ...]) -> bool:
 
 
 def writable_directly(out: Array, inputs: tuple[Array | None, ...]) -> bool:
-    """Whether kernels may write to `out` itself: it must be native and aligned, its elements must
-    not overlap, and it must share no memory with `inputs`.
+    """Whether kernels may write to `out` itself, whose elements are distinct: it must be native and
+    aligned, and share no memory with `inputs`.
     """
     if not (out.dtype.isnative and out.flags.aligned):
         return False
-    if any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape, strict=True)):
-        return False
     return not any(array is not None and np.may_share_memory(out, array) for array in inputs)
+
+
+def check_distinct(name: str, array: Array) -> None:
+    """Refuse an array of which two elements share memory.
+
+    Raises
+    ------
+    ShapeError
+        By its strides, two of them do.
+    """
+    if array.size and _elements_overlap(array):
+        raise ShapeError(
+            f"{name} has the shape {array.shape} and strides of {array.strides} bytes, by which "
+            f"several of its elements share memory; pass an array whose elements are distinct, "
+            f"such as np.empty({array.shape}, {array.dtype.name!r})"
+        )
+
+
+def _elements_overlap(array: Array) -> bool:
+    """Whether two elements share memory; there is at least one element."""
+    pairs = zip(array.strides, array.shape, strict=True)
+    axes = sorted((abs(stride), size) for stride, size in pairs if size > 1)
+    nested, reach = True, array.itemsize  # bytes from the first element to the end of the last
+    for stride, size in axes:
+        nested = nested and stride >= reach
+        reach += stride * (size - 1)
+    if nested:
+        return False
+    if array.nbytes > reach or axes[0][0] < array.itemsize:
+        return True
+    offsets = np.zeros(1, np.int64)
+    for stride, size in axes:
+        offsets = np.add.outer(offsets, stride * np.arange(size)).ravel()
+    return bool((np.diff(np.sort(offsets)) < array.itemsize).any())

@@ -11,6 +11,7 @@ import numpy as np
 from implicit_conv.arrays import (
     Array,
     as_array,
+    check_distinct,
     check_like_output,
     check_numbers,
     check_vector,
@@ -229,7 +230,7 @@ def parse_out_dtype(out_dtype: object, problem: Problem) -> str:
 
 
 def check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:
-    """Check that `out` is a writable numpy array of this shape and dtype.
+    """Check that `out` is a writable numpy array of this shape and dtype, with distinct elements.
 
     Raises
     ------
@@ -245,3 +246,4 @@ def check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:
     if not out.flags.writeable:
         raise ShapeError("out is read-only; pass a writable array")
     check_like_output("out", out, shape, dtype)
+    check_distinct("out", out)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from implicit_conv.arrays import as_array
+from implicit_conv.arrays import as_array, check_distinct
 from implicit_conv.cache import keep_call
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.gpu.arrays import Operand, current_stream, empty_like, operand
@@ -102,8 +102,10 @@ def run_on_copies(
 ) -> npt.NDArray[Any]:
     """y of numpy arrays, copied to `device` in channels-last order and back."""
     problem, view, shape = choice.problem, choice.view, choice.output_shape
-    if out is not None and out.shape != shape:
-        raise ShapeError(f"out has shape {out.shape} but the output has {shape}")
+    if out is not None:
+        if out.shape != shape:
+            raise ShapeError(f"out has shape {out.shape} but the output has {shape}")
+        check_distinct("out", out)
     x = as_array("x", x)
     with driver.on(device) as number:
         check_arch(choice, number)

@@ -1,12 +1,17 @@
 """Bad input of every operator: the error says what is wrong, in numbers, and how to mend it."""
 
+import operator
 import re
 from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sampling import examples
 
 import implicit_conv as ic
+from implicit_conv.arrays import check_distinct
 
 
 def ones(*shape, dtype="float32"):
@@ -190,6 +195,49 @@ def test_out_has_the_dtype_that_was_asked_for(function, shape):
     out.flags.writeable = False
     with pytest.raises(ic.ShapeError, match="out is read-only; pass a writable array"):
         function(out=out, out_dtype="float64")
+
+
+def overlapping(y):
+    """Arrays like `y`, some of whose elements share memory: equal channels, and rows that
+    overlap.
+    """
+    for steps in ((0, 0, *y.strides[2:]), (*y.strides[:-2], y.itemsize, y.itemsize)):
+        yield np.lib.stride_tricks.as_strided(np.zeros_like(y), y.shape, steps)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        partial(ic.conv2d, X, WG),
+        partial(ic.conv2d, X * 1j, WG * 1j),
+        partial(ic.conv_transpose2d, X, W),
+        partial(ic.conv2d_input_grad, DY, WG, SHAPE),
+        partial(ic.conv2d_weight_grad, np.ones(SHAPE, np.float32), DY, WG.shape),
+    ],
+)
+def test_out_has_distinct_elements(function):
+    y = function()
+    for out in overlapping(y):
+        with pytest.raises(ic.ShapeError, match="share memory; pass an array whose elements"):
+            function(out=out)
+
+
+@examples(300, 20_000)
+@given(
+    axes=st.lists(st.tuples(st.integers(1, 4), st.integers(-40, 40)), min_size=1, max_size=4),
+    dtype=st.sampled_from(["int8", "float32"]),
+)
+def test_overlaps_are_found_by_strides(axes, dtype):
+    shape, strides = zip(*axes, strict=True)
+    memory = np.zeros(2000, np.int8)[1000:].view(dtype)
+    array = np.lib.stride_tricks.as_strided(memory, shape, strides)
+    offsets = [sum(map(operator.mul, index, strides)) for index in np.ndindex(shape)]
+    touched = [offset + byte for offset in offsets for byte in range(array.itemsize)]
+    if len(set(touched)) == len(touched):
+        check_distinct("out", array)
+    else:
+        with pytest.raises(ic.ShapeError):
+            check_distinct("out", array)
 
 
 def test_scaled_integers_become_floats():
