@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from numba.core import cgutils
 
 from implicit_conv.kernels.cpu.emit.vector import I64
 from implicit_conv.kernels.cpu.translate import source, values
+from implicit_conv.kernels.cpu.translate.arguments import bound, of_function
 from implicit_conv.kernels.cpu.translate.module import Builder, Module, call_intrinsic
 from implicit_conv.kernels.cpu.translate.values import (
     BOOL,
@@ -159,6 +161,8 @@ class Expressions(ABC):
         return result
 
     def _comparison(self, name: str, first: Any, second: Any) -> Any:
+        if name == "NotIn":
+            return compute(self.builder, "Eq", self._comparison("In", first, second), False)
         if name == "In":
             result: Any = False
             for each in second:
@@ -193,7 +197,7 @@ class Expressions(ABC):
                 return before
 
             first, second = (further, ready) if is_and else (ready, further)
-            result = self._either(test, first, second, source.calls(following))
+            result = self._either(test, first, second, self._waits(following))
         return result
 
     def ifexp(self, node: ast.IfExp) -> Any:
@@ -201,10 +205,19 @@ class Expressions(ABC):
         test = self.test(node.test)
         if not _emitted(test):
             return self.value(node.body if test else node.orelse)
-        lazy = source.calls(node.body) or source.calls(node.orelse)
+        lazy = self._waits(node.body) or self._waits(node.orelse)
         return self._either(
             test, lambda: self.value(node.body), lambda: self.value(node.orelse), lazy
         )
+
+    def _waits(self, expression: ast.expr) -> bool:
+        """Whether an expression must not be computed in vain: it calls a function, or reads what
+        may be a record.
+        """
+        if source.calls(expression):
+            return True
+        owners = source.owners(expression) & self._locals
+        return any(isinstance(self.names.get(name), Typed | None) for name in owners)
 
     def _either(
         self, test: ir.Value, first: Callable[[], Any], second: Callable[[], Any], lazy: bool
@@ -248,20 +261,34 @@ class Expressions(ABC):
 
     def call(self, node: ast.Call) -> Any:
         """A call."""
-        if node.keywords:
-            raise self.error(node, "a keyword argument")
         called = self.value(node.func)
         arguments = self._arguments(node.args)
+        keywords = {each.arg: self.value(each.value) for each in node.keywords if each.arg}
+        if len(keywords) < len(node.keywords):
+            raise self.error(node, "arguments `**`")
         called = getattr(called, "py_func", called)  # of njit
         if isinstance(called, FunctionType):
-            return self._module.call(self.builder, called, arguments)
+            given = bound(called.__name__, *of_function(called), arguments, keywords)
+            return self._module.call(self.builder, called, given)
         if hasattr(called, "_defn"):
-            return call_intrinsic(self.builder, called._defn, arguments)
+            return self._intrinsic(called._defn, arguments, keywords)
+        if isinstance(called, type) and issubclass(called, tuple) and called is not tuple:
+            form = called._fields, called._field_defaults
+            return make_tuple(called, bound(called.__name__, *form, arguments, keywords))
+        if keywords:
+            raise self.error(node, f"a keyword argument {min(keywords)} of {called}")
         if isinstance(called, types.ExternalFunction):
             return self._external(called.symbol, called.sig, arguments)
-        if isinstance(called, type) and issubclass(called, tuple) and called is not tuple:
-            return make_tuple(called, arguments)
         return self._known(node, called, arguments)
+
+    def _intrinsic(
+        self, definition: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any]
+    ) -> Any:
+        """A call of one of Numba's intrinsics, whose definition has a typing context first."""
+        if not definition.__code__.co_flags & inspect.CO_VARARGS:
+            form = of_function(definition, skipped=1)
+            arguments = bound(definition.__name__, *form, arguments, keywords)
+        return call_intrinsic(self.builder, definition, arguments)
 
     def _known(self, node: ast.Call, called: Any, arguments: list[Any]) -> Any:
         """A call of one of Python's functions."""

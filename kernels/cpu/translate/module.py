@@ -96,10 +96,9 @@ class Module:
             raise TranslationError(f"{name} returns {error}") from None
 
     def call(self, builder: Builder, function: FunctionType, arguments: list[Any]) -> Any:
-        """Call a plain function, which is translated for each combination of shapes."""
-        missing = function.__code__.co_argcount - len(arguments)
-        if missing:
-            arguments = [*arguments, *(function.__defaults__ or ())[-missing:]]
+        """Call a plain function with all its arguments; it is translated for each combination of
+        shapes.
+        """
         shapes = [shape_of(argument) for argument in arguments]
         key = (function, *shapes)
         if key not in self._callees:

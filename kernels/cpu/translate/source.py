@@ -55,3 +55,13 @@ def constants(definition: ast.FunctionDef) -> frozenset[str]:
 def calls(expression: ast.expr) -> bool:
     """Whether an expression calls a function, and so must not be computed in vain."""
     return any(isinstance(node, ast.Call) for node in ast.walk(expression))
+
+
+@functools.cache
+def owners(expression: ast.expr) -> frozenset[str]:
+    """The variables whose attributes an expression reads."""
+    return frozenset(
+        node.value.id
+        for node in ast.walk(expression)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    )

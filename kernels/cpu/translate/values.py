@@ -68,7 +68,8 @@ def is_known(value: Any) -> bool:
 
 
 def as_kind(builder: ir.IRBuilder, value: Any, kind: ir.Type) -> ir.Value:
-    """A number as an LLVM value of the type `kind`, which is not a narrower one, but for int32.
+    """A number as an LLVM value of the type `kind`, which is not a narrower one: a known integer
+    may become an int32.
 
     Raises
     ------
@@ -77,9 +78,10 @@ def as_kind(builder: ir.IRBuilder, value: Any, kind: ir.Type) -> ir.Value:
     """
     given = kind_of(value)
     exact = kind == max(kind, given or DOUBLE, key=WIDTH)
-    if given is None or not (exact or (kind == I32 and given == I64)):
+    known = not isinstance(value, ir.Value)
+    if given is None or not (exact or (known and kind == I32 and given == I64)):
         raise UnsupportedError(f"{_word(value)} in place of a number of type {NUMBA[kind]}")
-    if not isinstance(value, ir.Value):
+    if known:
         if kind not in (BOOL, DOUBLE) and value >> kind.width - 1 not in (0, -1):
             raise UnsupportedError(f"the integer {value}, which has more than {kind.width} bits")
         return ir.Constant(kind, float(value) if kind == DOUBLE else int(value))
@@ -87,17 +89,17 @@ def as_kind(builder: ir.IRBuilder, value: Any, kind: ir.Type) -> ir.Value:
         return value
     if kind == DOUBLE:
         change = builder.uitofp if value.type == BOOL else builder.sitofp
-    elif kind.width < value.type.width:
-        change = builder.trunc
     else:
         change = builder.zext if value.type == BOOL else builder.sext
     return change(value, kind)
 
 
 def convert(builder: ir.IRBuilder, value: Any, kind: ir.Type) -> ir.Value:
-    """A number as Python's bool, int or float converts it."""
+    """A number as Python's bool, int or float converts it, or the low bits of an int32."""
     if kind == BOOL:
         value = truth(builder, value)
+    elif kind == I32 and isinstance(value, ir.Value) and value.type == I64:
+        value = builder.trunc(value, I32)
     elif kind != DOUBLE and kind_of(value) == DOUBLE:
         value = builder.fptosi(value, kind) if isinstance(value, ir.Value) else int(value)
     return as_kind(builder, value, kind)

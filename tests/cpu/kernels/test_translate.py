@@ -1,5 +1,6 @@
 """Translated functions compute what Python computes, and refuse what they cannot."""
 
+import ctypes
 import itertools
 import math
 import sys
@@ -11,7 +12,9 @@ from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.call import BLOB, X, Y
 from implicit_conv.kernels.cpu.runtime.callable import ARRAY, python_function
+from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
 from implicit_conv.kernels.cpu.runtime.native import entry
 from implicit_conv.kernels.cpu.translate.values import TranslationError
 
@@ -83,7 +86,7 @@ def choices(a, b):
     flag = a > 0 and b > 0
     value = (a or b) + (a and b) + (not flag)
     chain = -5 <= a < b != 2
-    inside = a in (1, b, -7)
+    inside = (a in (1, b, -7)) + 2 * (b not in (a, 5))
     first, second = (a, b) if flag else swapped(Pair(a, b))
     return value + 10 * larger + 100 * chain + 1000 * inside + first * 7 + second
 
@@ -100,6 +103,7 @@ def truths(a, b):
     """Numbers that are tests, and comparisons of tuples."""
     value = -(a > b) + 2 * bool(a - 2) + 4 * ((a, b) == (b, a)) + 8 * ((a, b) != (2, b))
     value += 64 * Pair(a, b).first + scaled(a, 5) + scaled(b)
+    value += scaled(shift=1, n=a) + scaled(b, shift=3, factor=a) + Pair(second=a, first=b).first
     return value + 16 * ((a, -4) in ((1, b), (b, b))) + 32 * min((a, b)) + abs(-OFFSET)
 
 
@@ -189,6 +193,22 @@ def test_what_need_not_be_computed_is_not():
         -3,
         1,
     ]
+
+
+def test_a_record_is_not_read_in_vain():
+    def guarded(blob, flag):
+        if flag and fields(blob).call.x > 0:
+            return 1
+        call = fields(blob).call
+        some = flag and call.y > 0
+        return call.x if some else -1
+
+    compiled = entry(INT(BLOB_POINTER, INT))(guarded)
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+    assert kind(compiled.address)(None, 0) == -1
+    words = np.zeros(BLOB.itemsize // 8, np.int64)
+    words[X], words[Y] = -5, 3
+    assert kind(compiled.address)(words.ctypes.data, 1) == -5
 
 
 def test_python_calls_with_integers_and_arrays():
@@ -303,6 +323,38 @@ def outside(n):
     return (n, 1)[2]  # noqa: PLE0643
 
 
+def too_few(n):
+    return scaled() + n
+
+
+def too_many(n):
+    return scaled(n, 1, 2, 3)
+
+
+def unknown_keyword(n):
+    return scaled(n, factors=2)
+
+
+def given_twice(n):
+    return scaled(n, n=2)
+
+
+def a_field_too_few(n):
+    return Pair(n).first
+
+
+def an_unknown_field(n):
+    return Pair(n, third=n).first
+
+
+def an_unknown_parameter(n):
+    return memory.read(where=n)
+
+
+def a_keyword_of_python(n):
+    return min(n, 3, key=n)
+
+
 def open_ended(n, *rest):
     return n
 
@@ -310,6 +362,8 @@ def open_ended(n, *rest):
 REFUSED = [
     *(listed, unbound, mixed, indexed, otherwise, assigned_in_a_branch, assigned_in_a_loop),
     *(assigned_before_some_breaks, hidden, recursive, stepless, halves, nothing, huge, outside),
+    *(too_few, too_many, unknown_keyword, given_twice, a_field_too_few, an_unknown_field),
+    *(an_unknown_parameter, a_keyword_of_python),
 ]
 
 
@@ -324,6 +378,20 @@ def test_an_error_names_the_function_and_its_line(function):
 def test_parameters_of_other_kinds_are_refused():
     with pytest.raises(TranslationError, match=r"open_ended .* has parameters"):
         entry(INT(INT))(open_ended)
+
+
+def test_an_integer_becomes_an_int32_where_it_says_so():
+    low = types.ExternalFunction("labs", types.int32(types.int32))
+
+    def narrowed(n):
+        return low(n)
+
+    def said(n):
+        return types.int64(low(types.int32(n)))
+
+    with pytest.raises(TranslationError, match="a int64 in place of a number of type int32"):
+        entry(INT(INT))(narrowed)
+    assert entry(INT(INT))(said).ctypes(7) == 7
 
 
 @pytest.mark.parametrize("signature", [INT(FLOAT), types.boolean(INT)])
