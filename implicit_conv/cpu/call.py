@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,22 @@ def bits(array: Array) -> Array:
 def is_contiguous(array: Array, axis: int) -> bool:
     """Whether elements along `axis` are adjacent; one element is, whatever its stride."""
     return array.shape[axis] == 1 or array.strides[axis] == array.itemsize
+
+
+def is_row(problem: Problem, array: Array) -> bool:
+    """Whether the pixels of an image, or of all images if channels are last, have a single
+    stride.
+    """
+    pixels = zip(array.shape[:4], array.strides[:4], strict=True)
+    steps = [axis for axis in list(pixels)[0 if problem.channels_last else 1 :] if axis[0] > 1]
+    return all(outer == inner * size for (_, outer), (size, inner) in pairwise(steps))
+
+
+def as_row(problem: Problem, array: Array) -> Array:
+    """A view with the pixels of an image, or of all images if channels are last, as one row."""
+    n, d, h, w, channels = array.shape
+    images, pixels = (1, n * d * h * w) if problem.channels_last else (n, d * h * w)
+    return array.reshape(images, 1, 1, pixels, channels)
 
 
 class CallForm(NamedTuple):

@@ -113,3 +113,9 @@ def packed_copy(content: bytes, order: PackedOrder) -> PackedFilter:
     panels = aligned_bytes(len(content))
     panels[:] = np.frombuffer(content, np.uint8)
     return PackedFilter(panels, order)
+
+
+def reads_filters_in_place(problem: Problem) -> bool:
+    """Whether a contiguous filter is not copied: its channels and taps are in KCRS order."""
+    channels_last = problem.weight_layout.startswith("K") and set(problem.kernel) == {1}
+    return channels_last or problem.weight_layout.startswith("KC")

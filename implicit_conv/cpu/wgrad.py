@@ -17,12 +17,12 @@ from implicit_conv.cpu import planner, tuning
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.call import Call, CallForm
 from implicit_conv.cpu.candidate import Candidate, Formats, Request
-from implicit_conv.cpu.methods.weight_grad import WeightGrad
 from implicit_conv.cpu.planner import WEIGHT_GRADIENTS, Choice
 from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
 from implicit_conv.cpu.views import in_own_axes, spatial
 from implicit_conv.cpu.words import options_of
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.activation import Epilogue
 from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
@@ -221,8 +221,7 @@ class WgradEngine(Runner):
                 f"strides need {least}, because {self.best.name} needs {self.best.method.needs}; "
                 f"pass contiguous arrays, max_workspace={least}, or None for no limit"
             )
-        assert isinstance(candidate.method, WeightGrad)
-        return candidate.method.gradient(candidate, form, arrays, self.formats)
+        return candidate.method.bind(candidate, form, arrays, Epilogue(), self.formats)
 
 
 def plan(

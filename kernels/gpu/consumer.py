@@ -107,11 +107,11 @@ def make_wgmma(v):
     multiply_stage = mma.wgmma_registers(*kind)
 
     @device
-    def multiply(acc, a, b, row, column, lane):
+    def multiply_fragments(acc, a, b, row, column, lane):
         a = walk.swizzle(a + (row + lane % 16) * pitch + lane // 16 * 16, mask)
         return multiply_stage(acc, load_a(a), descriptor(b))
 
-    return multiply
+    return multiply_fragments
 
 
 def make_load_steps(steps):

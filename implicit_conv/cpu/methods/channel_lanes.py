@@ -17,7 +17,7 @@ import numpy as np
 
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, is_contiguous
+from implicit_conv.cpu.call import Arrays, is_contiguous, is_row
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
@@ -27,7 +27,6 @@ from implicit_conv.cpu.costs import (
     ITEM_CYCLES,
     UNALIGNED_LOAD_CYCLES,
 )
-from implicit_conv.cpu.methods.gemm import is_row
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
 from implicit_conv.cpu.tiling import (
     Estimate,

@@ -14,12 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import BFLOAT16, INT8, CpuArch
-from implicit_conv.cpu.call import Arrays, is_contiguous
+from implicit_conv.cpu.call import Arrays, as_row, is_contiguous, is_row
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best, ranked
 from implicit_conv.cpu.methods.gemm_tilings import (
     TILE_WORDS,
@@ -167,8 +165,8 @@ class Gemm(Method):
 
         x, w, y, residual = arrays
         if self.flat:
-            x, y = as_row(c, x), as_row(c, y)
-            residual = None if residual is None else as_row(c, residual)
+            x, y = as_row(c.problem, x), as_row(c.problem, y)
+            residual = None if residual is None else as_row(c.problem, residual)
         yield Operands(x, w, y, residual)
 
     def loads(self, c: Candidate) -> list[Load]:
@@ -213,22 +211,6 @@ def multiply_words(method: Gemm, c: Candidate) -> str:
         return "FMAs" if c.arch.fma else "multiplications and additions (no FMA)"
     how = method.multiplier or ("pairs" if method.channels > 1 else "widen")
     return f"{problem.dtype} by {BFLOAT16[how]}"
-
-
-def is_row(problem: Problem, array: Array) -> bool:
-    """Whether the pixels of an image, or of all images if channels are last, have a single
-    stride.
-    """
-    pixels = zip(array.shape[:4], array.strides[:4], strict=True)
-    steps = [axis for axis in list(pixels)[0 if problem.channels_last else 1 :] if axis[0] > 1]
-    return all(outer == inner * size for (_, outer), (size, inner) in pairwise(steps))
-
-
-def as_row(c: Candidate, array: Array) -> Array:
-    """A view with the pixels of an image, or of all images if channels are last, as one row."""
-    n, *_, channels = array.shape
-    images = 1 if c.problem.channels_last else n
-    return array.reshape(images, 1, 1, c.geometry.Q, channels)
 
 
 def words_view(problem: Problem, word_channels: int) -> Problem:

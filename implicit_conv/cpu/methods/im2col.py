@@ -30,7 +30,7 @@ from implicit_conv.cpu.candidate import (
 )
 from implicit_conv.cpu.compiler import check_enabled
 from implicit_conv.cpu.costs import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE
-from implicit_conv.cpu.methods.pixel_lanes import reads_filters_in_place
+from implicit_conv.cpu.packed import reads_filters_in_place
 from implicit_conv.cpu.tiling import Estimate
 from implicit_conv.kernels.activation import CLAMP
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout

@@ -18,7 +18,7 @@ import numpy as np
 
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays
+from implicit_conv.cpu.call import Arrays, as_row, is_row
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
 from implicit_conv.cpu.costs import (
     COPY_CYCLES,
@@ -32,7 +32,7 @@ from implicit_conv.cpu.costs import (
     TRANSPOSE_CYCLES,
     UNALIGNED_LOAD_CYCLES,
 )
-from implicit_conv.cpu.methods.gemm import as_row, is_row
+from implicit_conv.cpu.packed import reads_filters_in_place
 from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
 from implicit_conv.cpu.views import (
     FLOAT_RULE,
@@ -144,8 +144,8 @@ class PixelLanes(Method):
         if not w[:1].flags.c_contiguous:
             w = np.ascontiguousarray(w)
         if self.in_place:
-            x, y = as_row(c, x), as_row(c, y)
-            residual = None if residual is None else as_row(c, residual)
+            x, y = as_row(c.problem, x), as_row(c.problem, y)
+            residual = None if residual is None else as_row(c.problem, residual)
         yield Operands(x, w, y, residual)
 
     def describe(self, c: Candidate) -> Words:
@@ -277,12 +277,6 @@ def estimate(problem: Problem, arch: CpuArch, g: Geometry, in_place: bool) -> Es
     copy = 0 if reads_filters_in_place(problem) else g.groups * g.K * g.C * schedule.taps(g)
     packing = threads * copy * FILTER_CYCLES
     return Estimate(schedule.tile_count(g) * g.groups * tile + packing, chunk, packing)
-
-
-def reads_filters_in_place(problem: Problem) -> bool:
-    """Whether a contiguous filter is not copied: its channels and taps are in KCRS order."""
-    channels_last = problem.weight_layout.startswith("K") and set(problem.kernel) == {1}
-    return channels_last or problem.weight_layout.startswith("KC")
 
 
 def _tail(g: Geometry, lanes: int) -> int:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, is_contiguous
+from implicit_conv.cpu.call import Arrays, is_contiguous, is_row
 from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words, ranked
-from implicit_conv.cpu.methods.gemm import Gemm, is_row, multiply_words, summed_view
+from implicit_conv.cpu.methods.gemm import Gemm, multiply_words, summed_view
 from implicit_conv.cpu.methods.gemm_tilings import estimate, geometries, tiled
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
 from implicit_conv.cpu.tiling import Estimate, thread_count

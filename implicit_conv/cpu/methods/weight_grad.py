@@ -63,6 +63,7 @@ from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, geometry
 
 if TYPE_CHECKING:
+    from implicit_conv.kernels.activation import Epilogue
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 FEW_ELEMENTS = 4096  # elements of dw below which pixels are divided into parts
@@ -193,10 +194,18 @@ class WeightGrad(Method):
             f"{count(chunks, 'chunk')} of {count(c.chunk, 'panel')}",
         }
 
-    def gradient(
-        self, c: Candidate, form: CallForm, arrays: Arrays, formats: Formats
+    def bind(
+        self,
+        c: Candidate,
+        form: CallForm,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        record: int = 0,
     ) -> GradientCall:
-        """Prepare the launches for arrays of these strides, of which `w` is dw and `y` is dy."""
+        """Prepare the launches for arrays of these strides, of which `w` is dw and `y` is dy; a
+        gradient has no epilogue, and its loads are not recorded.
+        """
         from implicit_conv.kernels.cpu.wgrad.operator import Gradients
         from implicit_conv.kernels.cpu.wgrad.operator import WeightGrad as WeightGradOperator
 

@@ -80,7 +80,7 @@ def emit(tile, e, at):
     rest = builder.and_(at["elements"], i64(e.lanes - 1))
     whole, mask = builder.sub(at["elements"], rest), e.below(rest)
 
-    def tile(first, _):
+    def register_tile(first, _):
         late = builder.icmp_signed("<", at["last"], first)
         begin = builder.select(late, at["last"], first)
         pixel_bases = _bases(e, e.at(x, builder.mul(begin, at["x_pixel"])), at["x_pixel"], pixels)
@@ -126,7 +126,7 @@ def emit(tile, e, at):
                 e.store_masked(total, e.at(place, -i * filters * e.itemsize), own)
         return []
 
-    e.loop(at["pixels"], pixels, [], tile)
+    e.loop(at["pixels"], pixels, [], register_tile)
 
 
 def _bases(e, first, stride, count):

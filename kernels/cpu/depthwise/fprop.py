@@ -210,7 +210,7 @@ class Taps(NamedTuple):
     """A tap table, and how its taps are read."""
 
     table: int
-    count: int  # entries of the table
+    entries: int  # of the table
     step: int  # bytes between the windows of neighbouring output pixels
     pixel: int  # bytes between the pixels that a microkernel reads
 
@@ -226,7 +226,7 @@ def sum_tiles(call, span, taps, slot, a, out, tiles):
         taps.table,
         span.sums,
         out,
-        taps.count,
+        taps.entries,
         taps.pixel,
         span.w_tap,
         span.w_channel,

@@ -44,7 +44,7 @@ def multiply_add(e, places, align, filters, sums):
     `places` are the addresses of the words of the pixels, which are aligned to `align` bytes;
     `filters` are the two zipped rows of the panel.
     """
-    added = []
+    added: list[ir.Value] = []
     for first in range(0, len(places), 2):
         x = _join_words(e, places[first : first + 2], align)
         for row in filters:
@@ -60,7 +60,7 @@ def _join_words(e, places, align):
         values.append(e.builder.load(e.pointer(place, kind)))
         values[-1].align = align
     values += [ir.Constant(kind, [0])] * (2 - len(values))
-    return _shuffle(e, *values, [0, 1])
+    return _shuffle(e, values[0], values[1], [0, 1])
 
 
 def exchange(e, sums, vectors):

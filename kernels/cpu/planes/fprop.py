@@ -163,7 +163,7 @@ def buffered_rows(rows, height, stride):
     """((image row, row phase, buffered row), [(output row, filter row)]) of all rows that `height`
     output rows read, in the order of the image.
     """
-    met = {}
+    met: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
     for r, (phase, shift, image_row) in enumerate(rows):
         for p in range(height):
             met.setdefault((image_row + p * stride, phase, shift + p), []).append((p, r))

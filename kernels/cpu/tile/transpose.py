@@ -7,7 +7,7 @@ source rows.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 
@@ -81,7 +81,7 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
     builder, full, step, channels = e.builder, variant.full, variant.step, variant.channels
     source, target = (builder.inttoptr(address, BYTES) for address in (source, target))
     last = builder.sub(rows, i64(1))
-    mask = None if full else e.below(columns)
+    mask: Any = None if full else e.below(columns)
 
     def address(i):
         if not full:

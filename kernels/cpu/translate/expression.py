@@ -273,7 +273,7 @@ class Expressions(ABC):
         if hasattr(called, "_defn"):
             return self._intrinsic(called._defn, arguments, keywords)
         if isinstance(called, type) and issubclass(called, tuple) and called is not tuple:
-            form = called._fields, called._field_defaults
+            form = vars(called)["_fields"], vars(called)["_field_defaults"]
             return make_tuple(called, bound(called.__name__, *form, arguments, keywords))
         if keywords:
             raise self.error(node, f"a keyword argument {min(keywords)} of {called}")

@@ -283,7 +283,7 @@ def _pointers(e, at, *names):
 
 
 @functools.cache
-def compile_transforms(m, stride, lanes, itemsize, fma) -> dict[int, Any]:
+def compile_transforms(m: int, stride: int, lanes: int, itemsize: int, fma: bool) -> dict[int, Any]:
     """The input, filter and output parts of F(m x m, 3x3), by their slots in the kernel table."""
 
     def part(name, arguments, floats, emit):
