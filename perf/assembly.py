@@ -17,8 +17,8 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from implicit_conv.cpu.arch import REGISTER_PIXELS
-from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile, emit
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS
+from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, emit, multiply_tile
+from implicit_conv.kernels.cpu.runtime.part import Part
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,12 @@ def largest_tile(target: Target, **changes: Any) -> RegisterTile:
 
 def compile_for(target: Target, tile: RegisterTile) -> str:
     """Assembly of the microkernel of `tile`, in the syntax of the target's assembler."""
-    return compile_emitted(target, ARGUMENTS, LIMITS, functools.partial(emit, tile))
+    return compile_emitted(target, multiply_tile.part, functools.partial(emit, tile))
 
 
 def compile_emitted(
     target: Target,
-    integers: tuple[str, ...],
-    floats: tuple[str, ...],
+    part: Part,
     emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], None],
 ) -> str:
     """Assembly of a part whose body is emitted by ``emit(builder, at)``, as that of the engine."""
@@ -84,10 +83,10 @@ def compile_emitted(
     llvm.initialize_all_asmprinters()
     module = ir.Module("part")
     module.triple = target.triple
-    kinds = [ir.IntType(64)] * len(integers) + [ir.DoubleType()] * len(floats)
+    kinds = [ir.IntType(64)] * len(part.integers) + [ir.DoubleType()] * len(part.floats)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "part")
     builder = ir.IRBuilder(function.append_basic_block())
-    emit(builder, dict(zip((*integers, *floats), function.args, strict=True)))
+    emit(builder, dict(zip(part.parameters, function.args, strict=True)))
     builder.ret_void()
     machine = llvm.Target.from_triple(target.triple).create_target_machine(
         features=target.features, opt=3

@@ -30,6 +30,7 @@ from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_microkern
 from implicit_conv.kernels.cpu.pixel_lanes.layout import tail_filters
 from implicit_conv.kernels.cpu.planes import fprop as planes
 from implicit_conv.kernels.cpu.runtime import launch, table
+from implicit_conv.kernels.cpu.runtime.part import Part
 from implicit_conv.kernels.cpu.runtime.pool import Block, aligned_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.schedule import ceil_div
@@ -136,9 +137,9 @@ def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Microkernel:
-    """Names of a microkernel's arguments, and the floating-point operations of a call."""
+    """A microkernel's declaration, and the floating-point operations of a call."""
 
-    arguments: tuple[str, ...]
+    part: Part
     flops: Callable[[dict[str, int]], int]
 
 
@@ -151,13 +152,13 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
         groups, inner = divmod(shape, table.HEIGHTS)
         sums = groups * inner * (vectors + 1) * lanes
         return Microkernel(
-            microkernel.ARGUMENTS, lambda call: 2 * sums * call["tiles"] * _elements(call)
+            microkernel.multiply_tile.part, lambda call: 2 * sums * call["tiles"] * _elements(call)
         )
     if table.PIXEL_LANES <= slot < table.LOAD_ROWS:
         height, filters = divmod(slot - table.PIXEL_LANES, table.HEIGHTS)
         rows = 1 if flat else height  # rows that the columns of a call do not include
         return Microkernel(
-            pixel_microkernel.ARGUMENTS,
+            pixel_microkernel.sum_rows.part,
             lambda call: (
                 2 * rows * filters * lanes * call["elements"] * ceil_div(call["columns"], lanes)
             ),
@@ -168,7 +169,7 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
         else:
             pixels, filters = g.tile_m, compiled.constant["tile_filters"]
         return Microkernel(
-            channel_lanes.ARGUMENTS,
+            channel_lanes.sum_windows.part,
             lambda call: (
                 2
                 * pixels
@@ -181,7 +182,7 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
     if table.PLANES <= slot < table.PIXEL_LANES:
         fmas = (slot - table.PLANES) * lanes * g.R * g.S
         return Microkernel(
-            planes.ARGUMENTS, lambda call: 2 * fmas * ceil_div(call["columns"], lanes)
+            planes.sum_plane.part, lambda call: 2 * fmas * ceil_div(call["columns"], lanes)
         )
     if table.DEPTHWISE <= slot < table.PLANES:
         by_row, pixels = divmod(slot - table.DEPTHWISE, table.HEIGHTS)
@@ -190,7 +191,7 @@ def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
             taps = _row_taps(g, *row_shapes(g)[pixels][:3])
         fmas = taps * lanes * compiled.constant["group_channels"]
         return Microkernel(
-            depthwise_microkernel.ARGUMENTS,
+            depthwise_microkernel.sum_channels.part,
             lambda call: 2 * fmas * call["tiles"] * call["vectors"] * call["tap_count"],
         )
     return None
@@ -211,12 +212,13 @@ def _elements(call: dict[str, int]) -> int:
 
 def _noting(kernel: Microkernel, address: int, tally: list[int]) -> ctypes._FuncPointer:
     """A function that records the operations of a call, then calls the microkernel at `address`."""
-    integers = [ctypes.c_int64] * len(kernel.arguments)
-    kind = ctypes.CFUNCTYPE(None, *integers, ctypes.c_double, ctypes.c_double)
+    part = kernel.part
+    integers, floats = [ctypes.c_int64] * len(part.integers), [ctypes.c_double] * len(part.floats)
+    kind = ctypes.CFUNCTYPE(None, *integers, *floats)
     real = kind(address)
 
     def note(*values: int) -> None:
-        tally.append(kernel.flops(dict(zip(kernel.arguments, values, strict=False))))
+        tally.append(kernel.flops(dict(zip(part.parameters, values, strict=True))))
         real(*values)
 
     return kind(note)

@@ -18,7 +18,6 @@ from implicit_conv.cpu.methods.depthwise import PIXELS
 from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise
 from implicit_conv.kernels.cpu.emit.vector import Emitter
 from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_lanes
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS
 from implicit_conv.kernels.cpu.wgrad import microkernel as wgrad
 from perf import assembly
 from perf.assembly import Target, compile_emitted, compile_for, inner_loop
@@ -40,8 +39,7 @@ def _pixel_lanes(target: Target) -> str:
     tile = pixel_lanes.RegisterTile(8, 3, False, False, False, False)
     return compile_emitted(
         target,
-        pixel_lanes.ARGUMENTS,
-        LIMITS,
+        pixel_lanes.sum_rows.part,
         lambda builder, at: pixel_lanes.emit(tile, Emitter(builder, TILE.lanes, 4, True), at),
     )
 
@@ -50,7 +48,7 @@ def _wgrad(target: Target) -> str:
     """The largest tile of weight gradients."""
     tile = wgrad.RegisterTile(TILE.inner, 2, TILE.lanes, 4, True)
     return compile_emitted(
-        target, wgrad.ARGUMENTS, (), lambda builder, at: wgrad.emit(tile, builder, at)
+        target, wgrad.multiply_pixels.part, lambda builder, at: wgrad.emit(tile, builder, at)
     )
 
 
@@ -60,8 +58,7 @@ def _depthwise(target: Target) -> str:
     variant = depthwise.Variant(PIXELS, row, (1, 1), "float32", "float32", "float32", 0)
     return compile_emitted(
         target,
-        depthwise.ARGUMENTS,
-        LIMITS,
+        depthwise.sum_channels.part,
         lambda builder, at: depthwise.emit(variant, Emitter(builder, TILE.lanes, 4, True), at),
     )
 

@@ -16,9 +16,9 @@ from implicit_conv.kernels.cpu.runtime import crowd
 from implicit_conv.kernels.cpu.runtime.call import Call, blob_of
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.launch import launch
-from implicit_conv.kernels.cpu.runtime.parts import compile_emitted, compile_part
+from implicit_conv.kernels.cpu.runtime.part import declare
+from implicit_conv.kernels.cpu.runtime.parts import compile_emitted, compile_function
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
-from implicit_conv.kernels.cpu.runtime.table import run_part
 from implicit_conv.kernels.geometry import Geometry
 
 CHAINS = 12  # independent sums: 4 cycles of latency x 2 FMAs a cycle need 8; 16 registers hold 12
@@ -57,13 +57,17 @@ def emit_fmas(
         e.store(value, place)
 
 
+run_fmas = declare(0, "run_fmas", "values turns")
+
+
 def fmas(blob: Any, thread: int) -> None:
     """Template of the entry that executes FMAs, by the only part of its table; an item is
     ``call.chunk`` iterations of its loop.
     """
     call = fields(blob).call
     while next_item(blob, thread) < call.items:
-        run_part(call.kernels, 0, call.scratch + thread * call.scratch_bytes, call.chunk)
+        values = call.scratch + thread * call.scratch_bytes
+        run_fmas(call.kernels, values=values, turns=call.chunk)
 
 
 def copy_share(blob: Any, thread: int) -> None:
@@ -78,19 +82,19 @@ def copy_share(blob: Any, thread: int) -> None:
 
 @functools.cache
 def _compile_part(lanes: int, itemsize: int, fma: bool, pairs: bool) -> Any:
-    name = f"fmas_{vectors_name(lanes, itemsize, fma)}{'_pairs' if pairs else ''}"
+    name = f"{vectors_name(lanes, itemsize, fma)}{'_pairs' if pairs else ''}"
     emit = functools.partial(emit_fmas, lanes, itemsize, fma, pairs)
-    return compile_emitted(name, ("values", "turns"), (), emit)
+    return compile_emitted(run_fmas, name, emit)
 
 
 @functools.cache
 def _compile_fmas() -> Any:
-    return compile_part(ENTRY, fmas, "fmas")
+    return compile_function(ENTRY, fmas, "fmas")
 
 
 @functools.cache
 def _compile_copy() -> Any:
-    return compile_part(ENTRY, copy_share, "copy_share")
+    return compile_function(ENTRY, copy_share, "copy_share")
 
 
 def _call(**fields: int) -> Call:

@@ -31,18 +31,18 @@ def page(tmp_path_factory):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(source, encoding="utf-8")
     digest = hashlib.sha256(TEXT.encode()).hexdigest()[:8]
-    compile_part = work.compile_part
+    compile_function = work.compile_function
 
     def compile_anew(signature, template, name, **bound):
         """The disk cache is keyed by the sources in kernels/, which the page's are not among."""
-        return compile_part(signature, template, f"{name}_{digest}", **bound)
+        return compile_function(signature, template, f"{name}_{digest}", **bound)
 
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
         for package, path in ((methods, "implicit_conv/cpu/methods"), (kernels, "kernels/cpu")):
             patch.setattr(package, "__path__", [*package.__path__, str(folder / path)])
         patch.syspath_prepend(str((folder / TESTS).parent))
-        patch.setattr(work, "compile_part", compile_anew)
+        patch.setattr(work, "compile_function", compile_anew)
         (added,) = (line for line in TABLE if line.startswith("+from "))
         _, module, _, name = added.split()
         method = getattr(importlib.import_module(module), name)

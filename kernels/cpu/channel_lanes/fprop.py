@@ -25,26 +25,25 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, PIXELS_PER_BASE, Emitte
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
-from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES, STORE_TILE, run_part
+from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.epilogue import store_tile
+from implicit_conv.kernels.cpu.tile.load import load_tile
 from implicit_conv.kernels.cpu.tile.transpose import exchange
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
 from implicit_conv.kernels.schedule import CHAIN
 
-ARGUMENTS = (
-    "x",  # addresses: first pixel, first filter, their initial sums, their output
-    "w",
-    "sums",
-    "out",
-    "elements",
-    "pixels",
-    "last",  # the last pixel that a register tile may begin at; may be negative
-    "skipped",  # filters skipped .. filters - 1 are written
-    "filters",
-    "x_pixel",  # byte strides; filters are contiguous in `out`
-    "w_filter",
-    "out_pixel",
+# Addresses of the first pixel, of the first filter, of their initial sums and of their output; byte
+# strides of pixels and filters, of which those in `out` are contiguous. `last` is the last pixel
+# that a register tile may begin at, which may be negative; filters skipped .. filters - 1 are
+# written.
+sum_windows = declare(
+    CHANNEL_LANES,
+    "sum_windows",
+    "x w sums out elements pixels last skipped filters x_pixel w_filter out_pixel",
+    "low high",
 )
 AHEAD_BYTES = 512  # bytes of a row that are prefetched ahead: hardware follows fewer rows
 
@@ -67,7 +66,7 @@ def emit(tile, e, at):
     """
     pixels, filters, dtype, chained = tile
     builder = e.builder
-    x, w, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:4])
+    x, w, sums, out = (builder.inttoptr(at[name], BYTES) for name in ("x", "w", "sums", "out"))
     low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     filter_of = ir.Constant(e.words, [lane % filters for lane in range(e.lanes)])
     written = builder.and_(
@@ -162,9 +161,9 @@ def compile_microkernel(tile, lanes, itemsize, fma):
     def emit_part(builder, at):
         emit(tile, Emitter(builder, lanes, itemsize, fma), at)
 
-    name = f"channel_lanes_{tile.pixels}x{tile.filters}_{tile.dtype}_"
+    name = f"{tile.pixels}x{tile.filters}_{tile.dtype}_"
     name += vectors_name(lanes, itemsize, fma) + "_chained" * tile.chained
-    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
+    return compile_emitted(sum_windows, name, emit_part)
 
 
 @kernel()
@@ -174,7 +173,17 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     n, p, q = origin
     _, _, pixels = schedule.tile_extent(g, n, p, q)
     low, high = bounds(call)
-    run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, 0, g.C)
+    load_tile(
+        call.kernels,
+        slot=call.load_tile,
+        blob=blob,
+        buffer=scratch,
+        n=n,
+        p=p,
+        q=q,
+        c=0,
+        channels=g.C,
+    )
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
         filters = min(g.tile_k, g.K - k)
@@ -184,26 +193,35 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         sums = call.bias + panel * call.bias_panel
         for i in range(0, filters, call.tile_filters):
             first = min(i, g.K - k - call.tile_filters)
-            run_part(
+            sum_windows(
                 call.kernels,
-                CHANNEL_LANES,
-                call.x + q * call.x_w,
-                call.w + (k + first) * call.w_k,
-                sums + first * call.itemsize,
-                out + first * call.itemsize,
-                g.C,
-                pixels,
-                g.Q - q - g.tile_m,
-                i - first,
-                filters - first,
-                call.x_w,
-                call.w_k,
-                out_pixel,
-                low,
-                high,
+                x=call.x + q * call.x_w,
+                x_pixel=call.x_w,
+                w=call.w + (k + first) * call.w_k,
+                w_filter=call.w_k,
+                sums=sums + first * call.itemsize,
+                out=out + first * call.itemsize,
+                out_pixel=out_pixel,
+                elements=g.C,
+                pixels=pixels,
+                last=g.Q - q - g.tile_m,
+                skipped=i - first,
+                filters=filters - first,
+                low=low,
+                high=high,
             )
         if call.staged:
-            run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
+            store_tile(
+                call.kernels,
+                blob=blob,
+                staging=out,
+                width=filters,
+                n=n,
+                p=p,
+                q=q,
+                k=k,
+                filters=filters,
+            )
 
 
 @functools.cache

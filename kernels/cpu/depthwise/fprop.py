@@ -20,32 +20,35 @@ Filters are packed as ``[block][c][tap][filter]``; the filters of a block are ro
 import functools
 from typing import NamedTuple
 
-from numba import types
-
+from implicit_conv.kernels.cpu.depthwise.microkernel import sum_channels
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.part import declare
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     DEPTHWISE,
     DEPTHWISE_ROW,
     PACK_BLOCK,
-    STORE_TILE,
     TRANSPOSE_FILTERS,
-    run_part,
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.filters import row_offset, taps_follow
+from implicit_conv.kernels.cpu.tile.load import load_tile
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.work import bounds
 from implicit_conv.kernels.geometry import ZEROS
 
+pack_channels = declare(PACK_BLOCK, "pack_channels", "blob block panels")
 element_bytes = transpose_block = move_element = BOUND  # bound by compile_pack_channels
 
 
-def pack_channels(blob, block, panels):
-    """Template of the part that packs one block of filters; lanes past the last one are zero."""
+def packed_channels(blob, block, panels):
+    """Template of `pack_channels`, which packs one block of filters; lanes past the last one are
+    zero.
+    """
     call, g = fields(blob).call, fields(blob).geometry
     size = element_bytes
     filters = min(g.tile_k, g.K - block * g.tile_k)
@@ -77,9 +80,9 @@ def pack_channels(blob, block, panels):
 def compile_pack_channels(lanes, form):
     """The part that packs filters whose elements have the formats `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, types.int64, types.int64),
         pack_channels,
-        f"pack_channels_{lanes}x{form.w}_{form.panel}",
+        packed_channels,
+        f"{lanes}x{form.w}_{form.panel}",
         element_bytes=storage.SIZES[form.w],
         transpose_block=make_transpose_block(TRANSPOSE_FILTERS, lanes),
         move_element=convert.make_move_element(form.w, form.panel),
@@ -189,7 +192,7 @@ def write_edge_taps(call, g, w_tap, rows, columns, table):
 
 
 class Span(NamedTuple):
-    """What the microkernels of one tile and block of channels share; see their ARGUMENTS."""
+    """What the microkernels of one tile and block of channels share; see `sum_channels`."""
 
     weights: int  # addresses of the packed filters, the initial sums and the tap tables
     sums: int
@@ -218,27 +221,27 @@ class Taps(NamedTuple):
 @kernel()
 def sum_tiles(call, span, taps, slot, a, out, tiles):
     """Contiguous register tiles, by the microkernel at `slot`."""
-    run_part(
+    sum_channels(
         call.kernels,
-        slot,
-        a,
-        span.weights,
-        taps.table,
-        span.sums,
-        out,
-        taps.entries,
-        taps.pixel,
-        span.w_tap,
-        span.w_channel,
-        span.out_pixel,
-        span.vectors,
-        span.last,
-        tiles,
-        span.ahead,
-        span.rounds,
-        span.turn,
-        span.low,
-        span.high,
+        slot=slot,
+        a=a,
+        a_pixel=taps.pixel,
+        w=span.weights,
+        w_tap=span.w_tap,
+        w_channel=span.w_channel,
+        taps=taps.table,
+        tap_count=taps.entries,
+        sums=span.sums,
+        out=out,
+        out_pixel=span.out_pixel,
+        vectors=span.vectors,
+        last=span.last,
+        tiles=tiles,
+        ahead=span.ahead,
+        rounds=span.rounds,
+        turn=span.turn,
+        low=span.low,
+        high=span.high,
     )
 
 
@@ -314,7 +317,17 @@ def run_item(blob, origin, block, panels, scratch):
     c, k = block * g.tile_c, block * g.tile_k
     channels, filters = min(g.tile_c, g.C - c), min(g.tile_k, g.K - k)
     width = schedule.ceil_div(filters, call.lanes) * call.lanes
-    run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, c, channels)
+    load_tile(
+        call.kernels,
+        slot=call.load_tile,
+        blob=blob,
+        buffer=scratch,
+        n=n,
+        p=p,
+        q=q,
+        c=c,
+        channels=channels,
+    )
     pixel = channels * call.itemsize
     pitch = schedule.row_pitch(g) * pixel
     a_step = schedule.column_step(g) * pixel
@@ -367,7 +380,17 @@ def run_item(blob, origin, block, panels, scratch):
                 a = scratch + (plane * schedule.image_rows(g) + row) * pitch
                 sum_pixels(call, g, span, taps, slot, a, to, columns)
     if staged:
-        run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, k, filters)
+        store_tile(
+            call.kernels,
+            blob=blob,
+            staging=staging,
+            width=width,
+            n=n,
+            p=p,
+            q=q,
+            k=k,
+            filters=filters,
+        )
 
 
 def depthwise(blob, thread):
@@ -380,7 +403,7 @@ def depthwise(blob, thread):
     if call.w and item < call.items:
         panels = scratch + call.panel
         for block in range(blocks):
-            run_part(call.kernels, PACK_BLOCK, blob, block, panels)
+            pack_channels(call.kernels, blob=blob, block=block, panels=panels)
     while item < call.items:
         run_item(blob, schedule.tile_origin(g, item // blocks), item % blocks, panels, scratch)
         item = next_item(blob, thread)
@@ -391,17 +414,17 @@ def pack(blob, thread):
     call = fields(blob).call
     item = next_item(blob, thread)
     while item < call.items:
-        run_part(call.kernels, PACK_BLOCK, blob, item, call.panels)
+        pack_channels(call.kernels, blob=blob, block=item, panels=call.panels)
         item = next_item(blob, thread)
 
 
 @functools.cache
 def compile_depthwise():
     """The compiled operator."""
-    return compile_part(ENTRY, depthwise, "depthwise")
+    return compile_function(ENTRY, depthwise, "depthwise")
 
 
 @functools.cache
 def compile_pack():
     """The compiled packer."""
-    return compile_part(ENTRY, pack, "depthwise_pack")
+    return compile_function(ENTRY, pack, "depthwise_pack")

@@ -29,26 +29,27 @@ from implicit_conv.kernels.cpu.emit.vector import (
     i64,
     vectors_name,
 )
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import DEPTHWISE
 from implicit_conv.kernels.cpu.tile import convert, storage
 
 TAP_BYTES = 16  # of an entry of the tap table: two 64-bit offsets
 
-# Addresses of activations, filters, tap table, initial sums and output.
 ADDRESSES = ("a", "w", "taps", "sums", "out")
-ARGUMENTS = (
-    *ADDRESSES,
-    "tap_count",
-    "a_pixel",  # byte stride between the pixels that are read
-    "w_tap",  # byte stride between the filters of two taps
-    "w_channel",  # byte stride between the filters of two channels of a group
-    "out_pixel",  # byte stride between the pixels that are written
-    "vectors",
-    "last",  # byte offset of the last vector, which may overlap the one before it
-    "tiles",  # register tiles, contiguous along the row
-    "ahead",  # bytes from `a` to the row that the next output row reads first
-    "rounds",  # 1: results are stored as the elements of y
-    "turn",  # bytes between the repetitions of a pixel in circular padding
+# Addresses of activations, filters, tap table, initial sums and output; byte strides between the
+# pixels that are read, between the filters of two taps, between those of two channels of a group,
+# and between the pixels that are written. `last` is the byte offset of the last vector, which may
+# overlap the one before it; `tiles` register tiles are contiguous along the row; `ahead` is the
+# number of bytes from `a` to the row that the next output row reads first; `rounds` is 1 if results
+# are stored as the elements of y; `turn` is the number of bytes between the repetitions of a pixel
+# in circular padding.
+sum_channels = declare(
+    DEPTHWISE,
+    "sum_channels",
+    "a w taps sums out tap_count a_pixel w_tap w_channel out_pixel vectors last tiles ahead rounds "
+    "turn",
+    "low high",
 )
 
 
@@ -257,7 +258,7 @@ def compile_microkernel(variant, lanes, fma):
     if row and row.sources:
         by_row += "_" + hashlib.sha256(repr(row.sources).encode()).hexdigest()[:8]
     together = "" if group == (1, 1) else "_groups_of_{}_{}".format(*group)
-    name = f"depthwise_{pixels}{by_row}{together}_{variant.read_as}_{variant.y_type}_"
+    name = f"{pixels}{by_row}{together}_{variant.read_as}_{variant.y_type}_"
     name += vectors_name(lanes, itemsize, fma) + (f"_chains_of_{chain}" if chain else "")
     name += "_integers" * storage.is_integer(variant.sum_type)
-    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
+    return compile_emitted(sum_channels, name, emit_part)

@@ -24,12 +24,12 @@ from numba.core import cgutils
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I8, I64, VOID, Emitter, i64
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.gemm.microkernel import (
-    ARGUMENTS,
     emit_stores,
     for_each_tile,
+    multiply_tile,
     pixel_address,
 )
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
 
 ROWS = 16  # rows of a tile, at most: pixels of A and of the sums, pairs of B
 ROW_BYTES = 64  # bytes of a row of a tile: pairs of A, filters of B and of the sums
@@ -102,7 +102,7 @@ def config_of(blocks):
 
 
 def emit(tile, instructions, builder, at):
-    """Emit the microkernel of `tile`; `at` maps the names in ARGUMENTS and LIMITS to values."""
+    """Emit the microkernel of `tile`; `at` maps the parameters of `multiply_tile` to values."""
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
     tiles = instructions(builder)
     panel_row = tile.vectors * ROW_BYTES
@@ -177,4 +177,4 @@ def emit(tile, instructions, builder, at):
 def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
     name = f"amx_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.y}"
-    return compile_emitted(name, ARGUMENTS, LIMITS, functools.partial(emit, tile, Tiles))
+    return compile_emitted(multiply_tile, name, functools.partial(emit, tile, Tiles))

@@ -20,15 +20,14 @@ from typing import NamedTuple
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, run_table_bytes
-from implicit_conv.kernels.cpu.gemm.panels import panel_start
+from implicit_conv.kernels.cpu.gemm.microkernel import multiply_tile
+from implicit_conv.kernels.cpu.gemm.panels import pack_block, panel_start
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
-from implicit_conv.kernels.cpu.runtime.table import (
-    STORE_TILE,
-    microkernel_slot,
-    run_part,
-)
+from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
+from implicit_conv.kernels.cpu.tile.epilogue import store_tile
+from implicit_conv.kernels.cpu.tile.load import load_tile
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
 
 run_table = kernel()(run_table_bytes)
@@ -225,26 +224,26 @@ def multiply_segment(call, g, product, extent, start, rows, table):
                     if by_group:
                         p, count = p + first, groups
                     r, r_end = needed_rows(call, g, p, count, t, t_end)
-                    run_part(
+                    multiply_tile(
                         call.kernels,
-                        microkernel_slot(product.vectors, groups, pixels),
-                        at(a, o, first, begin),
-                        product.panel,
-                        runs + RUN_BYTES * r * per_row,
-                        at(sums, o, first, begin),
-                        at(out, o, first, begin),
-                        max(0, r_end - r) * per_row,
-                        a.inner,
-                        a.group,
-                        sums.inner,
-                        sums.group,
-                        out.inner,
-                        out.group,
-                        tiles,
-                        product.chained,
-                        product.rounds,
-                        product.low,
-                        product.high,
+                        slot=microkernel_slot(product.vectors, groups, pixels),
+                        a=at(a, o, first, begin),
+                        a_inner=a.inner,
+                        a_group=a.group,
+                        b=product.panel,
+                        runs=runs + RUN_BYTES * r * per_row,
+                        run_count=max(0, r_end - r) * per_row,
+                        c_in=at(sums, o, first, begin),
+                        c_in_inner=sums.inner,
+                        c_in_group=sums.group,
+                        c_out=at(out, o, first, begin),
+                        c_out_inner=out.inner,
+                        c_out_group=out.group,
+                        tiles=tiles,
+                        chained=product.chained,
+                        rounds=product.rounds,
+                        low=product.low,
+                        high=product.high,
                     )
                 begin += tiles * pixels
 
@@ -264,7 +263,17 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     for block in range(blocks):
         c = block * g.tile_c
         channels = min(g.tile_c, g.C - c)
-        run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, group * g.C + c, channels)
+        load_tile(
+            call.kernels,
+            slot=call.load_tile,
+            blob=blob,
+            buffer=scratch,
+            n=n,
+            p=p,
+            q=q,
+            c=group * g.C + c,
+            channels=channels,
+        )
         a = activations(call, g, origin, group * g.C + c, channels, scratch)
         write_segments(call, g, channels, q, columns, scratch + call.runs)
         for panel in range(first_panel, end_panel):
@@ -276,9 +285,16 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             weights += panel_start(call, g, panel, block)
             if call.w:
                 weights = scratch + call.panel + call.heads * width * call.itemsize
-                packing = scratch + call.packing
-                run_part(
-                    call.kernels, call.pack_block, blob, weights, group, panel, c, channels, packing
+                pack_block(
+                    call.kernels,
+                    slot=call.pack_block,
+                    blob=blob,
+                    target=weights,
+                    group=group,
+                    panel=panel,
+                    c=c,
+                    channels=channels,
+                    scratch=scratch + call.packing,
                 )
             staged = call.staged or filters < width or (call.rounds and blocks > 1)
             if staged:
@@ -304,7 +320,17 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             multiply(call, g, product, extent, row_range, (q, columns), scratch + call.runs)
             if last and staged:
                 first = group * g.K + k
-                run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
+                store_tile(
+                    call.kernels,
+                    blob=blob,
+                    staging=staging,
+                    width=width,
+                    n=n,
+                    p=p,
+                    q=q,
+                    k=first,
+                    filters=filters,
+                )
 
 
 @functools.cache

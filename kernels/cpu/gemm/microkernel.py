@@ -19,6 +19,7 @@ With `matrices`, a product is of two elements (words) of two pixels and of two f
 
 import functools
 import itertools
+import math
 from dataclasses import dataclass
 
 from llvmlite import ir
@@ -35,28 +36,32 @@ from implicit_conv.kernels.cpu.emit.vector import (
 )
 from implicit_conv.kernels.cpu.gemm import dots, matrices
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile import convert, storage
 
 UNROLL = 4  # elements of a run in one iteration of the inner loop
 PREFETCH_BYTES = 2048  # bytes by which prefetches of the panel run ahead of the FMAs
 
-ARGUMENTS = (
-    "a",  # addresses: activations, packed panel, run table, initial sums, output
-    "b",
-    "runs",
-    "c_in",
-    "c_out",
-    "run_count",
-    "a_inner",  # byte strides of each array: between pixels of a group, between groups
-    "a_group",
-    "c_in_inner",
-    "c_in_group",
-    "c_out_inner",
-    "c_out_group",
-    "tiles",  # register tiles, contiguous along the inner axis
-    "chained",  # 1: there may be more chains than one
-    "rounds",  # 1: sums are stored as the tile's `y`
+# Addresses of activations, packed panel, run table, initial sums and output; byte strides of each
+# array between pixels of a group, and between groups; `tiles` register tiles are contiguous along
+# the inner axis; `chained` is 1 if there may be more chains than one, and `rounds` if sums are
+# stored as the tile's `y`; sums are clamped to low .. high.
+multiply_tile = declare(
+    microkernel_slot(1, 0, 0),
+    "multiply_tile",
+    "a b runs c_in c_out run_count a_inner a_group c_in_inner c_in_group c_out_inner c_out_group "
+    "tiles chained rounds",
+    "low high",
+    a_group=0,
+    c_in_inner=0,
+    c_in_group=0,
+    c_out_group=0,
+    chained=0,
+    rounds=0,
+    low=-math.inf,
+    high=math.inf,
 )
 
 
@@ -105,7 +110,7 @@ class RegisterTile:
 
 
 def emit(tile, builder, at):
-    """Emit the microkernel of `tile`; `at` maps the names in ARGUMENTS and LIMITS to values."""
+    """Emit the microkernel of `tile`; `at` maps the parameters of `multiply_tile` to values."""
     e = tile.emitter(builder)
     for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at))
 
@@ -265,7 +270,7 @@ def _emit_tile(tile, e, at):
 
 
 def pixel_address(e, at, base, name, g, p):
-    """Address of pixel (g, p) of the array `name` of ARGUMENTS, which begins at `base`."""
+    """Address of pixel (g, p) of the array `name` of `multiply_tile`, which begins at `base`."""
     group = e.builder.mul(at[f"{name}_group"], i64(g))
     return e.at(base, e.builder.add(group, e.builder.mul(at[f"{name}_inner"], i64(p))))
 
@@ -327,10 +332,10 @@ def emit_stores(tile, e, at, pixels, sums):
 @functools.cache
 def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
-    name = f"microkernel_{tile.groups}x{tile.inner}x{tile.vectors}_"
+    name = f"{tile.groups}x{tile.inner}x{tile.vectors}_"
     name += vectors_name(tile.lanes, tile.itemsize, tile.fma)
     name += "_{}_{}".format(*tile.dots) if tile.dots else "_integers" * tile.integers
     name += "_matrices" * tile.matrices
     name += tile.y and f"_{tile.y}"
     name += ("_far" if tile.far else "") + ("_fresh" if tile.fresh else "")
-    return compile_emitted(name, ARGUMENTS, LIMITS, functools.partial(emit, tile))
+    return compile_emitted(multiply_tile, name, functools.partial(emit, tile))

@@ -17,12 +17,11 @@ from implicit_conv.kernels.cpu.gemm import dots, matrices
 from implicit_conv.kernels.cpu.gemm.ways import make_pack_taps
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.part import declare
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function, compile_part
 from implicit_conv.kernels.cpu.runtime.record import FILTER, recorder
-from implicit_conv.kernels.cpu.runtime.table import (
-    run_part,
-)
+from implicit_conv.kernels.cpu.runtime.table import PACK_BLOCK
 
 CHANNELS_AHEAD = 2  # channels between the one that is packed and the one that is prefetched
 CACHE_LINE = 64  # bytes
@@ -77,12 +76,13 @@ def panel_start(call, g, panel, block):
     return elements * call.itemsize
 
 
+pack_block = declare(PACK_BLOCK, "pack_block", "blob target group panel c channels scratch")
 # Bound by compile_pack_block.
 record = element_channels = pack_taps = zip_rows = write_head = BOUND
 
 
-def pack_block(blob, target, group, panel, c, channels, scratch):
-    """Template of the part that packs the channels c, c + 1, ... of one panel to `target`.
+def block_of_panel(blob, target, group, panel, c, channels, scratch):
+    """Template of `pack_block`, which packs the channels c, c + 1, ... of one panel to `target`.
 
     All of them are in one channel block; the block's load is recorded with its first channel.
     """
@@ -110,20 +110,17 @@ def pack_block(blob, target, group, panel, c, channels, scratch):
     write_head(target, channels * schedule.taps(g), pitch)
 
 
-SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
-
-
 @functools.cache
 def compile_pack_block(lanes, form, way, zips, recording=False):
     """The part that packs channel blocks of panels, whose elements have the formats `form`, from a
     filter of one way; `zips` tells whether matrix products multiply by them.
     """
-    name = f"pack_block_{lanes}x{form.w}_{form.panel}{'_recording' if recording else ''}"
+    name = f"{lanes}x{form.w}_{form.panel}{'_recording' if recording else ''}"
     formats = (form.buffer, form.panel) if form.channels > 1 else None
     name += f"_of_{way.name.lower()}{'_zipped' * zips}{'_with_heads' * dots.inverts(formats)}"
     return compile_part(
-        SIGNATURE,
         pack_block,
+        block_of_panel,
         name,
         record=recorder(recording),
         element_channels=form.channels,
@@ -146,8 +143,16 @@ def pack(blob, thread):
             target = call.panels + group * call.panel_group + offset
             c = block * g.tile_c
             channels = min(g.tile_c, g.C - c)
-            run_part(
-                call.kernels, call.pack_block, blob, target, group, panel, c, channels, scratch
+            pack_block(
+                call.kernels,
+                slot=call.pack_block,
+                blob=blob,
+                target=target,
+                group=group,
+                panel=panel,
+                c=c,
+                channels=channels,
+                scratch=scratch,
             )
         item = next_item(blob, thread)
 
@@ -155,4 +160,4 @@ def pack(blob, thread):
 @functools.cache
 def compile_pack():
     """The compiled packer; it calls what depends on the element type through the kernel table."""
-    return compile_part(ENTRY, pack, "pack")
+    return compile_function(ENTRY, pack, "pack")

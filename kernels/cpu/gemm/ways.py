@@ -21,10 +21,9 @@ from implicit_conv.kernels.cpu.runtime.table import (
     FEW_COLUMNS,
     TRANSPOSE_FILTERS,
     TRANSPOSE_TAPS,
-    run_part,
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
-from implicit_conv.kernels.cpu.tile.few_columns import FEW
+from implicit_conv.kernels.cpu.tile.few_columns import FEW, transpose_few
 from implicit_conv.kernels.cpu.tile.filters import (
     lowest_tap,
     lowest_tap_of_row,
@@ -214,11 +213,18 @@ def _make_rows(lanes, form):
             for k in range(0, filters, lanes):
                 count = min(lanes, filters - k)
                 to = target + c * pitch + k * itemsize
-                slot = FEW_COLUMNS + (count < lanes)
                 for j in range(rows):
                     row = at + k * call.w_k + row_offset(call, g, j) + lowest_tap_of_row(call, g)
-                    offsets = table + 8 * j * span
-                    run_part(call.kernels, slot, row, call.w_k, to, offsets, count, span)
+                    transpose_few(
+                        call.kernels,
+                        slot=FEW_COLUMNS + (count < lanes),
+                        source=row,
+                        source_stride=call.w_k,
+                        target=to,
+                        offsets=table + 8 * j * span,
+                        rows=count,
+                        columns=span,
+                    )
 
     return pack_taps
 

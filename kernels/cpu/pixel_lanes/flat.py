@@ -21,18 +21,16 @@ One work item is a load tile and a chunk of filter panels:
 
 import functools
 
+from implicit_conv.kernels.cpu.channel_lanes.fprop import sum_windows
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.pixel_lanes.fprop import Panel, load, sum_tile
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
-from implicit_conv.kernels.cpu.runtime.table import (
-    CHANNEL_LANES,
-    STORE_TILE,
-    TRANSPOSE_WORDS,
-    run_part,
-    transpose_slot,
-)
+from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS, transpose_slot
+from implicit_conv.kernels.cpu.tile.epilogue import store_tile
+from implicit_conv.kernels.cpu.tile.load import load_tile
+from implicit_conv.kernels.cpu.tile.transpose import transpose
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_staged
 
 copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
@@ -45,7 +43,17 @@ def tile_rows(blob, group, origin, scratch):
     n, p, q = origin
     c = group * g.C
     if call.in_place:
-        run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, c, g.C)
+        load_tile(
+            call.kernels,
+            slot=call.load_tile,
+            blob=blob,
+            buffer=scratch,
+            n=n,
+            p=p,
+            q=q,
+            c=c,
+            channels=g.C,
+        )
         return call.x + n * call.x_n + q * call.x_w + c * call.x_c
     load(blob, origin, c, scratch, call.plane)
     return scratch
@@ -96,23 +104,22 @@ def sum_tail(call, g, panel, first_filter, pixels, rows, out, out_pixel):
     """
     for i in range(0, panel.filters if pixels > 0 else 0, call.tile_filters):
         k = min(i, g.K - first_filter - call.tile_filters)
-        run_part(
+        sum_windows(
             call.kernels,
-            CHANNEL_LANES,
-            rows,
-            panel.w + k * panel.w_filter,
-            panel.sums + k * call.itemsize,
-            out + k * call.itemsize,
-            g.C,
-            pixels,
-            pixels - 1,
-            i - k,
-            panel.filters - k,
-            g.C * call.itemsize,
-            panel.w_filter,
-            out_pixel,
-            panel.low,
-            panel.high,
+            x=rows,
+            x_pixel=g.C * call.itemsize,
+            w=panel.w + k * panel.w_filter,
+            w_filter=panel.w_filter,
+            sums=panel.sums + k * call.itemsize,
+            out=out + k * call.itemsize,
+            out_pixel=out_pixel,
+            elements=g.C,
+            pixels=pixels,
+            last=pixels - 1,
+            skipped=i - k,
+            filters=panel.filters - k,
+            low=panel.low,
+            high=panel.high,
         )
 
 
@@ -131,7 +138,17 @@ def store_planes(blob, origin, staging, first, filters):
     """Store the staging tile of `filters` filters, from `first` on, one long row at a time."""
     call, (n, p, q) = fields(blob).call, origin
     for i in range(filters):
-        run_part(call.kernels, STORE_TILE, blob, staging + i * call.plane, 1, n, p, q, first + i, 1)
+        store_tile(
+            call.kernels,
+            blob=blob,
+            staging=staging + i * call.plane,
+            width=1,
+            n=n,
+            p=p,
+            q=q,
+            k=first + i,
+            filters=1,
+        )
 
 
 @kernel()
@@ -145,18 +162,27 @@ def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
     for i in range(0, pixels, call.lanes):
         for k in range(0, filters, call.lanes):
             rows, columns = min(call.lanes, filters - k), min(call.lanes, pixels - i)
-            slot = transpose_slot(TRANSPOSE_WORDS, 1, min(rows, columns) < call.lanes)
-            run_part(
+            transpose(
                 call.kernels,
-                slot,
-                staging + k * call.plane + i * call.itemsize,
-                call.plane,
-                transposed + i * pixel + k * call.itemsize,
-                pixel,
-                rows,
-                columns,
+                slot=transpose_slot(TRANSPOSE_WORDS, 1, min(rows, columns) < call.lanes),
+                source=staging + k * call.plane + i * call.itemsize,
+                source_stride=call.plane,
+                target=transposed + i * pixel + k * call.itemsize,
+                target_stride=pixel,
+                rows=rows,
+                columns=columns,
             )
-    run_part(call.kernels, STORE_TILE, blob, transposed, width, n, p, q, first, filters)
+    store_tile(
+        call.kernels,
+        blob=blob,
+        staging=transposed,
+        width=width,
+        n=n,
+        p=p,
+        q=q,
+        k=first,
+        filters=filters,
+    )
 
 
 @kernel()

@@ -20,17 +20,18 @@ One work item is a load tile and a chunk of filter panels:
 import functools
 from typing import NamedTuple
 
+from implicit_conv.kernels.cpu.pixel_lanes.microkernel import sum_rows
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
-from implicit_conv.kernels.cpu.runtime.table import (
-    LOAD_PLANES,
-    STORE_TILE,
-    WRITE_LOADS,
-    pixel_lanes_slot,
-    run_part,
+from implicit_conv.kernels.cpu.runtime.table import pixel_lanes_slot
+from implicit_conv.kernels.cpu.tile.epilogue import store_tile
+from implicit_conv.kernels.cpu.tile.plane_loads import (
+    load_plane,
+    load_planes,
+    phase_bytes,
+    write_loads,
 )
-from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_staged
 
 
@@ -40,9 +41,19 @@ def load(blob, origin, c, buffer, plane):
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
     table = buffer + call.loads
-    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, c, c + g.C, g.C, table)
+    write_loads(
+        call.kernels,
+        blob=blob,
+        n=n,
+        p=p,
+        q=q,
+        first=c,
+        end=c + g.C,
+        together=g.C,
+        address=table,
+    )
     if call.filters_together and call.x_c == call.itemsize:
-        run_part(call.kernels, LOAD_PLANES, blob, table, c, buffer, plane)
+        load_planes(call.kernels, blob=blob, table=table, c=c, buffer=buffer, plane=plane)
     else:
         for i in range(g.C):
             load_plane(blob, table, c + i, buffer + i * plane)
@@ -67,27 +78,27 @@ class Panel(NamedTuple):
 @kernel()
 def sum_tile(call, g, panel, first, height, pixels):
     """Register tiles of `height` rows from row `first` on, of `pixels` pixels."""
-    run_part(
+    sum_rows(
         call.kernels,
-        pixel_lanes_slot(panel.filters, height),
-        panel.w,
-        panel.a + first * panel.a_row,
-        call.views,
-        panel.sums,
-        panel.out + first * panel.out_row,
-        g.C * schedule.taps(g),
-        panel.w_filter,
-        panel.a_row,
-        panel.out_filter,
-        panel.out_row,
-        pixels,
-        panel.low,
-        panel.high,
+        slot=pixel_lanes_slot(panel.filters, height),
+        w=panel.w,
+        w_filter=panel.w_filter,
+        b=panel.a + first * panel.a_row,
+        b_row=panel.a_row,
+        views=call.views,
+        elements=g.C * schedule.taps(g),
+        sums=panel.sums,
+        out=panel.out + first * panel.out_row,
+        out_filter=panel.out_filter,
+        out_row=panel.out_row,
+        columns=pixels,
+        low=panel.low,
+        high=panel.high,
     )
 
 
 @kernel()
-def sum_rows(call, g, panel, rows, columns):
+def sum_tiles(call, g, panel, rows, columns):
     """All output rows of a tile, one register tile at a time."""
     step = schedule.pixel_rows(g)
     for row in range(0, rows, step):
@@ -123,13 +134,32 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         shared = Panel(
             scratch, a_row, w, call.w_k, filters, sums, out, out_row, out_filter, low, high
         )
-        sum_rows(call, g, shared, rows, columns)
+        sum_tiles(call, g, shared, rows, columns)
         if staged and together:
-            run_part(call.kernels, STORE_TILE, blob, out, filters, n, p, q, k, filters)
+            store_tile(
+                call.kernels,
+                blob=blob,
+                staging=out,
+                width=filters,
+                n=n,
+                p=p,
+                q=q,
+                k=k,
+                filters=filters,
+            )
         elif staged:
             for i in range(filters):
-                staging = out + i * out_filter
-                run_part(call.kernels, STORE_TILE, blob, staging, 1, n, p, q, k + i, 1)
+                store_tile(
+                    call.kernels,
+                    blob=blob,
+                    staging=out + i * out_filter,
+                    width=1,
+                    n=n,
+                    p=p,
+                    q=q,
+                    k=k + i,
+                    filters=1,
+                )
 
 
 @functools.cache

@@ -17,21 +17,21 @@ from implicit_conv.kernels.cpu.emit.vector import (
     i64,
     vectors_name,
 )
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import PIXEL_LANES
 from implicit_conv.kernels.cpu.tile import transpose
 
-ARGUMENTS = (
-    "w",  # addresses: first filter, buffer, table of views, initial sums, output
-    "b",
-    "views",
-    "sums",
-    "out",
-    "elements",  # of a sum; the table of views has the byte offset of each element's view
-    "w_filter",  # byte stride of filters
-    "b_row",  # byte stride between the views of neighbouring output rows
-    "out_filter",  # byte stride of output filters; in NHWC that of output pixels
-    "out_row",  # byte stride of output rows
-    "columns",
+ADDRESSES = ("w", "b", "views", "sums", "out")
+# Addresses of the first filter, the buffer, the table of views, the initial sums and the output.
+# The table of views has the byte offset of the view of each of the `elements` of a sum. Byte
+# strides of filters, of the views of neighbouring output rows, of output filters (in NHWC of output
+# pixels) and of output rows.
+sum_rows = declare(
+    PIXEL_LANES,
+    "sum_rows",
+    "w b views sums out elements w_filter b_row out_filter out_row columns",
+    "low high",
 )
 
 
@@ -57,7 +57,7 @@ class RegisterTile(NamedTuple):
 def emit(tile, e, at):
     """Emit the sums of `columns` pixels, one register tile at a time."""
     builder = e.builder
-    w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
+    w, b, views, sums, out = (builder.inttoptr(at[name], BYTES) for name in ADDRESSES)
     bounds = [at[name] for name in LIMITS]
     limits = [e.splat(e.narrow(bound)) for bound in bounds]
     bounded = builder.zext(e.bounded(*bounds), I64)
@@ -140,7 +140,7 @@ def compile_microkernel(tile, lanes, itemsize, fma):
     def emit_part(builder, at):
         emit(tile, Emitter(builder, lanes, itemsize, fma), at)
 
-    name = f"pixel_lanes_{tile.filters}x{tile.height}_{vectors_name(lanes, itemsize, fma)}"
+    name = f"{tile.filters}x{tile.height}_{vectors_name(lanes, itemsize, fma)}"
     name += "_together" * tile.together + "_long_row" * tile.long_row + "_ahead" * tile.ahead
     name += "_chained" * tile.chained
-    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
+    return compile_emitted(sum_rows, name, emit_part)

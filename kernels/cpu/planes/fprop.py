@@ -19,7 +19,6 @@ import hashlib
 from typing import NamedTuple
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
@@ -27,32 +26,30 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vect
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
-from implicit_conv.kernels.cpu.runtime.table import (
-    PACK_BLOCK,
-    PLANES,
-    STORE_TILE,
-    WRITE_LOADS,
-    run_part,
+from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.part import declare
+from implicit_conv.kernels.cpu.runtime.parts import (
+    BOUND,
+    LIMITS,
+    compile_emitted,
+    compile_function,
+    compile_part,
 )
+from implicit_conv.kernels.cpu.runtime.table import PACK_BLOCK, PLANES
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.filters import row_offset, taps_follow
-from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes
+from implicit_conv.kernels.cpu.tile.plane_loads import load_plane, phase_bytes, write_loads
 from implicit_conv.kernels.cpu.tile.work import bounds, is_staged
 from implicit_conv.kernels.schedule import CHAIN
 
-ARGUMENTS = (
-    "a",  # addresses: buffer, filter, row table, initial sum, output
-    "w",
-    "rows",
-    "sum",
-    "out",
-    "a_row",  # byte strides: of buffered rows, of the phase buffers of a row, of output rows
-    "a_phase",
-    "out_row",
-    "columns",
+ADDRESSES = ("a", "w", "rows", "sum", "out")
+# Addresses of the buffer, the filter, the row table, the initial sum and the output; byte strides
+# of buffered rows, of the phase buffers of a row, and of output rows.
+sum_plane = declare(
+    PLANES, "sum_plane", "a w rows sum out a_row a_phase out_row columns", "low high"
 )
+pack_planes = declare(PACK_BLOCK, "pack_planes", "blob first end panels")
 rows_together = kernel()(plane_pass_rows)
 
 
@@ -86,7 +83,7 @@ def emit(height, taps, e, at):
     lines takes four times as long.
     """
     builder = e.builder
-    a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ARGUMENTS[:5])
+    a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ADDRESSES)
     low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
     start = e.broadcast(first)
     vector_bytes, row_bytes = e.lanes * e.itemsize, len(taps.columns) * e.itemsize
@@ -178,15 +175,15 @@ def compile_microkernel(height, taps, lanes, itemsize, fma):
         emit(height, taps, Emitter(builder, lanes, itemsize, fma), at)
 
     digest = hashlib.sha256(repr(taps).encode()).hexdigest()[:8]
-    name = f"planes_{height}_{digest}_{vectors_name(lanes, itemsize, fma)}"
-    return compile_emitted(name, ARGUMENTS, LIMITS, emit_part)
+    name = f"{height}_{digest}_{vectors_name(lanes, itemsize, fma)}"
+    return compile_emitted(sum_plane, name, emit_part)
 
 
 element_bytes = move = move_element = BOUND  # bound by compile_pack_planes
 
 
-def pack_planes(blob, first, end, panels):
-    """Template of the part that packs the filters of the channels first .. end - 1."""
+def packed_planes(blob, first, end, panels):
+    """Template of `pack_planes`, which packs the filters of the channels first .. end - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     taps, size = schedule.taps(g), element_bytes
     if taps_follow(call, g, size) and call.w_k == taps * size:
@@ -204,9 +201,9 @@ def pack_planes(blob, first, end, panels):
 def compile_pack_planes(lanes, form):
     """The part that packs filters whose elements have the formats `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, *[types.int64] * 3),
         pack_planes,
-        f"pack_planes_{lanes}x{form.x}_{form.buffer}",
+        packed_planes,
+        f"{lanes}x{form.x}_{form.buffer}",
         element_bytes=storage.SIZES[form.x],
         move=convert.make_move(form.x, form.buffer, lanes),
         move_element=convert.make_move_element(form.x, form.buffer),
@@ -239,7 +236,17 @@ def run_item(blob, origin, first, end, panels, scratch):
     pitch = phase * g.phases_w
     size = schedule.image_rows(g) * pitch
     table = scratch + call.loads
-    run_part(call.kernels, WRITE_LOADS, blob, n, p, q, first, end, 1, table)
+    write_loads(
+        call.kernels,
+        blob=blob,
+        n=n,
+        p=p,
+        q=q,
+        first=first,
+        end=end,
+        together=1,
+        address=table,
+    )
     load_plane(blob, table, first, scratch)
     for c in range(first, end):
         buffer = scratch + (c - first) % 2 * size
@@ -251,23 +258,33 @@ def run_item(blob, origin, first, end, panels, scratch):
             out += p * call.y_p + q * call.y_q + c * call.y_k
             out_row = call.y_p
         for row in range(0, rows, PLANE_ROWS):
-            run_part(
+            sum_plane(
                 call.kernels,
-                PLANES + min(PLANE_ROWS, rows - row),
-                buffer + row * pitch,
-                panels + c * call.panel_group,
-                scratch + call.runs,
-                call.bias + c * call.bias_panel,
-                out + row * out_row,
-                pitch,
-                phase,
-                out_row,
-                columns,
-                low,
-                high,
+                slot=PLANES + min(PLANE_ROWS, rows - row),
+                a=buffer + row * pitch,
+                a_row=pitch,
+                a_phase=phase,
+                w=panels + c * call.panel_group,
+                rows=scratch + call.runs,
+                sum=call.bias + c * call.bias_panel,
+                out=out + row * out_row,
+                out_row=out_row,
+                columns=columns,
+                low=low,
+                high=high,
             )
         if staged:
-            run_part(call.kernels, STORE_TILE, blob, scratch + call.staging, 1, n, p, q, c, 1)
+            store_tile(
+                call.kernels,
+                blob=blob,
+                staging=scratch + call.staging,
+                width=1,
+                n=n,
+                p=p,
+                q=q,
+                k=c,
+                filters=1,
+            )
 
 
 def planes(blob, thread):
@@ -282,7 +299,7 @@ def planes(blob, thread):
         write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.runs)
         if call.w:
             panels = scratch + call.panel
-            run_part(call.kernels, PACK_BLOCK, blob, 0, g.C, panels)
+            pack_planes(call.kernels, blob=blob, first=0, end=g.C, panels=panels)
     while item < call.items:
         first = item % chunks * call.chunk
         origin = schedule.tile_origin(g, item // chunks)
@@ -295,17 +312,17 @@ def pack(blob, thread):
     call = fields(blob).call
     item = next_item(blob, thread)
     while item < call.items:
-        run_part(call.kernels, PACK_BLOCK, blob, item, item + 1, call.panels)
+        pack_planes(call.kernels, blob=blob, first=item, end=item + 1, panels=call.panels)
         item = next_item(blob, thread)
 
 
 @functools.cache
 def compile_planes():
     """The compiled operator."""
-    return compile_part(ENTRY, planes, "planes")
+    return compile_function(ENTRY, planes, "planes")
 
 
 @functools.cache
 def compile_pack():
     """The compiled packer."""
-    return compile_part(ENTRY, pack, "planes_pack")
+    return compile_function(ENTRY, pack, "planes_pack")

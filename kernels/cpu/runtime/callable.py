@@ -15,7 +15,7 @@ from numba.core import cgutils, sigutils
 
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.runtime.native import Entry
-from implicit_conv.kernels.cpu.translate.module import Builder, Module
+from implicit_conv.kernels.cpu.translate.module import Module
 from implicit_conv.kernels.cpu.translate.values import as_kind
 
 INT, ARRAY = types.int64, types.voidptr  # the types of arguments
@@ -40,18 +40,22 @@ _new_function = ctypes.PYFUNCTYPE(
 )(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
-def _call_python(builder: Builder, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+def _call_python(
+    builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Value
+) -> ir.Value:
     """Call a function of Python's C interface."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     function = cgutils.get_or_insert_function(builder.module, kind, name)
     return builder.call(function, arguments)
 
 
-def _read(builder: Builder, address: ir.Value) -> ir.Value:
+def _read(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
     return builder.load(builder.inttoptr(address, I64.as_pointer()))
 
 
-def _unpack(builder: Builder, kinds: Any, objects: ir.Value, count: ir.Value) -> list[ir.Value]:
+def _unpack(
+    builder: ir.IRBuilder, kinds: Any, objects: ir.Value, count: ir.Value
+) -> list[ir.Value]:
     """The values of the arguments; returns to Python if they are not what the function takes."""
     fail = builder.append_basic_block()
     with builder.goto_block(fail):
@@ -102,7 +106,7 @@ def python_function(signature: Any) -> Callable[[Any], PythonFunction]:
     kinds, result = sigutils.normalize_signature(signature)
 
     def decorate(function: Any) -> PythonFunction:
-        def emit(module: Module, builder: Builder, arguments: list[Any]) -> Any:
+        def emit(module: Module, builder: ir.IRBuilder, arguments: list[Any]) -> Any:
             _, objects, count = arguments
             values = _unpack(builder, kinds, objects, count)
             state = _call_python(builder, "PyEval_SaveThread", I64)

@@ -7,6 +7,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from llvmlite import ir
 from numba import types
 from numba.core import sigutils, typing
 from numba.core.compiler_lock import global_compiler_lock
@@ -15,7 +16,7 @@ from implicit_conv.kernels.cpu.runtime.cache import Names, warn_of_source
 from implicit_conv.kernels.cpu.runtime.machine import Machine, description, machine
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
 from implicit_conv.kernels.cpu.translate.function import translate
-from implicit_conv.kernels.cpu.translate.module import Builder, Module
+from implicit_conv.kernels.cpu.translate.module import Module
 from implicit_conv.kernels.disk import SUFFIX, store
 
 CTYPES: dict[Any, Any] = {
@@ -24,7 +25,7 @@ CTYPES: dict[Any, Any] = {
     types.boolean: ctypes.c_bool,
     types.void: None,
 }
-Emit = Callable[[Module, Builder, list[Any]], Any]
+Emit = Callable[[Module, ir.IRBuilder, list[Any]], Any]
 
 
 class Entry:
@@ -94,7 +95,7 @@ def entry(signature: Any) -> Callable[[Any], Entry]:
     """Compile a function that is called by address, for a signature of Numba's."""
 
     def decorate(function: Any) -> Entry:
-        def emit(module: Module, builder: Builder, arguments: list[Any]) -> Any:
+        def emit(module: Module, builder: ir.IRBuilder, arguments: list[Any]) -> Any:
             return module.call(builder, function, arguments)
 
         return Entry(function.__qualname__, function, signature, emit)

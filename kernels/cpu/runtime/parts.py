@@ -10,16 +10,16 @@ from types import FunctionType
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
+from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER
 from implicit_conv.kernels.cpu.runtime.native import Entry, entry
 from implicit_conv.kernels.cpu.translate.module import Module
 
-LIMITS = ("low", "high")  # float64 arguments of the parts that clamp what they store
+LIMITS = ("low", "high")  # float64 parameters of the parts that clamp what they store
 BOUND: Any = object()  # the value of a template's globals before `compile_part` binds them
 
 
-def compile_part(signature: Any, template: Any, name: str, **bound: Any) -> Any:
+def compile_function(signature: Any, template: Any, name: str, **bound: Any) -> Any:
     """Compile `template` over its module's globals, with the values in `bound` for some of them.
 
     Values that a variant needs are globals; the template's module declares them as BOUND. Every
@@ -32,21 +32,25 @@ def compile_part(signature: Any, template: Any, name: str, **bound: Any) -> Any:
     return entry(signature)(function)
 
 
-def compile_emitted(
-    name: str,
-    integers: tuple[str, ...],
-    floats: tuple[str, ...],
-    emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], None],
-) -> Any:
-    """Compile a part whose whole body is emitted, by ``emit(builder, at)``.
+def compile_part(declared: Any, template: Any, variant: str, **bound: Any) -> Any:
+    """Compile a declared part from a template, whose parameters are those of the declaration."""
+    part, code = declared.part, template.__code__
+    assert code.co_varnames[: code.co_argcount] == part.parameters, part
+    return compile_function(
+        part.signature(BLOB_POINTER), template, f"{part.name}_{variant}", **bound
+    )
 
-    `integers` and `floats` name the part's int64 arguments and the float64 arguments after them;
-    `at` maps every name to its LLVM value.
+
+def compile_emitted(
+    declared: Any, variant: str, emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], None]
+) -> Any:
+    """Compile a declared part whose whole body is emitted, by ``emit(builder, at)``.
+
+    `at` maps the names of its parameters to LLVM values.
     """
-    names = (*integers, *floats)
+    part = declared.part
 
     def body(module: Module, builder: ir.IRBuilder, arguments: list[ir.Value]) -> None:
-        emit(builder, dict(zip(names, arguments, strict=True)))
+        emit(builder, dict(zip(part.parameters, arguments, strict=True)))
 
-    signature = types.void(*[types.int64] * len(integers), *[types.float64] * len(floats))
-    return Entry(name, compile_emitted, signature, body)
+    return Entry(f"{part.name}_{variant}", compile_emitted, part.signature(BLOB_POINTER), body)

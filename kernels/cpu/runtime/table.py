@@ -1,14 +1,9 @@
 """The kernel table: the addresses of an operator's parts, which compiled code calls by slot."""
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+from numba.extending import register_jitable
 
 from implicit_conv.kernels.activation import ACTIVATIONS
-from implicit_conv.kernels.cpu.emit.vector import VOID
 
-BOOL = ir.IntType(1)
 # Slots of the parts; those with [indices] are the first of an array of slots. The GEMM's
 # microkernels, [vectors - 1][groups][inner], begin at slot 0.
 MOST_APART = 4  # elements from one pixel to the next that a row is spread to, at most
@@ -64,27 +59,3 @@ def pixel_lanes_slot(filters, rows):
 def transpose_slot(way, step, edge):
     """Slot of the transpose that keeps every step-th column; `edge` for a partial block."""
     return way + 2 * (step - 1) + edge
-
-
-@intrinsic
-def run_part(typingctx, kernels, slot, *arguments):
-    """Call the part at `slot` of the table at address `kernels`; it returns nothing.
-
-    Parts take int64 and float64 arguments, so a bool is widened: of a narrower argument only its
-    own bytes are written on 64-bit Arm.
-    """
-    packed = types.StarArgTuple.from_types(arguments)
-
-    def codegen(context, builder, signature, args):
-        kernels, slot, packed = args
-        values = [
-            builder.zext(value, slot.type) if value.type == BOOL else value
-            for value in cgutils.unpack_tuple(builder, packed)
-        ]
-        kind = ir.FunctionType(VOID, [value.type for value in values])
-        place = builder.add(kernels, builder.mul(slot, ir.Constant(slot.type, 8)))
-        part = builder.load(builder.inttoptr(place, kind.as_pointer().as_pointer()))
-        builder.call(part, values)
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, packed), codegen

@@ -19,22 +19,24 @@ microkernel stores them itself. Planes with a clamp come here clamped.
 import functools
 from typing import NamedTuple
 
-from numba import types
-
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.table import (
     MOST_APART,
+    SPREAD,
+    STORE_TILE,
     TRANSPOSE_OUT,
     TRANSPOSE_WORDS,
-    run_part,
     transpose_slot,
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.finish import finish
+from implicit_conv.kernels.cpu.tile.transpose import transpose
 
 # Values of Call.row_axis. What is contiguous in y: filters; pixels, which are finished in blocks;
 # pixels that are clamped already and only transposed; the pixels of a tile of one filter; nothing;
@@ -65,6 +67,9 @@ def row_axis(y_q, y_k, size, single, clamps):
     return FILTER_ROWS if y_k == size else SINGLE
 
 
+spread_row = declare(SPREAD, "spread_row", "to at count")
+
+
 @functools.cache
 def compile_spread_row(apart, lanes, form):
     """The part that writes contiguous elements into y with a stride of `apart` elements."""
@@ -84,8 +89,7 @@ def compile_spread_row(apart, lanes, form):
 
         e.loop(count, lanes, [], vector)
 
-    name = f"spread_row_{apart}_{lanes}x{form.sums}_{form.y}"
-    return compile_emitted(name, ("to", "at", "count"), (), emit)
+    return compile_emitted(spread_row, f"{apart}_{lanes}x{form.sums}_{form.y}", emit)
 
 
 class Rows(NamedTuple):
@@ -102,22 +106,22 @@ def finish_rows(call, k, sums, residual, y, rows, columns, ahead):
     """
     low = memory.read_float(call.activation + 8)
     high = memory.read_float(call.activation + 16)
-    run_part(
+    finish(
         call.kernels,
-        call.finish,
-        sums.address,
-        sums.stride,
-        residual.address,
-        residual.stride,
-        y.address,
-        y.stride,
-        rows,
-        columns,
-        ahead,
-        call.scale + k * call.scale_bytes,
-        call.shift + k * call.scale_bytes,
-        low,
-        high,
+        slot=call.finish,
+        sums=sums.address,
+        sums_row=sums.stride,
+        residual=residual.address,
+        residual_row=residual.stride,
+        y=y.address,
+        y_row=y.stride,
+        rows=rows,
+        columns=columns,
+        ahead=ahead,
+        scale=call.scale + k * call.scale_bytes,
+        shift=call.shift + k * call.scale_bytes,
+        low=low,
+        high=high,
     )
 
 
@@ -149,9 +153,16 @@ def make_write(lanes, form):
                 for pixel in range(0, pixels, lanes):
                     rows = min(lanes, pixels - pixel)
                     source = staging + (first + pixel) * pitch + k * itemsize
-                    slot = transpose_slot(way, 1, rows < lanes or columns < lanes)
-                    place = to + pixel * step
-                    run_part(call.kernels, slot, source, pitch, place, to_row, rows, columns)
+                    transpose(
+                        call.kernels,
+                        slot=transpose_slot(way, 1, rows < lanes or columns < lanes),
+                        source=source,
+                        source_stride=pitch,
+                        target=to + pixel * step,
+                        target_stride=to_row,
+                        rows=rows,
+                        columns=columns,
+                    )
                 if not directly:
                     addend = residual + first * residual_size + k * call.residual_k
                     sums, out = Rows(block, block_row), Rows(target, call.y_k)
@@ -165,7 +176,13 @@ def make_write(lanes, form):
                         for pixel in range(0, pixels, lanes):
                             at = block + i * block_row + pixel * size
                             to = place + pixel * call.y_q
-                            run_part(call.kernels, call.spread, to, at, min(lanes, pixels - pixel))
+                            spread_row(
+                                call.kernels,
+                                slot=call.spread,
+                                to=to,
+                                at=at,
+                                count=min(lanes, pixels - pixel),
+                            )
 
     @kernel()
     def write(call, staging, width, first_filter, filters, count, residual, y):
@@ -186,7 +203,7 @@ def make_write(lanes, form):
             out = sums
         finish_rows(call, first_filter, sums, added, out, rows, columns, ahead)
         if call.row_axis == SPREAD_ROW:
-            run_part(call.kernels, call.spread, y, staging, count)
+            spread_row(call.kernels, slot=call.spread, to=y, at=staging, count=count)
         if call.row_axis == SINGLE:
             for pixel in range(count):
                 for k in range(filters):
@@ -218,46 +235,42 @@ def make_add_residual(form):
     return add_residual
 
 
+store_tile = declare(STORE_TILE, "store_tile", "blob staging width n p q k filters")
 write = add_residual = BOUND  # bound by compile_store_tile
 
 
-def store_tile(blob, staging, width, n0, p0, q0, k, filters):
-    """Template of the part that finishes a staging tile of filters k, k + 1, ... and stores it.
+def stored_tile(blob, staging, width, n, p, q, k, filters):
+    """Template of `store_tile`, which finishes a staging tile of filters k, k + 1, ... and stores
+    it, from output pixel (n, p, q) on.
 
     Rows and columns past the end of the output are not stored.
     """
     call, g = fields(blob).call, fields(blob).geometry
-    planes, staged_rows, pitch = schedule.tile_extent(g, n0, p0, q0)
-    rows, columns = min(staged_rows, call.p_end - p0), min(pitch, call.q_end - q0)
+    planes, staged_rows, pitch = schedule.tile_extent(g, n, p, q)
+    rows, columns = min(staged_rows, call.p_end - p), min(pitch, call.q_end - q)
     follow = call.y_p == columns * call.y_q and call.residual_p == columns * call.residual_q
     if columns == pitch == call.q_end and follow:
         columns, rows = rows * columns, 1  # rows are contiguous, and form one long row
     for plane in range(planes):
-        n = n0 + plane
         for row in range(rows):
-            p = p0 + row
             at = staging + (plane * staged_rows + row) * pitch * width * call.itemsize
-            residual = schedule.plane_offset(g, n, call.residual_n, call.residual_z)
-            residual += call.residual + p * call.residual_p
-            residual += q0 * call.residual_q + k * call.residual_k
+            residual = schedule.plane_offset(g, n + plane, call.residual_n, call.residual_z)
+            residual += call.residual + (p + row) * call.residual_p
+            residual += q * call.residual_q + k * call.residual_k
             if call.adds_first:
                 add_residual(call, at, width, filters, columns, residual)
-            y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
-            y += p * call.y_p + q0 * call.y_q + k * call.y_k
+            y = call.y + schedule.plane_offset(g, n + plane, call.y_n, call.y_z)
+            y += (p + row) * call.y_p + q * call.y_q + k * call.y_k
             write(call, at, width, k, filters, columns, residual, y)
-
-
-SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 7)
 
 
 @functools.cache
 def compile_store_tile(lanes, form):
     """The part that stores staging tiles; elements have the formats `form`."""
-    name = f"store_tile_{lanes}x{form.residual}_{form.sums}_{form.y}"
     return compile_part(
-        SIGNATURE,
         store_tile,
-        name,
+        stored_tile,
+        f"{lanes}x{form.residual}_{form.sums}_{form.y}",
         write=make_write(lanes, form),
         add_residual=make_add_residual(form),
     )

@@ -14,8 +14,6 @@ import functools
 import math
 from typing import NamedTuple
 
-from numba import types
-
 from implicit_conv.kernels.activation import (
     ACTIVATIONS,
     CLAMP,
@@ -29,24 +27,19 @@ from implicit_conv.kernels.activation import (
 from implicit_conv.kernels.cpu.emit import elementary
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.table import FINISH, SCALES
 from implicit_conv.kernels.cpu.tile import convert, storage
 
-ARGUMENTS = (
-    "sums",  # address and byte stride of the rows of each array
-    "sums_row",
-    "residual",
-    "residual_row",
-    "y",
-    "y_row",
-    "rows",
-    "columns",
-    "ahead",  # bytes by which prefetches of the residual run ahead
-    "scale",  # addresses of the first filter's scale and shift
-    "shift",
+# Address and byte stride of the rows of each array; the residual is prefetched `ahead` bytes
+# further on; `scale` and `shift` are addresses of those of the first filter.
+finish = declare(
+    FINISH,
+    "finish",
+    "sums sums_row residual residual_row y y_row rows columns ahead scale shift",
+    "low high",
 )
-SIGNATURE = types.void(*[types.int64] * len(ARGUMENTS), types.float64, types.float64)
 
 
 UNSCALED, SCALED_ROWS, SCALED_COLUMNS = range(SCALES)  # whose filters are scaled
@@ -69,12 +62,12 @@ class Finish(NamedTuple):
 
     @property
     def name(self):
-        """The part's name, by which the cache finds it."""
+        """The variant of the part, by which the cache finds it."""
         form = self.form
         residual = f"{form.residual}_" if self.added else ""
         formats = f"{residual}{form.sums}_{form.y}"
         scaled = ("", "_scaled_rows", "_scaled_columns")[self.scaled]
-        return f"finish_{self.kind}_{formats}_{self.lanes}{'_fma' * self.fma}{scaled}"
+        return f"{self.kind}_{formats}_{self.lanes}{'_fma' * self.fma}{scaled}"
 
 
 def leaky_relu(e, x, low, high):
@@ -208,7 +201,7 @@ def finish_elements(
     low,
     high,
 ):
-    """Template of the parts that finish one element of 64 bits at a time."""
+    """Template of `finish`, of one element of 64 bits at a time."""
     for row in range(rows):
         for column in range(columns):
             value = read_sum(sums + row * sums_row + column * DOUBLE)
@@ -225,7 +218,7 @@ def compile_finish(variant):
     """The compiled part of one variant."""
     if variant.form.finished == "float64" and variant.kind in FLOAT64_FUNCTIONS:
         return compile_part(
-            SIGNATURE,
+            finish,
             finish_elements,
             variant.name,
             read_sum=convert.make_read(variant.form.sums),
@@ -233,4 +226,4 @@ def compile_finish(variant):
             scaled=variant.scaled,
             activate=FLOAT64_FUNCTIONS[variant.kind],
         )
-    return compile_emitted(variant.name, ARGUMENTS, LIMITS, functools.partial(emit, variant))
+    return compile_emitted(finish, variant.name, functools.partial(emit, variant))

@@ -7,15 +7,14 @@ transposed. Padding is zeros, or the rows and pixels of x that it repeats. All s
 
 import functools
 
-from numba import types
-
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
-from implicit_conv.kernels.cpu.runtime.table import LOAD_TILE, TRANSPOSE_IN
+from implicit_conv.kernels.cpu.runtime.table import LOAD_PIXELS, LOAD_TILE, TRANSPOSE_IN
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.tile.windows import make_load_windows
@@ -210,14 +209,19 @@ def _make_repeat(lanes, form, apart):
     return repeat_pixels
 
 
+load_pixels = declare(
+    LOAD_PIXELS,
+    "load_pixels",
+    "blob target source plane row column step channel planes rows columns channels pitch",
+)
 load_row_pixels = BOUND  # bound by compile_load_pixels
 
 
-def load_unpadded(
+def pixel_loads(
     blob, target, source, plane, row, column, step, channel, planes, rows, columns, channels, pitch
 ):
-    """Template of the part that loads pixels without padding: rows of every step-th column of
-    planes, into ``[plane][row][column][channel]``.
+    """Template of `load_pixels`, which loads pixels without padding: rows of every step-th column
+    of planes, into ``[plane][row][column][channel]``.
 
     `plane`, `row`, `column` and `channel` are byte strides in memory; `pitch` is that of pixels in
     the buffer. Rows and planes without gaps are loaded as one row.
@@ -237,18 +241,20 @@ def load_unpadded(
 def compile_load_pixels(lanes, form):
     """The part that loads pixels without padding; elements have the formats `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, *[types.int64] * 12),
-        load_unpadded,
-        f"load_pixels_{lanes}x{form.x}_{form.buffer}",
+        load_pixels,
+        pixel_loads,
+        f"{lanes}x{form.x}_{form.buffer}",
         load_row_pixels=make_load_pixels(lanes, form),
     )
 
 
+load_tile = declare(LOAD_TILE, "load_tile", "blob buffer n p q c channels")
 record = element_channels = load_row = BOUND  # bound by compile_load_tile
 
 
-def load_tile(blob, buffer, n0, p0, q0, c, channels):
-    """Template of the part that loads a tile: per output plane, filter plane, row, phase buffer.
+def tile_loads(blob, buffer, n, p, q, c, channels):
+    """Template of `load_tile`, from output pixel (n, p, q) on: per output plane, filter plane, row,
+    phase buffer.
 
     `c` is the first element of the channel block, counted over all groups, and `channels` counts
     elements too. Where the tile is read in place nothing is copied, and loads are only recorded.
@@ -256,30 +262,30 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
     call, g = fields(blob).call, fields(blob).geometry
     if call.in_place and call.record == 0:
         return
-    planes, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    planes, rows, columns = schedule.tile_extent(g, n, p, q)
     pixel = channels * call.itemsize
     count = min(channels * element_channels, call.channels - c * element_channels)
     pitch = schedule.row_pitch(g) * pixel
-    w = q0 * g.stride_w - g.pad_w
+    w = q * g.stride_w - g.pad_w
     for pair in range(planes * g.T):
-        plane, t = n0 + pair // g.T, pair % g.T
-        n, d = plane // g.Z, schedule.input_plane(g, plane, t)
+        plane, t = n + pair // g.T, pair % g.T
+        image, d = plane // g.Z, schedule.input_plane(g, plane, t)
         source_d = schedule.source_plane(g, d)
         above = pair * schedule.plane_rows(g)
         for a in range(g.phases_h):
-            first_h, first_row = schedule.first_row(g, p0, a), above + schedule.buffer_row(g, a, 0)
+            first_h, first_row = schedule.first_row(g, p, a), above + schedule.buffer_row(g, a, 0)
             for i in range(rows + schedule.row_halo(g, a)):
                 if not schedule.row_needed(g, i, rows, a):
                     continue
                 h, row = first_h + i * g.stride_h, first_row + i
                 source_h = schedule.source_row(g, h, call.p_end)
-                source = call.x + n * call.x_n + c * call.x_element
+                source = call.x + image * call.x_n + c * call.x_element
                 source += source_d * call.x_d + source_h * call.x_h
                 for b in range(g.phases_w):
                     offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
                     pixels = schedule.column_pixels(g, columns) + halo
                     index = -1 if call.in_place else row * g.phases_w + b
-                    where = (n, d, h, w, c)
+                    where = (image, d, h, w, c)
                     size = pixels * pixel
                     record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
                     if call.in_place:
@@ -291,28 +297,25 @@ def load_tile(blob, buffer, n0, p0, q0, c, channels):
                         load_row(call, g, target, source, pixel, w + offset, pixels, count)
 
 
-SIGNATURE = types.void(BLOB_POINTER, *[types.int64] * 6)
-
-
 @functools.cache
 def compile_load_tile(lanes, form, apart, repeats, recording=False):
     """The part that loads tiles; elements have the formats `form`; see `make_load_row`."""
-    name = f"load_tile_{lanes}x{form.x}_{form.buffer}{'_apart' * apart}{'_repeating' * repeats}"
+    name = f"{lanes}x{form.x}_{form.buffer}{'_apart' * apart}{'_repeating' * repeats}"
     return _compile(name, form, make_load_row(lanes, form, apart, repeats), recording)
 
 
 @functools.cache
 def compile_load_windows(form, shape, recording=False):
     """The part that loads tiles of windows; `shape` is that of an `extents.Window`."""
-    name = "load_windows_{}x{}_stride{}".format(*shape)
+    name = "windows_{}x{}_stride{}".format(*shape)
     return _compile(name, form, make_load_windows(form, shape), recording)
 
 
 def _compile(name, form, load_row, recording):
     """The part `load_tile` with a way to load a row."""
     return compile_part(
-        SIGNATURE,
         load_tile,
+        tile_loads,
         f"{name}{'_recording' * recording}",
         record=recorder(recording),
         element_channels=form.channels,

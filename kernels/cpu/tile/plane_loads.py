@@ -14,28 +14,33 @@ import functools
 from typing import NamedTuple
 
 from llvmlite import ir
-from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.layout import EDGE_BYTES, LOAD_BYTES, TABLE_BYTES
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
 from implicit_conv.kernels.cpu.runtime.table import (
     GATHER_ROWS,
+    LOAD_PLANES,
     LOAD_ROWS,
     REPEAT_EDGES,
     TRANSPOSE_IN,
-    run_part,
+    WRITE_LOADS,
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 from implicit_conv.kernels.geometry import ZEROS
 
-LOADS_ARGUMENTS = ("table", "count", "source", "target", "ahead")  # arguments of LOAD_ROWS
+load_rows = declare(LOAD_ROWS, "load_rows", "table count source target ahead")
+gather_rows = declare(GATHER_ROWS, "gather_rows", "blob table count source target")
+repeat_edges = declare(REPEAT_EDGES, "repeat_edges", "table source target")
+write_loads = declare(WRITE_LOADS, "write_loads", "blob n p q first end together address")
+load_planes = declare(LOAD_PLANES, "load_planes", "blob table c buffer plane")
 
 
 class LoadRow(NamedTuple):
@@ -130,7 +135,7 @@ def compile_load_rows(step, lanes, form):
     def emit_part(builder, at):
         emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), at)
 
-    return compile_emitted(f"load_rows_{step}_{lanes}x{form.x}", LOADS_ARGUMENTS, (), emit_part)
+    return compile_emitted(load_rows, f"{step}_{lanes}x{form.x}", emit_part)
 
 
 @kernel()
@@ -142,9 +147,9 @@ def phase_bytes(call, g):
 move_element = BOUND  # bound by compile_gather_rows
 
 
-def gather_rows(blob, table, count, source, target):
-    """Template of the part that executes the loads of one channel for any strides of x, element by
-    element.
+def gathered_rows(blob, table, count, source, target):
+    """Template of `gather_rows`, which executes the loads of one channel for any strides of x,
+    element by element.
     """
     call, g = fields(blob).call, fields(blob).geometry
     for index in range(count):
@@ -160,18 +165,17 @@ def gather_rows(blob, table, count, source, target):
 @functools.cache
 def compile_gather_rows(form):
     """The part that gathers rows; elements have the formats `form`."""
-    signature = types.void(BLOB_POINTER, *[types.int64] * 4)
     move_element = convert.make_move_element(form.x, form.buffer)
-    name = f"gather_rows_{form.x}_{form.buffer}"
-    return compile_part(signature, gather_rows, name, move_element=move_element)
+    name = f"{form.x}_{form.buffer}"
+    return compile_part(gather_rows, gathered_rows, name, move_element=move_element)
 
 
 move_edge = BOUND  # bound by compile_repeat_edges
 
 
-def repeat_edges(table, source, target):
-    """Template of the part that fills the columns of padding of one channel, for padding that
-    repeats pixels.
+def repeated_edges(table, source, target):
+    """Template of `repeat_edges`, which fills the columns of padding of one channel, for padding
+    that repeats pixels.
     """
     loads, edge = table + TABLE_BYTES, memory.read(table + 16)
     for _ in range(memory.read(table + 8)):
@@ -186,9 +190,9 @@ def repeat_edges(table, source, target):
 def compile_repeat_edges(form):
     """The part that fills columns of padding; elements have the formats `form`."""
     return compile_part(
-        types.void(*[types.int64] * 3),
         repeat_edges,
-        f"repeat_edges_{form.x}_{form.buffer}",
+        repeated_edges,
+        f"{form.x}_{form.buffer}",
         move_edge=convert.make_move_element(form.x, form.buffer),
     )
 
@@ -234,24 +238,26 @@ def merges(call, g, entry):
 record = BOUND  # bound by compile_write_loads
 
 
-def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address):
-    """Template of the part that writes the number of a tile's loads for a channel, and their table.
+def written_loads(blob, n, p, q, first, end, together, address):
+    """Template of `write_loads`, which writes the number of a tile's loads for a channel, and their
+    table, from output pixel (n, p, q) on.
 
-    Loads are recorded for `together` channels at a time, as the schedule plans them.
+    Loads of the channels first .. end - 1 are recorded for `together` channels at a time, as the
+    schedule plans them.
     """
     call, g = fields(blob).call, fields(blob).geometry
-    _, rows, columns = schedule.tile_extent(g, n0, p0, q0)
+    _, rows, columns = schedule.tile_extent(g, n, p, q)
     phase = columns * call.itemsize if call.long_rows else phase_bytes(call, g)
-    n, w, count = n0 // g.Z, q0 * g.stride_w - g.pad_w, 0
+    image, w, count = n // g.Z, q * g.stride_w - g.pad_w, 0
     edges = edge = address + TABLE_BYTES + LOAD_BYTES * schedule.image_rows(g) * g.phases_w
     for b in range(g.phases_w):
         first_load = count
         offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
         pixels = schedule.column_pixels(g, columns) + halo
-        first, end = schedule.valid_pixels(w + offset, g.W, g.step_w, pixels)
+        begin, stop = schedule.valid_pixels(w + offset, g.W, g.step_w, pixels)
         for pair in range(g.T * g.phases_h):
             t, a = pair // g.phases_h, pair % g.phases_h
-            d, first_h = schedule.input_plane(g, n0, t), schedule.first_row(g, p0, a)
+            d, first_h = schedule.input_plane(g, n, t), schedule.first_row(g, p, a)
             source_d = schedule.source_plane(g, d)
             first_row = t * schedule.plane_rows(g) + schedule.buffer_row(g, a, 0)
             for i in range(rows + schedule.row_halo(g, a)):
@@ -260,22 +266,22 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
                 h, row = first_h + i * g.stride_h, first_row + i
                 entry = address + TABLE_BYTES + count * LOAD_BYTES
                 source_h = schedule.source_row(g, h, call.p_end)
-                source = n * call.x_n + source_d * call.x_d + source_h * call.x_h
+                source = image * call.x_n + source_d * call.x_d + source_h * call.x_h
                 memory.write(entry, source + (w + offset) * call.x_w)
                 memory.write(entry + 8, (row * g.phases_w + b) * phase)
                 inside = source_d >= 0 and source_h >= 0
                 memory.write(entry + 16, pixels)
-                memory.write(entry + 24, first if inside else 0)
-                memory.write(entry + 32, end if inside else 0)
+                memory.write(entry + 24, begin if inside else 0)
+                memory.write(entry + 32, stop if inside else 0)
                 if not (call.long_rows and count > 0 and merges(call, g, entry)):
                     count += 1
-                for c in range(first_channel, end_channel, together):
+                for c in range(first, end, together):
                     index, size = row * g.phases_w + b, pixels * together * call.itemsize
-                    where = (n, d, h, w, c)
+                    where = (image, d, h, w, c)
                     record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
         if g.padding_mode != ZEROS:
             loads = first_load, count
-            edge = write_edges(call, g, w + offset, pixels, (first, end), loads, edge)
+            edge = write_edges(call, g, w + offset, pixels, (begin, stop), loads, edge)
     memory.write(address, count)
     memory.write(address + 8, (edge - edges) // EDGE_BYTES)
     memory.write(address + 16, edges)
@@ -284,16 +290,15 @@ def write_loads(blob, n0, p0, q0, first_channel, end_channel, together, address)
 @functools.cache
 def compile_write_loads(recording=False):
     """The part that writes the table of a tile's loads."""
-    signature = types.void(BLOB_POINTER, *[types.int64] * 7)
-    name = f"write_loads{'_recording' if recording else ''}"
-    return compile_part(signature, write_loads, name, record=recorder(recording))
+    name = "recording" if recording else "plain"
+    return compile_part(write_loads, written_loads, name, record=recorder(recording))
 
 
 @kernel()
 def load_edges(call, table, source, buffer):
     """Fill the columns of padding of the channel at `source`, if they repeat pixels."""
     if memory.read(table + 8) > 0:
-        run_part(call.kernels, REPEAT_EDGES, table, source, buffer)
+        repeat_edges(call.kernels, table=table, source=source, target=buffer)
 
 
 @kernel()
@@ -303,9 +308,11 @@ def load_plane(blob, table, c, buffer):
     count, source = memory.read(table), call.x + c * call.x_c
     loads = table + TABLE_BYTES
     if call.x_w == call.x_apart:
-        run_part(call.kernels, LOAD_ROWS, loads, count, source, buffer, call.x_c)
+        load_rows(
+            call.kernels, table=loads, count=count, source=source, target=buffer, ahead=call.x_c
+        )
     else:
-        run_part(call.kernels, GATHER_ROWS, blob, loads, count, source, buffer)
+        gather_rows(call.kernels, blob=blob, table=loads, count=count, source=source, target=buffer)
     load_edges(call, table, source, buffer)
 
 
@@ -313,8 +320,8 @@ def load_plane(blob, table, c, buffer):
 transpose_block = block = BOUND
 
 
-def load_planes(blob, table, c, buffer, plane):
-    """Template of the part that executes a tile's loads for the `g.C` channels from c on.
+def loaded_planes(blob, table, c, buffer, plane):
+    """Template of `load_planes`, which executes a tile's loads for the `g.C` channels from c on.
 
     Channels are contiguous in x; the byte stride of their planes in the buffer is `plane`.
     """
@@ -347,9 +354,9 @@ def load_planes(blob, table, c, buffer, plane):
 def compile_load_planes(lanes, form):
     """The part that loads channels-last tiles; elements have the formats `form`."""
     return compile_part(
-        types.void(BLOB_POINTER, *[types.int64] * 4),
         load_planes,
-        f"load_planes_{lanes}x{form.x}",
+        loaded_planes,
+        f"{lanes}x{form.x}",
         block=lanes,
         transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
     )

@@ -13,6 +13,7 @@ from llvmlite import ir
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, i64
 from implicit_conv.kernels.cpu.runtime.cache import kernel
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
 from implicit_conv.kernels.cpu.runtime.table import (
     TRANSPOSE_FILTERS,
@@ -20,12 +21,13 @@ from implicit_conv.kernels.cpu.runtime.table import (
     TRANSPOSE_OUT,
     TRANSPOSE_TAPS,
     TRANSPOSE_WORDS,
-    run_part,
     transpose_slot,
 )
 from implicit_conv.kernels.cpu.tile import convert, storage
 
-ARGUMENTS = ("source", "source_stride", "target", "target_stride", "rows", "columns")
+transpose = declare(
+    TRANSPOSE_IN, "transpose", "source source_stride target target_stride rows columns"
+)
 AHEAD_BYTES = 1024  # bytes of a filter that are prefetched into L2: each row is its own stream
 
 
@@ -130,7 +132,7 @@ def compile_transpose(variant):
     lanes, source, target, channels, step, scattered, full = variant
     words = f"_words_of_{channels}" if channels > 1 else ""
     kind = f"{source}_{target}{words}{'_scattered' if scattered else ''}"
-    name = f"transpose_{lanes}x{kind}_step{step}_{'full' if full else 'edge'}"
+    name = f"{lanes}x{kind}_step{step}_{'full' if full else 'edge'}"
     # Words, and elements that are not converted, are moved as floats of their size.
     computed = source if channels == 1 else "float32"
     if storage.is_integer(computed) and source != target:
@@ -139,7 +141,7 @@ def compile_transpose(variant):
     def emit(builder, at):
         _emit(convert.emitter(builder, lanes, computed, True), variant, **at)
 
-    return compile_emitted(name, ARGUMENTS, (), emit)
+    return compile_emitted(transpose, name, emit)
 
 
 def transposes(way, step, lanes, form):
@@ -169,6 +171,15 @@ def make_transpose_block(way, lanes, channels=1):
     def transpose_block(kernels, step, source, source_stride, target, target_stride, rows, columns):
         """Transpose rows x columns elements; every step-th column becomes a target row."""
         slot = transpose_slot(way, step, rows < whole or columns < lanes)
-        run_part(kernels, slot, source, source_stride, target, target_stride, rows, columns)
+        transpose(
+            kernels,
+            slot=slot,
+            source=source,
+            source_stride=source_stride,
+            target=target,
+            target_stride=target_stride,
+            rows=rows,
+            columns=columns,
+        )
 
     return transpose_block

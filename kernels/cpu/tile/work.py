@@ -6,7 +6,7 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function
 
 
 @kernel()
@@ -56,4 +56,4 @@ def every_item(blob, thread):
 
 def compile_operator(name, run_item):
     """The compiled operator whose work items are executed by `run_item`."""
-    return compile_part(ENTRY, every_item, name, run_item=run_item)
+    return compile_function(ENTRY, every_item, name, run_item=run_item)

@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from numba.core import cgutils
 from implicit_conv.kernels.cpu.emit.vector import I64
 from implicit_conv.kernels.cpu.translate import source, values
 from implicit_conv.kernels.cpu.translate.arguments import bound, of_function
-from implicit_conv.kernels.cpu.translate.module import Builder, Module, call_intrinsic
+from implicit_conv.kernels.cpu.translate.module import Module, call_intrinsic
 from implicit_conv.kernels.cpu.translate.values import (
     BOOL,
     DOUBLE,
@@ -50,7 +49,7 @@ class Expressions(ABC):
     `names` has its variables that never change; those `assigned` have a value on every path.
     """
 
-    def __init__(self, module: Module, function: FunctionType, builder: Builder) -> None:
+    def __init__(self, module: Module, function: FunctionType, builder: ir.IRBuilder) -> None:
         self._module, self._python, self.builder = module, function, builder
         self.names: dict[str, Any] = {}
         self.assigned: set[str] = set()
@@ -271,7 +270,11 @@ class Expressions(ABC):
             given = bound(called.__name__, *of_function(called), arguments, keywords)
             return self._module.call(self.builder, called, given)
         if hasattr(called, "_defn"):
-            return self._intrinsic(called._defn, arguments, keywords)
+            if hasattr(called, "part") and len(arguments) > 1:
+                raise self.error(node, f"arguments of the part {called.part.name} without names")
+            form = of_function(called._defn, skipped=1)
+            given = bound(called._defn.__name__, *form, arguments, keywords)
+            return call_intrinsic(self.builder, called._defn, given)
         if isinstance(called, type) and issubclass(called, tuple) and called is not tuple:
             form = vars(called)["_fields"], vars(called)["_field_defaults"]
             return make_tuple(called, bound(called.__name__, *form, arguments, keywords))
@@ -280,15 +283,6 @@ class Expressions(ABC):
         if isinstance(called, types.ExternalFunction):
             return self._external(called.symbol, called.sig, arguments)
         return self._known(node, called, arguments)
-
-    def _intrinsic(
-        self, definition: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any]
-    ) -> Any:
-        """A call of one of Numba's intrinsics, whose definition has a typing context first."""
-        if not definition.__code__.co_flags & inspect.CO_VARARGS:
-            form = of_function(definition, skipped=1)
-            arguments = bound(definition.__name__, *form, arguments, keywords)
-        return call_intrinsic(self.builder, definition, arguments)
 
     def _known(self, node: ast.Call, called: Any, arguments: list[Any]) -> Any:
         """A call of one of Python's functions."""

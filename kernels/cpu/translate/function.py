@@ -17,7 +17,7 @@ from llvmlite import ir
 from implicit_conv.kernels.cpu.emit.vector import I64, VOID
 from implicit_conv.kernels.cpu.translate import source
 from implicit_conv.kernels.cpu.translate.expression import Expressions
-from implicit_conv.kernels.cpu.translate.module import Builder, Callee, Module
+from implicit_conv.kernels.cpu.translate.module import Callee, Module
 from implicit_conv.kernels.cpu.translate.values import (
     Known,
     UnsupportedError,
@@ -84,7 +84,7 @@ class _Body(Expressions):
         name = module.ir.get_unique_name(f"{function.__name__}.py")  # no C function has a dot
         self.function = ir.Function(module.ir, ir.FunctionType(returned, kinds), name)
         self.function.linkage = "internal"
-        super().__init__(module, function, Builder(self.function.append_basic_block()))
+        super().__init__(module, function, ir.IRBuilder(self.function.append_basic_block()))
         parameters = self._definition.args
         if parameters.posonlyargs or parameters.vararg or parameters.kwonlyargs or parameters.kwarg:
             raise self.error(self._definition, "parameters of another kind than `name`")

@@ -21,23 +21,6 @@ from implicit_conv.kernels.cpu.translate.values import (
 )
 
 
-class Packed(NamedTuple):
-    """The further arguments of an intrinsic, as a struct that no code builds."""
-
-    type: ir.Type
-    values: list[ir.Value]
-
-
-class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite publishes no types
-    """A builder that looks into packed arguments."""
-
-    def extract_value(self, agg: Any, idx: Any, name: str = "") -> ir.Value:
-        """The value at `idx` of a struct."""
-        if isinstance(agg, Packed):
-            return agg.values[idx]
-        return super().extract_value(agg, idx, name)
-
-
 class Context:
     """What the code of intrinsics asks of Numba's target context."""
 
@@ -81,7 +64,7 @@ class Module:
         returned = VOID if result == types.void else values.LLVM[result]
         kinds = [values.LLVM.get(kind, BYTES) for kind in signature.args]
         function = ir.Function(self.ir, ir.FunctionType(returned, kinds), name)
-        builder = Builder(function.append_basic_block())
+        builder = ir.IRBuilder(function.append_basic_block())
         arguments = [
             argument if kind in values.LLVM else Typed(argument, kind)
             for argument, kind in zip(function.args, signature.args, strict=True)
@@ -95,7 +78,7 @@ class Module:
         except UnsupportedError as error:
             raise TranslationError(f"{name} returns {error}") from None
 
-    def call(self, builder: Builder, function: FunctionType, arguments: list[Any]) -> Any:
+    def call(self, builder: ir.IRBuilder, function: FunctionType, arguments: list[Any]) -> Any:
         """Call a plain function with all its arguments; it is translated for each combination of
         shapes.
         """
@@ -116,18 +99,13 @@ class Module:
         return rebuild(callee.result, iter(parts))
 
 
-def call_intrinsic(builder: Builder, definition: Callable[..., Any], arguments: list[Any]) -> Any:
+def call_intrinsic(
+    builder: ir.IRBuilder, definition: Callable[..., Any], arguments: list[Any]
+) -> Any:
     """Call an intrinsic of Numba's, by its definition."""
     signature, codegen = definition(None, *map(_numba_type, arguments))
-    wanted, rest = list(signature.args), []
-    if wanted and isinstance(wanted[-1], types.StarArgTuple | types.StarArgUniTuple):
-        rest = list(wanted.pop())
-    pairs = zip(arguments, [*wanted, *rest], strict=True)
+    pairs = zip(arguments, signature.args, strict=True)
     given = [_cast(builder, *pair) for pair in pairs]
-    if len(wanted) < len(signature.args):
-        further = given[len(wanted) :]
-        packed = Packed(ir.LiteralStructType([value.type for value in further]), further)
-        given = [*given[: len(wanted)], packed]
     result = codegen(Context(), builder, signature, given)
     kind = signature.return_type
     if kind == types.void:
@@ -149,7 +127,7 @@ def _numba_type(value: Any) -> Any:
     raise UnsupportedError(f"the argument {value} of an intrinsic")
 
 
-def _cast(builder: Builder, value: Any, kind: Any) -> ir.Value:
+def _cast(builder: ir.IRBuilder, value: Any, kind: Any) -> ir.Value:
     """A value as an argument of Numba's type `kind`."""
     if isinstance(value, Typed):
         return value.pointer

@@ -19,32 +19,35 @@ One work item is a part of the load tiles and a panel of filters of several grou
 
 import functools
 
-from numba import types
-
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
-from implicit_conv.kernels.cpu.runtime.table import (
-    EXPAND,
-    LOAD_PANELS,
-    STORE_SUMS,
-    microkernel_slot,
-    run_part,
-)
+from implicit_conv.kernels.cpu.runtime.table import EXPAND, microkernel_slot
+from implicit_conv.kernels.cpu.tile.load import load_tile
 from implicit_conv.kernels.cpu.wgrad.addresses import dy_address
 from implicit_conv.kernels.cpu.wgrad.layout import LANE_TAPS
-from implicit_conv.kernels.cpu.wgrad.sums import carry, is_fresh, total
+from implicit_conv.kernels.cpu.wgrad.microkernel import multiply_pixels
+from implicit_conv.kernels.cpu.wgrad.panels import load_panels
+from implicit_conv.kernels.cpu.wgrad.sums import carry, is_fresh, store_sums, total
 from implicit_conv.kernels.cpu.wgrad.work import compile_operators
 
 OFFSETS_BYTES = 8 * LANE_TAPS  # bytes of a table of the offsets of taps
 
+expand = declare(
+    EXPAND,
+    "expand",
+    "target source pixels pitch width before filters group_filters group_channels",
+)
 copy_element = element_bytes = BOUND  # bound by compile_expand
 
 
-def expand(target, source, pixels, pitch, width, before, filters, group_filters, group_channels):
-    """Template of the part that repeats a channel of each group for the group's filters.
+def expanded_channel(
+    target, source, pixels, pitch, width, before, filters, group_filters, group_channels
+):
+    """Template of `expand`, which repeats a channel of each group for the group's filters.
 
     `source` is that channel of the first group, whose first `before` filters are left out; `pitch`
     and `width` are the byte strides of pixels there and at `target`.
@@ -60,9 +63,9 @@ def expand(target, source, pixels, pitch, width, before, filters, group_filters,
 def compile_expand(itemsize):
     """The part that expands a channel of each group; elements have `itemsize` bytes."""
     return compile_part(
-        types.void(*[types.int64] * 9),
         expand,
-        f"expand_{itemsize}",
+        expanded_channel,
+        str(itemsize),
         copy_element=memory.copy_bytes(itemsize),
         element_bytes=itemsize,
     )
@@ -82,27 +85,26 @@ def multiply(call, g, extent, a, pixel, b, width, vectors, sums, adds):
             taps = min(LANE_TAPS, g.S - first)
             for i in range(taps):
                 memory.write(offsets + 8 * i, schedule.tap_column(g, first + i) * pixel)
-            run_part(
+            multiply_pixels(
                 call.kernels,
-                microkernel_slot(vectors, 1, taps),
-                a + schedule.tap_row(g, j) * row,
-                b,
-                sums + (j * g.S + first) * tap_sums,
-                planes,
-                rows,
-                columns,
-                schedule.image_rows(g) * row,
-                row,
-                schedule.column_step(g) * pixel,
-                rows * columns * width,
-                columns * width,
-                width,
-                tap_sums,
-                1,
-                offsets,
-                sums,
-                0,
-                adds,
+                slot=microkernel_slot(vectors, 1, taps),
+                a=a + schedule.tap_row(g, j) * row,
+                a_plane=schedule.image_rows(g) * row,
+                a_row=row,
+                a_column=schedule.column_step(g) * pixel,
+                b=b,
+                b_plane=rows * columns * width,
+                b_row=columns * width,
+                b_column=width,
+                c=sums + (j * g.S + first) * tap_sums,
+                c_row=tap_sums,
+                planes=planes,
+                rows=rows,
+                columns=columns,
+                tiles=1,
+                offsets=offsets,
+                ahead=sums,
+                adds=adds,
             )
 
 
@@ -132,29 +134,46 @@ def sum_item(blob, panel, first_tile, end_tile, scratch):
         done = tile - first_tile
         if done > 0:
             carry(call, sums, done)
-        adds = int(not is_fresh(done))  # as wide as the part takes it
+        adds = not is_fresh(done)
         n, p, q = schedule.tile_origin(g, tile)
         planes, rows, columns = schedule.tile_extent(g, n, p, q)
-        source = dy_address(call, g, (n, p, q), k)
-        run_part(call.kernels, LOAD_PANELS, blob, dy, source, planes, rows, columns, filters)
-        run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, c, channels)
+        load_panels(
+            call.kernels,
+            blob=blob,
+            target=dy,
+            source=dy_address(call, g, (n, p, q), k),
+            planes=planes,
+            rows=rows,
+            columns=columns,
+            filters=filters,
+        )
+        load_tile(
+            call.kernels,
+            slot=call.load_tile,
+            blob=blob,
+            buffer=scratch,
+            n=n,
+            p=p,
+            q=q,
+            c=c,
+            channels=channels,
+        )
         if single:
             extent = planes, rows, columns
             multiply(call, g, extent, scratch, pixel, dy, width, vectors, sums, adds)
             continue
         for i in range(call.group_channels):
-            run_part(
+            expand(
                 call.kernels,
-                EXPAND,
-                expanded,
-                scratch + i * call.itemsize,
-                buffered,
-                pixel,
-                width,
-                k - first_group * group_filters,
-                filters,
-                group_filters,
-                call.group_channels,
+                target=expanded,
+                source=scratch + i * call.itemsize,
+                pixels=buffered,
+                pitch=pixel,
+                width=width,
+                before=k - first_group * group_filters,
+                filters=filters,
+                group_filters=group_filters,
+                group_channels=call.group_channels,
             )
             to = sums + i * channel_sums
             multiply(
@@ -169,7 +188,15 @@ def store_item(blob, panel, sums):
     call, g = fields(blob).call, fields(blob).geometry
     k = panel * g.tile_k
     filters = min(g.tile_k, g.K - k)
-    run_part(call.kernels, STORE_SUMS, blob, sums, k, filters, 0, call.group_channels)
+    store_sums(
+        call.kernels,
+        blob=blob,
+        sums=sums,
+        k=k,
+        filters=filters,
+        c=0,
+        channels=call.group_channels,
+    )
 
 
 def compile_lanes():

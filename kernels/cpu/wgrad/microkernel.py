@@ -21,27 +21,23 @@ import functools
 from dataclasses import dataclass
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
+from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 
-ARGUMENTS = (
-    "a",  # addresses: first pixel of the activation, of the output gradient; sums
-    "b",
-    "c",
-    "planes",  # pixels along three nested axes
-    "rows",
-    "columns",
-    "a_plane",  # byte strides of these axes
-    "a_row",
-    "a_column",
-    "b_plane",
-    "b_row",
-    "b_column",
-    "c_row",  # byte stride of the rows of sums
-    "tiles",  # register tiles, whose rows are contiguous in A
-    "offsets",  # address: byte offsets in A of the rows, if they are taps
-    "ahead",  # address of memory to prefetch into L2, and the bytes by which each pixel moves it
-    "ahead_step",
-    "adds",  # 1: add to the sums in memory; 0: overwrite them
+# Addresses of the first pixel of the activation and of the output gradient, and of the sums; pixels
+# along three nested axes, and the byte strides of these axes; `c_row` is the byte stride of the
+# rows of sums. `tiles` register tiles have contiguous rows in A; `offsets` is the address of the
+# byte offsets in A of the rows, if they are taps. Memory at `ahead` is prefetched into L2, and each
+# pixel moves on by `ahead_step` bytes. `adds` is 1 to add to the sums in memory, and 0 to overwrite
+# them.
+multiply_pixels = declare(
+    microkernel_slot(1, 0, 0),
+    "multiply_pixels",
+    "a b c planes rows columns a_plane a_row a_column b_plane b_row b_column c_row tiles offsets "
+    "ahead ahead_step adds",
+    offsets=0,
+    ahead_step=0,
 )
 
 
@@ -63,7 +59,7 @@ class RegisterTile:
 
 
 def emit(tile, builder, at):
-    """Emit the microkernel of `tile`; `at` maps the names in ARGUMENTS to values."""
+    """Emit the microkernel of `tile`; `at` maps the parameters of `multiply_pixels` to values."""
     e = Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
     a, b, c = (builder.inttoptr(at[name], BYTES) for name in ("a", "b", "c"))
     places = [(i, v) for i in range(tile.rows) for v in range(tile.vectors)]
@@ -136,5 +132,5 @@ def emit(tile, builder, at):
 def compile_microkernel(tile):
     """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
     shape = f"{'taps_' * tile.taps}{tile.rows}x{tile.vectors}"
-    name = f"wgrad_{shape}_{vectors_name(tile.lanes, tile.itemsize, tile.fma)}"
-    return compile_emitted(name, ARGUMENTS, (), functools.partial(emit, tile))
+    name = f"{shape}_{vectors_name(tile.lanes, tile.itemsize, tile.fma)}"
+    return compile_emitted(multiply_pixels, name, functools.partial(emit, tile))

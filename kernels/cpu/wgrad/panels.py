@@ -5,20 +5,21 @@ A panel is as wide as whole vectors need; filters past the last one are zero.
 
 import functools
 
-from numba import types
-
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
-from implicit_conv.kernels.cpu.runtime.table import LOAD_PIXELS, run_part
+from implicit_conv.kernels.cpu.runtime.table import LOAD_PANELS
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.load import load_pixels
 
+load_panels = declare(LOAD_PANELS, "load_panels", "blob target source planes rows columns filters")
 move = copy_panel = element_bytes = BOUND  # bound by compile_load_panels
 
 
-def load_panels(blob, target, source, planes, rows, columns, filters):
-    """Template of the part that loads `filters` filters of a tile, whose first element is at
+def loaded_panels(blob, target, source, planes, rows, columns, filters):
+    """Template of `load_panels`, which loads `filters` filters of a tile, whose first element is at
     `source`.
 
     Contiguous filters are copied pixel by pixel, so that memory is read in order.
@@ -34,22 +35,21 @@ def load_panels(blob, target, source, planes, rows, columns, filters):
         memory.zero(target + whole * call.panel_bytes, pixels * last)
     if call.y_k != element_bytes:
         for panel in range(schedule.ceil_div(filters, g.tile_k)):
-            run_part(
+            load_pixels(
                 call.kernels,
-                LOAD_PIXELS,
-                blob,
-                target + panel * call.panel_bytes,
-                source + panel * g.tile_k * call.y_k,
-                plane,
-                call.y_p,
-                call.y_q,
-                1,
-                call.y_k,
-                planes,
-                rows,
-                columns,
-                min(g.tile_k, filters - panel * g.tile_k),
-                pitch if panel < whole else last,
+                blob=blob,
+                target=target + panel * call.panel_bytes,
+                pitch=pitch if panel < whole else last,
+                source=source + panel * g.tile_k * call.y_k,
+                plane=plane,
+                row=call.y_p,
+                column=call.y_q,
+                step=1,
+                channel=call.y_k,
+                planes=planes,
+                rows=rows,
+                columns=columns,
+                channels=min(g.tile_k, filters - panel * g.tile_k),
             )
         return
     pixel = 0
@@ -74,9 +74,9 @@ def compile_load_panels(lanes, form, filters):
     else:
         copy_panel = convert.make_convert(form.x, form.buffer, filters)
     return compile_part(
-        types.void(BLOB_POINTER, *[types.int64] * 6),
         load_panels,
-        f"load_panels_{lanes}x{filters}x{form.x}_{form.buffer}",
+        loaded_panels,
+        f"{lanes}x{filters}x{form.x}_{form.buffer}",
         element_bytes=storage.SIZES[form.x],
         copy_panel=copy_panel,
         move=convert.make_move(form.x, form.buffer, lanes),

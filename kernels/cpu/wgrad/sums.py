@@ -7,19 +7,21 @@ rows are transposed into contiguous elements of dw.
 
 import functools
 
-from numba import types
-
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, vectors_name
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
-from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.entry import fields
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
-from implicit_conv.kernels.cpu.runtime.table import ADD_SUMS, TRANSPOSE_OUT, run_part
+from implicit_conv.kernels.cpu.runtime.table import ADD_SUMS, STORE_SUMS, TRANSPOSE_OUT
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
 from implicit_conv.kernels.cpu.wgrad.addresses import dw_address
 from implicit_conv.kernels.cpu.wgrad.layout import RADIX_BITS
+
+add_sums = declare(ADD_SUMS, "add_sums", "to at size")
+store_sums = declare(STORE_SUMS, "store_sums", "blob sums k filters c channels")
 
 
 @kernel()
@@ -36,7 +38,7 @@ def carry(call, sums, tiles):
         if tiles >> RADIX_BITS * (level + 1) == 1:
             memory.copy(above, at, call.item_sums)
         else:
-            run_part(call.kernels, ADD_SUMS, above, at, call.item_sums)
+            add_sums(call.kernels, to=above, at=at, size=call.item_sums)
         memory.zero(at, call.item_sums)
 
 
@@ -45,7 +47,8 @@ def total(call, sums, tiles):
     """Add all levels of `tiles` load tiles to the lowest one."""
     for level in range(1, call.levels):
         if tiles > 1 << RADIX_BITS * level:
-            run_part(call.kernels, ADD_SUMS, sums, sums + level * call.item_sums, call.item_sums)
+            at = sums + level * call.item_sums
+            add_sums(call.kernels, to=sums, at=at, size=call.item_sums)
 
 
 @kernel()
@@ -69,16 +72,15 @@ def compile_add_sums(lanes, itemsize):
 
         e.loop(arguments["size"], lanes * itemsize, [], vector)
 
-    name = f"add_sums_{vectors_name(lanes, itemsize, True)}"
-    return compile_emitted(name, ("to", "at", "size"), (), emit)
+    return compile_emitted(add_sums, vectors_name(lanes, itemsize, True), emit)
 
 
 transpose_block = move = move_element = element_bytes = BOUND  # bound by compile_store_sums
 
 
-def store_sums(blob, sums, k, filters, c, channels):
-    """Template of the part that stores the sums of one panel: filters from k on of all groups, and
-    channels from c on of one group.
+def stored_sums(blob, sums, k, filters, c, channels):
+    """Template of `store_sums`, which stores the sums of one panel: filters from k on of all
+    groups, and channels from c on of one group.
     """
     call, g = fields(blob).call, fields(blob).geometry
     pitch, size = g.tile_k * call.itemsize, element_bytes
@@ -115,9 +117,9 @@ def store_sums(blob, sums, k, filters, c, channels):
 def compile_store_sums(lanes, form):
     """The part that stores sums into a dw whose elements have the format `form.y`."""
     return compile_part(
-        types.void(BLOB_POINTER, *[types.int64] * 5),
         store_sums,
-        f"store_sums_{lanes}x{form.sums}_{form.y}",
+        stored_sums,
+        f"{lanes}x{form.sums}_{form.y}",
         element_bytes=storage.SIZES[form.y],
         transpose_block=make_transpose_block(TRANSPOSE_OUT, lanes),
         move=convert.make_move(form.sums, form.y, lanes),

@@ -27,17 +27,14 @@ from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.layout import LINE
-from implicit_conv.kernels.cpu.runtime.table import (
-    LOAD_PANELS,
-    LOAD_PIXELS,
-    STORE_SUMS,
-    microkernel_slot,
-    run_part,
-)
+from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.filters import row_offset
+from implicit_conv.kernels.cpu.tile.load import load_pixels, load_tile
 from implicit_conv.kernels.cpu.wgrad.addresses import dw_address, dy_address
 from implicit_conv.kernels.cpu.wgrad.layout import tile_height
-from implicit_conv.kernels.cpu.wgrad.sums import carry, is_fresh, total
+from implicit_conv.kernels.cpu.wgrad.microkernel import multiply_pixels
+from implicit_conv.kernels.cpu.wgrad.panels import load_panels
+from implicit_conv.kernels.cpu.wgrad.sums import carry, is_fresh, store_sums, total
 from implicit_conv.kernels.cpu.wgrad.work import compile_operators
 
 QUEUE_BYTES = 32  # bytes of a queue of two pieces of memory: (address, lines) of each
@@ -98,25 +95,34 @@ def load_x(blob, origin, extent, group, c, channels, buffer):
         return View(source, plane, g.stride_h * call.x_h, g.stride_w * call.x_w)
     pixel = channels * call.itemsize
     if call.unpadded:
-        run_part(
+        load_pixels(
             call.kernels,
-            LOAD_PIXELS,
-            blob,
-            buffer,
-            source,
-            plane,
-            g.stride_h * call.x_h,
-            call.x_w,
-            g.stride_w,
-            call.x_c,
-            planes,
-            rows,
-            columns,
-            channels,
-            pixel,
+            blob=blob,
+            target=buffer,
+            pitch=pixel,
+            source=source,
+            plane=plane,
+            row=g.stride_h * call.x_h,
+            column=call.x_w,
+            step=g.stride_w,
+            channel=call.x_c,
+            planes=planes,
+            rows=rows,
+            columns=columns,
+            channels=channels,
         )
         return View(buffer, rows * columns * pixel, columns * pixel, pixel)
-    run_part(call.kernels, call.load_tile, blob, buffer, n, p, q, first, channels)
+    load_tile(
+        call.kernels,
+        slot=call.load_tile,
+        blob=blob,
+        buffer=buffer,
+        n=n,
+        p=p,
+        q=q,
+        c=first,
+        channels=channels,
+    )
     row = schedule.row_pitch(g) * pixel
     return View(buffer, schedule.image_rows(g) * row, row, schedule.column_step(g) * pixel)
 
@@ -153,16 +159,15 @@ def load_dy(blob, origin, extent, item, panels):
         first = whole // g.tile_k * g.tile_k  # only the last panel is not in place
         panels += (first // g.tile_k) * call.panel_bytes
         k, filters = k + first, filters - first
-    run_part(
+    load_panels(
         call.kernels,
-        LOAD_PANELS,
-        blob,
-        panels,
-        dy_address(call, g, origin, item.group * g.K + k),
-        planes,
-        rows,
-        columns,
-        filters,
+        blob=blob,
+        target=panels,
+        source=dy_address(call, g, origin, item.group * g.K + k),
+        planes=planes,
+        rows=rows,
+        columns=columns,
+        filters=filters,
     )
 
 
@@ -278,27 +283,26 @@ def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, que
     for height, tiles in schedule.cuts(count, height_of(g, vectors)):
         if tiles == 0:
             continue
-        run_part(
+        multiply_pixels(
             call.kernels,
-            microkernel_slot(vectors, 1, height),
-            a.address + first * call.itemsize,
-            b.address,
-            sums + first * sum_row,
-            planes,
-            rows,
-            columns,
-            a.plane,
-            a.row,
-            a.column,
-            b.plane,
-            b.row,
-            b.column,
-            sum_row,
-            tiles,
-            0,
-            memory.read(queue),
-            LINE if memory.read(queue + 8) > 0 else 0,
-            adds,
+            slot=microkernel_slot(vectors, 1, height),
+            a=a.address + first * call.itemsize,
+            a_plane=a.plane,
+            a_row=a.row,
+            a_column=a.column,
+            b=b.address,
+            b_plane=b.plane,
+            b_row=b.row,
+            b_column=b.column,
+            c=sums + first * sum_row,
+            c_row=sum_row,
+            planes=planes,
+            rows=rows,
+            columns=columns,
+            tiles=tiles,
+            ahead=memory.read(queue),
+            ahead_step=LINE if memory.read(queue + 8) > 0 else 0,
+            adds=adds,
         )
         advance(queue, tiles * planes * rows * columns)
         first += height * tiles
@@ -323,7 +327,7 @@ def sum_tiles(blob, item, first_tile, end_tile, scratch):
         done = tile - first_tile
         if done > 0:
             carry(call, sums, done)
-        adds = int(not is_fresh(done))  # as wide as the part takes it
+        adds = not is_fresh(done)
         origin = schedule.tile_origin(g, tile)
         extent = schedule.tile_extent(g, *origin)
         a = load_x(blob, origin, extent, group, c, channels, scratch)
@@ -353,15 +357,14 @@ def store(blob, item, sums):
         if stores_directly(call, g, panel):
             continue
         k = panel * g.tile_k
-        run_part(
+        store_sums(
             call.kernels,
-            STORE_SUMS,
-            blob,
-            sums + (panel - item.first_panel) * call.panel_sums,
-            item.group * g.K + k,
-            min(g.tile_k, g.K - k),
-            item.c,
-            item.channels,
+            blob=blob,
+            sums=sums + (panel - item.first_panel) * call.panel_sums,
+            k=item.group * g.K + k,
+            filters=min(g.tile_k, g.K - k),
+            c=item.c,
+            channels=item.channels,
         )
 
 

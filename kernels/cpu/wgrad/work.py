@@ -5,8 +5,8 @@ import functools
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
-from implicit_conv.kernels.cpu.runtime.table import ADD_SUMS, run_part
+from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function
+from implicit_conv.kernels.cpu.wgrad.sums import add_sums
 
 sum_item = store_item = BOUND  # bound by compile_operators
 
@@ -37,7 +37,7 @@ def add_parts(blob, thread):
         sums = call.panels + index * call.item_sums
         for part in range(1, call.parts):
             at = sums + part * call.part_items * call.item_sums
-            run_part(call.kernels, ADD_SUMS, sums, at, call.item_sums)
+            add_sums(call.kernels, to=sums, at=at, size=call.item_sums)
         store_item(blob, index, sums)
         index = next_item(blob, thread)
 
@@ -48,6 +48,6 @@ def compile_operators(name, sum_item, store_item):
     summed by `sum_item` and stored by `store_item`.
     """
     return (
-        compile_part(ENTRY, sum_items, name, sum_item=sum_item, store_item=store_item),
-        compile_part(ENTRY, add_parts, f"{name}_add_parts", store_item=store_item),
+        compile_function(ENTRY, sum_items, name, sum_item=sum_item, store_item=store_item),
+        compile_function(ENTRY, add_parts, f"{name}_add_parts", store_item=store_item),
     )

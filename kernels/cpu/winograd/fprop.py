@@ -19,25 +19,25 @@ One work item is a load tile whose rows and columns are multiples of m:
 import functools
 from typing import NamedTuple
 
-import numpy as np
-
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
+from implicit_conv.kernels.cpu.gemm.microkernel import multiply_tile
+from implicit_conv.kernels.cpu.gemm.panels import pack_block
 from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.layout import LINE
-from implicit_conv.kernels.cpu.runtime.parts import compile_part
-from implicit_conv.kernels.cpu.runtime.table import (
-    STORE_TILE,
-    WINOGRAD_FILTER,
-    WINOGRAD_INPUT,
-    WINOGRAD_OUTPUT,
-    microkernel_slot,
-    run_part,
-)
+from implicit_conv.kernels.cpu.runtime.parts import compile_function
+from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
+from implicit_conv.kernels.cpu.tile.epilogue import store_tile
+from implicit_conv.kernels.cpu.tile.load import load_tile
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
-from implicit_conv.kernels.cpu.winograd.transforms import TAPS
+from implicit_conv.kernels.cpu.winograd.transforms import (
+    TAPS,
+    transform_filters,
+    transform_input,
+    transform_output,
+)
 
 
 class Matrices(NamedTuple):
@@ -69,9 +69,26 @@ def pack_filters(blob, target, group, panel, scratch):
     for c in range(0, g.C, call.lanes):
         channels = min(call.lanes, g.C - c)
         tap = channels * channel
-        run_part(call.kernels, call.pack_block, blob, plain, group, panel, c, channels, packing)
-        to, xi, count = target + c * channel, g.C * channel + LINE, channels * vectors
-        run_part(call.kernels, WINOGRAD_FILTER, plain, TAPS * tap, tap, to, xi, count)
+        pack_block(
+            call.kernels,
+            slot=call.pack_block,
+            blob=blob,
+            target=plain,
+            group=group,
+            panel=panel,
+            c=c,
+            channels=channels,
+            scratch=packing,
+        )
+        transform_filters(
+            call.kernels,
+            source=plain,
+            row=TAPS * tap,
+            column=tap,
+            target=target + c * channel,
+            xi_stride=g.C * channel + LINE,
+            count=channels * vectors,
+        )
 
 
 @kernel()
@@ -87,19 +104,18 @@ def transform_boxes(call, g, extent, buffer, u):
     target = u.address
     for plane in range(extent[0]):
         for i in range(0, extent[1], m):
-            run_part(
+            transform_input(
                 call.kernels,
-                WINOGRAD_INPUT,
-                buffer + (plane * rows + i) * row,
-                row,
-                row_phase,
-                pixel,
-                column_phase,
-                target,
-                u.xi,
-                u.row,
-                boxes,
-                count,
+                source=buffer + (plane * rows + i) * row,
+                row=row,
+                row_phase=row_phase,
+                column=pixel,
+                column_phase=column_phase,
+                target=target,
+                xi_stride=u.xi,
+                box=u.row,
+                boxes=boxes,
+                count=count,
             )
             target += boxes * u.row
 
@@ -116,19 +132,18 @@ def untransform_boxes(call, extent, products, out, bias, vectors, limits):
     boxes, source = columns // m, products.address
     for plane in range(planes):
         for i in range(0, rows, m):
-            run_part(
+            transform_output(
                 call.kernels,
-                WINOGRAD_OUTPUT,
-                source,
-                products.xi,
-                address + plane * out_n + i * out_p,
-                out_p,
-                out_q,
-                bias,
-                boxes,
-                vectors,
-                low,
-                high,
+                source=source,
+                xi_stride=products.xi,
+                target=address + plane * out_n + i * out_p,
+                row=out_p,
+                column=out_q,
+                bias=bias,
+                boxes=boxes,
+                count=vectors,
+                low=low,
+                high=high,
             )
             source += boxes * products.row
 
@@ -155,26 +170,18 @@ def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
         for count, tiles in schedule.cuts(boxes, g.tile_m):
             if tiles == 0:
                 continue
-            run_part(
+            multiply_tile(
                 call.kernels,
-                microkernel_slot(vectors, 1, count),
-                u.address + xi * u.xi + begin * u.row,
-                v.address + xi * v.xi,
-                runs,
-                call.zeros,
-                products.address + xi * products.xi + begin * products.row,
-                schedule.chain_parts(g.C, call.chain),
-                u.row,
-                0,
-                0,
-                0,
-                products.row,
-                0,
-                tiles,
-                0,
-                0,
-                -np.inf,
-                np.inf,
+                slot=microkernel_slot(vectors, 1, count),
+                a=u.address + xi * u.xi + begin * u.row,
+                a_inner=u.row,
+                b=v.address + xi * v.xi,
+                runs=runs,
+                run_count=schedule.chain_parts(g.C, call.chain),
+                c_in=call.zeros,
+                c_out=products.address + xi * products.xi + begin * products.row,
+                c_out_inner=products.row,
+                tiles=tiles,
             )
             begin += tiles * count
 
@@ -187,7 +194,17 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     size = schedule.box_products(g, m)
     extent = schedule.tile_extent(g, n, p, q)
     boxes = extent[0] * extent[1] * extent[2] // (m * m)
-    run_part(call.kernels, call.load_tile, blob, scratch, n, p, q, group * g.C, g.C)
+    load_tile(
+        call.kernels,
+        slot=call.load_tile,
+        blob=blob,
+        buffer=scratch,
+        n=n,
+        p=p,
+        q=q,
+        c=group * g.C,
+        channels=g.C,
+    )
     u_row = schedule.ceil_div(g.C, call.lanes) * call.lanes * call.itemsize
     u = Matrices(scratch + call.boxes, boxes * u_row + LINE, u_row)
     transform_boxes(call, g, extent, scratch, u)
@@ -221,7 +238,17 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         bias = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
         untransform_boxes(call, extent, products, out, bias, vectors, limits)
         if staged:
-            run_part(call.kernels, STORE_TILE, blob, staging, width, n, p, q, first, filters)
+            store_tile(
+                call.kernels,
+                blob=blob,
+                staging=staging,
+                width=width,
+                n=n,
+                p=p,
+                q=q,
+                k=first,
+                filters=filters,
+            )
 
 
 def pack(blob, thread):
@@ -247,4 +274,4 @@ def compile_winograd():
 @functools.cache
 def compile_pack():
     """The compiled packer."""
-    return compile_part(ENTRY, pack, "winograd_pack")
+    return compile_function(ENTRY, pack, "winograd_pack")

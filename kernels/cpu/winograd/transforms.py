@@ -12,39 +12,30 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
 from implicit_conv.kernels.cpu.runtime.table import WINOGRAD_FILTER, WINOGRAD_INPUT, WINOGRAD_OUTPUT
 
-# Addresses are those of the first element; strides are in bytes, "xi" is the matrix of one product.
-INPUT_ARGUMENTS = (
-    "source",  # address of the first box of a row of boxes
-    "row",  # stride between rows of one phase, and between the first rows of two phases
-    "row_phase",
-    "column",  # stride between columns of one phase, and between the first columns of two phases
-    "column_phase",
-    "target",  # address of U, its strides between matrices and between boxes
-    "xi_stride",
-    "box",
-    "boxes",
-    "count",  # vectors of channels
+# Addresses are those of first elements; strides are in bytes, and `xi_stride` is that between the
+# matrices of two products. `count` counts vectors of channels or filters.
+#
+# A row of boxes: strides between rows of one phase, between the first rows of two phases, and the
+# same of columns; U, its strides between matrices and between boxes.
+transform_input = declare(
+    WINOGRAD_INPUT,
+    "transform_input",
+    "source row row_phase column column_phase target xi_stride box boxes count",
 )
-FILTER_ARGUMENTS = (
-    "source",  # address of packed taps, their strides between rows and columns
-    "row",
-    "column",
-    "target",  # address of V, its stride between matrices
-    "xi_stride",
-    "count",  # vectors of filters
+# Packed taps, their strides between rows and columns; V.
+transform_filters = declare(
+    WINOGRAD_FILTER, "transform_filters", "source row column target xi_stride count"
 )
-OUTPUT_ARGUMENTS = (
-    "source",  # address of M, its stride between matrices
-    "xi_stride",
-    "target",  # address of the output, its strides between rows and columns
-    "row",
-    "column",
-    "bias",  # address of the initial sums
-    "boxes",
-    "count",  # vectors of filters
+# M; the output, its strides between rows and columns; the initial sums.
+transform_output = declare(
+    WINOGRAD_OUTPUT,
+    "transform_output",
+    "source xi_stride target row column bias boxes count",
+    "low high",
 )
 TAPS = 3  # taps of a filter along an axis
 # Finite interpolation points by m. Those of F2 keep small integers exact. Of all sets of 0 and
@@ -285,16 +276,16 @@ def _pointers(e, at, *names):
 @functools.cache
 def compile_transforms(m: int, stride: int, lanes: int, itemsize: int, fma: bool) -> dict[int, Any]:
     """The input, filter and output parts of F(m x m, 3x3), by their slots in the kernel table."""
+    name = f"f{m}_stride{stride}_{vectors_name(lanes, itemsize, fma)}"
 
-    def part(name, arguments, floats, emit):
+    def part(declared, emit):
         def emit_part(builder, at):
             emit(m, stride, Emitter(builder, lanes, itemsize, fma), at)
 
-        name = f"winograd_{name}_f{m}_stride{stride}_{vectors_name(lanes, itemsize, fma)}"
-        return compile_emitted(name, arguments, floats, emit_part)
+        return compile_emitted(declared, name, emit_part)
 
     return {
-        WINOGRAD_INPUT: part("input", INPUT_ARGUMENTS, (), emit_input),
-        WINOGRAD_FILTER: part("filter", FILTER_ARGUMENTS, (), emit_filter),
-        WINOGRAD_OUTPUT: part("output", OUTPUT_ARGUMENTS, LIMITS, emit_output),
+        WINOGRAD_INPUT: part(transform_input, emit_input),
+        WINOGRAD_FILTER: part(transform_filters, emit_filter),
+        WINOGRAD_OUTPUT: part(transform_output, emit_output),
     }

@@ -22,9 +22,8 @@ from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm import amx
-from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile
+from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, multiply_tile
 from implicit_conv.kernels.cpu.runtime import native
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS
 from implicit_conv.kernels.disk import Store
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
@@ -221,10 +220,11 @@ def assembly():
     )
     module = ir.Module("amx")
     module.triple = "x86_64-linux-gnu"
-    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * len(LIMITS)
+    part = multiply_tile.part
+    kinds = [ir.IntType(64)] * len(part.integers) + [ir.DoubleType()] * len(part.floats)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "microkernel")
     builder = ir.IRBuilder(function.append_basic_block())
-    at = dict(zip((*ARGUMENTS, *LIMITS), function.args, strict=True))
+    at = dict(zip(part.parameters, function.args, strict=True))
     amx.emit(tile, amx.Tiles, builder, at)
     builder.ret_void()
     features = "+avx512f,+avx512bf16,+amx-tile,+amx-bf16"

@@ -7,8 +7,7 @@ import pytest
 from llvmlite import ir
 
 from implicit_conv.cpu.arch import REGISTER_PIXELS
-from implicit_conv.kernels.cpu.gemm.microkernel import ARGUMENTS, RegisterTile, emit
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS
+from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, emit, multiply_tile
 
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
@@ -28,10 +27,11 @@ def assembly(target):
     tile = RegisterTile(1, REGISTER_PIXELS[bits, registers], 2, bits // 32, 4, True, **dots)
     module = ir.Module(target)
     module.triple = triple
-    kinds = [ir.IntType(64)] * len(ARGUMENTS) + [ir.DoubleType()] * len(LIMITS)
+    part = multiply_tile.part
+    kinds = [ir.IntType(64)] * len(part.integers) + [ir.DoubleType()] * len(part.floats)
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "microkernel")
     builder = ir.IRBuilder(function.append_basic_block())
-    emit(tile, builder, dict(zip((*ARGUMENTS, *LIMITS), function.args, strict=True)))
+    emit(tile, builder, dict(zip(part.parameters, function.args, strict=True)))
     builder.ret_void()
     machine = llvm.Target.from_triple(triple).create_target_machine(features=features, opt=3)
     parsed = llvm.parse_assembly(str(module))
