@@ -77,7 +77,7 @@ class Worker:
     """A process that checks trials until the time `end`; it is replaced where it dies."""
 
     def __init__(self, end: float) -> None:
-        self._processes = multiprocessing.get_context(START)
+        self._processes: Any = multiprocessing.get_context(START)
         self._end = end
         self._number = self._processes.Value("q", 0, lock=False)
         self._child: Any = None

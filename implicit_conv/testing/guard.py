@@ -34,6 +34,7 @@ POISON = 0xFF  # all bytes of new memory: elements of floats are NaN
 SET_HANDLER = 304  # the index of PyDataMem_SetHandler in numpy's table of C functions (NEP 49)
 _NONE, _READ, _BOTH = 0, mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_WRITE
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_SIZE = ctypes.c_ssize_t
 _FAILED = -1  # what mmap returns where it fails
 _KEPT: list[object] = []  # structures that capsules point to
 
@@ -41,7 +42,7 @@ _KEPT: list[object] = []  # structures that capsules point to
 def _libc(name: str, arguments: int) -> Any:
     """A function of the C library whose arguments and result are as large as an address."""
     function = getattr(ctypes.CDLL(None, use_errno=True), name)
-    function.argtypes, function.restype = (ctypes.c_ssize_t,) * arguments, ctypes.c_ssize_t
+    function.argtypes, function.restype = (_SIZE,) * arguments, _SIZE
     return function
 
 
@@ -92,7 +93,7 @@ def _bytes(size: int) -> Array:
 
 def _seal(array: Array) -> None:
     while array.base is not None:
-        array = array.base  # type: ignore[assignment]
+        array = array.base
     start = array.ctypes.data // PAGE * PAGE
     _checked(_mprotect(start, array.ctypes.data + array.nbytes - start, _READ))
 
@@ -124,7 +125,7 @@ class _Blocks:
         """A launch like `prepared` whose parts of scratch memory are blocks of their own."""
         one, layout = copy.copy(prepared), prepared._layout
         spans = [pages(size) + PAGE for size in layout]
-        first, *starts = itertools.accumulate(spans, initial=-self._gap(layout.buffer))
+        _, *starts = itertools.accumulate(spans, initial=-self._gap(layout.buffer))
         offsets = [at + self._gap(size) for at, size in zip(starts, layout[1:], strict=False)]
         one._scratch = sum(spans) * one._threads
         one._bytes = one._scratch + BLOB.itemsize
@@ -162,19 +163,24 @@ class _Handler(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char * 127),
         ("version", ctypes.c_uint8),
-        *((name, ctypes.c_ssize_t) for name in ("at_end", "malloc", "calloc", "realloc", "free")),
+        *((name, _SIZE) for name in ("at_end", "malloc", "calloc", "realloc", "free")),
     )
 
 
 @functools.cache
 def _handler(at_end: bool) -> Any:
     """A handler of numpy's memory, as the capsule that numpy takes."""
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
-    functions = (found.address for found in _functions())
-    made = _Handler(b"guard pages", 1, at_end, *functions)
+    made = _Handler(b"guard pages", 1, at_end, *(found.address for found in _functions()))
     _KEPT.append(made)
-    return new(ctypes.addressof(made), b"mem_handler", None)
+    new = _python("PyCapsule_New", ctypes.py_object, _SIZE, ctypes.c_char_p, _SIZE)
+    return new(ctypes.addressof(made), b"mem_handler", 0)
+
+
+def _python(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of Python's own C interface."""
+    function = getattr(ctypes.pythonapi, name)
+    function.restype, function.argtypes = result, arguments
+    return function
 
 
 @functools.cache
@@ -218,10 +224,9 @@ def _functions() -> tuple[Any, ...]:
 
 def _set_handler(handler: Any) -> Any:
     """Have numpy take the memory of new arrays of this thread from a handler; return the last."""
-    multiarray = importlib.import_module(
-        "numpy._core.multiarray" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core.multiarray"
-    )
-    address = ctypes.pythonapi.PyCapsule_GetPointer
-    address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    table = ctypes.cast(address(multiarray._ARRAY_API, None), ctypes.POINTER(ctypes.c_void_p))
-    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[SET_HANDLER])(handler)
+    package = "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
+    table = importlib.import_module(f"{package}.multiarray")._ARRAY_API
+    address = _python("PyCapsule_GetPointer", _SIZE, ctypes.py_object, ctypes.c_char_p)
+    functions = ctypes.cast(address(table, None), ctypes.POINTER(_SIZE))
+    set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(functions[SET_HANDLER])
+    return set_handler(handler)
