@@ -26,10 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command.add_argument("--seconds", type=_seconds, default=60.0, help="how long; default: 60")
     command.add_argument("--seed", type=_natural, help="a seed gives the same problems every time")
     command.add_argument("--threads", type=_threads, help="threads at most; default: all")
+    command.add_argument(
+        "--guard",
+        action="store_true",
+        help="put all arrays, packed filters and scratch memory against inaccessible pages",
+    )
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     threads = options.threads or cpu_arch(current().num_threads).threads
-    return fuzz(options.seconds, seed, threads)
+    return fuzz(options.seconds, seed, threads, options.guard)
 
 
 def _seconds(text: str) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,6 +71,8 @@ class Trial:
         Whether arrays lack the batch axis, of extent 1.
     threads : int
     subnormals : "keep" or "flush"
+    guard : str
+        The end of all memory that touches an inaccessible page: one of `guard.SIDES`, or "".
     """
 
     case: Case
@@ -92,6 +94,7 @@ class Trial:
     unbatched: bool = False
     threads: int = 1
     subnormals: str = "keep"
+    guard: str = ""
 
     @property
     def made(self) -> Operator:
@@ -203,8 +206,7 @@ class Trial:
         return shape[1:] if self.unbatched and role != "w" else shape
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """The arrays of a call; those of the epilogue are None where the trial has none."""
 
     first: Array
