@@ -25,6 +25,7 @@ def describe() -> str:
     from implicit_conv.gpu.evidence import lines
     from implicit_conv.kernels.cpu.runtime.crowd import cpu_count
     from implicit_conv.kernels.disk import store
+    from implicit_conv.kernels.disk_files import KERNEL
 
     arch, features, kernels = cpu_arch(current().num_threads), cpu_features(), store()
     trouble = kernels.trouble()
@@ -39,7 +40,7 @@ def describe() -> str:
         "threads": f"{arch.threads} for a call; at most {cpu_count()} run at once in a process",
         "kernel cache": f"none, so every process compiles its kernels: {trouble}"
         if trouble
-        else f"{kernels.folder} ({len(kernels.names())} compiled parts)",
+        else f"{kernels.folder} ({len(kernels.files(KERNEL))} compiled parts)",
         "GPU": _gpu(),
         "settings": _settings(),
     }

@@ -6,20 +6,22 @@ import errno
 import logging
 import os
 import re
+import signal
 import subprocess
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from damage import damaged
+from damage import damage
 from sampling import count, sampled
 
 from implicit_conv.kernels import disk
 from implicit_conv.kernels.disk import Store, user_folder
+from implicit_conv.kernels.disk_files import KERNEL
 
 pwd, resource = (pytest.importorskip(name) for name in ("pwd", "resource"))
 
-NAME, OTHER = "function-0123.kernel", "function-4567.kernel"
+NAME, OTHER = (f"function-{digit * 32}.kernel" for digit in "01")
 PAYLOAD = bytes(range(256)) * 10
 ROOT = os.geteuid() == 0
 VARIABLE = "IMPLICIT_CONV_CACHE_DIR"
@@ -67,6 +69,24 @@ def limited_files(size):
 
 
 @pytest.fixture
+def limited_memory():
+    """Reading a file of 4 GiB fails, and waiting for ever ends."""
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    before = signal.signal(signal.SIGALRM, _too_late)
+    resource.setrlimit(resource.RLIMIT_AS, (taken + (1 << 30), limits[1]))
+    signal.setitimer(signal.ITIMER_REAL, 60, 5)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def _too_late(*_):
+    raise AssertionError("a load waits for ever")  # an OSError would be a miss
+
+
+@pytest.fixture
 def small_disk(tmp_path):
     """A folder on a disk of 200 KiB; a function remounts it with other options."""
 
@@ -110,29 +130,45 @@ def test_an_entry_is_loaded_by_its_name_alone(store, warnings):
     assert store.load(OTHER) == b"other"
     store.save(NAME, b"new")
     assert store.load(NAME) == b"new"
-    assert store.names() == files(store.folder) == [NAME, OTHER]
+    assert sorted(file.name for file in store.files(KERNEL)) == files(store.folder) == [NAME, OTHER]
     assert warnings() == []
 
 
 @sampled
-@pytest.mark.parametrize("number", range(count(40, 1000)))
-def test_a_damaged_entry_is_a_miss_and_replaced(store, warnings, number):
-    store.save(OTHER, b"other")
-    path = store.folder / NAME
-    path.write_bytes(damaged(path.read_bytes(), (store.folder / OTHER).read_bytes(), number))
-    for _ in range(2):
-        assert store.load(NAME) is None
+@pytest.mark.parametrize("first", range(0, count(39, 9750), 39))
+def test_damaged_entries_are_misses_and_replaced(tmp_path, warnings, limited_memory, first):
+    """39 at a time, of each kind three."""
+    for number in range(first, first + 39):
+        store = Store(tmp_path / "cache")
+        store.save(NAME, PAYLOAD)
+        store.save(OTHER, b"other")
+        path = store.folder / NAME
+        damage(path, store.folder / OTHER, number)
+        for _ in range(2):
+            assert store.load(NAME) is None
+        assert [*store.damaged()] == [NAME]
+        (warning,) = warnings()
+        assert str(path) in warning
+        assert store.damaged()[NAME] in warning
+        store.save(NAME, PAYLOAD)
+        assert store.load(NAME) == PAYLOAD
+        assert warnings() == []
+        assert files(store.folder) == [NAME, OTHER]
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="such files are Linux's")
+def test_no_more_is_read_than_the_size_of_a_file(store, warnings, limited_memory):
+    """A file of the system: regular, of no size, and without an end."""
+    (store.folder / NAME).unlink()
+    (store.folder / NAME).symlink_to("/proc/self/pagemap")
+    assert store.load(NAME) is None
     (warning,) = warnings()
-    assert str(path) in warning
     assert "digest" in warning
-    store.save(NAME, PAYLOAD)
-    assert store.load(NAME) == PAYLOAD
-    assert warnings() == []
 
 
 @pytest.mark.parametrize("error", [errno.ESTALE, errno.EIO, errno.EACCES, errno.ELOOP])
 def test_an_entry_that_cannot_be_read_is_a_miss(store, warnings, monkeypatch, error):
-    def fail(*_):
+    def fail(*_, **__):
         raise OSError(error, os.strerror(error))
 
     with monkeypatch.context() as patch:
@@ -144,12 +180,32 @@ def test_an_entry_that_cannot_be_read_is_a_miss(store, warnings, monkeypatch, er
     assert store.load(NAME) == PAYLOAD
 
 
-def test_a_folder_in_place_of_an_entry(store, warnings):
-    (store.folder / OTHER).mkdir()
-    assert store.load(OTHER) is None
+def test_a_folder_with_files_in_place_of_an_entry_stays(store, warnings):
+    """The files may be somebody's; other entries are saved as ever."""
+    (store.folder / NAME).unlink()
+    (store.folder / NAME / "file").mkdir(parents=True)
+    assert store.load(NAME) is None
+    store.save(NAME, PAYLOAD)
+    (warning,) = warnings()
+    assert f"delete {store.folder}" in warning
     store.save(OTHER, PAYLOAD)
-    assert len(warnings()) == 2
+    assert store.load(OTHER) == PAYLOAD
     assert files(store.folder) == [NAME, OTHER]
+    assert files(store.folder / NAME) == ["file"]
+
+
+def test_a_link_to_an_entry_is_followed_and_one_to_nothing_replaced(store, warnings):
+    moved = store.folder.parent / "moved"
+    (store.folder / NAME).rename(moved)
+    (store.folder / NAME).symlink_to(moved)
+    assert store.load(NAME) == PAYLOAD
+    moved.unlink()
+    assert store.load(NAME) is None
+    store.save(NAME, PAYLOAD)
+    assert store.load(NAME) == PAYLOAD
+    assert not (store.folder / NAME).is_symlink()
+    assert not moved.exists()
+    assert warnings() == []
 
 
 # Other processes
