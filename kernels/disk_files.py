@@ -24,7 +24,8 @@ TEMPORARY = ".tmp"
 OWN = re.compile(r"[A-Za-z0-9_.-]*[0-9a-f]{32}(\.kernel|\.choice)(\.[0-9a-f]{16}\.tmp)?")
 STALE_SECONDS = 3600  # after which nobody still writes a temporary file
 # A process looks at the folder before it has saved more than a share of the limit since it looked
-# last, and leaves three quarters: 16 processes that save at once stay within the limit.
+# last, and leaves three quarters: 16 processes that save at once stay within the limit, unless a
+# kernel is larger than a share.
 SHARE = 64
 
 
