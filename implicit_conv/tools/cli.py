@@ -11,7 +11,7 @@ from implicit_conv import __version__
 from implicit_conv.errors import DriverError
 from implicit_conv.ptx import commands as interpreter
 from implicit_conv.tma import commands as laboratory
-from implicit_conv.tools import bench, demo, info, plans
+from implicit_conv.tools import bench, demo, info, kernel_cache, plans
 
 USER_ERRORS = (
     ValueError,
@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.register(commands)
     info.register(commands)
+    kernel_cache.register(commands)
     bench.register(commands)
     laboratory.register(commands)
     interpreter.register(commands)
