@@ -14,14 +14,13 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 from implicit_conv.cpu.arch import BFLOAT16, cpu_arch
 from implicit_conv.cpu.words import count as counted
 from implicit_conv.testing.check import check
-from implicit_conv.testing.draw import TRIALS, draw_kind, draw_trial
+from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.trial import Trial
 
 PROGRESS_SECONDS = 2  # between two updates of the line of progress
@@ -32,11 +31,11 @@ MOST_FAILURES = 20  # a run ends after so many
 START = "fork" if sys.platform == "linux" else "spawn"
 
 
-def fuzz(seconds: float, seed: int, threads: int, guard: bool = False) -> int:
-    """Compute trials for `seconds` and print what was computed.
+def fuzz(deck: Deck, seconds: float) -> int:
+    """Compute the trials of a deck for `seconds` and print what was computed.
 
-    Trial `number` of a seed is always the same. A program that repeats it is printed for each one
-    that fails; the others of its kind are left out.
+    A program that repeats it is printed for each one that fails; the others of its kind are left
+    out.
 
     Returns
     -------
@@ -48,29 +47,28 @@ def fuzz(seconds: float, seed: int, threads: int, guard: bool = False) -> int:
     computed = failed = kinds = 0
     outcome, status = "", 0
     try:
+        kind, trials = deck.deal()
         while time.monotonic() < start + seconds and failed < MOST_FAILURES:
-            numbers = range(kinds * TRIALS, (kinds + 1) * TRIALS)
-            trials = [_trial(seed, number, threads, guard) for number in numbers]
-            _show_progress(start, computed, draw_kind(seed, kinds).name)
-            done, error = worker.check(trials)
+            _show_progress(start, computed, kind.name)
+            worker.begin(trials)
+            following = deck.deal()  # while the worker computes
+            done, error = worker.result()
+            deck.coverage.add(trials[:done])
             computed, kinds = computed + done, kinds + 1
             if error:
                 failed += 1
-                print(f"Trial {numbers[done - 1]} of seed {seed} failed:\n\n{error}", flush=True)
+                print(f"Trial {done} of kind {kinds} ({kind.name}) failed:\n\n{error}")
                 print(f"\nThis program repeats it:\n\n{program(trials[done - 1])}", flush=True)
+            kind, trials = following
     except KeyboardInterrupt:
         outcome, status = "interrupted", INTERRUPTED
     worker.end()
     if failed:
         outcome, status = f"{counted(failed, 'problem')} failed", status or 1
-    how = f"seed {seed}, at most {counted(threads, 'thread')}{', guard pages' * guard}"
-    print(_summary(computed, kinds, time.monotonic() - start, how, outcome or "all right"))
+    print(deck.coverage.table())
+    took = time.monotonic() - start
+    print(_summary(computed, kinds, took, str(deck), outcome or "all right"))
     return status
-
-
-def _trial(seed: int, number: int, threads: int, guard: bool) -> Trial:
-    trial = draw_trial(seed, number, threads)
-    return replace(trial, guard=("begin", "end")[number % 2]) if guard else trial
 
 
 class Worker:
@@ -83,8 +81,8 @@ class Worker:
         self._child: Any = None
         self._pipe: Any = None
 
-    def check(self, trials: Sequence[Trial]) -> tuple[int, str]:
-        """(how many trials were begun, the error of the last one or "")."""
+    def begin(self, trials: Sequence[Trial]) -> None:
+        """Have the process check trials, until one fails."""
         if self._child is None:
             self._pipe, pipe = self._processes.Pipe()
             arguments = self._end, self._number, pipe
@@ -92,8 +90,11 @@ class Worker:
             _start(self._child)
             pipe.close()  # so that the end of the child ends the pipe
         self._number.value = 0
+        self._pipe.send(trials)
+
+    def result(self) -> tuple[int, str]:
+        """(how many trials were begun, the error of the last one or "")."""
         try:
-            self._pipe.send(trials)
             error = self._pipe.recv()
             return self._number.value, error
         except (EOFError, OSError):

@@ -28,7 +28,6 @@ from implicit_conv.kernels.cpu.runtime import launch, pool
 from implicit_conv.kernels.cpu.runtime.call import BLOB, Call
 from implicit_conv.testing import Array
 
-SIDES = ("begin", "end")  # which end of a block touches an inaccessible page
 PAGE = mmap.PAGESIZE
 POISON = 0xFF  # all bytes of new memory: elements of floats are NaN
 SET_HANDLER = 304  # the index of PyDataMem_SetHandler in numpy's table of C functions (NEP 49)
@@ -64,7 +63,7 @@ def guarded(side: str) -> Iterator[Callable[[Array], None]]:
 
     Parameters
     ----------
-    side : one of SIDES
+    side : one of `trial.SIDES`
 
     Yields
     ------

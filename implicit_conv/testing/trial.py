@@ -18,6 +18,7 @@ from implicit_conv.parse import Padding
 from implicit_conv.plan import Plan
 from implicit_conv.settings import Config, config
 from implicit_conv.testing import ROUNDING, Array, Case
+from implicit_conv.testing.methods import computed_by
 from implicit_conv.testing.operators import (
     OPERATORS,
     Operator,
@@ -31,6 +32,7 @@ from implicit_conv.testing.operators import (
 from implicit_conv.testing.storage import stored
 
 VALUES = ("integers", "normal", "subnormal", "first not finite", "second not finite")
+SIDES = ("begin", "end")  # of memory, which guard pages are next to
 SCALES = (0.5, -1.0, 2.0, 0.25)  # factors that keep integers exact
 WINOGRAD = ("standard", "fast")  # precisions that allow Winograd
 
@@ -57,6 +59,9 @@ class Trial:
         It decides the values.
     activation, precision, algorithm, out_dtype
         As in `conv2d`. A trial that the algorithm refuses passes.
+    method : str
+        The method that computes it where it can, one of `methods.NAMES`, or "" for the planner's
+        choice.
     scaled, biased, added : bool
         Whether there is a scale, a bias, and a residual.
     sized : bool
@@ -66,13 +71,14 @@ class Trial:
     out : str
         How `out` is stored, one of WRITABLE, or "" for none.
     packed : bool
-        Whether a plan computes it, with a packed filter if there is one.
+        Whether a plan computes it, with a packed filter if there is one. A `method` needs a plan
+        too, to which plain filters are given.
     unbatched : bool
         Whether arrays lack the batch axis, of extent 1.
     threads : int
     subnormals : "keep" or "flush"
     guard : str
-        The end of all memory that touches an inaccessible page: one of `guard.SIDES`, or "".
+        The end of all memory that touches an inaccessible page: one of SIDES, or "".
     """
 
     case: Case
@@ -84,6 +90,7 @@ class Trial:
     precision: str = "standard"
     algorithm: str = "auto"
     out_dtype: str | None = None
+    method: str = ""
     scaled: bool = False
     biased: bool = False
     added: bool = False
@@ -192,7 +199,7 @@ class Trial:
         make = function(self.operator, case.rank, "plan_")
         with self.settings:
             planned: Plan = make(first, second, *shaped, **dtypes, **self.options)
-        return planned
+        return computed_by(planned, self.method) if self.method else planned
 
     def call(self, first: Any, second: Any, **arrays: Any) -> Any:
         """What the operator returns for operands in the layout of the case."""
@@ -304,10 +311,10 @@ def compute(trial: Trial, given: Inputs) -> Array:
         arrays = {"out": view}
         if trial.made.epilogue:
             arrays |= {"scale": given.scale, "bias": given.bias, "residual": residual}
-        if trial.packed:
+        if trial.packed or trial.method:
             plan = trial.plan()
-            operand = second if result == "w" else plan.pack(second)
-            y: Array = plan(first, operand, **arrays)
+            packs = trial.packed and result != "w"
+            y: Array = plan(first, plan.pack(second) if packs else second, **arrays)
         else:
             y = trial.call(first, second, **arrays)
     if view is not None and y is not view:
