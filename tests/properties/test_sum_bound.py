@@ -175,6 +175,28 @@ def test_sums_of_groups_keep_the_bound(name):
         assert units <= bound_of(plan, n), plan.engine.best.name
 
 
+EQUAL = {
+    "128": Case(C=128, size=(4, 8), **POINT),
+    "3000": Case(C=3000, size=(4, 8), **POINT),
+    "30000": Case(C=30_000, size=(4, 8), **POINT),
+    "3x3": Case(C=333, size=(4, 10)),
+}
+# The mantissas that lost most of 4,000.
+WORST = (1.9833908, 1.5815811, 1.7753983, 1.5912399, 1.7565079, 1.664711, 1.972496, 1.9470594)
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_products_lose_half_of_the_bound(name):
+    case = replace(EQUAL[name], K=40)
+    n = case.C * math.prod(case.kernel)
+    values = np.float32([*WORST, *np.random.default_rng(n).uniform(1, 2, case.K - len(WORST))])
+    rows = np.repeat(values[:, None], n, axis=1)
+    w, x = filters(rows, case)[: case.K], np.ones(case.shapes["x"], np.float32)
+    for plan in plans(case):
+        y = np.moveaxis(plan(x, w), 1, 0)
+        assert largest_units(y, rows, "float32") <= (most_units(n) + 1) / 2, plan.engine.best.name
+
+
 @pytest.mark.parametrize(
     ("N", "size", "kernel"),
     [
