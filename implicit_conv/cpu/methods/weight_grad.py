@@ -65,8 +65,8 @@ from implicit_conv.schedule import Load, geometry
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
-# Pixels of a load tile, which are added one by one, at most. With 128 instead, layers of 14 x 14
-# outputs took 7 to 14 % longer (Intel Xeon, AVX-512, 2026-11).
+# Pixels of a load tile, which are added one by one, at most. With 128 instead, 1x1 layers of 512
+# channels or more and 14 x 14 outputs took 7 to 14 % longer (Intel Xeon, AVX-512, 2026-11).
 CHAIN_PIXELS = 256
 FEW_ELEMENTS = 4096  # elements of dw below which pixels are divided into parts
 MOST_PARTS = 16  # parts that load tiles are divided into, at most
