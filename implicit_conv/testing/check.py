@@ -78,8 +78,10 @@ def verify(trial: Trial, given: Inputs, y: Array) -> None:
     Raises
     ------
     WrongResultError
-        An element is wrong.
+        The dtype or an element is wrong.
     """
+    if y.dtype.newbyteorder("=") != numpy_dtype(trial.y_dtype):
+        raise WrongResultError(f"the result is {y.dtype} and should be {trial.y_dtype}")
     case, result = trial.case, trial.made.result
     wide = np.result_type(numpy_dtype(trial.sum_dtype), "int64" if trial.is_integer else "float64")
     y = restored(case, result, y).astype(np.result_type(wide, "float64"))

@@ -5,6 +5,7 @@ The repr of a trial is Python code that makes it.
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from implicit_conv.arrays import numpy_dtype
 from implicit_conv.options import COMPLEX_PARTS, INTEGER_RANGES
 from implicit_conv.parse import Padding
 from implicit_conv.plan import Plan
+from implicit_conv.problem import largest_product
 from implicit_conv.settings import Config, config
 from implicit_conv.testing import ROUNDING, Array, Case
 from implicit_conv.testing.methods import computed_by
@@ -130,10 +132,13 @@ class Trial:
 
     @property
     def y_dtype(self) -> str:
-        """The dtype of the result."""
+        """The dtype of the result: the default for integers follows from the largest sum."""
+        case = self.case
         if self.out_dtype or not (self.is_integer and self.made.planned):
-            return self.out_dtype or self.case.dtype
-        return str(self.plan().engine.out_dtype)  # type: ignore[attr-defined]
+            return self.out_dtype or case.dtype
+        terms = (case.C if self.operator == "conv" else case.K) * math.prod(case.kernel)
+        largest = terms * largest_product(case.dtype, case.w_dtype or case.dtype)
+        return "int32" if largest < 2**31 else "int64"
 
     @property
     def sum_dtype(self) -> str:
