@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from implicit_conv.ptx.body import Body, Item, Label
+from implicit_conv.ptx.joins import find_joins
 from implicit_conv.ptx.module import Module, read_module
 from implicit_conv.ptx.syntax import Block, Instruction, Kernel, Target
 
@@ -102,27 +103,3 @@ def _unguarded(body: Body) -> tuple[list[Item], dict[int, Label]]:
         item.guard = None
         items += [skip, item, around]
     return items, branches
-
-
-def find_joins(blocks: list[Block]) -> None:
-    """Set each block's join: its immediate post-dominator, by iteration over sets of blocks."""
-    end = len(blocks)
-    everything = (1 << (end + 1)) - 1
-    after = [everything] * end + [1 << end]
-    changed = True
-    while changed:
-        changed = False
-        for block in reversed(blocks):
-            meet = everything
-            for target in block.targets or [end]:
-                meet &= after[target]
-            meet |= 1 << block.index
-            if meet != after[block.index]:
-                after[block.index], changed = meet, True
-    sizes = [dominators.bit_count() for dominators in after]
-    for block in blocks:
-        strict = after[block.index] & ~(1 << block.index)
-        candidates = [i for i in range(end + 1) if strict >> i & 1]
-        # All others post-dominate the nearest, so it has the most post-dominators.
-        nearest = max(candidates, key=lambda i: sizes[i], default=end)
-        block.join = None if nearest == end else nearest
