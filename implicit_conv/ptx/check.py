@@ -29,7 +29,7 @@ def uncovered(kernel: Kernel) -> Iterator[str]:
     for instruction in kernel.instructions:
         try:
             if is_control(instruction.opcode):
-                control_of(instruction.opcode)
+                control_of(instruction)
             else:
                 statements(emitter, instruction, True)
         except UnsupportedError as error:

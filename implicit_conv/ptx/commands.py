@@ -11,6 +11,7 @@ import numpy as np
 
 from implicit_conv.ptx.check import check_runs, check_text, entries
 from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.limits import SECONDS, read_text
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
 ARRAY = re.compile(r"(\w+)\[(\d+)\]")
@@ -40,6 +41,9 @@ def register(subparsers: Subparsers) -> None:
     check.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
     check.add_argument("--target", help="the GPU, such as sm_90a; default: that of the file")
     check.add_argument("--seeds", type=int, default=10, help="schedules to run; default: 10")
+    check.add_argument(
+        "--seconds", type=float, default=SECONDS, help="most of each schedule; default: 60"
+    )
     check.add_argument(
         "--unfenced-barriers",
         action="store_true",
@@ -71,7 +75,8 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def run_check(options: argparse.Namespace) -> int:
     """Check a file; 1 if something is wrong with it."""
-    text = options.file.read_text(encoding="utf-8")
+    with options.file.open(encoding="utf-8") as file:
+        text = read_text(file)
     names = [options.entry] if options.entry else entries(text)
     if not names:
         raise PtxError(f"{options.file} has no kernel: no .entry")
@@ -93,6 +98,7 @@ def run_check(options: argparse.Namespace) -> int:
         target=options.target,
         shared_bytes=options.shared,
         entry=options.entry,
+        seconds=options.seconds,
         unfenced_barriers=options.unfenced_barriers,
     )
     message = next(wrong, None)
