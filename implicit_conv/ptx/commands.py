@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.ptx.check import check_runs, check_text, entries
-from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.errors import PtxError, printable
 from implicit_conv.ptx.limits import SECONDS, read_text
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
@@ -76,13 +76,13 @@ def _sizes(text: str) -> tuple[int, ...]:
 def run_check(options: argparse.Namespace) -> int:
     """Check a file; 1 if something is wrong with it."""
     with options.file.open(encoding="utf-8") as file:
-        text = read_text(file)
+        text = read_text(file, options.file)
     names = [options.entry] if options.entry else entries(text)
     if not names:
         raise PtxError(f"{options.file} has no kernel: no .entry")
     found = list(check_text(text, options.entry))
     for line in found:
-        print(line)
+        print(printable(line))
     if found:
         print(f"{len(found)} instructions or directives are not covered")
         return 1
@@ -102,5 +102,9 @@ def run_check(options: argparse.Namespace) -> int:
         unfenced_barriers=options.unfenced_barriers,
     )
     message = next(wrong, None)
-    print(message or f"{options.seeds} schedules: no error, and the same result in all")
+    print(
+        printable(message)
+        if message
+        else f"{options.seeds} schedules: no error, and the same result in all"
+    )
     return 0 if message is None else 1

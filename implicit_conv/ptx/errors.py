@@ -1,4 +1,4 @@
-"""Errors of the interpreter, and how they quote."""
+"""Errors of the interpreter, and how messages quote what strangers have written."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def shortened(text: str) -> str:
     words = " ".join(text[: 2 * QUOTED].split())
     whole = len(words) <= QUOTED and len(text) <= 2 * QUOTED
     return words if whole else words[:QUOTED] + "..."
+
+
+def printable(text: str) -> str:
+    """A text whose control characters, but for ends of lines, are written as escapes."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

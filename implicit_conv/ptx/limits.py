@@ -31,15 +31,18 @@ BLOCK_INSTRUCTIONS = 256  # of a basic block: a warp's turn is some blocks long
 SECONDS = 60.0  # of a run
 
 
-def read_text(file: TextIO) -> str:
-    """All of a file, which may be a device without an end.
+def read_text(file: TextIO, name: object) -> str:
+    """All of a file, which may be a device without an end; `name` is its name in messages.
 
     Raises
     ------
     ValueError
-        It is longer than a text may be.
+        It is longer than a text may be, or not UTF-8.
     """
-    text = file.read(TEXT + 1)
+    try:
+        text = file.read(TEXT + 1)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{name} is no text: {error}") from error
     if len(text) > TEXT:
-        raise ValueError(f"{file.name} has more than {TEXT} characters, the most that are read")
+        raise ValueError(f"{name} has more than {TEXT} characters, the most that are read")
     return text
