@@ -105,8 +105,10 @@ class Body:
         source = ""
         self._count(function)
         while True:
-            while text[at].isspace() or text[at] == ";":
+            while at < function.end and (text[at].isspace() or text[at] == ";"):
                 at += 1
+            if at >= function.end:
+                raise PtxError(f"line {function.line}: braces do not match in the body")
             if text[at] == "{":
                 scope, depth, at = Scope(scope), depth + 1, at + 1
                 if depth > limits.DEPTH:

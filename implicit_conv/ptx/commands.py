@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.ptx.check import check_runs, check_text, entries
-from implicit_conv.ptx.errors import PtxError, printable
+from implicit_conv.ptx.errors import PtxError, printable, shortened
 from implicit_conv.ptx.limits import SECONDS, read_text
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
@@ -60,9 +60,10 @@ def argument(text: str) -> Any:
             rng = np.random.default_rng(0)
             return rng.integers(0, SMALL, int(match[2])).astype(np.dtype(match[1]))
         return int(text, 0) if re.fullmatch(r"-?(0x)?[0-9a-fA-F]+", text) else float(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, MemoryError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no array such as float32[64], no integer and no float"
+            f"{shortened(text)!r} is no array such as float32[64] that fits in memory, no integer "
+            "and no float"
         ) from None
 
 
@@ -70,7 +71,9 @@ def _sizes(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be one to three integers") from None
+        raise argparse.ArgumentTypeError(
+            f"{shortened(text)!r} must be one to three integers"
+        ) from None
 
 
 def run_check(options: argparse.Namespace) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+# What Python or numpy raises for operands that no check has seen.
+UNFORESEEN = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
+)  # fmt: skip
 QUOTED = 80  # characters of a text that a message quotes at most
 
 

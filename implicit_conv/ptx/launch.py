@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from implicit_conv.ptx import limits
 from implicit_conv.ptx.code import Code
 from implicit_conv.ptx.cta import Cta
-from implicit_conv.ptx.errors import PtxError, shortened
+from implicit_conv.ptx.errors import UNFORESEEN, PtxError, shortened
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.memory import MAP_BYTES, Buffer, Memory
 from implicit_conv.ptx.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
@@ -34,9 +34,6 @@ HASTE = 0.95
 TURN = 24  # blocks of a turn, at most
 LONG_TURN = 1000  # of one after a wait that gave up: enough to come back to a wait
 ARRIVALS = 0.3  # chance after a turn that a copy comes a step further
-UNFORESEEN = (  # what an instruction raises whose operands no check has seen
-    ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
-)  # fmt: skip
 IDLE_TURNS = 200  # turns of waits that give up, with nothing else to do, that make a deadlock
 MAP_ALIGNMENT = 64
 
@@ -72,7 +69,8 @@ class Launch:
     limit : int
         Warp instructions after which a launch counts as endless.
     seconds : float
-        Time after which a launch is stopped; it is compared after each turn of a warp.
+        Time after which a launch is stopped, by default never; it is compared before each turn of a
+        warp.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ def integers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} must be integers separated by commas, such as 7,2,-1,0"
+            f"{shortened(text)!r} must be integers separated by commas, such as 7,2,-1,0"
         ) from None
 
 

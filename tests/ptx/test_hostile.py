@@ -12,7 +12,7 @@ from ptx_texts import ELEMENT, kernel
 from sampling import count, sampled
 from text_mutants import mutated
 
-from implicit_conv import ptx
+from implicit_conv import ptx, tma
 from implicit_conv.tools.cli import main
 
 MEMORY = 2 << 30  # bytes that a text may take beyond what the process has
@@ -83,6 +83,11 @@ TEXTS = {  # name: (text, the error)
     "a chain of calls": (chain(400), "line .*has 101 calls inside each other; 100 is the most"),
     "braces": (kernel("{" * 100_000 + "}" * 100_000), "line 11: more than 100 braces inside"),
     "braces that stay open": (kernel("{" * 100_000), "line 8: a body has no closing brace"),
+    "braces that do not match": (kernel('{ .pragma "x" };'), "line 8: braces do not match"),
+    "no pair": (kernel("elect.sync %p1, 0xffffffff;"), "line 11: .* operands do not fit"),
+    "a vector of three": (kernel("ld.global.b32 {%r1, %r2, %r3}, [%d1];"), "vector of 3 elements"),
+    "too few operands": (kernel("shfl.sync.idx.b32 %r1, %r2;"), "line 11: .* operands do not fit"),
+    "too few of a wait": (kernel("bar.sync;"), "line 11: .* it has 0 operands, and takes 1 to 2"),
     "parentheses": (
         kernel("", shared=f".global .u32 a = {'(' * 100_000}1{')' * 100_000};"), r"line 5: the init"
     ),
@@ -185,6 +190,23 @@ def test_launches(options, error, little_memory):
     with no_hang(), pytest.raises(ptx.PtxError, match=f"(?s){error}"):
         run(kernel(""), **options)
     assert run(kernel(""), block=1024, shared_bytes=227 << 10).instructions == 2 * 32
+
+
+def test_check_kernel_has_the_same_limit():
+    with no_hang():
+        report = tma.check_kernel(kernel("L: bra L;"), 1, 32, [None], seconds=0.5)
+    assert "more than 0.5 seconds" in report.error
+
+
+def test_errors_of_the_caller_are_not_those_of_the_text():
+    """What `watch` raises comes out as it is."""
+    text, arguments = next(pair for pair in valid() if "load(" in pair[0])
+
+    def watch(_):
+        raise KeyError("the caller's own")
+
+    with pytest.raises(KeyError, match="own"):
+        ptx.run(text, 1, 64, arguments, "sm_90a", watch=watch)
 
 
 def test_a_file_without_an_end_is_not_read_whole(capsys, little_memory):

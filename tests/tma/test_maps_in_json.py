@@ -133,7 +133,7 @@ def test_changed_texts(tmp_path, capsys):
     arguments = json.loads(json.dumps(MAPS["w"].arguments))
     texts = [json.dumps(x) for x in ({**FIELDS, **load}, {**FIELDS, "problem": problem}, arguments)]
     rng, file, statuses = random.Random(0), tmp_path / "map.json", [0, 0, 0]
-    for number in range(count(400, 100_000)):
+    for number in range(count(400, 20_000)):
         text = mutated(texts[number % len(texts)], rng)
         file.write_text(text, "utf-8")
         with no_hang():
