@@ -42,7 +42,10 @@ def register(subparsers: Subparsers) -> None:
     check.add_argument("--target", help="the GPU, such as sm_90a; default: that of the file")
     check.add_argument("--seeds", type=int, default=10, help="schedules to run; default: 10")
     check.add_argument(
-        "--seconds", type=float, default=SECONDS, help="most of each schedule; default: 60"
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="most of each run, and of the check of the text; default: 60",
     )
     check.add_argument(
         "--unfenced-barriers",
@@ -83,13 +86,13 @@ def run_check(options: argparse.Namespace) -> int:
     names = [options.entry] if options.entry else entries(text)
     if not names:
         raise PtxError(f"{options.file} has no kernel: no .entry")
-    found = list(check_text(text, options.entry))
+    found = list(check_text(text, options.entry, options.seconds))
     for line in found:
         print(printable(line))
     if found:
         print(f"{len(found)} instructions or directives are not covered")
         return 1
-    print(f"all instructions are covered: {', '.join(names)}")
+    print(f"all instructions are covered: {shortened(', '.join(names))}")
     if not options.arguments:
         return 0
     wrong = check_runs(

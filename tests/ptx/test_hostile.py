@@ -192,6 +192,16 @@ def test_launches(options, error, little_memory):
     assert run(kernel(""), block=1024, shared_bytes=227 << 10).instructions == 2 * 32
 
 
+def test_a_text_of_many_kernels(tmp_path, capsys):
+    entries = (f".entry k{n}() {{ call f; ret; }}\n" for n in range(3000))
+    body = "mov.u32 %r1, 0;" * 5000
+    functions = f".func f() {{ .reg .b32 %r<2>; {body} }}\n" + "".join(entries)
+    (tmp_path / "many.ptx").write_text(kernel("", functions=functions))
+    with no_hang():
+        assert main(["ptx", "check", str(tmp_path / "many.ptx"), "--seconds", "0.5"]) == 2
+    assert re.search(r"\d+ of 3001 kernels were checked in 0.5 s.*name", capsys.readouterr().err)
+
+
 def test_check_kernel_has_the_same_limit():
     with no_hang():
         report = tma.check_kernel(kernel("L: bra L;"), 1, 32, [None], seconds=0.5)
