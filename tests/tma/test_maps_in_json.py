@@ -97,6 +97,8 @@ HOSTILE = {  # name: (text, the error)
     "a name twice": (GOOD.replace('"dtype"', '"shape"'), "an object has 'shape' twice"),
     "a long text": (GOOD.replace("[-1, -1]", json.dumps("x" * 500_000)), "x\\.\\.\\. must be"),
     "control characters": (GOOD.replace("bfloat16", r"\u001b[2J"), r"\\x1b\[2J' is unknown"),
+    "a dtype of numpy's own form": (GOOD.replace("bfloat16", ","), "dtype ',' is unknown"),
+    "a long dtype": (GOOD.replace("bfloat16", "(" * 9999 + ","), r"dtype '\(+\.\.\. is unknown"),
     "Latin": ("\xff".encode("latin-1"), "map.json is no text: 'utf-8' codec"),
     "lines": ("\n".join([GOOD, "[" * 200_000]), "map.json is not JSON"),
 }
