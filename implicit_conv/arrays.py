@@ -43,6 +43,22 @@ def dtype_name(dtype: str | np.dtype[Any]) -> str:
     return dtype.name if dtype.names is None else f"{dtype.name} with fields"
 
 
+def dtype_key(dtype: object) -> str | np.dtype[Any]:
+    """A dtype as a hashable value; the name "bfloat16" is kept, so that it needs no ml_dtypes.
+
+    Raises
+    ------
+    TypeError
+        It is no dtype, but an array or a number, or anything else.
+    """
+    if isinstance(dtype, (np.number, np.bool_, np.ndarray)):
+        raise TypeError(f"cannot interpret {dtype!r} as a data type; pass its dtype, {dtype.dtype}")
+    try:
+        return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
+    except (ValueError, SyntaxError):  # numpy reads a text with commas as those of several fields
+        raise TypeError(f"data type {dtype!r} not understood") from None
+
+
 def as_array(name: str, value: object) -> Array:
     """`value` as a numpy array with native byte order and aligned elements.
 

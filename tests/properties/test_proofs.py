@@ -15,7 +15,9 @@ TEST = re.compile(r"`(tests/\S+\.py)(?:::(\w+))?`")
 def promises():
     """(page, the bold words) of each promise."""
     return [
-        (page, found) for page in PAGES for found in PROMISE.findall((ROOT / "docs" / page).read_text())
+        (page, found)
+        for page in PAGES
+        for found in PROMISE.findall((ROOT / "docs" / page).read_text())
     ]
 
 
