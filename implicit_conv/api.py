@@ -164,12 +164,12 @@ def conv2d(
     hundred times as long for sums with subnormals: ``config(subnormals="flush")`` treats them as
     zero.
 
-    With precision "strict", a sum differs from the exact one by at most 16 * eps * sum|x||w| on
-    normally distributed data, where eps = 2^-24 (float64: 2^-53). Products of one sign lose more:
-    with any precision, 30,000 equal products lose at most 64 * eps * sum|x||w|, and 2^26 at most
-    256, because at most 256 products are added one by one, and such sums level by level. The two
-    bounds do not hold for Winograd and AMX, which add in other orders, nor for BFDOT and BFMMLA. A
-    16-bit result differs by half a unit in its last place in addition.
+    With precision "strict", and without Winograd with any, a sum of n = C / groups * R * S products
+    differs from the exact one by at most min(n, 18 + 16 * log2(n)) * eps * sum|x||w| for any x and
+    w, where eps = 2^-24 (float64: 2^-53). Normally distributed data lose at most 16 * eps *
+    sum|x||w|. docs/reliability.md, "The bound of sums", derives this, and says what an epilogue
+    adds, and what AMX and 64-bit Arm do with bfloat16. A 16-bit result differs by half a unit in
+    its last place in addition.
 
     The largest errors of Winograd were 22 (F2), 17 (F4) and 60 (F6) * eps * sum|x||w| with 64
     channels and 56 x 56 outputs, and 9, 37 and 287 with 3 channels, for normally distributed and

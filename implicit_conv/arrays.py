@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.libraries import check_tensor, detached, library
+from implicit_conv.ptx.errors import shortened
 
 Array = NDArray[Any]
 CPU_DEVICES = (1, 3, 11)  # DLPack's device types of a CPU's memory: plain, pinned by CUDA or ROCm
@@ -40,6 +41,22 @@ def dtype_name(dtype: str | np.dtype[Any]) -> str:
     if isinstance(dtype, str):
         return dtype
     return dtype.name if dtype.names is None else f"{dtype.name} with fields"
+
+
+def dtype_key(dtype: object) -> str | np.dtype[Any]:
+    """A dtype as a hashable value; the name "bfloat16" is kept, so that it needs no ml_dtypes.
+
+    Raises
+    ------
+    TypeError
+        It is no dtype, but an array or a number, or anything else.
+    """
+    if isinstance(dtype, (np.number, np.bool_, np.ndarray)):
+        raise TypeError(f"cannot interpret {dtype!r} as a data type; pass its dtype, {dtype.dtype}")
+    try:
+        return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
+    except (ValueError, SyntaxError):  # numpy reads a text with commas as those of several fields
+        raise TypeError(f"data type {dtype!r} not understood") from None
 
 
 def as_array(name: str, value: object) -> Array:
@@ -103,6 +120,8 @@ def _from_dlpack(name: str, value: Any) -> Array:
         return np.from_dlpack(value)
     except (BufferError, RuntimeError):  # perhaps for its dtype: numpy cannot import bfloat16
         return _from_capsule(name, value)
+    except Exception as error:
+        raise _not_exported(name, value, error) from error
 
 
 def _from_capsule(name: str, value: Any) -> Array:
@@ -110,16 +129,24 @@ def _from_capsule(name: str, value: Any) -> Array:
     kind = type(value).__name__
     try:
         array = read_capsule(value, value.__dlpack__(), name)
-    except (BufferError, RuntimeError) as error:
-        raise DTypeError(
-            f"{name} is a {kind} that does not export its memory ({error}); pass a numpy array"
-        ) from error
+    except (DTypeError, ShapeError):
+        raise
+    except Exception as error:
+        raise _not_exported(name, value, error) from error
     if array.dtype != "bfloat16":
         raise DTypeError(
             f"{name} is a {kind} of {array.dtype}, which numpy cannot import; convert it to a "
             "supported dtype"
         )
     return np.asarray(_Memory(array)).view(numpy_dtype("bfloat16"))
+
+
+def _not_exported(name: str, value: Any, error: Exception) -> DTypeError:
+    """The error of an array whose own library raises one, of whatever kind."""
+    kind, reason = type(value).__name__, shortened(f"{type(error).__name__}: {error}")
+    return DTypeError(
+        f"{name} is a {kind} that does not export its memory ({reason}); pass a numpy array"
+    )
 
 
 class _Memory:

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays import Array, accepts_result, as_array, dtype_name
+from implicit_conv.arrays import Array, accepts_result, as_array, dtype_key, dtype_name
 from implicit_conv.cache import CALLS, PLANS, keep_call
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Request
-from implicit_conv.cpu.runner import dtype_key
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.libraries import as_library_of

@@ -23,7 +23,7 @@ def describe_sums(problem: Problem) -> str:
     if problem.needs_int64:
         return f"int64, exact: {bound}, which int32 does not hold"
     if problem.sum_dtype == "int64":
-        return f"int64, exact, as out_dtype asks: {bound}, which int32 holds too"
+        return f"int64, exact, for the dtype of the result: {bound}, which int32 holds too"
     return f"int32, exact: {bound}, which int32 holds"
 
 

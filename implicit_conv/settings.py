@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from types import EllipsisType
 
 from implicit_conv.cache import cached_property
+from implicit_conv.kernels.disk_files import largest_folder
 
 PREFIX = "IMPLICIT_CONV_"
-VARIABLES = ("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "CACHE_DIR", "LOG")
+VARIABLES = ("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "CACHE_DIR", "CACHE_BYTES", "LOG")
 SUBNORMALS = ("keep", "flush")
 MOST_THREADS = 4096  # of a call: each thread has scratch memory of its own
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -61,6 +62,7 @@ def _from_environment() -> Config:
         logging.basicConfig()
         logging.getLogger("implicit_conv").setLevel(level)
     _warn_of_unknown_variables()
+    largest_folder()  # the cache reads it where no error may be raised
     return Config(
         device=os.environ.get(f"{PREFIX}DEVICE") or None,
         algorithm=os.environ.get(f"{PREFIX}ALGORITHM") or "auto",

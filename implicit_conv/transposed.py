@@ -44,7 +44,9 @@ def conv_transpose2d(
 
     Each pixel of `x` adds its multiple of a filter to y, `stride` pixels apart. This is the input
     gradient of `conv2d`, which some libraries call deconvolution; filters are NOT flipped first.
-    What `conv2d` says of dtypes, activations, precision, devices and NaNs holds here too.
+    What `conv2d` says of dtypes, activations, precision, devices and NaNs holds here too. The
+    default dtype of sums of integers counts all taps of the filter, although with a stride each
+    pixel meets a part of them; `out_dtype` int32 is accepted wherever these sums fit.
 
     Parameters
     ----------

@@ -6,6 +6,9 @@ can do. Whatever fails is a miss, and each kind of failure is logged once per pr
 Entries become code that runs. Therefore no folder and no file is used that another user can write,
 and a digest of name and payload is compared before a payload is returned. The digest also detects
 files that a full disk or a power failure cut short, so no file needs an fsync.
+
+An entry's modification time says when it was last used, to the day: access times do not exist on
+every disk. `disk_files` removes the entries that nobody used for the longest time.
 """
 
 import functools
@@ -15,14 +18,18 @@ import os
 import shlex
 import stat
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
+from implicit_conv.kernels import disk_files
+from implicit_conv.kernels.disk_files import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, File
+
 VARIABLE = "IMPLICIT_CONV_CACHE_DIR"
-SUFFIX = ".kernel"
 FORMAT = b"implicit_conv 1\n"
 HEADER_BYTES = len(FORMAT) + hashlib.sha256().digest_size
 WAY_OUT = f"set {VARIABLE} to a folder of your own"
+DAY = 86400  # seconds
 CACHES = {"darwin": "~/Library/Caches", "win32": "~/AppData/Local"}
 
 
@@ -41,10 +48,10 @@ def user_folder() -> Path:
 @functools.cache
 def store() -> "Store":
     """The store of all compiled kernels, of CPUs and GPUs."""
-    return Store(user_folder())
+    return Store(user_folder(), disk_files.largest_folder())
 
 
-class FolderError(Exception):
+class FolderError(OSError):
     """Why a folder is not used, and what its user can do."""
 
 
@@ -58,18 +65,26 @@ class Store:
     Parameters
     ----------
     folder : Path
+    limit : int
+        The bytes that all kernels may take; a single one at most a quarter of them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit: int = disk_files.DEFAULT_LIMIT) -> None:
         self.folder = folder
-        self._saves = True
+        self.limit = limit
+        self._saves = limit > 0
+        self._room = 0  # bytes to save before the next look at the folder
         self._warned: set[str] = set()
 
     def load(self, name: str) -> memoryview | None:
         """The payload that was saved as `name`, or None if there is none that can be trusted."""
         try:
             self._check_folder()
-            return self._read(name)
+            payload, used = self._read(name)
+            if abs(time.time() - used) > DAY:  # a clock that was wrong may have set it
+                with suppress(OSError):  # a disk that is read-only, or a file of root
+                    os.utime(self.folder / name)
+            return payload
         except FileNotFoundError:  # no folder, no file, or one that was removed a moment ago
             pass
         except FolderError as error:
@@ -82,25 +97,69 @@ class Store:
         """Save `payload` as `name`, in place of what has that name; do nothing after a failure."""
         if not self._saves:
             return
+        size, most = HEADER_BYTES + len(payload), min(ENTRY_BYTES, self.limit // 4)
+        if size > most:
+            text = f"a compiled kernel of {size} bytes is not cached: at most {most} are allowed"
+            self.warn("size", f"{text}, a quarter of {disk_files.VARIABLE}={self.limit}")
+            return
         try:
             self._make_folder()
+            self._make_room(size)
             self._write(name, payload)
         except FolderError as error:
             self._warn_of_folder(error)
+        except IsADirectoryError:
+            self.warn_of_entry(name, EntryError("a folder that holds files has its name"))
         except OSError as error:
             self._saves = False
             text = f"compiled kernels cannot be saved in {self.folder}: {error.strerror or error}"
             self.warn("save", f"{text}; free space there and let it be written, or {WAY_OUT}")
 
-    def names(self) -> list[str]:
-        """The names of all entries."""
-        return sorted(path.name for path in self.folder.glob(f"*{SUFFIX}"))
+    def files(self, *kinds: str) -> list[File]:
+        """The files of these kinds, such as KERNEL; none if the folder cannot be read."""
+        with suppress(OSError):
+            return disk_files.files_in(self.folder, *kinds)
+        return []
+
+    def remove(self, *kinds: str) -> list[File]:
+        """Remove all files of these kinds; returns those that are gone.
+
+        Raises
+        ------
+        OSError
+            The folder is not used.
+        """
+        with suppress(FileNotFoundError):
+            self._check_folder()
+        return disk_files.remove(self.folder, disk_files.files_in(self.folder, *kinds))
+
+    def damaged(self) -> dict[str, str]:
+        """The entries that cannot be loaded, each with the reason.
+
+        Raises
+        ------
+        OSError
+            The folder is not used.
+        """
+        found = {}
+        with suppress(FileNotFoundError):
+            self._check_folder()
+        for file in disk_files.files_in(self.folder, KERNEL, CHOICE):
+            try:
+                self._read(file.name)
+            except FileNotFoundError:  # another process removed it a moment ago
+                pass
+            except (OSError, EntryError) as error:
+                found[file.name] = str(error)
+        return found
 
     def trouble(self) -> str:
         """Why entries cannot be saved, or an empty text."""
+        if not self.limit:
+            return f"{disk_files.VARIABLE}=0 lets nothing be saved"
         try:
             self._make_folder()
-        except (OSError, FolderError) as error:
+        except OSError as error:
             return str(error)
         return "" if os.access(self.folder, os.W_OK) else f"{self.folder} cannot be written"
 
@@ -146,24 +205,43 @@ class Store:
                     level.mkdir(0o700)
             self._check_folder()
 
-    def _read(self, name: str) -> memoryview:
-        with open(self.folder / name, "rb") as file:
-            risk = _risk(os.fstat(file.fileno()))
+    def _make_room(self, size: int) -> None:
+        """Remove old entries, unless this process knows that `size` more bytes are in the limit."""
+        self._room -= size
+        if self._room < 0:
+            with suppress(OSError):  # what cannot be listed is not removed
+                disk_files.prune(self.folder, self.limit)
+            self._room = max(self.limit // disk_files.SHARE - size, 0)
+
+    def _read(self, name: str) -> tuple[memoryview, float]:
+        """The payload of an entry, and when it was last used."""
+        with open(self.folder / name, "rb", opener=_open_at_once) as file:
+            status = os.fstat(file.fileno())
+            risk = _risk(status)
+            if not stat.S_ISREG(status.st_mode):
+                raise EntryError("it is not a regular file")
+            if status.st_size > ENTRY_BYTES:
+                raise EntryError(f"it has {status.st_size} bytes, of at most {ENTRY_BYTES}")
             if risk:
                 raise EntryError(f"it {risk}")
-            content = file.read()
+            content = file.read(status.st_size)
         payload = memoryview(content)[HEADER_BYTES:]
         if content[:HEADER_BYTES] != _header(name, payload):
             raise EntryError("its digest does not match")
-        return payload
+        return payload, status.st_mtime
 
     def _write(self, name: str, payload: bytes) -> None:
-        temporary = self.folder / f"{name}.{os.urandom(8).hex()}.tmp"
+        path = self.folder / name
+        temporary = self.folder / f"{name}.{os.urandom(8).hex()}{TEMPORARY}"
         try:
             with open(temporary, "xb", opener=_open_private) as file:
                 file.write(_header(name, payload))
                 file.write(payload)
-            os.replace(temporary, self.folder / name)
+            with suppress(OSError):  # there is none, or it is not an empty folder
+                os.rmdir(path)
+            os.replace(temporary, path)
+        except FileNotFoundError:  # another process cleared the cache
+            pass
         finally:
             with suppress(OSError):  # it has its name now, or was never made
                 os.unlink(temporary)
@@ -173,6 +251,11 @@ def _header(name: str, payload: bytes | memoryview) -> bytes:
     digest = hashlib.sha256(f"{name}\n".encode())
     digest.update(payload)
     return FORMAT + digest.digest()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file for reading without waiting, should it be a FIFO or a terminal."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0))
 
 
 def _open_private(path: str, flags: int) -> int:

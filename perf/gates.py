@@ -121,6 +121,7 @@ def engine_counts(arch: str) -> Numbers:
     find the number of compiled kernels.
     """
     from implicit_conv.kernels.disk import store
+    from implicit_conv.kernels.disk_files import KERNEL
     from perf.counting import count
 
     found: Numbers = {}
@@ -129,7 +130,7 @@ def engine_counts(arch: str) -> Numbers:
             case = layers(suite, layout)[name]
             counts = count(plan_for(case, ARCHES[arch]), *case.arrange(*case.inputs(0)))
             found[f"{layout} {name}"] = counts.as_dict()
-    found["kernels compiled"] = len(store().names())
+    found["kernels compiled"] = len(store().files(KERNEL))
     return found
 
 

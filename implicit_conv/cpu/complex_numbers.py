@@ -24,13 +24,14 @@ from implicit_conv.arrays import (
     as_array,
     check_like_output,
     check_vector,
+    dtype_key,
     writable_directly,
 )
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.dgrad import DgradEngine
 from implicit_conv.cpu.engine import CpuEngine
-from implicit_conv.cpu.runner import check_array, check_out, dtype_key, parse_name
+from implicit_conv.cpu.runner import check_array, check_out, parse_name
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.options import COMPLEX_PARTS, ITEMSIZES
 from implicit_conv.problem import Problem

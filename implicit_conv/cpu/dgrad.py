@@ -308,10 +308,10 @@ def plan(
             "and add their results"
         )
     phases = phases_of(problem)
-    if problem.is_integer and out_dtype is None and phases:
-        # All phases have the dtype of the one with the largest sums.
-        summed = max((phase.problem for phase in phases), key=lambda fprop: fprop.terms)
-        out_dtype = parse_out_dtype(None, summed)
+    if problem.is_integer and out_dtype is None:
+        # The default counts all taps, of which a phase may have a part: it must not change with
+        # the stride.
+        out_dtype = parse_out_dtype(None, replace(problem, C=problem.K, K=problem.C))
     empty = None if is_covered(problem, phases) else _without_channels(problem)
     reserved = request.reserved_bytes + copied_bytes(problem)
     request = replace(request, reserved_bytes=reserved)

@@ -11,7 +11,6 @@ import functools
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,10 +21,10 @@ from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Request
 from implicit_conv.cpu.compiler import numba_target
 from implicit_conv.kernels.disk import store
+from implicit_conv.kernels.disk_files import CHOICE
 from implicit_conv.kernels.sources import digest
 from implicit_conv.problem import Problem
 
-SUFFIX = ".choice"
 DIGITS = 32  # of a digest, in names
 TILINGS = 3  # of each variant of a method that are measured, at most
 _MEMORY: dict[str, Kept] = {}  # of this process; it also serves where the disk cannot be written
@@ -51,7 +50,7 @@ def entry_of(
     # The clock is left out: some systems report the current one.
     machine = replace(arch, hertz=0.0), numba_target()
     key = digest((_versions(), machine, problem, request, strides, names))
-    return key[:DIGITS] + SUFFIX
+    return key[:DIGITS] + CHOICE
 
 
 def name_of(c: Candidate) -> str:
@@ -76,12 +75,7 @@ def save(entry: str, kept: Kept) -> None:
 def forget() -> int:
     """Remove all choices of all processes; returns how many files there were."""
     _MEMORY.clear()
-    removed = 0
-    for path in store().folder.glob(f"*{SUFFIX}"):
-        with suppress(OSError):  # another process removed it, or the folder is read-only
-            path.unlink()
-            removed += 1
-    return removed
+    return len(store().remove(CHOICE))
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from implicit_conv.arrays import (
     check_like_output,
     check_numbers,
     check_vector,
+    dtype_key,
     dtype_name,
     numpy_dtype,
     with_own_strides,
@@ -178,19 +179,6 @@ def check_array(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> 
         raise DTypeError(f"{name} is {array.dtype} but the plan was made for {dtype}")
     if array.shape != shape:
         raise ShapeError(f"{name} has shape {array.shape} but the plan was made for {shape}")
-
-
-def dtype_key(dtype: object) -> str | np.dtype[Any]:
-    """A dtype as a hashable value; the name "bfloat16" is kept, so that it needs no ml_dtypes.
-
-    Raises
-    ------
-    TypeError
-        It is no dtype, but an array or a number, or anything else.
-    """
-    if isinstance(dtype, (np.number, np.bool_, np.ndarray)):
-        raise TypeError(f"cannot interpret {dtype!r} as a data type; pass its dtype, {dtype.dtype}")
-    return "bfloat16" if dtype == "bfloat16" else np.dtype(dtype)  # type: ignore[call-overload]
 
 
 def parse_name(key: str | np.dtype[Any]) -> str:

@@ -69,8 +69,8 @@ KNOWN = {
 }
 
 
-TARGET = re.compile(r"sm_(\d+)[af]?")
-DEVICE = re.compile(r"cuda(?::(\d+))?")
+TARGET = re.compile(r"sm_(\d{1,4})[af]?")
+DEVICE = re.compile(r"cuda(?::(\d{1,4}))?")
 
 
 def device_number(device: object) -> int | None:

@@ -77,7 +77,10 @@ def is_device_array(array: Any) -> bool:
         return bool(array.is_cuda)
     device = getattr(array, "__dlpack_device__", None)
     if device is not None:
-        return int(device()[0]) in CUDA_DEVICES
+        try:
+            return int(device()[0]) in CUDA_DEVICES
+        except (LookupError, TypeError, ValueError):  # not as DLPack says, so refused elsewhere
+            return False
     return _interface(array) is not None
 
 

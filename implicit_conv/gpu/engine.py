@@ -10,10 +10,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from implicit_conv.activation import parse_activation
-from implicit_conv.arrays import dtype_name
+from implicit_conv.arrays import dtype_key, dtype_name
 from implicit_conv.cache import PLANS
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.arch import GpuArch, device_number, gpu_arch, is_target
@@ -222,7 +220,7 @@ def _dtype_name(dtype: object) -> str:
     """numpy's name of a dtype; "bfloat16" is taken as it is, since numpy may lack it."""
     if isinstance(dtype, str) and dtype in GPU_DTYPES:
         return dtype
-    return dtype_name(np.dtype(dtype))  # type: ignore[call-overload]
+    return dtype_name(dtype_key(dtype))
 
 
 def _check_request(request: Request, dtype: str) -> None:

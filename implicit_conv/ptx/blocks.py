@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import re
 
-from implicit_conv.ptx.body import Body, Item, Label
-from implicit_conv.ptx.module import Module, read_module
+from implicit_conv.ptx import limits
+from implicit_conv.ptx.body import ENDS, Body, Item, Label
+from implicit_conv.ptx.errors import PtxError, shortened
+from implicit_conv.ptx.joins import find_joins
+from implicit_conv.ptx.module import number, read_module
 from implicit_conv.ptx.syntax import Block, Instruction, Kernel, Target
 
 # Opcodes that end a block, because a warp may branch, wait or end there.
-CONTROL = (
-    "bra", "ret", "exit", "trap", "bar", "barrier", "setmaxnreg", "mbarrier.try_wait",
-    "mbarrier.test_wait", "cp.async.wait_group", "cp.async.wait_all", "cp.async.bulk.wait_group",
-)  # fmt: skip
+CONTROL = {
+    "bra": [], "ret": [], "exit": [], "trap": [], "bar": [], "barrier": [], "setmaxnreg": [],
+    "mbarrier": [["try_wait"], ["test_wait"]],
+    "cp": [["async", "wait_group"], ["async", "wait_all"], ["async", "bulk", "wait_group"]],
+}  # fmt: skip
 
 
 def is_control(opcode: list[str]) -> bool:
     """Whether an instruction ends its block."""
-    name = ".".join(opcode)
-    return any(name == head or name.startswith(f"{head}.") for head in CONTROL)
+    tails = CONTROL.get(opcode[0])
+    return tails is not None and (not tails or any(opcode[1 : len(t) + 1] == t for t in tails))
 
 
 def parse(text: str, entry: str | None = None) -> Kernel:
@@ -37,23 +42,28 @@ def parse(text: str, entry: str | None = None) -> Kernel:
         offset = -(-offset // formal.align) * formal.align
         parameters[formal.name] = offset, formal.size
         offset += formal.size
+    if offset > limits.PARAMETER_BYTES:
+        raise PtxError(
+            f"line {function.line}: {shortened(function.name)} takes {offset} bytes of parameters; "
+            f"{limits.PARAMETER_BYTES} is the most"
+        )
     return Kernel(
         name=function.name,
         target=module.target,
         parameters=parameters,
         parameter_bytes=offset,
         variables=body.variables,
-        max_threads=_max_threads(module, function.header),
+        max_threads=_max_threads(function.header, f"line {function.line}"),
         registers=body.registers,
         blocks=make_blocks(body),
     )
 
 
-def _max_threads(module: Module, header: str) -> int | None:
-    match = re.search(r"\.(?:maxntid|reqntid)\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", header)
-    if match is None:
+def _max_threads(header: str, place: str) -> int | None:
+    found = re.search(r"\.(?:maxntid|reqntid)\s+(\d+(?:\s*,\s*\d+){0,2})", header)
+    if found is None:
         return None
-    return int(match[1]) * int(match[2] or 1) * int(match[3] or 1)
+    return math.prod(number(part.strip(), place) for part in found[1].split(","))
 
 
 def make_blocks(body: Body) -> list[Block]:
@@ -70,7 +80,8 @@ def make_blocks(body: Body) -> list[Block]:
             closed = False
             continue
         blocks[-1].instructions.append(item)
-        closed = is_control(item.opcode)
+        full = len(blocks[-1].instructions) == limits.BLOCK_INSTRUCTIONS
+        closed = full or is_control(item.opcode)
     if blocks[-1].instructions and closed:
         blocks.append(Block(len(blocks)))  # a label at the end, or nothing
     for block in blocks:
@@ -79,7 +90,7 @@ def make_blocks(body: Body) -> list[Block]:
             target = starts[branches[id(last)]]
             last.operands = [Target(target)]
             block.targets.append(target)
-        ends = last is not None and last.opcode[0] in ("bra", "ret", "exit", "trap")
+        ends = last is not None and last.opcode[0] in ENDS
         if (not ends or (last and last.guard)) and block.index + 1 < len(blocks):
             block.targets.append(block.index + 1)
     find_joins(blocks)
@@ -102,27 +113,3 @@ def _unguarded(body: Body) -> tuple[list[Item], dict[int, Label]]:
         item.guard = None
         items += [skip, item, around]
     return items, branches
-
-
-def find_joins(blocks: list[Block]) -> None:
-    """Set each block's join: its immediate post-dominator, by iteration over sets of blocks."""
-    end = len(blocks)
-    everything = (1 << (end + 1)) - 1
-    after = [everything] * end + [1 << end]
-    changed = True
-    while changed:
-        changed = False
-        for block in reversed(blocks):
-            meet = everything
-            for target in block.targets or [end]:
-                meet &= after[target]
-            meet |= 1 << block.index
-            if meet != after[block.index]:
-                after[block.index], changed = meet, True
-    sizes = [dominators.bit_count() for dominators in after]
-    for block in blocks:
-        strict = after[block.index] & ~(1 << block.index)
-        candidates = [i for i in range(end + 1) if strict >> i & 1]
-        # All others post-dominate the nearest, so it has the most post-dominators.
-        nearest = max(candidates, key=lambda i: sizes[i], default=end)
-        block.join = None if nearest == end else nearest

@@ -11,17 +11,22 @@ import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx import limits
+from implicit_conv.ptx.errors import PtxError, UnsupportedError, shortened
 from implicit_conv.ptx.kinds import STORAGE
-from implicit_conv.ptx.module import Formal, Function, Module, variable
+from implicit_conv.ptx.module import Formal, Function, Module, number, variable
 from implicit_conv.ptx.operands import parse_operand, split
 from implicit_conv.ptx.syntax import Instruction, Operand, Register, Symbol
 
 STATEMENT = re.compile(r"(?:@(!?)\s*([\w$%]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
 LABEL = re.compile(r"([\w$%]+)\s*:(?!:)")
-LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
+LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
+RANGE = re.compile(r"([\w$%]+)<(\d+)>")
 REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)", re.S)
 CALL = re.compile(r"(?:\(([^)]*)\)\s*,\s*)?([\w$%]+)\s*(?:,\s*\(([^)]*)\))?\s*(,.*)?", re.S)
+
+
+ENDS = ("ret", "exit", "trap", "bra")  # opcodes after which nothing follows
 
 
 class Label:
@@ -77,26 +82,38 @@ class Body:
         self.branches: dict[int, Label] = {}  # by id of the instruction
         self._waiting: list[Branch] = []
         self._calls: list[str] = []
+        self._statements = self._characters = 0  # read so far, those of inlined functions too
         names: dict[str, Operand] = {formal.name: Symbol(formal.name) for formal in entry.formals}
         self._function(entry, names, None)
+        self._end(entry)
         for branch in self._waiting:
             label = branch.scope.label(branch.name)
             if label is None:
-                raise PtxError(f"{branch.instruction.place}: there is no label {branch.name}")
+                raise PtxError(
+                    f"{branch.instruction.place}: there is no label {shortened(branch.name)}"
+                )
             self.branches[id(branch.instruction)] = label
 
     def _function(self, function: Function, names: dict[str, Operand], end: Label | None) -> None:
         """Append the items of a body; where `end` is given, a return leads there."""
         if function.name in self._calls:
-            raise UnsupportedError(f"recursion is not covered: {function.name} calls itself")
+            raise UnsupportedError(
+                f"recursion is not covered: {shortened(function.name)} calls itself"
+            )
         self._calls.append(function.name)
         scope, at, depth, text = Scope(names=names), function.start, 1, self.module.text
         source = ""
+        self._count(function)
         while True:
-            while text[at].isspace() or text[at] == ";":
+            while at < function.end and (text[at].isspace() or text[at] == ";"):
                 at += 1
+            if at >= function.end:
+                raise PtxError(f"line {function.line}: braces do not match in the body")
             if text[at] == "{":
                 scope, depth, at = Scope(scope), depth + 1, at + 1
+                if depth > limits.DEPTH:
+                    place = f"line {self.module.line(at)}"
+                    raise PtxError(f"{place}: more than {limits.DEPTH} braces inside each other")
             elif text[at] == "}":
                 depth, at = depth - 1, at + 1
                 if not depth:
@@ -108,12 +125,39 @@ class Body:
                 at = match.end()
             elif match := LOCATION.match(text, at):
                 source = f"{self.module.files.get(match[1], match[1])}:{match[2]}"
-                at = text.index("\n", at)
+                at = match.end()
             else:
-                stop = text.index(";", at)
-                self._statement(scope, text[at:stop].strip(), self.module.line(at), source, end)
+                stop, line = text.find(";", at, function.end), self.module.line(at)
+                if stop < 0:
+                    raise PtxError(f"line {line}: no semicolon ends {shortened(text[at:])}")
+                self._statement(scope, " ".join(text[at:stop].split()), line, source, end)
                 at = stop + 1
         self._calls.pop()
+
+    def _end(self, entry: Function) -> None:
+        """A return where an entry ends without one."""
+        last = self.items[-1] if self.items else None
+        ends = isinstance(last, Instruction) and last.guard is None and last.opcode[0] in ENDS
+        if not ends:
+            line = self.module.line(entry.end)
+            self.items.append(Instruction(["ret"], [], None, line, "the end of the kernel"))
+
+    def _count(self, function: Function) -> None:
+        """Raise PtxError if a function makes the kernel too large: calls of calls multiply."""
+        text = self.module.text
+        self._statements += 1 + text.count(";", function.start, function.end)
+        self._statements += text.count(":", function.start, function.end)
+        self._characters += function.end - function.start
+        for what, count, most in (
+            ("statements", self._statements, limits.STATEMENTS),
+            ("characters", self._characters, limits.TEXT),
+            ("calls inside each other", len(self._calls) - 1, limits.DEPTH),
+        ):
+            if count > most:
+                raise PtxError(
+                    f"line {function.line}: with {shortened(function.name)} inlined the kernel "
+                    f"{shortened(self._calls[0])} has {count} {what}; {most} is the most"
+                )
 
     def _statement(
         self, scope: Scope, text: str, line: int, source: str, end: Label | None
@@ -123,10 +167,10 @@ class Body:
             return
         match = STATEMENT.fullmatch(text)
         if match is None:
-            raise PtxError(f"line {line}: not understood: {' '.join(text.split())[:100]}")
+            raise PtxError(f"line {line}: not understood: {shortened(text)}")
         guard = self._guard(scope, match[2], bool(match[1]), line) if match[2] else None
         opcode, rest = match[3].split("."), match[4]
-        made = Instruction(opcode, [], guard, line, " ".join(text.split()), source)
+        made = Instruction(opcode, [], guard, line, text, source)
         if opcode[0] == "call":
             self._call(scope, made, rest)
         elif opcode[0] == "ret" and end is not None:
@@ -143,17 +187,20 @@ class Body:
     def _guard(self, scope: Scope, name: str, negated: bool, line: int) -> tuple[Register, bool]:
         register = scope.find(name)
         if not isinstance(register, Register) or register.kind != "?":
-            raise PtxError(f"line {line}: {name} is no predicate")
+            raise PtxError(f"line {line}: {shortened(name)} is no predicate")
         return register, negated
 
     def _directive(self, scope: Scope, text: str, line: int) -> None:
         if match := REGISTERS.match(text):
             for part in match[2].split(","):
                 name = part.strip()
-                ranged = re.fullmatch(r"([\w$%]+)<(\d+)>", name)
-                numbers = range(int(ranged[2])) if ranged else [""]
-                for number in numbers:
-                    self._register(scope, f"{ranged[1]}{number}" if ranged else name, match[1])
+                ranged = RANGE.fullmatch(name)
+                count = number(ranged[2], f"line {line}") if ranged else 1
+                if len(self.registers) + count > limits.REGISTERS:
+                    most = f"{limits.REGISTERS} is the most of a kernel"
+                    raise PtxError(f"line {line}: {count} more registers, but {most}")
+                for n in range(count):
+                    self._register(scope, f"{ranged[1]}{n}" if ranged else name, match[1], line)
         elif text.startswith((".shared", ".local", ".param", ".global", ".const")):
             made = variable(text, f"line {line}")
             unique = f"{made.name} of line {line}, call {len(self.variables)}"
@@ -162,12 +209,12 @@ class Body:
             scope.names[made.name] = Symbol(unique)
         elif not text.startswith(".pragma"):
             raise UnsupportedError(
-                f"line {line}: the directive {text.split(maxsplit=1)[0]} is not covered"
+                f"line {line}: the directive {shortened(text.split(maxsplit=1)[0])} is not covered"
             )
 
-    def _register(self, scope: Scope, name: str, type_: str) -> Register:
+    def _register(self, scope: Scope, name: str, type_: str, line: int) -> Register:
         if type_ not in STORAGE:
-            raise UnsupportedError(f"registers of type .{type_} are not covered")
+            raise UnsupportedError(f"line {line}: registers of type .{type_[:20]} are not covered")
         register = Register(len(self.registers), STORAGE[type_], name)
         self.registers.append(register)
         scope.names[name] = register
@@ -186,7 +233,9 @@ class Body:
             for group in (1, 3)
         )
         if (len(results), len(arguments)) != (len(callee.results), len(callee.formals)):
-            raise PtxError(f"{call.place}: {callee.name} takes other numbers of arguments")
+            raise PtxError(
+                f"{call.place}: {shortened(callee.name)} takes other numbers of arguments"
+            )
         inner, end = Scope(), Label()
         for formal, operand in zip(callee.results, results, strict=True):
             inner.names[formal.name] = operand
@@ -206,7 +255,7 @@ class Body:
             if isinstance(given, Symbol):
                 return given
             raise UnsupportedError(f"{call.place}: a register for a .param is not covered")
-        copy = self._register(inner, formal.name, formal.type)
+        copy = self._register(inner, formal.name, formal.type, call.line)
         opcode = ["mov", formal.type]
         self.items.append(Instruction(opcode, [copy, given], None, call.line, call.text))
         return copy

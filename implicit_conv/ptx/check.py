@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from implicit_conv.ptx.control import control_of
 from implicit_conv.ptx.emit import Emitter
 from implicit_conv.ptx.errors import PtxError, UnsupportedError
 from implicit_conv.ptx.handlers import statements
+from implicit_conv.ptx.limits import SECONDS
 from implicit_conv.ptx.module import read_module
 from implicit_conv.ptx.run import run
 from implicit_conv.ptx.spaces import lay_out
@@ -29,7 +31,7 @@ def uncovered(kernel: Kernel) -> Iterator[str]:
     for instruction in kernel.instructions:
         try:
             if is_control(instruction.opcode):
-                control_of(instruction.opcode)
+                control_of(instruction)
             else:
                 statements(emitter, instruction, True)
         except UnsupportedError as error:
@@ -38,9 +40,20 @@ def uncovered(kernel: Kernel) -> Iterator[str]:
             yield message if placed else f"{instruction.place}: {message}"
 
 
-def check_text(text: str, entry: str | None = None) -> Iterator[str]:
-    """Lines that say what is not covered, in all kernels or in one; none if all is."""
-    for name in [entry] if entry else entries(text):
+def check_text(text: str, entry: str | None = None, seconds: float = SECONDS) -> Iterator[str]:
+    """Lines that say what is not covered, in all kernels or in one; none if all is.
+
+    Raises
+    ------
+    PtxError
+        The text is malformed, or its kernels take more than `seconds`.
+    """
+    names = [entry] if entry else entries(text)
+    stop = time.monotonic() + seconds
+    for number, name in enumerate(names):
+        if time.monotonic() > stop:
+            done = f"{number} of {len(names)} kernels were checked in {seconds:g} seconds"
+            raise PtxError(f"{done}; name one as entry, or raise seconds")
         try:
             yield from uncovered(parse(text, name))
         except UnsupportedError as error:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from implicit_conv.ptx.blocks import is_control
 from implicit_conv.ptx.control import Control, control_of
 from implicit_conv.ptx.emit import Emitter
-from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.handlers import statements
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.lanes import NEVER, merge
@@ -60,9 +60,9 @@ class Code:
         if not is_control(last.opcode):
             return None
         try:
-            return control_of(last.opcode)
-        except UnsupportedError as error:
-            raise UnsupportedError(f"{last.place}: {error}") from None
+            return control_of(last)
+        except PtxError as error:
+            raise type(error)(f"{last.place}: {error}") from None
 
     def function(self, block: Block, full: bool) -> Function:
         """The function of a block, for all lanes or for some."""
@@ -81,7 +81,10 @@ class Code:
                 where[len(lines)] = instruction
         lines.append("    pass")
         scope: dict[str, Any] = {}
-        exec(compile("\n".join(lines), name, "exec"), self.emitter.names, scope)
+        try:
+            exec(compile("\n".join(lines), name, "exec"), self.emitter.names, scope)
+        except SyntaxError as error:  # of a call whose arguments are missing
+            raise PtxError(f"{where[error.lineno or 0].place}: its operands do not fit") from error
         self.lines[name] = where
         function: Function = scope["f"]
         return function
@@ -100,9 +103,10 @@ class Code:
             values: Lanes = w.r[base.number].astype(np.int64)
         elif isinstance(base, Symbol):
             values = np.full(LANES, self.spaces.address(base.name).address)
-        else:
-            assert isinstance(base, Immediate)
+        elif isinstance(base, Immediate):
             values = np.full(LANES, base.value)
+        else:
+            raise PtxError(f"{base} is no address")
         return values + operand.offset
 
     def set_register(self, w: State, register: Register, values: Lanes, mask: Lanes) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.ptx.check import check_runs, check_text, entries
-from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.errors import PtxError, printable, shortened
+from implicit_conv.ptx.limits import SECONDS, read_text
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
 ARRAY = re.compile(r"(\w+)\[(\d+)\]")
@@ -41,6 +42,12 @@ def register(subparsers: Subparsers) -> None:
     check.add_argument("--target", help="the GPU, such as sm_90a; default: that of the file")
     check.add_argument("--seeds", type=int, default=10, help="schedules to run; default: 10")
     check.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="most of each run, and of the check of the text; default: 60",
+    )
+    check.add_argument(
         "--unfenced-barriers",
         action="store_true",
         help="accept copies that complete on an mbarrier with no fence since its init",
@@ -56,9 +63,10 @@ def argument(text: str) -> Any:
             rng = np.random.default_rng(0)
             return rng.integers(0, SMALL, int(match[2])).astype(np.dtype(match[1]))
         return int(text, 0) if re.fullmatch(r"-?(0x)?[0-9a-fA-F]+", text) else float(text)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, MemoryError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no array such as float32[64], no integer and no float"
+            f"{shortened(text)!r} is no array such as float32[64] that fits in memory, no integer "
+            "and no float"
         ) from None
 
 
@@ -66,22 +74,25 @@ def _sizes(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} must be one to three integers") from None
+        raise argparse.ArgumentTypeError(
+            f"{shortened(text)!r} must be one to three integers"
+        ) from None
 
 
 def run_check(options: argparse.Namespace) -> int:
     """Check a file; 1 if something is wrong with it."""
-    text = options.file.read_text(encoding="utf-8")
+    with options.file.open(encoding="utf-8") as file:
+        text = read_text(file, options.file)
     names = [options.entry] if options.entry else entries(text)
     if not names:
         raise PtxError(f"{options.file} has no kernel: no .entry")
-    found = list(check_text(text, options.entry))
+    found = list(check_text(text, options.entry, options.seconds))
     for line in found:
-        print(line)
+        print(printable(line))
     if found:
         print(f"{len(found)} instructions or directives are not covered")
         return 1
-    print(f"all instructions are covered: {', '.join(names)}")
+    print(f"all instructions are covered: {shortened(', '.join(names))}")
     if not options.arguments:
         return 0
     wrong = check_runs(
@@ -93,8 +104,13 @@ def run_check(options: argparse.Namespace) -> int:
         target=options.target,
         shared_bytes=options.shared,
         entry=options.entry,
+        seconds=options.seconds,
         unfenced_barriers=options.unfenced_barriers,
     )
     message = next(wrong, None)
-    print(message or f"{options.seeds} schedules: no error, and the same result in all")
+    print(
+        printable(message)
+        if message
+        else f"{options.seeds} schedules: no error, and the same result in all"
+    )
     return 0 if message is None else 1

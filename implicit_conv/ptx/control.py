@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from implicit_conv.ptx import mbarrier
 from implicit_conv.ptx.barriers import Barrier
 from implicit_conv.ptx.clocks import GENERIC, stamp
-from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx.errors import PtxError, UnsupportedError, shortened
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.lanes import LANE
 from implicit_conv.ptx.spaces import WINDOW_BYTES
@@ -29,21 +29,26 @@ LEAST_REGISTERS, MOST_REGISTERS = 24, 256  # of setmaxnreg
 GIVES_UP = 0.5  # chance of a lane's try_wait that gives up early to say so
 
 
-def control_of(opcode: list[str]) -> Control:
+def control_of(instruction: Instruction) -> Control:
     """The function of a control instruction.
 
     Raises
     ------
     UnsupportedError
         The instruction or a modifier is not covered.
+    PtxError
+        It has too few or too many operands.
     """
-    for prefix, allowed, function in TABLE:
+    opcode, given = instruction.opcode, len(instruction.operands)
+    for prefix, allowed, least, most, function in TABLE:
         words = prefix.split(".")
         if opcode[: len(words)] == words:
             extra = set(opcode[len(words) :]) - set(allowed.split())
+            if not extra and not least <= given <= most:
+                raise PtxError(f"it has {given} operands, and takes {least} to {most}")
             if not extra:
                 return function
-    raise UnsupportedError(f"{'.'.join(opcode)} is not covered")
+    raise UnsupportedError(f"{shortened('.'.join(opcode))} is not covered")
 
 
 def _values(w: Warp, operand: Operand) -> Lanes:
@@ -51,6 +56,8 @@ def _values(w: Warp, operand: Operand) -> Lanes:
     if isinstance(operand, Immediate):
         return np.full(LANES, operand.value, np.int64)
     if isinstance(operand, Register):
+        if operand.kind[0] == "f":
+            raise PtxError(f"{shortened(operand.name)} holds floats")
         values: Lanes = w.r[operand.number]
         return values
     addresses: Lanes = w.launch.code.shared_addresses(w, operand)
@@ -151,7 +158,8 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
 def mbarrier_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
     """``mbarrier.try_wait`` and ``test_wait``, by parity or by token (9.7.13, mbarrier)."""
     destination, address, wanted = i.operands[:3]
-    assert isinstance(destination, Register)
+    if not isinstance(destination, Register) or destination.kind != "?":
+        raise PtxError("its result goes into a predicate")
     mask, parity = part.mask, "parity" in i.opcode
     at = _values(w, address).astype(np.int64) & (WINDOW_BYTES - 1)
     phases = np.asarray(_values(w, wanted))
@@ -259,25 +267,26 @@ def leave(w: Warp, part: Part, i: Instruction) -> Part | None:
 
 
 _WAIT = "parity acquire relaxed cta cluster shared shared::cta b64"
-TABLE: tuple[tuple[str, str, Control], ...] = (  # opcode, modifiers that it may have, function
-    ("bra", "uni", branch),
-    ("ret", "uni", leave),
-    ("exit", "", leave),
-    ("trap", "", trap),
-    ("bar.warp.sync", "", warp_sync),
-    ("bar.sync", "aligned", block_sync),
-    ("bar.arrive", "aligned", block_sync),
-    ("bar.cta.sync", "aligned", block_sync),
-    ("bar.cta.arrive", "aligned", block_sync),
-    ("barrier.sync", "aligned", block_sync),
-    ("barrier.arrive", "aligned", block_sync),
-    ("barrier.cta.sync", "aligned", block_sync),
-    ("barrier.cta.arrive", "aligned", block_sync),
-    ("mbarrier.try_wait", _WAIT, mbarrier_wait),
-    ("mbarrier.test_wait", _WAIT, mbarrier_wait),
-    ("setmaxnreg.inc", "sync aligned u32", set_registers),
-    ("setmaxnreg.dec", "sync aligned u32", set_registers),
-    ("cp.async.wait_group", "", copies_wait),
-    ("cp.async.wait_all", "", copies_wait),
-    ("cp.async.bulk.wait_group", "read", stores_wait),
+# Opcode, modifiers that it may have, least and most operands, function.
+TABLE: tuple[tuple[str, str, int, int, Control], ...] = (
+    ("bra", "uni", 0, 1, branch),
+    ("ret", "uni", 0, 0, leave),
+    ("exit", "", 0, 0, leave),
+    ("trap", "", 0, 0, trap),
+    ("bar.warp.sync", "", 1, 1, warp_sync),
+    ("bar.sync", "aligned", 1, 2, block_sync),
+    ("bar.arrive", "aligned", 1, 2, block_sync),
+    ("bar.cta.sync", "aligned", 1, 2, block_sync),
+    ("bar.cta.arrive", "aligned", 1, 2, block_sync),
+    ("barrier.sync", "aligned", 1, 2, block_sync),
+    ("barrier.arrive", "aligned", 1, 2, block_sync),
+    ("barrier.cta.sync", "aligned", 1, 2, block_sync),
+    ("barrier.cta.arrive", "aligned", 1, 2, block_sync),
+    ("mbarrier.try_wait", _WAIT, 3, 4, mbarrier_wait),
+    ("mbarrier.test_wait", _WAIT, 3, 4, mbarrier_wait),
+    ("setmaxnreg.inc", "sync aligned u32", 1, 1, set_registers),
+    ("setmaxnreg.dec", "sync aligned u32", 1, 1, set_registers),
+    ("cp.async.wait_group", "", 1, 1, copies_wait),
+    ("cp.async.wait_all", "", 0, 0, copies_wait),
+    ("cp.async.bulk.wait_group", "read", 1, 1, stores_wait),
 )

@@ -7,11 +7,13 @@ is extended by the type's sign.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import Any
 
 import numpy as np
 
-from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx.errors import PtxError, UnsupportedError, shortened
 from implicit_conv.ptx.kinds import LANES, TYPES, size_of
 from implicit_conv.ptx.lanes import merge
 from implicit_conv.ptx.spaces import WINDOWS, Spaces
@@ -55,7 +57,16 @@ class Emitter:
         return name
 
     def call(self, function: Any, *arguments: object) -> str:
-        """A call, with expressions as arguments."""
+        """A call, with expressions as arguments.
+
+        Raises
+        ------
+        TypeError
+            It takes another number of arguments: an instruction has other operands than it needs.
+        """
+        signature = _signature(function)
+        if signature is not None:
+            signature.bind(*arguments)
         return f"{self.use(function)}({', '.join(map(str, arguments))})"
 
     def constant(self, value: int, kind: str) -> str:
@@ -170,9 +181,15 @@ class Emitter:
         return self.constant(WINDOWS[space], "u8")
 
 
+@functools.cache
+def _signature(function: Any) -> inspect.Signature | None:
+    """The arguments that a function takes, or None for one of numpy, which takes any."""
+    return inspect.signature(function) if inspect.isfunction(function) else None
+
+
 def unsupported(i: Instruction, why: str = "") -> UnsupportedError:
     """The error of an instruction that is not covered."""
-    return UnsupportedError(f"{i.name} is not covered{why and f': {why}'}")
+    return UnsupportedError(f"{shortened(i.name)} is not covered{why and f': {shortened(why)}'}")
 
 
 def modifiers(i: Instruction, allowed: str, typed: bool = True) -> list[str]:

@@ -13,7 +13,7 @@ from implicit_conv.ptx import (
     translate_warp,
 )
 from implicit_conv.ptx.emit import Emitter, unsupported
-from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx.errors import UNFORESEEN, PtxError, UnsupportedError, shortened
 from implicit_conv.ptx.syntax import Instruction
 
 Handler: TypeAlias = "Callable[[Emitter, Instruction], list[str]]"
@@ -45,8 +45,8 @@ def statements(emitter: Emitter, i: Instruction, full: bool) -> list[str]:
         lines = HANDLERS[i.opcode[0]](emitter, i)
     except UnsupportedError as error:
         raise UnsupportedError(f"{i.place}: {error}") from None
-    except (PtxError, ValueError, IndexError, KeyError, AttributeError, TypeError) as error:
-        raise PtxError(f"{i.place}: its operands do not fit: {error}") from error
+    except UNFORESEEN as error:
+        raise PtxError(f"{i.place}: its operands do not fit: {shortened(str(error))}") from error
     if i.guard is None:
         return lines
     register, negated = i.guard

@@ -6,16 +6,18 @@ deadlock, and reported, never waited for.
 
 from __future__ import annotations
 
-import itertools
+import math
 import random
+import time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from implicit_conv.ptx import limits
 from implicit_conv.ptx.code import Code
 from implicit_conv.ptx.cta import Cta
-from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.errors import UNFORESEEN, PtxError, shortened
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.memory import MAP_BYTES, Buffer, Memory
 from implicit_conv.ptx.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
@@ -64,6 +66,11 @@ class Launch:
         Called when a tensor copy is issued, and again when it is complete.
     traffic : Traffic, optional
         Counts what the accesses of all lanes cost.
+    limit : int
+        Warp instructions after which a launch counts as endless.
+    seconds : float
+        Time after which a launch is stopped, by default never; it is compared before each turn of a
+        warp.
     """
 
     def __init__(
@@ -82,6 +89,7 @@ class Launch:
         watch: Watch | None = None,
         traffic: Traffic | None = None,
         limit: int = LIMIT,
+        seconds: float = math.inf,
     ) -> None:
         self.kernel, self.memory, self.grid, self.block = kernel, memory, grid, block
         self.code = code_of(kernel)
@@ -91,13 +99,17 @@ class Launch:
         self.names = names or {}
         self.random, self.flaky, self.limit = random.Random(seed), flaky, limit
         self.leader = self.random.randrange(LANES)  # of elect.sync
-        self.unfenced_barriers, self.watch = unfenced_barriers, watch or _ignore
+        self.unfenced_barriers, self.watch = unfenced_barriers, self._watched
+        self._watch = watch or _ignore
+        self.foreign: Exception | None = None  # that the caller's function has raised
         self.traffic = traffic
         if len(parameters) != kernel.parameter_bytes:
             raise PtxError(
                 f"{len(parameters)} bytes of parameters, but {kernel.name} takes "
                 f"{kernel.parameter_bytes}"
             )
+        self._check_sizes()
+        self.seconds, self.stop = seconds, math.inf  # the latter by time.monotonic
         if kernel.max_threads is not None and self.threads > kernel.max_threads:
             raise PtxError(f"{self.threads} threads, but .maxntid is {kernel.max_threads}")
         self.parameters = np.frombuffer(parameters, np.uint8)
@@ -114,9 +126,11 @@ class Launch:
         PtxError
             The kernel does what PTX leaves undefined, or can never end.
         """
+        X, Y, Z = self.grid
+        self.stop = time.monotonic() + self.seconds
         with np.errstate(all="ignore"):
-            for z, y, x in itertools.product(*(range(count) for count in self.grid[::-1])):
-                self._run_block(Cta(self, (x, y, z)))
+            for index in ((x, y, z) for z in range(Z) for y in range(Y) for x in range(X)):
+                self._run_block(Cta(self, index))
         if self.traffic is not None:
             self.traffic.instructions += self.executed
         return self
@@ -150,22 +164,34 @@ class Launch:
 
     def _turn(self, cta: Cta, warp: Warp, impatient: bool) -> None:
         self.turns += 1
-        if self.executed > self.limit:
-            raise PtxError(
-                f"{self._prefix(cta)}more than {self.limit} instructions: a loop without end?\n"
-                + cta.stuck()
-            )
+        late = time.monotonic() > self.stop
+        if self.executed > self.limit or late:
+            spent = f"{self.seconds:g} seconds" if late else f"{self.limit} instructions"
+            way_out = f"a loop without end? If not, raise {'seconds' if late else 'limit'}="
+            raise PtxError(f"{self._prefix(cta)}more than {spent}: {way_out}\n{cta.stuck()}")
         try:
             warp.turn(LONG_TURN if impatient else self.random.randrange(1, TURN), impatient)
-        except PtxError as error:
+        except UNFORESEEN as error:
+            if error is self.foreign:
+                raise
             raise self._located(error, cta, warp) from error
+
+    def _watched(self, copy: TensorCopy) -> None:
+        """Tell the caller's function of a copy; its errors are the caller's own."""
+        try:
+            self._watch(copy)
+        except Exception as error:
+            self.foreign = error
+            raise
 
     def _arrive(self, cta: Cta) -> None:
         """Some copy comes a step further."""
         at = self.random.randrange(len(cta.pending))
         try:
             complete = cta.pending[at].step()
-        except PtxError as error:
+        except UNFORESEEN as error:
+            if error is self.foreign:
+                raise
             raise PtxError(f"{self._prefix(cta)}a copy arrives: {error}") from error
         if complete:
             del cta.pending[at]
@@ -188,7 +214,7 @@ class Launch:
     def variable(self, name: str) -> Lanes:
         """The address of a variable of the module."""
         if name not in self.variables:
-            raise PtxError(f"{name} is not declared")
+            raise PtxError(f"{shortened(name)} is not declared")
         return self.variables[name]
 
     def note_constant(self, at: Lanes, size: int) -> None:
@@ -220,7 +246,7 @@ class Launch:
     def _prefix(self, cta: Cta) -> str:
         return f"block {cta.index[0] if cta.index[1:] == (0, 0) else cta.index}: "
 
-    def _located(self, error: PtxError, cta: Cta, warp: Warp) -> PtxError:
+    def _located(self, error: Exception, cta: Cta, warp: Warp) -> PtxError:
         """The error with the line of the PTX at which it happened."""
         instruction: Instruction | None = None
         trace = error.__traceback__
@@ -231,7 +257,26 @@ class Launch:
             trace = trace.tb_next
         instruction = instruction or warp.instruction
         place = instruction.place if instruction else "?"
-        return PtxError(f"{self._prefix(cta)}{warp}, {place}\n  {error}")
+        known = isinstance(error, PtxError)
+        words = str(error) if known else f"its operands do not fit: {shortened(repr(error))}"
+        return PtxError(f"{self._prefix(cta)}{warp}, {place}\n  {words}")
+
+    def _check_sizes(self) -> None:
+        """Raise PtxError unless the grid and the blocks are of a size that hardware takes."""
+        for what, sizes, most in (
+            ("a block", self.block, limits.BLOCK),
+            ("the grid", self.grid, limits.GRID),
+        ):
+            if any(not 1 <= size <= top for size, top in zip(sizes, most, strict=True)):
+                raise PtxError(f"{what} of {sizes}: at least 1 and at most {most} along x, y, z")
+        if self.threads > limits.MOST_THREADS:
+            raise PtxError(f"{self.threads} threads; a block has at most {limits.MOST_THREADS}")
+        static, room = self.code.spaces.static_bytes, limits.SPACE_BYTES["shared"]
+        if not 0 <= self.dynamic_bytes <= room - static:
+            raise PtxError(
+                f"{static} bytes of shared memory and {self.dynamic_bytes} dynamic ones; "
+                f"a block has at most {room}"
+            )
 
     def _place_variables(self) -> dict[str, Lanes]:
         """Put .global and .const variables into memory; their addresses."""

@@ -8,8 +8,10 @@ import struct
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx import limits
+from implicit_conv.ptx.errors import PtxError, UnsupportedError, shortened
 from implicit_conv.ptx.kinds import STORAGE, size_of
+from implicit_conv.ptx.operands import BITS, DECIMAL, integer
 from implicit_conv.ptx.syntax import Variable
 
 FORMAL = re.compile(r"\.(param|reg)\s+((?:\.\w+(?:\s+\d+)?\s+)*)([\w$%]+)(?:\[(\d*)\])?")
@@ -20,6 +22,11 @@ VARIABLE = re.compile(
     re.S,
 )
 LINKAGE = re.compile(r"\.(?:visible|extern|weak|common)\s+")
+DIRECTIVE = re.compile(r"\.(version|target|address_size|file|loc)\b([^\n]*)")
+FILE = re.compile(r'\s*(\d+)\s+"([^"]*)"')
+BRACE = re.compile(r"[{}]")
+BRACE_OR_END = re.compile(r"[{;]")
+COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.S)  # or a string, which may hold //
 
 
 class Formal(NamedTuple):
@@ -33,7 +40,7 @@ class Formal(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A function or entry; `start` is where its body begins, after the brace."""
+    """A function or entry; its body is text[start:end], without the first brace."""
 
     name: str
     entry: bool
@@ -41,6 +48,8 @@ class Function(NamedTuple):
     formals: tuple[Formal, ...]
     header: str
     start: int
+    end: int
+    line: int
 
 
 @dataclass
@@ -64,8 +73,10 @@ class Module:
         """The entry of this name, or the only one."""
         entries = [f for f in self.functions.values() if f.entry and name in (None, f.name)]
         if len(entries) != 1:
-            names = ", ".join(f.name for f in self.functions.values() if f.entry) or "none"
-            raise PtxError(f"entry={name!r} selects {len(entries)} entries; the text has {names}")
+            names = ", ".join(f.name for f in self.functions.values() if f.entry)
+            raise PtxError(
+                f"entry={name!r} selects {len(entries)} entries; the text has {shortened(names)}"
+            )
         return entries[0]
 
 
@@ -77,6 +88,8 @@ def read_module(text: str) -> Module:
     PtxError
         The text is not PTX.
     """
+    if len(text) > limits.TEXT:
+        raise PtxError(f"the text has {len(text)} characters; {limits.TEXT} is the most")
     module, at = Module(without_comments(text)), 0
     text = module.text
     while (at := _next(text, at)) < len(text):
@@ -88,8 +101,12 @@ def read_module(text: str) -> Module:
 
 def without_comments(text: str) -> str:
     """The text with blanks for comments, so that places and lines stay."""
-    text = re.sub(r"//[^\n]*", lambda m: " " * len(m[0]), text)
-    return re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m[0]), text, flags=re.S).strip("\0")
+
+    def blank(match: re.Match[str]) -> str:
+        found = match[0]
+        return found if found[0] == '"' else "\n".join(" " * len(p) for p in found.split("\n"))
+
+    return COMMENT.sub(blank, text).strip("\0")
 
 
 def _next(text: str, at: int) -> int:
@@ -101,90 +118,115 @@ def _next(text: str, at: int) -> int:
 def _item(module: Module, at: int) -> int:
     """Read the item that begins at `at`; where the next one may begin."""
     text = module.text
-    if match := re.compile(r"\.(version|target|address_size|file|loc)\b([^\n]*)").match(text, at):
+    if match := DIRECTIVE.match(text, at):
         if match[1] == "target":
             module.target = match[2].split(",")[0].strip()
-        elif match[1] == "file" and (file := re.match(r'\s*(\d+)\s+"([^"]*)"', match[2])):
+        elif match[1] == "file" and (file := FILE.match(match[2])):
             module.files[file[1]] = file[2]
         return match.end()
+    place = f"line {module.line(at)}"
+    stop = BRACE_OR_END.search(text, at)
+    if stop is None:
+        raise PtxError(f"{place}: not understood: {shortened(text[at:])}")
     if text.startswith(".section", at):
-        return _closing(text, text.index("{", at))
-    brace, end = text.find("{", at), text.find(";", at)
-    if min(brace, end) < 0 and max(brace, end) < 0:
-        raise PtxError(f"line {module.line(at)}: not understood: {text[at : at + 60]!r}")
-    if 0 <= brace and (brace < end or end < 0) and "=" not in text[at:brace]:
-        _function(module, text[at:brace], brace + 1)
-        return _closing(text, brace)
+        return _closing(module, text.find("{", stop.start()))
+    if stop[0] == "{" and "=" not in text[at : stop.start()]:
+        end = _closing(module, stop.start())
+        _function(module, text[at : stop.start()], stop.end(), end, place)
+        return end
+    end = text.find(";", stop.start())
+    if end < 0:
+        raise PtxError(f"{place}: no semicolon ends {shortened(text[at:])}")
     item = LINKAGE.sub("", text[at:end]).strip()
-    if item.startswith((".func", ".entry", ".pragma")):  # a declaration: the body comes elsewhere
-        return end + 1
-    module.variables.append(variable(item, f"line {module.line(at)}"))
+    if not item.startswith((".func", ".entry", ".pragma")):  # declarations without a body
+        module.variables.append(variable(item, place))
     return end + 1
 
 
-def _closing(text: str, brace: int) -> int:
+def _closing(module: Module, brace: int) -> int:
     """The end of a body whose brace opens at `brace`."""
     depth = 0
-    for match in re.compile(r"[{}]").finditer(text, brace):
+    for match in BRACE.finditer(module.text, brace) if brace >= 0 else ():
         depth += 1 if match[0] == "{" else -1
         if not depth:
             return match.end()
-    raise PtxError("a body has no closing brace")
+    raise PtxError(f"line {module.line(max(brace, 0))}: a body has no closing brace")
 
 
-def _function(module: Module, header: str, start: int) -> None:
+def _function(module: Module, header: str, start: int, end: int, place: str) -> None:
+    if len(header) > limits.HEADER:
+        raise PtxError(f"{place}: a declaration has {len(header)} characters of {limits.HEADER}")
     match = FUNCTION.search(header)
     if match is None:
-        raise PtxError(f"line {module.line(start)}: not understood: {header.strip()[:80]!r}")
-    results, formals = (tuple(_formals(match[group] or "")) for group in (2, 4))
-    name = match[3]
-    module.functions[name] = Function(name, match[1] == "entry", results, formals, header, start)
+        raise PtxError(f"{place}: not understood: {shortened(header)}")
+    results, formals = (tuple(_formals(match[group] or "", place)) for group in (2, 4))
+    name, entry, line = match[3], match[1] == "entry", module.line(start)
+    module.functions[name] = Function(name, entry, results, formals, header, start, end, line)
 
 
-def _formals(text: str) -> list[Formal]:
+def _formals(text: str, place: str) -> list[Formal]:
     found = []
     for space, attributes, name, count in FORMAL.findall(text):
-        type_, align = _type(attributes)
-        size = max(1, size_of(STORAGE[type_])) * int(count or 1)
-        found.append(Formal(space, type_, name, align or max(1, size_of(STORAGE[type_])), size))
+        type_, align = _type(attributes, place)
+        unit = max(1, size_of(STORAGE[type_]))
+        found.append(Formal(space, type_, name, align or unit, unit * number(count or "1", place)))
     return found
 
 
-def _type(attributes: str) -> tuple[str, int]:
+def number(digits: str, place: str) -> int:
+    """A count or an alignment.
+
+    Raises
+    ------
+    PtxError
+        It is beyond all limits.
+    """
+    if len(digits) > limits.DIGITS:
+        raise PtxError(
+            f"{place}: the number {shortened(digits)!r} has more than {limits.DIGITS} digits"
+        )
+    return int(digits)
+
+
+def _type(attributes: str, place: str) -> tuple[str, int]:
     """(type, alignment or 0) of a declaration's attributes; those after .ptr are the pointee's."""
     words = re.findall(r"\.(\w+)(?:\s+(\d+))?", attributes.split(".ptr", maxsplit=1)[0])
     types = [word for word, _ in words if word in STORAGE]
     if not types:
-        raise UnsupportedError(f"the declaration {attributes.strip()!r} is not covered")
-    return types[0], next((int(number) for word, number in words if word == "align"), 0)
+        raise UnsupportedError(f"{place}: the declaration {shortened(attributes)!r} is not covered")
+    align = next((number(digits or "0", place) for word, digits in words if word == "align"), 0)
+    if align & (align - 1) or align > limits.ALIGNMENT:
+        raise PtxError(f"{place}: .align {align} is no power of two up to {limits.ALIGNMENT}")
+    return types[0], align
 
 
 def variable(text: str, place: str) -> Variable:
     """The variable that a declaration such as ``.shared .align 16 .b8 x[64]`` declares."""
     match = VARIABLE.fullmatch(text.strip())
     if match is None:
-        raise UnsupportedError(f"{place}: not covered: {' '.join(text.split())[:100]}")
-    type_, align = _type(match[2])
-    unit = size_of(STORAGE[type_])
-    counts = [int(count or 0) for count in re.findall(r"\[(\d*)\]", match[4])]
-    size = unit
-    for count in counts:
-        size *= count
+        raise UnsupportedError(f"{place}: not covered: {shortened(text)}")
+    type_, align = _type(match[2], place)
+    unit = max(1, size_of(STORAGE[type_]))
     data = _initial(match[5], type_, unit, place) if match[5] else b""
-    return Variable(match[1], match[3], align or unit, max(size, len(data)), data)
+    size = unit
+    for count in re.findall(r"\[(\d*)\]", match[4]):
+        size = min(size * number(count or "0", place), 1 << 63)
+    size, most = max(size, len(data)), limits.SPACE_BYTES[match[1]]
+    if size > most:
+        raise PtxError(f"{place}: {shortened(match[3])} has {size} bytes; .{match[1]} has {most}")
+    return Variable(match[1], match[3], align or unit, size, data)
 
 
 def _initial(text: str, type_: str, unit: int, place: str) -> bytes:
     """The bytes of an initialiser: numbers, also in braces."""
-    data = b""
+    data = bytearray()
     for word in text.replace("{", " ").replace("}", " ").replace(",", " ").split():
-        if re.fullmatch(r"0[fFdD][0-9a-fA-F]+", word):
-            number = int(word[2:], 16)
-        elif re.fullmatch(r"-?(?:0[xX][0-9a-fA-F]+|\d+)U?", word):
-            number = int(word.rstrip("U"), 0)
-        elif type_ == "f64":
-            number = struct.unpack("<Q", struct.pack("<d", float(word)))[0]
-        else:
-            raise UnsupportedError(f"{place}: the initialiser {word!r} is not covered")
-        data += (number % (1 << 8 * unit)).to_bytes(unit, "little")
-    return data
+        value = integer(word)
+        if match := BITS.fullmatch(word):
+            value = int(match[1] or match[2], 16)
+        elif type_ == "f64" and DECIMAL.fullmatch(word):
+            value = struct.unpack("<Q", struct.pack("<d", float(word)))[0]
+        if value is None:
+            raise UnsupportedError(f"{place}: the initialiser {shortened(word)!r} is not covered")
+        data += (value % (1 << 8 * unit)).to_bytes(unit, "little")
+    return bytes(data)

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.ptx.blocks import parse
-from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.errors import PtxError, shortened
 from implicit_conv.ptx.launch import LIMIT, Launch, code_of
+from implicit_conv.ptx.limits import SECONDS
 from implicit_conv.ptx.memory import Memory
 from implicit_conv.ptx.syntax import Kernel
 from implicit_conv.ptx.tensor_map import TensorMap
@@ -20,7 +21,7 @@ from implicit_conv.ptx.traffic import Traffic
 from implicit_conv.ptx.watch import Watch
 
 Size = int | tuple[int, ...]
-TARGET = re.compile(r"sm_(\d+)([af]?)")
+TARGET = re.compile(r"sm_(\d{1,4})([af]?)")
 FLOATS = {2: "f2", 4: "f4", 8: "f8"}  # numpy kinds of floats, by bytes
 
 
@@ -64,6 +65,7 @@ def run(
     watch: Watch | None = None,
     traffic: Traffic | None = None,
     limit: int = LIMIT,
+    seconds: float = SECONDS,
 ) -> Report:
     """Run a kernel on numpy arrays, which it changes in place, without a GPU.
 
@@ -98,6 +100,9 @@ def run(
         Counts sectors of global memory and passes of the banks of shared memory.
     limit : int
         Warp instructions after which a run counts as endless.
+    seconds : float
+        Time after which a run is stopped, 60 by default. What comes before, reading the text, is
+        bounded by the sizes that `limits` states.
 
     Raises
     ------
@@ -124,6 +129,7 @@ def run(
         watch=watch,
         traffic=traffic,
         limit=limit,
+        seconds=seconds,
     ).run()
     idle = {i.line for b in kernel.blocks if not b.runs for i in b.instructions}
     return Report(launch.executed, launch.divergences, tuple(sorted(idle)))
@@ -133,7 +139,9 @@ def check_target(compiled: str, target: str) -> None:
     """Raise PtxError unless text for `compiled` runs on `target` (PTX ISA 11.1, .target)."""
     made, runs = TARGET.fullmatch(compiled), TARGET.fullmatch(target)
     if made is None or runs is None:
-        raise PtxError(f"{target if runs is None else compiled} is no target; sm_90a is one")
+        raise PtxError(
+            f"{shortened(target if runs is None else compiled)!r} is no target; sm_90a is"
+        )
     family = int(made[1]) // 10 == int(runs[1]) // 10 and int(runs[1]) >= int(made[1])
     fits = {
         "": int(runs[1]) >= int(made[1]),
@@ -148,13 +156,15 @@ def pack(kernel: Kernel, arguments: Sequence[Any], memory: Memory) -> bytes:
     """The parameters of a launch; arrays are put into memory."""
     if len(arguments) != len(kernel.parameters):
         names = ", ".join(kernel.parameters) or "none"
-        raise PtxError(f"{len(arguments)} arguments for the parameters {names}")
+        raise PtxError(f"{len(arguments)} arguments for the parameters {shortened(names)}")
     data, places = bytearray(kernel.parameter_bytes), dict[int, int]()
     given = zip(kernel.parameters.items(), arguments, strict=True)
     for (name, (offset, size)), argument in given:
         word = _word(argument, size, memory, places)
         if len(word) != size:
-            raise PtxError(f"the parameter {name} has {size} bytes, the argument {len(word)}")
+            raise PtxError(
+                f"the parameter {shortened(name)} has {size} bytes, the argument {len(word)}"
+            )
         data[offset : offset + size] = word
     return bytes(data)
 
@@ -174,7 +184,9 @@ def _word(argument: Any, size: int, memory: Memory, places: dict[int, int]) -> b
         if size != len(word):  # the parameter is the address of a map
             table = np.frombuffer(word, np.uint8).copy()
             word = memory.put(table).to_bytes(8, "little")
-    elif isinstance(argument, (float, np.floating)) and size in FLOATS:
+    elif isinstance(argument, (float, np.floating)):
+        if size not in FLOATS:
+            raise PtxError(f"the argument {argument} for a parameter of {size} bytes: no float")
         word = np.array([argument], FLOATS[size]).tobytes()
     else:
         word = (operator.index(argument) % (1 << 8 * size)).to_bytes(size, "little")

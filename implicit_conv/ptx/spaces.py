@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx import limits
+from implicit_conv.ptx.errors import PtxError, shortened
 from implicit_conv.ptx.shared import SHARED_BASE
 from implicit_conv.ptx.syntax import Kernel
 
@@ -33,7 +34,7 @@ class Spaces(NamedTuple):
     def address(self, name: str) -> Place:
         """The place of a variable."""
         if name not in self.places:
-            raise PtxError(f"{name} is not declared")
+            raise PtxError(f"{shortened(name)} is not declared")
         return self.places[name]
 
 
@@ -48,4 +49,14 @@ def lay_out(kernel: Kernel) -> Spaces:
             at = -(-ends[made.space] // made.align) * made.align
             places[made.name] = Place(made.space, at)
             ends[made.space] = at + made.size
-    return Spaces(places, ends["shared"] - SHARED_BASE, ends["local"])
+    total = dict.fromkeys(("const", "global"), 0)
+    for made in kernel.variables:
+        total[made.space] = total.get(made.space, 0) + made.size
+    total |= {"shared": ends["shared"] - SHARED_BASE, "local": ends["local"] - LOCAL_BASE}
+    for space, size in total.items():
+        if size > limits.SPACE_BYTES[space]:
+            raise PtxError(
+                f"the .{space} variables of {shortened(kernel.name)} have {size} bytes; "
+                f"{limits.SPACE_BYTES[space]} is the most"
+            )
+    return Spaces(places, total["shared"], ends["local"])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from implicit_conv.ptx import access, mbarrier, order
 from implicit_conv.ptx.emit import Emitter, modifiers, type_of, unsupported
+from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import TYPES
 from implicit_conv.ptx.lanes import ballot
 from implicit_conv.ptx.spaces import PARAM_BASE
-from implicit_conv.ptx.syntax import Address, Instruction, Symbol, Vector
+from implicit_conv.ptx.syntax import Address, Instruction, Operand, Symbol, Vector
 
 SPACES = (
     "global", "shared", "shared::cta", "local", "param", "param::entry", "param::func", "const",
@@ -40,12 +41,20 @@ def _semantics(words: list[str]) -> str:
     return "relaxed" if found == "volatile" else found
 
 
+def _elements(operand: Operand) -> int:
+    """How many elements an access moves: those of a vector have a power of two (9.7.9, ld)."""
+    count = len(operand.parts) if isinstance(operand, Vector) else 1
+    if count not in (1, 2, 4, 8):
+        raise PtxError(f"a vector of {count} elements")
+    return count
+
+
 def load(e: Emitter, i: Instruction) -> list[str]:
     """``ld`` (9.7.9)."""
     words = modifiers(i, ALLOWED)
     kind, space = TYPES[type_of(i)], _space(i)
     destination, source = i.operands[:2]
-    count = len(destination.parts) if isinstance(destination, Vector) else 1
+    count = _elements(destination)
     if space == "param" and e.space_of(source) == "local":  # an argument of a call
         space = "local"
     if space == "param" and isinstance(source, Address) and isinstance(source.base, Symbol):
@@ -63,6 +72,7 @@ def store(e: Emitter, i: Instruction) -> list[str]:
     words = modifiers(i, ALLOWED)
     kind, space = TYPES[type_of(i)], _space(i)
     target, source = i.operands[:2]
+    _elements(source)
     if space == "param":  # an argument or result of a call
         space = "local"
     if space not in STORES:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.errors import PtxError, shortened
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.lanes import Missing
 from implicit_conv.ptx.state import State
@@ -132,7 +132,7 @@ class Warp(State):
         register, negated = instruction.guard
         held = self.r[register.number]
         if isinstance(held, Missing):
-            raise PtxError(f"it branches on {register.name}, which {held.why}")
+            raise PtxError(f"it branches on {shortened(register.name)}, which {held.why}")
         taken = part.mask & (~held if negated else held)
         if not taken.any():
             part.block += 1

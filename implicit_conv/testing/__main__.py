@@ -9,7 +9,10 @@ from collections.abc import Sequence
 
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.settings import MOST_THREADS, current
+from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.fuzz import fuzz
+from implicit_conv.testing.methods import NAMES
+from implicit_conv.testing.trial import SIDES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,17 +22,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = commands.add_parser(
         "fuzz",
         help="compare random problems of every operator with a reference in float64",
-        description="Compare random problems of every operator with a reference in float64. The "
-        "first wrong result, error or crash ends the run with status 1 and a program that repeats "
-        "it.",
+        description="Compare random problems of every operator with a reference in float64. A "
+        "program that repeats it is printed for each wrong result, error or crash, and the exit "
+        "status is 1. The table at the end counts what was computed.",
     )
     command.add_argument("--seconds", type=_seconds, default=60.0, help="how long; default: 60")
     command.add_argument("--seed", type=_natural, help="a seed gives the same problems every time")
     command.add_argument("--threads", type=_threads, help="threads at most; default: all")
+    command.add_argument(
+        "--guard",
+        action="store_true",
+        help="put all arrays, packed filters and scratch memory against inaccessible pages",
+    )
+    command.add_argument(
+        "--method",
+        type=_methods,
+        default=(),
+        metavar="NAME[,NAME]",
+        help=f"only problems that these methods compute, of {', '.join(NAMES)}",
+    )
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     threads = options.threads or cpu_arch(current().num_threads).threads
-    return fuzz(options.seconds, seed, threads)
+    deck = Deck(seed, threads, SIDES if options.guard else ("",), options.method)
+    return fuzz(deck, options.seconds)
 
 
 def _seconds(text: str) -> float:
@@ -37,6 +53,15 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds < float("inf"):
         raise ValueError
     return seconds
+
+
+def _methods(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in NAMES:
+            known = ", ".join(NAMES)
+            raise argparse.ArgumentTypeError(f"{name!r} is no method; the methods are {known}")
+    return names
 
 
 def _natural(text: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,27 @@ def check(trial: Trial) -> None:
     WrongResultError
         The result is wrong, or part of it was not written.
     """
-    given = inputs(trial)
-    try:
-        y = compute(trial, given)
-    except PlanError:
-        if trial.algorithm == "auto":
-            raise
-        return
+    with _guarded(trial) as seal:
+        given = inputs(trial)
+        for array in given:
+            if array is not None:
+                seal(array)
+        try:
+            y = compute(trial, given)
+        except PlanError:
+            if trial.algorithm == "auto":
+                raise
+            return
     verify(trial, given, y)
+
+
+def _guarded(trial: Trial) -> AbstractContextManager[Callable[[Array], None]]:
+    """See `guard.guarded`; nothing happens if a trial asks for no guard pages."""
+    if not trial.guard:
+        return nullcontext(lambda array: None)
+    from implicit_conv.testing.guard import guarded  # it imports Numba
+
+    return guarded(trial.guard)
 
 
 @np.errstate(all="ignore")
@@ -64,8 +78,10 @@ def verify(trial: Trial, given: Inputs, y: Array) -> None:
     Raises
     ------
     WrongResultError
-        An element is wrong.
+        The dtype or an element is wrong.
     """
+    if y.dtype.newbyteorder("=") != numpy_dtype(trial.y_dtype):
+        raise WrongResultError(f"the result is {y.dtype} and should be {trial.y_dtype}")
     case, result = trial.case, trial.made.result
     wide = np.result_type(numpy_dtype(trial.sum_dtype), "int64" if trial.is_integer else "float64")
     y = restored(case, result, y).astype(np.result_type(wide, "float64"))

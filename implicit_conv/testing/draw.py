@@ -1,13 +1,14 @@
-"""Draw trials at random: the same seed and number always give the same trial.
+"""Draw trials at random: the same seed always gives the same trials.
 
 Most time of a short run would go into the compilation of kernels, so TRIALS trials in a row share a
-kind: operator, filter, dtypes, layouts, options and a few images. Everything else differs from
-trial to trial. The kinds of a round have all operators, in an order that depends on the seed.
+kind: operator, method, filter, dtypes, layouts, options and a few images. Everything else differs
+from trial to trial. The kinds of a round have all operators, in an order that depends on the seed.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +18,10 @@ from typing import TypeVar
 import numpy as np
 
 from implicit_conv.activation import Activation
+from implicit_conv.cpu.words import count
+from implicit_conv.errors import PlanError
 from implicit_conv.options import (
+    ALGORITHMS,
     COMPLEX_PARTS,
     FLOAT_DTYPES,
     INTEGER_RANGES,
@@ -30,6 +34,8 @@ from implicit_conv.options import (
 from implicit_conv.parse import Padding, parse_padding
 from implicit_conv.testing import Case, Pair
 from implicit_conv.testing.check import EXACT, SMOOTH
+from implicit_conv.testing.coverage import Coverage
+from implicit_conv.testing.methods import offered
 from implicit_conv.testing.operators import OPERATORS, output_padding
 from implicit_conv.testing.storage import STORAGES, WRITABLE
 from implicit_conv.testing.trial import VALUES, Trial
@@ -37,6 +43,7 @@ from implicit_conv.transposed_problem import SWAPPED
 
 T = TypeVar("T")
 TRIALS = 25  # trials of a kind
+DRAWN = 4  # kinds of which one is dealt
 IMAGES = 3  # images of a kind: each may need register tiles of its own, which are compiled
 FLOATS = ("float32", "float64")
 # The operators of a round, with their numbers of spatial axes; columns have any number. Images have
@@ -86,9 +93,48 @@ class Kind:
         return tuple(storage for storage in self.storages if storage in WRITABLE)
 
 
-def draw_trial(seed: int, number: int, threads: int) -> Trial:
-    """Trial `number` of a seed, on at most `threads` threads."""
-    return trial_of(draw_kind(seed, number // TRIALS), Dice(seed, 1, number), threads)
+class Deck:
+    """Kinds of a seed, one after another, each with its trials.
+
+    Of a few kinds that are drawn, that one is dealt whose trials have most pairs of values which
+    none had before.
+
+    Parameters
+    ----------
+    seed : int
+    threads : int
+        Threads of a trial, at most.
+    guards : tuple of str
+        The values of `Trial.guard`, which trials have in turns.
+    methods : tuple of str
+        The methods that compute all trials, of `methods.NAMES`; any if there are none.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        threads: int,
+        guards: tuple[str, ...] = ("",),
+        methods: tuple[str, ...] = (),
+    ) -> None:
+        self._seed, self._threads, self._guards, self._methods = seed, threads, guards, methods
+        self._number = 0  # of the next kind
+        self.coverage = Coverage()
+
+    def __str__(self) -> str:
+        guards = ", guard pages" * any(self._guards)
+        methods = f", methods {', '.join(self._methods)}" * bool(self._methods)
+        return f"seed {self._seed}, at most {count(self._threads, 'thread')}{guards}{methods}"
+
+    def deal(self) -> tuple[Kind, list[Trial]]:
+        """The next kind and its trials."""
+        kinds = [draw_kind(self._seed, self._number, i, self._methods) for i in range(DRAWN)]
+        kind = max(kinds, key=lambda kind: self.coverage.gain(kind.trials))
+        dice = Dice(self._seed, 1, self._number)
+        self._number += 1
+        trials = [trial_of(kind, dice, self._threads) for _ in range(TRIALS)]
+        guards = itertools.cycle(self._guards)
+        return kind, [replace(trial, guard=next(guards)) for trial in trials]
 
 
 def trial_of(kind: Kind, dice: Dice, threads: int) -> Trial:
@@ -146,17 +192,20 @@ def _scales(trial: Trial) -> bool:
     return floats and trial.algorithm != "gemm_im2col"
 
 
-@functools.lru_cache(2)
-def draw_kind(seed: int, number: int) -> Kind:
-    """Kind `number` of a seed."""
+def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = ()) -> Kind:
+    """Kind `number` of a seed, one for each `turn`, that one of `methods` computes if given."""
     order = np.random.default_rng((seed, 2, number // len(ROUND))).permutation(len(ROUND))
-    operator, rank = ROUND[order[number % len(ROUND)]]
-    dice = Dice(seed, 0, number)
-    return kind_of(operator, rank or dice.number(1, 3), dice)
+    dice = Dice(seed, 0, number, turn)
+    for place in itertools.count(number):
+        operator, rank = ROUND[order[place % len(ROUND)]]
+        kind = kind_of(operator, rank or dice.number(1, 3), dice, methods)
+        if kind is not None:
+            return kind
+    raise AssertionError
 
 
-def kind_of(operator: str, rank: int, dice: Dice) -> Kind:
-    """A kind of an operator with so many spatial axes."""
+def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ()) -> Kind | None:
+    """A kind of an operator with so many spatial axes; None if none of `methods` computes it."""
     made = OPERATORS[operator]
     # Winograd alone has four algorithms.
     name = dice.pick(*FAMILIES, *["3x3"] * 3) if made.planned else "columns"
@@ -175,21 +224,35 @@ def kind_of(operator: str, rank: int, dice: Dice) -> Kind:
     if not made.planned:
         filters = replace(filters, K=filters.C * math.prod(filters.kernel))
     precision = dice.pick("standard", "standard", "strict", "fast") if made.planned else "strict"
-    chosen = "algorithm" in made.chosen and dice.happens(2)
     shared = Trial(
         filters,
         operator,
         precision=precision,
-        algorithm=dice.pick(*_algorithms(operator, filters, precision)) if chosen else "auto",
         out_dtype=dice.pick(*_out_dtypes(dtype)) if made.planned and dice.happens(4) else None,
     )
-    if made.planned and dice.happens(4) and shared.algorithm != "gemm_im2col":
+    if made.planned and dice.happens(4):
         shared = replace(shared, subnormals="flush")
-    activations = _activations(shared)
+    images = [_with_image(shared, family, dice) for _ in range(IMAGES)]
+    if made.planned and (methods or dice.happens(2)):  # else as most calls
+        own = [
+            [way for way in _ways(image) if not methods or way[1] in methods] for image in images
+        ]
+        ways = list(dict.fromkeys(itertools.chain(*own)))
+        if not ways:
+            return None
+        way = dice.pick(*ways)
+        images = [
+            replace(image, algorithm=way[0], method=way[1])
+            for image, ways in zip(images, own, strict=True)
+            if way in ways
+        ]
+    elif methods:
+        return None
+    activations = _activations(images[0])
     storages = [storage for storage in STORAGES if (dtype, storage) != ("bfloat16", "byte-swapped")]
     return Kind(
         f"{made.function.format(rank)}, {name}",
-        tuple(_with_image(shared, family, dice) for _ in range(IMAGES)),
+        tuple(images),
         (None, dice.pick(*activations), dice.pick(*activations)),
         ("contiguous", dice.pick(*storages), dice.pick(*storages)),
     )
@@ -230,19 +293,17 @@ def _activations(trial: Trial) -> tuple[Activation, ...]:
     return (None, "relu", "relu6", ("clamp", -3.0, 5.0))
 
 
-def _algorithms(operator: str, filters: Case, precision: str) -> list[str]:
-    """The algorithms that half of the kinds with these filters ask for, to reach each method."""
-    if filters.C == filters.K == 1 and filters.groups > 1:
-        return ["depthwise"]
-    floats = filters.dtype in FLOAT_DTYPES and precision != "strict"
-    plain = filters.kernel == (3, 3) and filters.dilation == (1, 1) and filters.groups == 1
-    if plain and floats and min(filters.C, filters.K) > 0 and operator == "conv":
-        if filters.stride == (1, 1):
-            return ["winograd_f4", "winograd_f6"] if precision == "fast" else ["winograd_f2"]
-        if filters.stride == (2, 2):
-            return ["winograd_f2_stride2"]
-    baseline = filters.dtype in FLOATS and precision != "strict"
-    return ["auto", "auto", "implicit_gemm", "gemm_im2col" if baseline else "auto"]
+def _ways(trial: Trial) -> list[tuple[str, str]]:
+    """The (algorithm, method) that can compute a trial: those of all candidates for "auto", and of
+    the algorithms by their names.
+    """
+    ways = [("auto", method) for method in offered(trial.plan())]
+    if "algorithm" in trial.made.chosen:
+        for algorithm in ALGORITHMS:
+            with contextlib.suppress(PlanError):
+                named = replace(trial, algorithm=algorithm).plan()
+                ways += [(algorithm, method) for method in offered(named)]
+    return ways
 
 
 def _in_axes(dice: Dice, filters: Case, rank: int) -> Case:

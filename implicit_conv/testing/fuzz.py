@@ -1,69 +1,115 @@
 """Compute random trials in a child process, for some time, and compare them with the reference.
 
-The child notes the number of each trial before it begins, so that a crash can be traced to it.
+The child notes the number of each trial before it begins, so that a crash can be traced to it. A
+new child goes on after a crash.
 """
 
 from __future__ import annotations
 
 import faulthandler
-import itertools
 import multiprocessing
 import platform
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from typing import Any
 
 from implicit_conv.cpu.arch import BFLOAT16, cpu_arch
 from implicit_conv.cpu.words import count as counted
 from implicit_conv.testing.check import check
-from implicit_conv.testing.draw import TRIALS, draw_kind, draw_trial
+from implicit_conv.testing.draw import Deck
+from implicit_conv.testing.trial import Trial
 
 PROGRESS_SECONDS = 2  # between two updates of the line of progress
 INTERRUPTED = 130  # exit status of a program that Ctrl-C ended
+MOST_FAILURES = 20  # a run ends after so many
+# A fork takes milliseconds where a new process takes seconds; this process computes nothing and
+# has one thread. Libraries of other systems do not survive forks.
+START = "fork" if sys.platform == "linux" else "spawn"
 
 
-def fuzz(seconds: float, seed: int, threads: int) -> int:
-    """Compute trials for `seconds` and print what was computed.
+def fuzz(deck: Deck, seconds: float) -> int:
+    """Compute the trials of a deck for `seconds` and print what was computed.
 
-    Trial `number` of a seed is always the same. The first one that fails ends the run, and a
-    program that repeats it is printed.
+    A program that repeats it is printed for each one that fails; the others of its kind are left
+    out.
 
     Returns
     -------
     status : int
         0, 1 after a wrong result, an error or a crash, or 130 after Ctrl-C.
     """
-    processes = multiprocessing.get_context("spawn")
-    number = processes.Value("q", 0, lock=False)
-    receiver, sender = processes.Pipe(duplex=False)
-    child = processes.Process(target=_work, args=(seconds, seed, threads, number, sender))
     start = time.monotonic()
-    status = 0
+    worker = Worker(start + seconds)
+    computed = failed = kinds = 0
+    outcome, status = "", 0
     try:
-        _start(child)
-        while child.is_alive():
-            child.join(PROGRESS_SECONDS)
-            _show_progress(start, seed, number.value)
+        kind, trials = deck.deal()
+        while time.monotonic() < start + seconds and failed < MOST_FAILURES:
+            _show_progress(start, computed, kind.name)
+            worker.begin(trials)
+            following = deck.deal()  # while the worker computes
+            done, error = worker.result()
+            deck.coverage.add(trials[:done])
+            computed, kinds = computed + done, kinds + 1
+            if error:
+                failed += 1
+                print(f"Trial {done} of kind {kinds} ({kind.name}) failed:\n\n{error}")
+                print(f"\nThis program repeats it:\n\n{program(trials[done - 1])}", flush=True)
+            kind, trials = following
     except KeyboardInterrupt:
-        child.kill()
-        child.join()
-        status = INTERRUPTED
-    count = number.value
-    if status == 0 and child.exitcode:
-        error = receiver.recv() if receiver.poll() else f"{_ending(child.exitcode)}\n"
-        print(f"Trial {count} of seed {seed} failed:\n\n{error}\nThis program repeats it:\n")
-        print(program(seed, count, threads))
-        status = 1
-    outcome = {0: "all right", 1: "the last one failed", INTERRUPTED: "interrupted"}[status]
-    print(_summary(count + (status == 1), seed, time.monotonic() - start, threads, outcome))
+        outcome, status = "interrupted", INTERRUPTED
+    worker.end()
+    if failed:
+        outcome, status = f"{counted(failed, 'problem')} failed", status or 1
+    print(deck.coverage.table())
+    took = time.monotonic() - start
+    print(_summary(computed, kinds, took, str(deck), outcome or "all right"))
     return status
 
 
-def _start(child: BaseProcess) -> None:
+class Worker:
+    """A process that checks trials until the time `end`; it is replaced where it dies."""
+
+    def __init__(self, end: float) -> None:
+        self._processes: Any = multiprocessing.get_context(START)
+        self._end = end
+        self._number = self._processes.Value("q", 0, lock=False)
+        self._child: Any = None
+        self._pipe: Any = None
+
+    def begin(self, trials: Sequence[Trial]) -> None:
+        """Have the process check trials, until one fails."""
+        if self._child is None:
+            self._pipe, pipe = self._processes.Pipe()
+            arguments = self._end, self._number, pipe
+            self._child = self._processes.Process(target=_work, args=arguments, daemon=True)
+            _start(self._child)
+            pipe.close()  # so that the end of the child ends the pipe
+        self._number.value = 0
+        self._pipe.send(trials)
+
+    def result(self) -> tuple[int, str]:
+        """(how many trials were begun, the error of the last one or "")."""
+        try:
+            error = self._pipe.recv()
+            return self._number.value, error
+        except (EOFError, OSError):
+            self._child.join()
+            ending, self._child = _ending(self._child.exitcode), None
+            return self._number.value, ending
+
+    def end(self) -> None:
+        """End the process."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.join()
+
+
+def _start(child: Any) -> None:
     """Start a process that Ctrl-C does not end: its parent does."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a new process inherits it
     try:
@@ -72,11 +118,9 @@ def _start(child: BaseProcess) -> None:
         signal.signal(signal.SIGINT, handler)
 
 
-def program(seed: int, number: int, threads: int) -> str:
+def program(trial: Trial) -> str:
     """A program that repeats a trial, and fails if the trial does."""
-    trial = draw_trial(seed, number, threads)
     return (
-        f"# Trial {number} of seed {seed}\n"
         "from implicit_conv.testing import Case\n"
         "from implicit_conv.testing.check import check\n"
         "from implicit_conv.testing.trial import Trial\n\n"
@@ -84,38 +128,38 @@ def program(seed: int, number: int, threads: int) -> str:
     )
 
 
-def _work(seconds: float, seed: int, threads: int, number: Any, sender: Connection) -> None:
-    """Compute trials in the child process; a failure is sent and ends it."""
+def _work(end: float, number: Any, pipe: Connection) -> None:
+    """Check the trials that the pipe brings, in the child process, and send the first error."""
     faulthandler.enable()
-    end = time.monotonic() + seconds
-    for count in itertools.count():
-        number.value = count
-        if time.monotonic() > end:
-            return
-        try:
-            check(draw_trial(seed, count, threads))
-        except Exception:
-            sender.send(traceback.format_exc())
-            sys.exit(1)
+    while True:
+        error = ""
+        for trial in pipe.recv():
+            if time.monotonic() > end:
+                break
+            number.value += 1
+            try:
+                check(trial)
+            except Exception:
+                error = traceback.format_exc()
+                break
+        pipe.send(error)
 
 
 def _ending(code: int) -> str:
     """How a process ended that returned `code`."""
-    if code > 0:
+    if code >= 0:
         return f"exit status {code}"
     return f"the process died of {signal.Signals(-code).name}"
 
 
-def _show_progress(start: float, seed: int, count: int) -> None:
+def _show_progress(start: float, computed: int, kind: str) -> None:
     if sys.stdout.isatty():
-        kind = draw_kind(seed, count // TRIALS).name
-        text = f"{time.monotonic() - start:4.0f} s: {count} problems, now of kind {kind!r}"
+        text = f"{time.monotonic() - start:4.0f} s: {computed} problems, now of kind {kind!r}"
         print(f"\r{text:70}", end="\r", flush=True)
 
 
-def _summary(count: int, seed: int, seconds: float, threads: int, outcome: str) -> str:
-    arch, kinds = cpu_arch(), -(-count // TRIALS)
-    done = f"{counted(count, 'problem')} of {counted(kinds, 'kind')} in {seconds:.0f} s"
+def _summary(computed: int, kinds: int, seconds: float, how: str, outcome: str) -> str:
+    arch = cpu_arch()
+    done = f"{counted(computed, 'problem')} of {counted(kinds, 'kind')} in {seconds:.0f} s"
     machine = f"{platform.machine()} with {arch.vector_bits}-bit vectors"
-    how = f"seed {seed}, at most {counted(threads, 'thread')}"
     return f"{done}, {how}; {machine}, bfloat16 by {BFLOAT16[arch.bfloat16]}: {outcome}"

@@ -33,7 +33,7 @@ def stored(array: Array, storage: str, rng: np.random.Generator) -> Array:
 def _empty_like(array: Array, storage: str, axis: int, rng: np.random.Generator) -> Array:
     shape, dtype = list(array.shape), array.dtype
     if storage == "strided":
-        shape[axis] *= 2
+        shape[axis] = max(0, 2 * shape[axis] - 1)
         every_other: tuple[slice, ...] = (slice(None),) * axis + (slice(None, None, 2),)
         return np.empty(shape, dtype)[every_other]
     if storage == "reversed":

@@ -5,9 +5,10 @@ The repr of a trial is Python code that makes it.
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,8 +17,10 @@ from implicit_conv.arrays import numpy_dtype
 from implicit_conv.options import COMPLEX_PARTS, INTEGER_RANGES
 from implicit_conv.parse import Padding
 from implicit_conv.plan import Plan
+from implicit_conv.problem import largest_product
 from implicit_conv.settings import Config, config
 from implicit_conv.testing import ROUNDING, Array, Case
+from implicit_conv.testing.methods import computed_by
 from implicit_conv.testing.operators import (
     OPERATORS,
     Operator,
@@ -31,6 +34,7 @@ from implicit_conv.testing.operators import (
 from implicit_conv.testing.storage import stored
 
 VALUES = ("integers", "normal", "subnormal", "first not finite", "second not finite")
+SIDES = ("begin", "end")  # of memory, which guard pages are next to
 SCALES = (0.5, -1.0, 2.0, 0.25)  # factors that keep integers exact
 WINOGRAD = ("standard", "fast")  # precisions that allow Winograd
 
@@ -57,6 +61,9 @@ class Trial:
         It decides the values.
     activation, precision, algorithm, out_dtype
         As in `conv2d`. A trial that the algorithm refuses passes.
+    method : str
+        The method that computes it where it can, one of `methods.NAMES`, or "" for the planner's
+        choice.
     scaled, biased, added : bool
         Whether there is a scale, a bias, and a residual.
     sized : bool
@@ -66,11 +73,14 @@ class Trial:
     out : str
         How `out` is stored, one of WRITABLE, or "" for none.
     packed : bool
-        Whether a plan computes it, with a packed filter if there is one.
+        Whether a plan computes it, with a packed filter if there is one. A `method` needs a plan
+        too, to which plain filters are given.
     unbatched : bool
         Whether arrays lack the batch axis, of extent 1.
     threads : int
     subnormals : "keep" or "flush"
+    guard : str
+        The end of all memory that touches an inaccessible page: one of SIDES, or "".
     """
 
     case: Case
@@ -82,6 +92,7 @@ class Trial:
     precision: str = "standard"
     algorithm: str = "auto"
     out_dtype: str | None = None
+    method: str = ""
     scaled: bool = False
     biased: bool = False
     added: bool = False
@@ -92,6 +103,7 @@ class Trial:
     unbatched: bool = False
     threads: int = 1
     subnormals: str = "keep"
+    guard: str = ""
 
     @property
     def made(self) -> Operator:
@@ -120,10 +132,13 @@ class Trial:
 
     @property
     def y_dtype(self) -> str:
-        """The dtype of the result."""
+        """The dtype of the result: the default for integers follows from the largest sum."""
+        case = self.case
         if self.out_dtype or not (self.is_integer and self.made.planned):
-            return self.out_dtype or self.case.dtype
-        return str(self.plan().engine.out_dtype)  # type: ignore[attr-defined]
+            return self.out_dtype or case.dtype
+        terms = (case.C if self.operator == "conv" else case.K) * math.prod(case.kernel)
+        largest = terms * largest_product(case.dtype, case.w_dtype or case.dtype)
+        return "int32" if largest < 2**31 else "int64"
 
     @property
     def sum_dtype(self) -> str:
@@ -189,7 +204,7 @@ class Trial:
         make = function(self.operator, case.rank, "plan_")
         with self.settings:
             planned: Plan = make(first, second, *shaped, **dtypes, **self.options)
-        return planned
+        return computed_by(planned, self.method) if self.method else planned
 
     def call(self, first: Any, second: Any, **arrays: Any) -> Any:
         """What the operator returns for operands in the layout of the case."""
@@ -203,8 +218,7 @@ class Trial:
         return shape[1:] if self.unbatched and role != "w" else shape
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(NamedTuple):
     """The arrays of a call; those of the epilogue are None where the trial has none."""
 
     first: Array
@@ -302,10 +316,10 @@ def compute(trial: Trial, given: Inputs) -> Array:
         arrays = {"out": view}
         if trial.made.epilogue:
             arrays |= {"scale": given.scale, "bias": given.bias, "residual": residual}
-        if trial.packed:
+        if trial.packed or trial.method:
             plan = trial.plan()
-            operand = second if result == "w" else plan.pack(second)
-            y: Array = plan(first, operand, **arrays)
+            packs = trial.packed and result != "w"
+            y: Array = plan(first, plan.pack(second) if packs else second, **arrays)
         else:
             y = trial.call(first, second, **arrays)
     if view is not None and y is not view:

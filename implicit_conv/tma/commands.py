@@ -9,10 +9,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from implicit_conv.errors import UsageError
+from implicit_conv.ptx.errors import printable, shortened
+from implicit_conv.ptx.limits import read_text
 from implicit_conv.tma.drawing import draw, show
 from implicit_conv.tma.examples import EXAMPLES, example
 from implicit_conv.tma.limits import Finding
@@ -75,7 +78,7 @@ def integers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text!r} must be integers separated by commas, such as 7,2,-1,0"
+            f"{shortened(text)!r} must be integers separated by commas, such as 7,2,-1,0"
         ) from None
 
 
@@ -237,11 +240,10 @@ def run_lint(options: argparse.Namespace) -> int:
         reports = {"": lint(**map_fields(options), **operands)}
     for name, findings in reports.items():
         for finding in findings:
-            print(f"{name}{finding.severity}: {finding}")
+            print(printable(f"{name}{finding.severity}: {finding}"))
             if finding.fix:
-                print(
-                    f"  fix: {', '.join(f'{key} = {value}' for key, value in finding.fix.items())}"
-                )
+                fixes = ", ".join(f"{key} = {value}" for key, value in finding.fix.items())
+                print(printable(f"  fix: {fixes}"))
     found = [finding for findings in reports.values() for finding in findings]
     errors = sum(finding.severity == "error" for finding in found)
     print(f"{counted(errors, 'error')}, {counted(len(found) - errors, 'warning')}")
@@ -259,8 +261,9 @@ def lint_file(name: str) -> dict[str, list[Finding]]:
         The file is not JSON, holds no objects, or has members that no map has.
     """
     source = "standard input" if name == "-" else name
-    text = sys.stdin.read() if name == "-" else Path(name).read_text("utf-8")
-    given = _objects(source, text)
+    opened = nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8")
+    with opened as file:
+        given = _objects(source, read_text(file, source))
     reports = {}
     for number, arguments in enumerate(given, 1):
         where = f"{source}, map {number}" if len(given) > 1 else source
@@ -274,18 +277,19 @@ def lint_file(name: str) -> dict[str, list[Finding]]:
     return reports
 
 
+DIGITS = 40  # of an integer in JSON: those of a tensor map have at most 64 bits
 ADVICE = "`implicit-conv lint --help` shows the form"
 
 
 def _objects(source: str, text: str) -> list[dict[str, Any]]:
     """The objects of a JSON text: one, a list, or one a line."""
     try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
+        found = _parsed(text)
+    except ValueError as error:
         lines = [line for line in text.splitlines() if line.strip()]
         try:
-            found = [json.loads(line) for line in lines]
-        except json.JSONDecodeError:
+            found = [_parsed(line) for line in lines]
+        except ValueError:
             found = None
         if not found or len(lines) < 2:
             raise ValueError(f"{source} is not JSON: {error}; {ADVICE}") from None
@@ -293,6 +297,34 @@ def _objects(source: str, text: str) -> list[dict[str, Any]]:
     if not objects or not all(isinstance(entry, dict) for entry in objects):
         raise ValueError(f"{source} must hold one JSON object, or a list of them; {ADVICE}")
     return objects
+
+
+def _parsed(text: str) -> Any:
+    """The value of a JSON text without NaN and infinities, whose names stand once in an object."""
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"an object has {shortened(twice)!r} twice")
+        return found
+
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is no number of JSON")
+
+    try:
+        return json.loads(
+            text, object_pairs_hook=members, parse_constant=constant, parse_int=_integer
+        )
+    except RecursionError:
+        raise ValueError("its brackets are too deep inside each other") from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"the integer {shortened(digits)} has more than {DIGITS} digits")
+    return int(digits)
 
 
 def _lint_object(arguments: dict[str, Any]) -> list[Finding]:

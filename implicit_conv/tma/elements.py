@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from implicit_conv.ptx.errors import shortened
+
 STORED_AS = {  # name: dtype of the same bits that numpy has
     "bfloat16": "uint16",
     "float8_e4m3fn": "uint8",
@@ -36,10 +38,10 @@ def element_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
     else:
         try:
             kind = np.dtype(dtype)
-        except TypeError:
+        except (TypeError, ValueError, SyntaxError):  # numpy reads "," as Python
             names = ", ".join(STORED_AS)
             raise TypeError(
-                f"dtype {dtype!r} is unknown; name a numpy dtype or one of {names}"
+                f"dtype {shortened(repr(dtype))} is unknown; name a numpy dtype or one of {names}"
             ) from None
     if kind.hasobject or kind.fields is not None or not kind.isnative:
         raise TypeError(

@@ -192,7 +192,8 @@ def check_kernel(
         The convolution that the kernel computes. Loads by maps of the walked tensor's shape are
         then matched with its taps and output pixels.
     **options
-        As in `ptx.run`: shared_bytes, entry, seed, flaky, unfenced_barriers, limit.
+        As in `ptx.run`: shared_bytes, entry, seed, flaky, unfenced_barriers, limit,
+        seconds.
 
     Returns
     -------

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from implicit_conv.ptx.errors import shortened
 from implicit_conv.tma.swizzles import SWIZZLES
 
 ALLOWED_SWIZZLES = {  # by mode
@@ -228,7 +229,7 @@ def integer(name: str, value: object) -> int:
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name} = {value!r} must be an integer") from None
+        raise TypeError(f"{name} = {shortened(repr(value))} must be an integer") from None
 
 
 def integers(name: str, values: Iterable[object]) -> tuple[int, ...]:
@@ -236,7 +237,9 @@ def integers(name: str, values: Iterable[object]) -> tuple[int, ...]:
     try:
         return tuple(operator.index(value) for value in values)  # type: ignore[arg-type]
     except TypeError:
-        raise TypeError(f"{name} = {values!r} must be a sequence of integers") from None
+        raise TypeError(
+            f"{name} = {shortened(repr(values))} must be a sequence of integers"
+        ) from None
 
 
 def spatial_letters(rank: int) -> str:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from implicit_conv import __version__
 from implicit_conv.errors import DriverError
 from implicit_conv.ptx import commands as interpreter
+from implicit_conv.ptx.errors import printable
 from implicit_conv.tma import commands as laboratory
-from implicit_conv.tools import bench, demo, info, plans
+from implicit_conv.tools import bench, demo, info, kernel_cache, plans
 
 USER_ERRORS = (
     ValueError,
@@ -32,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     demo.register(commands)
     info.register(commands)
+    kernel_cache.register(commands)
     bench.register(commands)
     laboratory.register(commands)
     interpreter.register(commands)
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except USER_ERRORS as error:
-        print(f"implicit-conv {options.command}: {error}", file=sys.stderr)
+        print(printable(f"implicit-conv {options.command}: {error}"), file=sys.stderr)
         return 2
 
 

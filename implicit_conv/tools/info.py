@@ -9,6 +9,7 @@ from dataclasses import asdict
 from importlib import metadata
 
 from implicit_conv.settings import PREFIX, VARIABLES, current
+from implicit_conv.tools.kernel_cache import size_of
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -25,9 +26,10 @@ def describe() -> str:
     from implicit_conv.gpu.evidence import lines
     from implicit_conv.kernels.cpu.runtime.crowd import cpu_count
     from implicit_conv.kernels.disk import store
+    from implicit_conv.kernels.disk_files import KERNEL
 
     arch, features, kernels = cpu_arch(current().num_threads), cpu_features(), store()
-    trouble = kernels.trouble()
+    trouble, parts = kernels.trouble(), kernels.files(KERNEL)
     rows = {
         "versions": _versions(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -39,7 +41,8 @@ def describe() -> str:
         "threads": f"{arch.threads} for a call; at most {cpu_count()} run at once in a process",
         "kernel cache": f"none, so every process compiles its kernels: {trouble}"
         if trouble
-        else f"{kernels.folder} ({len(kernels.names())} compiled parts)",
+        else f"{kernels.folder} ({len(parts)} compiled parts, {size_of(parts)} of at most "
+        f"{kernels.limit:,})",
         "GPU": _gpu(),
         "settings": _settings(),
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from implicit_conv.tma.commands import integers
+
 Subparsers = argparse._SubParsersAction  # argparse has no public name for it
 
 
@@ -40,12 +42,12 @@ def register(commands: Subparsers[Any]) -> None:
 
 def _add_problem(parser: argparse.ArgumentParser) -> None:
     """Add the shapes and options of a convolution."""
-    parser.add_argument("x", type=_integers, help="shape of x, such as 1,64,56,56")
-    parser.add_argument("w", type=_integers, help="shape of w, such as 64,64,3,3")
-    parser.add_argument("--stride", type=_integers, default=(1,), metavar="S[,S]")
+    parser.add_argument("x", type=integers, help="shape of x, such as 1,64,56,56")
+    parser.add_argument("w", type=integers, help="shape of w, such as 64,64,3,3")
+    parser.add_argument("--stride", type=integers, default=(1,), metavar="S[,S]")
     parser.add_argument("--padding", default="0", metavar="P[,P] or a name such as same")
     parser.add_argument("--padding-mode", default="zeros", help="zeros (default), reflect, ...")
-    parser.add_argument("--dilation", type=_integers, default=(1,), metavar="D[,D]")
+    parser.add_argument("--dilation", type=integers, default=(1,), metavar="D[,D]")
     parser.add_argument("--groups", type=int, default=1)
     parser.add_argument("--layout", default="NCHW", help="NCHW (default) or NHWC")
     parser.add_argument("--weight-layout", default="KCRS", help="KCRS (default), KRSC or RSCK")
@@ -59,15 +61,6 @@ def _add_problem(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithm", default="auto")
 
 
-def _integers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be integers separated by commas, such as 1,64,56,56"
-        ) from None
-
-
 def _one_or_two(values: tuple[int, ...]) -> int | tuple[int, ...]:
     return values[0] if len(values) == 1 else values
 
@@ -78,7 +71,7 @@ def _plan(options: argparse.Namespace, device: str | None) -> Any:
 
     padding = options.padding
     if padding.lstrip("-")[:1].isdigit():
-        padding = _one_or_two(_integers(padding))
+        padding = _one_or_two(integers(padding))
     return plan_conv2d(
         options.x,
         options.w,

@@ -17,7 +17,7 @@ from implicit_conv.kernels.activation import CLAMP, Epilogue
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Call
 from implicit_conv.kernels.cpu.runtime.launch import Launch
-from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
+from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.kernels.cpu.tile.epilogue import (
     FILTER_ROWS,
@@ -131,12 +131,11 @@ class Operator(ABC):
         return Launch(
             self._packer(),
             self.g,
-            layout.total,
+            layout,
             min(threads, 1 + self.layout.packed_bytes // PACKED_BYTES_PER_THREAD),
             call_of(
                 **self.constant,
                 **self._filter_fields(w),
-                **parts_of(layout),
                 record=record,
                 items=self.g.groups * schedule.panel_count(self.g),
             ),
@@ -173,12 +172,11 @@ class Operator(ABC):
         return Launch(
             self._entry(),
             self.g,
-            scratch.total,
+            scratch,
             threads,
             call_of(
                 **self.constant,
                 **filters,
-                **parts_of(scratch),
                 **finish,
                 **self._bias_steps(biased),
                 activation=bounds.ctypes.data,
@@ -298,13 +296,6 @@ class Operator(ABC):
         A family that packs compiles what it needs for these strides.
         """
         return {"w": 1, **dict(zip(("w_k", "w_c", "w_t", "w_r", "w_s"), w.strides, strict=True))}
-
-
-def parts_of(layout: ScratchLayout) -> dict[str, int]:
-    """The fields of a Call for a thread's scratch memory: its size and the offsets of its parts."""
-    offsets = layout.offsets()
-    del offsets["buffer"]  # its offset is 0
-    return {"scratch_bytes": layout.total, **offsets}
 
 
 _NOTHING: dict[str, int] = dict.fromkeys(Call._fields, 0)

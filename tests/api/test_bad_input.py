@@ -261,3 +261,12 @@ def test_packed_filters_of_another_operator():
     other = ic.plan_conv_transpose2d(X.shape, W.shape, stride=2)
     with pytest.raises(ic.ShapeError, match="packed in another order than this plan reads"):
         other(X, backward.pack(W))
+
+
+@pytest.mark.parametrize("dtype", [",", "f4,f4,;", "foo", 3.5, np.float32(1), object()])
+def test_what_is_no_dtype_is_a_type_error(dtype):
+    with pytest.raises(TypeError, match="data type"):
+        ic.plan_conv2d(X.shape, WG.shape, dtype)
+    if not isinstance(dtype, np.float32):
+        with pytest.raises(ic.DTypeError, match="cannot be read as a data type; use one of"):
+            ic.plan_conv2d(X.shape, WG.shape, out_dtype=dtype)

@@ -22,5 +22,13 @@ def test_a_misspelt_variable_is_named(monkeypatch, caplog):
 
 def test_known_variables_are_read_without_a_word(monkeypatch, caplog):
     monkeypatch.setenv("IMPLICIT_CONV_NUM_THREADS", "3")
+    monkeypatch.setenv("IMPLICIT_CONV_CACHE_BYTES", "1000000")
     assert settings.current().num_threads == 3
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "512M", "1" * 19, "\u0663"])
+def test_a_limit_of_the_cache_that_is_no_integer_is_refused(monkeypatch, text):
+    monkeypatch.setenv("IMPLICIT_CONV_CACHE_BYTES", text)
+    with pytest.raises(ValueError, match=r"IMPLICIT_CONV_CACHE_BYTES=.* must be an integer"):
+        settings.current()

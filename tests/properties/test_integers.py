@@ -38,6 +38,27 @@ def arch_of(path, threads=None):
     return replace(arch, vector_bits=bits, tile_pixels=tile, int8=int8)
 
 
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("taps", [1, 2, 3])
+def test_the_default_dtype_of_transposed_sums_counts_all_taps(rank, taps):
+    """B = C / groups * R * S * 2^30, whether or not stride phases leave each pixel one tap."""
+    function = getattr(ic, f"conv_transpose{rank}d")
+    x = np.full((1, 1, *(3,) * rank), -(2**15), np.int16)
+    w = np.full((1, 1, *(1,) * (rank - 1), taps), -(2**15), np.int16)
+    wanted = np.int32 if taps * 2**30 < 2**31 else np.int64
+    for stride, dilation in itertools.product((1, 2, 3, 10), (1, 2)):
+        y = function(x, w, stride=stride, dilation=dilation)
+        assert y.dtype == wanted
+        exact = function(x.astype(float), w.astype(float), stride=stride, dilation=dilation)
+        np.testing.assert_array_equal(y, exact)
+
+
+def test_transposed_sums_that_int32_holds_may_be_asked_for():
+    x, w = np.full((1, 1, 3), -(2**15), np.int16), np.full((1, 1, 2), -(2**15), np.int16)
+    y = ic.conv_transpose1d(x, w, stride=2, out_dtype="int32")
+    assert y.dtype == np.int32 and (y == 2**30).all()
+
+
 @st.composite
 def cases(draw):
     kernel = draw(st.sampled_from([(1, 1), (3, 1), (3, 3), (2, 5), (7, 7)]))

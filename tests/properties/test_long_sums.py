@@ -1,7 +1,7 @@
 """Long sums: chains bound the error of equal terms, whichever method adds them up.
 
-Equal terms have the largest error, since each addition may round in the same direction. Their exact
-sum is the number of terms times the term, which float64 holds.
+Additions of equal terms may round in the same direction. Their exact sum is the number of terms
+times the term, which float64 holds. `test_sum_bound` has data that loses more.
 """
 
 import itertools
@@ -90,11 +90,11 @@ def test_the_cases_run_all_methods():
     ],
     ids=str,
 )
-def test_two_to_the_26_equal_terms_lose_at_most_256_units(case):
+def test_two_to_the_26_equal_terms_lose_at_most_217_units(case):
     problem = case.problem
     for value in np.float32(VALUES):
         exact = (1 << 26) * float(value) ** 2
         x, w = (np.full(s, value) for s in (problem.input_shape, problem.weight_shape))
         y = next(plans(case))(x, w)
         inside = y if case.padding[0][0] == 0 else y[:, :, 1:2, 1:2]
-        assert largest_error(inside, exact) <= 256
+        assert largest_error(inside, exact) <= 217  # half of 18 + 16 * 26, rounded down

@@ -26,7 +26,7 @@ def covered():
     yield from INTEGER
     yield from (name for name in HANDLERS if not any(row.split(".")[0] == name for row in INTEGER))
     yield from (f"{name}\\S*f(?:32|64)" for name in FLOAT)
-    yield from (prefix for prefix, _, _ in TABLE)
+    yield from (prefix for prefix, *_ in TABLE)
     yield from (rf'(?:(?:atom|red)\S*\.|"){name}' for name in OPERATIONS)
     yield from (rf"cp\.async\.bulk\.tensor\S*\.{mode}" for mode in MODES if "w" not in mode)
 

@@ -1,7 +1,10 @@
-"""What disks and crashes do to a file: functions of its bytes, of another file's, and of chance."""
+"""What disks, crashes and accidents do to a file: its content changes, or it is a file no more."""
 
+import os
 import random
+import stat
 from collections.abc import Callable
+from pathlib import Path
 
 Damage = Callable[[bytes, bytes, random.Random], bytes]
 
@@ -44,13 +47,50 @@ def outdate(content: bytes, other: bytes, rng: random.Random) -> bytes:
     return b"implicit_conv 0\n" + content[16:]
 
 
+def fifo(path: Path) -> None:
+    """Who opens it to read waits for a writer."""
+    os.mkfifo(path, 0o600)
+
+
+def socket(path: Path) -> None:
+    """It cannot be opened."""
+    os.mknod(path, stat.S_IFSOCK | 0o600)
+
+
+def folder(path: Path) -> None:
+    """No file can take its place before it is removed."""
+    path.mkdir()
+
+
+def endless(path: Path) -> None:
+    """A link to a device that can be read for ever."""
+    path.symlink_to("/dev/zero")
+
+
+def loop(path: Path) -> None:
+    """A link that leads to itself."""
+    path.symlink_to(path.name)
+
+
+def huge(path: Path) -> None:
+    """A file of 4 GiB that takes no space on the disk."""
+    path.touch(0o600)
+    os.truncate(path, 4 << 30)
+
+
 DAMAGES: list[Damage] = [truncate, flip, erase, append, scramble, swap, outdate]
+OBSTACLES: list[Callable[[Path], None]] = [fifo, socket, folder, endless, loop, huge]
 
 
-def damaged(content: bytes, other: bytes, number: int) -> bytes:
-    """The damage of this number, always the same, and never none."""
+def damage(path: Path, other: Path, number: int) -> None:
+    """Do the damage of this number to a file, always the same; `other` is another sound file."""
+    kind = number % (len(DAMAGES) + len(OBSTACLES))
+    if kind >= len(DAMAGES):
+        path.unlink()
+        OBSTACLES[kind - len(DAMAGES)](path)
+        return
     rng = random.Random(number)
-    result = content
-    while result == content:  # a file may end in zeros already
-        result = DAMAGES[number % len(DAMAGES)](content, other, rng)
-    return result
+    content = changed = path.read_bytes()
+    while changed == content:  # a file may end in zeros already
+        changed = DAMAGES[kind](content, other.read_bytes(), rng)
+    path.write_bytes(changed)

@@ -2,11 +2,16 @@
 
 import enum
 import json
+import random
+import re
 import sys
 import types
 
 import jsonschema
 import pytest
+from hang import no_hang
+from sampling import count, sampled
+from text_mutants import mutated
 
 from implicit_conv import tma
 from implicit_conv.errors import DriverError
@@ -74,6 +79,72 @@ WRONG = [
 def test_errors_name_the_file_and_the_field(tmp_path, capsys, given, words):
     status, _, error = run(tmp_path, capsys, given)
     assert status == 2 and words in error and "map.json" in error
+
+
+GOOD = json.dumps(FIELDS)
+HOSTILE = {  # name: (text, the error)
+    "lists": ("[" * 200_000, "its brackets are too deep inside each other"),
+    "objects": ('{"a":' * 100_000, "its brackets are too deep inside each other"),
+    "a list in a map": (
+        GOOD.replace("[-1", f"[{'[' * 500}{']' * 500}, -1"),
+        r"\[\[\[.*\.\.\. must",
+    ),
+    "digits": (GOOD.replace("14", "9" * 5000), "has more than 40 digits"),
+    "digits that double": (GOOD.replace("14", "9" * 41), "has more than 40 digits"),
+    "NaN": (GOOD.replace("14", "NaN"), "NaN is no number of JSON"),
+    "infinity": (GOOD.replace("14", "-Infinity"), "-Infinity is no number of JSON"),
+    "a large float": (GOOD.replace("14", "1e999"), "must be a sequence of integers"),
+    "a name twice": (GOOD.replace('"dtype"', '"shape"'), "an object has 'shape' twice"),
+    "a long text": (GOOD.replace("[-1, -1]", json.dumps("x" * 500_000)), "x\\.\\.\\. must be"),
+    "control characters": (GOOD.replace("bfloat16", r"\u001b[2J"), r"\\x1b\[2J' is unknown"),
+    "a dtype of numpy's own form": (GOOD.replace("bfloat16", ","), "dtype ',' is unknown"),
+    "a long dtype": (GOOD.replace("bfloat16", "(" * 9999 + ","), r"dtype '\(+\.\.\. is unknown"),
+    "Latin": ("\xff".encode("latin-1"), "map.json is no text: 'utf-8' codec"),
+    "lines": ("\n".join([GOOD, "[" * 200_000]), "map.json is not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_texts(tmp_path, capsys, name):
+    text, error = HOSTILE[name]
+    (tmp_path / "map.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with no_hang():
+        assert main(["lint", str(tmp_path / "map.json")]) == 2
+    found = capsys.readouterr().err
+    assert re.search(error, found) and "map.json" in found and len(found) < 1000
+
+
+def test_a_file_without_an_end_is_not_read_whole(capsys):
+    with no_hang():
+        assert main(["lint", "/dev/zero"]) == 2
+    assert "/dev/zero has more than 16777216 characters" in capsys.readouterr().err
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal(tmp_path, capsys):
+    given = {**json.loads(json.dumps(MAPS["tiled"].arguments)), "swizzle": "\x1b[2J"}
+    given["function"] = "\x1b]0;title\x07"
+    status, out, error = run(tmp_path, capsys, given, given)
+    assert status and "[2J" in out + error and not set("\x1b\x07") & set(out + error)
+
+
+@sampled
+def test_changed_texts(tmp_path, capsys):
+    """Findings, or an error that names the file; nothing else is raised."""
+    problem = {"x": [8, 9, 14, 64], "w": [64, 3, 3, 64], "padding": [1, 1], "stride": 2}
+    load = {"coords": [0, -1, -1, 0], "offsets": [0, 0], "dst": 1024, "arch": "sm_100a"}
+    arguments = json.loads(json.dumps(MAPS["w"].arguments))
+    texts = [json.dumps(x) for x in ({**FIELDS, **load}, {**FIELDS, "problem": problem}, arguments)]
+    rng, file, statuses = random.Random(0), tmp_path / "map.json", [0, 0, 0]
+    for number in range(count(400, 20_000)):
+        text = mutated(texts[number % len(texts)], rng)
+        file.write_text(text, "utf-8")
+        with no_hang():
+            try:
+                statuses[main(["lint", str(file)])] += 1
+            except BaseException as error:
+                raise AssertionError(f"text {number}:\n{text}") from error
+        assert len(capsys.readouterr().err) < 10_000
+    assert min(statuses) > number / 100, statuses
 
 
 def test_a_map_is_compared_with_its_problem(tmp_path, capsys):

@@ -1,10 +1,15 @@
 """Commands refuse what cannot work before they start to work."""
 
+import os
+
 import numpy as np
 import pytest
 
 from implicit_conv.cpu import kept, tuning
+from implicit_conv.kernels import disk
 from implicit_conv.kernels.disk import Store
+from implicit_conv.kernels.disk_files import kernel_name
+from implicit_conv.tools import info, kernel_cache
 from implicit_conv.tools.cli import main
 
 
@@ -52,3 +57,91 @@ def test_tune_prints_the_tuned_plan_and_forget_removes_it(capsys, monkeypatch, t
     assert "removed 1 choice\n" in capsys.readouterr().out
     assert main(["tune", "1,8,9,9", "8,8,3,3", "--filters", "some"]) == 2
     assert "filters 'some' is none of packed, plain" in capsys.readouterr().err
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """The store that `cache` looks at: two kernels, one of another version, and a choice."""
+    store = Store(tmp_path / "cache", 1 << 20)
+    store.save(kernel_name("function", "key"), bytes(100))
+    store.save(f"function-{'0' * 32}.kernel", bytes(200))
+    store.save(f"{'1' * 32}.choice", b"{}")
+    (store.folder / f"function-{'0' * 32}.kernel").touch()
+    monkeypatch.setattr(kernel_cache, "store", lambda: store)
+    monkeypatch.setattr(kept, "store", lambda: store)
+    return store
+
+
+def test_cache_info(capsys, kernels):
+    def line(title):
+        assert main(["cache", "info"]) == 0
+        return dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())[title]
+
+    assert line("folder") == str(kernels.folder)
+    assert line("used") == "yes"
+    assert line("files") == "2, 1 of them of this version"
+    assert line("size") == "396 bytes, at most 1,048,576 (IMPLICIT_CONV_CACHE_BYTES)"
+    os.utime(kernels.folder / kernel_name("function", "key"), (1e9, 1e9))
+    assert line("last").startswith("used    2001-09-09 to 20")
+    assert line("tuned").startswith("1 choice;")
+    kernels.folder.chmod(0o777)
+    assert "mode 0777" in line("used")
+
+
+def test_cache_check_names_what_is_damaged(capsys, kernels):
+    assert main(["cache", "check"]) == 0
+    assert capsys.readouterr().out == f"0 of 3 files in {kernels.folder} are damaged\n"
+    damaged = [f"{'1' * 32}.choice", f"function-{'0' * 32}.kernel"]
+    with open(kernels.folder / damaged[0], "ab") as file:
+        file.write(b"more")
+    (kernels.folder / damaged[1]).unlink()
+    os.mkfifo(kernels.folder / damaged[1])
+    assert main(["cache", "check"]) == 1
+    first, second, *rest = capsys.readouterr().out.splitlines()
+    assert first == f"{kernels.folder / damaged[0]}: its digest does not match"
+    assert second == f"{kernels.folder / damaged[1]}: it is not a regular file"
+    assert rest[0] == f"2 of 3 files in {kernels.folder} are damaged"
+    assert "`implicit-conv cache clear` removes all kernels" in rest[1]
+    for command in (["cache", "clear"], ["forget"], ["cache", "check"]):  # the way out works
+        assert main(command) == 0
+
+
+def test_cache_clear_removes_kernels_and_forget_choices(capsys, kernels):
+    (kernels.folder / "notes.txt").touch()
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out == f"removed 2 files, 396 bytes, from {kernels.folder}\n"
+    assert main(["cache", "clear"]) == 0
+    assert capsys.readouterr().out == f"removed 0 files, 0 bytes, from {kernels.folder}\n"
+    assert main(["forget"]) == 0
+    assert capsys.readouterr().out == "removed 1 choice\n"
+    assert [path.name for path in kernels.folder.iterdir()] == ["notes.txt"]
+
+
+def test_cache_clear_says_what_it_could_not_remove(capsys, kernels):
+    name = f"function-{'2' * 32}.kernel"
+    (kernels.folder / name / "file").mkdir(parents=True)
+    assert main(["cache", "clear"]) == 1
+    assert f"1 file could not be removed, such as {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("action", ["check", "clear"])
+def test_cache_does_not_touch_a_folder_that_others_can_write(capsys, kernels, action):
+    kernels.folder.chmod(0o777)
+    assert main(["cache", action]) == 2
+    assert "mode 0777" in capsys.readouterr().err
+    assert len(list(kernels.folder.iterdir())) == 3
+
+
+@pytest.mark.parametrize("action", [[], ["purge"]])
+def test_cache_needs_an_action(capsys, action):
+    with pytest.raises(SystemExit) as ended:
+        main(["cache", *action])
+    assert ended.value.code == 2
+    assert "ACTION" in capsys.readouterr().err
+
+
+def test_info_survives_a_folder_that_is_a_file(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(disk, "store", lambda: Store(tmp_path / "file"))
+    assert "file is not a folder" in info.describe()
+    assert main(["cache", "info"]) == 0

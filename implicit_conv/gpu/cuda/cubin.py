@@ -16,7 +16,8 @@ from typing import Any
 
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels import sources
-from implicit_conv.kernels.disk import SUFFIX, store
+from implicit_conv.kernels.disk import store
+from implicit_conv.kernels.disk_files import kernel_name
 from implicit_conv.kernels.gpu.sizes import DUMP_THREADS
 from implicit_conv.kernels.gpu.targets import target_name
 from implicit_conv.kernels.gpu.variant import Variant
@@ -72,16 +73,16 @@ def cached(
     return kernel.cubin, kernel.entry
 
 
-def _entry_name(title: str, cc: Capability, threads: int) -> str:
+def _entry_name(kernel: str, cc: Capability, threads: int) -> str:
     """The name of a kernel's entry: a hash of all that its code depends on; empty if unknown."""
     try:
-        code = sources.kernels_hash(), title, target_name(cc), threads
+        code = sources.kernels_hash(), kernel, target_name(cc), threads
     except OSError as error:
         store().warn("source", f"kernels are not cached, as their source cannot be read: {error}")
         return ""
     settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
-    key = sources.digest((code, compiler_versions(), settings))
-    return f"{re.sub('[^A-Za-z0-9_]+', '-', f'gpu-{target_name(cc)}')}-{key[:32]}{SUFFIX}"
+    title = re.sub("[^A-Za-z0-9_]+", "-", f"gpu-{target_name(cc)}")
+    return kernel_name(title, (code, compiler_versions(), settings))
 
 
 @functools.cache

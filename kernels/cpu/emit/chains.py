@@ -1,9 +1,9 @@
 """Long sums as chains: the terms of a chain are added one by one, the chains level by level.
 
-Each addition to a sum of n equal terms may round in the same direction, so that a sum in one chain
-loses up to n / 4 eps: 7,500 eps were seen for 30,000 terms. In chains of `schedule.CHAIN` terms
-they lost at most 63 eps (the worst of 400 terms, simulated). The level and the place at which a
-chain is added depend on its number alone, so the order of a sum is fixed.
+A term takes part in all later additions to its sum, and each may lose up to half a unit in the last
+place, in the same direction: n terms in one chain may lose n eps. In chains of `schedule.CHAIN`
+terms a term takes part in few additions; docs/reliability.md, "Sums", derives the bound. The level
+and the place at which a chain is added depend on its number alone, so the order of a sum is fixed.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from numba.extending import is_jitted
 
 from implicit_conv.kernels import sources
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
-from implicit_conv.kernels.disk import SUFFIX, store
-from implicit_conv.kernels.sources import digest
+from implicit_conv.kernels.disk import store
+from implicit_conv.kernels.disk_files import kernel_name
 
 VERSIONS = (sys.implementation.cache_tag, numba.__version__, llvmlite.__version__, np.__version__)
 # Numba's settings that change code; a codegen's magic tuple tells those of the CPU.
@@ -75,8 +75,7 @@ class Names:
         settings = [getattr(config, setting, None) for setting in SETTINGS]
         arguments, result = sigutils.normalize_signature(signature)
         types = [str(kind) for kind in (*arguments, result)]
-        key = digest((VERSIONS, settings, target, self._code, types))
-        return f"{self.title}-{key[:32]}{SUFFIX}"
+        return kernel_name(self.title, (VERSIONS, settings, target, self._code, types))
 
 
 class Cache(NullCache):  # type: ignore[misc, unused-ignore]

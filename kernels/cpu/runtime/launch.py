@@ -23,6 +23,7 @@ from implicit_conv.kernels.cpu.runtime.call import (
     blob_of,
 )
 from implicit_conv.kernels.cpu.runtime.entry import address_of, run_counted, start
+from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.geometry import Geometry
 
@@ -84,7 +85,7 @@ class Launch:
     entry : int
         Address of the compiled entry.
     g : Geometry
-    scratch_bytes : int
+    layout : ScratchLayout
         Scratch memory of one thread.
     threads : int
     call : Call
@@ -97,7 +98,7 @@ class Launch:
         self,
         entry: int,
         g: Geometry,
-        scratch_bytes: int,
+        layout: ScratchLayout,
         threads: int,
         call: Call,
         keep: object = None,
@@ -105,9 +106,11 @@ class Launch:
         if threads > 1:
             team()  # made here, so that a call compiles nothing
         self._entry, self._threads = entry, threads
-        self._scratch = scratch_bytes * threads
+        self._layout = layout
+        self._scratch = layout.total * threads
         self._bytes = self._scratch + BLOB.itemsize
-        self._blob = blob_of(call._replace(scratch=self._scratch, crowd=crowd.ADDRESS), g)
+        parts = {"scratch": self._scratch, "scratch_bytes": layout.total, **layout.offsets()}
+        self._blob = blob_of(call._replace(**parts, crowd=crowd.ADDRESS), g)
         self._keep = keep
 
     def run(

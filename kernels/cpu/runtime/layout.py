@@ -39,9 +39,9 @@ class ScratchLayout(NamedTuple):
         return sum(map(round_up, self))
 
     def offsets(self) -> dict[str, int]:
-        """Byte offset of each part, by name."""
-        starts = itertools.accumulate(map(round_up, self), initial=0)
-        return dict(zip(self._fields, starts, strict=False))
+        """Byte offset of each part but the row buffers, by name: these are at offset 0."""
+        starts = itertools.accumulate(map(round_up, self))
+        return dict(zip(self._fields[1:], starts, strict=False))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from implicit_conv.kernels.cpu.runtime.machine import Machine, description, mach
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
 from implicit_conv.kernels.cpu.translate.function import translate
 from implicit_conv.kernels.cpu.translate.module import Module
-from implicit_conv.kernels.disk import SUFFIX, store
+from implicit_conv.kernels.disk import store
+from implicit_conv.kernels.disk_files import KERNEL
 
 CTYPES: dict[Any, Any] = {
     types.int64: ctypes.c_int64,
@@ -64,7 +65,7 @@ class Entry:
         except OSError as error:
             warn_of_source(error)
             return target.load(self._compile(name, target), name)
-        symbol = file.removesuffix(SUFFIX)
+        symbol = file.removesuffix(KERNEL)
         code = store().load(file)
         if code is not None:
             try:

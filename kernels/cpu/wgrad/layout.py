@@ -19,7 +19,7 @@ NEAR_PIXEL_BYTES = 1024
 class WeightGradLayout(Layout):
     """Sizes of a weight gradient whose lanes are filters.
 
-    A load tile is one chain of every sum, so it has at most `schedule.CHAIN` pixels.
+    A load tile is one chain of every sum: its pixels are added one by one.
 
     Attributes
     ----------

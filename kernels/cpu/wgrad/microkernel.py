@@ -14,7 +14,7 @@ x `vectors` vectors, kept in registers; gemm_k = the pixels of one load tile tha
 Where a vector has filters of several groups, rows are taps, and A[pixel, i] is a vector of pixels,
 one of each filter's own channel, instead of one element that is broadcast.
 
-The pixels of a load tile are at most one chain of a sum, so no sum grows longer in registers.
+The pixels of a load tile are one chain of a sum, so no sum grows longer in registers.
 """
 
 import functools

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.operator import Build, Operator, call_of, parts_of
+from implicit_conv.kernels.cpu.operator import Build, Operator, call_of
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.launch import Launch
+from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.cpu.tile.load import compile_load_pixels
 from implicit_conv.kernels.cpu.wgrad import lanes as lanes_kernels
 from implicit_conv.kernels.cpu.wgrad import panels, sums, wgrad
@@ -96,7 +97,6 @@ class WeightGrad(Operator):
         scratch = layout.scratch(packs=False)
         call = call_of(
             **self.constant,
-            **parts_of(scratch),
             x_n=x_n,
             x_d=x_d,
             x_h=x_h,
@@ -134,11 +134,12 @@ class WeightGrad(Operator):
             and self.form.y == self.form.sums
             and not layout.joined,
         )
-        main = Launch(self._entry(), g, scratch.total, threads, call, keep=self)
+        main = Launch(self._entry(), g, scratch, threads, call, keep=self)
         if layout.parts == 1:
             return main, None
         entry = int(self._entries()[1].address)
-        return main, Launch(entry, g, 0, min(threads, layout.items), call, keep=self)
+        adders = min(threads, layout.items)
+        return main, Launch(entry, g, ScratchLayout(), adders, call, keep=self)
 
 
 class WeightGradLanes(WeightGrad):

@@ -1,0 +1,185 @@
+"""Which folder the cache uses, and who could write there: none that another user can change."""
+
+import os
+import re
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from entries import NAME, OTHER, PAYLOAD, files
+
+from implicit_conv.kernels import disk
+from implicit_conv.kernels.disk import Store, user_folder
+
+pwd = pytest.importorskip("pwd")
+
+ROOT = os.geteuid() == 0
+VARIABLE = "IMPLICIT_CONV_CACHE_DIR"
+
+
+@contextmanager
+def umask(mask):
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def mode(path):
+    return path.stat().st_mode & 0o7777
+
+
+def give_away(path, monkeypatch):
+    """Make another user the owner of a file or folder, as far as the store can see."""
+    if ROOT:
+        os.chown(path, 1234, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 1234)
+
+
+# The choice of the folder
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "/me/.cache/implicit_conv"),
+        ({"XDG_CACHE_HOME": ""}, "/me/.cache/implicit_conv"),
+        ({"XDG_CACHE_HOME": "/caches"}, "/caches/implicit_conv"),
+        ({"XDG_CACHE_HOME": "/caches", VARIABLE: "/mine"}, "/mine"),
+        ({VARIABLE: "~/mine"}, "/me/mine"),
+    ],
+)
+def test_the_folder_is_the_users(monkeypatch, variables, expected):
+    monkeypatch.setattr(disk.sys, "platform", "linux")
+    for name in (VARIABLE, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": "/me", **variables}.items():
+        monkeypatch.setenv(name, value)
+    assert user_folder() == Path(expected)
+
+
+@pytest.mark.parametrize("variables", [{}, {"XDG_CACHE_HOME": "caches"}, {VARIABLE: "~none/mine"}])
+def test_no_folder_is_made_in_the_working_directory(tmp_path, monkeypatch, warnings, variables):
+    """Nor one of the name "~", where there is no home folder."""
+
+    def unknown(user):
+        raise KeyError(user)
+
+    for function in ("getpwuid", "getpwnam"):
+        monkeypatch.setattr(pwd, function, unknown)
+    for name in ("HOME", VARIABLE, "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    store = Store(user_folder())
+    for _ in range(2):
+        assert store.load(NAME) is None
+        store.save(NAME, PAYLOAD)
+    (warning,) = warnings()
+    assert f"set {VARIABLE}" in warning
+    assert "absolute" in store.trouble()
+    assert files(tmp_path) == []
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, "mine")
+    folder = user_folder()
+    monkeypatch.chdir("/")
+    assert folder == tmp_path / "mine"
+
+
+@pytest.mark.parametrize("target", ["cache", "loop", "nowhere", "file"])
+def test_a_link_is_followed(store, warnings, target):
+    link = store.folder.parent / "loop"
+    (store.folder.parent / "file").touch()
+    link.symlink_to(store.folder.parent / target)
+    linked = Store(link)
+    assert linked.load(NAME) == (PAYLOAD if target == "cache" else None)
+    linked.save(OTHER, PAYLOAD)
+    assert linked.load(OTHER) == (PAYLOAD if target == "cache" else None)
+    assert len(warnings()) == (target != "cache")
+
+
+# Other users
+
+
+@pytest.mark.parametrize("mask", [0, 0o22, 0o77])
+def test_what_is_made_is_private(tmp_path, mask):
+    store = Store(tmp_path / "a" / "b" / "cache")
+    with umask(mask):
+        store.save(NAME, PAYLOAD)
+    made = [store.folder, *store.folder.parents[:2]]
+    assert [mode(path) for path in made] == [0o700] * 3
+    assert mode(store.folder / NAME) == 0o600
+    assert store.load(NAME) == PAYLOAD
+
+
+@pytest.mark.parametrize("writable", [0o770, 0o707, 0o720, 0o777])
+def test_a_folder_that_others_can_write_is_refused_until_it_is_mended(tmp_path, warnings, writable):
+    folder = tmp_path / "my cache"
+    Store(folder).save(NAME, PAYLOAD)
+    folder.chmod(writable)
+    store = Store(folder)
+    assert store.load(NAME) is None
+    store.save(OTHER, PAYLOAD)
+    assert store.load(NAME) is None
+    (warning,) = warnings()
+    assert f"mode 0{writable:o}" in warning
+    assert VARIABLE in warning
+    assert files(folder) == [NAME]
+    (command,) = re.findall("`(.*)`", warning)
+    subprocess.run(command, shell=True, check=True)
+    assert Store(folder).load(NAME) == PAYLOAD
+
+
+def test_a_folder_that_all_users_share_is_refused(tmp_path, warnings):
+    """Nobody should take the advice to change the mode of /tmp."""
+    tmp_path.chmod(0o1777)
+    Store(tmp_path).save(NAME, PAYLOAD)
+    (warning,) = warnings()
+    assert "mode 1777" in warning
+    assert VARIABLE in warning
+    assert "chmod" not in warning
+    assert files(tmp_path) == []
+
+
+def test_the_folder_of_another_user_is_refused(store, warnings, monkeypatch):
+    give_away(store.folder, monkeypatch)
+    assert store.load(NAME) is None
+    store.save(OTHER, PAYLOAD)
+    (warning,) = warnings()
+    assert "belongs to user" in warning
+    assert VARIABLE in warning
+    assert files(store.folder) == [NAME]
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can give a file away")
+def test_the_file_of_another_user_is_replaced(store, warnings):
+    os.chown(store.folder / NAME, 1234, -1)
+    assert store.load(NAME) is None
+    (warning,) = warnings()
+    assert "belongs to user 1234" in warning
+    store.save(NAME, PAYLOAD)
+    assert store.load(NAME) == PAYLOAD
+
+
+def test_a_file_that_others_can_write_is_replaced(store, warnings):
+    (store.folder / NAME).chmod(0o666)
+    assert store.load(NAME) is None
+    (warning,) = warnings()
+    assert "mode 0666" in warning
+    store.save(NAME, PAYLOAD)
+    assert store.load(NAME) == PAYLOAD
+
+
+@pytest.mark.skipif(not ROOT, reason="only root has files of root")
+def test_what_root_owns_is_trusted(store, warnings, monkeypatch):
+    """Root could read and change the memory of any process anyway."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    assert store.load(NAME) == PAYLOAD
+    assert warnings() == []
