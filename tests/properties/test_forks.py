@@ -277,7 +277,7 @@ over.set()
 print(statistics.median(waits))
 """
     )
-    assert float(overtaken) <= 4  # hundreds without a turn
+    assert float(overtaken) <= 4  # 16 before threads queued
 
 
 @pytest.mark.slow
