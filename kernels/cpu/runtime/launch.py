@@ -111,7 +111,7 @@ class Launch:
         keep: object = None,
     ) -> None:
         if threads > 1:
-            team()  # made here, so that a call compiles nothing
+            _make_once()  # so that a call compiles nothing
         self._entry, self._threads = entry, threads
         self._scratch = scratch_bytes * threads
         self._bytes = self._scratch + BLOB.itemsize

@@ -71,11 +71,10 @@ class _Task(threading.Thread):
         try:
             # An exception in the middle of Thread.start would break it, so this thread does not
             # call it.
-            _thread.start_new_thread(self.start, ())
-        except RuntimeError as cause:
-            self.abandoned = True
-            raise ThreadError from cause
-        try:
+            try:
+                _thread.start_new_thread(self.start, ())
+            except RuntimeError as cause:
+                raise ThreadError from cause
             result, error = self._answers.get()
         except BaseException:
             self.abandoned = True
@@ -90,8 +89,9 @@ class _Task(threading.Thread):
             before = threading.stack_size()
             try:
                 threading.stack_size(STACK_BYTES)
-                super().start()
-            except RuntimeError:
+                if not self.abandoned:  # else the process may be about to end
+                    super().start()
+            except (RuntimeError, MemoryError):
                 self._answers.put((None, ThreadError()))
             finally:
                 threading.stack_size(before)
