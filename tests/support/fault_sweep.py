@@ -1,0 +1,270 @@
+"""Plant faults in a convolution one by one: the first call of a site fails, the second, ...
+
+`found` runs this file as a process of its own, which forks a child for each fault. Each child makes
+the call with the fault, then calls without: the same one, another one in a new thread, and the same
+in a forked child, which find locks that the fault left taken. It reports what it thinks of them.
+"""
+
+import contextlib
+import importlib
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from faults import NEVER, Fault, Outcome, attempt
+from processes import ROOT, run_python
+
+import implicit_conv
+from implicit_conv import config, reference
+
+STATES = ("cold", "warm", "kept")
+SETTLING = 5  # seconds until threads that end have ended
+ONES = ((1, 1), (1, 1))
+STEPS = {"stride": (1, 1), "pads": ONES, "dilation": (1, 1)}
+Call = Callable[[], bool]
+
+
+class Sweep(NamedTuple):
+    """What is called in a process.
+
+    Attributes
+    ----------
+    kind : one of KINDS
+    state : one of STATES
+        "cold": nothing is cached, but all modules are imported; "warm": kernels are cached on disk,
+        as in a new process; "kept": this call was made before.
+    threads : int
+    team : "native" or "queue"
+    """
+
+    kind: str
+    state: str
+    threads: int = 1
+    team: str = "native"
+
+
+class Found(NamedTuple):
+    """A fault, what became of the call, and what becomes of a call without a fault."""
+
+    sweep: Sweep
+    site: str
+    fault: Fault
+    outcome: Outcome
+    usual: Outcome
+
+
+def integers(*shape: int) -> Any:
+    """Integers so small that every sum of products is exact, in Winograd's domain too."""
+    return np.random.default_rng(27).integers(-4, 5, shape).astype(np.float32)
+
+
+X, W, DY = integers(2, 8, 30, 34), integers(24, 8, 3, 3), integers(2, 24, 30, 34)
+Y = reference.conv(X, W, **STEPS)
+DX = reference.input_grad(DY, W, X.shape, **STEPS)
+DW = reference.weight_grad(X, DY, (3, 3), **STEPS)
+
+
+def is_y(y: Any) -> bool:
+    return np.array_equal(y, Y)
+
+
+def conv() -> bool:
+    return is_y(implicit_conv.conv2d(X, W, padding=1, precision="strict"))
+
+
+def winograd() -> bool:
+    return is_y(implicit_conv.conv2d(X, W, padding=1, algorithm="winograd_f2"))
+
+
+def packed() -> bool:
+    plan = implicit_conv.plan_conv2d(X.shape, W.shape, "float32", padding=1, precision="strict")
+    return is_y(plan(X, plan.pack(W)))
+
+
+def input_grad() -> bool:
+    dx = implicit_conv.conv2d_input_grad(DY, W, X.shape, padding=1, precision="strict")
+    return np.array_equal(dx, DX)
+
+
+def weight_grad() -> bool:
+    return np.array_equal(implicit_conv.conv2d_weight_grad(X, DY, W.shape, padding=1), DW)
+
+
+KINDS: dict[str, Call] = {
+    call.__name__: call for call in (conv, winograd, packed, input_grad, weight_grad)
+}
+
+
+def another() -> bool:
+    """A first call of another problem, with the kernels of `conv`."""
+    y = implicit_conv.conv2d(X[:, :, :20], W, precision="strict")
+    return np.array_equal(y, Y[:, :, 1:19, 1:-1])
+
+
+def verdict(call: Call) -> str:
+    """'right', 'wrong', or the exception."""
+    try:
+        return "right" if call() else "wrong"
+    except BaseException as error:
+        return f"{type(error).__name__}: {error}"[:500]
+
+
+def in_thread(call: Call) -> str:
+    """The verdict of a call in a thread of its own."""
+    verdicts: list[str] = []
+    thread = threading.Thread(target=lambda: verdicts.append(verdict(call)))
+    thread.start()
+    thread.join()
+    return verdicts[0]
+
+
+def in_fork(call: Call) -> str:
+    """The verdict of a call in a forked child."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if verdict(call) == "right" else 1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return "right" if status == 0 else f"status {status}"
+
+
+def census(folder: Path, threads: int) -> dict[str, Any]:
+    """What may leak; threads that end have a while until there are `threads` left."""
+    deadline = time.monotonic() + SETTLING
+    while len(os.listdir("/proc/self/task")) > threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    from implicit_conv.kernels.cpu.runtime import crowd
+
+    return {
+        "threads": len(os.listdir("/proc/self/task")),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "running": crowd.running(),
+        "temporary": [path.name for path in folder.glob("*.tmp")],
+    }
+
+
+def body(call: Call, folder: Path, threads: int) -> Callable[..., dict[str, Any]]:
+    """What a child does: the call with a fault, then calls without."""
+
+    def run(arm: Callable[[], None], disarm: Callable[[], None]) -> dict[str, Any]:
+        arm()
+        try:
+            if call():
+                first = "right"
+            else:
+                first = "wrong"
+        except BaseException as error:
+            disarm()
+            first = f"{type(error).__name__}: {error}"[:500]
+        disarm()
+        return {
+            "call": first,
+            "next": verdict(call),
+            "thread": in_thread(another),
+            "fork": in_fork(call),
+            "census": census(folder, threads),
+        }
+
+    return run
+
+
+def imported_by(call: Call) -> None:
+    """Import what the call imports, and nothing more."""
+
+    def names(arm: Any, disarm: Any) -> dict[str, Any]:
+        assert call()
+        return {"names": list(sys.modules)}
+
+    outcome = attempt(names, "numpy", Fault(NEVER))
+    assert outcome.ended, outcome
+    for name in outcome.report["names"]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+class Parent:
+    """A process that has imported all that a call needs, and forks a child for each fault.
+
+    Parameters
+    ----------
+    sweep : Sweep
+    folder : Path
+        That of the cache of compiled kernels.
+    """
+
+    def __init__(self, sweep: Sweep, folder: Path) -> None:
+        self._call, self._sweep, self._folder = KINDS[sweep.kind], sweep, folder
+        imported_by(self._call)
+        if sweep.state == "kept":
+            assert self._call()
+        self.outcome("rename", Fault(NEVER), 1)  # fills the cache
+
+    def outcome(self, site: str, fault: Fault, threads: int) -> Outcome:
+        """What becomes of the call with a fault; `threads` are left if none leaks."""
+        if self._sweep.state == "cold":
+            for path in self._folder.iterdir():
+                path.unlink()
+        return attempt(body(self._call, self._folder, threads), site, fault)
+
+    def outcomes(self, site: str, most: int) -> Iterator[tuple[Fault, Outcome]]:
+        """Outcomes of a fault at the first call of the site, at the second, ... until one is not
+        met, once and for ever; of every call, or of about `most` ones. The first outcome is without
+        a fault.
+        """
+        usual = self.outcome(site, Fault(NEVER), 1)
+        yield Fault(NEVER), usual
+        threads = usual.report["census"]["threads"]
+        step = max(1, usual.calls // most) if most else 1
+        for forever in (False, True):
+            for first in itertools.count(1, step):
+                found = self.outcome(site, Fault(first, forever), threads)
+                yield Fault(first, forever), found
+                if found.calls < first:
+                    break
+
+
+def main() -> None:
+    """Plant faults in the call that the arguments describe, and print what was found."""
+    sweep, sites, most = (json.loads(argument) for argument in sys.argv[1:])
+    sweep = Sweep(*sweep)
+    folder = Path(os.environ["IMPLICIT_CONV_CACHE_DIR"])
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if sweep.team == "queue":
+        from implicit_conv.kernels.cpu.runtime import crowd, launch, queue_team
+
+        launch.make_team = lambda: queue_team.QueueTeam(crowd.cpu_count())
+    with config(num_threads=sweep.threads):
+        parent = Parent(sweep, folder)
+        for site in sites:
+            for fault, outcome in parent.outcomes(site, most):
+                print(json.dumps([site, fault, outcome]), flush=True)
+
+
+def found(sweep: Sweep, sites: Sequence[str], most: int, folder: Path) -> list[Found]:
+    """Plant faults in a call, in a process of its own whose cache is in `folder`; at most about
+    `most` faults for each site and mode, or 0 for all.
+    """
+    result = run_python(
+        *("-W", "ignore", __file__, *map(json.dumps, (sweep, sites, most))),
+        IMPLICIT_CONV_CACHE_DIR=folder,
+        PYTHONPATH=os.pathsep.join((str(ROOT), str(Path(__file__).parent))),
+        timeout=24 * 3600,
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-3000:]
+    outcomes = []
+    for line in result.stdout.splitlines():
+        site, fault, outcome = json.loads(line)
+        if fault[0] == NEVER:
+            usual = Outcome(*outcome)
+        outcomes.append(Found(sweep, site, Fault(*fault), Outcome(*outcome), usual))
+    return outcomes
+
+
+if __name__ == "__main__":
+    main()
