@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from faults import NEVER, Fault, Outcome, attempt
+from fault_memory import NEVER, Fault
+from faults import Outcome, attempt
 from processes import ROOT, run_python
 
 import implicit_conv
@@ -28,7 +29,7 @@ STATES = ("cold", "warm", "kept")
 SETTLING = 5  # seconds until threads that end have ended
 ONES = ((1, 1), (1, 1))
 STEPS = {"stride": (1, 1), "pads": ONES, "dilation": (1, 1)}
-Call = Callable[[], bool]
+Step = Callable[[], None]
 
 
 class Sweep(NamedTuple):
@@ -71,65 +72,83 @@ DX = reference.input_grad(DY, W, X.shape, **STEPS)
 DW = reference.weight_grad(X, DY, (3, 3), **STEPS)
 
 
-def is_y(y: Any) -> bool:
-    return np.array_equal(y, Y)
+class Kind(NamedTuple):
+    """A call, and its result by the reference."""
+
+    compute: Callable[[], Any]
+    expected: Any
 
 
-def conv() -> bool:
-    return is_y(implicit_conv.conv2d(X, W, padding=1, precision="strict"))
+def conv() -> Any:
+    return implicit_conv.conv2d(X, W, padding=1, precision="strict")
 
 
-def winograd() -> bool:
-    return is_y(implicit_conv.conv2d(X, W, padding=1, algorithm="winograd_f2"))
+def pauses() -> Any:
+    """Helpers fall asleep between calls, so that some are woken on the CPU of their caller."""
+    for _ in range(40):
+        time.sleep(2e-3)
+        y = conv()
+    return y
 
 
-def packed() -> bool:
+def packed() -> Any:
     plan = implicit_conv.plan_conv2d(X.shape, W.shape, "float32", padding=1, precision="strict")
-    return is_y(plan(X, plan.pack(W)))
+    return plan(X, plan.pack(W))
 
 
-def input_grad() -> bool:
-    dx = implicit_conv.conv2d_input_grad(DY, W, X.shape, padding=1, precision="strict")
-    return np.array_equal(dx, DX)
-
-
-def weight_grad() -> bool:
-    return np.array_equal(implicit_conv.conv2d_weight_grad(X, DY, W.shape, padding=1), DW)
-
-
-KINDS: dict[str, Call] = {
-    call.__name__: call for call in (conv, winograd, packed, input_grad, weight_grad)
+KINDS = {
+    "conv": Kind(conv, Y),
+    "pauses": Kind(pauses, Y),
+    "packed": Kind(packed, Y),
+    "winograd": Kind(
+        lambda: implicit_conv.conv2d(X, W, padding=1, algorithm="winograd_f2"),
+        Y,
+    ),
+    "input_grad": Kind(
+        lambda: implicit_conv.conv2d_input_grad(DY, W, X.shape, padding=1, precision="strict"),
+        DX,
+    ),
+    "weight_grad": Kind(
+        lambda: implicit_conv.conv2d_weight_grad(X, DY, W.shape, padding=1),
+        DW,
+    ),
 }
+# Another problem, with the kernels of "conv": a first call, which is planned.
+ANOTHER = Kind(
+    lambda: implicit_conv.conv2d(X[:, :, :20], W, precision="strict"), Y[:, :, 1:19, 1:-1]
+)
 
 
-def another() -> bool:
-    """A first call of another problem, with the kernels of `conv`."""
-    y = implicit_conv.conv2d(X[:, :, :20], W, precision="strict")
-    return np.array_equal(y, Y[:, :, 1:19, 1:-1])
+def nothing() -> None:
+    """Arm and disarm no fault."""
 
 
-def verdict(call: Call) -> str:
-    """'right', 'wrong', or the exception."""
+def verdict(kind: Kind, arm: Step = nothing, disarm: Step = nothing) -> str:
+    """'right', 'wrong', or the exception of a call between `arm` and `disarm`."""
     try:
-        return "right" if call() else "wrong"
+        arm()
+        y = kind.compute()
     except BaseException as error:
+        disarm()
         return f"{type(error).__name__}: {error}"[:500]
+    disarm()
+    return "right" if np.array_equal(y, kind.expected) else "wrong"
 
 
-def in_thread(call: Call) -> str:
-    """The verdict of a call in a thread of its own."""
+def in_thread(kind: Kind) -> str:
+    """The verdict in a thread of its own."""
     verdicts: list[str] = []
-    thread = threading.Thread(target=lambda: verdicts.append(verdict(call)))
+    thread = threading.Thread(target=lambda: verdicts.append(verdict(kind)))
     thread.start()
     thread.join()
     return verdicts[0]
 
 
-def in_fork(call: Call) -> str:
-    """The verdict of a call in a forked child."""
+def in_fork(kind: Kind) -> str:
+    """The verdict in a forked child."""
     child = os.fork()
     if child == 0:
-        os._exit(0 if verdict(call) == "right" else 1)
+        os._exit(0 if verdict(kind) == "right" else 1)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return "right" if status == 0 else f"status {status}"
 
@@ -149,36 +168,26 @@ def census(folder: Path, threads: int) -> dict[str, Any]:
     }
 
 
-def body(call: Call, folder: Path, threads: int) -> Callable[..., dict[str, Any]]:
+def body(kind: Kind, folder: Path, threads: int) -> Callable[[Step, Step], dict[str, Any]]:
     """What a child does: the call with a fault, then calls without."""
 
-    def run(arm: Callable[[], None], disarm: Callable[[], None]) -> dict[str, Any]:
-        arm()
-        try:
-            if call():
-                first = "right"
-            else:
-                first = "wrong"
-        except BaseException as error:
-            disarm()
-            first = f"{type(error).__name__}: {error}"[:500]
-        disarm()
+    def run(arm: Step, disarm: Step) -> dict[str, Any]:
         return {
-            "call": first,
-            "next": verdict(call),
-            "thread": in_thread(another),
-            "fork": in_fork(call),
+            "call": verdict(kind, arm, disarm),
+            "next": verdict(kind),
+            "thread": in_thread(ANOTHER),
+            "fork": in_fork(kind),
             "census": census(folder, threads),
         }
 
     return run
 
 
-def imported_by(call: Call) -> None:
+def imported_by(kind: Kind) -> None:
     """Import what the call imports, and nothing more."""
 
     def names(arm: Any, disarm: Any) -> dict[str, Any]:
-        assert call()
+        assert verdict(kind) == "right"
         return {"names": list(sys.modules)}
 
     outcome = attempt(names, "numpy", Fault(NEVER))
@@ -199,31 +208,34 @@ class Parent:
     """
 
     def __init__(self, sweep: Sweep, folder: Path) -> None:
-        self._call, self._sweep, self._folder = KINDS[sweep.kind], sweep, folder
-        imported_by(self._call)
+        self._kind, self._sweep, self._folder = KINDS[sweep.kind], sweep, folder
+        imported_by(self._kind)
         if sweep.state == "kept":
-            assert self._call()
-        self.outcome("rename", Fault(NEVER), 1)  # fills the cache
+            assert verdict(self._kind) == "right"
+        helpers = len(os.sched_getaffinity(0)) - 1 if sweep.threads > 1 else 0
+        self._threads = 1 + helpers
+        self.outcome("rename", Fault(NEVER))  # fills the cache
 
-    def outcome(self, site: str, fault: Fault, threads: int) -> Outcome:
-        """What becomes of the call with a fault; `threads` are left if none leaks."""
+    def outcome(self, site: str, fault: Fault) -> Outcome:
+        """What becomes of the call with a fault."""
         if self._sweep.state == "cold":
             for path in self._folder.iterdir():
                 path.unlink()
-        return attempt(body(self._call, self._folder, threads), site, fault)
+        return attempt(body(self._kind, self._folder, self._threads), site, fault)
 
     def outcomes(self, site: str, most: int) -> Iterator[tuple[Fault, Outcome]]:
         """Outcomes of a fault at the first call of the site, at the second, ... until one is not
         met, once and for ever; of every call, or of about `most` ones. The first outcome is without
         a fault.
         """
-        usual = self.outcome(site, Fault(NEVER), 1)
+        usual = self.outcome(site, Fault(NEVER))
         yield Fault(NEVER), usual
-        threads = usual.report["census"]["threads"]
         step = max(1, usual.calls // most) if most else 1
-        for forever in (False, True):
+        # If no object can be made at all, CPython 3.11 looks for the handler of an exception for
+        # ever (ceval's exception_unwind).
+        for forever in (False,) if site == "cpython" else (False, True):
             for first in itertools.count(1, step):
-                found = self.outcome(site, Fault(first, forever), threads)
+                found = self.outcome(site, Fault(first, forever))
                 yield Fault(first, forever), found
                 if found.calls < first:
                     break
@@ -253,6 +265,7 @@ def found(sweep: Sweep, sites: Sequence[str], most: int, folder: Path) -> list[F
     result = run_python(
         *("-W", "ignore", __file__, *map(json.dumps, (sweep, sites, most))),
         IMPLICIT_CONV_CACHE_DIR=folder,
+        MALLOC_PERTURB_=165,  # no new array has the results of the last one
         PYTHONPATH=os.pathsep.join((str(ROOT), str(Path(__file__).parent))),
         timeout=24 * 3600,
     )

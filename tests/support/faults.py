@@ -6,7 +6,7 @@
   answers in the kernel's place with an error number, or lets them through. This reaches Python,
   numpy, LLVM, the C library and helper threads. A seccomp filter alone cannot count.
 - Memory of numpy's arrays, by a handler as `PyDataMem_SetHandler` takes it.
-- CPython's memory, by the hook that its own tests use.
+- CPython's memory, by allocators as `PyMem_SetAllocator` takes them.
 - `sem_init`, which is no system call, and which compiled code finds in LLVM's table of symbols.
 """
 
@@ -14,9 +14,6 @@ import ctypes
 import errno
 import faulthandler
 import fcntl
-import functools
-import json
-import mmap
 import os
 import platform
 import select
@@ -29,7 +26,18 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
+from fault_memory import (
+    ARMED,
+    CALLS,
+    NEVER,
+    Fault,
+    Shared,
+    compile_allocators,
+    replace_symbol,
+    strikes,
+    take_numpy_memory,
+    take_python_memory,
+)
 
 # Numbers of x86-64's system calls, and the error that each site gives.
 SYSTEM_CALLS: dict[str, tuple[tuple[int, ...], int]] = {
@@ -50,15 +58,12 @@ SYSTEM_CALLS: dict[str, tuple[tuple[int, ...], int]] = {
 BRK, FUTEX = 12, 202
 FUTEX_WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET: a signal may end these, and no others
 SITES = (*SYSTEM_CALLS, "sem_init", "numpy", "cpython")
-NEVER = 1 << 60  # the number of a first call that no call reaches
 
 SET_MODE_FILTER, NEW_LISTENER, SECCOMP = 1, 8, 317
 NO_NEW_PRIVS = 38
 ASK, ALLOW = 0x7FC00000, 0x7FFF0000  # SECCOMP_RET_USER_NOTIF, SECCOMP_RET_ALLOW
 RECEIVE, SEND = 0xC0502100, 0xC0182101  # ioctls of a listener
 QUESTION, ANSWER, LET_THROUGH = 80, "QqiI", 1
-SET_HANDLER = 304  # the place of PyDataMem_SetHandler in the table of numpy's C interface
-TEXT = 1 << 16  # bytes of a report at most
 
 
 def is_possible() -> bool:
@@ -68,31 +73,11 @@ def is_possible() -> bool:
     return attempt(lambda arm, disarm: {"done": True}, "rename", Fault(NEVER)).ended
 
 
-class Fault(NamedTuple):
-    """The call of number `first`, counted from 1, fails; `forever`: and all later ones."""
-
-    first: int
-    forever: bool = False
-
-
-# Words that a child and its parent share. Calls are counted while faults are armed.
-ARMED, FIRST, FOREVER, CALLS, LIVE, WORDS = range(6)
-
-
-def strikes(words: Any) -> bool:
-    """Count a call; whether it fails."""
-    if words[ARMED] == 0:
-        return False
-    words[CALLS] += 1
-    later = words[CALLS] > words[FIRST] and words[FOREVER] != 0
-    return later or words[CALLS] == words[FIRST]
-
-
 class Outcome(NamedTuple):
     """What became of a child."""
 
     status: int  # an exit code, or a signal's negative number
-    calls: int  # of the site while the fault was armed; 0 for "cpython", which counts alone
+    calls: int  # of the site while the fault was armed
     report: dict[str, Any]
     errors: str = ""  # what it wrote to stderr
     hung: bool = False
@@ -101,26 +86,6 @@ class Outcome(NamedTuple):
     def ended(self) -> bool:
         """Whether the child came to its end and reported."""
         return self.status == 0 and bool(self.report)
-
-
-class Shared:
-    """Memory that a child shares with its parent: the words of a fault, and a report."""
-
-    def __init__(self, fault: Fault) -> None:
-        self._memory = np.frombuffer(mmap.mmap(-1, TEXT + 8 * WORDS), np.uint8)
-        self.words = self._memory[: 8 * WORDS].view(np.int64)
-        self.words[FIRST], self.words[FOREVER] = fault
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """What the child says at its end."""
-        text = self._memory[8 * WORDS :].tobytes().rstrip(b"\0")
-        return json.loads(text) if text else {}
-
-    @report.setter
-    def report(self, value: dict[str, Any]) -> None:
-        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
-        self._memory[8 * WORDS :][: text.size] = text
 
 
 Body = Callable[[Callable[[], None], Callable[[], None]], dict[str, Any]]
@@ -132,8 +97,7 @@ def attempt(body: Body, site: str, fault: Fault, seconds: float = 60) -> Outcome
     What `body` returns is the report. A child that has not ended after `seconds` is hung.
     """
     shared = Shared(fault)
-    if site == "numpy":
-        _allocators()  # compiled here, once for all children
+    compile_allocators(site)
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryFile() as errors, ours, theirs:
         child = os.fork()
@@ -173,19 +137,16 @@ def _plant(
     site: str, fault: Fault, shared: Shared, channel: socket.socket
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Plant a fault in this process; returns (arm, disarm)."""
-    if site == "cpython":
-        import _testcapi
-
-        stop = 0 if fault.forever else fault.first + 1
-        return (lambda: _testcapi.set_nomemory(fault.first, stop)), _testcapi.remove_mem_hooks
     if site in SYSTEM_CALLS:
         listener = _install_filter(SYSTEM_CALLS[site][0])
         socket.send_fds(channel, [b"."], [listener])
         os.close(listener)
     elif site == "numpy":
         take_numpy_memory(shared)
+    elif site == "cpython":
+        take_python_memory(shared)
     else:
-        _replace_symbol(site, shared)
+        replace_symbol(site, shared)
 
     def set_armed(value: bool) -> None:
         shared.words[ARMED] = value
@@ -247,107 +208,3 @@ def _answer(listener: int, shared: Shared) -> None:
     except OSError as error:
         if error.errno != errno.ENOENT:  # the thread that asked was ended meanwhile
             raise
-
-
-class _Handler(ctypes.Structure):
-    """PyDataMem_Handler of numpy's C interface."""
-
-    _fields_ = (
-        ("name", ctypes.c_char * 127),
-        ("version", ctypes.c_uint8),
-        ("context", ctypes.c_void_p),
-        ("malloc", ctypes.c_void_p),
-        ("calloc", ctypes.c_void_p),
-        ("realloc", ctypes.c_void_p),
-        ("free", ctypes.c_void_p),
-    )
-
-
-@functools.cache
-def _allocators() -> tuple[Any, ...]:
-    """malloc, calloc, realloc and free for numpy, of the words of a `Shared`. They are compiled:
-    numpy frees arrays while an exception is on its way, where no code of Python's may run.
-    """
-    from numba import carray, cfunc, njit, types
-
-    word, context = types.intp, types.CPointer(types.int64)
-    c_malloc = types.ExternalFunction("malloc", word(word))
-    c_calloc = types.ExternalFunction("calloc", word(word, word))
-    c_realloc = types.ExternalFunction("realloc", word(word, word))
-    c_free = types.ExternalFunction("free", types.void(word))
-    bytes_of = types.ExternalFunction("malloc_usable_size", word(word))
-    struck = njit(strikes)
-
-    @cfunc(word(context, word))
-    def malloc(context, size):
-        words = carray(context, (WORDS,))
-        if struck(words):
-            return 0
-        block = c_malloc(size)
-        words[LIVE] += bytes_of(block)
-        return block
-
-    @cfunc(word(context, word, word))
-    def calloc(context, count, size):
-        words = carray(context, (WORDS,))
-        if struck(words):
-            return 0
-        block = c_calloc(count, size)
-        words[LIVE] += bytes_of(block)
-        return block
-
-    @cfunc(word(context, word, word))
-    def realloc(context, block, size):
-        words = carray(context, (WORDS,))
-        if struck(words):
-            return 0
-        words[LIVE] -= bytes_of(block)
-        block = c_realloc(block, size)
-        words[LIVE] += bytes_of(block)
-        return block
-
-    @cfunc(types.void(context, word, word))
-    def free(context, block, size):
-        carray(context, (WORDS,))[LIVE] -= bytes_of(block)
-        c_free(block)
-
-    return malloc, calloc, realloc, free
-
-
-def take_numpy_memory(shared: Shared) -> None:
-    """Let numpy take memory in this context, and in its copies, until the end of the process: its
-    allocations count as calls, and the bytes that are not freed are counted.
-    """
-    addresses = (function.address for function in _allocators())
-    handler = _Handler(b"faults", 1, shared.words.ctypes.data, *addresses)
-    new = ctypes.pythonapi.PyCapsule_New
-    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p,) * 3
-    capsule = new(ctypes.addressof(handler), ctypes.cast(NAME, ctypes.c_void_p), None)
-    _kept.append((shared, handler))
-    _of_numpy(SET_HANDLER, ctypes.py_object)(capsule)
-
-
-NAME = ctypes.c_char_p(b"mem_handler")  # of a capsule, which keeps its address
-
-
-def _of_numpy(place: int, *arguments: Any) -> Any:
-    """A function of numpy's C interface, which returns an object."""
-    get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    interface = np._core._multiarray_umath._ARRAY_API  # type: ignore[attr-defined]
-    functions = ctypes.cast(get(interface, None), ctypes.POINTER(ctypes.c_void_p))
-    return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(functions[place])
-
-
-_kept: list[Any] = []  # what code outside Python points to
-
-
-def _replace_symbol(name: str, shared: Shared) -> None:
-    """Replace a function of the C library, of three words, in code that LLVM loads from now on."""
-    import llvmlite.binding as llvm
-
-    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-    original = kind((name, ctypes.CDLL(None)))
-    replacement = kind(lambda *words: -1 if strikes(shared.words) else original(*words))
-    _kept.append(replacement)
-    llvm.add_symbol(name, ctypes.cast(replacement, ctypes.c_void_p).value)
