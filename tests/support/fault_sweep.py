@@ -10,6 +10,7 @@ import importlib
 import itertools
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -219,8 +220,7 @@ class Parent:
     def outcome(self, site: str, fault: Fault) -> Outcome:
         """What becomes of the call with a fault."""
         if self._sweep.state == "cold":
-            for path in self._folder.iterdir():
-                path.unlink()
+            shutil.rmtree(self._folder, ignore_errors=True)
         return attempt(body(self._kind, self._folder, self._threads), site, fault)
 
     def outcomes(self, site: str, most: int) -> Iterator[tuple[Fault, Outcome]]:
@@ -246,7 +246,6 @@ def main() -> None:
     sweep, sites, most = (json.loads(argument) for argument in sys.argv[1:])
     sweep = Sweep(*sweep)
     folder = Path(os.environ["IMPLICIT_CONV_CACHE_DIR"])
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if sweep.team == "queue":
         from implicit_conv.kernels.cpu.runtime import crowd, launch, queue_team
 
