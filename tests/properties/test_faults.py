@@ -25,7 +25,7 @@ ERRORS = {
 # Calls, and the sites where faults are planted in them.
 SAMPLE = [
     (Sweep("conv", "cold"), ("open", "rename", "numpy")),
-    (Sweep("conv", "warm", 2), ("read", "thread", "futex", "sem_init")),
+    (Sweep("conv", "warm", 2), ("thread", "sem_init")),
 ]
 ALL = [
     (Sweep("conv", "kept"), ("numpy", "cpython")),
