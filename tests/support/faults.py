@@ -1,13 +1,13 @@
 """Faults planted in what surrounds a call: the n-th call of a site fails, once or for ever.
 
-`attempt` runs a function in a forked child and plants a `Fault` at one of SITES:
+`attempt` runs a function in a forked child and plants a `Fault` at one of these sites:
 
-- System calls. A seccomp filter in the child hands them to its parent, which counts them, and
+- SYSTEM_CALLS. A seccomp filter in the child hands them to its parent, which counts them, and
   answers in the kernel's place with an error number, or lets them through. This reaches Python,
   numpy, LLVM, the C library and helper threads. A seccomp filter alone cannot count.
-- Memory of numpy's arrays, by a handler as `PyDataMem_SetHandler` takes it.
-- CPython's memory, by allocators as `PyMem_SetAllocator` takes them.
-- `sem_init`, which is no system call, and which compiled code finds in LLVM's table of symbols.
+- "numpy": memory of arrays, by a handler as `PyDataMem_SetHandler` takes it.
+- "cpython": memory of objects, by allocators as `PyMem_SetAllocator` takes them.
+- "sem_init", which is no system call, and which compiled code finds in LLVM's table of symbols.
 """
 
 import ctypes
@@ -57,7 +57,6 @@ SYSTEM_CALLS: dict[str, tuple[tuple[int, ...], int]] = {
 }
 BRK, FUTEX = 12, 202
 FUTEX_WAITS = (0, 9)  # FUTEX_WAIT, FUTEX_WAIT_BITSET: a signal may end these, and no others
-SITES = (*SYSTEM_CALLS, "sem_init", "numpy", "cpython")
 
 SET_MODE_FILTER, NEW_LISTENER, SECCOMP = 1, 8, 317
 NO_NEW_PRIVS = 38
@@ -103,7 +102,7 @@ def attempt(body: Body, site: str, fault: Fault, seconds: float = 60) -> Outcome
         child = os.fork()
         if child == 0:
             os.dup2(errors.fileno(), 2)
-            _run_child(body, site, fault, shared, theirs)
+            _run_child(body, site, shared, theirs)
         theirs.close()
         listener = None
         if site in SYSTEM_CALLS:
@@ -117,12 +116,13 @@ def attempt(body: Body, site: str, fault: Fault, seconds: float = 60) -> Outcome
     return Outcome(status, int(shared.words[CALLS]), shared.report, text, hung)
 
 
-def _run_child(body: Body, site: str, fault: Fault, shared: Shared, channel: socket.socket) -> None:
+def _run_child(body: Body, site: str, shared: Shared, channel: socket.socket) -> None:
     """What a child does all its life."""
     code = 1
     try:
+        os.setpgid(0, 0)  # with its own children, so that all of them can be ended
         faulthandler.enable(2)  # SIGABRT tells where each thread of a hung child stands
-        arm, disarm = _plant(site, fault, shared, channel)
+        arm, disarm = _plant(site, shared, channel)
         channel.close()
         shared.report = body(arm, disarm)
         code = 0
@@ -134,7 +134,7 @@ def _run_child(body: Body, site: str, fault: Fault, shared: Shared, channel: soc
 
 
 def _plant(
-    site: str, fault: Fault, shared: Shared, channel: socket.socket
+    site: str, shared: Shared, channel: socket.socket
 ) -> tuple[Callable[[], None], Callable[[], None]]:
     """Plant a fault in this process; returns (arm, disarm)."""
     if site in SYSTEM_CALLS:
@@ -177,9 +177,9 @@ def _wait(child: int, listener: int | None, shared: Shared, deadline: float) -> 
         poll.register(listener, select.POLLIN)
     while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() > deadline:
-            os.kill(child, signal.SIGABRT)
-            time.sleep(0.5)
-            os.kill(child, signal.SIGKILL)
+            for end in (signal.SIGABRT, signal.SIGKILL):
+                os.killpg(child, end)
+                time.sleep(0.5)
             return False
         events = poll.poll(5)
         if listener is not None and events:
