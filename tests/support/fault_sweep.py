@@ -21,12 +21,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from fault_memory import NEVER, Fault
 from faults import Outcome, attempt
-from processes import ROOT, run_python
+from processes import ROOT, TEAMS, run_python
 
 import implicit_conv
 from implicit_conv import config, reference
 
-STATES = ("cold", "warm", "kept")
 SETTLING = 5  # seconds until threads that end have ended
 ONES = ((1, 1), (1, 1))
 STEPS = {"stride": (1, 1), "pads": ONES, "dilation": (1, 1)}
@@ -39,17 +38,17 @@ class Sweep(NamedTuple):
     Attributes
     ----------
     kind : one of KINDS
-    state : one of STATES
-        "cold": nothing is cached, but all modules are imported; "warm": kernels are cached on disk,
-        as in a new process; "kept": this call was made before.
+    state : "cold", "warm" or "kept"
+        All modules are imported. "cold": nothing is cached; "warm": kernels are cached on disk, as
+        in a new process; "kept": this call was made before.
     threads : int
-    team : "native" or "queue"
+    team : one of TEAMS
     """
 
     kind: str
     state: str
     threads: int = 1
-    team: str = "native"
+    team: str = "default"
 
 
 class Found(NamedTuple):
@@ -246,10 +245,7 @@ def main() -> None:
     sweep, sites, most = (json.loads(argument) for argument in sys.argv[1:])
     sweep = Sweep(*sweep)
     folder = Path(os.environ["IMPLICIT_CONV_CACHE_DIR"])
-    if sweep.team == "queue":
-        from implicit_conv.kernels.cpu.runtime import crowd, launch, queue_team
-
-        launch.make_team = lambda: queue_team.QueueTeam(crowd.cpu_count())
+    exec(TEAMS[sweep.team], {})
     with config(num_threads=sweep.threads):
         parent = Parent(sweep, folder)
         for site in sites:
