@@ -7,10 +7,9 @@ from trial to trial. The kinds of a round have all operators, in an order that d
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TypeVar
@@ -21,7 +20,6 @@ from implicit_conv.activation import Activation
 from implicit_conv.cpu.words import count
 from implicit_conv.errors import PlanError
 from implicit_conv.options import (
-    ALGORITHMS,
     COMPLEX_PARTS,
     FLOAT_DTYPES,
     INTEGER_RANGES,
@@ -35,7 +33,7 @@ from implicit_conv.parse import Padding, parse_padding
 from implicit_conv.testing import Case, Pair
 from implicit_conv.testing.check import EXACT, SMOOTH
 from implicit_conv.testing.coverage import Coverage
-from implicit_conv.testing.methods import offered
+from implicit_conv.testing.methods import NAMES, offered
 from implicit_conv.testing.operators import OPERATORS, output_padding
 from implicit_conv.testing.storage import STORAGES, WRITABLE
 from implicit_conv.testing.trial import VALUES, Trial
@@ -132,7 +130,8 @@ class Deck:
 
     def deal(self) -> tuple[Kind, list[Trial]]:
         """The next kind and its trials."""
-        kinds = [draw_kind(self._seed, self._number, i, self._methods) for i in range(DRAWN)]
+        turns = range(1 if self._methods else DRAWN)
+        kinds = [draw_kind(self._seed, self._number, i, self._methods) for i in turns]
         kind = max(kinds, key=lambda kind: self.coverage.gain(kind.trials))
         dice = Dice(self._seed, 1, self._number)
         self._number += 1
@@ -200,7 +199,7 @@ def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = 
     """Kind `number` of a seed, one for each `turn`, that one of `methods` computes if given."""
     order = np.random.default_rng((seed, 2, number // len(ROUND))).permutation(len(ROUND))
     dice = Dice(seed, 0, number, turn)
-    for place in itertools.count(number):
+    for place in itertools.count(number):  # the first operator that has one of the methods
         operator, rank = ROUND[order[place % len(ROUND)]]
         kind = kind_of(operator, rank or dice.number(1, 3), dice, methods)
         if kind is not None:
@@ -227,19 +226,19 @@ def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ())
         out_dtype=dice.pick(*_out_dtypes(dtype)) if made.planned and dice.happens(4) else None,
         subnormals="flush" if made.planned and dice.happens(4) else "keep",
     )
-    images = [_image(shared, rank, dice) for _ in range(IMAGES)]
-    if made.planned and (methods or dice.happens(2)):  # else as most calls
-        ways = [way for way in _ways(images[0]) if not methods or way[1] in methods]
+    images = [_image(shared, rank, dice)]
+    way = ("auto", "")
+    if methods or (made.planned and dice.happens(2)):  # else as most calls
+        algorithms = [name for method in methods or NAMES for name in NAMES[method].algorithms]
+        found = {*_ways(images[0], "auto"), *_ways(images[0], dice.pick(*algorithms))}
+        ways = sorted(way for way in found if not methods or way[1] in methods)
         if not ways:
             return None
         way = dice.pick(*ways)
-        images = [
-            replace(image, algorithm=way[0], method=way[1])
-            for image in images
-            if way in _ways(image, way[:1])
-        ]
-    elif methods:
-        return None
+    images += [_image(shared, rank, dice) for _ in range(IMAGES - 1)]
+    if way[1]:
+        images = [image for image in images if way in _ways(image, way[0])]
+        images = [replace(image, algorithm=way[0], method=way[1]) for image in images]
     activations = _activations(images[0])
     storages = [storage for storage in STORAGES if (dtype, storage) != ("bfloat16", "byte-swapped")]
     return Kind(
@@ -290,14 +289,15 @@ def _activations(trial: Trial) -> tuple[Activation, ...]:
     return (None, "relu", "relu6", ("clamp", -3.0, 5.0))
 
 
-def _ways(trial: Trial, algorithms: Sequence[str] = ("auto", *ALGORITHMS)) -> list[tuple[str, str]]:
-    """The (algorithm, method) that can compute a trial."""
-    ways = []
-    for algorithm in algorithms if "algorithm" in trial.made.chosen else ("auto",):
-        with contextlib.suppress(PlanError):
-            plan = replace(trial, algorithm=algorithm).plan()
-            ways += [(algorithm, method) for method in offered(plan)]
-    return ways
+def _ways(trial: Trial, algorithm: str) -> list[tuple[str, str]]:
+    """The (algorithm, method) that can compute a trial if it asks for an algorithm."""
+    if not trial.made.planned or (algorithm != "auto" and "algorithm" not in trial.made.chosen):
+        return []
+    try:
+        plan = replace(trial, algorithm=algorithm).plan()
+    except PlanError:
+        return []
+    return [(algorithm, method) for method in offered(plan)]
 
 
 def _in_axes(dice: Dice, filters: Case, rank: int) -> Case:

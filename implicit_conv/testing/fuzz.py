@@ -7,6 +7,7 @@ new child goes on after a crash.
 from __future__ import annotations
 
 import faulthandler
+import math
 import multiprocessing
 import platform
 import signal
@@ -31,8 +32,9 @@ MOST_FAILURES = 20  # a run ends after so many
 START = "fork" if sys.platform == "linux" else "spawn"
 
 
-def fuzz(deck: Deck, seconds: float) -> int:
-    """Compute the trials of a deck for `seconds` and print what was computed.
+def fuzz(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> int:
+    """Compute the trials of a deck for `seconds`, or `problems` of them, and print what was
+    computed.
 
     A program that repeats it is printed for each one that fails; the others of its kind are left
     out.
@@ -48,7 +50,7 @@ def fuzz(deck: Deck, seconds: float) -> int:
     outcome, status = "", 0
     try:
         kind, trials = deck.deal()
-        while time.monotonic() < start + seconds and failed < MOST_FAILURES:
+        while time.monotonic() < start + seconds and failed < MOST_FAILURES and computed < problems:
             _show_progress(start, computed, kind.name)
             worker.begin(trials)
             following = deck.deal()  # while the worker computes
@@ -84,6 +86,10 @@ class Worker:
     def begin(self, trials: Sequence[Trial]) -> None:
         """Have the process check trials, until one fails."""
         if self._child is None:
+            if trials[0].guard:
+                from implicit_conv.testing import guard
+
+                guard.prepare()  # which all children then have
             self._pipe, pipe = self._processes.Pipe()
             arguments = self._end, self._number, pipe
             self._child = self._processes.Process(target=_work, args=arguments, daemon=True)
