@@ -4,6 +4,7 @@ Each case computes in a forked child, which dies of SIGSEGV if something is plan
 """
 
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
@@ -49,6 +50,7 @@ def ending(trial):
     if child == 0:
         status = 1
         try:
+            faulthandler.disable()
             cache.clear()  # what is patched here is planned again
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), 2)
