@@ -292,11 +292,33 @@ def test_ctrl_c_prints_what_was_computed(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_short_run_is_clean():
-    status, output, errors = run(*FUZZ, "--seconds", 5)
+@pytest.mark.parametrize("options", [(), ("--guard",), ("--method", "gemm,depthwise")])
+def test_a_short_run_is_clean(options):
+    status, output, errors = run(*FUZZ, "--seconds", 5, *options)
     assert status == 0, output + errors
     assert "seed 7" in output
     assert output.strip().endswith("all right")
+
+
+@pytest.mark.slow
+def test_a_check_of_the_machine_ends_with_a_line_to_report():
+    code = "from implicit_conv.testing.machine import check_machine\n"
+    code += "if __name__ == '__main__':\n    raise SystemExit(check_machine(7, 2, 4))"
+    status, output, errors = run("-c", code)
+    assert status == 0, output + errors
+    last = output.splitlines()[-1]
+    assert re.search("numpy .* seed 7; random problems: .*forks.*cache.*limits.*: all right$", last)
+
+
+@pytest.mark.slow
+def test_a_check_of_a_machine_that_computes_wrongly_fails(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "from implicit_conv.testing.machine import check_machine\n"
+        "if __name__ == '__main__':\n    raise SystemExit(check_machine(7, 2, 4))"
+    )
+    status, output, _ = run(tmp_path / "program.py", code=WRONG_REFERENCE, folder=tmp_path)
+    assert status == 1
+    assert output.splitlines()[-1].endswith(": WRONG")
 
 
 @pytest.mark.parametrize(
