@@ -264,7 +264,7 @@ def test_a_wrong_result_ends_the_run_and_its_program_fails_too(tmp_path):
     assert status == 1
     assert re.search(r"^Trial \d+ of kind \d+ .* failed:.*elements are wrong", report, re.DOTALL)
     assert re.search(r"seed 7.*: \d+ problems failed$", rest.strip())
-    code = rest.partition("Trial")[0].partition("operator  ")[0]
+    code = re.split(r"^(?:Trial|operator) ", rest, maxsplit=1, flags=re.MULTILINE)[0]
     status, _, errors = run("-c", code, code=WRONG_REFERENCE, folder=tmp_path)
     assert status == 1
     assert "WrongResultError" in errors
