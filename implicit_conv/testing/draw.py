@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TypeVar
@@ -30,9 +29,10 @@ from implicit_conv.options import (
     WEIGHT_LAYOUTS_OF,
 )
 from implicit_conv.parse import Padding, parse_padding
-from implicit_conv.testing import Case, Pair
+from implicit_conv.testing import Case
 from implicit_conv.testing.check import EXACT, SMOOTH
 from implicit_conv.testing.coverage import Coverage
+from implicit_conv.testing.families import COLUMNS, FAMILIES, Dice
 from implicit_conv.testing.methods import NAMES, offered
 from implicit_conv.testing.operators import OPERATORS, output_padding
 from implicit_conv.testing.storage import STORAGES, WRITABLE
@@ -42,7 +42,7 @@ from implicit_conv.transposed_problem import SWAPPED
 T = TypeVar("T")
 TRIALS = 18  # trials of a kind
 DRAWN = 3  # kinds of which one is dealt
-IMAGES = 9  # images of a kind, each with filters of its own size
+IMAGES = 18  # images of a kind, each with filters of its own size
 FLOATS = ("float32", "float64")
 # The operators of a round, with their numbers of spatial axes; columns have any number. Images have
 # most methods.
@@ -51,33 +51,6 @@ ROUND = (
     *((name, rank) for name, operator in OPERATORS.items() if operator.planned for rank in SPACE),
     *((name, 0) for name, operator in OPERATORS.items() if not operator.planned),
 )
-
-
-class Dice:
-    """A source of random choices."""
-
-    def __init__(self, *seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-
-    def pick(self, *values: T) -> T:
-        """One of `values`."""
-        return values[int(self._rng.integers(len(values)))]
-
-    def number(self, low: int, high: int) -> int:
-        """An integer from `low` to `high`."""
-        return int(self._rng.integers(low, high + 1))
-
-    def pair(self, low: int, high: int) -> Pair:
-        """Two integers from `low` to `high`."""
-        return self.number(low, high), self.number(low, high)
-
-    def channels(self, most: int) -> int:
-        """A number of channels of at most `most`: half are multiples of 4, as words have."""
-        return self.pick(self.number(1, most), 4 * self.number(1, most // 4))
-
-    def happens(self, one_in: int) -> bool:
-        """True once in `one_in` times."""
-        return self.number(1, one_in) == 1
 
 
 @dataclass(frozen=True)
@@ -132,7 +105,7 @@ class Deck:
         """The next kind and its trials."""
         turns = range(1 if self._methods else DRAWN)
         kinds = [draw_kind(self._seed, self._number, i, self._methods) for i in turns]
-        kind = max(kinds, key=lambda kind: self.coverage.gain(kind.trials))
+        kind = max(kinds, key=lambda kind: self.coverage.gain(kind.trials[:6]))
         dice = Dice(self._seed, 1, self._number)
         self._number += 1
         images = itertools.islice(itertools.cycle(kind.trials), TRIALS)
@@ -382,126 +355,3 @@ def _removed(dice: Dice, case: Case) -> Padding:
         (low, high + dice.number(0, max(step, gap) - 1 - added))
         for (low, high), step, gap, added in axes
     )
-
-
-def _any_size(dice: Dice, filters: Case) -> tuple[int, ...]:
-    return dice.number(1, 20), dice.number(1, 60)
-
-
-@dataclass(frozen=True)
-class Family:
-    """How the filters and images of similar problems are drawn, in two dimensions."""
-
-    filters: Callable[[Dice], Case]
-    size: Callable[[Dice, Case], tuple[int, ...]] = _any_size
-    products: int = 1_000_000  # of an image at most: numpy sums so many in about a millisecond
-
-
-FAMILIES = {
-    "dense": Family(
-        lambda dice: Case(
-            C=dice.channels(40),
-            K=dice.number(1, 70),
-            kernel=dice.pair(1, 5),
-            stride=dice.pair(1, 3),
-        )
-    ),
-    "3x3": Family(
-        lambda dice: Case(
-            C=dice.channels(40),
-            K=dice.number(1, 70),
-            stride=dice.pick((1, 1), (1, 1), (2, 2)),
-        ),
-    ),
-    "pointwise": Family(
-        lambda dice: Case(
-            C=dice.channels(64),
-            K=dice.number(1, 70),
-            kernel=(1, 1),
-            stride=dice.pick((1, 1), (1, 1), (2, 1)),
-        )
-    ),
-    "wide pointwise": Family(
-        lambda dice: Case(C=dice.pick(64, 192, 256), K=dice.pick(192, 256), kernel=(1, 1)),
-        lambda dice, _: (dice.pick(4, 7, 8), dice.pick(4, 8, 9, 16)),
-        products=5_000_000,
-    ),
-    "dilated": Family(
-        lambda dice: Case(
-            C=dice.channels(20),
-            K=dice.number(1, 40),
-            kernel=(dice.number(1, 3), dice.number(2, 5)),
-            dilation=dice.pair(1, 12),
-            stride=dice.pair(1, 2),
-        )
-    ),
-    "depthwise": Family(
-        lambda dice: Case(
-            groups=dice.number(1, 80),
-            kernel=dice.pair(1, 5),
-            stride=dice.pair(1, 2),
-            dilation=dice.pick((1, 1), (1, 1), dice.pair(1, 3)),
-        )
-    ),
-    "multiplier": Family(
-        lambda dice: Case(groups=dice.number(2, 24), K=dice.pick(2, 4, 8), kernel=dice.pair(1, 4))
-    ),
-    "grouped": Family(
-        lambda dice: Case(
-            groups=dice.number(2, 6),
-            C=dice.channels(8),
-            K=dice.number(1, 40),
-            kernel=dice.pair(1, 4),
-            stride=dice.pair(1, 2),
-        )
-    ),
-    "line": Family(
-        lambda dice: Case(
-            C=dice.channels(40),
-            K=dice.number(1, 40),
-            kernel=dice.pick((dice.number(2, 7), 1), (1, dice.number(2, 7))),
-            stride=dice.pick((1, 1), (1, 1), (2, 2)),
-        )
-    ),
-    "few channels": Family(
-        lambda dice: Case(
-            C=dice.channels(4),
-            K=dice.number(1, 8),
-            kernel=dice.pair(1, 7),
-            stride=dice.pair(1, 4),
-        )
-    ),
-    "window": Family(
-        lambda dice: Case(C=dice.channels(40), K=dice.number(1, 40), kernel=dice.pair(1, 6)),
-        lambda dice, filters: filters.kernel,
-    ),
-    "row": Family(
-        lambda dice: Case(C=dice.channels(8), K=dice.number(1, 8), kernel=(1, dice.number(1, 9))),
-        lambda dice, _: (1, dice.number(50, 3000)),
-    ),
-    "column": Family(
-        lambda dice: Case(C=dice.channels(8), K=dice.number(1, 8), kernel=(dice.number(1, 9), 1)),
-        lambda dice, _: (dice.number(50, 3000), 1),
-    ),
-    "pixel": Family(
-        lambda dice: Case(C=dice.channels(70), K=dice.number(1, 70), kernel=dice.pair(1, 3)),
-        lambda dice, _: (1, 1),
-    ),
-    "empty": Family(
-        lambda dice: replace(
-            dice.pick(Case(N=0, C=3, K=5), Case(C=0, K=5), Case(C=3, K=0)), kernel=dice.pair(1, 3)
-        )
-    ),
-}
-
-# Filters of groups whose windows are columns of im2col.
-COLUMNS = Family(
-    lambda dice: Case(
-        C=dice.number(1, 3),
-        groups=dice.number(1, 3),
-        kernel=dice.pair(1, 3),
-        stride=dice.pair(1, 3),
-        dilation=dice.pick((1, 1), dice.pair(1, 3)),
-    ),
-    lambda dice, _: (dice.number(1, 9), dice.number(1, 12)),
-)
