@@ -188,7 +188,7 @@ def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ())
         Case(
             dtype=dtype,
             w_dtype=_filter_dtype(dice, dtype) if made.planned else None,
-            layout=dice.pick(*LAYOUTS_OF[rank]),
+            layout=dice.pick(*LAYOUTS_OF[rank], LAYOUTS_OF[rank][dtype in INTEGER_RANGES]),
             weight_layout=_weight_layout(dice, operator, rank),
             padding_mode=dice.pick(*PADDING_MODES)
             if "padding_mode" in made.own and dice.happens(3)
@@ -230,18 +230,20 @@ def _weight_layout(dice: Dice, operator: str, rank: int) -> str:
 
 
 def _dtype(dice: Dice, operator: str) -> str:
-    """A dtype that the operator takes, often float32."""
+    """A dtype that the operator takes, often float32; of those that are exact often bytes, which
+    are multiplied in most ways.
+    """
     dtype = dice.pick("float32", "float32", *FLOAT_DTYPES)
     if OPERATORS[operator].exact and not dice.happens(3):
-        dtype = dice.pick("int8", *INTEGER_RANGES, *COMPLEX_PARTS)
+        dtype = dice.pick("int8", "uint8", *INTEGER_RANGES, *COMPLEX_PARTS)
     if operator == "col2im" and dtype.endswith("int8"):
         dtype = "int16"  # whose sums fit
     return "float16" if dtype == "bfloat16" and find_spec("ml_dtypes") is None else dtype
 
 
 def _filter_dtype(dice: Dice, dtype: str) -> str | None:
-    """The dtype of the filters of integers, often that of x; None for floats."""
-    return dice.pick(dtype, dtype, *INTEGER_RANGES) if dtype in INTEGER_RANGES else None
+    """The dtype of the filters of integers, mostly that of x; None for floats."""
+    return dice.pick(*[dtype] * 5, *INTEGER_RANGES) if dtype in INTEGER_RANGES else None
 
 
 def _out_dtypes(dtype: str) -> tuple[str, ...]:

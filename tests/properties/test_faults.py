@@ -90,7 +90,7 @@ def test_memory_does_not_grow():
     for kind in output_of(GROWTH).splitlines():
         name, failures, *live = kind.split()
         assert int(failures) > 3, name
-        assert live[-1] == live[-2], kind
+        assert int(live[-1]) <= max(map(int, live[1:-1])), kind
 
 
 GROWTH = """
