@@ -7,7 +7,6 @@ import functools
 import math
 import os
 import platform
-from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from implicit_conv.cpu.compiler import check_target, numba_target
@@ -21,6 +20,7 @@ from implicit_conv.cpu.probe import (
     fast_cpus,
     fastest,
 )
+from implicit_conv.kernels.cpu.runtime.cpus import usable_cpus
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 
 BFLOAT16 = {
@@ -127,13 +127,6 @@ def amx_granted() -> bool:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return False
     return bool(ctypes.CDLL(None).syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0)
-
-
-def usable_cpus() -> Collection[int]:
-    """The CPUs that this process may run on."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    found: Collection[int] = affinity(0) if affinity else range(os.cpu_count() or 1)
-    return found
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from implicit_conv.cpu.probe import System
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
 
@@ -116,19 +117,33 @@ def check_target(target: Target) -> None:
     )
 
 
+WITHOUT_KERNELS = (
+    "Without kernels only algorithm='gemm_im2col' works, for float32 and float64 with no "
+    "activation, a relu or a clamp"
+)
+
+
 def check_enabled() -> None:
-    """Refuse to go on where Numba compiles nothing.
+    """Refuse to go on where no kernel can be compiled or loaded.
 
     Raises
     ------
     PlanError
-        NUMBA_DISABLE_JIT is set.
+        NUMBA_DISABLE_JIT is set, or memory may not be made executable: the code that LLVM loads
+        would end the process.
     """
     from numba import config
 
     if config.DISABLE_JIT:
         raise PlanError(
             "NUMBA_DISABLE_JIT is set, so Numba compiles no kernels; unset it, or set "
-            "numba.config.DISABLE_JIT = 0. Without kernels only algorithm='gemm_im2col' works, for "
-            "float32 and float64 with no activation, a relu or a clamp"
+            f"numba.config.DISABLE_JIT = 0. {WITHOUT_KERNELS}"
+        )
+    if not System().executable():
+        raise PlanError(
+            "this process may not make memory executable (mprotect refuses PROT_EXEC), so no "
+            "compiled kernel can be loaded; allow it where that is forbidden: remove systemd's "
+            "MemoryDenyWriteExecute=yes, allow SELinux's execmem (setsebool deny_execmem off), do "
+            "without prctl(PR_SET_MDWE), or let the seccomp filter of the sandbox pass mprotect. "
+            f"{WITHOUT_KERNELS}"
         )

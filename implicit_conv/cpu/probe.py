@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 import platform
 import re
 from collections.abc import Collection
@@ -63,6 +64,18 @@ class System:
         ask = self.c.getauxval
         ask.argtypes, ask.restype = [ctypes.c_ulong], ctypes.c_ulong
         return int(ask(entry))
+
+    def executable(self) -> bool:
+        """Whether memory may be written first and executed later, as LLVM's loader asks for it."""
+        if not hasattr(mmap, "PROT_EXEC"):
+            return True  # Windows has no policy that refuses it to all
+        writable, executable = mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ | mmap.PROT_EXEC
+        with mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANON, writable) as page:
+            page[0] = 1  # some policies ask whether it was written
+            first = ctypes.c_char.from_buffer(page)
+            address, size = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(page))
+            del first  # else the page could not be unmapped
+            return bool(self.c.mprotect(address, size, executable) == 0)
 
     @property
     def c(self) -> Any:

@@ -1,4 +1,4 @@
-"""``python -m implicit_conv.testing fuzz``: check this machine with random problems."""
+"""``python -m implicit_conv.testing``: check this machine with random problems, or all of it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.settings import MOST_THREADS, current
 from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.fuzz import fuzz
+from implicit_conv.testing.machine import check_machine
 from implicit_conv.testing.methods import NAMES
 from implicit_conv.testing.trial import SIDES
 
@@ -27,8 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "status is 1. The table at the end counts what was computed.",
     )
     command.add_argument("--seconds", type=_seconds, default=60.0, help="how long; default: 60")
-    command.add_argument("--seed", type=_natural, help="a seed gives the same problems every time")
-    command.add_argument("--threads", type=_threads, help="threads at most; default: all")
+    _add_common(command)
     command.add_argument(
         "--guard",
         action="store_true",
@@ -41,11 +41,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME[,NAME]",
         help=f"only problems that these methods compute, of {', '.join(NAMES)}",
     )
+    command.set_defaults(run=_fuzz)
+    command = commands.add_parser(
+        "check",
+        help="check this machine in about two minutes: problems, guard pages, forks, cache, limits",
+        description="Check this machine in about two minutes. The last line is the one to report.",
+    )
+    _add_common(command)
+    command.set_defaults(run=lambda options, seed, threads: check_machine(seed, threads))
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     threads = options.threads or cpu_arch(current().num_threads).threads
-    deck = Deck(seed, threads, SIDES if options.guard else ("",), options.method)
-    return fuzz(deck, options.seconds)
+    status: int = options.run(options, seed, threads)
+    return status
+
+
+def _add_common(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--seed", type=_natural, help="a seed gives the same problems every time")
+    command.add_argument("--threads", type=_threads, help="threads at most; default: all")
+
+
+def _fuzz(options: argparse.Namespace, seed: int, threads: int) -> int:
+    guards = SIDES if options.guard else ("",)
+    return fuzz(Deck(seed, threads, guards, options.method), options.seconds)
 
 
 def _seconds(text: str) -> float:

@@ -98,9 +98,14 @@ class Coverage:
         return len(drawn - self._covered)
 
     @property
+    def pairs(self) -> int:
+        """How many pairs were drawn."""
+        return len(self._possible)
+
+    @property
     def missing(self) -> int:
-        """How many pairs were drawn, and were not computed."""
-        return len(self._possible) - len(self._covered)
+        """How many of them were not computed."""
+        return len(self._possible - self._covered)
 
     def table(self) -> str:
         """The trials that had each value, and how many pairs there were."""
@@ -109,7 +114,9 @@ class Coverage:
         for dimension, names in VALUES.items():
             counts = (f"{name} {self._counts[dimension, name]}" for name in names)
             text = f"{dimension:{width}}{', '.join(counts)}"
-            rows.append(textwrap.fill(text, 100, subsequent_indent=" " * width))
+            rows.append(
+                textwrap.fill(text, 100, subsequent_indent=" " * width, break_on_hyphens=False)
+            )
         pairs = f"{len(self._covered)} of the {len(self._possible)} that were drawn"
         return "\n".join((*rows, f"{'pairs':{width}}{pairs}"))
 

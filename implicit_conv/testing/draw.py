@@ -7,10 +7,8 @@ from trial to trial. The kinds of a round have all operators, in an order that d
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TypeVar
@@ -21,7 +19,6 @@ from implicit_conv.activation import Activation
 from implicit_conv.cpu.words import count
 from implicit_conv.errors import PlanError
 from implicit_conv.options import (
-    ALGORITHMS,
     COMPLEX_PARTS,
     FLOAT_DTYPES,
     INTEGER_RANGES,
@@ -32,19 +29,20 @@ from implicit_conv.options import (
     WEIGHT_LAYOUTS_OF,
 )
 from implicit_conv.parse import Padding, parse_padding
-from implicit_conv.testing import Case, Pair
+from implicit_conv.testing import Case
 from implicit_conv.testing.check import EXACT, SMOOTH
 from implicit_conv.testing.coverage import Coverage
-from implicit_conv.testing.methods import offered
+from implicit_conv.testing.families import COLUMNS, FAMILIES, Dice
+from implicit_conv.testing.methods import NAMES, offered
 from implicit_conv.testing.operators import OPERATORS, output_padding
 from implicit_conv.testing.storage import STORAGES, WRITABLE
 from implicit_conv.testing.trial import VALUES, Trial
 from implicit_conv.transposed_problem import SWAPPED
 
 T = TypeVar("T")
-TRIALS = 25  # trials of a kind
-DRAWN = 4  # kinds of which one is dealt
-IMAGES = 3  # images of a kind: each may need register tiles of its own, which are compiled
+TRIALS = 18  # trials of a kind
+DRAWN = 3  # kinds of which one is dealt
+IMAGES = 18  # images of a kind, each with filters of its own size
 FLOATS = ("float32", "float64")
 # The operators of a round, with their numbers of spatial axes; columns have any number. Images have
 # most methods.
@@ -53,29 +51,6 @@ ROUND = (
     *((name, rank) for name, operator in OPERATORS.items() if operator.planned for rank in SPACE),
     *((name, 0) for name, operator in OPERATORS.items() if not operator.planned),
 )
-
-
-class Dice:
-    """A source of random choices."""
-
-    def __init__(self, *seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-
-    def pick(self, *values: T) -> T:
-        """One of `values`."""
-        return values[int(self._rng.integers(len(values)))]
-
-    def number(self, low: int, high: int) -> int:
-        """An integer from `low` to `high`."""
-        return int(self._rng.integers(low, high + 1))
-
-    def pair(self, low: int, high: int) -> Pair:
-        """Two integers from `low` to `high`."""
-        return self.number(low, high), self.number(low, high)
-
-    def happens(self, one_in: int) -> bool:
-        """True once in `one_in` times."""
-        return self.number(1, one_in) == 1
 
 
 @dataclass(frozen=True)
@@ -128,18 +103,19 @@ class Deck:
 
     def deal(self) -> tuple[Kind, list[Trial]]:
         """The next kind and its trials."""
-        kinds = [draw_kind(self._seed, self._number, i, self._methods) for i in range(DRAWN)]
-        kind = max(kinds, key=lambda kind: self.coverage.gain(kind.trials))
+        turns = range(1 if self._methods else DRAWN)
+        kinds = [draw_kind(self._seed, self._number, i, self._methods) for i in turns]
+        kind = max(kinds, key=lambda kind: self.coverage.gain(kind.trials[:6]))
         dice = Dice(self._seed, 1, self._number)
         self._number += 1
-        trials = [trial_of(kind, dice, self._threads) for _ in range(TRIALS)]
+        images = itertools.islice(itertools.cycle(kind.trials), TRIALS)
+        trials = [trial_of(kind, image, dice, self._threads) for image in images]
         guards = itertools.cycle(self._guards)
         return kind, [replace(trial, guard=next(guards)) for trial in trials]
 
 
-def trial_of(kind: Kind, dice: Dice, threads: int) -> Trial:
-    """A trial of a kind, on at most `threads` threads."""
-    trial = dice.pick(*kind.trials)
+def trial_of(kind: Kind, trial: Trial, dice: Dice, threads: int) -> Trial:
+    """A trial like one of a kind's, on at most `threads` threads."""
     case = trial.case if trial.case.N == 0 else replace(trial.case, N=dice.pick(1, 1, 2, 3))
     storages = tuple(dice.pick(*kind.storages) for _ in range(3))
     special = _special(trial) if dice.happens(6) else ()
@@ -196,7 +172,7 @@ def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = 
     """Kind `number` of a seed, one for each `turn`, that one of `methods` computes if given."""
     order = np.random.default_rng((seed, 2, number // len(ROUND))).permutation(len(ROUND))
     dice = Dice(seed, 0, number, turn)
-    for place in itertools.count(number):
+    for place in itertools.count(number):  # the first operator that has one of the methods
         operator, rank = ROUND[order[place % len(ROUND)]]
         kind = kind_of(operator, rank or dice.number(1, 3), dice, methods)
         if kind is not None:
@@ -207,51 +183,39 @@ def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = 
 def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ()) -> Kind | None:
     """A kind of an operator with so many spatial axes; None if none of `methods` computes it."""
     made = OPERATORS[operator]
-    # Winograd alone has four algorithms.
-    name = dice.pick(*FAMILIES, *["3x3"] * 3) if made.planned else "columns"
-    family = FAMILIES.get(name, COLUMNS)
     dtype = _dtype(dice, operator)
-    filters = replace(
-        _in_axes(dice, family.filters(dice), rank),
-        dtype=dtype,
-        w_dtype=dice.pick(*INTEGER_RANGES) if dtype in INTEGER_RANGES and made.planned else None,
-        layout=dice.pick(*LAYOUTS_OF[rank]),
-        weight_layout=_weight_layout(dice, operator, rank),
-        padding_mode=dice.pick(*PADDING_MODES)
-        if "padding_mode" in made.own and dice.happens(3)
-        else "zeros",
-    )
-    if not made.planned:
-        filters = replace(filters, K=filters.C * math.prod(filters.kernel))
-    precision = dice.pick("standard", "standard", "strict", "fast") if made.planned else "strict"
     shared = Trial(
-        filters,
+        Case(
+            dtype=dtype,
+            w_dtype=_filter_dtype(dice, dtype) if made.planned else None,
+            layout=dice.pick(*LAYOUTS_OF[rank], LAYOUTS_OF[rank][dtype in INTEGER_RANGES]),
+            weight_layout=_weight_layout(dice, operator, rank),
+            padding_mode=dice.pick(*PADDING_MODES)
+            if "padding_mode" in made.own and dice.happens(3)
+            else "zeros",
+        ),
         operator,
-        precision=precision,
+        precision=dice.pick("standard", "standard", "strict", "fast") if made.planned else "strict",
         out_dtype=dice.pick(*_out_dtypes(dtype)) if made.planned and dice.happens(4) else None,
+        subnormals="flush" if made.planned and dice.happens(4) else "keep",
     )
-    if made.planned and dice.happens(4):
-        shared = replace(shared, subnormals="flush")
-    images = [_with_image(shared, family, dice) for _ in range(IMAGES)]
-    if made.planned and (methods or dice.happens(2)):  # else as most calls
-        own = [
-            [way for way in _ways(image) if not methods or way[1] in methods] for image in images
-        ]
-        ways = list(dict.fromkeys(itertools.chain(*own)))
+    images = [_image(shared, rank, dice)]
+    way = ("auto", "")
+    if methods or (made.planned and dice.happens(2)):  # else as most calls
+        algorithms = [name for method in methods or NAMES for name in NAMES[method].algorithms]
+        found = {*_ways(images[0], "auto"), *_ways(images[0], dice.pick(*algorithms))}
+        ways = sorted(way for way in found if not methods or way[1] in methods)
         if not ways:
             return None
         way = dice.pick(*ways)
-        images = [
-            replace(image, algorithm=way[0], method=way[1])
-            for image, ways in zip(images, own, strict=True)
-            if way in ways
-        ]
-    elif methods:
-        return None
+    images += [_image(shared, rank, dice) for _ in range(IMAGES - 1)]
+    if way[1]:
+        images = [image for image in images if way in _ways(image, way[0])]
+        images = [replace(image, algorithm=way[0], method=way[1]) for image in images]
     activations = _activations(images[0])
     storages = [storage for storage in STORAGES if (dtype, storage) != ("bfloat16", "byte-swapped")]
     return Kind(
-        f"{made.function.format(rank)}, {name}",
+        f"{made.function.format(rank)} of {dtype}",
         tuple(images),
         (None, dice.pick(*activations), dice.pick(*activations)),
         ("contiguous", dice.pick(*storages), dice.pick(*storages)),
@@ -266,13 +230,20 @@ def _weight_layout(dice: Dice, operator: str, rank: int) -> str:
 
 
 def _dtype(dice: Dice, operator: str) -> str:
-    """A dtype that the operator takes, often float32."""
+    """A dtype that the operator takes, often float32; of those that are exact often bytes, which
+    are multiplied in most ways.
+    """
     dtype = dice.pick("float32", "float32", *FLOAT_DTYPES)
-    if OPERATORS[operator].exact and dice.happens(3):
-        dtype = dice.pick("int8", *INTEGER_RANGES, *COMPLEX_PARTS)
+    if OPERATORS[operator].exact and not dice.happens(3):
+        dtype = dice.pick("int8", "uint8", *INTEGER_RANGES, *COMPLEX_PARTS)
     if operator == "col2im" and dtype.endswith("int8"):
         dtype = "int16"  # whose sums fit
     return "float16" if dtype == "bfloat16" and find_spec("ml_dtypes") is None else dtype
+
+
+def _filter_dtype(dice: Dice, dtype: str) -> str | None:
+    """The dtype of the filters of integers, mostly that of x; None for floats."""
+    return dice.pick(*[dtype] * 5, *INTEGER_RANGES) if dtype in INTEGER_RANGES else None
 
 
 def _out_dtypes(dtype: str) -> tuple[str, ...]:
@@ -293,17 +264,15 @@ def _activations(trial: Trial) -> tuple[Activation, ...]:
     return (None, "relu", "relu6", ("clamp", -3.0, 5.0))
 
 
-def _ways(trial: Trial) -> list[tuple[str, str]]:
-    """The (algorithm, method) that can compute a trial: those of all candidates for "auto", and of
-    the algorithms by their names.
-    """
-    ways = [("auto", method) for method in offered(trial.plan())]
-    if "algorithm" in trial.made.chosen:
-        for algorithm in ALGORITHMS:
-            with contextlib.suppress(PlanError):
-                named = replace(trial, algorithm=algorithm).plan()
-                ways += [(algorithm, method) for method in offered(named)]
-    return ways
+def _ways(trial: Trial, algorithm: str) -> list[tuple[str, str]]:
+    """The (algorithm, method) that can compute a trial if it asks for an algorithm."""
+    if not trial.made.planned or (algorithm != "auto" and "algorithm" not in trial.made.chosen):
+        return []
+    try:
+        plan = replace(trial, algorithm=algorithm).plan()
+    except PlanError:
+        return []
+    return [(algorithm, method) for method in offered(plan)]
 
 
 def _in_axes(dice: Dice, filters: Case, rank: int) -> Case:
@@ -321,18 +290,25 @@ def _in_axes(dice: Dice, filters: Case, rank: int) -> Case:
     )
 
 
-def _with_image(trial: Trial, family: Family, dice: Dice) -> Trial:
-    """`trial` with an image and padding of its family, such that the case is valid."""
+def _image(shared: Trial, rank: int, dice: Dice) -> Trial:
+    """`shared` with filters, an image and padding of some family, such that the case is valid."""
+    # Winograd alone has four algorithms.
+    names = (*FAMILIES, *["dense", "3x3", "3x3"] * 2)
+    family = FAMILIES[dice.pick(*names)] if shared.made.planned else COLUMNS
     while True:
-        size = family.size(dice, trial.case)
-        if len(size) < len(trial.case.kernel):
+        drawn = _in_axes(dice, family.filters(dice), rank)
+        names = ("N", "C", "K", "groups", "kernel", "stride", "dilation")
+        case = replace(shared.case, **{name: getattr(drawn, name) for name in names})
+        if not shared.made.planned:
+            case = replace(case, K=case.C * math.prod(case.kernel))
+        size = family.size(dice, case)
+        if len(size) < rank:
             size = (dice.number(1, 5), *size)
-        image = replace(trial.case, size=size[-len(trial.case.kernel) :])
-        padding, case = _padded(dice, trial.operator, image)
+        padding, case = _padded(dice, shared.operator, replace(case, size=size[-rank:]))
         if case.is_valid and _products(case) <= family.products:
-            if trial.operator == "conv_transpose" and dice.happens(3):
+            if shared.operator == "conv_transpose" and dice.happens(3):
                 padding = _removed(dice, case)
-            return replace(trial, case=case, padding=padding)
+            return replace(shared, case=case, padding=padding)
 
 
 def _products(case: Case) -> int:
@@ -349,8 +325,8 @@ def _padded(dice: Dice, operator: str, case: Case) -> tuple[Padding, Case]:
     forms: list[Padding] = [
         0,
         dice.number(-1, 4),
-        tuple(dice.number(-1, 4) for _ in case.size),
-        tuple(dice.pair(-2, 5) for _ in case.size),
+        tuple(dice.pick(0, dice.number(-1, 4)) for _ in case.size),
+        tuple(dice.pick((0, 0), dice.pair(-2, 5)) for _ in case.size),
         dice.pick(*names),
     ]
     padding = dice.pick(*forms)
@@ -381,118 +357,3 @@ def _removed(dice: Dice, case: Case) -> Padding:
         (low, high + dice.number(0, max(step, gap) - 1 - added))
         for (low, high), step, gap, added in axes
     )
-
-
-def _any_size(dice: Dice, filters: Case) -> tuple[int, ...]:
-    return dice.number(1, 20), dice.number(1, 60)
-
-
-@dataclass(frozen=True)
-class Family:
-    """How the filters and images of similar problems are drawn, in two dimensions."""
-
-    filters: Callable[[Dice], Case]
-    size: Callable[[Dice, Case], tuple[int, ...]] = _any_size
-    products: int = 1_000_000  # of an image at most: numpy sums so many in about a millisecond
-
-
-FAMILIES = {
-    "dense": Family(
-        lambda dice: Case(
-            C=dice.number(1, 40),
-            K=dice.number(1, 70),
-            kernel=dice.pair(1, 5),
-            stride=dice.pair(1, 3),
-        )
-    ),
-    "3x3": Family(
-        lambda dice: Case(
-            C=dice.number(1, 40),
-            K=dice.number(1, 70),
-            stride=dice.pick((1, 1), (1, 1), (2, 2)),
-        ),
-    ),
-    "pointwise": Family(
-        lambda dice: Case(
-            C=dice.number(1, 64),
-            K=dice.number(1, 70),
-            kernel=(1, 1),
-            stride=dice.pick((1, 1), (1, 1), (2, 1)),
-        )
-    ),
-    "wide pointwise": Family(
-        lambda dice: Case(C=dice.pick(64, 192, 256), K=dice.pick(192, 256), kernel=(1, 1)),
-        lambda dice, _: (dice.pick(4, 7, 8), dice.pick(4, 8, 9, 16)),
-        products=5_000_000,
-    ),
-    "dilated": Family(
-        lambda dice: Case(
-            C=dice.number(1, 20),
-            K=dice.number(1, 40),
-            kernel=(dice.number(1, 3), dice.number(2, 5)),
-            dilation=dice.pair(1, 12),
-            stride=dice.pair(1, 2),
-        )
-    ),
-    "depthwise": Family(
-        lambda dice: Case(
-            groups=dice.number(1, 80),
-            kernel=dice.pair(1, 5),
-            stride=dice.pair(1, 2),
-            dilation=dice.pick((1, 1), (1, 1), dice.pair(1, 3)),
-        )
-    ),
-    "multiplier": Family(
-        lambda dice: Case(groups=dice.number(2, 24), K=dice.pick(2, 4, 8), kernel=dice.pair(1, 4))
-    ),
-    "grouped": Family(
-        lambda dice: Case(
-            groups=dice.number(2, 6),
-            C=dice.number(1, 8),
-            K=dice.number(1, 40),
-            kernel=dice.pair(1, 4),
-            stride=dice.pair(1, 2),
-        )
-    ),
-    "few channels": Family(
-        lambda dice: Case(
-            C=dice.number(1, 4),
-            K=dice.number(1, 8),
-            kernel=dice.pair(1, 7),
-            stride=dice.pair(1, 4),
-        )
-    ),
-    "window": Family(
-        lambda dice: Case(C=dice.number(1, 40), K=dice.number(1, 40), kernel=dice.pair(1, 6)),
-        lambda dice, filters: filters.kernel,
-    ),
-    "row": Family(
-        lambda dice: Case(C=dice.number(1, 8), K=dice.number(1, 8), kernel=(1, dice.number(1, 9))),
-        lambda dice, _: (1, dice.number(50, 3000)),
-    ),
-    "column": Family(
-        lambda dice: Case(C=dice.number(1, 8), K=dice.number(1, 8), kernel=(dice.number(1, 9), 1)),
-        lambda dice, _: (dice.number(50, 3000), 1),
-    ),
-    "pixel": Family(
-        lambda dice: Case(C=dice.number(1, 70), K=dice.number(1, 70), kernel=dice.pair(1, 3)),
-        lambda dice, _: (1, 1),
-    ),
-    "empty": Family(
-        lambda dice: replace(
-            dice.pick(Case(N=0, C=3, K=5), Case(C=0, K=5), Case(C=3, K=0)), kernel=dice.pair(1, 3)
-        )
-    ),
-}
-
-# Filters of groups whose windows are columns of im2col.
-COLUMNS = Family(
-    lambda dice: Case(
-        C=dice.number(1, 3),
-        groups=dice.number(1, 3),
-        kernel=dice.pair(1, 3),
-        stride=dice.pair(1, 3),
-        dilation=dice.pick((1, 1), dice.pair(1, 3)),
-    ),
-    lambda dice, _: (dice.number(1, 9), dice.number(1, 12)),
-)

@@ -7,6 +7,7 @@ new child goes on after a crash.
 from __future__ import annotations
 
 import faulthandler
+import math
 import multiprocessing
 import platform
 import signal
@@ -14,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -23,7 +25,6 @@ from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.trial import Trial
 
-PROGRESS_SECONDS = 2  # between two updates of the line of progress
 INTERRUPTED = 130  # exit status of a program that Ctrl-C ended
 MOST_FAILURES = 20  # a run ends after so many
 # A fork takes milliseconds where a new process takes seconds; this process computes nothing and
@@ -31,44 +32,64 @@ MOST_FAILURES = 20  # a run ends after so many
 START = "fork" if sys.platform == "linux" else "spawn"
 
 
-def fuzz(deck: Deck, seconds: float) -> int:
-    """Compute the trials of a deck for `seconds` and print what was computed.
+@dataclass
+class Tally:
+    """What a run computed."""
 
-    A program that repeats it is printed for each one that fails; the others of its kind are left
-    out.
+    computed: int = 0  # problems
+    kinds: int = 0
+    failed: int = 0  # problems
+    seconds: float = 0.0
+    interrupted: bool = False
+
+
+def fuzz(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> int:
+    """Compute the trials of a deck for `seconds`, or `problems` of them, and print what was
+    computed; see `compute`.
 
     Returns
     -------
     status : int
         0, 1 after a wrong result, an error or a crash, or 130 after Ctrl-C.
     """
-    start = time.monotonic()
+    tally = compute(deck, seconds, problems)
+    outcome, status = ("interrupted", INTERRUPTED) if tally.interrupted else ("all right", 0)
+    if tally.failed:
+        outcome, status = f"{counted(tally.failed, 'problem')} failed", status or 1
+    print(deck.coverage.table())
+    print(_summary(tally, str(deck), outcome))
+    return status
+
+
+def compute(deck: Deck, seconds: float = math.inf, problems: float = math.inf) -> Tally:
+    """Compute the trials of a deck for `seconds`, or `problems` of them.
+
+    A program that repeats it is printed for each one that fails; the others of its kind are left
+    out.
+    """
+    tally, start = Tally(), time.monotonic()
     worker = Worker(start + seconds)
-    computed = failed = kinds = 0
-    outcome, status = "", 0
     try:
         kind, trials = deck.deal()
-        while time.monotonic() < start + seconds and failed < MOST_FAILURES:
-            _show_progress(start, computed, kind.name)
+        while tally.seconds < seconds and tally.computed < problems:
+            _show_progress(tally, kind.name)
             worker.begin(trials)
             following = deck.deal()  # while the worker computes
             done, error = worker.result()
             deck.coverage.add(trials[:done])
-            computed, kinds = computed + done, kinds + 1
+            tally.computed, tally.kinds = tally.computed + done, tally.kinds + 1
             if error:
-                failed += 1
-                print(f"Trial {done} of kind {kinds} ({kind.name}) failed:\n\n{error}")
+                tally.failed += 1
+                print(f"Trial {done} of kind {tally.kinds} ({kind.name}) failed:\n\n{error}")
                 print(f"\nThis program repeats it:\n\n{program(trials[done - 1])}", flush=True)
+                if tally.failed == MOST_FAILURES:
+                    break
             kind, trials = following
+            tally.seconds = time.monotonic() - start
     except KeyboardInterrupt:
-        outcome, status = "interrupted", INTERRUPTED
+        tally.interrupted = True
     worker.end()
-    if failed:
-        outcome, status = f"{counted(failed, 'problem')} failed", status or 1
-    print(deck.coverage.table())
-    took = time.monotonic() - start
-    print(_summary(computed, kinds, took, str(deck), outcome or "all right"))
-    return status
+    return tally
 
 
 class Worker:
@@ -84,6 +105,10 @@ class Worker:
     def begin(self, trials: Sequence[Trial]) -> None:
         """Have the process check trials, until one fails."""
         if self._child is None:
+            if trials[0].guard:
+                from implicit_conv.testing import guard
+
+                guard.prepare()  # which all children then have
             self._pipe, pipe = self._processes.Pipe()
             arguments = self._end, self._number, pipe
             self._child = self._processes.Process(target=_work, args=arguments, daemon=True)
@@ -152,14 +177,15 @@ def _ending(code: int) -> str:
     return f"the process died of {signal.Signals(-code).name}"
 
 
-def _show_progress(start: float, computed: int, kind: str) -> None:
+def _show_progress(tally: Tally, kind: str) -> None:
     if sys.stdout.isatty():
-        text = f"{time.monotonic() - start:4.0f} s: {computed} problems, now of kind {kind!r}"
+        text = f"{tally.seconds:4.0f} s: {tally.computed} problems, now {kind}"
         print(f"\r{text:70}", end="\r", flush=True)
 
 
-def _summary(computed: int, kinds: int, seconds: float, how: str, outcome: str) -> str:
+def _summary(tally: Tally, how: str, outcome: str) -> str:
     arch = cpu_arch()
-    done = f"{counted(computed, 'problem')} of {counted(kinds, 'kind')} in {seconds:.0f} s"
+    done = f"{counted(tally.computed, 'problem')} of {counted(tally.kinds, 'kind')}"
     machine = f"{platform.machine()} with {arch.vector_bits}-bit vectors"
-    return f"{done}, {how}; {machine}, bfloat16 by {BFLOAT16[arch.bfloat16]}: {outcome}"
+    took = f"in {tally.seconds:.0f} s, {how}"
+    return f"{done} {took}; {machine}, bfloat16 by {BFLOAT16[arch.bfloat16]}: {outcome}"

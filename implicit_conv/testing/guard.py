@@ -85,6 +85,11 @@ def guarded(side: str) -> Iterator[Callable[[Array], None]]:
         yield _seal
 
 
+def prepare() -> None:
+    """Compile what `guarded` needs."""
+    _functions()
+
+
 def _bytes(size: int) -> Array:
     """Like `pool.aligned_bytes`, without bytes that are not used."""
     return np.empty(size, np.uint8)

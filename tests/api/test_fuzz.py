@@ -13,14 +13,14 @@ import pytest
 
 import implicit_conv
 from implicit_conv import config, reference
-from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
-from implicit_conv.cpu.methods.window_gemm import WindowGemm
-from implicit_conv.cpu.planner import METHODS
-from implicit_conv.options import DTYPES, PADDING_MODES
+from implicit_conv.options import PADDING_MODES
 from implicit_conv.testing import Case
 from implicit_conv.testing.check import EXACT, SMOOTH, check
-from implicit_conv.testing.draw import FAMILIES, ROUND, TRIALS, draw_kind, draw_trial
+from implicit_conv.testing.coverage import VALUES as DIMENSIONS
+from implicit_conv.testing.coverage import Coverage, values_of
+from implicit_conv.testing.draw import ROUND, Deck, Dice, draw_kind, trial_of
 from implicit_conv.testing.fuzz import program
+from implicit_conv.testing.methods import NAMES, chosen, offered
 from implicit_conv.testing.operators import OPERATORS, function
 from implicit_conv.testing.storage import STORAGES, WRITABLE, stored
 from implicit_conv.testing.trial import VALUES, Trial, WrongResultError
@@ -90,23 +90,55 @@ def run(*arguments, **options):
 FUZZ = ("-m", "implicit_conv.testing", "fuzz", "--seed", 7)
 
 
-def test_a_number_gives_the_same_trial_in_every_process():
-    code = "from implicit_conv.testing.draw import draw_trial\n"
-    code += "print([draw_trial(3, n, 4) for n in range(0, 2000, 99)])"
-    trials = [draw_trial(3, n, 4) for n in range(0, 2000, 99)]
+def dealt(kinds, **options):
+    """The trials of so many kinds, all counted as computed, and their coverage."""
+    deck = Deck(3, 4, **options)
+    trials = []
+    for _ in range(kinds):
+        trials += deck.deal()[1]
+        deck.coverage.add(trials[-1:])
+    return trials, deck.coverage
+
+
+def test_a_seed_gives_the_same_trials_in_every_process():
+    code = "from implicit_conv.testing.draw import Deck\n"
+    code += "deck = Deck(3, 4)\nfor _ in range(6): trials = deck.deal()[1]\nprint(trials)"
+    deck = Deck(3, 4)
+    for _ in range(6):
+        trials = deck.deal()[1]
     assert run("-c", code)[1].strip() == repr(trials)
     assert eval(repr(trials)) == trials
 
 
-def test_kinds_are_of_every_family_and_method():
+def test_every_value_of_every_dimension_is_dealt():
     """Planned, not computed."""
-    kinds = [draw_kind(0, number) for number in range(60 * len(ROUND))]
-    assert {kind.name.split(", ")[1] for kind in kinds} == {*FAMILIES, "columns"}
-    planned = set()
-    for drawn in (drawn for kind in kinds for drawn in kind.trials):
-        if drawn.operator == "conv" and drawn.case.dtype in DTYPES:
-            planned |= {type(drawn.plan().engine.best.method)}
-    assert planned >= set(METHODS) - {TransposedGemm, WindowGemm}  # the best for pairs alone
+    trials, coverage = dealt(50)
+    seen = {value for drawn in trials[::3] for value in values_of(drawn)}
+    rare = {("dtypes", dtype) for dtype in ("int8", "uint8")}  # integers of columns
+    wanted = {(dimension, name) for dimension, names in DIMENSIONS.items() for name in names}
+    missing = wanted - seen - rare
+    assert {dimension for dimension, _ in missing} <= {"method", "epilogue", "dtypes"}, missing
+    words = " ".join(coverage.table().split())
+    assert all(f" {name} " in words for names in DIMENSIONS.values() for name in names)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_trials_restricted_to_a_method_are_computed_by_it(name):
+    plans = [drawn.plan() for drawn in dealt(1, methods=(name,))[0]]
+    assert all(name in chosen(plan) or name not in offered(plan) for plan in plans)
+    assert sum(name in chosen(plan) for plan in plans) > len(plans) / 2
+
+
+def test_pairs_are_counted_once():
+    coverage = Coverage()
+    first = coverage.gain([PLAIN])
+    values = list(values_of(PLAIN))
+    assert first == len(values) * (len(values) - 1) / 2
+    coverage.add([PLAIN])
+    assert (coverage.gain([PLAIN]), coverage.missing) == (0, 0)
+    assert 0 < coverage.gain([replace(PLAIN, biased=True)]) < first
+    assert coverage.missing > 0
+    assert f"pairs         {first} of the" in coverage.table()
 
 
 def test_a_round_has_every_operator_in_one_to_three_dimensions():
@@ -117,7 +149,12 @@ def test_a_round_has_every_operator_in_one_to_three_dimensions():
 
 
 def test_trials_have_every_option():
-    trials = [draw_trial(0, n, 3) for n in range(0, 800 * TRIALS, 17)]
+    kinds = [draw_kind(0, number) for number in range(300)]
+    trials = [
+        trial_of(kind, image, Dice(0, number, i), 3)
+        for number, kind in enumerate(kinds)
+        for i, image in enumerate(kind.trials)
+    ]
     every = {
         "values": VALUES,
         "activation": (*EXACT, *SMOOTH),
@@ -217,7 +254,7 @@ def test_settings_of_the_caller_do_not_count():
 
 
 def test_a_drawn_trial_is_repeated_by_its_program(capsys):
-    exec(program(0, 5, 2), {})
+    exec(program(Deck(0, 2).deal()[1][5]), {})
 
 
 @pytest.mark.slow
@@ -225,10 +262,9 @@ def test_a_wrong_result_ends_the_run_and_its_program_fails_too(tmp_path):
     status, output, _ = run(*FUZZ, "--seconds", 60, code=WRONG_REFERENCE, folder=tmp_path)
     report, _, rest = output.partition("This program repeats it:")
     assert status == 1
-    assert re.search(r"^Trial \d+ of seed 7 failed:.*elements are wrong", report, re.DOTALL)
-    *lines, summary = rest.strip().splitlines()
-    assert summary.endswith("the last one failed")
-    code = "\n".join(lines)
+    assert re.search(r"^Trial \d+ of kind \d+ .* failed:.*elements are wrong", report, re.DOTALL)
+    assert re.search(r"seed 7.*: \d+ problems failed$", rest.strip())
+    code = re.split(r"^(?:Trial|operator) ", rest, maxsplit=1, flags=re.MULTILINE)[0]
     status, _, errors = run("-c", code, code=WRONG_REFERENCE, folder=tmp_path)
     assert status == 1
     assert "WrongResultError" in errors
@@ -237,11 +273,12 @@ def test_a_wrong_result_ends_the_run_and_its_program_fails_too(tmp_path):
 
 @pytest.mark.slow
 def test_a_crash_is_traced_to_its_trial(tmp_path):
-    status, output, _ = run(*FUZZ, code=CRASH, folder=tmp_path)
+    """Each child dies at its third trial, and the next one goes on with the next kind."""
+    status, output, _ = run(*FUZZ, "--seconds", 5, code=CRASH, folder=tmp_path)
     assert status == 1
-    assert "Trial 2 of seed 7 failed" in output
-    assert "died of SIGSEGV" in output
-    assert repr(draw_trial(7, 2, 1).case) in output
+    assert re.search(r"^Trial 3 of kind 1 .* failed:\n\nthe process died of SIGSEGV", output)
+    assert repr(Deck(7, 1).deal()[1][2].case) in output
+    assert "Trial 3 of kind 2 " in output
 
 
 @pytest.mark.slow
@@ -255,17 +292,44 @@ def test_ctrl_c_prints_what_was_computed(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_short_run_is_clean():
-    status, output, errors = run(*FUZZ, "--seconds", 5)
+@pytest.mark.parametrize("options", [(), ("--guard",), ("--method", "gemm,depthwise")])
+def test_a_short_run_is_clean(options):
+    status, output, errors = run(*FUZZ, "--seconds", 5, *options)
     assert status == 0, output + errors
     assert "seed 7" in output
     assert output.strip().endswith("all right")
-    assert len(output.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_check_of_the_machine_ends_with_a_line_to_report():
+    code = "from implicit_conv.testing.machine import check_machine\n"
+    code += "if __name__ == '__main__':\n    raise SystemExit(check_machine(7, 2, 4))"
+    status, output, errors = run("-c", code)
+    assert status == 0, output + errors
+    last = output.splitlines()[-1]
+    assert re.search("numpy .* seed 7; random problems: .*forks.*cache.*limits.*: all right$", last)
+
+
+@pytest.mark.slow
+def test_a_check_of_a_machine_that_computes_wrongly_fails(tmp_path):
+    (tmp_path / "program.py").write_text(
+        "from implicit_conv.testing.machine import check_machine\n"
+        "if __name__ == '__main__':\n    raise SystemExit(check_machine(7, 2, 4))"
+    )
+    status, output, _ = run(tmp_path / "program.py", code=WRONG_REFERENCE, folder=tmp_path)
+    assert status == 1
+    assert output.splitlines()[-1].endswith(": WRONG")
 
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--seconds", "-1"), ("--seconds", "nan"), ("--seed", "-1"), ("--threads", "0")],
+    [
+        ("--seconds", "-1"),
+        ("--seconds", "nan"),
+        ("--seed", "-1"),
+        ("--threads", "0"),
+        ("--method", "gemm,gem"),
+    ],
 )
 def test_options_are_checked(option, value):
     status, _, errors = run(*FUZZ, option, value)

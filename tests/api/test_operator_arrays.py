@@ -43,7 +43,7 @@ def test_out_may_overlap_either_operand(trial):
         shared[...] = operand
         out = memory[: expected.size].reshape(expected.shape)
         assert np.shares_memory(out, shared)
-        moved = replace(given, **{name: shared})
+        moved = given._replace(**{name: shared})
         assert trial.call(moved.first, moved.second, out=out) is out
         np.testing.assert_array_equal(out, expected)
 

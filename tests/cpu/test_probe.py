@@ -1,6 +1,7 @@
 """What the engine learns of a CPU from the answers of systems that this machine is not."""
 
 import ctypes
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -170,3 +171,15 @@ def test_this_machine_answers():
     assert 1 <= probe.fast_cpus(system, cpus) <= len(cpus)
     assert {type(size) for size in caches(system, cpus)} <= {int, type(None)}
     assert probe.arm_features(system) <= set(probe.HWCAPS) or not system.is_arm
+
+
+def test_all_cpus_count_where_a_sandbox_does_not_tell(monkeypatch):
+    def refuse(process):
+        raise PermissionError("sched_getaffinity")
+
+    monkeypatch.setattr(os, "sched_getaffinity", refuse, raising=False)
+    assert list(arch.usable_cpus()) == list(range(os.cpu_count() or 1))
+
+
+def test_memory_may_be_executed_here():
+    assert System().executable()

@@ -43,6 +43,37 @@ def test_a_child_computes(team):
     )
 
 
+def test_a_child_has_one_team():
+    """However many of its threads call at once."""
+    teams = check(
+        """
+from implicit_conv import config
+from implicit_conv.kernels.cpu.runtime import launch
+make, made = launch.make_team, []
+launch.make_team = lambda: made.append(time.sleep(1e-3)) or make()
+with config(num_threads=4):
+    assert is_right(64)
+    sys.setswitchinterval(1e-6)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(100)
+        made.clear()
+        start, right = threading.Barrier(16), []
+        def call():
+            start.wait()
+            with config(num_threads=4):
+                right.append(is_right(64))
+        threads = [threading.Thread(target=call) for _ in range(16)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        print(len(made), right == [True] * 16, flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+""",
+    )
+    assert teams == "1 True\n"
+
+
 @pytest.mark.slow
 def test_children_forked_while_threads_compute():
     """A lock that a thread held at the fork must not stay locked in the child."""
@@ -124,6 +155,124 @@ assert is_right(64)
 assert Fork.statuses == [0]
 """
     )
+
+
+FORKS_FROM_THREADS = """
+import os, random, signal, sys, threading
+import numpy as np
+from implicit_conv import clear_plan_cache, conv2d
+
+class Interrupt(Exception):
+    pass
+
+def handler(number, frame):
+    # The loop below goes on. A hook of logging that is cut off loses its lock in Python 3.11.
+    if frame.f_code.co_name not in ("<module>", "<lambda>", "_acquireLock", "_releaseLock"):
+        signals.append(1)
+        raise Interrupt
+
+def is_right(filters):
+    clear_plan_cache()
+    x, w = np.ones((1, 8, 9, 9), np.float32), np.ones((filters, 8, 3, 3), np.float32)
+    return bool((conv2d(x, w) == 72).all())
+
+def fork(filters):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(100)
+        os._exit(0 if is_right(filters) else 1)
+    forks.append(child)
+    return os.waitpid(child, 0)[1]
+
+def fork_often(seed):
+    dice = random.Random(seed)
+    for _ in range(each):
+        statuses.append(fork(dice.choice((12, 20))))
+
+def plan_often():
+    while not over.is_set():
+        right.append(is_right(12))
+
+threads, each, interval = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+forks, statuses, signals, right, unraisable, over = [], [], [], [], [], threading.Event()
+sys.unraisablehook = lambda report: unraisable.append(report.exc_type)
+assert is_right(12) and is_right(20)
+planner = threading.Thread(target=plan_often, daemon=True)
+others = [threading.Thread(target=fork_often, args=(i,), daemon=True) for i in range(1, threads)]
+[thread.start() for thread in (planner, *others)]
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, interval, interval)
+started = 0
+while started < each:  # the main thread, whose calls the handler cuts
+    try:
+        started += 1
+        statuses.append(fork(20))
+    except Interrupt:
+        pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+[thread.join(200) for thread in others]
+over.set()
+planner.join(100)
+stuck = sum(thread.is_alive() for thread in (planner, *others))
+while not stuck:  # children that the main thread was cut off from
+    try:
+        statuses.append(os.waitpid(-1, 0)[1])
+    except ChildProcessError:
+        break
+assert set(unraisable) <= {Interrupt}, unraisable
+print(len(statuses), sum(map(bool, statuses)), stuck, all(right), len(right), len(signals))
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+@sampled
+@pytest.mark.slow
+def test_forks_from_several_threads(capsys):
+    """Their children plan and compute, while a thread plans and signal handlers raise."""
+    threads, each = count((4, 25), (8, 1000))
+    result = run_python(
+        *("-W", "ignore", "-c", FORKS_FROM_THREADS, threads, each, 0.02), OPENBLAS_NUM_THREADS=1
+    )
+    assert result.returncode == 0, result.stderr[-3000:]
+    children, wrong, stuck, right, calls, signals = result.stdout.split()
+    with capsys.disabled():
+        print(f"\n{children} children, {calls} plans, {signals} interrupts")
+    assert (wrong, stuck, right) == ("0", "0", "True")
+    assert int(children) > 0.9 * threads * each
+    assert int(calls) > 0 < int(signals)
+
+
+def test_a_fork_waits_for_few_of_those_that_plan():
+    """It waits its turn, however many threads plan again and again."""
+    overtaken = check(
+        """
+import statistics
+import numba
+from implicit_conv.kernels.cpu.runtime.preparation import prepare
+over, planned = threading.Event(), []
+def step():
+    time.sleep(1e-3)
+    planned.append(1)
+def plan():
+    while not over.is_set():
+        prepare(step)
+threads = [threading.Thread(target=plan, daemon=True) for _ in range(8)]
+[thread.start() for thread in threads]
+waits = []
+for _ in range(30):
+    before = len(planned)
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    waits.append(len(planned) - before)
+    os.waitpid(child, 0)
+over.set()
+[thread.join() for thread in threads]
+print(statistics.median(waits))
+"""
+    )
+    assert float(overtaken) <= 4  # 16 before threads queued
 
 
 @pytest.mark.slow

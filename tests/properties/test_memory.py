@@ -25,6 +25,7 @@ from implicit_conv.cpu import phased, tiling
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import channel_lanes, gemm_tilings, group_lanes, pixel_lanes
 from implicit_conv.testing import Case, plan_of
+from implicit_conv.testing.guard import guarded
 
 WINOGRAD = ("winograd_f2", "winograd_f4", "winograd_f6", "winograd_f2_stride2")
 ALGORITHMS = [("implicit_gemm",), ("pointwise", "depthwise"), WINOGRAD]  # of one child each
@@ -70,7 +71,7 @@ def span(size):
 
 
 class Guard:
-    """Blocks of memory between inaccessible pages, which they touch at one side."""
+    """Arrays of any strides between inaccessible pages, which they touch at one side."""
 
     def __init__(self, at_end):
         self.at_end = at_end
@@ -100,73 +101,6 @@ class Guard:
         before = sum(-r for r in reach if r < 0)
         memory, offset = self.blocks(sum(map(abs, reach)) + itemsize)
         return np.ndarray(shape, dtype, memory, offset + before, strides)
-
-    def like(self, array):
-        """A copy of a contiguous array."""
-        axes = range(array.ndim)
-        copy = self.array(array.shape, array.dtype, axes, [1] * array.ndim)
-        copy[...] = array
-        return copy
-
-
-def guard_engine(guard):
-    """Have the engine take scratch, packed filters and initial sums from `guard`."""
-    from implicit_conv.cpu import call
-    from implicit_conv.kernels.cpu import operator
-    from implicit_conv.kernels.cpu.gemm.operator import TransposedGemm
-    from implicit_conv.kernels.cpu.runtime import launch, layout, pool
-
-    def total(self):
-        return sum(map(span, self))
-
-    def offsets(self):
-        starts = itertools.accumulate(map(span, self), initial=-guard.gap(self.buffer))
-        places = [at + guard.gap(size) for at, size in zip(starts, self, strict=False)]
-        return dict(zip(self._fields, places, strict=True))
-
-    # A thread's scratch memory has guard pages between its parts.
-    layout.ScratchLayout.total, layout.ScratchLayout.offsets = property(total), offsets
-    parts_of = []  # of the launch that is made at the moment
-
-    def parts(scratch):
-        parts_of[:] = scratch
-        return fields_of(scratch)
-
-    fields_of, operator.parts_of = operator.parts_of, parts
-
-    class Launch(launch.Launch):
-        """A launch that says how its scratch memory is divided."""
-
-        def __init__(self, entry, g, scratch_bytes, threads, *rest, **options):
-            super().__init__(entry, g, scratch_bytes, threads, *rest, **options)
-            self._parts = parts_of * threads + [PAGE + launch.BLOB.itemsize]
-
-        def run(self, *arguments, **options):
-            Pool.parts = self._parts
-            super().run(*arguments, **options)
-
-    class Pool:
-        """Lends fresh memory: the scratch memory of the launch at hand, or else one block."""
-
-        parts = None
-
-        def take(self, size):
-            memory, offset = guard.blocks(*(self.parts or [size]))
-            Pool.parts = None
-            address = np.frombuffer(memory, np.uint8).ctypes.data + offset
-            return pool.Block(size, address, memory)
-
-        def give(self, block):
-            pass
-
-    def guarded(initial_sums):
-        return lambda self, bias: guard.like(np.ascontiguousarray(initial_sums(self, bias)))
-
-    for kind in (operator.Operator, TransposedGemm):
-        kind.initial_sums = guarded(kind.initial_sums)
-    operator.aligned_bytes = lambda size: guard.array((size,), np.uint8, [0], [1])
-    operator.Launch = Launch
-    launch.POOL = call.POOL = Pool()
 
 
 def draw(rng, algorithm):
@@ -276,15 +210,15 @@ def compute_without_elements():
 
 def main(side, problems, *algorithms):
     guard = Guard(side == "end")
-    guard_engine(guard)
     tiling.FLOPS_PER_THREAD = 1e5  # so that two threads have enough to do
-    for algorithm, seed in itertools.product(algorithms, range(int(problems))):
-        rng = np.random.default_rng(seed)
-        case = draw(rng, algorithm)
-        while min(case.output) < 1:
+    with guarded(side):
+        for algorithm, seed in itertools.product(algorithms, range(int(problems))):
+            rng = np.random.default_rng(seed)
             case = draw(rng, algorithm)
-        print(algorithm, seed, case, flush=True)
-        compute(guard, rng, algorithm, case)
+            while min(case.output) < 1:
+                case = draw(rng, algorithm)
+            print(algorithm, seed, case, flush=True)
+            compute(guard, rng, algorithm, case)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ a wrong result, a crash, a hang or a leak fails with its output.
 
 import faulthandler
 import gc
-import itertools
 import json
 import os
 import random
@@ -34,7 +33,7 @@ from implicit_conv import clear_plan_cache
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.kernels.disk import store
 from implicit_conv.testing.check import check, verify
-from implicit_conv.testing.draw import TRIALS, draw_trial
+from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.trial import compute, inputs
 
 # After the warm-up, with each team of threads: the native one has an hour.
@@ -43,7 +42,7 @@ WORKERS = 3  # threads that compute all the time
 FORKERS = 2  # threads that fork all the time, besides the main thread
 THREADS = 3  # of a call at most
 SEED = 0
-KINDS = (9, 45, 48, 66, 94)  # of SEED, computed all the time; of three operators, five methods
+KINDS = 5  # computed all the time
 # Share of the calls, in threads, children and under interrupts, of a kind that was never compiled.
 FIRST_CALLS = 0.02
 HANG_SECONDS = 120  # without an answer of a child, or after the end
@@ -96,19 +95,19 @@ class Soak:
     def __init__(self, first_calls):
         self.first_calls = first_calls
         self.done, self.errors, self.over = Counter(), [], threading.Event()
-        self.known = []
-        for kind, number in itertools.product(KINDS, range(0, TRIALS, 2)):
-            trial = draw_trial(SEED, kind * TRIALS + number, THREADS)
-            self.known.append((trial, inputs(trial)))
+        self._deck, self._dealing = Deck(SEED, THREADS), threading.Lock()
+        trials = [trial for _ in range(KINDS) for trial in self._deck.deal()[1][::2]]
+        for trial in trials:
             check(trial)
-        self._fresh = itertools.count(1 + max(KINDS))
+        self.known = [(trial, inputs(trial)) for trial in trials]
 
     def pick(self, dice):
         """A trial with its arrays: a known one, or the first one of a kind."""
         if dice.random() >= self.first_calls:
             return dice.choice(self.known)
-        self.done["kinds"] += 1
-        trial = draw_trial(SEED, next(self._fresh) * TRIALS, THREADS)
+        with self._dealing:
+            trial = self._deck.deal()[1][0]
+            self.done["kinds"] += 1
         return trial, inputs(trial)
 
     def repeat(self, action, seed):

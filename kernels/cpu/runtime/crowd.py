@@ -2,10 +2,9 @@
 run.
 """
 
-import os
-
 import numpy as np
 
+from implicit_conv.kernels.cpu.runtime.cpus import usable_cpus
 from implicit_conv.kernels.cpu.runtime.entry import CPUS, RUNNING
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 
@@ -15,8 +14,7 @@ ADDRESS = _words.ctypes.data  # of the words RUNNING and CPUS; the process has o
 
 def cpu_count() -> int:
     """The number of CPUs that this process may run on."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+    return len(usable_cpus())
 
 
 def running() -> int:

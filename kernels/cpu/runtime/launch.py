@@ -7,7 +7,6 @@ item. Items write disjoint outputs, so their order does not affect a result.
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
 from typing import Any, Protocol
@@ -25,6 +24,7 @@ from implicit_conv.kernels.cpu.runtime.call import (
 from implicit_conv.kernels.cpu.runtime.entry import address_of, run_counted, start
 from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.cpu.runtime.pool import POOL
+from implicit_conv.kernels.cpu.runtime.preparation import checkpoint, prepare
 from implicit_conv.kernels.geometry import Geometry
 
 
@@ -48,17 +48,25 @@ def make_team() -> Threads:
     return QueueTeam(crowd.cpu_count())
 
 
-@functools.cache
+_teams: list[Threads] = []  # of this process: one, once it is made
+
+
 def team() -> Threads:
-    """The team of this process, which its first use makes. (If two threads make one at once, each
-    uses its own that time.)
-    """
-    return make_team()
+    """The team of this process, which its first use makes."""
+    return _teams[0] if _teams else prepare(_make_once)
+
+
+def _make_once() -> Threads:
+    """Make the team, unless another thread has made it while this one waited."""
+    if not _teams:
+        checkpoint()  # helpers live as long as the process, so none may be made in vain
+        _teams.append(make_team())
+    return _teams[0]
 
 
 def _after_fork() -> None:
     """The child has none of its parent's threads, but the one that forked."""
-    team.cache_clear()
+    _teams.clear()
     crowd.reset(crowd.cpu_count())
 
 
@@ -104,7 +112,7 @@ class Launch:
         keep: object = None,
     ) -> None:
         if threads > 1:
-            team()  # made here, so that a call compiles nothing
+            _make_once()  # so that a call compiles nothing
         self._entry, self._threads = entry, threads
         self._layout = layout
         self._scratch = layout.total * threads

@@ -1,22 +1,30 @@
 """Prepare first calls, which import, plan and compile, so that forks and interrupts cannot break
 them.
 
-Two things could leave a process in which no first call works any more:
+Three things could leave a process in which no first call works any more, or end it:
 
 - A fork. Only the thread that forks exists in the child. A lock that another thread holds at that
   time, such as that of Numba's compiler or of an import, stays locked in the child for ever. All
-  preparation therefore holds a lock, and a fork waits for it.
+  preparation therefore holds one lock, and so does every fork.
 - An exception in the middle of Numba's import or compiler, which neither of them survives. Python
   runs signal handlers, such as that of Ctrl-C, in the main thread alone, and they may raise an
-  exception anywhere. The main thread therefore lets another thread compile, and waits for it.
+  exception between any two of its instructions. No instruction comes between acquiring a lock and
+  entering a `with` block, or inside a C function.
+- A small stack, which LLVM overflows.
+
+A thread may therefore plan for itself, but another one, with a stack of its own size, imports Numba
+and compiles; the first one waits for it.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import contextvars
 import functools
+import operator
 import os
+import queue
 import sys
 import threading
 from collections.abc import Callable
@@ -25,74 +33,106 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_preparing = threading.RLock()  # of threads that prepare for themselves
-_working = threading.RLock()  # of threads that prepare for the main thread
-# What this thread prepares, if anything: `task` is a _Task of the main thread, or SELF.
+STACK_BYTES = 8 << 20  # of a thread that compiles, as the main thread has it on Linux
+
+_preparing: Any = threading.RLock()  # held by a thread that prepares, and through each fork
+# Held while waiting for `_preparing` and holding it, by all threads but the main one: so a fork and
+# the main thread wait beside one other thread. (A signal handler may want a result of another
+# thread while the main thread waits for `_preparing`, and so must not keep others from it.)
+_next: Any = threading.RLock()
+# What this thread prepares: a _Task, or SELF if it must not compile.
 _here = threading.local()
 SELF = object()
 
 
 class CompilationError(Exception):
-    """The main thread would have to compile, which a signal handler could interrupt."""
+    """A thread would have to compile that was not started for it."""
 
 
 class AbandonedError(Exception):
-    """The main thread was interrupted while it waited, so nobody needs the result."""
+    """The thread that waited for the result was interrupted, so nobody needs it."""
+
+
+class ThreadError(Exception):
+    """No thread can be started, for example because the process ends."""
 
 
 class _Task(threading.Thread):
     """A function that another thread runs, in the context of the thread that makes the task."""
 
     def __init__(self, function: Callable[[], object]) -> None:
-        super().__init__(name="implicit_conv preparation")
+        super().__init__(name="implicit_conv preparation", daemon=False)
         self._function, self._context = function, contextvars.copy_context()
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.ended = threading.Event()
+        self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
         self.abandoned = False
 
+    def result(self) -> Any:
+        """Start, wait, and return or raise what the function does."""
+        try:
+            # An exception in the middle of Thread.start would break it, so this thread does not
+            # call it.
+            try:
+                _thread.start_new_thread(self.start, ())
+            except RuntimeError as cause:
+                raise ThreadError from cause
+            result, error = self._answers.get()
+        except BaseException:
+            self.abandoned = True
+            raise
+        if error is not None:
+            raise error
+        return result
+
+    def start(self) -> None:
+        """Start the thread with a stack of STACK_BYTES: the size is one for all threads."""
+        with _preparing:
+            before = threading.stack_size()
+            try:
+                threading.stack_size(STACK_BYTES)
+                if not self.abandoned:  # else the process may be about to end
+                    super().start()
+            except (RuntimeError, MemoryError):
+                self._answers.put((None, ThreadError()))
+            finally:
+                threading.stack_size(before)
+
     def run(self) -> None:
-        """Run the function; keep its result, or the exception that it raises."""
+        """Run the function, and send its result or the exception that it raises."""
         _here.task = self
         try:
-            with _working:
+            with _next, _preparing:
                 checkpoint()  # it may have been abandoned while this thread waited
-                self.result = self._context.run(self._function)
+                answer = self._context.run(self._function), None
         except BaseException as error:
-            self.error = error
-        self.ended.set()
+            self._answers.put((None, error))
+        else:
+            self._answers.put(answer)
 
 
 def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """``function(*args, **kwargs)``, which neither a fork nor a signal handler cuts in two.
 
-    In the main thread, `function` is called again in another thread if it gets to a `checkpoint`.
-    If a signal handler raises an exception meanwhile, the main thread stops to wait at once, and
-    the other thread ends at its next checkpoint.
+    If it gets to a `checkpoint`, it is called again in another thread. If a signal handler raises
+    an exception meanwhile, this thread stops to wait at once, and the other thread ends at its next
+    checkpoint.
+
+    A callback or a signal handler of a thread that prepares, or is about to fork, runs the function
+    in that thread: others wait for it.
     """
     call = functools.partial(function, *args, **kwargs)
-    if not _is_interruptible():
-        with _preparing, _working:
+    if _preparing._is_owned():
+        with _marked(None if _task() is SELF else _task()):
             return call()
     if "numba" in sys.modules:  # else the first thing to do is to import it
-        with contextlib.suppress(CompilationError), _preparing, _preparing_itself():
-            with _working:
-                pass  # abandoned tasks have ended, so none leaves a module half imported
-            return call()
-    task = _Task(call)
-    try:
-        task.start()
-    except RuntimeError:  # no thread can be started, for example because the process ends
-        with _preparing, _working:
+        is_main = threading.get_ident() == threading.main_thread().ident
+        line = contextlib.nullcontext() if is_main else _next
+        with contextlib.suppress(CompilationError), line, _preparing, _marked(SELF):
             return call()
     try:
-        task.ended.wait()
-    except BaseException:
-        task.abandoned = True
-        raise
-    if task.error is not None:
-        raise task.error
-    return task.result  # type: ignore[no-any-return]
+        return _Task(call).result()  # type: ignore[no-any-return]
+    except ThreadError:
+        with _preparing, _marked(None):
+            return call()
 
 
 def checkpoint() -> None:
@@ -101,46 +141,102 @@ def checkpoint() -> None:
     Raises
     ------
     CompilationError
-        The main thread prepares for itself, so `prepare` must find another thread.
+        This thread prepares for itself, so `prepare` must find another one.
     AbandonedError
-        The main thread was interrupted while it waited for this thread.
+        The thread that waited for this one was interrupted.
     """
-    task = getattr(_here, "task", None)
-    if task is SELF:
+    task = _task()
+    if task is SELF and _preparing._is_owned():  # SELF may be left from an interrupt
         raise CompilationError
     if isinstance(task, _Task) and task.abandoned:
         raise AbandonedError
 
 
-def _is_interruptible() -> bool:
-    """Whether signal handlers may raise an exception in what this thread prepares."""
-    is_main = threading.current_thread() is threading.main_thread()
-    return is_main and not isinstance(getattr(_here, "task", None), _Task)
+def _task() -> object:
+    """What this thread prepares, or None."""
+    return getattr(_here, "task", None)
 
 
 @contextlib.contextmanager
-def _preparing_itself() -> Any:
-    before = getattr(_here, "task", None)
-    _here.task = SELF
+def _marked(task: object) -> Any:
+    before = _task()
+    _here.task = task
     try:
         yield
     finally:
         _here.task = before
 
 
-_forking = contextlib.ExitStack()  # the locks that a fork in progress holds
+# Forks. CPython calls the functions `before` in the reverse order of their registration. It reports
+# an exception that one of them raises, calls the next one, and forks. One C function therefore
+# acquires or releases a lock, and the lock itself is the only record of who holds it: whatever a
+# signal handler raises, and whoever forks at the same time, a fork releases what it acquired.
 
 
-def _before_fork() -> None:
-    """Wait until no other thread prepares, compiles or is inside LLVM."""
+class _Lock:
+    """The RLock of another package; until that is imported, one that nobody else has."""
+
+    def __init__(self) -> None:
+        self.become(threading.RLock())
+
+    def become(self, lock: Any) -> None:
+        """Take the methods of `lock`, in one step."""
+        names = ("acquire", "release", "_is_owned", "_at_fork_reinit")
+        vars(self).update({name: getattr(lock, name) for name in names})
+
+
+_numba: Any = _Lock()
+_llvm: Any = _Lock()
+
+
+def _find_locks() -> None:
+    """Look for the locks of Numba's compiler and of LLVM, in a fork, which holds `_preparing`."""
     compiler = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
     llvm = getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
-    for lock in (_preparing, _working, compiler, llvm):
-        if lock is not None:
-            _forking.enter_context(lock)
+    for ours, found in ((_numba, compiler), (_llvm, llvm)):
+        if found is not None:
+            ours.become(found._lock)
+
+
+def _insist(lock: Any) -> None:
+    """Acquire a lock after all, if a signal handler's exception ended the wait for it."""
+    while not lock._is_owned():
+        with contextlib.suppress(BaseException):
+            lock.acquire()
+
+
+def _free_locks() -> None:
+    """In the child, release what this thread holds for the fork; nobody else is there."""
+    _find_locks()
+    for lock in (_llvm, _numba, _preparing):
+        if lock._is_owned():
+            lock.release()
+        else:
+            lock._at_fork_reinit()
+    if not _next._is_owned():
+        _next._at_fork_reinit()
+
+
+def _before_forks(function: Callable[[], None]) -> None:
+    """Register a function that may be called again: an exception at its first instruction would
+    skip it, so two such exceptions in a row do not.
+    """
+    for _ in range(3):
+        os.register_at_fork(before=function)
+
+
+def _hold_through_forks(lock: Any) -> None:
+    """Have each fork acquire a lock, insist, and release it in the parent."""
+    _before_forks(functools.partial(_insist, lock))
+    acquire, release = map(operator.methodcaller, ("acquire", "release"))
+    os.register_at_fork(
+        before=functools.partial(acquire, lock), after_in_parent=functools.partial(release, lock)
+    )
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_forking.close, after_in_child=_forking.close
-    )
+    _hold_through_forks(_llvm)
+    _hold_through_forks(_numba)
+    _before_forks(_find_locks)
+    _hold_through_forks(_preparing)
+    os.register_at_fork(after_in_child=_free_locks)

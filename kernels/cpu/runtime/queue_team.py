@@ -73,7 +73,12 @@ class QueueTeam:
         self._cpus = cpus
         self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()  # each wakes one helper
         self._jobs: dict[Job, None] = {}
-        self.helpers = 0
+        self._unstarted = [None] * (cpus - 1)  # one for each helper: `pop` and `append` are atomic
+
+    @property
+    def helpers(self) -> int:
+        """The number of helpers that were started."""
+        return self._cpus - 1 - len(self._unstarted)
 
     def run(self, entry: int, blob: int, threads: int) -> None:
         """Run the entry at address `entry` on up to `threads` threads; return when all items of the
@@ -98,10 +103,12 @@ class QueueTeam:
         """Wake `count` helpers, or those that can be started."""
         try:
             while self.helpers < count:
+                self._unstarted.pop()
                 threading.Thread(target=self._help, daemon=True).start()
-                self.helpers += 1
-        except RuntimeError:  # the system has no further thread, or Python ends
+        except IndexError:  # other callers have just started the last ones
             pass
+        except RuntimeError:  # the system has no further thread, or Python ends
+            self._unstarted.append(None)
         for _ in range(min(count, self.helpers) - self._calls.qsize()):
             self._calls.put(None)
 

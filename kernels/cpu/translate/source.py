@@ -11,9 +11,18 @@ from implicit_conv.kernels.cpu.translate.values import TranslationError
 
 @functools.cache
 def _definitions(path: str) -> dict[tuple[str, int], ast.FunctionDef]:
-    """The functions that a file defines, by name and first line, decorators included."""
+    """The functions that a file defines, by name and first line, decorators included.
+
+    Raises
+    ------
+    OSError
+        The file cannot be read; the next call tries again.
+    """
+    lines = linecache.getlines(path)
+    if not lines:
+        raise OSError(f"{path} cannot be read")
     found = {}
-    for node in ast.walk(ast.parse("".join(linecache.getlines(path)))):
+    for node in ast.walk(ast.parse("".join(lines))):
         if isinstance(node, ast.FunctionDef):
             first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             found[node.name, first] = node
@@ -30,13 +39,13 @@ def definition_of(function: FunctionType) -> ast.FunctionDef:
     """
     code = function.__code__
     linecache.lazycache(code.co_filename, function.__globals__)  # for sources in a zip file
-    definition = _definitions(code.co_filename).get((code.co_name, code.co_firstlineno))
-    if definition is None:
+    try:
+        return _definitions(code.co_filename)[code.co_name, code.co_firstlineno]
+    except (OSError, KeyError) as error:
         raise TranslationError(
             f"{code.co_name} cannot be compiled, as its source in {code.co_filename} cannot be "
-            "read: install the package with its .py files"
-        )
-    return definition
+            "read: install the package with its .py files, and free file descriptors"
+        ) from error
 
 
 @functools.cache

@@ -192,6 +192,20 @@ def test_callers_at_once(make, kind):
     assert wrong == []
 
 
+def test_callers_at_once_start_no_helper_twice(make):
+    team, before = make("queue", 4), threading.active_count()
+    sys.setswitchinterval(1e-6)
+    try:
+        jobs = [Job(20) for _ in range(16)]
+        callers = [in_thread(team.run, count_items.address, job.address, 4) for job in jobs]
+        for caller in callers:
+            caller.join()
+    finally:
+        sys.setswitchinterval(0.005)
+    assert all(job.is_done() for job in jobs)
+    assert threading.active_count() - before == team.helpers <= 3
+
+
 def test_a_stop_is_not_followed_by_a_long_rest(make):
     """A helper that sleeps while its caller waits seems to be kept from its CPU, as in a process
     that was stopped meanwhile.

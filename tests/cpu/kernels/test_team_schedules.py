@@ -1,8 +1,6 @@
 """The native team under chosen schedules: its source runs in Python, one atomic step at a time.
 
-One thread makes steps until it waits or ends, then the next one does; a delay is a step at which
-another thread goes on instead. All runs with few delays are tried (Emmi, Qadeer and Rakamaric,
-"Delay-bounded scheduling", POPL 2011), and random runs.
+All runs with few delays are tried, and random runs.
 """
 
 import ast
@@ -12,6 +10,7 @@ import sys
 from collections import Counter
 
 import pytest
+from schedules import runs_with
 
 if sys.platform != "linux":
     pytest.skip("the team is for Linux", allow_module_level=True)
@@ -225,31 +224,6 @@ class Run:
         assert self.words[team.SLEEPERS] == helpers
         assert (self.words[team.OPEN], self.words[team.TAKEN]) == (0, 0)
         assert self.words[CROWD_WORDS + RUNNING] == 0
-
-
-def delayed(delays, choices):
-    """A choice that lets the current thread go on, but for `delays`: {step: thread}. It adds to
-    `choices` what else it could have chosen in each step.
-    """
-
-    def choose(ready, current):
-        usual = current if current in ready else ready[0]
-        chosen = delays.get(len(choices), usual)
-        choices.append([other for other in ready if other != usual])
-        return chosen
-
-    return choose
-
-
-def runs_with(count, delays, make):
-    """Try all runs with `count` further delays after those in `delays`; return how many."""
-    choices = []
-    make().go(delayed(delays, choices))
-    if count == 0:
-        return 1
-    first = max(delays, default=-1) + 1
-    more = [(i, other) for i in range(first, len(choices)) for other in choices[i]]
-    return 1 + sum(runs_with(count - 1, {**delays, i: other}, make) for i, other in more)
 
 
 ONE, TWO, LONG = [[(1, 3), (1, 2)]], [[(2, 2)], [(2, 3)]], [[(2, 3), (2, 2)]]

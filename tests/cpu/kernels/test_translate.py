@@ -401,3 +401,15 @@ def test_a_result_is_not_narrowed(signature):
 
     with pytest.raises(TranslationError, match=r"same.* returns "):
         entry(signature)(same)
+
+
+def test_a_source_that_could_not_be_read_is_read_by_the_next_call(tmp_path):
+    """As when a process has no file descriptor left for a moment."""
+    path = tmp_path / "absent.py"
+    source = "def plus_two(n):\n    return n + 2\n"
+    names = {"__name__": __name__}
+    exec(compile(source, path, "exec"), names)
+    with pytest.raises(TranslationError, match="cannot be read"):
+        entry(INT(INT))(names["plus_two"])
+    path.write_text(source)
+    assert entry(INT(INT))(names["plus_two"]).ctypes(40) == 42
