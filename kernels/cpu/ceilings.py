@@ -1,7 +1,7 @@
 """The two ceilings that measured convolutions are compared with: FMAs from registers, and a copy.
 
 Both are launched like a convolution, on the same threads, so that their timings can be interleaved
-with those of convolutions. Each thread has its own part of the memory at ``call.scratch``.
+with those of convolutions. Each thread has its own part of the memory at ``call.scratch.address``.
 """
 
 import functools
@@ -13,7 +13,7 @@ from llvmlite import ir
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, vectors_name
 from implicit_conv.kernels.cpu.runtime import crowd
-from implicit_conv.kernels.cpu.runtime.call import Call, blob_of
+from implicit_conv.kernels.cpu.runtime.call import Call, Input, Output, Scratch, blob_of
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.launch import launch
 from implicit_conv.kernels.cpu.runtime.part import declare
@@ -66,17 +66,17 @@ def fmas(blob: Any, thread: int) -> None:
     """
     call = fields(blob).call
     while next_item(blob, thread) < call.items:
-        values = call.scratch + thread * call.scratch_bytes
+        values = call.scratch.address + thread * call.scratch.bytes
         run_fmas(call.kernels, values=values, turns=call.chunk)
 
 
 def copy_share(blob: Any, thread: int) -> None:
-    """Template of the entry that copies ``call.x`` to ``call.y``, a share for each item."""
+    """Template of the entry that copies x to y, a share for each item."""
     call = fields(blob).call
     item = next_item(blob, thread)
     while item < call.items:
-        start = item * call.scratch_bytes
-        memory.copy(call.y + start, call.x + start, call.scratch_bytes)
+        start = item * call.scratch.bytes
+        memory.copy(call.y.address + start, call.x.address + start, call.scratch.bytes)
         item = next_item(blob, thread)
 
 
@@ -97,10 +97,6 @@ def _compile_copy() -> Any:
     return compile_function(ENTRY, copy_share, "copy_share")
 
 
-def _call(**fields: int) -> Call:
-    return Call(**{**dict.fromkeys(Call._fields, 0), **fields})
-
-
 class Fmas:
     """A callable that executes `flops` floating-point operations on registers, and nothing else."""
 
@@ -112,10 +108,9 @@ class Fmas:
         self._threads = threads
         self._values = aligned_bytes(LINES * threads)
         self._values.view(np.float32 if itemsize == 4 else np.float64)[:] = 0.5
-        call = _call(
+        call = Call(
             kernels=self._kernels.ctypes.data,
-            scratch=self._values.ctypes.data,
-            scratch_bytes=LINES,
+            scratch=Scratch(self._values.ctypes.data, LINES),
             items=ITEMS * threads,
             chunk=TURNS // ITEMS,
             crowd=crowd.ADDRESS,
@@ -140,10 +135,10 @@ class Copy:
         for array in self._arrays:
             array[:] = 1  # map all pages before anything is timed
         x, y = self._arrays
-        call = _call(
-            x=x.ctypes.data,
-            y=y.ctypes.data,
-            scratch_bytes=share,
+        call = Call(
+            x=Input(x.ctypes.data),
+            y=Output(y.ctypes.data),
+            scratch=Scratch(bytes=share),
             items=items,
             crowd=crowd.ADDRESS,
         )

@@ -15,7 +15,17 @@ import numpy as np
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP, Epilogue
 from implicit_conv.kernels.cpu.runtime import table
-from implicit_conv.kernels.cpu.runtime.call import Call
+from implicit_conv.kernels.cpu.runtime.call import (
+    Bias,
+    Call,
+    Filter,
+    Input,
+    Output,
+    Panels,
+    Scale,
+    Scratch,
+    Stores,
+)
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
@@ -87,17 +97,16 @@ class Operator(ABC):
         self.constant: dict[str, Any] = {
             "kernels": self.table.ctypes.data,
             "itemsize": self.itemsize,
-            "scale_bytes": max(4, SIZES[self.form.finished]),
+            "scale": Scale(bytes=max(4, SIZES[self.form.finished])),
             "lanes": lanes,
             "chain": layout.chain,
-            "panel_group": layout.group_bytes,
+            "panels": Panels(group=layout.group_bytes),
             "zeros": self.zeros.ctypes.data,
             "channels": build.channels,
             "p_end": build.end[0],
             "q_end": build.end[1],
             "winograd": self.winograd,
             "flushes": build.flushes,
-            "unloaded": layout.unloaded_bytes,
         }
 
     def _own_parts(self) -> dict[int, Any]:
@@ -133,7 +142,7 @@ class Operator(ABC):
             self.g,
             layout,
             min(threads, 1 + self.layout.packed_bytes // PACKED_BYTES_PER_THREAD),
-            call_of(
+            Call(
                 **self.constant,
                 **self._filter_fields(w),
                 record=record,
@@ -155,7 +164,7 @@ class Operator(ABC):
         method accepts. A debug build writes its loads to the address `record`.
         """
         x, w, y, residual = operands
-        y_n, y_z, y_p, y_q, y_k = y.strides
+        y_q, y_k = y.strides[3:]
         added = residual.strides if residual is not None else (0,) * 5
         activation, biased, scaled = epilogue
         bounds = np.array(activation, np.float64)
@@ -174,33 +183,25 @@ class Operator(ABC):
             self.g,
             scratch,
             threads,
-            call_of(
+            Call(
                 **self.constant,
                 **filters,
-                **finish,
-                **self._bias_steps(biased),
+                x=self._input(x),
+                y=Output(0, *y.strides),
+                residual=Output(0, *added),
+                bias=self._bias(biased),
+                scratch=Scratch(unloaded=self.layout.unloaded_bytes),
+                stores=finish._replace(
+                    staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
+                    rounds=narrow,
+                    clamps=clamps,
+                ),
                 activation=bounds.ctypes.data,
                 record=record,
-                **self._strides(x),
                 load_tile=self._load_tile(x),
-                x_element=x.strides[-1] * self.form.channels,
-                y_n=y_n,
-                y_z=y_z,
-                y_p=y_p,
-                y_q=y_q,
-                y_k=y_k,
-                residual_n=added[0],
-                residual_z=added[1],
-                residual_p=added[2],
-                residual_q=added[3],
-                residual_k=added[4],
-                bias=self.zeros.ctypes.data,
                 items=self.items,
                 chunk=self.layout.chunk,
                 in_place=self.layout.in_place,
-                clamps=clamps,
-                rounds=narrow,
-                staged=y_k != SIZES[self.form.y] or not clamps or (narrow and not self.rounds),
             ),
             keep=(bounds, self),
         )
@@ -212,9 +213,9 @@ class Operator(ABC):
         converted = self.form.rounded != self.form.y
         return kind == CLAMP and not changed and not converted
 
-    def _bias_steps(self, biased: bool) -> dict[str, int]:
-        """The stride in bytes between the initial sums of panels, as fields of a Call."""
-        return {"bias_panel": self.g.tile_k * self.itemsize if biased else 0}
+    def _bias(self, biased: bool) -> Bias:
+        """The initial sums: those of panels, or zeros that all panels share."""
+        return Bias(self.zeros.ctypes.data, panel=self.g.tile_k * self.itemsize if biased else 0)
 
     def _finish(
         self,
@@ -222,8 +223,8 @@ class Operator(ABC):
         residual_steps: tuple[int, ...] | None,
         kind: int,
         scaled: bool,
-    ) -> dict[str, Any]:
-        """Compile the parts that finish staging tiles, and return the fields of a Call for them.
+    ) -> Stores:
+        """Compile the parts that finish staging tiles, and say how a launch calls them.
 
         `y_steps` and `residual_steps` are strides in bytes of (pixels, filters); `kind` is the
         number of the activation, and `scaled` says that sums are scaled.
@@ -250,7 +251,7 @@ class Operator(ABC):
         else:
             self.table[part.slot] = compile_finish(part).address
         adds_first = residual_steps is not None and not joins
-        return {"row_axis": axis, "finish": part.slot, "spread": apart, "adds_first": adds_first}
+        return Stores(row_axis=axis, finish=part.slot, spread=apart, adds_first=adds_first)
 
     def initial_sums(self, bias: Any) -> Any:
         """The initial sums of a launch with a bias: `bias` in whole panels, padded with zeros."""
@@ -273,9 +274,10 @@ class Operator(ABC):
             addresses[slot] = part.address
         return addresses
 
-    def _strides(self, x: Any) -> dict[str, int]:
-        """The strides of `x` as fields of a Call."""
-        return dict(zip(("x_n", "x_d", "x_h", "x_w", "x_c"), x.strides, strict=True))
+    def _input(self, x: Any) -> Input:
+        """The strides of `x`."""
+        strides = Input(0, *x.strides)
+        return strides._replace(element=strides.c * self.form.channels)
 
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads tiles of `x`, now compiled."""
@@ -290,17 +292,9 @@ class Operator(ABC):
         for slot, part in transposes(way, step, self.lanes, self.form).items():
             self.table[slot] = part.address
 
-    def _filter_fields(self, w: Any) -> dict[str, int]:
+    def _filter_fields(self, w: Any) -> dict[str, Any]:
         """The fields of a Call for a plain filter: its strides, and a mark that there is one.
 
         A family that packs compiles what it needs for these strides.
         """
-        return {"w": 1, **dict(zip(("w_k", "w_c", "w_t", "w_r", "w_s"), w.strides, strict=True))}
-
-
-_NOTHING: dict[str, int] = dict.fromkeys(Call._fields, 0)
-
-
-def call_of(**fields: Any) -> Call:
-    """A Call with these fields; all others are 0."""
-    return Call(**{**_NOTHING, **fields})
+        return {"w": Filter(1, *w.strides)}

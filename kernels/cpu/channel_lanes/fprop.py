@@ -187,18 +187,18 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
         filters = min(g.tile_k, g.K - k)
-        out, out_pixel = call.y + q * call.y_q + k * call.y_k, call.y_q
-        if call.staged:
-            out, out_pixel = scratch + call.staging, filters * call.itemsize
-        sums = call.bias + panel * call.bias_panel
+        out, out_pixel = call.y.address + q * call.y.q + k * call.y.k, call.y.q
+        if call.stores.staged:
+            out, out_pixel = scratch + call.scratch.staging, filters * call.itemsize
+        sums = call.bias.address + panel * call.bias.panel
         for i in range(0, filters, call.tile_filters):
             first = min(i, g.K - k - call.tile_filters)
             sum_windows(
                 call.kernels,
-                x=call.x + q * call.x_w,
-                x_pixel=call.x_w,
-                w=call.w + (k + first) * call.w_k,
-                w_filter=call.w_k,
+                x=call.x.address + q * call.x.w,
+                x_pixel=call.x.w,
+                w=call.w.address + (k + first) * call.w.k,
+                w_filter=call.w.k,
                 sums=sums + first * call.itemsize,
                 out=out + first * call.itemsize,
                 out_pixel=out_pixel,
@@ -210,7 +210,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 low=low,
                 high=high,
             )
-        if call.staged:
+        if call.stores.staged:
             store_tile(
                 call.kernels,
                 blob=blob,

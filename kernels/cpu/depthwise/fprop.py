@@ -53,27 +53,27 @@ def packed_channels(blob, block, panels):
     size = element_bytes
     filters = min(g.tile_k, g.K - block * g.tile_k)
     pitch = schedule.ceil_div(filters, call.lanes) * call.lanes * call.itemsize
-    target = panels + block * call.panel_group
-    source = call.w + block * g.tile_k * call.w_k
+    target = panels + block * call.panels.group
+    source = call.w.address + block * g.tile_k * call.w.k
     taps = schedule.taps(g)
     elements = call.group_channels * taps
     memory.zero(target, elements * pitch)
-    channels_follow = call.group_channels == 1 or call.w_c == taps * size
+    channels_follow = call.group_channels == 1 or call.w.c == taps * size
     if channels_follow and taps_follow(call, g, size):
         for k in range(0, filters, call.lanes):
             for element in range(0, elements, call.lanes):
                 rows, columns = min(call.lanes, filters - k), min(call.lanes, elements - element)
-                at, to = k * call.w_k + element * size, element * pitch + k * call.itemsize
+                at, to = k * call.w.k + element * size, element * pitch + k * call.itemsize
                 transpose_block(
-                    call.kernels, 1, source + at, call.w_k, target + to, pitch, rows, columns
+                    call.kernels, 1, source + at, call.w.k, target + to, pitch, rows, columns
                 )
         return
     for element in range(elements):
         c, tap = divmod(element, taps)
-        at = source + c * call.w_c + row_offset(call, g, tap // g.S) + tap % g.S * call.w_s
+        at = source + c * call.w.c + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
         for k in range(filters):
             to = target + element * pitch + k * call.itemsize
-            move_element(to, at + k * call.w_k)
+            move_element(to, at + k * call.w.k)
 
 
 @functools.cache
@@ -124,7 +124,7 @@ def row_in_place(call, g, rows, t, r):
     if g.padding_mode != ZEROS:
         down = schedule.source_plane(g, rows.d + down) - rows.d
         below = schedule.source_row(g, rows.h + below, call.p_end) - rows.h
-    return down * call.x_d + below * call.x_h
+    return down * call.x.d + below * call.x.h
 
 
 @kernel()
@@ -143,12 +143,12 @@ def write_taps(call, g, pixel, w_tap, rows, address):
     """
     pitch = schedule.row_pitch(g) * pixel
     row_taps = address + 16 * schedule.taps(g)
-    for s in range(1 if call.in_place and call.row_kernels else g.S):
+    for s in range(1 if call.in_place and call.depthwise.row_kernels else g.S):
         for t in range(rows.first_plane, rows.end_plane):
             for r in range(rows.first, rows.end):
                 j = t * g.R + r
                 if call.in_place:
-                    offset = row_in_place(call, g, rows, t, r) + s * g.dilation_w * call.x_w
+                    offset = row_in_place(call, g, rows, t, r) + s * g.dilation_w * call.x.w
                 else:
                     offset = schedule.tap_row(g, j) * pitch + schedule.tap_column(g, s) * pixel
                 weights = (j * g.S + s) * w_tap
@@ -183,7 +183,7 @@ def write_edge_taps(call, g, w_tap, rows, columns, table):
         begin = column * g.stride_w - g.pad_w
         for s in range(g.S):
             position = begin + s * g.dilation_w
-            across = (schedule.source_column(g, position, call.q_end) - begin) * call.x_w
+            across = (schedule.source_column(g, position, call.q_end) - begin) * call.x.w
             for j in range(schedule.filter_rows(g)):
                 offset = row_in_place(call, g, rows, j // g.R, j % g.R)
                 memory.write(address, offset + across)
@@ -271,11 +271,14 @@ def sum_row_in_pieces(call, g, span, rows, a, q, out):
     tiles have microkernels of their own.
     """
     tile, tiles = q // g.tile_q, schedule.ceil_div(g.Q, g.tile_q)
-    first, end = memory.read(call.pieces + 8 * tile), memory.read(call.pieces + 8 * tile + 8)
-    step = g.stride_w * call.x_w
-    taps = Taps(span.taps + 16 * schedule.taps(g), rows, step, call.x_w)
+    first, end = (
+        memory.read(call.depthwise.pieces + 8 * tile),
+        memory.read(call.depthwise.pieces + 8 * tile + 8),
+    )
+    step = g.stride_w * call.x.w
+    taps = Taps(span.taps + 16 * schedule.taps(g), rows, step, call.x.w)
     for index in range(first, end):
-        piece = call.pieces + 8 * (tiles + 1) + 24 * index
+        piece = call.depthwise.pieces + 8 * (tiles + 1) + 24 * index
         column, count, slot = memory.read(piece), memory.read(piece + 8), memory.read(piece + 16)
         sum_tiles(call, span, taps, slot, a + column * step, out + column * span.out_pixel, count)
 
@@ -289,10 +292,10 @@ def sum_row_in_place(call, g, span, rows, a, out, columns):
     the first column and the end of the columns whose windows meet no padding, and end.
     """
     q, first, last, end = columns
-    if call.row_kernels:
+    if call.depthwise.row_kernels:
         sum_row_in_pieces(call, g, span, rows, a, q, out)
         return
-    step = g.stride_w * call.x_w
+    step = g.stride_w * call.x.w
     for border in (q, first), (last, end):
         for column in range(border[0], border[1]):
             s, s_end = schedule.valid_columns(g, column)
@@ -332,30 +335,32 @@ def run_item(blob, origin, block, panels, scratch):
     pitch = schedule.row_pitch(g) * pixel
     a_step = schedule.column_step(g) * pixel
     low, high = bounds(call)
-    staged = call.staged or filters < call.lanes
-    staging, step = scratch + call.staging, width * call.itemsize
+    staged = call.stores.staged or filters < call.lanes
+    staging, step = scratch + call.scratch.staging, width * call.itemsize
     out = (staging, rows * columns * step, columns * step, step)  # address, byte strides
     if not staged:
-        y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
-        y += p * call.y_p + q * call.y_q + k * call.y_k
-        out = (y, schedule.plane_step(g, call.y_n, call.y_z), call.y_p, call.y_q)
-    weights = panels + block * call.panel_group
-    sums, table = call.bias + block * call.bias_panel, scratch + call.runs
+        y = call.y.address + schedule.plane_offset(g, n, call.y.n, call.y.z)
+        y += p * call.y.p + q * call.y.q + k * call.y.k
+        out = (y, schedule.plane_step(g, call.y.n, call.y.z), call.y.p, call.y.q)
+    weights = panels + block * call.panels.group
+    sums, table = call.bias.address + block * call.bias.panel, scratch + call.scratch.runs
     vectors, last = width // call.lanes, max(0, filters - call.lanes) * call.itemsize
-    ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x_h if call.in_place else 0
-    rounds = 1 if call.rounds and not staged else 0
-    w_channel, turn = schedule.taps(g) * step, schedule.columns_in_turn(g) * call.x_w
+    ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x.h if call.in_place else 0
+    rounds = 1 if call.stores.rounds and not staged else 0
+    w_channel, turn = schedule.taps(g) * step, schedule.columns_in_turn(g) * call.x.w
     span = Span(
         weights, sums, table, vectors, last, ahead, rounds, step, w_channel, out[3], turn, low, high
     )
-    by_row = call.row_kernels and g.phases_w == 1  # else neighbouring pixels are in several buffers
+    by_row = (
+        call.depthwise.row_kernels and g.phases_w == 1
+    )  # else neighbouring pixels are in several buffers
     slot, taps = DEPTHWISE, Taps(table, schedule.taps(g), a_step, a_step)
     if by_row:
         row_taps = table + 16 * schedule.taps(g)
         slot, taps = DEPTHWISE_ROW, Taps(row_taps, schedule.filter_rows(g), a_step, pixel)
     first, end = inner_columns(g, q, q + columns)
     parts = (q, first, end, q + columns)
-    repeats = call.in_place and not call.row_kernels and g.padding_mode != ZEROS
+    repeats = call.in_place and not call.depthwise.row_kernels and g.padding_mode != ZEROS
     filter_rows = FilterRows(0, g.T, 0, g.R, 0, 0)
     write_taps(call, g, pixel, step, filter_rows, table)
     if repeats:
@@ -370,9 +375,14 @@ def run_item(blob, origin, block, panels, scratch):
                     write_taps(call, g, pixel, step, filter_rows, table)
                     if repeats:
                         write_edge_taps(call, g, step, filter_rows, parts, table)
-                a = call.x + (n + plane) // g.Z * call.x_n + c * call.x_c - g.pad_w * call.x_w
-                a += schedule.input_plane(g, n + plane, 0) * call.x_d
-                a += ((p + row) * g.stride_h - g.pad_h) * call.x_h
+                a = (
+                    call.x.address
+                    + (n + plane) // g.Z * call.x.n
+                    + c * call.x.c
+                    - g.pad_w * call.x.w
+                )
+                a += schedule.input_plane(g, n + plane, 0) * call.x.d
+                a += ((p + row) * g.stride_h - g.pad_h) * call.x.h
                 to -= q * span.out_pixel
                 met = row_count(filter_rows)
                 sum_row_in_place(call, g, span, met, a, to, parts)
@@ -396,12 +406,12 @@ def run_item(blob, origin, block, panels, scratch):
 def depthwise(blob, thread):
     """The launchable operator: items are (load tile, channel block)."""
     call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch + thread * call.scratch_bytes
+    scratch = call.scratch.address + thread * call.scratch.bytes
     blocks = schedule.block_count(g)
-    panels = call.panels
+    panels = call.panels.address
     item = next_item(blob, thread)
-    if call.w and item < call.items:
-        panels = scratch + call.panel
+    if call.w.address and item < call.items:
+        panels = scratch + call.scratch.panel
         for block in range(blocks):
             pack_channels(call.kernels, blob=blob, block=block, panels=panels)
     while item < call.items:
@@ -414,7 +424,7 @@ def pack(blob, thread):
     call = fields(blob).call
     item = next_item(blob, thread)
     while item < call.items:
-        pack_channels(call.kernels, blob=blob, block=item, panels=call.panels)
+        pack_channels(call.kernels, blob=blob, block=item, panels=call.panels.address)
         item = next_item(blob, thread)
 
 

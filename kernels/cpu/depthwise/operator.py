@@ -12,6 +12,7 @@ from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row, row_pieces, row_shapes
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.runtime.call import Depthwise as DepthwiseFields
 from implicit_conv.kernels.cpu.tile.extents import tile_extents
 
 
@@ -24,15 +25,13 @@ class Depthwise(Operator):
         self.group = layout.group
         self._row = depthwise_row(layout.g, layout.in_place, layout.group[0])
         super().__init__(layout, lanes, build)
+        self.pieces = self._pieces() if layout.in_place and self._row else np.empty(0, np.int64)
         self.constant |= {
-            "row_kernels": self._row is not None,
             "group_channels": layout.group[0],
+            "depthwise": DepthwiseFields(self._row is not None, self.pieces.ctypes.data),
         }
-        if layout.in_place and self._row:
-            self.pieces = self._pieces()
-            self.constant["pieces"] = self.pieces.ctypes.data
 
-    def _filter_fields(self, w: Any) -> dict[str, int]:
+    def _filter_fields(self, w: Any) -> dict[str, Any]:
         self._require(table.TRANSPOSE_FILTERS)
         return super()._filter_fields(w)
 

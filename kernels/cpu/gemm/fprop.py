@@ -51,7 +51,7 @@ def at(view, outer, group, inner):
 @kernel()
 def row_in_place(call, g, j):
     """Byte offset of the row of x that filter row j reads, from that of the first filter row."""
-    return j // g.R * g.dilation_d * call.x_d + j % g.R * g.dilation_h * call.x_h
+    return j // g.R * g.dilation_d * call.x.d + j % g.R * g.dilation_h * call.x.h
 
 
 @kernel()
@@ -74,7 +74,7 @@ def write_runs(call, g, channels, first, last, table):
         if not first <= s < last:
             end = -1  # the next tap does not follow in the panel
             continue
-        at = s * g.dilation_w * call.x_w if call.in_place else schedule.tap_column(g, s) * pixel
+        at = s * g.dilation_w * call.x.w if call.in_place else schedule.tap_column(g, s) * pixel
         before, after = i * channels, (i + 1) * channels
         while before < after:
             part = before // length
@@ -145,11 +145,11 @@ def activations(call, g, origin, c, channels, buffer):
     """A: the tile's pixels in the buffer, or in x itself."""
     if call.in_place:
         n, p, q = origin
-        address = call.x + n // g.Z * call.x_n + c * call.x_element
-        address += schedule.input_plane(g, n, 0) * call.x_d
-        address += (p * g.stride_h - g.pad_h) * call.x_h + (q * g.stride_w - g.pad_w) * call.x_w
-        plane = schedule.plane_step(g, call.x_n, g.stride_d * call.x_d)
-        return view_in_roles(g, address, plane, g.stride_h * call.x_h, g.stride_w * call.x_w)
+        address = call.x.address + n // g.Z * call.x.n + c * call.x.element
+        address += schedule.input_plane(g, n, 0) * call.x.d
+        address += (p * g.stride_h - g.pad_h) * call.x.h + (q * g.stride_w - g.pad_w) * call.x.w
+        plane = schedule.plane_step(g, call.x.n, g.stride_d * call.x.d)
+        return view_in_roles(g, address, plane, g.stride_h * call.x.h, g.stride_w * call.x.w)
     pixel = channels * call.itemsize
     row = schedule.row_pitch(g) * pixel
     image = schedule.image_rows(g) * row
@@ -257,8 +257,13 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     extent = schedule.by_role(g, planes, rows, columns)
     t, t_end = schedule.valid_planes(g, n, planes)
     row_range = (p, rows, g.P > 1 and g.Q > 1, t, t_end)
-    y_plane = schedule.plane_step(g, call.y_n, call.y_z)
-    y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z) + p * call.y_p + q * call.y_q
+    y_plane = schedule.plane_step(g, call.y.n, call.y.z)
+    y = (
+        call.y.address
+        + schedule.plane_offset(g, n, call.y.n, call.y.z)
+        + p * call.y.p
+        + q * call.y.q
+    )
     blocks = schedule.block_count(g)
     for block in range(blocks):
         c = block * g.tile_c
@@ -275,16 +280,16 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             channels=channels,
         )
         a = activations(call, g, origin, group * g.C + c, channels, scratch)
-        write_segments(call, g, channels, q, columns, scratch + call.runs)
+        write_segments(call, g, channels, q, columns, scratch + call.scratch.runs)
         for panel in range(first_panel, end_panel):
             k = panel * g.tile_k
             filters = min(g.tile_k, g.K - k)
             vectors = schedule.ceil_div(filters, call.lanes)
             width = vectors * call.lanes
-            weights = call.panels + group * call.panel_group
+            weights = call.panels.address + group * call.panels.group
             weights += panel_start(call, g, panel, block)
-            if call.w:
-                weights = scratch + call.panel + call.heads * width * call.itemsize
+            if call.w.address:
+                weights = scratch + call.scratch.panel + call.heads * width * call.itemsize
                 pack_block(
                     call.kernels,
                     slot=call.pack_block,
@@ -294,30 +299,30 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                     panel=panel,
                     c=c,
                     channels=channels,
-                    scratch=scratch + call.packing,
+                    scratch=scratch + call.scratch.packing,
                 )
-            staged = call.staged or filters < width or (call.rounds and blocks > 1)
+            staged = call.stores.staged or filters < width or (call.stores.rounds and blocks > 1)
             if staged:
                 slot = panel - first_panel if blocks > 1 else 0
                 pixel = width * call.itemsize
-                staging = scratch + call.staging
+                staging = scratch + call.scratch.staging
                 staging += slot * g.tile_n * g.tile_p * g.tile_q * g.tile_k * call.itemsize
                 out = view_in_roles(g, staging, rows * columns * pixel, columns * pixel, pixel)
             else:
                 staging = 0
-                target = y + (group * g.K + k) * call.y_k
-                out = view_in_roles(g, target, y_plane, call.y_p, call.y_q)
+                target = y + (group * g.K + k) * call.y.k
+                out = view_in_roles(g, target, y_plane, call.y.p, call.y.q)
             sums = out
             if block == 0:
                 first_sum = group * schedule.panel_count(g) + panel
-                start = call.bias + first_sum * call.bias_panel + q * call.bias_pixel
-                sums = View(start, 0, 0, call.bias_pixel)
+                start = call.bias.address + first_sum * call.bias.panel + q * call.bias.pixel
+                sums = View(start, 0, 0, call.bias.pixel)
             last = block == blocks - 1
             low, high = bounds(call) if last else (-math.inf, math.inf)
             chained = blocks > 1 or has_chains(call, g, channels)
-            rounds = call.rounds and not staged
+            rounds = call.stores.rounds and not staged
             product = Product(a, weights, sums, out, vectors, chained, rounds, low, high)
-            multiply(call, g, product, extent, row_range, (q, columns), scratch + call.runs)
+            multiply(call, g, product, extent, row_range, (q, columns), scratch + call.scratch.runs)
             if last and staged:
                 first = group * g.K + k
                 store_tile(

@@ -13,6 +13,7 @@ from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, compile_mic
 from implicit_conv.kernels.cpu.gemm.ways import Way, way_of
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.runtime.call import Bias, Input, Windows
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.tile.few_columns import compile_few_columns
 from implicit_conv.kernels.cpu.tile.load import compile_load_windows
@@ -44,7 +45,7 @@ class Gemm(Operator):
     def _packer(self) -> int:
         return int(panels.compile_pack().address)
 
-    def _filter_fields(self, w: Any) -> dict[str, int]:
+    def _filter_fields(self, w: Any) -> dict[str, Any]:
         """Compile the parts that pack filters with the strides of `w`."""
         way, form = way_of(w, self.form.channels), self.form
         part = panels.compile_pack_block(
@@ -94,14 +95,13 @@ class WindowGemm(Gemm):
         super().__init__(layout, lanes, build)
         self.constant |= {
             "channels": self.window.elements,
-            "before": self.window.before,
-            "columns": self.window.columns,
+            "windows": Windows(self.window.before, self.window.columns),
         }
 
-    def _strides(self, x: Any) -> dict[str, int]:
+    def _input(self, x: Any) -> Input:
         """Windows have a stride of several pixels."""
-        strides = super()._strides(x)
-        return {**strides, "x_tap": strides["x_w"], "x_w": strides["x_w"] * self.window.stride}
+        pixels = super()._input(x)
+        return pixels._replace(tap=pixels.w, w=pixels.w * self.window.stride)
 
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads windows of `x`, now compiled."""
@@ -113,8 +113,8 @@ class WindowGemm(Gemm):
 class TransposedGemm(Gemm):
     """C^T = B^T A^T: filters are rows, pixels are vector lanes, and a row has one bias."""
 
-    def _bias_steps(self, biased: bool) -> dict[str, int]:
-        return {"bias_pixel": self.g.tile_k * self.itemsize if biased else 0}
+    def _bias(self, biased: bool) -> Bias:
+        return Bias(self.zeros.ctypes.data, pixel=self.g.tile_k * self.itemsize if biased else 0)
 
     def initial_sums(self, bias: Any) -> Any:
         """The bias of each filter, repeated for every lane of a panel."""

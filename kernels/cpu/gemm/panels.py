@@ -94,7 +94,7 @@ def block_of_panel(blob, target, group, panel, c, channels, scratch):
     if filters < width:
         memory.zero(target, channels * schedule.taps(g) * pitch)
     count = min(channels * element_channels, call.channels // g.groups - c * element_channels)
-    source = call.w + k * call.w_k + c * element_channels * call.w_c
+    source = call.w.address + k * call.w.k + c * element_channels * call.w.c
     places = scratch  # byte offset in the panel of each tap of the filter
     first = c % g.tile_c == 0
     for i in range(g.S):
@@ -134,13 +134,13 @@ def pack(blob, thread):
     """The launchable packer: items are the panels of all groups."""
     call, g = fields(blob).call, fields(blob).geometry
     panels = schedule.panel_count(g)
-    scratch = call.scratch + thread * call.scratch_bytes + call.packing
+    scratch = call.scratch.address + thread * call.scratch.bytes + call.scratch.packing
     item = next_item(blob, thread)
     while item < call.items:
         group, panel = item // panels, item % panels
         for block in range(schedule.block_count(g)):
             offset = panel_start(call, g, panel, block)
-            target = call.panels + group * call.panel_group + offset
+            target = call.panels.address + group * call.panels.group + offset
             c = block * g.tile_c
             channels = min(g.tile_c, g.C - c)
             pack_block(

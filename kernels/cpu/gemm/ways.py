@@ -99,11 +99,11 @@ def _make_taps(lanes, form):
             for c in range(0, channels, lanes):
                 elements = min(lanes, channels - c) * taps
                 to = target + c * pitch + k * itemsize
-                at = source + k * call.w_k + c * taps * size
+                at = source + k * call.w.k + c * taps * size
                 for e in range(0, elements, lanes):
                     columns, first = min(lanes, elements - e), at + e * size
                     offsets = places + 8 * e
-                    scatter_block(call.kernels, 1, first, call.w_k, to, offsets, rows, columns)
+                    scatter_block(call.kernels, 1, first, call.w.k, to, offsets, rows, columns)
 
     return pack_taps
 
@@ -116,7 +116,7 @@ def _make_each_tap(pack_tap):
     @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
         for tap in range(schedule.taps(g)):
-            at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w_s
+            at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
             to = target + memory.read(places + 8 * tap)
             pack_tap(call, to, at, filters, channels, pitch)
 
@@ -130,7 +130,7 @@ def _make_filters(lanes, form):
     @kernel()
     def move_filters(call, target, source, filters, channels, pitch):
         for i in range(channels):
-            row = source + i * call.w_c
+            row = source + i * call.w.c
             memory.prefetch(row + filters * size)  # the next panel
             memory.prefetch(row + 2 * filters * size - 1)
             move(target + i * pitch, row, filters)
@@ -147,9 +147,9 @@ def _make_channels(lanes, form):
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
             for c in range(0, channels, lanes):
-                at, to = source + k * call.w_k + c * size, target + c * pitch + k * itemsize
+                at, to = source + k * call.w.k + c * size, target + c * pitch + k * itemsize
                 columns = min(lanes, channels - c)
-                transpose_block(call.kernels, 1, at, call.w_k, to, pitch, rows, columns)
+                transpose_block(call.kernels, 1, at, call.w.k, to, pitch, rows, columns)
 
     return _make_each_tap(transpose_filters)
 
@@ -162,7 +162,7 @@ def _make_any(lanes, form):
     def gather_filters(call, target, source, filters, channels, pitch):
         for c in range(channels):
             for k in range(filters):
-                at = source + c * call.w_c + k * call.w_k
+                at = source + c * call.w.c + k * call.w.k
                 move_element(target + c * pitch + k * itemsize, at)
 
     return _make_each_tap(gather_filters)
@@ -171,7 +171,7 @@ def _make_any(lanes, form):
 @kernel()
 def prefetch_filters(call, at, filters):
     """Prefetch a channel of filters that are near."""
-    for line in range(0, filters * call.w_k, CACHE_LINE):
+    for line in range(0, filters * call.w.k, CACHE_LINE):
         memory.prefetch(at + line)
 
 
@@ -186,7 +186,7 @@ def _make_write_places(size):
         for e in range(span):
             memory.write(table + 8 * e, -1)
         for tap in range(first_row * g.S, end_row * g.S):
-            at = row_offset(call, g, tap // g.S) + tap % g.S * call.w_s - first
+            at = row_offset(call, g, tap // g.S) + tap % g.S * call.w.s - first
             memory.write(table + 8 * (at // size), memory.read(places + 8 * tap))
         for e in range(span - 2, -1, -1):
             if memory.read(table + 8 * e) < 0:
@@ -208,18 +208,18 @@ def _make_rows(lanes, form):
             first = row_offset(call, g, j) + lowest_tap_of_row(call, g)
             write_places(call, g, places, j, j + 1, first, span, table + 8 * j * span)
         for c in range(channels):
-            at = source + c * call.w_c
-            prefetch_filters(call, at + CHANNELS_AHEAD * call.w_c, filters)
+            at = source + c * call.w.c
+            prefetch_filters(call, at + CHANNELS_AHEAD * call.w.c, filters)
             for k in range(0, filters, lanes):
                 count = min(lanes, filters - k)
                 to = target + c * pitch + k * itemsize
                 for j in range(rows):
-                    row = at + k * call.w_k + row_offset(call, g, j) + lowest_tap_of_row(call, g)
+                    row = at + k * call.w.k + row_offset(call, g, j) + lowest_tap_of_row(call, g)
                     transpose_few(
                         call.kernels,
                         slot=FEW_COLUMNS + (count < lanes),
                         source=row,
-                        source_stride=call.w_k,
+                        source_stride=call.w.k,
                         target=to,
                         offsets=table + 8 * j * span,
                         rows=count,
@@ -242,14 +242,14 @@ def _make_spans(lanes, form):
         write_places(call, g, places, 0, schedule.filter_rows(g), lowest, span, table)
         first = source + lowest
         for c in range(channels):
-            prefetch_filters(call, source + (c + CHANNELS_AHEAD) * call.w_c, filters)
+            prefetch_filters(call, source + (c + CHANNELS_AHEAD) * call.w.c, filters)
             for k in range(0, filters, lanes):
                 rows = min(lanes, filters - k)
                 to = target + c * pitch + k * itemsize
                 for e in range(0, span, lanes):
-                    at = first + c * call.w_c + k * call.w_k + e * size
+                    at = first + c * call.w.c + k * call.w.k + e * size
                     columns, offsets = min(lanes, span - e), table + 8 * e
-                    scatter_block(call.kernels, 1, at, call.w_k, to, offsets, rows, columns)
+                    scatter_block(call.kernels, 1, at, call.w.k, to, offsets, rows, columns)
 
     return pack_taps
 

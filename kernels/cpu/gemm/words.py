@@ -89,10 +89,10 @@ def make_pack_taps(lanes, form):
         fewer than its channels the last elements are zero.
         """
         for k in range(filters):
-            at, to = source + k * call.w_k, target + k * WORD
+            at, to = source + k * call.w.k, target + k * WORD
             memory.zero(to, WORD)
             for c in range(channels):
-                copy_element(to + c * size, at + c * call.w_c)
+                copy_element(to + c * size, at + c * call.w.c)
 
     @kernel()
     def transpose_channels(call, target, source, filters, channels, pitch):
@@ -100,9 +100,9 @@ def make_pack_taps(lanes, form):
         words = channels // word_channels
         for k in range(0, filters, lanes):
             for word in range(0, words, lanes):
-                at, to = source + k * call.w_k + word * WORD, target + word * pitch + k * WORD
+                at, to = source + k * call.w.k + word * WORD, target + word * pitch + k * WORD
                 rows, columns = min(lanes, filters - k), min(lanes, words - word)
-                transpose_words(call.kernels, 1, at, call.w_k, to, pitch, rows, columns)
+                transpose_words(call.kernels, 1, at, call.w.k, to, pitch, rows, columns)
         rest = channels - words * word_channels
         if rest:
             gather_words(call, target + words * pitch, source + words * WORD, filters, rest)
@@ -113,7 +113,7 @@ def make_pack_taps(lanes, form):
         for k in range(filters):
             for element in range(count):
                 at = element * size
-                copy_element(target + k * WORD + at, source + k * call.w_k + at)
+                copy_element(target + k * WORD + at, source + k * call.w.k + at)
 
     @kernel()
     def transpose_taps(call, target, source, filters, channels, taps, pitch, places):
@@ -129,11 +129,11 @@ def make_pack_taps(lanes, form):
             for c in range(0, channels, chunk):
                 count = min(chunk, channels - c)
                 words = count * taps // word_channels
-                at = source + k * call.w_k + c * taps * size
+                at = source + k * call.w.k + c * taps * size
                 for word in range(0, words, lanes):
                     columns = min(lanes, words - word)
                     first, to = at + word * WORD, block + word * vector
-                    transpose_words(call.kernels, 1, first, call.w_k, to, vector, rows, columns)
+                    transpose_words(call.kernels, 1, first, call.w.k, to, vector, rows, columns)
                 rest = count * taps - words * word_channels
                 if rest:
                     gather_elements(call, block + words * vector, at + words * WORD, rows, rest)
@@ -152,31 +152,31 @@ def make_pack_taps(lanes, form):
     def zip_filters(call, target, source, filters, channels, pitch):
         """One tap of contiguous filters: the rows of the channels of a word are interleaved."""
         for c in range(0, channels, word_channels):
-            at, to = source + c * call.w_c, target + c // word_channels * pitch
+            at, to = source + c * call.w.c, target + c // word_channels * pitch
             count = min(word_channels, channels - c)
             whole = filters // lanes * lanes if count == word_channels else 0
             for k in range(0, whole, lanes):
-                zip_rows(to + k * WORD, at + k * size, call.w_c)
+                zip_rows(to + k * WORD, at + k * size, call.w.c)
             gather_words(call, to + whole * WORD, at + whole * size, filters - whole, count)
 
     @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
         """All taps of `filters` filters and `channels` channels, by the fastest way for `w`."""
         taps = schedule.taps(g)
-        if taps > 1 and taps_follow(call, g, size) and call.w_c == taps * size:
+        if taps > 1 and taps_follow(call, g, size) and call.w.c == taps * size:
             transpose_taps(call, target, source, filters, channels, taps, pitch, places)
             return
         for tap in range(taps):
-            at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w_s
+            at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
             to = target + memory.read(places + 8 * tap)
-            if call.w_c == size:
+            if call.w.c == size:
                 transpose_channels(call, to, at, filters, channels, pitch)
-            elif call.w_k == size:
+            elif call.w.k == size:
                 zip_filters(call, to, at, filters, channels, pitch)
             else:
                 for c in range(0, channels, word_channels):
                     count = min(word_channels, channels - c)
                     word = to + c // word_channels * pitch
-                    gather_words(call, word, at + c * call.w_c, filters, count)
+                    gather_words(call, word, at + c * call.w.c, filters, count)
 
     return pack_taps

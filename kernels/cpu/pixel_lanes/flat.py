@@ -54,8 +54,8 @@ def tile_rows(blob, group, origin, scratch):
             c=c,
             channels=g.C,
         )
-        return call.x + n * call.x_n + q * call.x_w + c * call.x_c
-    load(blob, origin, c, scratch, call.plane)
+        return call.x.address + n * call.x.n + q * call.x.w + c * call.x.c
+    load(blob, origin, c, scratch, call.pixel_lanes.plane)
     return scratch
 
 
@@ -70,7 +70,7 @@ def sum_vectors(call, g, panel, pixels):
         sum_tile(call, g, panel, 0, step, (vectors - left) * call.lanes)
     if left > 0:
         sum_tile(call, g, panel, vectors - left, left, left * call.lanes)
-    if pixels % call.lanes > call.tail_pixels:
+    if pixels % call.lanes > call.pixel_lanes.tail_pixels:
         sum_tile(call, g, panel, vectors, 0, pixels % call.lanes)
 
 
@@ -89,7 +89,7 @@ def gather_tail(call, g, a, first, pixels, rows):
     channels.
     """
     for c in range(g.C if pixels > 0 else 0):
-        plane = a + memory.read(call.views + 8 * c) + first * call.itemsize
+        plane = a + memory.read(call.pixel_lanes.views + 8 * c) + first * call.itemsize
         for i in range(pixels):
             copy_element(call, rows + (i * g.C + c) * call.itemsize, plane + i * call.itemsize)
 
@@ -141,7 +141,7 @@ def store_planes(blob, origin, staging, first, filters):
         store_tile(
             call.kernels,
             blob=blob,
-            staging=staging + i * call.plane,
+            staging=staging + i * call.pixel_lanes.plane,
             width=1,
             n=n,
             p=p,
@@ -157,7 +157,7 @@ def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
     already holds the dot products, and store that.
     """
     call, (n, p, q) = fields(blob).call, origin
-    width = call.waiting_filters
+    width = call.pixel_lanes.waiting_filters
     pixel = width * call.itemsize
     for i in range(0, pixels, call.lanes):
         for k in range(0, filters, call.lanes):
@@ -165,8 +165,8 @@ def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
             transpose(
                 call.kernels,
                 slot=transpose_slot(TRANSPOSE_WORDS, 1, min(rows, columns) < call.lanes),
-                source=staging + k * call.plane + i * call.itemsize,
-                source_stride=call.plane,
+                source=staging + k * call.pixel_lanes.plane + i * call.itemsize,
+                source_stride=call.pixel_lanes.plane,
                 target=transposed + i * pixel + k * call.itemsize,
                 target_stride=pixel,
                 rows=rows,
@@ -194,38 +194,38 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     pixels = rows * columns
     a = tile_rows(blob, group, origin, scratch)
     tail = pixels % call.lanes
-    if tail > call.tail_pixels:
+    if tail > call.pixel_lanes.tail_pixels:
         tail = 0  # these pixels are a vector of their own
-    whole, tail_rows = pixels - tail, scratch + call.tail
+    whole, tail_rows = pixels - tail, scratch + call.scratch.tail
     tail_sums = tail_rows + tail * g.C * call.itemsize
     gather_tail(call, g, a, whole, tail, tail_rows)
     low, high = bounds(call)
-    channels_last = call.filters_together
-    staged = channels_last or is_staged(call) or (rows > 1 and call.y_p != columns * call.y_q)
-    staging = scratch + call.staging
-    transposed = staging + call.waiting_filters * call.plane
-    pixel = call.waiting_filters * call.itemsize
-    y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
-    y += p * call.y_p + q * call.y_q + group * g.K * call.y_k
-    w = call.w + group * g.K * call.w_k
+    channels_last = call.pixel_lanes.filters_together
+    staged = channels_last or is_staged(call) or (rows > 1 and call.y.p != columns * call.y.q)
+    staging = scratch + call.scratch.staging
+    transposed = staging + call.pixel_lanes.waiting_filters * call.pixel_lanes.plane
+    pixel = call.pixel_lanes.waiting_filters * call.itemsize
+    y = call.y.address + schedule.plane_offset(g, n, call.y.n, call.y.z)
+    y += p * call.y.p + q * call.y.q + group * g.K * call.y.k
+    w = call.w.address + group * g.K * call.w.k
     vector = call.lanes * call.itemsize
     waiting = 0  # filters in the staging tile
     for panel in range(first_panel, end_panel):
         k = panel * g.tile_k
         filters = min(g.tile_k, g.K - k)
-        out, out_filter = y + k * call.y_k, call.y_k
+        out, out_filter = y + k * call.y.k, call.y.k
         if staged:
-            out, out_filter = staging + waiting * call.plane, call.plane
-        sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
+            out, out_filter = staging + waiting * call.pixel_lanes.plane, call.pixel_lanes.plane
+        sums = call.bias.address + (group * schedule.panel_count(g) + panel) * call.bias.panel
         shared = Panel(
-            a, vector, w + k * call.w_k, call.w_k, filters, sums, out, vector, out_filter, low, high
+            a, vector, w + k * call.w.k, call.w.k, filters, sums, out, vector, out_filter, low, high
         )
         sum_vectors(call, g, shared, pixels)
         if channels_last:
             to = transposed + whole * pixel + waiting * call.itemsize
             sum_tail(call, g, shared, k, tail, tail_rows, to, pixel)
             waiting += filters
-            if panel == end_panel - 1 or waiting + g.tile_k > call.waiting_filters:
+            if panel == end_panel - 1 or waiting + g.tile_k > call.pixel_lanes.waiting_filters:
                 first = group * g.K + k + filters - waiting
                 store_transposed(blob, origin, staging, transposed, whole, first, waiting)
                 waiting = 0

@@ -40,7 +40,7 @@ def load(blob, origin, c, buffer, plane):
     """Load the tile's input rows of the channels from c on into planes of the buffer."""
     call, g = fields(blob).call, fields(blob).geometry
     n, p, q = origin
-    table = buffer + call.loads
+    table = buffer + call.scratch.loads
     write_loads(
         call.kernels,
         blob=blob,
@@ -52,7 +52,7 @@ def load(blob, origin, c, buffer, plane):
         together=g.C,
         address=table,
     )
-    if call.filters_together and call.x_c == call.itemsize:
+    if call.pixel_lanes.filters_together and call.x.c == call.itemsize:
         load_planes(call.kernels, blob=blob, table=table, c=c, buffer=buffer, plane=plane)
     else:
         for i in range(g.C):
@@ -85,7 +85,7 @@ def sum_tile(call, g, panel, first, height, pixels):
         w_filter=panel.w_filter,
         b=panel.a + first * panel.a_row,
         b_row=panel.a_row,
-        views=call.views,
+        views=call.pixel_lanes.views,
         elements=g.C * schedule.taps(g),
         sums=panel.sums,
         out=panel.out + first * panel.out_row,
@@ -112,27 +112,27 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     n, p, q = origin
     _, rows, columns = schedule.tile_extent(g, n, p, q)
     low, high = bounds(call)
-    together = call.filters_together
-    staged = call.staged if together else is_staged(call)
+    together = call.pixel_lanes.filters_together
+    staged = call.stores.staged if together else is_staged(call)
     a_row = g.phases_w * phase_bytes(call, g)
     load(blob, origin, group * g.C, scratch, schedule.image_rows(g) * a_row)
     for panel in range(first_panel, end_panel):
         first = panel * g.tile_k
         filters = min(g.tile_k, g.K - first)
         k = group * g.K + first
-        w = call.w + k * call.w_k
-        sums = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
-        out, out_row = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z), call.y_p
-        out += p * call.y_p + q * call.y_q + k * call.y_k
-        out_filter = call.y_q if together else call.y_k
+        w = call.w.address + k * call.w.k
+        sums = call.bias.address + (group * schedule.panel_count(g) + panel) * call.bias.panel
+        out, out_row = call.y.address + schedule.plane_offset(g, n, call.y.n, call.y.z), call.y.p
+        out += p * call.y.p + q * call.y.q + k * call.y.k
+        out_filter = call.y.q if together else call.y.k
         if staged:
-            out, out_row = scratch + call.staging, columns * call.itemsize
+            out, out_row = scratch + call.scratch.staging, columns * call.itemsize
             out_filter = rows * out_row
             if together:
                 out_filter = filters * call.itemsize
                 out_row = columns * out_filter
         shared = Panel(
-            scratch, a_row, w, call.w_k, filters, sums, out, out_row, out_filter, low, high
+            scratch, a_row, w, call.w.k, filters, sums, out, out_row, out_filter, low, high
         )
         sum_tiles(call, g, shared, rows, columns)
         if staged and together:

@@ -18,6 +18,8 @@ from implicit_conv.kernels.cpu.pixel_lanes.layout import (
     tail_pixels,
 )
 from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.runtime.call import Input
+from implicit_conv.kernels.cpu.runtime.call import PixelLanes as PixelLanesFields
 from implicit_conv.kernels.cpu.tile import plane_loads, transpose
 from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
 from implicit_conv.kernels.cpu.tile.row_loads import compile_row_loads
@@ -34,11 +36,12 @@ class PixelLanes(Operator):
         self.stages_planes = not layout.channels_last
         super().__init__(layout, lanes, build)
         self.views = self._views()
-        self.constant |= {
-            "filters_together": layout.channels_last,
-            "views": self.views.ctypes.data,
-            "x_apart": SIZES[self.form.x],
-        }
+        self.constant["pixel_lanes"] = PixelLanesFields(
+            views=self.views.ctypes.data, filters_together=layout.channels_last
+        )
+
+    def _input(self, x: Any) -> Input:
+        return super()._input(x)._replace(apart=SIZES[self.form.x])
 
     def _own_parts(self) -> dict[int, Any]:
         heights = self._heights({p for _, p, _ in tile_extents(self.g)})
@@ -104,11 +107,13 @@ class FlatPixelLanes(PixelLanes):
         if layout.channels_last:
             self._require(table.TRANSPOSE_WORDS)
         self.constant |= {
-            "long_rows": 1,
-            "plane": flat_row_bytes(self.g, self.itemsize, lanes),
-            "tail_pixels": tail_pixels(lanes),
             "tile_filters": tail_filters(self.g, lanes),
-            "waiting_filters": layout.waiting_filters,
+            "pixel_lanes": self.constant["pixel_lanes"]._replace(
+                long_rows=1,
+                plane=flat_row_bytes(self.g, self.itemsize, lanes),
+                tail_pixels=tail_pixels(lanes),
+                waiting_filters=layout.waiting_filters,
+            ),
         }
 
     def _own_parts(self) -> dict[int, Any]:

@@ -186,14 +186,19 @@ def packed_planes(blob, first, end, panels):
     """Template of `pack_planes`, which packs the filters of the channels first .. end - 1."""
     call, g = fields(blob).call, fields(blob).geometry
     taps, size = schedule.taps(g), element_bytes
-    if taps_follow(call, g, size) and call.w_k == taps * size:
-        to, at = panels + first * call.panel_group, call.w + first * call.w_k
+    if taps_follow(call, g, size) and call.w.k == taps * size:
+        to, at = panels + first * call.panels.group, call.w.address + first * call.w.k
         move(to, at, (end - first) * taps)
         return
     for c in range(first, end):
-        to = panels + c * call.panel_group
+        to = panels + c * call.panels.group
         for tap in range(taps):
-            at = call.w + c * call.w_k + row_offset(call, g, tap // g.S) + tap % g.S * call.w_s
+            at = (
+                call.w.address
+                + c * call.w.k
+                + row_offset(call, g, tap // g.S)
+                + tap % g.S * call.w.s
+            )
             move_element(to + tap * call.itemsize, at)
 
 
@@ -235,7 +240,7 @@ def run_item(blob, origin, first, end, panels, scratch):
     phase = phase_bytes(call, g)
     pitch = phase * g.phases_w
     size = schedule.image_rows(g) * pitch
-    table = scratch + call.loads
+    table = scratch + call.scratch.loads
     write_loads(
         call.kernels,
         blob=blob,
@@ -252,11 +257,11 @@ def run_item(blob, origin, first, end, panels, scratch):
         buffer = scratch + (c - first) % 2 * size
         if c + 1 < end:
             load_plane(blob, table, c + 1, scratch + (c + 1 - first) % 2 * size)
-        out, out_row = scratch + call.staging, columns * call.itemsize
+        out, out_row = scratch + call.scratch.staging, columns * call.itemsize
         if not staged:
-            out = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
-            out += p * call.y_p + q * call.y_q + c * call.y_k
-            out_row = call.y_p
+            out = call.y.address + schedule.plane_offset(g, n, call.y.n, call.y.z)
+            out += p * call.y.p + q * call.y.q + c * call.y.k
+            out_row = call.y.p
         for row in range(0, rows, PLANE_ROWS):
             sum_plane(
                 call.kernels,
@@ -264,9 +269,9 @@ def run_item(blob, origin, first, end, panels, scratch):
                 a=buffer + row * pitch,
                 a_row=pitch,
                 a_phase=phase,
-                w=panels + c * call.panel_group,
-                rows=scratch + call.runs,
-                sum=call.bias + c * call.bias_panel,
+                w=panels + c * call.panels.group,
+                rows=scratch + call.scratch.runs,
+                sum=call.bias.address + c * call.bias.panel,
                 out=out + row * out_row,
                 out_row=out_row,
                 columns=columns,
@@ -277,7 +282,7 @@ def run_item(blob, origin, first, end, panels, scratch):
             store_tile(
                 call.kernels,
                 blob=blob,
-                staging=scratch + call.staging,
+                staging=scratch + call.scratch.staging,
                 width=1,
                 n=n,
                 p=p,
@@ -290,15 +295,15 @@ def run_item(blob, origin, first, end, panels, scratch):
 def planes(blob, thread):
     """The launchable operator: items are (load tile, chunk of channels)."""
     call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch + thread * call.scratch_bytes
+    scratch = call.scratch.address + thread * call.scratch.bytes
     chunks = schedule.ceil_div(g.C, call.chunk)
-    panels = call.panels
+    panels = call.panels.address
     item = next_item(blob, thread)
     if item < call.items:
-        memory.zero(scratch, call.unloaded)
-        write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.runs)
-        if call.w:
-            panels = scratch + call.panel
+        memory.zero(scratch, call.scratch.unloaded)
+        write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.scratch.runs)
+        if call.w.address:
+            panels = scratch + call.scratch.panel
             pack_planes(call.kernels, blob=blob, first=0, end=g.C, panels=panels)
     while item < call.items:
         first = item % chunks * call.chunk
@@ -312,7 +317,7 @@ def pack(blob, thread):
     call = fields(blob).call
     item = next_item(blob, thread)
     while item < call.items:
-        pack_planes(call.kernels, blob=blob, first=item, end=item + 1, panels=call.panels)
+        pack_planes(call.kernels, blob=blob, first=item, end=item + 1, panels=call.panels.address)
         item = next_item(blob, thread)
 
 

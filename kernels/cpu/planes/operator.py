@@ -9,6 +9,7 @@ from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.planes import fprop
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, PlanesLayout, plane_pass_rows
 from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
 from implicit_conv.kernels.cpu.tile.row_loads import compile_row_loads
 from implicit_conv.kernels.cpu.tile.storage import SIZES
@@ -27,10 +28,10 @@ class Planes(Operator):
     def __init__(self, layout: PlanesLayout, lanes: int, build: Build, pixel_step: int) -> None:
         self.pixel_step = pixel_step
         super().__init__(layout, lanes, build)
-        self.constant |= {
-            "group_channels": layout.group[0],
-            "x_apart": pixel_step * SIZES[self.form.x],
-        }
+        self.constant["group_channels"] = layout.group[0]
+
+    def _input(self, x: Any) -> Input:
+        return super()._input(x)._replace(apart=self.pixel_step * SIZES[self.form.x])
 
     def _own_parts(self) -> dict[int, Any]:
         extents = {rows for _, rows, _ in tile_extents(self.g)}

@@ -3,9 +3,14 @@
 A launch passes a single blob, ``[next item, *Call, *Geometry]``, like the params blob of a GPU
 kernel: arrays arrive as addresses and byte strides, and every thread fetches its items from the
 first word.
+
+The record that compiled code sees has the same fields in the same families: `call.x.n` is one load
+at a fixed offset. Whoever prepares a launch gives the families that its method uses.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,162 +18,232 @@ import numpy as np
 from implicit_conv.kernels.geometry import Geometry
 
 
-class Call(NamedTuple):
-    """Addresses, byte strides and the division of the work of one launch, grouped by their owner.
+class Input(NamedTuple):
+    """x: its address, and byte strides."""
 
-    The record that compiled code sees has the same fields, without levels: a field is one load at a
-    fixed offset, and every caller fills in the few fields that its method uses.
+    address: int = 0
+    n: int = 0
+    d: int = 0
+    h: int = 0
+    w: int = 0
+    c: int = 0
+    element: int = 0  # of elements, which are channels or words of several channels
+    apart: int = 0  # of the pixels of a row that vector loads of planes accept
+    tap: int = 0  # windows: of pixels, since `w` is that of windows
+
+
+class Filter(NamedTuple):
+    """w: the address of a filter that is packed in the launch, 1 before a call and 0 without such a
+    filter; byte strides.
     """
 
-    # Addresses of arrays.
-    x: int
-    w: int  # the caller's filter, if panels are packed in the launch; 1 before a call, 0 without
-    panels: int
-    bias: int  # initial sums, as whole panels
-    scale: int  # a factor for each filter, and what is added to its products
-    shift: int
-    residual: int
-    y: int
-    scratch: int  # scratch of all threads; before a call, its size in bytes
-    kernels: int  # the kernel table
-    activation: int  # (kind, low, high) as float64
-    record: int  # debug build: [count, capacity, then the fields of each load]
-    zeros: int  # a panel of zeros
-    crowd: int  # how many threads run, and how many CPUs there are; see entry.py
+    address: int = 0
+    k: int = 0
+    c: int = 0
+    t: int = 0
+    r: int = 0
+    s: int = 0
 
-    # Byte strides of arrays.
-    x_n: int
-    x_d: int
-    x_h: int
-    x_w: int
-    x_c: int
-    x_apart: int  # of the pixels of a row that vector loads of planes accept
-    load_tile: int  # slot of the part that loads tiles of such an array
-    x_element: int  # of elements of x, which are channels or pairs of channels
-    x_tap: int  # windows: of the pixels of x, since x_w is that of windows
-    w_k: int
-    w_c: int
-    w_t: int
-    w_r: int
-    w_s: int
-    pack_block: int  # GEMM: slot of the part that packs such a filter
-    y_n: int
-    y_z: int
-    y_p: int
-    y_q: int
-    y_k: int
-    residual_n: int
-    residual_z: int
-    residual_p: int
-    residual_q: int
-    residual_k: int
-    panel_group: int  # of the panels of a group
-    bias_panel: int  # of the initial sums of a panel; 0 if all panels share them
-    bias_pixel: int  # of the initial sums of a pixel; 0 if all pixels share them
+
+class Output(NamedTuple):
+    """y, or the residual: its address, and byte strides."""
+
+    address: int = 0
+    n: int = 0
+    z: int = 0
+    p: int = 0
+    q: int = 0
+    k: int = 0
+
+
+class Panels(NamedTuple):
+    """Packed filters."""
+
+    address: int = 0
+    group: int = 0  # byte stride of the panels of a group
+
+
+class Bias(NamedTuple):
+    """Initial sums, as whole panels."""
+
+    address: int = 0
+    panel: int = 0  # byte stride of the initial sums of a panel; 0 if all panels share them
+    pixel: int = 0  # byte stride of the initial sums of a pixel; 0 if all pixels share them
+
+
+class Scale(NamedTuple):
+    """A factor for each filter, and what is added to its products."""
+
+    address: int = 0
+    shift: int = 0  # the address of what is added
+    bytes: int = 0  # of one of either
+
+
+class Scratch(NamedTuple):
+    """Scratch memory of all threads: its address, before a call its size in bytes; and the parts of
+    a thread's, as offsets in bytes, of which those of the row buffers are 0.
+    """
+
+    address: int = 0
+    bytes: int = 0  # of a thread
+    unloaded: int = 0  # size of the row buffers, if vectors read what no load writes; else 0
+    staging: int = 0  # the staging tile
+    runs: int = 0  # the run table, or the tap tables of depthwise
+    packing: int = 0  # what packing needs
+    panel: int = 0  # a panel that is packed just before it is used
+    boxes: int = 0  # Winograd: U, the transformed input
+    products: int = 0  # Winograd: M, the products
+    transformed: int = 0  # Winograd: V, a panel that is transformed just before it is used
+    loads: int = 0  # planes and pixel lanes: the table of loads
+    tail: int = 0  # long rows: the last pixels, and their sums
+
+
+class Stores(NamedTuple):
+    """How sums are finished and stored."""
+
+    staged: int = 0  # 1: every panel goes through the staging tile; 0: only those that do not fit y
+    rounds: int = 0  # 1: y is narrower than the sums, and microkernels may round to it
+    clamps: int = 0  # 1: the activation is a clamp, and no residual is added before it
+    row_axis: int = 0  # the contiguous axis of y: see epilogue.py
+    finish: int = 0  # slot of the part that finishes sums
+    spread: int = 0  # slot of the part that spreads a row of pixels into y
+    adds_first: int = 0  # 1: the residual has another contiguous axis than y, and is added first
+
+
+class Windows(NamedTuple):
+    """Windows of few channels."""
+
+    before: int = 0  # pixels of padding before a row
+    columns: int = 0  # pixels of a row
+
+
+class Depthwise(NamedTuple):
+    """Depthwise, and groups of a few channels."""
+
+    row_kernels: int = 0  # 1: microkernels take one filter row per step
+    pieces: int = 0  # in place: address of the table of the segments of a row
+
+
+class PixelLanes(NamedTuple):
+    """Pixels as vector lanes."""
+
+    views: int = 0  # address of the table of views
+    filters_together: int = 0  # 1: filters are contiguous in the output, as in NHWC
+    long_rows: int = 0  # 1: all pixels of a tile form one row
+    plane: int = 0  # long rows: bytes of that row
+    tail_pixels: int = 0  # long rows: pixels beyond whole vectors that dot products compute at most
+    waiting_filters: int = 0  # long rows: filters of the staging tile
+
+
+class Gradient(NamedTuple):
+    """Weight gradients. Their strides are those of x, dy (y) and dw (w), and their addresses those
+    of a launch: x, its second operand dy at `w`, and its result dw at `y`. Partial sums are at
+    `panels`.
+    """
+
+    parts: int = 0  # ranges of load tiles that are summed apart
+    part_tiles: int = 0  # load tiles of a part
+    part_items: int = 0  # work items of a part
+    item_sums: int = 0  # bytes of the sums of a work item
+    panel_sums: int = 0  # bytes of the sums of a panel
+    panel_bytes: int = 0  # bytes of a panel of dy
+    levels: int = 0  # levels of sums
+    joined: int = 0  # 1: the columns of a filter row are rows of one matrix
+    taps_inside: int = 0  # 1: sums are [channel][tap], as in dw; 0: [tap][channel]
+    dy_in_place: int = 0  # 1: whole panels of dy are read in place
+    direct: int = 0  # 1: sums of whole panels are stored into dw itself
+    unpadded: int = 0  # 1: 1x1 filters without padding, so that x is loaded like dy
+
+
+class Call(NamedTuple):
+    """Arrays, memory and the division of the work of one launch."""
+
+    x: Input = Input()
+    w: Filter = Filter()
+    y: Output = Output()
+    residual: Output = Output()
+    panels: Panels = Panels()
+    bias: Bias = Bias()
+    scale: Scale = Scale()
+    scratch: Scratch = Scratch()
+
+    # Addresses.
+    kernels: int = 0  # the kernel table
+    activation: int = 0  # (kind, low, high) as float64
+    record: int = 0  # debug build: [count, capacity, then the fields of each load]
+    zeros: int = 0  # a panel of zeros
+    crowd: int = 0  # how many threads run, and how many CPUs there are; see entry.py
 
     # Elements, and the division of the work.
-    itemsize: int  # bytes of a sum
-    scale_bytes: int  # bytes of a scale
-    lanes: int  # elements of a vector
-    channels: int  # channels of x; a Geometry may count pairs of them
-    before: int  # windows: pixels of padding before a row, and pixels of a row
-    columns: int
-    p_end: int  # rows and columns of the output; a Geometry may be rounded up for Winograd
-    q_end: int
-    chain: int  # elements whose products one chain adds up at most
-    items: int  # work items of the launch
-    chunk: int  # filter panels of a work item
-    in_place: int  # 1: x is read in place, without buffers
-    flushes: int  # 1: subnormals are treated as zeros
-    heads: int  # 1: panels have heads, which need the products of all taps
+    itemsize: int = 0  # bytes of a sum
+    lanes: int = 0  # elements of a vector
+    channels: int = 0  # channels of x; a Geometry may count words of them
+    group_channels: int = 0  # channels of a group; 1 for depthwise
+    p_end: int = 0  # rows and columns of the output; a Geometry may be rounded up for Winograd
+    q_end: int = 0
+    chain: int = 0  # elements whose products one chain adds up at most
+    items: int = 0  # work items of the launch
+    chunk: int = 0  # filter panels of a work item
+    in_place: int = 0  # 1: x is read in place, without buffers
+    flushes: int = 0  # 1: subnormals are treated as zeros
+    heads: int = 0  # 1: panels have heads, which need the products of all taps
+    winograd: int = 0  # outputs of a box along an axis; 0 for other methods
+    tile_filters: int = 0  # channel lanes, and the tails of long rows: filters of a register tile
+    load_tile: int = 0  # slot of the part that loads tiles of such an x
+    pack_block: int = 0  # slot of the part that packs such a filter
 
-    # Stores.
-    staged: int  # 1: every panel goes through the staging tile; 0: only panels that do not fit y
-    rounds: int  # 1: y is narrower than the sums, and microkernels may round to it
-    clamps: int  # 1: the activation is a clamp, and no residual is added before it
-    row_axis: int  # the contiguous axis of y: see epilogue.py
-    finish: int  # slot of the part that finishes sums
-    spread: int  # slot of the part that spreads a row of pixels into y
-    adds_first: int  # 1: the residual has another contiguous axis than y, and is added before that
-
-    # Parts of a thread's scratch, as offsets in bytes; the buffers are at offset 0.
-    scratch_bytes: int  # size of a thread's scratch
-    unloaded: int  # size of the row buffers, if vectors read what no load writes; else 0
-    staging: int  # the staging tile
-    runs: int  # the run table, or the tap tables of depthwise
-    packing: int  # what packing needs
-    panel: int  # a panel that is packed just before it is used
-    boxes: int  # Winograd: U, the transformed input
-    products: int  # Winograd: M, the products
-    transformed: int  # Winograd: V, a panel that is transformed just before it is used
-    loads: int  # planes and pixel lanes: the table of loads
-    tail: int  # long rows: the last pixels, and their sums
-
-    # Winograd.
-    winograd: int  # outputs of a box along an axis; 0 for other methods
-
-    # Depthwise, and groups of a few channels.
-    group_channels: int  # channels of a group; 1 for depthwise
-    row_kernels: int  # 1: microkernels take one filter row per step
-    pieces: int  # in place: address of the table of the segments of a row
-
-    # Pixel lanes.
-    views: int  # address of the table of views
-    filters_together: int  # 1: filters are contiguous in the output, as in NHWC
-    long_rows: int  # 1: all pixels of a tile form one row
-    plane: int  # long rows: bytes of that row
-    tail_pixels: int  # long rows: pixels beyond whole vectors that dot products compute, at most
-    waiting_filters: int  # long rows: filters of the staging tile
-
-    # Channel lanes, and the tails of long rows.
-    tile_filters: int  # filters of a register tile
-
-    # Weight gradients. Their strides are those of x, dy (y_*) and dw (w_*), and their addresses
-    # those of a launch: x, its second operand dy at `w`, and its result dw at `y`. Partial sums are
-    # at `panels`.
-    parts: int  # ranges of load tiles that are summed apart
-    part_tiles: int  # load tiles of a part
-    part_items: int  # work items of a part
-    item_sums: int  # bytes of the sums of a work item
-    panel_sums: int  # bytes of the sums of a panel
-    panel_bytes: int  # bytes of a panel of dy
-    levels: int  # levels of sums
-    joined: int  # 1: the columns of a filter row are rows of one matrix
-    taps_inside: int  # 1: sums are [channel][tap], as in dw; 0: [tap][channel]
-    dy_in_place: int  # 1: whole panels of dy are read in place
-    direct: int  # 1: sums of whole panels are stored into dw itself
-    unpadded: int  # 1: 1x1 filters without padding, so that x is loaded like dy
+    stores: Stores = Stores()
+    windows: Windows = Windows()
+    depthwise: Depthwise = Depthwise()
+    pixel_lanes: PixelLanes = PixelLanes()
+    gradient: Gradient = Gradient()
 
 
-def _record(fields: Iterable[str]) -> "np.dtype[Any]":
-    return np.dtype([(name, np.int64) for name in fields])
+def _names(fields: Any, prefix: str = "") -> Iterator[str]:
+    """The names of all numbers of nested families, such as "x.address"."""
+    for name, value in zip(fields._fields, fields, strict=True):
+        if isinstance(value, tuple):
+            yield from _names(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _numbers(fields: Any) -> Iterator[int]:
+    """All numbers of nested families."""
+    for value in fields:
+        if isinstance(value, tuple):
+            yield from _numbers(value)
+        else:
+            yield value
+
+
+def _record(fields: Any) -> np.dtype[Any]:
+    """The record with the fields of nested families."""
+    return np.dtype(
+        [
+            (name, _record(value) if isinstance(value, tuple) else np.int64)
+            for name, value in zip(fields._fields, fields, strict=True)
+        ]
+    )
 
 
 WORD = 8  # bytes of a word of the blob
 # Indices of the blob's words that the host writes for each call, or reads; word 0 counts items.
-X, W, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, Y, SCRATCH, CROWD, FLUSHES = (
-    1 + Call._fields.index(name)
-    for name in (
-        "x",
-        "w",
-        "panels",
-        "bias",
-        "scale",
-        "shift",
-        "residual",
-        "y",
-        "scratch",
-        "crowd",
-        "flushes",
-    )
+_ORDER = ["item", *_names(Call())]
+X, W, Y, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, SCRATCH, CROWD, FLUSHES = map(
+    _ORDER.index,
+    (
+        *("x.address", "w.address", "y.address", "panels.address", "bias.address"),
+        *("scale.address", "scale.shift", "residual.address", "scratch.address"),
+        *("crowd", "flushes"),
+    ),
 )
 
-# The record that compiled code gets a pointer to, with fields by name like those of a NamedTuple.
-BLOB = np.dtype(
-    [("item", np.int64), ("call", _record(Call._fields)), ("geometry", _record(Geometry._fields))]
-)
+# The record that compiled code gets a pointer to.
+_GEOMETRY = np.dtype([(name, np.int64) for name in Geometry._fields])
+BLOB = np.dtype([("item", np.int64), ("call", _record(Call())), ("geometry", _GEOMETRY)])
 
 
-def blob_of(call: Call, geometry: Geometry) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """The params blob of one launch, with one int64 word for each field."""
-    return np.array([0, *call, *geometry], np.int64)
+def blob_of(call: Call, geometry: Geometry) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The params blob of one launch, with one int64 word for each number."""
+    return np.array([0, *_numbers(call), *geometry], np.int64)

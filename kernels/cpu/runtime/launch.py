@@ -117,8 +117,10 @@ class Launch:
         self._layout = layout
         self._scratch = layout.total * threads
         self._bytes = self._scratch + BLOB.itemsize
-        parts = {"scratch": self._scratch, "scratch_bytes": layout.total, **layout.offsets()}
-        self._blob = blob_of(call._replace(**parts, crowd=crowd.ADDRESS), g)
+        scratch = call.scratch._replace(
+            address=self._scratch, bytes=layout.total, **layout.offsets()
+        )
+        self._blob = blob_of(call._replace(scratch=scratch, crowd=crowd.ADDRESS), g)
         self._keep = keep
 
     def run(

@@ -5,7 +5,7 @@ of its parameters. It is compiled by this declaration, and called by it: with ke
 name, a number or a type that does not fit is an error when the calling code is translated.
 
     add_sums = declare(ADD_SUMS, "add_sums", "to at size")
-    add_sums(call.kernels, to=above, at=sums, size=call.item_sums)
+    add_sums(call.kernels, to=above, at=sums, size=call.gradient.item_sums)
 """
 
 from collections.abc import Callable

@@ -108,7 +108,7 @@ def finish_rows(call, k, sums, residual, y, rows, columns, ahead):
     high = memory.read_float(call.activation + 16)
     finish(
         call.kernels,
-        slot=call.finish,
+        slot=call.stores.finish,
         sums=sums.address,
         sums_row=sums.stride,
         residual=residual.address,
@@ -118,8 +118,8 @@ def finish_rows(call, k, sums, residual, y, rows, columns, ahead):
         rows=rows,
         columns=columns,
         ahead=ahead,
-        scale=call.scale + k * call.scale_bytes,
-        shift=call.shift + k * call.scale_bytes,
+        scale=call.scale.address + k * call.scale.bytes,
+        shift=call.scale.shift + k * call.scale.bytes,
         low=low,
         high=high,
     )
@@ -139,17 +139,17 @@ def make_write(lanes, form):
     def write_planes(call, staging, pitch, first_filter, filters, count, residual, y):
         """Transpose blocks of pixels x filters into y, and finish them unless they are clamped."""
         block = memory.stack(block_bytes)
-        spreads = call.row_axis == SPREAD_ROWS
-        directly = call.row_axis == PIXEL_ROWS
+        spreads = call.stores.row_axis == SPREAD_ROWS
+        directly = call.stores.row_axis == PIXEL_ROWS
         way = TRANSPOSE_OUT if directly else TRANSPOSE_WORDS
         for k in range(0, filters, lanes):
             columns = min(lanes, filters - k)
             for first in range(0, count, block_pixels):
                 pixels = min(block_pixels, count - first)
-                target = y + first * call.y_q + k * call.y_k
+                target = y + first * call.y.q + k * call.y.k
                 to, to_row, step = block, block_row, itemsize
                 if directly:
-                    to, to_row, step = target, call.y_k, size
+                    to, to_row, step = target, call.y.k, size
                 for pixel in range(0, pixels, lanes):
                     rows = min(lanes, pixels - pixel)
                     source = staging + (first + pixel) * pitch + k * itemsize
@@ -164,21 +164,21 @@ def make_write(lanes, form):
                         columns=columns,
                     )
                 if not directly:
-                    addend = residual + first * residual_size + k * call.residual_k
-                    sums, out = Rows(block, block_row), Rows(target, call.y_k)
+                    addend = residual + first * residual_size + k * call.residual.k
+                    sums, out = Rows(block, block_row), Rows(target, call.y.k)
                     ahead = block_pixels * residual_size
-                    added = Rows(addend, call.residual_k)
+                    added = Rows(addend, call.residual.k)
                     out = sums if spreads else out
                     finish_rows(call, first_filter + k, sums, added, out, columns, pixels, ahead)
                 if spreads:
                     for i in range(columns):
-                        place = target + i * call.y_k
+                        place = target + i * call.y.k
                         for pixel in range(0, pixels, lanes):
                             at = block + i * block_row + pixel * size
-                            to = place + pixel * call.y_q
+                            to = place + pixel * call.y.q
                             spread_row(
                                 call.kernels,
-                                slot=call.spread,
+                                slot=call.stores.spread,
                                 to=to,
                                 at=at,
                                 count=min(lanes, pixels - pixel),
@@ -190,25 +190,25 @@ def make_write(lanes, form):
         store them in y.
         """
         pitch = width * itemsize
-        if call.row_axis in (PIXEL_BLOCKS, PIXEL_ROWS, SPREAD_ROWS):
+        if call.stores.row_axis in (PIXEL_BLOCKS, PIXEL_ROWS, SPREAD_ROWS):
             write_planes(call, staging, pitch, first_filter, filters, count, residual, y)
             return
-        sums, added, out = Rows(staging, pitch), Rows(residual, call.residual_q), Rows(y, call.y_q)
-        rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual_q
-        if call.row_axis == PIXEL_ROW:
+        sums, added, out = Rows(staging, pitch), Rows(residual, call.residual.q), Rows(y, call.y.q)
+        rows, columns, ahead = count, filters, ROWS_AHEAD * call.residual.q
+        if call.stores.row_axis == PIXEL_ROW:
             rows, columns, ahead = 1, count, block_pixels * residual_size
-        elif call.row_axis == SPREAD_ROW:
+        elif call.stores.row_axis == SPREAD_ROW:
             out, rows, columns = sums, 1, count
-        elif call.row_axis == SINGLE:  # an element of y is no wider than a sum
+        elif call.stores.row_axis == SINGLE:  # an element of y is no wider than a sum
             out = sums
         finish_rows(call, first_filter, sums, added, out, rows, columns, ahead)
-        if call.row_axis == SPREAD_ROW:
-            spread_row(call.kernels, slot=call.spread, to=y, at=staging, count=count)
-        if call.row_axis == SINGLE:
+        if call.stores.row_axis == SPREAD_ROW:
+            spread_row(call.kernels, slot=call.stores.spread, to=y, at=staging, count=count)
+        if call.stores.row_axis == SINGLE:
             for pixel in range(count):
                 for k in range(filters):
                     source = staging + pixel * pitch + k * size
-                    copy_element(y + pixel * call.y_q + k * call.y_k, source)
+                    copy_element(y + pixel * call.y.q + k * call.y.k, source)
 
     return write
 
@@ -229,7 +229,7 @@ def make_add_residual(form):
         for pixel in range(count):
             for k in range(filters):
                 at = staging + (pixel * width + k) * itemsize
-                added = residual + pixel * call.residual_q + k * call.residual_k
+                added = residual + pixel * call.residual.q + k * call.residual.k
                 write(at, read(at) + read_residual(added))
 
     return add_residual
@@ -248,19 +248,19 @@ def stored_tile(blob, staging, width, n, p, q, k, filters):
     call, g = fields(blob).call, fields(blob).geometry
     planes, staged_rows, pitch = schedule.tile_extent(g, n, p, q)
     rows, columns = min(staged_rows, call.p_end - p), min(pitch, call.q_end - q)
-    follow = call.y_p == columns * call.y_q and call.residual_p == columns * call.residual_q
+    follow = call.y.p == columns * call.y.q and call.residual.p == columns * call.residual.q
     if columns == pitch == call.q_end and follow:
         columns, rows = rows * columns, 1  # rows are contiguous, and form one long row
     for plane in range(planes):
         for row in range(rows):
             at = staging + (plane * staged_rows + row) * pitch * width * call.itemsize
-            residual = schedule.plane_offset(g, n + plane, call.residual_n, call.residual_z)
-            residual += call.residual + (p + row) * call.residual_p
-            residual += q * call.residual_q + k * call.residual_k
-            if call.adds_first:
+            residual = schedule.plane_offset(g, n + plane, call.residual.n, call.residual.z)
+            residual += call.residual.address + (p + row) * call.residual.p
+            residual += q * call.residual.q + k * call.residual.k
+            if call.stores.adds_first:
                 add_residual(call, at, width, filters, columns, residual)
-            y = call.y + schedule.plane_offset(g, n + plane, call.y_n, call.y_z)
-            y += (p + row) * call.y_p + q * call.y_q + k * call.y_k
+            y = call.y.address + schedule.plane_offset(g, n + plane, call.y.n, call.y.z)
+            y += (p + row) * call.y.p + q * call.y.q + k * call.y.k
             write(call, at, width, k, filters, columns, residual, y)
 
 

@@ -158,9 +158,9 @@ def make_load_row(lanes, form, apart, repeats):
         """
         first, end = schedule.valid_pixels(w, g.W, g.step_w, pixels)
         if first < end and channels > 0:
-            to, at = target + first * pitch, source + (w + first * g.step_w) * call.x_w
+            to, at = target + first * pitch, source + (w + first * g.step_w) * call.x.w
             load_pixels(
-                call.kernels, to, at, pitch, call.x_w, g.step_w, call.x_c, end - first, channels
+                call.kernels, to, at, pitch, call.x.w, g.step_w, call.x.c, end - first, channels
             )
         fill(call, g, target, source, pitch, w, 0, first, channels)
         fill(call, g, target, source, pitch, w, end, pixels, channels)
@@ -192,7 +192,7 @@ def _make_repeat(lanes, form, apart):
     @kernel()
     def move_apart(call, to, at, channels):
         for c in range(channels):
-            move_element(to + c * itemsize, at + c * call.x_c)
+            move_element(to + c * itemsize, at + c * call.x.c)
 
     move_pixel = move_apart if apart else move_contiguous
 
@@ -204,7 +204,7 @@ def _make_repeat(lanes, form, apart):
             if column < 0:
                 memory.zero(target + i * pitch, pitch)
             else:
-                move_pixel(call, target + i * pitch, source + column * call.x_w, channels)
+                move_pixel(call, target + i * pitch, source + column * call.x.w, channels)
 
     return repeat_pixels
 
@@ -279,8 +279,8 @@ def tile_loads(blob, buffer, n, p, q, c, channels):
                     continue
                 h, row = first_h + i * g.stride_h, first_row + i
                 source_h = schedule.source_row(g, h, call.p_end)
-                source = call.x + image * call.x_n + c * call.x_element
-                source += source_d * call.x_d + source_h * call.x_h
+                source = call.x.address + image * call.x.n + c * call.x.element
+                source += source_d * call.x.d + source_h * call.x.h
                 for b in range(g.phases_w):
                     offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
                     pixels = schedule.column_pixels(g, columns) + halo

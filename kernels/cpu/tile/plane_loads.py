@@ -158,7 +158,7 @@ def gathered_rows(blob, table, count, source, target):
         first, end = memory.read(entry + 24), memory.read(entry + 32)
         memory.zero(to, memory.read(entry + 16) * call.itemsize)
         for i in range(first, end):
-            at = from_ + i * g.step_w * call.x_w
+            at = from_ + i * g.step_w * call.x.w
             move_element(to + i * call.itemsize, at)
 
 
@@ -211,7 +211,7 @@ def write_edges(call, g, w, pixels, valid, loads, edge):
         memory.write(edge, loads[0])
         memory.write(edge + 8, loads[1])
         source = schedule.source_column(g, position, call.q_end) - position
-        memory.write(edge + 16, source * call.x_w + i * g.step_w * call.x_w)
+        memory.write(edge + 16, source * call.x.w + i * g.step_w * call.x.w)
         memory.write(edge + 24, i * call.itemsize)
         edge += EDGE_BYTES
     return edge
@@ -224,7 +224,7 @@ def merges(call, g, entry):
     """
     before = entry - LOAD_BYTES
     pixels, more = memory.read(before + 16), memory.read(entry + 16)
-    step = pixels * g.step_w * call.x_w
+    step = pixels * g.step_w * call.x.w
     follows = memory.read(before) + step == memory.read(entry)
     follows = follows and memory.read(before + 8) + pixels * call.itemsize == memory.read(entry + 8)
     for at, count in ((before, pixels), (entry, more)):
@@ -247,7 +247,7 @@ def written_loads(blob, n, p, q, first, end, together, address):
     """
     call, g = fields(blob).call, fields(blob).geometry
     _, rows, columns = schedule.tile_extent(g, n, p, q)
-    phase = columns * call.itemsize if call.long_rows else phase_bytes(call, g)
+    phase = columns * call.itemsize if call.pixel_lanes.long_rows else phase_bytes(call, g)
     image, w, count = n // g.Z, q * g.stride_w - g.pad_w, 0
     edges = edge = address + TABLE_BYTES + LOAD_BYTES * schedule.image_rows(g) * g.phases_w
     for b in range(g.phases_w):
@@ -266,14 +266,14 @@ def written_loads(blob, n, p, q, first, end, together, address):
                 h, row = first_h + i * g.stride_h, first_row + i
                 entry = address + TABLE_BYTES + count * LOAD_BYTES
                 source_h = schedule.source_row(g, h, call.p_end)
-                source = image * call.x_n + source_d * call.x_d + source_h * call.x_h
-                memory.write(entry, source + (w + offset) * call.x_w)
+                source = image * call.x.n + source_d * call.x.d + source_h * call.x.h
+                memory.write(entry, source + (w + offset) * call.x.w)
                 memory.write(entry + 8, (row * g.phases_w + b) * phase)
                 inside = source_d >= 0 and source_h >= 0
                 memory.write(entry + 16, pixels)
                 memory.write(entry + 24, begin if inside else 0)
                 memory.write(entry + 32, stop if inside else 0)
-                if not (call.long_rows and count > 0 and merges(call, g, entry)):
+                if not (call.pixel_lanes.long_rows and count > 0 and merges(call, g, entry)):
                     count += 1
                 for c in range(first, end, together):
                     index, size = row * g.phases_w + b, pixels * together * call.itemsize
@@ -305,11 +305,11 @@ def load_edges(call, table, source, buffer):
 def load_plane(blob, table, c, buffer):
     """Producer: execute the loads of a tile for channel c."""
     call = fields(blob).call
-    count, source = memory.read(table), call.x + c * call.x_c
+    count, source = memory.read(table), call.x.address + c * call.x.c
     loads = table + TABLE_BYTES
-    if call.x_w == call.x_apart:
+    if call.x.w == call.x.apart:
         load_rows(
-            call.kernels, table=loads, count=count, source=source, target=buffer, ahead=call.x_c
+            call.kernels, table=loads, count=count, source=source, target=buffer, ahead=call.x.c
         )
     else:
         gather_rows(call.kernels, blob=blob, table=loads, count=count, source=source, target=buffer)
@@ -326,10 +326,10 @@ def loaded_planes(blob, table, c, buffer, plane):
     Channels are contiguous in x; the byte stride of their planes in the buffer is `plane`.
     """
     call, g = fields(blob).call, fields(blob).geometry
-    step, size = g.step_w * call.x_w, call.itemsize
+    step, size = g.step_w * call.x.w, call.itemsize
     for index in range(memory.read(table)):
         entry = table + TABLE_BYTES + index * LOAD_BYTES
-        source, to = call.x + c * size + memory.read(entry), buffer + memory.read(entry + 8)
+        source, to = call.x.address + c * size + memory.read(entry), buffer + memory.read(entry + 8)
         first, end = memory.read(entry + 24), memory.read(entry + 32)
         for i in range(g.C):
             memory.zero(to + i * plane, first * size)
@@ -347,7 +347,7 @@ def loaded_planes(blob, table, c, buffer, plane):
                     min(block, g.C - i),
                 )
     for i in range(g.C):
-        load_edges(call, table, call.x + (c + i) * size, buffer + i * plane)
+        load_edges(call, table, call.x.address + (c + i) * size, buffer + i * plane)
 
 
 @functools.cache

@@ -64,11 +64,11 @@ def make_load_windows(form, shape):
         """The window that begins at `column` of the row at `source`, element by element."""
         memory.zero(target, pitch)
         for tap in range(taps):
-            if 0 <= column + tap and column + tap < call.columns:
-                at = source + (column + tap) * call.x_tap
+            if 0 <= column + tap and column + tap < call.windows.columns:
+                at = source + (column + tap) * call.x.tap
                 for c in range(window_channels):
                     to = target + (tap * window_channels + c) * size
-                    move_element(to, at + c * call.x_c)
+                    move_element(to, at + c * call.x.c)
 
     @kernel()
     def load_row(call, g, target, source, pitch, q, count, channels):
@@ -76,19 +76,23 @@ def make_load_windows(form, shape):
 
         Those inside the image are copied several at once, if that stays inside the row's buffer.
         """
-        first = min(count, max(0, schedule.ceil_div(call.before, stride) - q))
-        last = (call.columns - taps + call.before) // stride - q
+        first = min(count, max(0, schedule.ceil_div(call.windows.before, stride) - q))
+        last = (call.windows.columns - taps + call.windows.before) // stride - q
         last = min(last + 1 - together, count - schedule.ceil_div(WINDOW_ELEMENTS, filled))
-        contiguous = window_channels == 1 or call.x_c == size
+        contiguous = window_channels == 1 or call.x.c == size
         copies = 0
-        if contiguous and call.x_tap == window_channels * size and last >= first:
+        if contiguous and call.x.tap == window_channels * size and last >= first:
             copies = (last - first) // together + 1
         for i in range(first):
-            gather_window(call, target + i * pitch, source, (q + i) * stride - call.before, pitch)
-        at = source + ((q + first) * stride - call.before) * call.x_tap
+            gather_window(
+                call, target + i * pitch, source, (q + i) * stride - call.windows.before, pitch
+            )
+        at = source + ((q + first) * stride - call.windows.before) * call.x.tap
         for i in range(copies):
             copy_windows(target + (first + i * together) * pitch, at + i * together * step * size)
         for i in range(first + copies * together, count):
-            gather_window(call, target + i * pitch, source, (q + i) * stride - call.before, pitch)
+            gather_window(
+                call, target + i * pitch, source, (q + i) * stride - call.windows.before, pitch
+            )
 
     return load_row

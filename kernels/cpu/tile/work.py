@@ -27,7 +27,7 @@ def bounds(call):
     """(low, high) that a microkernel clamps its sums to; infinite if the staging tile is finished
     later.
     """
-    if call.clamps:
+    if call.stores.clamps:
         return memory.read_float(call.activation + 8), memory.read_float(call.activation + 16)
     return -np.inf, np.inf
 
@@ -35,7 +35,7 @@ def bounds(call):
 @kernel()
 def is_staged(call):
     """Whether rows of pixels must go through the staging tile, since y differs from the sums."""
-    return not call.clamps or call.rounds or call.y_q != call.itemsize
+    return not call.stores.clamps or call.stores.rounds or call.y.q != call.itemsize
 
 
 run_item = BOUND  # bound by compile_operator
@@ -44,10 +44,10 @@ run_item = BOUND  # bound by compile_operator
 def every_item(blob, thread):
     """Template of the launchable operators: items are (group, load tile, chunk of panels)."""
     call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch + thread * call.scratch_bytes
+    scratch = call.scratch.address + thread * call.scratch.bytes
     item = next_item(blob, thread)
     if item < call.items:
-        memory.zero(scratch, call.unloaded)
+        memory.zero(scratch, call.scratch.unloaded)
     while item < call.items:
         group, origin, first, end = tile_and_panels(call, g, item)
         run_item(blob, group, origin, first, end, scratch)

@@ -13,12 +13,12 @@ from implicit_conv.kernels.cpu.tile.filters import row_offset
 def dy_address(call, g, origin, k):
     """Address of filter k, counted over all groups, of the first pixel of a tile in dy."""
     n, p, q = origin
-    plane = schedule.plane_offset(g, n, call.y_n, call.y_z)
-    return call.w + plane + p * call.y_p + q * call.y_q + k * call.y_k
+    plane = schedule.plane_offset(g, n, call.y.n, call.y.z)
+    return call.w.address + plane + p * call.y.p + q * call.y.q + k * call.y.k
 
 
 @kernel()
 def dw_address(call, g, k, c, tap):
     """Address of the element of dw of filter k, channel c and this tap."""
     row = row_offset(call, g, tap // g.S)
-    return call.y + k * call.w_k + c * call.w_c + row + tap % g.S * call.w_s
+    return call.y.address + k * call.w.k + c * call.w.c + row + tap % g.S * call.w.s

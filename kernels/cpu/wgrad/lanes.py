@@ -77,7 +77,7 @@ def multiply(call, g, extent, a, pixel, b, width, vectors, sums, adds):
     buffered pixels, whose byte stride is `pixel`.
     """
     planes, rows, columns = extent
-    tap_sums = g.tile_k * call.itemsize * (1 if call.taps_inside else call.group_channels)
+    tap_sums = g.tile_k * call.itemsize * (1 if call.gradient.taps_inside else call.group_channels)
     row = schedule.row_pitch(g) * pixel
     offsets = memory.stack(OFFSETS_BYTES)
     for j in range(schedule.filter_rows(g)):
@@ -120,8 +120,12 @@ def sum_item(blob, panel, first_tile, end_tile, scratch):
     first_group, end_group = k // group_filters, (k + filters - 1) // group_filters + 1
     channels = (end_group - first_group) * call.group_channels
     pixel, c = channels * call.itemsize, first_group * call.group_channels
-    sums, dy, expanded = scratch + call.staging, scratch + call.panel, scratch + call.boxes
-    channel_sums = g.tile_k * call.itemsize * (schedule.taps(g) if call.taps_inside else 1)
+    sums, dy, expanded = (
+        scratch + call.scratch.staging,
+        scratch + call.scratch.panel,
+        scratch + call.scratch.boxes,
+    )
+    channel_sums = g.tile_k * call.itemsize * (schedule.taps(g) if call.gradient.taps_inside else 1)
     buffered = g.tile_n * schedule.image_rows(g) * schedule.row_pitch(g)
     single = call.group_channels == 1 and group_filters == 1
     if filters * call.itemsize < width:  # see Layout.unloaded_bytes: the last lanes read these
@@ -129,7 +133,7 @@ def sum_item(blob, panel, first_tile, end_tile, scratch):
         if not single:
             memory.zero(expanded, buffered * width)
     if first_tile >= end_tile:
-        memory.zero(sums, call.item_sums)
+        memory.zero(sums, call.gradient.item_sums)
     for tile in range(first_tile, end_tile):
         done = tile - first_tile
         if done > 0:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.operator import Build, Operator, call_of
+from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.runtime.call import Call, Filter, Gradient, Output
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.cpu.tile.load import compile_load_pixels
@@ -74,10 +75,9 @@ class WeightGrad(Operator):
         """
         x, dy, dw = operands
         layout, g = self.layout, self.g
-        x_n, x_d, x_h, x_w, x_c = x.strides
-        y_n, y_z, y_p, y_q, y_k = dy.strides
+        y_q, y_k = dy.strides[3:]
         w_k, w_c, w_t, w_r, w_s = dw.strides
-        if x_c != x.itemsize and not layout.in_place:
+        if x.strides[-1] != x.itemsize and not layout.in_place:
             self._require(table.TRANSPOSE_IN, min(2, g.step_w))
         if y_k != dy.itemsize:
             self._require(table.TRANSPOSE_IN)
@@ -95,44 +95,33 @@ class WeightGrad(Operator):
             y_k == dy.itemsize and self.form.x == self.form.buffer and abs(y_q) <= NEAR_PIXEL_BYTES
         )
         scratch = layout.scratch(packs=False)
-        call = call_of(
-            **self.constant,
-            x_n=x_n,
-            x_d=x_d,
-            x_h=x_h,
-            x_w=x_w,
-            x_c=x_c,
-            load_tile=self._load_tile(x),
-            x_element=x_c,
-            w=1,
-            y_n=y_n,
-            y_z=y_z,
-            y_p=y_p,
-            y_q=y_q,
-            y_k=y_k,
-            w_k=w_k,
-            w_c=w_c,
-            w_t=w_t,
-            w_r=w_r,
-            w_s=w_s,
-            items=layout.parts * layout.items,
-            chunk=layout.chunk,
-            in_place=layout.in_place,
-            dy_in_place=dy_in_place,
-            panel_bytes=layout.panel_bytes,
+        gradient = Gradient(
             parts=layout.parts,
             part_tiles=layout.part_tiles,
             part_items=layout.items,
             item_sums=layout.item_sums,
             panel_sums=layout.panel_sums,
+            panel_bytes=layout.panel_bytes,
             levels=layout.levels,
             joined=layout.joined,
             taps_inside=taps_inside,
-            unpadded=is_unpadded(g),
+            dy_in_place=dy_in_place,
             direct=layout.parts == layout.part_tiles == 1
             and w_k == dw.itemsize
             and self.form.y == self.form.sums
             and not layout.joined,
+            unpadded=is_unpadded(g),
+        )
+        call = Call(
+            **self.constant,
+            x=self._input(x),
+            w=Filter(1, *dw.strides),
+            y=Output(0, *dy.strides),
+            load_tile=self._load_tile(x),
+            items=layout.parts * layout.items,
+            chunk=layout.chunk,
+            in_place=layout.in_place,
+            gradient=gradient,
         )
         main = Launch(self._entry(), g, scratch, threads, call, keep=self)
         if layout.parts == 1:

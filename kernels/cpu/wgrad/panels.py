@@ -26,26 +26,26 @@ def loaded_panels(blob, target, source, planes, rows, columns, filters):
     """
     call, g = fields(blob).call, fields(blob).geometry
     pixels = planes * rows * columns
-    plane = schedule.plane_step(g, call.y_n, call.y_z)
+    plane = schedule.plane_step(g, call.y.n, call.y.z)
     whole = filters // g.tile_k
     rest = filters - whole * g.tile_k
     pitch = g.tile_k * call.itemsize
     last = schedule.ceil_div(rest, call.lanes) * call.lanes * call.itemsize
     if last > rest * call.itemsize:
-        memory.zero(target + whole * call.panel_bytes, pixels * last)
-    if call.y_k != element_bytes:
+        memory.zero(target + whole * call.gradient.panel_bytes, pixels * last)
+    if call.y.k != element_bytes:
         for panel in range(schedule.ceil_div(filters, g.tile_k)):
             load_pixels(
                 call.kernels,
                 blob=blob,
-                target=target + panel * call.panel_bytes,
+                target=target + panel * call.gradient.panel_bytes,
                 pitch=pitch if panel < whole else last,
-                source=source + panel * g.tile_k * call.y_k,
+                source=source + panel * g.tile_k * call.y.k,
                 plane=plane,
-                row=call.y_p,
-                column=call.y_q,
+                row=call.y.p,
+                column=call.y.q,
                 step=1,
-                channel=call.y_k,
+                channel=call.y.k,
                 planes=planes,
                 rows=rows,
                 columns=columns,
@@ -56,12 +56,15 @@ def loaded_panels(blob, target, source, planes, rows, columns, filters):
     for i in range(planes):
         for j in range(rows):
             for column in range(columns):
-                at = source + i * plane + j * call.y_p + column * call.y_q
+                at = source + i * plane + j * call.y.p + column * call.y.q
                 to = target + pixel * pitch
                 for panel in range(whole):
-                    copy_panel(to + panel * call.panel_bytes, at + panel * g.tile_k * element_bytes)
+                    copy_panel(
+                        to + panel * call.gradient.panel_bytes,
+                        at + panel * g.tile_k * element_bytes,
+                    )
                 if rest > 0:
-                    to = target + whole * call.panel_bytes + pixel * last
+                    to = target + whole * call.gradient.panel_bytes + pixel * last
                     move(to, at + whole * g.tile_k * element_bytes, rest)
                 pixel += 1
 

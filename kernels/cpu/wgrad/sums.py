@@ -30,25 +30,25 @@ def carry(call, sums, tiles):
 
     The microkernels overwrite the lowest level afterwards.
     """
-    for level in range(call.levels - 1):
+    for level in range(call.gradient.levels - 1):
         if tiles & ((1 << RADIX_BITS * (level + 1)) - 1):
             return
-        at = sums + level * call.item_sums
-        above = at + call.item_sums
+        at = sums + level * call.gradient.item_sums
+        above = at + call.gradient.item_sums
         if tiles >> RADIX_BITS * (level + 1) == 1:
-            memory.copy(above, at, call.item_sums)
+            memory.copy(above, at, call.gradient.item_sums)
         else:
-            add_sums(call.kernels, to=above, at=at, size=call.item_sums)
-        memory.zero(at, call.item_sums)
+            add_sums(call.kernels, to=above, at=at, size=call.gradient.item_sums)
+        memory.zero(at, call.gradient.item_sums)
 
 
 @kernel()
 def total(call, sums, tiles):
     """Add all levels of `tiles` load tiles to the lowest one."""
-    for level in range(1, call.levels):
+    for level in range(1, call.gradient.levels):
         if tiles > 1 << RADIX_BITS * level:
-            at = sums + level * call.item_sums
-            add_sums(call.kernels, to=sums, at=at, size=call.item_sums)
+            at = sums + level * call.gradient.item_sums
+            add_sums(call.kernels, to=sums, at=at, size=call.gradient.item_sums)
 
 
 @kernel()
@@ -86,11 +86,11 @@ def stored_sums(blob, sums, k, filters, c, channels):
     pitch, size = g.tile_k * call.itemsize, element_bytes
     taps = schedule.taps(g)
     tap_row, c_row = 1, taps  # rows from a tap to the next one, and from a channel
-    if not call.taps_inside:
+    if not call.gradient.taps_inside:
         tap_row, c_row = channels, 1
-    if call.w_k != size and (call.taps_inside or call.w_c == size):
+    if call.w.k != size and (call.gradient.taps_inside or call.w.c == size):
         outer, inner = 1, channels * taps
-        if not call.taps_inside:
+        if not call.gradient.taps_inside:
             outer, inner = taps, channels
         for run in range(outer):
             to = dw_address(call, g, k, c, run)
@@ -99,18 +99,18 @@ def stored_sums(blob, sums, k, filters, c, channels):
                 rows = min(call.lanes, inner - i)
                 for first in range(0, filters, call.lanes):
                     columns = min(call.lanes, filters - first)
-                    source, target = at + first * call.itemsize, to + i * size + first * call.w_k
-                    transpose_block(call.kernels, 1, source, pitch, target, call.w_k, rows, columns)
+                    source, target = at + first * call.itemsize, to + i * size + first * call.w.k
+                    transpose_block(call.kernels, 1, source, pitch, target, call.w.k, rows, columns)
         return
     for tap in range(taps):
         for i in range(channels):
             at = sums + (tap * tap_row + i * c_row) * pitch
             to = dw_address(call, g, k, c + i, tap)
-            if call.w_k == size:
+            if call.w.k == size:
                 move(to, at, filters)
             else:
                 for j in range(filters):
-                    move_element(to + j * call.w_k, at + j * call.itemsize)
+                    move_element(to + j * call.w.k, at + j * call.itemsize)
 
 
 @functools.cache

@@ -88,13 +88,13 @@ def load_x(blob, origin, extent, group, c, channels, buffer):
     (n, p, q), (planes, rows, columns) = origin, extent
     first = group * g.C + c
     d, h, w = schedule.input_plane(g, n, 0), p * g.stride_h - g.pad_h, q * g.stride_w - g.pad_w
-    source = call.x + n // g.Z * call.x_n + first * call.x_c
-    source += d * call.x_d + h * call.x_h + w * call.x_w
-    plane = schedule.plane_step(g, call.x_n, g.stride_d * call.x_d)
+    source = call.x.address + n // g.Z * call.x.n + first * call.x.c
+    source += d * call.x.d + h * call.x.h + w * call.x.w
+    plane = schedule.plane_step(g, call.x.n, g.stride_d * call.x.d)
     if call.in_place:
-        return View(source, plane, g.stride_h * call.x_h, g.stride_w * call.x_w)
+        return View(source, plane, g.stride_h * call.x.h, g.stride_w * call.x.w)
     pixel = channels * call.itemsize
-    if call.unpadded:
+    if call.gradient.unpadded:
         load_pixels(
             call.kernels,
             blob=blob,
@@ -102,10 +102,10 @@ def load_x(blob, origin, extent, group, c, channels, buffer):
             pitch=pixel,
             source=source,
             plane=plane,
-            row=g.stride_h * call.x_h,
-            column=call.x_w,
+            row=g.stride_h * call.x.h,
+            column=call.x.w,
             step=g.stride_w,
-            channel=call.x_c,
+            channel=call.x.c,
             planes=planes,
             rows=rows,
             columns=columns,
@@ -131,7 +131,7 @@ def load_x(blob, origin, extent, group, c, channels, buffer):
 def row_offset_of_x(call, g, channels, j):
     """Byte offset of the view of filter row j from that of row 0."""
     if call.in_place:
-        return j // g.R * g.dilation_d * call.x_d + j % g.R * g.dilation_h * call.x_h
+        return j // g.R * g.dilation_d * call.x.d + j % g.R * g.dilation_h * call.x.h
     return schedule.tap_row(g, j) * schedule.row_pitch(g) * channels * call.itemsize
 
 
@@ -139,7 +139,7 @@ def row_offset_of_x(call, g, channels, j):
 def column_offset_of_x(call, g, channels, s):
     """Byte offset of the view of filter column s from that of column 0."""
     if call.in_place:
-        return s * g.dilation_w * call.x_w
+        return s * g.dilation_w * call.x.w
     return schedule.tap_column(g, s) * channels * call.itemsize
 
 
@@ -152,12 +152,12 @@ def load_dy(blob, origin, extent, item, panels):
     planes, rows, columns = extent
     k = item.first_panel * g.tile_k
     filters = min(g.K, item.end_panel * g.tile_k) - k
-    if call.dy_in_place:
+    if call.gradient.dy_in_place:
         whole = filters // call.lanes * call.lanes
         if whole == filters:
             return
         first = whole // g.tile_k * g.tile_k  # only the last panel is not in place
-        panels += (first // g.tile_k) * call.panel_bytes
+        panels += (first // g.tile_k) * call.gradient.panel_bytes
         k, filters = k + first, filters - first
     load_panels(
         call.kernels,
@@ -174,9 +174,9 @@ def load_dy(blob, origin, extent, item, panels):
 @kernel()
 def view_dy(call, g, origin, extent, group, k, filters, width, panel):
     """The pixels of a panel of `width` filters, of which `filters` are in dy."""
-    if call.dy_in_place and filters == width:
-        plane = schedule.plane_step(g, call.y_n, call.y_z)
-        return View(dy_address(call, g, origin, group * g.K + k), plane, call.y_p, call.y_q)
+    if call.gradient.dy_in_place and filters == width:
+        plane = schedule.plane_step(g, call.y.n, call.y.z)
+        return View(dy_address(call, g, origin, group * g.K + k), plane, call.y.p, call.y.q)
     _, rows, columns = extent
     pitch = width * call.itemsize
     return View(panel, rows * columns * pitch, columns * pitch, pitch)
@@ -208,15 +208,15 @@ def look_ahead(call, g, item, origin, queue):
     h, w = max(0, p * g.stride_h - g.pad_h), max(0, q * g.stride_w - g.pad_w)
     size = columns * g.stride_w * item.channels * call.itemsize
     lines = 0
-    if call.x_w * columns * g.stride_w == size and columns == g.Q:
-        lines = min(g.H - h, rows * g.stride_h) * call.x_h // LINE
-    plane = call.x + n // g.Z * call.x_n + d * call.x_d
-    memory.write(queue, plane + h * call.x_h + w * call.x_w + c * call.x_c)
+    if call.x.w * columns * g.stride_w == size and columns == g.Q:
+        lines = min(g.H - h, rows * g.stride_h) * call.x.h // LINE
+    plane = call.x.address + n // g.Z * call.x.n + d * call.x.d
+    memory.write(queue, plane + h * call.x.h + w * call.x.w + c * call.x.c)
     memory.write(queue + 8, lines)
     filters = min(g.K, item.end_panel * g.tile_k) - item.first_panel * g.tile_k
     lines = 0
-    if call.y_q == filters * call.itemsize and columns == g.Q:
-        lines = rows * call.y_p // LINE
+    if call.y.q == filters * call.itemsize and columns == g.Q:
+        lines = rows * call.y.p // LINE
     memory.write(queue + 16, dy_address(call, g, origin, k))
     memory.write(queue + 24, lines)
     advance(queue, 0)
@@ -232,14 +232,14 @@ def multiply(call, g, origin, extent, channels, a, b, vectors, sums, direct, add
     """
     (n, p, q), (planes, rows, columns) = origin, extent
     taps, count = g.S, channels
-    if call.joined:
+    if call.gradient.joined:
         taps, count = 1, g.S * channels
     pitch = g.tile_k * call.itemsize
     sum_row, sum_tap = pitch, count * pitch
-    if call.taps_inside:
+    if call.gradient.taps_inside:
         sum_row, sum_tap = schedule.taps(g) * pitch, pitch
     if direct:
-        sum_row, sum_tap = call.w_c, call.w_s
+        sum_row, sum_tap = call.w.c, call.w.s
     for j in range(schedule.filter_rows(g)):
         first_plane, end_plane = schedule.used_planes(g, n, planes, j // g.R)
         first_row, end_row = schedule.used_rows(g, p, rows, j % g.R)
@@ -247,7 +247,7 @@ def multiply(call, g, origin, extent, channels, a, b, vectors, sums, direct, add
         row_sums = sums + (row_offset(call, g, j) if direct else j * taps * sum_tap)
         for s in range(taps):
             first, end = 0, columns
-            if not call.joined:
+            if not call.gradient.joined:
                 first, end = schedule.used_columns(g, q, columns, s)
             inside = (end_plane - first_plane, end_row - first_row, end - first)
             at = pixel_of(a, first_plane, first_row, first)
@@ -312,7 +312,7 @@ def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, que
 def stores_directly(call, g, panel):
     """Whether the sums of a panel are stored into dw itself, which needs whole vectors."""
     filters = min(g.tile_k, g.K - panel * g.tile_k)
-    return call.direct and filters % call.lanes == 0
+    return call.gradient.direct and filters % call.lanes == 0
 
 
 @kernel()
@@ -320,9 +320,9 @@ def sum_tiles(blob, item, first_tile, end_tile, scratch):
     """The sums of a work item over a range of load tiles."""
     call, g = fields(blob).call, fields(blob).geometry
     group, c, channels, first_panel, end_panel = item
-    sums, queue = scratch + call.staging, memory.stack(QUEUE_BYTES)
+    sums, queue = scratch + call.scratch.staging, memory.stack(QUEUE_BYTES)
     if first_tile >= end_tile:
-        memory.zero(sums, call.item_sums)
+        memory.zero(sums, call.gradient.item_sums)
     for tile in range(first_tile, end_tile):
         done = tile - first_tile
         if done > 0:
@@ -331,7 +331,7 @@ def sum_tiles(blob, item, first_tile, end_tile, scratch):
         origin = schedule.tile_origin(g, tile)
         extent = schedule.tile_extent(g, *origin)
         a = load_x(blob, origin, extent, group, c, channels, scratch)
-        load_dy(blob, origin, extent, item, scratch + call.panel)
+        load_dy(blob, origin, extent, item, scratch + call.scratch.panel)
         following = schedule.tile_origin(g, min(tile + 1, end_tile - 1))
         look_ahead(call, g, item, following, queue)
         for panel in range(first_panel, end_panel):
@@ -339,9 +339,11 @@ def sum_tiles(blob, item, first_tile, end_tile, scratch):
             filters = min(g.tile_k, g.K - k)
             vectors = schedule.ceil_div(filters, call.lanes)
             width = vectors * call.lanes
-            loaded = scratch + call.panel + (panel - first_panel) * call.panel_bytes
+            loaded = (
+                scratch + call.scratch.panel + (panel - first_panel) * call.gradient.panel_bytes
+            )
             b = view_dy(call, g, origin, extent, group, k, filters, width, loaded)
-            to = sums + (panel - first_panel) * call.panel_sums
+            to = sums + (panel - first_panel) * call.gradient.panel_sums
             direct = stores_directly(call, g, panel)
             if direct:
                 to = dw_address(call, g, group * g.K + k, c, 0)
@@ -360,7 +362,7 @@ def store(blob, item, sums):
         store_sums(
             call.kernels,
             blob=blob,
-            sums=sums + (panel - item.first_panel) * call.panel_sums,
+            sums=sums + (panel - item.first_panel) * call.gradient.panel_sums,
             k=item.group * g.K + k,
             filters=min(g.tile_k, g.K - k),
             c=item.c,

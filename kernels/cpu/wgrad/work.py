@@ -14,16 +14,18 @@ sum_item = store_item = BOUND  # bound by compile_operators
 def sum_items(blob, thread):
     """Template of the operator that sums: items are those of every part."""
     call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch + thread * call.scratch_bytes
-    sums = scratch + call.staging
+    scratch = call.scratch.address + thread * call.scratch.bytes
+    sums = scratch + call.scratch.staging
     index = next_item(blob, thread)
     while index < call.items:
-        part, inside = index // call.part_items, index % call.part_items
-        first = part * call.part_tiles
-        end = min(first + call.part_tiles, schedule.tile_count(g))
+        part, inside = index // call.gradient.part_items, index % call.gradient.part_items
+        first = part * call.gradient.part_tiles
+        end = min(first + call.gradient.part_tiles, schedule.tile_count(g))
         sum_item(blob, inside, first, end, scratch)
-        if call.parts > 1:
-            memory.copy(call.panels + index * call.item_sums, sums, call.item_sums)
+        if call.gradient.parts > 1:
+            memory.copy(
+                call.panels.address + index * call.gradient.item_sums, sums, call.gradient.item_sums
+            )
         else:
             store_item(blob, inside, sums)
         index = next_item(blob, thread)
@@ -33,11 +35,11 @@ def add_parts(blob, thread):
     """Template of the operator that adds the sums of all parts; items are those of one part."""
     call = fields(blob).call
     index = next_item(blob, thread)
-    while index < call.part_items:
-        sums = call.panels + index * call.item_sums
-        for part in range(1, call.parts):
-            at = sums + part * call.part_items * call.item_sums
-            add_sums(call.kernels, to=sums, at=at, size=call.item_sums)
+    while index < call.gradient.part_items:
+        sums = call.panels.address + index * call.gradient.item_sums
+        for part in range(1, call.gradient.parts):
+            at = sums + part * call.gradient.part_items * call.gradient.item_sums
+            add_sums(call.kernels, to=sums, at=at, size=call.gradient.item_sums)
         store_item(blob, index, sums)
         index = next_item(blob, thread)
 

@@ -65,7 +65,7 @@ def pack_filters(blob, target, group, panel, scratch):
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     vectors = schedule.ceil_div(filters, call.lanes)
     channel = vectors * call.lanes * call.itemsize
-    plain, packing = scratch + call.panel, scratch + call.packing
+    plain, packing = scratch + call.scratch.panel, scratch + call.scratch.packing
     for c in range(0, g.C, call.lanes):
         channels = min(call.lanes, g.C - c)
         tap = channels * channel
@@ -206,9 +206,9 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         channels=g.C,
     )
     u_row = schedule.ceil_div(g.C, call.lanes) * call.lanes * call.itemsize
-    u = Matrices(scratch + call.boxes, boxes * u_row + LINE, u_row)
+    u = Matrices(scratch + call.scratch.boxes, boxes * u_row + LINE, u_row)
     transform_boxes(call, g, extent, scratch, u)
-    runs = scratch + call.runs
+    runs = scratch + call.scratch.runs
     write_runs(call, g, runs)
     limits = bounds(call)
     overhangs = p + extent[1] > call.p_end or q + extent[2] > call.q_end
@@ -218,24 +218,26 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
         vectors = schedule.ceil_div(filters, call.lanes)
         width = vectors * call.lanes
         pixel = width * call.itemsize
-        weights = call.panels + group * call.panel_group + panel_offset(call, g, panel, size)
-        if call.w:
-            weights = scratch + call.transformed
+        weights = (
+            call.panels.address + group * call.panels.group + panel_offset(call, g, panel, size)
+        )
+        if call.w.address:
+            weights = scratch + call.scratch.transformed
             pack_filters(blob, weights, group, panel, scratch)
         v = Matrices(weights, g.C * pixel + LINE, pixel)
-        products = Matrices(scratch + call.products, boxes * pixel + LINE, pixel)
+        products = Matrices(scratch + call.scratch.products, boxes * pixel + LINE, pixel)
         multiply_boxes(call, g, boxes, u, v, products, vectors, runs)
         first = group * g.K + k
-        staging = scratch + call.staging
-        staged = call.staged or overhangs or filters < width
+        staging = scratch + call.scratch.staging
+        staged = call.stores.staged or overhangs or filters < width
         if staged:
             row = extent[2] * pixel
             out = staging, extent[1] * row, row, pixel
         else:
-            y = call.y + schedule.plane_offset(g, n, call.y_n, call.y_z)
-            y += p * call.y_p + q * call.y_q + first * call.y_k
-            out = y, schedule.plane_step(g, call.y_n, call.y_z), call.y_p, call.y_q
-        bias = call.bias + (group * schedule.panel_count(g) + panel) * call.bias_panel
+            y = call.y.address + schedule.plane_offset(g, n, call.y.n, call.y.z)
+            y += p * call.y.p + q * call.y.q + first * call.y.k
+            out = y, schedule.plane_step(g, call.y.n, call.y.z), call.y.p, call.y.q
+        bias = call.bias.address + (group * schedule.panel_count(g) + panel) * call.bias.panel
         untransform_boxes(call, extent, products, out, bias, vectors, limits)
         if staged:
             store_tile(
@@ -255,12 +257,14 @@ def pack(blob, thread):
     """The launchable packer: items are the panels of all groups."""
     call, g = fields(blob).call, fields(blob).geometry
     panels = schedule.panel_count(g)
-    scratch = call.scratch + thread * call.scratch_bytes
+    scratch = call.scratch.address + thread * call.scratch.bytes
     size = schedule.box_products(g, call.winograd)
     item = next_item(blob, thread)
     while item < call.items:
         group, panel = item // panels, item % panels
-        target = call.panels + group * call.panel_group + panel_offset(call, g, panel, size)
+        target = (
+            call.panels.address + group * call.panels.group + panel_offset(call, g, panel, size)
+        )
         pack_filters(blob, target, group, panel, scratch)
         item = next_item(blob, thread)
 
