@@ -1,8 +1,7 @@
-"""The walks of the TMA im2col copies, written once: plain integers in, plain integers out.
+"""Facts of the TMA im2col copies, written once: plain integers in, plain integers out.
 
-Python runs these functions in the simulator, njit compiles them into its fast load, and CUDA into
-the kernels. Tensors are (n, d, h, w); tensors of lower rank have D = 1, and NWC has H = 1. The
-facts are those of addressing.md, sections 2 and 4. Functions are defined in order of use.
+The simulator computes with them, and CUDA compiles some into the kernels. Tensors are (n, d, h, w);
+tensors of lower rank have D = 1, and NWC has H = 1.
 """
 
 from typing import Any, NamedTuple
@@ -33,32 +32,6 @@ class Axis(NamedTuple):
 def wide_axis(axis: Axis, w_offset: int) -> Axis:
     """The W axis of im2col::w: w_offset moves both corners, and thus the wrap target."""
     return Axis(axis.size, axis.lower + w_offset, axis.end + w_offset, axis.step)
-
-
-def advance(x: int, axis: Axis) -> tuple[int, int]:
-    """(position after x, carry): past the box's end the walk wraps to its lower corner."""
-    x += axis.step
-    if x >= axis.end:
-        return axis.lower, 1
-    return x, 0
-
-
-def next_im2col(
-    n: int, d: int, h: int, w: int, depth: Axis, height: Axis, width: Axis
-) -> tuple[int, int, int, int]:
-    """The pixel after (n, d, h, w) in im2col: W carries to H, H to D, D to N."""
-    w, carry = advance(w, width)
-    if carry:
-        h, carry = advance(h, height)
-    if carry:
-        d, carry = advance(d, depth)
-    return n + carry, d, h, w
-
-
-def next_wide(n: int, w: int, width: Axis) -> tuple[int, int]:
-    """The pixel after (n, w) in im2col::w: W carries to N directly; d and h do not change."""
-    w, carry = advance(w, width)
-    return n + carry, w
 
 
 def inside(x: int, size: int) -> bool:
@@ -94,30 +67,3 @@ def swizzle(address: Any, mask: int) -> Any:
     addresses.
     """
     return address ^ ((address >> 7) & mask) << 4
-
-
-def walk_im2col(
-    positions: Any, n: int, d: int, h: int, w: int, depth: Axis, height: Axis, width: Axis
-) -> None:
-    """Write the walk from (n, d, h, w) into `positions`, rows x 4: one row a pixel."""
-    for row in range(len(positions)):
-        positions[row, 0], positions[row, 1], positions[row, 2], positions[row, 3] = n, d, h, w
-        n, d, h, w = next_im2col(n, d, h, w, depth, height, width)
-
-
-def walk_wide(positions: Any, n: int, d: int, h: int, w: int, width: Axis) -> None:
-    """Write the walk of im2col::w, whose halo continues the walk; `width` includes w_offset."""
-    for row in range(len(positions)):
-        positions[row, 0], positions[row, 1], positions[row, 2], positions[row, 3] = n, d, h, w
-        n, w = next_wide(n, w, width)
-
-
-def walk_w128(positions: Any, n: int, d: int, h: int, w: int, width: Axis, w_halo: int) -> None:
-    """Write the walk of im2col::w::128: a pixel has a row, and may have a halo row too."""
-    for k in range(W128_PIXELS + w_halo):
-        row = w128_halo_row(k, w_halo)
-        if k < W128_PIXELS:
-            positions[k, 0], positions[k, 1], positions[k, 2], positions[k, 3] = n, d, h, w
-        if row >= 0:
-            positions[row, 0], positions[row, 1], positions[row, 2], positions[row, 3] = n, d, h, w
-        n, w = next_wide(n, w, width)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from implicit_conv.kernels import walk as steps
+from implicit_conv.kernels.walk import Axis
 from implicit_conv.tma.limits import Start
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.tiled import TiledMap
@@ -95,7 +96,7 @@ def walk(
     """
     start = map.start(coords, offsets, w_halo, w_offset)
     order = row_order(map, start.w_halo, halo_order)
-    positions = trace(steps, map, start, order)
+    positions = trace(map, start, order)
     coordinates = positions[:, map.columns]
     filled = np.any((coordinates < 0) | (coordinates >= map.shape[:-1]), axis=1)
     return Walk(
@@ -137,12 +138,11 @@ def load(
 
 def load_rows(map: TensorMap, x: Array, start: Start, halo_order: str = HALO_ORDER) -> Array:
     """`load` with a start that is already checked."""
-    from implicit_conv.kernels.cpu import simulate
-
     bits = tensor_bits(map, x)
-    positions = trace(simulate, map, start, row_order(map, start.w_halo, halo_order))
-    rows = np.empty((len(positions), map.description.channels), bits.dtype)
-    simulate.gather(bits, positions, start.coords[-1], fill_bits(map), rows)
+    positions = trace(map, start, row_order(map, start.w_halo, halo_order))
+    rows = np.full((len(positions), map.description.channels), fill_bits(map))
+    inside, pixels, channels = overlap(bits, positions, start.coords[-1], rows)
+    rows[inside, channels] = pixels[tuple(positions[inside].T)]
     return rows.view(map.dtype)
 
 
@@ -172,8 +172,6 @@ def store(map: TensorMap, x: Array, coords: Sequence[int], rows: Array) -> None:
     PTX ISA 9.7.9.25.5.1, ``cp.async.bulk.tensor`` from shared to global memory. A pixel that the
     walk visits twice keeps the later row here; the hardware promises no order.
     """
-    from implicit_conv.kernels.cpu import simulate
-
     start = map.start(coords, direction="store")
     bits = tensor_bits(map, x)
     expected = (map.rows(), map.description.channels)
@@ -181,31 +179,56 @@ def store(map: TensorMap, x: Array, coords: Sequence[int], rows: Array) -> None:
         raise ValueError(
             f"rows are {rows.dtype} {rows.shape}, but the map stores {map.dtype} {expected}"
         )
-    positions = trace(simulate, map, start, np.arange(len(rows)))
-    simulate.scatter(bits, positions, start.coords[-1], rows.view(bits.dtype))
+    positions = trace(map, start, np.arange(len(rows)))
+    inside, pixels, channels = overlap(bits, positions, start.coords[-1], rows)
+    # Of several rows for one pixel, numpy keeps the last one.
+    pixels[tuple(positions[inside].T)] = rows.view(bits.dtype)[inside, channels]
 
 
-def trace(
-    walks: Any, map: TensorMap, start: Start, order: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """Rows x (n, d, h, w): the pixels of the walk that `order` lists.
-
-    `walks` is kernels.walk, which Python runs, or kernels.cpu.simulate, which is compiled.
+def overlap(
+    bits: Array, positions: npt.NDArray[np.int64], c: int, rows: Array
+) -> tuple[npt.NDArray[np.bool_], Array, slice]:
+    """(rows whose pixel is inside the tensor, a view of the tensor with the channels that they
+    share with it, these channels in the rows); c is the first channel of the rows.
     """
+    inside = np.all((positions >= 0) & (positions < bits.shape[:4]), axis=1)
+    first = min(max(0, -c), rows.shape[1])
+    end = max(first, min(rows.shape[1], bits.shape[4] - c))
+    return inside, bits[..., c + first : c + end], slice(first, end)
+
+
+def trace(map: TensorMap, start: Start, order: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Rows x (n, d, h, w): the pixels of the walk that `order` lists."""
     if isinstance(map, TiledMap):
         return box_positions(map, start.coords)
     assert isinstance(map, (Im2colMap, Im2colWideMap))
     depth, height, width = map.axes(start.w_offset)
     n = start.coords[0]
     d, h, w = (0,) * (5 - map.rank) + start.coords[1:-1]
-    positions = np.empty((map.rows() + start.w_halo, 4), np.int64)
-    if isinstance(map, Im2colWideMap):
-        walks.walk_wide(positions, n, d, h, w + start.w_offset, width)
-        return positions[order]
-    walks.walk_im2col(positions, n, d, h, w, depth, height, width)
+    if isinstance(map, Im2colWideMap):  # W carries to N; d and h do not change
+        columns, carries = along(order, w + start.w_offset, width)
+        fixed = np.broadcast_to(np.array([d, h]), (len(order), 2))
+        return np.column_stack([n + carries, fixed, columns])
+    columns, carries = along(order, w, width)
+    lines, carries = along(carries, h, height)
+    planes, carries = along(carries, d, depth)
+    positions = np.column_stack([n + carries, planes, lines, columns])
     if start.offsets is not None:
         positions[:, map.columns[1:]] += start.offsets
     return positions
+
+
+def along(
+    steps: npt.NDArray[np.int64], start: int, axis: Axis
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(position, carry) after each number of steps along an axis: past the box's end the walk wraps
+    to its lower corner, and carries one step to the next axis.
+    """
+    first, every = (max(1, -(-(axis.end - x) // axis.step)) for x in (start, axis.lower))
+    beyond = steps - first
+    wrapped = axis.lower + beyond % every * axis.step
+    positions = np.where(beyond < 0, start + steps * axis.step, wrapped)
+    return positions, np.where(beyond < 0, 0, 1 + beyond // every)
 
 
 def box_positions(map: TiledMap, coords: tuple[int, ...]) -> npt.NDArray[np.int64]:

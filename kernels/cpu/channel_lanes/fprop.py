@@ -20,10 +20,9 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.vector import BYTES, PIXELS_PER_BASE, Emitter, i64, vectors_name
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
@@ -166,7 +165,6 @@ def compile_microkernel(tile, lanes, itemsize, fma):
     return compile_emitted(sum_windows, name, emit_part)
 
 
-@kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One work item: pixels of the row, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry

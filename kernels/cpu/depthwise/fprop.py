@@ -20,10 +20,9 @@ Filters are packed as ``[block][c][tap][filter]``; the filters of a block are ro
 import functools
 from typing import NamedTuple
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.microkernel import sum_channels
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function, compile_part
@@ -104,7 +103,6 @@ class FilterRows(NamedTuple):
     h: int
 
 
-@kernel()
 def rows_in_place(g, n, p):
     """The filter rows that output row p of plane n reads from x in place."""
     t, t_end = schedule.valid_planes(g, n, 1)
@@ -117,7 +115,6 @@ def rows_in_place(g, n, p):
     return FilterRows(t, t_end, r, r_end, d, h)
 
 
-@kernel()
 def row_in_place(call, g, rows, t, r):
     """Byte offset of the row of x that filter row r of plane t reads, from that of the first."""
     down, below = t * g.dilation_d, r * g.dilation_h
@@ -127,13 +124,11 @@ def row_in_place(call, g, rows, t, r):
     return down * call.x.d + below * call.x.h
 
 
-@kernel()
 def row_count(rows):
     """The number of these filter rows."""
     return (rows.end_plane - rows.first_plane) * (rows.end - rows.first)
 
 
-@kernel()
 def write_taps(call, g, pixel, w_tap, rows, address):
     """Write two tap tables of the filter rows `rows`: all taps, column by column (so that the taps
     of neighbouring columns are contiguous), then the first tap of each row. Kernels that take a
@@ -161,7 +156,6 @@ def write_taps(call, g, pixel, w_tap, rows, address):
                     row_taps += 16
 
 
-@kernel()
 def edge_table(g, table, index):
     """Address of the tap table of a tile's output column number `index` among those whose windows
     meet padding that repeats pixels; these tables follow the two of `write_taps`.
@@ -169,7 +163,6 @@ def edge_table(g, table, index):
     return table + 16 * (schedule.filter_rows(g) + schedule.taps(g) * (index + 1))
 
 
-@kernel()
 def write_edge_taps(call, g, w_tap, rows, columns, table):
     """Write a tap table for each output column whose window meets padding that repeats pixels.
 
@@ -218,7 +211,6 @@ class Taps(NamedTuple):
     pixel: int  # bytes between the pixels that a microkernel reads
 
 
-@kernel()
 def sum_tiles(call, span, taps, slot, a, out, tiles):
     """Contiguous register tiles, by the microkernel at `slot`."""
     sum_channels(
@@ -245,7 +237,6 @@ def sum_tiles(call, span, taps, slot, a, out, tiles):
     )
 
 
-@kernel()
 def sum_pixels(call, g, span, taps, slot, a, out, count):
     """`count` neighbouring pixels of a row; the microkernel of h pixels is at `slot` + h."""
     done = 0
@@ -257,7 +248,6 @@ def sum_pixels(call, g, span, taps, slot, a, out, count):
         done += tiles * pixels
 
 
-@kernel()
 def inner_columns(g, q, end):
     """(first, end) of the output columns among q .. end - 1 whose windows meet no padding."""
     first = min(end, max(q, schedule.ceil_div(g.pad_w, g.stride_w)))
@@ -265,7 +255,6 @@ def inner_columns(g, q, end):
     return first, max(first, min(end, last // g.stride_w + 1))
 
 
-@kernel()
 def sum_row_in_pieces(call, g, span, rows, a, q, out):
     """One output row, one filter row per step: precomputed segments of columns, whose register
     tiles have microkernels of their own.
@@ -283,7 +272,6 @@ def sum_row_in_pieces(call, g, span, rows, a, q, out):
         sum_tiles(call, span, taps, slot, a + column * step, out + column * span.out_pixel, count)
 
 
-@kernel()
 def sum_row_in_place(call, g, span, rows, a, out, columns):
     """The output columns q .. end - 1 of a row, read from x in place; taps that meet padding are
     skipped, or read the pixels that it repeats.
@@ -311,7 +299,6 @@ def sum_row_in_place(call, g, span, rows, a, out, columns):
     sum_pixels(call, g, span, taps, DEPTHWISE, at, to, last - first)
 
 
-@kernel()
 def run_item(blob, origin, block, panels, scratch):
     """One work item: a load tile, a block of channels, and the filters of these channels."""
     call, g = fields(blob).call, fields(blob).geometry

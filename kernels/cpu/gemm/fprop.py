@@ -18,19 +18,16 @@ import functools
 import math
 from typing import NamedTuple
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES, run_table_bytes
 from implicit_conv.kernels.cpu.gemm.microkernel import multiply_tile
 from implicit_conv.kernels.cpu.gemm.panels import pack_block, panel_start
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.load import load_tile
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
-
-run_table = kernel()(run_table_bytes)
 
 
 class View(NamedTuple):
@@ -42,19 +39,16 @@ class View(NamedTuple):
     inner: int
 
 
-@kernel()
 def at(view, outer, group, inner):
     """Address of a pixel of `view`."""
     return view.address + outer * view.outer + group * view.group + inner * view.inner
 
 
-@kernel()
 def row_in_place(call, g, j):
     """Byte offset of the row of x that filter row j reads, from that of the first filter row."""
     return j // g.R * g.dilation_d * call.x.d + j % g.R * g.dilation_h * call.x.h
 
 
-@kernel()
 def write_runs(call, g, channels, first, last, table):
     """Write a run table for the filter columns first .. last - 1: the number of runs of a filter
     row, then (byte offset in A, elements, elements before it in the panel, number of its chain,
@@ -109,13 +103,11 @@ def write_runs(call, g, channels, first, last, table):
         memory.write(at + 32, runs_left)
 
 
-@kernel()
 def table_bytes(call, g):
     """Bytes of the run table of a segment."""
-    return run_table(g, schedule.chain_parts(g.S * min(g.C, g.tile_c), call.chain))
+    return run_table_bytes(g, schedule.chain_parts(g.S * min(g.C, g.tile_c), call.chain))
 
 
-@kernel()
 def has_chains(call, g, channels):
     """Whether the products of `channels` channels are added up in several chains."""
     elements = g.S * channels
@@ -123,7 +115,6 @@ def has_chains(call, g, channels):
     return schedule.filter_rows(g) > rows or elements > call.chain
 
 
-@kernel()
 def write_segments(call, g, channels, q, columns, table):
     """A run table for each segment of the output columns q, q + 1, ... of a tile."""
     column = q
@@ -133,14 +124,12 @@ def write_segments(call, g, channels, q, columns, table):
         table += table_bytes(call, g)
 
 
-@kernel()
 def view_in_roles(g, address, n, p, q):
     """A view of pixels with the byte strides n, p and q of planes, rows and columns."""
     outer, group, inner = schedule.by_role(g, n, p, q)
     return View(address, outer, group, inner)
 
 
-@kernel()
 def activations(call, g, origin, c, channels, buffer):
     """A: the tile's pixels in the buffer, or in x itself."""
     if call.in_place:
@@ -170,7 +159,6 @@ class Product(NamedTuple):
     high: float
 
 
-@kernel()
 def multiply(call, g, product, extent, rows, columns, table):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
@@ -191,7 +179,6 @@ def multiply(call, g, product, extent, rows, columns, table):
         table += table_bytes(call, g)
 
 
-@kernel()
 def needed_rows(call, g, p, count, t, t_end):
     """(first, end) of the filter rows that `count` output rows p, p + 1, ... multiply, where the
     filter planes t .. t_end - 1 meet the image.
@@ -202,7 +189,6 @@ def needed_rows(call, g, p, count, t, t_end):
     return t * g.R + r, (t_end - 1) * g.R + r_end
 
 
-@kernel()
 def multiply_segment(call, g, product, extent, start, rows, table):
     """The register tiles of the pixels from `start` on along the inner axis, which share a run
     table.
@@ -248,7 +234,6 @@ def multiply_segment(call, g, product, extent, start, rows, table):
                 begin += tiles * pixels
 
 
-@kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One work item: a load tile and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry

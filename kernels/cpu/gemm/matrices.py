@@ -23,7 +23,6 @@ from numba.core import cgutils
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, BFloat, Integers
-from implicit_conv.kernels.cpu.runtime.cache import kernel
 
 LANES = 4  # of a vector of sums
 WORDS = 2  # words of a pixel or filter that one instruction multiplies
@@ -89,7 +88,6 @@ def make_zip_rows(zips):
     """Make zip_rows(panel, words, pitch), which does nothing unless `zips`."""
     if not zips:
 
-        @kernel()
         def zip_none(panel, words, pitch):
             """Change nothing: dot products multiply by the rows as they are."""
 

@@ -11,12 +11,11 @@ import functools
 
 from numba import types
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Integers
 from implicit_conv.kernels.cpu.gemm import dots, matrices
 from implicit_conv.kernels.cpu.gemm.ways import make_pack_taps
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function, compile_part
@@ -33,7 +32,6 @@ def make_write_head(lanes, formats):
     """Make write_head(), for words of x and w with these formats."""
     if not dots.inverts(formats):
 
-        @kernel()
         def write_none(panel, elements, pitch):
             """Write nothing: the panel has no head."""
 
@@ -65,7 +63,6 @@ def make_write_head(lanes, formats):
     return memory.named(write_head, lanes, *formats)
 
 
-@kernel()
 def panel_start(call, g, panel, block):
     """Byte offset of channel block `block` of a panel in the packed filters of its group; its head
     is in front of it.

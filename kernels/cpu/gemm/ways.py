@@ -12,11 +12,10 @@ from enum import IntEnum
 
 import numpy as np
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm import words
 from implicit_conv.kernels.cpu.gemm.layout import SPAN
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.table import (
     FEW_COLUMNS,
     TRANSPOSE_FILTERS,
@@ -88,7 +87,6 @@ def _make_taps(lanes, form):
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]  # of w, and of panels
     scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
 
-    @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
         """Element e of a filter is of channel e // taps."""
         taps = schedule.taps(g)
@@ -113,7 +111,6 @@ def _make_each_tap(pack_tap):
     for the tap of the first filter and channel at `source`.
     """
 
-    @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
         for tap in range(schedule.taps(g)):
             at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
@@ -127,7 +124,6 @@ def _make_filters(lanes, form):
     size = storage.SIZES[form.w]
     move = convert.make_move(form.w, form.panel, lanes)
 
-    @kernel()
     def move_filters(call, target, source, filters, channels, pitch):
         for i in range(channels):
             row = source + i * call.w.c
@@ -142,7 +138,6 @@ def _make_channels(lanes, form):
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
     transpose_block = make_transpose_block(TRANSPOSE_FILTERS, lanes)
 
-    @kernel()
     def transpose_filters(call, target, source, filters, channels, pitch):
         for k in range(0, filters, lanes):
             rows = min(lanes, filters - k)
@@ -158,7 +153,6 @@ def _make_any(lanes, form):
     itemsize = storage.SIZES[form.panel]
     move_element = convert.make_move_element(form.w, form.panel)
 
-    @kernel()
     def gather_filters(call, target, source, filters, channels, pitch):
         for c in range(channels):
             for k in range(filters):
@@ -168,7 +162,6 @@ def _make_any(lanes, form):
     return _make_each_tap(gather_filters)
 
 
-@kernel()
 def prefetch_filters(call, at, filters):
     """Prefetch a channel of filters that are near."""
     for line in range(0, filters * call.w.k, CACHE_LINE):
@@ -177,7 +170,6 @@ def prefetch_filters(call, at, filters):
 
 @functools.cache
 def _make_write_places(size):
-    @kernel()
     def write_places(call, g, places, first_row, end_row, first, span, table):
         """Write the byte offset in the panel of each of the `span` elements from byte offset
         `first` on, among which the taps of filter rows are. An element that is no tap has the place
@@ -199,7 +191,6 @@ def _make_rows(lanes, form):
     size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
     write_places = _make_write_places(size)
 
-    @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
         """Filter row by filter row, whose taps are among FEW elements."""
         rows, span = schedule.filter_rows(g), row_span(call, g, size)
@@ -234,7 +225,6 @@ def _make_spans(lanes, form):
     scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
     write_places = _make_write_places(size)
 
-    @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
         """The elements among which all taps of a filter are, in any order."""
         span, lowest = tap_span(call, g, size), lowest_tap(call, g)

@@ -10,10 +10,9 @@ import functools
 from llvmlite import ir
 from numba import types
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import I32, Integers
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.filters import row_offset, taps_follow
@@ -83,7 +82,6 @@ def make_pack_taps(lanes, form):
     copy_element = memory.copy_bytes(size)
     table_bytes = 16 * word_channels
 
-    @kernel()
     def gather_words(call, target, source, filters, channels):
         """One word of `filters` filters, element by element, for any strides of `w`; of a word with
         fewer than its channels the last elements are zero.
@@ -94,7 +92,6 @@ def make_pack_taps(lanes, form):
             for c in range(channels):
                 copy_element(to + c * size, at + c * call.w.c)
 
-    @kernel()
     def transpose_channels(call, target, source, filters, channels, pitch):
         """One tap of filters with contiguous channels: words need no change, only a transpose."""
         words = channels // word_channels
@@ -107,7 +104,6 @@ def make_pack_taps(lanes, form):
         if rest:
             gather_words(call, target + words * pitch, source + words * WORD, filters, rest)
 
-    @kernel()
     def gather_elements(call, target, source, filters, count):
         """One word of `count` neighbouring elements of each filter."""
         for k in range(filters):
@@ -115,7 +111,6 @@ def make_pack_taps(lanes, form):
                 at = element * size
                 copy_element(target + k * WORD + at, source + k * call.w.k + at)
 
-    @kernel()
     def transpose_taps(call, target, source, filters, channels, taps, pitch, places):
         """All taps of filters with contiguous taps: words of neighbouring elements are transposed
         into a block, from which words of one tap are joined.
@@ -148,7 +143,6 @@ def make_pack_taps(lanes, form):
                         to = memory.read(places + 8 * tap) + (c + i) // word_channels * pitch
                         join(target + to + k * WORD, elements)
 
-    @kernel()
     def zip_filters(call, target, source, filters, channels, pitch):
         """One tap of contiguous filters: the rows of the channels of a word are interleaved."""
         for c in range(0, channels, word_channels):
@@ -159,7 +153,6 @@ def make_pack_taps(lanes, form):
                 zip_rows(to + k * WORD, at + k * size, call.w.c)
             gather_words(call, to + whole * WORD, at + whole * size, filters - whole, count)
 
-    @kernel()
     def pack_taps(call, g, target, source, filters, channels, pitch, places):
         """All taps of `filters` filters and `channels` channels, by the fastest way for `w`."""
         taps = schedule.taps(g)

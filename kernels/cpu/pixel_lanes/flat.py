@@ -21,11 +21,10 @@ One work item is a load tile and a chunk of filter panels:
 
 import functools
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.fprop import sum_windows
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.pixel_lanes.fprop import Panel, load, sum_tile
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS, transpose_slot
 from implicit_conv.kernels.cpu.tile.epilogue import store_tile
@@ -36,7 +35,6 @@ from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_sta
 copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
 
 
-@kernel()
 def tile_rows(blob, group, origin, scratch):
     """Address of the tile's first pixel: in x, or in the buffer after its loads."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -59,7 +57,6 @@ def tile_rows(blob, group, origin, scratch):
     return scratch
 
 
-@kernel()
 def sum_vectors(call, g, panel, pixels):
     """Whole register tiles of vectors, one of fewer vectors, and the pixels beyond them unless they
     are left to dot products.
@@ -74,7 +71,6 @@ def sum_vectors(call, g, panel, pixels):
         sum_tile(call, g, panel, vectors, 0, pixels % call.lanes)
 
 
-@kernel()
 def copy_element(call, to, at):
     """Copy one element of x, or one sum."""
     if call.itemsize == 4:
@@ -83,7 +79,6 @@ def copy_element(call, to, at):
         copy_double(to, at)
 
 
-@kernel()
 def gather_tail(call, g, a, first, pixels, rows):
     """Gather `pixels` pixels of a tile at `a`, from `first` on, into contiguous rows of
     channels.
@@ -94,7 +89,6 @@ def gather_tail(call, g, a, first, pixels, rows):
             copy_element(call, rows + (i * g.C + c) * call.itemsize, plane + i * call.itemsize)
 
 
-@kernel()
 def sum_tail(call, g, panel, first_filter, pixels, rows, out, out_pixel):
     """Dot products of the gathered pixels with a panel, into contiguous filters; `out_pixel` is the
     byte stride of pixels.
@@ -123,7 +117,6 @@ def sum_tail(call, g, panel, first_filter, pixels, rows, out, out_pixel):
         )
 
 
-@kernel()
 def move_tail(call, panel, first, pixels, sums):
     """Move the dot products into each filter's row, from pixel `first` on."""
     for k in range(panel.filters):
@@ -133,7 +126,6 @@ def move_tail(call, panel, first, pixels, sums):
             copy_element(call, target + i * call.itemsize, at)
 
 
-@kernel()
 def store_planes(blob, origin, staging, first, filters):
     """Store the staging tile of `filters` filters, from `first` on, one long row at a time."""
     call, (n, p, q) = fields(blob).call, origin
@@ -151,7 +143,6 @@ def store_planes(blob, origin, staging, first, filters):
         )
 
 
-@kernel()
 def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
     """Store the staging tile in NHWC: transpose its long rows into the transposed tile, which
     already holds the dot products, and store that.
@@ -185,7 +176,6 @@ def store_transposed(blob, origin, staging, transposed, pixels, first, filters):
     )
 
 
-@kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One work item: a load tile of one image, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry

@@ -20,9 +20,8 @@ One work item is a load tile and a chunk of filter panels:
 import functools
 from typing import NamedTuple
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.pixel_lanes.microkernel import sum_rows
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import pixel_lanes_slot
 from implicit_conv.kernels.cpu.tile.epilogue import store_tile
@@ -35,7 +34,6 @@ from implicit_conv.kernels.cpu.tile.plane_loads import (
 from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_staged
 
 
-@kernel()
 def load(blob, origin, c, buffer, plane):
     """Load the tile's input rows of the channels from c on into planes of the buffer."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -75,7 +73,6 @@ class Panel(NamedTuple):
     high: float
 
 
-@kernel()
 def sum_tile(call, g, panel, first, height, pixels):
     """Register tiles of `height` rows from row `first` on, of `pixels` pixels."""
     sum_rows(
@@ -97,7 +94,6 @@ def sum_tile(call, g, panel, first, height, pixels):
     )
 
 
-@kernel()
 def sum_tiles(call, g, panel, rows, columns):
     """All output rows of a tile, one register tile at a time."""
     step = schedule.pixel_rows(g)
@@ -105,7 +101,6 @@ def sum_tiles(call, g, panel, rows, columns):
         sum_tile(call, g, panel, row, min(step, rows - row), columns)
 
 
-@kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One work item: a load tile of one image, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry

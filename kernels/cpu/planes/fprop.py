@@ -20,12 +20,11 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import (
@@ -50,7 +49,6 @@ sum_plane = declare(
     PLANES, "sum_plane", "a w rows sum out a_row a_phase out_row columns", "low high"
 )
 pack_planes = declare(PACK_BLOCK, "pack_planes", "blob first end panels")
-rows_together = kernel()(plane_pass_rows)
 
 
 class Filter(NamedTuple):
@@ -215,10 +213,9 @@ def compile_pack_planes(lanes, form):
     )
 
 
-@kernel()
 def write_rows(call, g, pitch, address):
     """Write the row table: for each pass and row phase, the byte offset of its first filter row."""
-    together = rows_together(g)
+    together = plane_pass_rows(g)
     for first in range(0, schedule.filter_rows(g), together):
         for a in range(min(together, g.phases_h)):
             if first + a < schedule.filter_rows(g):
@@ -226,7 +223,6 @@ def write_rows(call, g, pitch, address):
             address += 8
 
 
-@kernel()
 def run_item(blob, origin, first, end, panels, scratch):
     """One work item: a load tile of one image and the channels first .. end - 1.
 

@@ -9,7 +9,6 @@ from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.emit.vector import I64, VOID
-from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.call import (
     BLOB,
     CROWD,
@@ -44,7 +43,6 @@ def _address(typingctx, pointer):
     return types.int64(pointer), codegen
 
 
-@kernel()
 def next_item(blob, thread):
     """The next work item of this launch; no two threads get the same.
 
@@ -68,7 +66,6 @@ def _call_entry(typingctx, entry, blob, thread):
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-@kernel()
 def run_thread(entry, blob, thread):
     """Run the entry in this thread, with subnormals treated as zero if the launch asks for it."""
     flushes = memory.read(blob + WORD * FLUSHES)

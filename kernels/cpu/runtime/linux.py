@@ -10,7 +10,6 @@ from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu.emit import atomic
 from implicit_conv.kernels.cpu.emit.vector import I32, I64
-from implicit_conv.kernels.cpu.runtime.cache import kernel
 
 WORD, INT = types.int64, types.int32
 MONOTONIC, THREAD_CPU = 1, 3  # clock ids
@@ -57,32 +56,27 @@ def _cpu_sets(typingctx):
     return WORD(), codegen
 
 
-@kernel()
 def make_semaphore(address):
     """Make a semaphore in the SEMAPHORE_BYTES at `address`; it counts 0."""
     _sem_init(address, INT(0), INT(0))
 
 
-@kernel()
 def post(semaphore):
     """Let one thread that waits for the semaphore go on."""
     _sem_post(semaphore)
 
 
-@kernel()
 def wait(semaphore):
     """Sleep until there is a post for this thread."""
     while _sem_wait(semaphore) != 0:  # the handler of a signal came between
         pass
 
 
-@kernel()
 def this_cpu():
     """The number of the CPU that runs this thread."""
     return WORD(_sched_getcpu())
 
 
-@kernel()
 def leave_cpu(cpu):
     """Move this thread from `cpu` to another CPU that it may run on, if there is one."""
     usual = _cpu_sets()
@@ -96,7 +90,6 @@ def leave_cpu(cpu):
         _sched_setaffinity(INT(0), CPU_SET_BYTES, usual)
 
 
-@kernel()
 def start_thread(function, argument, scratch):
     """Start a detached thread that blocks all signals and calls ``function(argument)``.
 

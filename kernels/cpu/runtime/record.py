@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.cache import kernel
 
 ACTIVATION, FILTER = 0, 1  # values of the field "operand"
 FIELDS = ("operand", "n", "d", "h", "w", "c", "w_offset", "w_halo", "buffer", "rows", "bytes")
@@ -41,7 +40,6 @@ class Recording:
         return list(map(tuple, self._words[HEADER:].reshape(-1, len(FIELDS))[:count].tolist()))
 
 
-@kernel()
 def _record(
     record: int,
     operand: int,
@@ -63,7 +61,6 @@ def _record(
         to += 8
 
 
-@kernel()
 def _ignore(
     record: int,
     operand: int,

@@ -30,7 +30,6 @@ from numba import types
 
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.runtime import linux
-from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.call import CROWD
 from implicit_conv.kernels.cpu.runtime.call import WORD as BYTES
 from implicit_conv.kernels.cpu.runtime.callable import python_function
@@ -64,7 +63,6 @@ LONGEST_STALL = 50_000_000  # of a longer one as much counts: a stopped process 
 REST = 16
 
 
-@kernel()
 def wake(team, count):
     """Wake up to `count` helpers that sleep."""
     while count > 0:
@@ -76,14 +74,12 @@ def wake(team, count):
             count -= 1
 
 
-@kernel()
 def wake_next(team, thread, limit):
     """Wake the helpers that thread `thread` of a launch on `limit` threads has to wake."""
     first = 2 * thread + 1
     wake(team, min(2, limit - first))
 
 
-@kernel()
 def work_in(team, bit, job, thread, limit):
     """Work in a job that this helper has entered as `thread`."""
     if thread + 1 == limit:
@@ -107,7 +103,6 @@ def work_in(team, bit, job, thread, limit):
         linux.post(atomic.load(job + BELL))
 
 
-@kernel()
 def enter(team, bit, job):
     """Take part in a job; whether this helper did."""
     moved = False
@@ -125,7 +120,6 @@ def enter(team, bit, job):
             return True
 
 
-@kernel()
 def help_somebody(team):
     """Take part in an open job; whether there was one."""
     jobs = atomic.load(team + OPEN)
@@ -159,7 +153,6 @@ def helper(team):
     return 0
 
 
-@kernel()
 def take_job(team):
     """The bit of a job that nobody uses, now taken; 0 if there is none."""
     while True:
@@ -171,7 +164,6 @@ def take_job(team):
             return 1 << place
 
 
-@kernel()
 def close(job):
     """Let nobody else enter, and wait for the helpers inside."""
     state = atomic.set_bits(job + STATE, CLOSED)
@@ -188,7 +180,6 @@ def close(job):
         atomic.pause()
 
 
-@kernel()
 def helpers_for(team, crowd, threads):
     """How many helpers a launch on `threads` threads may have."""
     rest = atomic.load(team + REST_UNTIL)

@@ -20,7 +20,6 @@ from implicit_conv.kernels.cpu.emit.vector import (
     Emitter,
     Integers,
 )
-from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.tile.storage import (
     HARD_BFLOAT16,
     SIZES,
@@ -232,7 +231,6 @@ def make_move(source, target, lanes):
     at_size, to_size = SIZES[source], SIZES[target]
     if source == target:
 
-        @kernel()
         def copy(to, at, count):
             """Copy `count` elements, which need no conversion."""
             memory.copy(to, at, count * at_size)
@@ -240,7 +238,6 @@ def make_move(source, target, lanes):
         return copy
     vector, element = (make_convert(source, target, width) for width in (lanes, 1))
 
-    @kernel()
     def move(to, at, count):
         """Convert `count` elements, by vectors if they fill one."""
         if count < lanes:

@@ -19,10 +19,9 @@ microkernel stores them itself. Planes with a clamp come here clamped.
 import functools
 from typing import NamedTuple
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
@@ -99,7 +98,6 @@ class Rows(NamedTuple):
     stride: int
 
 
-@kernel()
 def finish_rows(call, k, sums, residual, y, rows, columns, ahead):
     """`rows` rows of `columns` elements, from filter k on: y = activation(scale * sums + shift +
     residual).
@@ -135,7 +133,6 @@ def make_write(lanes, form):
     block_row = block_pixels * itemsize
     block_bytes = lanes * block_row
 
-    @kernel()
     def write_planes(call, staging, pitch, first_filter, filters, count, residual, y):
         """Transpose blocks of pixels x filters into y, and finish them unless they are clamped."""
         block = memory.stack(block_bytes)
@@ -184,7 +181,6 @@ def make_write(lanes, form):
                                 count=min(lanes, pixels - pixel),
                             )
 
-    @kernel()
     def write(call, staging, width, first_filter, filters, count, residual, y):
         """Finish `count` pixels of an output row, with the filters from `first_filter` on, and
         store them in y.
@@ -223,7 +219,6 @@ def make_add_residual(form):
     read, write = convert.make_read(form.sums), convert.make_write(form.sums)
     read_residual = convert.make_read(form.residual)
 
-    @kernel()
     def add_residual(call, staging, width, filters, count, residual):
         """Add the residual to `count` pixels in place, element by element."""
         for pixel in range(count):

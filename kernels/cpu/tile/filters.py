@@ -1,41 +1,33 @@
 """The strides of a plain filter: where its rows begin, and which of its elements are contiguous."""
 
-from implicit_conv.kernels.cpu.runtime.cache import kernel
 
-
-@kernel()
 def row_offset(call, g, j):
     """Byte offset of filter row j."""
     return j // g.R * call.w.t + j % g.R * call.w.r
 
 
-@kernel()
 def lowest_tap(call, g):
     """Byte offset of the tap with the lowest address; strides of flipped taps are negative."""
     t, r, s = (g.T - 1) * call.w.t, (g.R - 1) * call.w.r, (g.S - 1) * call.w.s
     return min(0, t) + min(0, r) + min(0, s)
 
 
-@kernel()
 def tap_span(call, g, size):
     """Elements of `size` bytes from the tap with the lowest address to that with the highest."""
     t, r, s = (g.T - 1) * call.w.t, (g.R - 1) * call.w.r, (g.S - 1) * call.w.s
     return (abs(t) + abs(r) + abs(s)) // size + 1
 
 
-@kernel()
 def lowest_tap_of_row(call, g):
     """Byte offset of the tap of a filter row with the lowest address, from that of its first."""
     return min(0, (g.S - 1) * call.w.s)
 
 
-@kernel()
 def row_span(call, g, size):
     """Elements of `size` bytes among which the taps of a filter row are."""
     return (g.S - 1) * abs(call.w.s) // size + 1
 
 
-@kernel()
 def taps_follow(call, g, size):
     """Whether the taps of a filter, elements of `size` bytes, are contiguous."""
     row = g.S * size

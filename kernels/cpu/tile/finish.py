@@ -26,7 +26,6 @@ from implicit_conv.kernels.activation import (
 )
 from implicit_conv.kernels.cpu.emit import elementary
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
-from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.table import FINISH, SCALES
@@ -92,7 +91,6 @@ FLOAT32_VECTORS = {
 }
 
 
-@kernel()
 def sigmoid(x):
     """1 / (1 + exp(-x)) without overflow."""
     if x >= 0:
@@ -101,19 +99,16 @@ def sigmoid(x):
     return e / (1.0 + e)
 
 
-@kernel()
 def silu(x):
     """x sigmoid(x), with the limit 0 at -inf."""
     return 0.0 if x == -math.inf else x * sigmoid(x)
 
 
-@kernel()
 def gelu(x):
     """x erfc(-x / sqrt 2) / 2, with the limit 0 at -inf."""
     return 0.0 if x == -math.inf else 0.5 * x * math.erfc(-x * math.sqrt(0.5))
 
 
-@kernel()
 def tanh(x):
     """The hyperbolic tangent."""
     return math.tanh(x)

@@ -7,9 +7,8 @@ transposed. Padding is zeros, or the rows and pixels of x that it repeats. All s
 
 import functools
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
@@ -32,7 +31,6 @@ def make_load_contiguous(lanes, form):
     as_stored, copy_wide = form.x == form.buffer, memory.copy_bytes(WIDE_BYTES)
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
 
-    @kernel()
     def copy_pixels(target, source, pitch, step, pixels, channels):
         """One copy for each pixel, or one for the whole row if pixels are contiguous too."""
         if step == channels * size and pitch == channels * itemsize:
@@ -47,7 +45,6 @@ def make_load_contiguous(lanes, form):
         for i in range(wide, pixels):
             move(target + i * pitch, source + i * step, channels)
 
-    @kernel()
     def copy_words(target, source, pitch, step, pixels, channels):
         """Channels that do not fill a word: each is copied with what follows, which is masked."""
         beyond = schedule.ceil_div(WORD_BYTES - channels * size, step) if step > 0 else pixels
@@ -59,7 +56,6 @@ def make_load_contiguous(lanes, form):
             memory.zero(target + i * pitch, pitch)
             move(target + i * pitch, source + i * step, channels)
 
-    @kernel()
     def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
         if channels < element_channels:
             copy_words(target, source, pitch, step * pixel, pixels, channels)
@@ -77,21 +73,18 @@ def make_load_apart(lanes, form):
     move_element = convert.make_move_element(form.x, form.buffer)
     size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
 
-    @kernel()
     def gather_pixels(target, source, pitch, step, channel, pixels, channels):
         """Any strides, element by element."""
         for i in range(pixels):
             for c in range(channels):
                 move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
 
-    @kernel()
     def interleave_planes(target, source, pitch, step, channel, pixels, channels):
         """Few planes, each read in order: their transposed blocks would be almost empty."""
         for c in range(channels):
             for i in range(pixels):
                 move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
 
-    @kernel()
     def transpose_pixels(kernels, target, source, pitch, step, channel, pixels, channels):
         """Contiguous pixels (NCHW), transposed; `step` counts pixels and is 1 or 2."""
         span = (pixels - 1) * step + 1  # source pixels that may be read
@@ -104,7 +97,6 @@ def make_load_apart(lanes, form):
                     kernels, step, source + from_, channel, target + to, pitch, rows, columns
                 )
 
-    @kernel()
     def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
         if channels <= FEW_PLANES:
             interleave_planes(target, source, pitch, step * pixel, channel, pixels, channels)
@@ -122,7 +114,6 @@ def make_load_pixels(lanes, form):
     size = storage.SIZES[form.x]
     load_contiguous, load_apart = make_load_contiguous(lanes, form), make_load_apart(lanes, form)
 
-    @kernel()
     def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
         """Load every step-th pixel of `pixels` >= 1 pixels of the image, the first of which is at
         `source`, by the fastest way for their strides.
@@ -150,7 +141,6 @@ def make_load_row(lanes, form, apart, repeats):
     fill = _make_repeat(lanes, form, apart) if repeats else _zero_pixels
     fills_words = not apart and not repeats  # also where channels do not fill a word
 
-    @kernel()
     def load_row(call, g, target, source, pitch, w, pixels, channels):
         """Load the pixels w, w + step, ... of the image row at `source`, padding included.
 
@@ -172,7 +162,6 @@ def make_load_row(lanes, form, apart, repeats):
     return load_row
 
 
-@kernel()
 def _zero_pixels(call, g, target, source, pitch, w, first, end, channels):
     """Write the pixels first .. end - 1 of a row, which are padding of zeros."""
     memory.zero(target + first * pitch, (end - first) * pitch)
@@ -185,18 +174,15 @@ def _make_repeat(lanes, form, apart):
     move = convert.make_move(form.x, form.buffer, lanes)
     move_element = convert.make_move_element(form.x, form.buffer)
 
-    @kernel()
     def move_contiguous(call, to, at, channels):
         move(to, at, channels)
 
-    @kernel()
     def move_apart(call, to, at, channels):
         for c in range(channels):
             move_element(to + c * itemsize, at + c * call.x.c)
 
     move_pixel = move_apart if apart else move_contiguous
 
-    @kernel()
     def repeat_pixels(call, g, target, source, pitch, w, first, end, channels):
         """Load the pixels first .. end - 1 of a row, which are padding, one by one."""
         for i in range(first, end):

@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 from llvmlite import ir
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.layout import EDGE_BYTES, LOAD_BYTES, TABLE_BYTES
 from implicit_conv.kernels.cpu.runtime.part import declare
@@ -138,7 +137,6 @@ def compile_load_rows(step, lanes, form):
     return compile_emitted(load_rows, f"{step}_{lanes}x{form.x}", emit_part)
 
 
-@kernel()
 def phase_bytes(call, g):
     """Bytes of one phase buffer of a row, which is whole vectors."""
     return schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
@@ -197,7 +195,6 @@ def compile_repeat_edges(form):
     )
 
 
-@kernel()
 def write_edges(call, g, w, pixels, valid, loads, edge):
     """Write the columns of padding of a phase buffer: those of the pixels w, w + step, ... that are
     not among the `valid` ones, (first, end). `loads` is (first, end) of its loads.
@@ -217,7 +214,6 @@ def write_edges(call, g, w, pixels, valid, loads, edge):
     return edge
 
 
-@kernel()
 def merges(call, g, entry):
     """Whether the pixels of this load follow those of the previous load, in x and in the buffer,
     all of them in the image; if so, they are added to the previous load.
@@ -294,14 +290,12 @@ def compile_write_loads(recording=False):
     return compile_part(write_loads, written_loads, name, record=recorder(recording))
 
 
-@kernel()
 def load_edges(call, table, source, buffer):
     """Fill the columns of padding of the channel at `source`, if they repeat pixels."""
     if memory.read(table + 8) > 0:
         repeat_edges(call.kernels, table=table, source=source, target=buffer)
 
 
-@kernel()
 def load_plane(blob, table, c, buffer):
     """Producer: execute the loads of a tile for channel c."""
     call = fields(blob).call

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, i64
-from implicit_conv.kernels.cpu.runtime.cache import kernel
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
 from implicit_conv.kernels.cpu.runtime.table import (
@@ -167,7 +166,6 @@ def make_transpose_block(way, lanes, channels=1):
     """
     whole = lanes * channels
 
-    @kernel()
     def transpose_block(kernels, step, source, source_stride, target, target_stride, rows, columns):
         """Transpose rows x columns elements; every step-th column becomes a target row."""
         slot = transpose_slot(way, step, rows < whole or columns < lanes)

@@ -10,9 +10,8 @@ import functools
 from llvmlite import ir
 from numba import types
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import masks, memory
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.extents import WINDOW_ELEMENTS
 
@@ -59,7 +58,6 @@ def make_load_windows(form, shape):
     copy_windows = _make_copy_windows(together, elements, step, filled)
     move_element = convert.make_move_element(form.x, form.buffer)
 
-    @kernel()
     def gather_window(call, target, source, column, pitch):
         """The window that begins at `column` of the row at `source`, element by element."""
         memory.zero(target, pitch)
@@ -70,7 +68,6 @@ def make_load_windows(form, shape):
                     to = target + (tap * window_channels + c) * size
                     move_element(to, at + c * call.x.c)
 
-    @kernel()
     def load_row(call, g, target, source, pitch, q, count, channels):
         """Load the windows of the output columns q .. q + count - 1.
 

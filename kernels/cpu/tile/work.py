@@ -2,14 +2,12 @@
 
 import numpy as np
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function
 
 
-@kernel()
 def tile_and_panels(call, g, item):
     """(group, origin of the load tile, first panel, end of its panels) of a work item.
 
@@ -22,7 +20,6 @@ def tile_and_panels(call, g, item):
     return group, schedule.tile_origin(g, tile), first, min(first + call.chunk, panels)
 
 
-@kernel()
 def bounds(call):
     """(low, high) that a microkernel clamps its sums to; infinite if the staging tile is finished
     later.
@@ -32,7 +29,6 @@ def bounds(call):
     return -np.inf, np.inf
 
 
-@kernel()
 def is_staged(call):
     """Whether rows of pixels must go through the staging tile, since y differs from the sums."""
     return not call.stores.clamps or call.stores.rounds or call.y.q != call.itemsize

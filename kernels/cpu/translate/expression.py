@@ -265,7 +265,7 @@ class Expressions(ABC):
         keywords = {each.arg: self.value(each.value) for each in node.keywords if each.arg}
         if len(keywords) < len(node.keywords):
             raise self.error(node, "arguments `**`")
-        called = getattr(called, "py_func", called)  # of njit
+        called = getattr(called, "py_func", called)  # of a function that Python calls too
         if isinstance(called, FunctionType):
             given = bound(called.__name__, *of_function(called), arguments, keywords)
             return self._module.call(self.builder, called, given)

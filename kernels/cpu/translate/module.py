@@ -130,5 +130,7 @@ def _numba_type(value: Any) -> Any:
 def _cast(builder: ir.IRBuilder, value: Any, kind: Any) -> ir.Value:
     """A value as an argument of Numba's type `kind`."""
     if isinstance(value, Typed):
+        if types.unliteral(kind) in values.LLVM:
+            raise UnsupportedError(f"a record in place of a number of type {kind}")
         return value.pointer
     return as_kind(builder, value, values.LLVM[types.unliteral(kind)])

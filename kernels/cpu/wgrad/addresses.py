@@ -4,12 +4,10 @@ A launch has the address of dy as that of a filter, and its strides as those of 
 the strides of dw as those of a filter, and its address as that of the output.
 """
 
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.tile.filters import row_offset
 
 
-@kernel()
 def dy_address(call, g, origin, k):
     """Address of filter k, counted over all groups, of the first pixel of a tile in dy."""
     n, p, q = origin
@@ -17,7 +15,6 @@ def dy_address(call, g, origin, k):
     return call.w.address + plane + p * call.y.p + q * call.y.q + k * call.y.k
 
 
-@kernel()
 def dw_address(call, g, k, c, tap):
     """Address of the element of dw of filter k, channel c and this tap."""
     row = row_offset(call, g, tap // g.S)

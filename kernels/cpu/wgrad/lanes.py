@@ -19,9 +19,8 @@ One work item is a part of the load tiles and a panel of filters of several grou
 
 import functools
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
@@ -71,7 +70,6 @@ def compile_expand(itemsize):
     )
 
 
-@kernel()
 def multiply(call, g, extent, a, pixel, b, width, vectors, sums, adds):
     """All taps of a tile for one panel and one channel of each group: `a` is the address of the
     buffered pixels, whose byte stride is `pixel`.
@@ -108,7 +106,6 @@ def multiply(call, g, extent, a, pixel, b, width, vectors, sums, adds):
             )
 
 
-@kernel()
 def sum_item(blob, panel, first_tile, end_tile, scratch):
     """The sums of a panel over a range of load tiles."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -186,7 +183,6 @@ def sum_item(blob, panel, first_tile, end_tile, scratch):
     total(call, sums, end_tile - first_tile)
 
 
-@kernel()
 def store_item(blob, panel, sums):
     """Store the sums of a panel into dw: [channel][tap][filter]."""
     call, g = fields(blob).call, fields(blob).geometry

@@ -7,10 +7,9 @@ rows are transposed into contiguous elements of dw.
 
 import functools
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, vectors_name
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
@@ -24,7 +23,6 @@ add_sums = declare(ADD_SUMS, "add_sums", "to at size")
 store_sums = declare(STORE_SUMS, "store_sums", "blob sums k filters c channels")
 
 
-@kernel()
 def carry(call, sums, tiles):
     """Before another load tile is added to `tiles` tiles: add each full level to the next one.
 
@@ -42,7 +40,6 @@ def carry(call, sums, tiles):
         memory.zero(at, call.gradient.item_sums)
 
 
-@kernel()
 def total(call, sums, tiles):
     """Add all levels of `tiles` load tiles to the lowest one."""
     for level in range(1, call.gradient.levels):
@@ -51,7 +48,6 @@ def total(call, sums, tiles):
             add_sums(call.kernels, to=sums, at=at, size=call.gradient.item_sums)
 
 
-@kernel()
 def is_fresh(tiles):
     """Whether the lowest level is empty after `tiles` load tiles."""
     return tiles & ((1 << RADIX_BITS) - 1) == 0

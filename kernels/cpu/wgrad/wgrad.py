@@ -22,9 +22,8 @@ One work item is a part of the load tiles, a channel block and a chunk of filter
 
 from typing import NamedTuple
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
@@ -38,8 +37,6 @@ from implicit_conv.kernels.cpu.wgrad.sums import carry, is_fresh, store_sums, to
 from implicit_conv.kernels.cpu.wgrad.work import compile_operators
 
 QUEUE_BYTES = 32  # bytes of a queue of two pieces of memory: (address, lines) of each
-
-height_of = kernel()(tile_height)
 
 
 class View(NamedTuple):
@@ -61,7 +58,6 @@ class Item(NamedTuple):
     end_panel: int
 
 
-@kernel()
 def item_of(call, g, index):
     """The work item of this index; chunks of panels vary fastest, then channel blocks."""
     panels, blocks = schedule.panel_count(g), schedule.block_count(g)
@@ -72,13 +68,11 @@ def item_of(call, g, index):
     return Item(group, c, min(g.tile_c, g.C - c), first, min(first + call.chunk, panels))
 
 
-@kernel()
 def pixel_of(view, plane, row, column):
     """Address of a pixel of a view."""
     return view.address + plane * view.plane + row * view.row + column * view.column
 
 
-@kernel()
 def load_x(blob, origin, extent, group, c, channels, buffer):
     """Load the tile's pixels of x, or find them in place: a view of output pixel 0 at tap 0.
 
@@ -127,7 +121,6 @@ def load_x(blob, origin, extent, group, c, channels, buffer):
     return View(buffer, schedule.image_rows(g) * row, row, schedule.column_step(g) * pixel)
 
 
-@kernel()
 def row_offset_of_x(call, g, channels, j):
     """Byte offset of the view of filter row j from that of row 0."""
     if call.in_place:
@@ -135,7 +128,6 @@ def row_offset_of_x(call, g, channels, j):
     return schedule.tap_row(g, j) * schedule.row_pitch(g) * channels * call.itemsize
 
 
-@kernel()
 def column_offset_of_x(call, g, channels, s):
     """Byte offset of the view of filter column s from that of column 0."""
     if call.in_place:
@@ -143,7 +135,6 @@ def column_offset_of_x(call, g, channels, s):
     return schedule.tap_column(g, s) * channels * call.itemsize
 
 
-@kernel()
 def load_dy(blob, origin, extent, item, panels):
     """Load the tile's pixels of dy into the panels of a work item, unless they are all read in
     place.
@@ -171,7 +162,6 @@ def load_dy(blob, origin, extent, item, panels):
     )
 
 
-@kernel()
 def view_dy(call, g, origin, extent, group, k, filters, width, panel):
     """The pixels of a panel of `width` filters, of which `filters` are in dy."""
     if call.gradient.dy_in_place and filters == width:
@@ -182,7 +172,6 @@ def view_dy(call, g, origin, extent, group, k, filters, width, panel):
     return View(panel, rows * columns * pitch, columns * pitch, pitch)
 
 
-@kernel()
 def advance(queue, lines):
     """Move on in the queue of memory that is prefetched, after `lines` lines."""
     left = memory.read(queue + 8) - lines
@@ -194,7 +183,6 @@ def advance(queue, lines):
         memory.write(queue + 24, 0)
 
 
-@kernel()
 def look_ahead(call, g, item, origin, queue):
     """Write the queue of memory to prefetch for the tile at `origin`: (address, lines) of x, then
     of dy.
@@ -222,7 +210,6 @@ def look_ahead(call, g, item, origin, queue):
     advance(queue, 0)
 
 
-@kernel()
 def multiply(call, g, origin, extent, channels, a, b, vectors, sums, direct, adds, queue):
     """Consumer: all taps of a tile for one panel.
 
@@ -267,7 +254,6 @@ def multiply(call, g, origin, extent, channels, a, b, vectors, sums, direct, add
             )
 
 
-@kernel()
 def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, queue):
     """All register tiles of `count` rows of A, for the pixels of one tap."""
     planes, rows, columns = extent
@@ -280,7 +266,7 @@ def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, que
         if adds:
             return
     first = 0
-    for height, tiles in schedule.cuts(count, height_of(g, vectors)):
+    for height, tiles in schedule.cuts(count, tile_height(g, vectors)):
         if tiles == 0:
             continue
         multiply_pixels(
@@ -308,14 +294,12 @@ def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, que
         first += height * tiles
 
 
-@kernel()
 def stores_directly(call, g, panel):
     """Whether the sums of a panel are stored into dw itself, which needs whole vectors."""
     filters = min(g.tile_k, g.K - panel * g.tile_k)
     return call.gradient.direct and filters % call.lanes == 0
 
 
-@kernel()
 def sum_tiles(blob, item, first_tile, end_tile, scratch):
     """The sums of a work item over a range of load tiles."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -351,7 +335,6 @@ def sum_tiles(blob, item, first_tile, end_tile, scratch):
     total(call, sums, end_tile - first_tile)
 
 
-@kernel()
 def store(blob, item, sums):
     """Store the sums of a work item into dw."""
     call, g = fields(blob).call, fields(blob).geometry
@@ -370,14 +353,12 @@ def store(blob, item, sums):
         )
 
 
-@kernel()
 def sum_item(blob, index, first_tile, end_tile, scratch):
     """The sums of the work item of this index over a range of load tiles."""
     call, g = fields(blob).call, fields(blob).geometry
     sum_tiles(blob, item_of(call, g, index), first_tile, end_tile, scratch)
 
 
-@kernel()
 def store_item(blob, index, sums):
     """Store the sums of the work item of this index."""
     call, g = fields(blob).call, fields(blob).geometry

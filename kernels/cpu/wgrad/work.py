@@ -2,8 +2,8 @@
 
 import functools
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function
 from implicit_conv.kernels.cpu.wgrad.sums import add_sums

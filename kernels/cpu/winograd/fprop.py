@@ -19,12 +19,11 @@ One work item is a load tile whose rows and columns are multiples of m:
 import functools
 from typing import NamedTuple
 
+from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.gemm.microkernel import multiply_tile
 from implicit_conv.kernels.cpu.gemm.panels import pack_block
-from implicit_conv.kernels.cpu.runtime.cache import kernel
-from implicit_conv.kernels.cpu.runtime.compiled import schedule
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.parts import compile_function
@@ -48,7 +47,6 @@ class Matrices(NamedTuple):
     row: int  # of a matrix
 
 
-@kernel()
 def panel_offset(call, g, panel, size):
     """Byte offset of V of a panel. A cache line separates its matrices, which would otherwise fall
     into the same few sets of a cache.
@@ -56,7 +54,6 @@ def panel_offset(call, g, panel, size):
     return panel * size * (g.tile_k * g.C * call.itemsize + LINE)
 
 
-@kernel()
 def pack_filters(blob, target, group, panel, scratch):
     """Write V of one panel: a few channels at a time are packed as for the GEMM, then transformed
     while they are in L1.
@@ -91,7 +88,6 @@ def pack_filters(blob, target, group, panel, scratch):
         )
 
 
-@kernel()
 def transform_boxes(call, g, extent, buffer, u):
     """Write U of a load tile: the transforms of all boxes of its planes, rows and columns."""
     m = call.winograd
@@ -120,7 +116,6 @@ def transform_boxes(call, g, extent, buffer, u):
             target += boxes * u.row
 
 
-@kernel()
 def untransform_boxes(call, extent, products, out, bias, vectors, limits):
     """Transform every box of a load tile to `out`: (address, byte strides of planes, rows and
     columns).
@@ -148,7 +143,6 @@ def untransform_boxes(call, extent, products, out, bias, vectors, limits):
             source += boxes * products.row
 
 
-@kernel()
 def write_runs(call, g, table):
     """Write the run table that all products share: a run for each chain of channels."""
     length = schedule.chain_length(g.C, call.chain)
@@ -162,7 +156,6 @@ def write_runs(call, g, table):
         table += RUN_BYTES
 
 
-@kernel()
 def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
     """Write M: for every xi, boxes x filters summed over channels."""
     for xi in range(schedule.box_products(g, call.winograd)):
@@ -186,7 +179,6 @@ def multiply_boxes(call, g, boxes, u, v, products, vectors, runs):
             begin += tiles * count
 
 
-@kernel()
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
     """One work item: a load tile, and the panels first_panel .. end_panel - 1."""
     call, g = fields(blob).call, fields(blob).geometry

@@ -2,7 +2,6 @@
 neither the disk nor the files of the cache decide whether a function can be compiled and called.
 """
 
-import ctypes
 import hashlib
 import importlib
 import inspect
@@ -26,7 +25,7 @@ from sampling import count, sampled
 from implicit_conv.cpu.arch import cpu_features
 from implicit_conv.kernels import sources
 from implicit_conv.kernels.cpu.runtime import cache, native
-from implicit_conv.kernels.cpu.runtime.cache import Names, dispatcher
+from implicit_conv.kernels.cpu.runtime.cache import Names
 from implicit_conv.kernels.cpu.runtime.callable import python_function
 from implicit_conv.kernels.cpu.runtime.machine import description
 from implicit_conv.kernels.cpu.runtime.native import entry
@@ -200,17 +199,10 @@ def test_an_entry_that_does_not_fit_is_compiled_again(store, caplog, payload):
 def test_every_decorator_caches(store):
     for compiled_before in (0, 1):
         called = python_function(SIGNATURE)(add_one)
-        lazy = dispatcher(add_one)
         callback = entry(SIGNATURE)(add_one)
-        assert called(41) == lazy(41) == callback.ctypes(41) == 42
-        assert lazy(0.5) == 1.5
-        hits = sum(lazy.stats.cache_hits.values())
-        assert [called.compiled.cache_hits, hits, callback.cache_hits] == [
-            compiled_before,
-            2 * compiled_before,
-            compiled_before,
-        ]
-        assert len(names(store)) == 4
+        assert called(41) == callback.ctypes(41) == 42
+        assert [called.compiled.cache_hits, callback.cache_hits] == [compiled_before] * 2
+        assert len(names(store)) == 2
 
 
 def name_of(function, options, signature):
@@ -268,25 +260,12 @@ def test_a_variant_has_entries_of_its_own():
     assert len(set(found)) == 7
 
 
-def test_addresses_of_this_process_are_not_cached(store):
-    absolute = ctypes.CDLL(None).labs
-    absolute.argtypes, absolute.restype = [ctypes.c_int64], ctypes.c_int64
-
-    @dispatcher
-    def call(value):
-        return absolute(value)
-
-    assert call(-3) == 3
-    assert names(store) == []
-
-
 def test_a_function_without_a_source_is_not_cached(store, caplog):
     code = add_one.__code__.replace(co_filename="<string>")
     function = FunctionType(code, {"__name__": __name__})
     for _ in range(2):
-        assert dispatcher(function)(41) == 42
-    with pytest.raises(TranslationError, match="install the package with its"):
-        entry(SIGNATURE)(function)
+        with pytest.raises(TranslationError, match="install the package with its"):
+            entry(SIGNATURE)(function)
     assert names(store) == []
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "<string>" in warning
@@ -319,17 +298,6 @@ def test_code_without_a_cache_is_that_of_its_function(monkeypatch):
     compiled = [entry(SIGNATURE)(named(number)).ctypes for number in range(3)]
     sources.kernels_hash.cache_clear()
     assert [call(5) for call in compiled] == [5, 6, 7]
-
-
-def test_code_that_cannot_be_pickled_is_not_cached(store, caplog, monkeypatch):
-    def fail(_):
-        raise pickle.PicklingError("too odd")
-
-    monkeypatch.setattr(cache, "dumps", fail)
-    for _ in range(2):
-        assert dispatcher(add_one)(41) == 42
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert "too odd" in warning
 
 
 def test_a_folder_that_vanishes_is_made_again(store, caplog):

@@ -39,8 +39,8 @@ def count_items(blob, thread):
     while item < call.items:
         for _ in range(call.chunk):
             atomic.pause()
-        atomic.add(call.y + 8 * item, 1)
-        atomic.add(call.x + 8 * thread, 1)
+        atomic.add(call.y.address + 8 * item, 1)
+        atomic.add(call.x.address + 8 * thread, 1)
         item = next_item(blob, thread)
 
 
@@ -50,9 +50,9 @@ def wait_at_gates(blob, thread):
     call = fields(blob).call
     item = next_item(blob, thread)
     while item < call.items:
-        atomic.store(call.y + 8 * item, 1 + thread)
+        atomic.store(call.y.address + 8 * item, 1 + thread)
         for _ in range(PAUSES):
-            if atomic.load(call.x + 8 * item):
+            if atomic.load(call.x.address + 8 * item):
                 break
             atomic.pause()
         item = next_item(blob, thread)
@@ -64,9 +64,9 @@ def note_control_words(blob, thread):
     call = fields(blob).call
     item = next_item(blob, thread)
     while item < call.items:
-        atomic.store(call.y + 8 * item, control_word())
+        atomic.store(call.y.address + 8 * item, control_word())
         for _ in range(PAUSES * (thread == 0)):
-            if atomic.load(call.y + 8 * (call.items - 1)):
+            if atomic.load(call.y.address + 8 * (call.items - 1)):
                 break  # a helper has come
             atomic.pause()
         item = next_item(blob, thread)
@@ -82,10 +82,10 @@ def sleep_in_helper(blob, thread):
     """
     call = fields(blob).call
     if thread:
-        atomic.store(call.x, 1)
+        atomic.store(call.x.address, 1)
         _usleep(types.int32(call.chunk))
     for _ in range(PAUSES):
-        if atomic.load(call.x):
+        if atomic.load(call.x.address):
             break
         atomic.pause()
 
@@ -98,7 +98,7 @@ class Job:
         self.blob = np.zeros(BLOB.itemsize // WORD, np.int64)
         call = self.blob.view(BLOB)[0]["call"]
         call["items"], call["chunk"], call["crowd"] = items, turns, crowd.ADDRESS
-        call["x"], call["y"] = self.x.ctypes.data, self.y.ctypes.data
+        call["x"]["address"], call["y"]["address"] = self.x.ctypes.data, self.y.ctypes.data
         self.address = self.blob.ctypes.data
 
     @property
