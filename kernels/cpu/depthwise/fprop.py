@@ -164,11 +164,7 @@ def edge_table(g, table, index):
 
 
 def write_edge_taps(call, g, w_tap, rows, columns, table):
-    """Write a tap table for each output column whose window meets padding that repeats pixels.
-
-    `columns` are the first output column of a tile, the first and the end of those whose windows
-    meet no padding, and the end of the tile's columns.
-    """
+    """Write a tap table for each output column whose window meets padding that repeats pixels."""
     q, first, last, end = columns
     for index in range(first - q + end - last):
         address = edge_table(g, table, index)
@@ -182,6 +178,17 @@ def write_edge_taps(call, g, w_tap, rows, columns, table):
                 memory.write(address, offset + across)
                 memory.write(address + 8, (j * g.S + s) * w_tap)
                 address += 16
+
+
+class Columns(NamedTuple):
+    """The output columns first .. end - 1 of a tile, of which the windows of inner .. outer - 1
+    meet no padding.
+    """
+
+    first: int
+    inner: int
+    outer: int
+    end: int
 
 
 class Span(NamedTuple):
@@ -273,11 +280,10 @@ def sum_row_in_pieces(call, g, span, rows, a, q, out):
 
 
 def sum_row_in_place(call, g, span, rows, a, out, columns):
-    """The output columns q .. end - 1 of a row, read from x in place; taps that meet padding are
+    """The output columns of a row, read from x in place; taps that meet padding are
     skipped, or read the pixels that it repeats.
 
-    `rows` counts the filter rows in the tables; `a` and `out` belong to column 0; `columns` are q,
-    the first column and the end of the columns whose windows meet no padding, and end.
+    `rows` counts the filter rows in the tables; `a` and `out` belong to column 0.
     """
     q, first, last, end = columns
     if call.depthwise.row_kernels:
@@ -345,8 +351,7 @@ def run_item(blob, origin, block, panels, scratch):
     if by_row:
         row_taps = table + 16 * schedule.taps(g)
         slot, taps = DEPTHWISE_ROW, Taps(row_taps, schedule.filter_rows(g), a_step, pixel)
-    first, end = inner_columns(g, q, q + columns)
-    parts = (q, first, end, q + columns)
+    parts = Columns(q, *inner_columns(g, q, q + columns), q + columns)
     repeats = call.in_place and not call.depthwise.row_kernels and g.padding_mode != ZEROS
     filter_rows = FilterRows(0, g.T, 0, g.R, 0, 0)
     write_taps(call, g, pixel, step, filter_rows, table)

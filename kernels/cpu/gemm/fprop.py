@@ -145,6 +145,16 @@ def activations(call, g, origin, c, channels, buffer):
     return view_in_roles(g, buffer, image, row, schedule.column_step(g) * pixel)
 
 
+class Rows(NamedTuple):
+    """The output rows of a load tile, and the filter planes that meet the image."""
+
+    first: int
+    count: int
+    by_group: int  # 1: the group axis runs along the rows
+    first_plane: int
+    end_plane: int
+
+
 class Product(NamedTuple):
     """What the register tiles of a load tile share for one panel and one channel block."""
 
@@ -162,10 +172,8 @@ class Product(NamedTuple):
 def multiply(call, g, product, extent, rows, columns, table):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
-    `extent` counts the pixels along (outer, group, inner); `rows` is (first output row, rows,
-    whether the group axis runs along them, first filter plane, end of the filter planes that meet
-    the image), `columns` (first output column, columns). Several
-    columns make up the inner axis, and each segment of them has its own run table.
+    `extent` counts the pixels along (outer, group, inner), and `columns` is (first output column,
+    columns). Several columns make up the inner axis, and each segment of them has its own run table.
     """
     outer, group, inner = extent
     q, count = columns
@@ -179,14 +187,19 @@ def multiply(call, g, product, extent, rows, columns, table):
         table += table_bytes(call, g)
 
 
-def needed_rows(call, g, p, count, t, t_end):
-    """(first, end) of the filter rows that `count` output rows p, p + 1, ... multiply, where the
-    filter planes t .. t_end - 1 meet the image.
+def needed_rows(call, g, rows, first, count):
+    """(first, end) of the filter rows that a register tile multiplies: it has all `rows`, or if the
+    group axis runs along them, `count` of them from `first` on.
     """
     if call.heads:
         return 0, schedule.filter_rows(g)
+    p = rows.first
+    if rows.by_group:
+        p += first
+    else:
+        count = rows.count
     r, r_end = schedule.valid_rows(g, p, count)
-    return t * g.R + r, (t_end - 1) * g.R + r_end
+    return rows.first_plane * g.R + r, (rows.end_plane - 1) * g.R + r_end
 
 
 def multiply_segment(call, g, product, extent, start, rows, table):
@@ -206,10 +219,7 @@ def multiply_segment(call, g, product, extent, start, rows, table):
                 step = schedule.rows_together(g, pixels, call.in_place)
                 for first in range(first_row, end_row if tiles > 0 else first_row, step):
                     groups = min(step, end_row - first)
-                    p, count, by_group, t, t_end = rows
-                    if by_group:
-                        p, count = p + first, groups
-                    r, r_end = needed_rows(call, g, p, count, t, t_end)
+                    r, r_end = needed_rows(call, g, rows, first, groups)
                     multiply_tile(
                         call.kernels,
                         slot=microkernel_slot(product.vectors, groups, pixels),
@@ -240,8 +250,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
     n, p, q = origin
     planes, rows, columns = schedule.tile_extent(g, n, p, q)
     extent = schedule.by_role(g, planes, rows, columns)
-    t, t_end = schedule.valid_planes(g, n, planes)
-    row_range = (p, rows, g.P > 1 and g.Q > 1, t, t_end)
+    tile_rows = Rows(p, rows, g.P > 1 and g.Q > 1, *schedule.valid_planes(g, n, planes))
     y_plane = schedule.plane_step(g, call.y.n, call.y.z)
     y = (
         call.y.address
@@ -307,7 +316,7 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             chained = blocks > 1 or has_chains(call, g, channels)
             rounds = call.stores.rounds and not staged
             product = Product(a, weights, sums, out, vectors, chained, rounds, low, high)
-            multiply(call, g, product, extent, row_range, (q, columns), scratch + call.scratch.runs)
+            multiply(call, g, product, extent, tile_rows, (q, columns), scratch + call.scratch.runs)
             if last and staged:
                 first = group * g.K + k
                 store_tile(
