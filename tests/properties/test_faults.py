@@ -25,14 +25,14 @@ ERRORS = {
 # Calls, and the sites where faults are planted in them.
 SAMPLE = [
     (Sweep("conv", "cold"), ("open", "rename")),
-    (Sweep("conv", "warm", 2), ("numpy", "thread", "sem_init")),
+    (Sweep("conv", "warm", 2), ("numpy", "thread", "sem_init", "getaffinity")),
 ]
 ALL = [
     (Sweep("conv", "kept"), ("numpy", "cpython")),
     (Sweep("conv", "kept", 2), ("numpy", "thread")),
     (Sweep("pauses", "kept", 2), ("setaffinity", "futex")),
     (Sweep("conv", "warm"), ("open", "read", "stat", "numpy", "thread", "futex")),
-    (Sweep("conv", "warm", 2), ("numpy", "thread", "futex", "sem_init")),
+    (Sweep("conv", "warm", 2), ("numpy", "thread", "futex", "sem_init", "getaffinity")),
     (Sweep("conv", "warm", 2, "queue"), ("numpy", "thread", "futex")),
     *(
         (Sweep(kind, "warm", threads), ("numpy", "open", "thread"))

@@ -197,14 +197,14 @@ def test_memory_is_aligned_to_its_side(side):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMES)
-def test_five_thousand_guarded_problems_of_each_method(name, capsys):
+def test_five_thousand_guarded_problems_of_each_method(name, capfd):
     deck = Deck(0, 2, SIDES, (name,))
-    assert fuzz(deck, problems=5000) == 0, capsys.readouterr().out
+    assert fuzz(deck, problems=5000) == 0, capfd.readouterr().out
 
 
 @pytest.mark.exhaustive
-def test_a_hundred_thousand_guarded_problems(capsys):
+def test_a_hundred_thousand_guarded_problems(capfd):
     """At most one pair of values in a hundred that were drawn is left."""
     deck = Deck(0, 2, SIDES)
-    assert fuzz(deck, problems=100_000) == 0, capsys.readouterr().out
+    assert fuzz(deck, problems=100_000) == 0, capfd.readouterr().out
     assert deck.coverage.missing < deck.coverage.pairs / 100
