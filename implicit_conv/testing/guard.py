@@ -25,7 +25,7 @@ from numba import cfunc, njit, types
 from implicit_conv.cpu import call
 from implicit_conv.kernels.cpu import operator
 from implicit_conv.kernels.cpu.runtime import launch, pool
-from implicit_conv.kernels.cpu.runtime.call import BLOB, Call
+from implicit_conv.kernels.cpu.runtime.call import BLOB, WORDS
 from implicit_conv.testing import Array
 
 PAGE = mmap.PAGESIZE
@@ -133,11 +133,11 @@ class _Blocks:
         offsets = [at + self._gap(size) for at, size in zip(starts, layout[1:], strict=False)]
         one._scratch = sum(spans) * one._threads
         one._bytes = one._scratch + BLOB.itemsize
-        fields = {"scratch": one._scratch, "scratch_bytes": sum(spans)}
+        fields = {"address": one._scratch, "bytes": sum(spans)}
         fields |= zip(layout._fields[1:], offsets, strict=True)
         one._blob = prepared._blob.copy()
         for name, value in fields.items():
-            one._blob[1 + Call._fields.index(name)] = value
+            one._blob[WORDS.index(f"scratch.{name}")] = value
         # The blob is at the start of a page or behind it.
         self._sizes = (*layout * one._threads, PAGE + BLOB.itemsize)
         return one

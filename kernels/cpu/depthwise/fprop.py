@@ -351,7 +351,8 @@ def run_item(blob, origin, block, panels, scratch):
     if by_row:
         row_taps = table + 16 * schedule.taps(g)
         slot, taps = DEPTHWISE_ROW, Taps(row_taps, schedule.filter_rows(g), a_step, pixel)
-    parts = Columns(q, *inner_columns(g, q, q + columns), q + columns)
+    inner, outer = inner_columns(g, q, q + columns)
+    parts = Columns(q, inner, outer, q + columns)
     repeats = call.in_place and not call.depthwise.row_kernels and g.padding_mode != ZEROS
     filter_rows = FilterRows(0, g.T, 0, g.R, 0, 0)
     write_taps(call, g, pixel, step, filter_rows, table)

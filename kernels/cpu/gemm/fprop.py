@@ -149,7 +149,7 @@ class Rows(NamedTuple):
     """The output rows of a load tile, and the filter planes that meet the image."""
 
     first: int
-    count: int
+    length: int
     by_group: int  # 1: the group axis runs along the rows
     first_plane: int
     end_plane: int
@@ -173,7 +173,7 @@ def multiply(call, g, product, extent, rows, columns, table):
     """Consumer: every register tile of a load tile, for one panel and one channel block.
 
     `extent` counts the pixels along (outer, group, inner), and `columns` is (first output column,
-    columns). Several columns make up the inner axis, and each segment of them has its own run table.
+    columns). Several columns make up the inner axis; each segment of them has its own run table.
     """
     outer, group, inner = extent
     q, count = columns
@@ -197,7 +197,7 @@ def needed_rows(call, g, rows, first, count):
     if rows.by_group:
         p += first
     else:
-        count = rows.count
+        count = rows.length
     r, r_end = schedule.valid_rows(g, p, count)
     return rows.first_plane * g.R + r, (rows.end_plane - 1) * g.R + r_end
 

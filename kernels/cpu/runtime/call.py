@@ -229,9 +229,9 @@ def _record(fields: Any) -> np.dtype[Any]:
 
 WORD = 8  # bytes of a word of the blob
 # Indices of the blob's words that the host writes for each call, or reads; word 0 counts items.
-_ORDER = ["item", *_names(Call())]
+WORDS = ["item", *_names(Call())]
 X, W, Y, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, SCRATCH, CROWD, FLUSHES = map(
-    _ORDER.index,
+    WORDS.index,
     (
         *("x.address", "w.address", "y.address", "panels.address", "bias.address"),
         *("scale.address", "scale.shift", "residual.address", "scratch.address"),

@@ -5,9 +5,10 @@ import functools
 import ml_dtypes
 import numpy as np
 import pytest
-from numba import njit
+from numba import types
 
 from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.kernels.cpu.runtime.native import entry
 from implicit_conv.kernels.cpu.tile.convert import make_move
 from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SIZES, SOFT_FLOAT16
 
@@ -25,12 +26,7 @@ ALL_BITS = np.arange(1 << 16, dtype=np.uint16)
 @functools.cache
 def callable_move(source, target, lanes):
     move = make_move(source, target, lanes)
-
-    @njit
-    def run(to, at, count):
-        move(to, at, count)
-
-    return run
+    return entry(types.void(*[types.int64] * 3))(move).ctypes
 
 
 def converted(array, source, target, lanes):
