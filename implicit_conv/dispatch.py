@@ -166,7 +166,7 @@ def make_plan(
     keys = dtype_key(dtype), dtype_key(dtype if w_dtype is None else w_dtype)
     try:
         if device == "cpu":
-            machine = settings.num_threads, settings.subnormals
+            machine = settings.num_threads, settings.subnormals, settings.compiler
             return _cpu_plan(operator, shapes, keys, options, *machine)
         return _gpu_plan(operator, shapes, keys, options)
     except TypeError:
@@ -187,11 +187,13 @@ def _make_cpu_plan(
     options: tuple[Any, ...],
     threads: int | None,
     subnormals: str,
+    compiler: str,
 ) -> Plan:
     named = dict(zip(operator.options, options, strict=True))
     precision, max_workspace, algorithm, _ = (named.pop(name) for name in METHODS)
     limit = parse_max_workspace(max_workspace)
-    request = Request(precision, algorithm, subnormals == "flush", limit)
+    flushes = subnormals == "flush"
+    request = Request(precision, algorithm, flushes, limit, compiler=compiler)
     first, second = map(dtype_name, dtypes)
     task = Task(operator.rank, shapes, (first, second), named, cpu_arch(threads), request)
     return Plan(operator.plan(task))

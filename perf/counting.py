@@ -126,7 +126,7 @@ def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
         kernel = microkernel_at(slot, compiled)
         if kernel:
             replaced[slot] = callback = _noting(kernel, int(before[slot]), tally)
-            compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
+            compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value or 0
     try:
         call(x, w, None, y)
     finally:

@@ -22,6 +22,7 @@ from implicit_conv.cpu.compiler import check_enabled
 from implicit_conv.cpu.packed import PackedFilter, PackedOrder, PlainOrder, packed_copy
 from implicit_conv.cpu.tiling import Estimate, thread_count
 from implicit_conv.cpu.views import is_pointwise
+from implicit_conv.kernels.cpu.compilers import TRANSLATOR
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.options import ITEMSIZES
@@ -50,6 +51,7 @@ class Request:
     max_workspace: int | None = None
     reserved_bytes: int = 0
     tilings: int = 1
+    compiler: str = TRANSLATOR  # of COMPILERS
 
     @property
     def strict(self) -> bool:
@@ -90,6 +92,7 @@ class Formats(NamedTuple):
     y_dtype: str
     flushes: bool = False  # whether subnormals are treated as zero
     recording: bool = False  # whether a debug build records its loads
+    compiler: str = TRANSLATOR  # of COMPILERS
 
 
 @dataclass(frozen=True)
@@ -313,9 +316,9 @@ def operator(c: Candidate, formats: Formats) -> Operator:
     Raises
     ------
     PlanError
-        NUMBA_DISABLE_JIT is set.
+        Code cannot be compiled; see `check_enabled`.
     """
-    check_enabled()
+    check_enabled(formats.compiler)
     return _compiled_operator(c, formats)
 
 
@@ -338,6 +341,7 @@ def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
         c.method.end(c),
         formats.flushes,
         formats.recording,
+        formats.compiler,
     )
     return c.method.operator(c, build)
 

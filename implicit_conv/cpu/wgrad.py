@@ -97,7 +97,7 @@ class WgradEngine(Runner):
     @property
     def formats(self) -> Formats:
         """The properties of compiled kernels that are not part of a candidate."""
-        return Formats(self.y_dtype, self.request.flushes)
+        return Formats(self.y_dtype, self.request.flushes, compiler=self.request.compiler)
 
     @property
     def workspace_bytes(self) -> int:

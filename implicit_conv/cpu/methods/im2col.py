@@ -116,7 +116,7 @@ class Im2col(Method):
         record: int = 0,
     ) -> Call:
         """A call that runs numpy's functions."""
-        return ColumnsCall(form, c, epilogue)
+        return ColumnsCall(form, c, epilogue, formats.compiler)
 
     def describe(self, c: Candidate) -> Words:
         """Loads and multiplications; there are no tiles."""
@@ -130,11 +130,11 @@ class Im2col(Method):
 class ColumnsCall(Call):
     """Convolution through the matrix of windows."""
 
-    __slots__ = ("_candidate", "_epilogue")
+    __slots__ = ("_candidate", "_compiler", "_epilogue")
 
-    def __init__(self, form: CallForm, c: Candidate, epilogue: Epilogue) -> None:
+    def __init__(self, form: CallForm, c: Candidate, epilogue: Epilogue, compiler: str) -> None:
         super().__init__(form)
-        self._candidate, self._epilogue = c, epilogue
+        self._candidate, self._epilogue, self._compiler = c, epilogue, compiler
 
     def __call__(
         self,
@@ -183,14 +183,14 @@ class ColumnsCall(Call):
                 bounds = np.array((low, high)).astype(sums.dtype)
             np.clip(sums, *bounds, out=sums)
             return
-        check_enabled()
+        check_enabled(self._compiler)
         from implicit_conv.kernels.cpu.runtime.code import code
         from implicit_conv.kernels.cpu.tile.storage import Format
         from implicit_conv.kernels.cpu.tile.variants import UNSCALED, Finish
 
         form = Format(*[c.problem.dtype] * 6)
         part = Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma)
-        finish = FINISH(code(".tile.finish:make_finish", part))
+        finish = FINISH(code(".tile.finish:make_finish", part).address(self._compiler))
         at = sums.ctypes.data
         finish(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
 
