@@ -6,11 +6,11 @@ An opcode counts as tested where a test of this folder has it in a kernel's text
 import re
 from pathlib import Path
 
-from implicit_conv.ptx.control import TABLE
-from implicit_conv.ptx.handlers import HANDLERS
-from implicit_conv.ptx.translate_async import MODES
-from implicit_conv.ptx.translate_memory import OPERATIONS
-from implicit_conv.ptx.translate_scalar import FLOAT, INTEGER
+from implicit_conv.ptx.machine.control import TABLE
+from implicit_conv.ptx.text.handlers import HANDLERS
+from implicit_conv.ptx.text.translate_async import MODES
+from implicit_conv.ptx.text.translate_memory import OPERATIONS
+from implicit_conv.ptx.text.translate_scalar import FLOAT, INTEGER
 
 TEXT = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
 UNTESTED = {
