@@ -11,15 +11,29 @@ from perf.rival import contender_of
 
 CASES = {
     1: Case(
-        C=3, K=4, size=(12,), kernel=(3,), stride=(2,), dilation=(1,), padding=((1, 1),),
-        layout="NCW", weight_layout="KCS",
+        C=3,
+        K=4,
+        size=(12,),
+        kernel=(3,),
+        stride=(2,),
+        dilation=(1,),
+        padding=((1, 1),),
+        layout="NCW",
+        weight_layout="KCS",
     ),
     2: Case(C=3, K=4, size=(9, 8), stride=(2, 2), padding=((1, 1), (0, 0)), layout="NHWC"),
     3: Case(
-        C=2, K=4, size=(4, 5, 6), kernel=(2, 3, 1), stride=(1, 2, 1), dilation=(1, 1, 1),
-        padding=((0, 0), (1, 1), (0, 0)), layout="NDHWC", weight_layout="KCTRS",
+        C=2,
+        K=4,
+        size=(4, 5, 6),
+        kernel=(2, 3, 1),
+        stride=(1, 2, 1),
+        dilation=(1, 1, 1),
+        padding=((0, 0), (1, 1), (0, 0)),
+        layout="NDHWC",
+        weight_layout="KCTRS",
     ),
-}  # fmt: skip
+}
 
 
 def torch_rival(operator, case):

@@ -205,8 +205,11 @@ def load_generic(
 ) -> Lanes:
     """``ld`` of generic addresses."""
     loads = {
-        "global": load_global, "shared": load_shared, "local": load_local, "param": load_param,
-    }  # fmt: skip
+        "global": load_global,
+        "shared": load_shared,
+        "local": load_local,
+        "param": load_param,
+    }
     out = np.zeros((count, LANES), kind)
     for space, here in _spaces_of(base, offset, mask):
         out[:, here] = loads[space](w, base, offset, kind, count, here, semantics)[:, here]

@@ -119,16 +119,24 @@ def reciprocal_root(x: Lanes) -> Lanes:
     return (1 / np.sqrt(x.astype(np.float64))).astype(x.dtype)
 
 
+UNORDERED: dict[str, np.ufunc] = {
+    "equ": np.equal,
+    "neu": np.not_equal,
+    "ltu": np.less,
+    "leu": np.less_equal,
+    "gtu": np.greater,
+    "geu": np.greater_equal,
+}
+
+
 def compare(how: str, a: Lanes, b: Lanes) -> Lanes:
     """A comparison of floats that numpy's operators do not say (9.7.6, setp)."""
     unordered = np.isnan(a) | np.isnan(b)
     if how in ("num", "nan"):
         return ~unordered if how == "num" else unordered
-    ordered: dict[str, Lanes] = {
-        "ne": a != b, "equ": a == b, "neu": a != b, "ltu": a < b, "leu": a <= b, "gtu": a > b,
-        "geu": a >= b,
-    }  # fmt: skip
-    return ordered[how] & ~unordered if how == "ne" else ordered[how] | unordered
+    if how == "ne":
+        return np.asarray((a != b) & ~unordered)
+    return np.asarray(UNORDERED[how](a, b) | unordered)
 
 
 def halves(function: Any, form: str, *operands: Lanes) -> Lanes:

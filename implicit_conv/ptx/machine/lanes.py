@@ -15,10 +15,14 @@ if TYPE_CHECKING:
 
 Lanes = NDArray[Any]
 LANE = np.arange(LANES)
-REDUCTIONS = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
-    "or": np.bitwise_or, "xor": np.bitwise_xor,
-}  # fmt: skip
+REDUCTIONS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
 
 
 class Missing:
@@ -96,11 +100,8 @@ def vote(w: State, how: str, predicate: Lanes, members: Lanes, mask: Lanes) -> L
     held = predicate & named
     if how == "ballot":
         return ballot(held)
-    value = {
-        "any": held.any(), "all": (held == named).all(),
-        "uni": not held.any() or (held == named).all(),
-    }[how]  # fmt: skip
-    return np.full(LANES, value)
+    some, every = held.any(), (held == named).all()
+    return np.full(LANES, {"any": some, "all": every, "uni": not some or every}[how])
 
 
 def ballot(predicate: Lanes) -> Lanes:

@@ -74,10 +74,9 @@ def init(w: State, base: Lanes, offset: int, count: Lanes, mask: Lanes) -> None:
             raise PtxError(f"{name} is initialised with count {number}")
         w.shared.note_write(w, np.array([start // SIZE]), SIZE, np.array([lane]), "mbarrier.init")
         w.shared.state[start : start + SIZE] = BARRIER
-        w.cta.barriers[address] = Barrier(
-            name, address, number, w.cta.barrier_actor(), w.index, stamp(w.now),
-            new_clock(w.cta.warps_count),
-        )  # fmt: skip
+        actor, clock = w.cta.barrier_actor(), new_clock(w.cta.warps_count)
+        barrier = Barrier(name, address, number, actor, w.index, stamp(w.now), clock)
+        w.cta.barriers[address] = barrier
 
 
 def invalidate(w: State, base: Lanes, offset: int, mask: Lanes) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.machine.lanes import REDUCTIONS
 from implicit_conv.ptx.memory.clocks import Clock, join
 
 if TYPE_CHECKING:
@@ -61,11 +62,7 @@ def apply(operation: str, old: Any, given: Any, other: Any) -> Any:
         return old.dtype.type(0) if old >= given else old + old.dtype.type(1)
     if operation == "dec":
         return given if old == 0 or old > given else old - old.dtype.type(1)
-    functions: dict[str, Any] = {
-        "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and,
-        "or": np.bitwise_or, "xor": np.bitwise_xor,
-    }  # fmt: skip
-    return given if operation == "exch" else functions[operation](old, given)
+    return given if operation == "exch" else REDUCTIONS[operation](old, given)
 
 
 def atomic(

@@ -15,26 +15,23 @@ if TYPE_CHECKING:
 Lanes = NDArray[Any]
 LANE = np.arange(LANES)
 AXES = "xyz"
-CLUSTER_OF_ONE = {  # values outside of any cluster launch
-    "%cluster_ctarank": 0, "%cluster_nctarank": 1, "%is_explicit_cluster": 0,
+_BELOW, _ALL = (1 << LANE) - 1, (1 << LANES) - 1
+CONSTANTS: dict[str, Any] = {  # those of clusters have their values outside of any cluster launch
+    "%laneid": LANE,
+    "%lanemask_eq": 1 << LANE,
+    "%lanemask_lt": _BELOW,
+    "%lanemask_le": 2 * _BELOW + 1,
+    "%lanemask_gt": _ALL ^ (2 * _BELOW + 1),
+    "%lanemask_ge": _ALL ^ _BELOW,
+    **dict.fromkeys(("%smid", "%gridid", "%cluster_ctarank", "%is_explicit_cluster"), 0),
+    **dict.fromkeys(("%nsmid", "%cluster_nctarank"), 1),
     **{f"%cluster_ctaid.{axis}": 0 for axis in AXES},
     **{f"%cluster_nctaid.{axis}": 1 for axis in AXES},
-}  # fmt: skip
-LANE_MASKS = {
-    "%lanemask_eq": 1 << LANE, "%lanemask_lt": (1 << LANE) - 1, "%lanemask_le": (2 << LANE) - 1,
-    "%lanemask_gt": ~((2 << LANE) - 1) & 0xFFFFFFFF,
-    "%lanemask_ge": ~((1 << LANE) - 1) & 0xFFFFFFFF,
-}  # fmt: skip
+}
 CLOCKS = ("%clock", "%clock64", "%globaltimer")  # count instructions here
-OTHERS = (
-    "%laneid", "%warpid", "%nwarpid", "%smid", "%nsmid", "%gridid", "%dynamic_smem_size",
-    "%total_smem_size",
-)  # fmt: skip
-SIZES = ("%tid", "%ntid", "%ctaid", "%nctaid")
-SPECIALS = {
-    *CLUSTER_OF_ONE, *LANE_MASKS, *CLOCKS, *OTHERS,
-    *(f"{base}.{axis}" for base in SIZES for axis in AXES),
-}  # fmt: skip
+OTHERS = ("%warpid", "%nwarpid", "%dynamic_smem_size", "%total_smem_size")
+SIZES = [f"{base}.{axis}" for base in ("%tid", "%ntid", "%ctaid", "%nctaid") for axis in AXES]
+SPECIALS = {*CONSTANTS, *CLOCKS, *OTHERS, *SIZES}
 
 
 def special_values(w: State, name: str) -> Lanes:
@@ -50,16 +47,15 @@ def special_values(w: State, name: str) -> Lanes:
 def _value(w: State, name: str) -> Any:
     launch, cta = w.launch, w.cta
     base, _, axis = name.partition(".")
-    if base in SIZES:
+    if name in CONSTANTS:
+        return CONSTANTS[name]
+    if name in SIZES:
         place = AXES.index(axis)
         if base == "%tid":
             thread = LANE + LANES * w.index
             return thread // int(np.prod(launch.block[:place])) % launch.block[place]
         return {"%ntid": launch.block, "%ctaid": cta.index, "%nctaid": launch.grid}[base][place]
-    values = {
-        "%laneid": LANE, "%warpid": w.index, "%nwarpid": cta.warps_count, "%smid": 0, "%nsmid": 1,
-        "%gridid": 0, "%dynamic_smem_size": launch.dynamic_bytes,
-        "%total_smem_size": launch.shared_bytes, **dict.fromkeys(CLOCKS, launch.executed),
-        **LANE_MASKS, **CLUSTER_OF_ONE,
-    }  # fmt: skip
-    return values[name]
+    if name in CLOCKS:
+        return launch.executed
+    values = w.index, cta.warps_count, launch.dynamic_bytes, launch.shared_bytes
+    return values[OTHERS.index(name)]

@@ -108,22 +108,14 @@ def _tensor(e: Emitter, i: Instruction) -> list[str]:
         raise unsupported(i, f"{len(map.coordinates)} coordinates for {rank}d")
     at = f"({', '.join(e.read(x, 'i4') for x in map.coordinates)},)"
     if not loads:
-        return [
-            e.call(
-                issue.tensor_store, "w", i.line, repr(mode), _place(e, operands[1]), _place(e, map),
-                at, e.mask,
-            )
-        ]  # fmt: skip
+        places = _place(e, operands[1]), _place(e, map)
+        return [e.call(issue.tensor_store, "w", i.line, repr(mode), *places, at, e.mask)]
     target, _, completes, *info = operands
     offsets = "()"
     if info and isinstance(info[0], Vector):
         offsets = e.read_parts(info[0], "u2")
-    return [
-        e.call(
-            issue.tensor_load, "w", i.line, repr(mode), _place(e, target), _place(e, map), at,
-            offsets, _place(e, completes), e.mask,
-        )
-    ]  # fmt: skip
+    where = _place(e, target), _place(e, map), at, offsets, _place(e, completes)
+    return [e.call(issue.tensor_load, "w", i.line, repr(mode), *where, e.mask)]
 
 
 def _bulk(e: Emitter, i: Instruction) -> list[str]:

@@ -12,21 +12,20 @@ from implicit_conv.ptx.text.emit import Emitter, unsupported
 
 # Formats of D, A, B and C of mma.sync, and the gemm_k of its shapes m16n8k*.
 MMA: dict[tuple[str, ...], tuple[int, ...]] = {
-    ("f32", "f16", "f16", "f32"): (8, 16), ("f32", "bf16", "bf16", "f32"): (8, 16),
-    ("f16", "f16", "f16", "f16"): (8, 16), ("f32", "tf32", "tf32", "f32"): (4, 8),
+    ("f32", "f16", "f16", "f32"): (8, 16),
+    ("f32", "bf16", "bf16", "f32"): (8, 16),
+    ("f16", "f16", "f16", "f16"): (8, 16),
+    ("f32", "tf32", "tf32", "f32"): (4, 8),
     **{("s32", a, b, "s32"): (16, 32) for a in ("s8", "u8") for b in ("s8", "u8")},
-}  # fmt: skip
+}
 WGMMA_K = {"f16": 16, "bf16": 16, "tf32": 8}
 
 
 def mma(e: Emitter, i: Instruction) -> list[str]:
     """``mma.sync.aligned.m16n8k*.row.col`` (9.7.14)."""
-    head, shape, forms = i.opcode[1:3], i.opcode[3], tuple(i.opcode[-4:])
-    depth = re.fullmatch(r"m16n8k(\d+)", shape)
-    if (
-        head != ["sync", "aligned"] or i.opcode[4:-4] != ["row", "col"] or depth is None
-        or int(depth[1]) not in MMA.get(forms, ())
-    ):  # fmt: skip
+    words, forms = ".".join(i.opcode[1:-4]), tuple(i.opcode[-4:])
+    shape = re.fullmatch(r"sync\.aligned\.m16n8k(\d+)\.row\.col", words)
+    if shape is None or int(shape[1]) not in MMA.get(forms, ()):
         raise unsupported(i)
     d, a, b, c = i.operands
     sums = {"f32": "f4", "f16": "u4", "s32": "i4"}[forms[3]]
@@ -48,14 +47,10 @@ def warpgroup(e: Emitter, i: Instruction) -> list[str]:
         groups = i.operands[0]
         assert isinstance(groups, Immediate)
         return [e.call(wgmma.wait, "w", groups.value, e.mask)]
-    shape = re.fullmatch(r"m64n(\d+)k(\d+)", i.opcode[4])
-    types = i.opcode[5:]
-    if (
-        what != "mma_async" or shape is None or len(types) != 3 or types[0] != "f32"
-        or types[1] != types[2] or WGMMA_K.get(types[1]) != int(shape[2])
-    ):  # fmt: skip
+    found = re.fullmatch(r"m64n(\d+)k(\d+)\.f32\.(\w+)\.\3", ".".join(i.opcode[4:]))
+    if what != "mma_async" or found is None or WGMMA_K.get(found[3]) != int(found[2]):
         raise unsupported(i)
-    return _multiply(e, i, int(shape[1]), types[1])
+    return _multiply(e, i, int(found[1]), found[3])
 
 
 def _multiply(e: Emitter, i: Instruction, columns: int, form: str) -> list[str]:

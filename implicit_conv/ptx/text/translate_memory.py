@@ -10,9 +10,7 @@ from implicit_conv.ptx.memory.spaces import PARAM_BASE
 from implicit_conv.ptx.syntax import Address, Instruction, Operand, Symbol, Vector
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
 
-SPACES = (
-    "global", "shared", "shared::cta", "local", "param", "param::entry", "param::func", "const",
-)  # fmt: skip
+SPACES = "global shared shared::cta local param param::entry param::func const".split()
 CACHES = (
     "ca cg cs lu cv wb wt L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last "
     "L1::no_allocate L2::64B L2::128B L2::256B"
@@ -22,13 +20,19 @@ SEMANTICS = ("relaxed", "acquire", "release", "acq_rel", "volatile", "nc", "sc")
 ALLOWED = f"{' '.join(SPACES)} {CACHES} {SCOPES} weak v2 v4 v8 {' '.join(SEMANTICS)}"
 OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 LOADS = {
-    "global": access.load_global, "shared": access.load_shared, "local": access.load_local,
-    "param": access.load_param, "const": access.load_global, "": access.load_generic,
-}  # fmt: skip
+    "global": access.load_global,
+    "shared": access.load_shared,
+    "local": access.load_local,
+    "param": access.load_param,
+    "const": access.load_global,
+    "": access.load_generic,
+}
 STORES = {
-    "global": access.store_global, "shared": access.store_shared, "local": access.store_local,
+    "global": access.store_global,
+    "shared": access.store_shared,
+    "local": access.store_local,
     "": access.store_generic,
-}  # fmt: skip
+}
 
 
 def _space(i: Instruction) -> str:
@@ -84,8 +88,8 @@ def store(e: Emitter, i: Instruction) -> list[str]:
 
 def atomic(e: Emitter, i: Instruction) -> list[str]:
     """``atom`` and ``red`` of integers, float32 and float64 (9.7.13)."""
-    words = modifiers(i, f"global shared shared::cta {SCOPES} {' '.join(OPERATIONS)} "
-                         "relaxed acquire release acq_rel noftz")  # fmt: skip
+    spaces, orders = "global shared shared::cta", "relaxed acquire release acq_rel"
+    words = modifiers(i, f"{spaces} {SCOPES} {' '.join(OPERATIONS)} {orders} noftz")
     operation = next((word for word in words if word in OPERATIONS), "")
     type_ = type_of(i, "u32 s32 u64 s64 b32 b64 f32 f64")
     if not operation or (type_[0] == "f" and operation != "add"):
@@ -147,7 +151,11 @@ def active(e: Emitter, i: Instruction) -> list[str]:
 
 
 HANDLERS = {
-    "ld": load, "ldu": load, "st": store, "atom": atomic, "red": atomic,
-    "ldmatrix": load_matrix, "stmatrix": store_matrix, "fence": fence, "membar": fence,
+    **dict.fromkeys(("ld", "ldu"), load),
+    "st": store,
+    **dict.fromkeys(("atom", "red"), atomic),
+    "ldmatrix": load_matrix,
+    "stmatrix": store_matrix,
+    **dict.fromkeys(("fence", "membar"), fence),
     "activemask": active,
-}  # fmt: skip
+}

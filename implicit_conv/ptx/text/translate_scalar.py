@@ -7,6 +7,7 @@ predicate.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from implicit_conv.ptx.kinds import TYPES, WIDER, size_of
@@ -53,9 +54,7 @@ INTEGER = {
     "clz": Row("b32 b64", "integers_count_zeros({0})", "T", "U", "9.7.1"),
     "bfind": Row("u32 s32 u64 s64", "integers_highest_bit({0})", "T", "U", "9.7.1"),
     "brev": Row("b32 b64", "integers_reverse_bits({0})", "T", "T", "9.7.1"),
-    "bfe": Row(
-        "u32 s32 u64 s64", "integers_extract_bits({0}, {1}, {2})", "TUU", "T", "9.7.1"
-    ),
+    "bfe": Row("u32 s32 u64 s64", "integers_extract_bits({0}, {1}, {2})", "TUU", "T", "9.7.1"),
     "bfi": Row("b32 b64", "integers_insert_bits({0}, {1}, {2}, {3})", "TTUU", "T", "9.7.1"),
     "and": Row(f"{BITS} pred", "{0} & {1}", "TT", "T", "9.7.8"),
     "or": Row(f"{BITS} pred", "{0} | {1}", "TT", "T", "9.7.8"),
@@ -68,22 +67,15 @@ INTEGER = {
     "shf.l.clamp": Row("b32", "integers_funnel({0}, {1}, {2}, True, False)", "TTU", "T", "9.7.8"),
     "shf.r.clamp": Row("b32", "integers_funnel({0}, {1}, {2}, False, False)", "TTU", "T", "9.7.8"),
     "prmt": Row("b32", "integers_permute_bytes({0}, {1}, {2})", "TTT", "T", "9.7.9"),
-    "selp": Row(
-        f"{INTEGERS} {BITS} f32 f64", "where({2}, {0}, {1})", "TTP", "T", "9.7.6"
-    ),
-}  # fmt: skip
-FUNCTIONS = {
-    f"integers_{function.__name__}": function
-    for function in (
-        integers.multiply_high, integers.divide, integers.remainder, integers.count_ones,
-        integers.count_zeros, integers.highest_bit, integers.reverse_bits, integers.extract_bits,
-        integers.insert_bits, integers.logic3, integers.funnel, integers.permute_bytes,
-    )
-}  # fmt: skip
-COMPARISONS = {
-    "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=",
-    "hi": ">", "hs": ">=",
-}  # fmt: skip
+    "selp": Row(f"{INTEGERS} {BITS} f32 f64", "where({2}, {0}, {1})", "TTP", "T", "9.7.6"),
+}
+FUNCTIONS = {  # those that the expressions name
+    name: getattr(integers, name.removeprefix("integers_"))
+    for row in INTEGER.values()
+    for name in re.findall(r"integers_\w+", row.expression)
+}
+SIGNED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+COMPARISONS = {**SIGNED, "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 COMBINATIONS = {"and": "&", "or": "|", "xor": "^"}
 # Floats rounded to nearest. The ISA bounds the error of approximate functions, but does not fix it.
 FLOAT = {
@@ -94,9 +86,7 @@ FLOAT = {
     "tanh": "np.tanh({0})", "copysign": "np.copysign({1}, {0})",  # the sign of the first operand
 }  # fmt: skip
 ROUNDINGS = ("rz", "rm", "rp")
-CONVERSION_MODIFIERS = (
-    "rn", "rz", "rm", "rp", "rna", "rni", "rzi", "rmi", "rpi", "ftz", "sat", "relu",
-)  # fmt: skip
+CONVERSION_MODIFIERS = "rn rz rm rp rna rni rzi rmi rpi ftz sat relu".split()
 
 
 def integer(e: Emitter, i: Instruction) -> list[str]:
@@ -147,11 +137,10 @@ def _float_expression(
     e: Emitter, i: Instruction, values: list[str], mode: str, words: list[str]
 ) -> str:
     name = i.opcode[0]
-    directed = {
-        "fma": floats.fma, "mad": floats.fma, "add": floats.add, "sub": floats.subtract,
-        "mul": floats.multiply,
-    }  # fmt: skip
-    if name in ("fma", "mad") or (mode != "rn" and name in directed):
+    if name in ("fma", "mad"):
+        return e.call(floats.fma, *values, repr(mode))
+    directed = {"add": floats.add, "sub": floats.subtract, "mul": floats.multiply}
+    if mode != "rn" and name in directed:
         return e.call(directed[name], *values, repr(mode))
     if mode != "rn" or name not in FLOAT:
         raise unsupported(i, f"the rounding .{mode}" if name in FLOAT else "")

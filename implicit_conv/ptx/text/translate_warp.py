@@ -66,6 +66,4 @@ def match(e: Emitter, i: Instruction) -> list[str]:
     return [e.write(i.operands[0], e.call(lanes.match_any, "w", *values, e.mask), "u4")]
 
 
-HANDLERS = {
-    "shfl": shuffle, "elect": elect, "vote": vote, "redux": reduce, "match": match,
-}  # fmt: skip
+HANDLERS = {"shfl": shuffle, "elect": elect, "vote": vote, "redux": reduce, "match": match}
