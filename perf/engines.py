@@ -1,51 +1,112 @@
-"""Rivals that are inference engines: a network of one convolution whose filter is a constant.
+"""Rivals of this engine on one case: all that `perf run --against` knows.
 
-An engine rearranges or transforms the filter when it loads the network, before the clock starts, so
-it compares with "plan", which has a packed filter. All engines here compute float32 convolutions of
-NCHW images.
+An inference engine has a network of one convolution whose filter is a constant. It rearranges or
+transforms the filter when it loads the network, before the clock starts, so it compares with
+"plan", which has a packed filter. All engines here compute float32 convolutions of NCHW images.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from implicit_conv.testing import Array, Case
+from implicit_conv.options import INTEGER_RANGES
+from implicit_conv.reference import pad_or_crop
+from implicit_conv.testing import Array, Case, to_nchw
+from implicit_conv.tools import rivals
+from implicit_conv.tools.rivals import Function
 
 ENGINES = ("onnxruntime", "ncnn", "opencv")
+RIVALS = ("torch", *ENGINES, "scipy", "numpy")
 ONNX_OPSET = 17  # version of the operators in an ONNX network
 ONNX_IR = 8  # version of the file format; the lowest that has these operators
 NCNN_MAGIC = 7767517  # first line of a network of ncnn
 
 
-def engine_rival(name: str, case: Case, x: Array, w: Array, threads: int) -> Callable[[], Array]:
-    """A convolution by an engine; its result has axes N, K, P, Q.
+def rival(name: str, case: Case, x: Array, w: Array, threads: int) -> Function:
+    """A rival's convolution; its result has axes N, K, P, Q.
 
     Parameters
     ----------
-    name : "onnxruntime", "ncnn" or "opencv"
-    x, w : arrays as `case.arrange` returns them, with axes N, C, H, W and K, C, R, S
+    name : one of RIVALS
+    x, w : arrays as `case.arrange` returns them
     threads : int
+        Threads of torch and OpenCV, set for the whole process, and of the other engines. scipy and
+        numpy have those of their BLAS.
 
     Raises
     ------
     ImportError
-        The engine, or the package onnx, is not installed.
+        The rival is not installed, or the package onnx where an engine needs it.
     ValueError
-        The engine cannot compute the case.
+        The rival cannot compute the case.
     """
-    if case.dtype != "float32" or case.layout != "NCHW":
+    if case.weight_layout != "KCRS":
+        raise ValueError(f"rivals need weight_layout KCRS, not {case.weight_layout}")
+    if name in ENGINES and (case.dtype != "float32" or case.layout != "NCHW"):
         raise ValueError(f"{name} is compared for float32 NCHW, not {case.dtype} {case.layout}")
-    return {"onnxruntime": _onnxruntime, "ncnn": _ncnn, "opencv": _opencv}[name](
-        case, x, w, threads
-    )
+    if name == "torch" and case.dtype in INTEGER_RANGES:
+        name = "torch integers"
+    builders = {
+        **rivals.RIVALS,
+        "torch integers": _onednn_integers,
+        "numpy": _numpy,
+        "onnxruntime": _onnxruntime,
+        "ncnn": _ncnn,
+        "opencv": _opencv,
+    }
+    return builders[name](case, x, w, threads)
 
 
-def _onnxruntime(case: Case, x: Array, w: Array, threads: int) -> Callable[[], Array]:
+def _onednn_integers(case: Case, x: Array, w: Array, threads: int) -> Function:
+    """torch.ops.onednn.qconv2d_pointwise with scales of 1 and zero points of 0: its float32 results
+    are the sums. The filter is packed before.
+    """
+    import torch
+
+    if any(low != high for low, high in case.padding):
+        raise ValueError(f"torch needs equal low and high padding, not {case.padding}")
+    torch.set_num_threads(threads)
+    if (case.dtype, case.w_dtype) != ("uint8", "int8"):
+        raise ValueError(f"oneDNN needs uint8 x and int8 w, not {case.dtype} and {case.w_dtype}")
+    x_t, w_t = torch.from_numpy(to_nchw(x, case.layout)), torch.from_numpy(w)
+    ones, zeros = torch.ones(len(w)), torch.zeros(len(w), dtype=torch.int32)
+    padding = [low for low, _ in case.padding]
+    steps = list(case.stride), padding, list(case.dilation), case.groups
+    ops = torch.ops.onednn
+    packed = ops.qconv_prepack(w_t, ones, 1.0, 0, *steps, list(x_t.shape))
+    result: Any = (1.0, 0, torch.float32, "none", [], "")  # scale, zero point, no activation
+
+    def call() -> Any:
+        with torch.inference_mode():
+            return ops.qconv2d_pointwise(x_t, 1.0, 0, packed, ones, zeros, None, *steps, *result)
+
+    return call
+
+
+def _numpy(case: Case, x: Array, w: Array, threads: int) -> Function:
+    """The usual numpy code: multiply a matrix of all windows (im2col) by the filters."""
+    if case.groups != 1 or case.dilation != (1, 1):
+        raise ValueError("the numpy rival has neither groups nor dilation")
+    images = to_nchw(x, case.layout)
+    stride_h, stride_w = case.stride
+    window = (case.C, *case.kernel)
+
+    def call() -> Array:
+        padded = pad_or_crop(images, case.padding)
+        views = np.lib.stride_tricks.sliding_window_view(padded, window, axis=(1, 2, 3))
+        views = views[:, 0, ::stride_h, ::stride_w]
+        columns = views.reshape(-1, w[0].size)
+        y = columns @ w.reshape(len(w), -1).T
+        return y.reshape(*views.shape[:3], len(w)).transpose(0, 3, 1, 2)
+
+    return call
+
+
+def _onnxruntime(case: Case, x: Array, w: Array, threads: int) -> Function:
     """onnxruntime on its CPU provider (MLAS)."""
     import onnxruntime
 
@@ -63,7 +124,7 @@ def _onnxruntime(case: Case, x: Array, w: Array, threads: int) -> Callable[[], A
     return call
 
 
-def _opencv(case: Case, x: Array, w: Array, threads: int) -> Callable[[], Array]:
+def _opencv(case: Case, x: Array, w: Array, threads: int) -> Function:
     """The module dnn of OpenCV."""
     import cv2
 
@@ -108,7 +169,7 @@ def onnx_network(case: Case, w: Array) -> bytes:
     return network
 
 
-def _ncnn(case: Case, x: Array, w: Array, threads: int) -> Callable[[], Array]:
+def _ncnn(case: Case, x: Array, w: Array, threads: int) -> Function:
     """ncnn with sums and storage in float32."""
     import ncnn
 

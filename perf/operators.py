@@ -1,8 +1,7 @@
-"""Contenders for convolutions of any rank, transposed convolutions and input gradients: this engine
-and torch on one case, checked and timed.
+"""Operators of any rank and their gradients: this engine and torch on one case, checked and timed.
 
-The case of a transposed convolution or an input gradient is the convolution that it belongs to: its
-x has the shape of the result, and its output the shape of the first array.
+The case of a transposed convolution or of a gradient is the convolution that it belongs to: x has
+the shape of the transposed result and of the input gradient, and w that of the weight gradient.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ import implicit_conv
 from implicit_conv.options import LAYOUTS_OF
 from implicit_conv.plan import Plan
 from implicit_conv.settings import config
-from implicit_conv.testing import Array, Case, error_units, from_nchw, to_nchw
+from implicit_conv.testing import Array, Case, from_nchw, to_nchw
 from implicit_conv.timing import Timed, interleave
-from implicit_conv.tools.contenders import (
-    LIMIT_UNITS,
-    Contender,
+from implicit_conv.tools.rivals import (
+    OURS,
+    Function,
     Measurement,
-    WrongResultError,
+    errors_of,
     local,
     result_of,
     tensor_of,
@@ -34,20 +33,22 @@ from implicit_conv.tools.contenders import (
 FUNCTIONS = {
     "fprop": "conv{}d",
     "dgrad": "conv{}d_input_grad",
+    "wgrad": "conv{}d_weight_grad",
     "transposed": "conv_transpose{}d",
 }
 
 
-def operator_inputs(operator: str, case: Case) -> tuple[Array, Array]:
-    """(x, w), or (dy, w) unless the operator is "fprop": normally distributed, contiguous arrays in
-    the layouts of the case.
+def inputs_of(operator: str, case: Case) -> tuple[Array, Array]:
+    """(x, w) of "fprop", (x, dy) of "wgrad", (dy, w) of the others: normally distributed,
+    contiguous arrays in the layouts of the case.
     """
     x, w = case.arrange(*case.inputs(0))
     if operator == "fprop":
         return x, w
     shape = (case.N, case.K * case.groups, *case.output)
     dy = np.random.default_rng(1).standard_normal(shape).astype(x.dtype)
-    return np.ascontiguousarray(from_nchw(dy, case.layout)), w
+    dy = np.ascontiguousarray(from_nchw(dy, case.layout))
+    return (x, dy) if operator == "wgrad" else (dy, w)
 
 
 def measure_operator(
@@ -59,11 +60,11 @@ def measure_operator(
 
     Parameters
     ----------
-    operator : "fprop", "dgrad" or "transposed"
+    operator : a key of FUNCTIONS
     case : Case
         Its padding is equal on both sides, and its filter has the layout KCS, KCRS or KCTRS.
     rivals : mapping of name to rival
-        Their results have channels second.
+        Their results have channels second, and axes K, C, R, S for "wgrad".
     threads, rounds : int
 
     Raises
@@ -71,40 +72,46 @@ def measure_operator(
     WrongResultError
         An error exceeds LIMIT_UNITS.
     """
-    first, w = operator_inputs(operator, case)
+    first, second = inputs_of(operator, case)
     with config(num_threads=threads):
-        plan, functions = ours(operator, case, first, w)
-        contenders = {**local(functions), **rivals}
-        errors = _check(operator, case, contenders, threads)
-        return Measurement(plan, errors, interleave(with_control(contenders), rounds))
+        plan, functions = ours(operator, case, first, second)
+        timed = {**local(functions), **rivals}
+        errors = _check(operator, case, timed, threads)
+        return Measurement(plan, errors, interleave(with_control(timed), rounds))
 
 
-def ours(operator: str, case: Case, first: Array, w: Array) -> tuple[Plan, dict[str, Contender]]:
+def ours(
+    operator: str, case: Case, first: Array, second: Array
+) -> tuple[Plan, dict[str, Function]]:
     """The plan, and the public function ("call") and the plan with a packed filter ("plan")."""
     name = FUNCTIONS[operator].format(len(case.size))
     function: Any = getattr(implicit_conv, name)
     planner: Any = getattr(implicit_conv, f"plan_{name}")
     options = case.options
     given: list[Any] = []
-    if operator != "fprop":
+    if operator in ("dgrad", "transposed"):
         del options["padding_mode"]
     if operator == "dgrad":
         given = [case.problem.input_shape]
+    if operator == "wgrad":
+        given = [case.problem.weight_shape]
     if operator == "transposed":
         options["output_size"] = case.size
         swapped = str.maketrans("CK", "KC")  # its channels are the filters of the case
         options["weight_layout"] = case.weight_layout.translate(swapped)
-    plan = planner(first.shape, w.shape, *given, first.dtype, **options)
-    packed = plan.pack(w)
+    plan = planner(first.shape, second.shape, *given, first.dtype, **options)
+    packed = second if operator == "wgrad" else plan.pack(second)
     return plan, {
-        "call": lambda: function(first, w, *given, **options),
+        "call": lambda: function(first, second, *given, **options),
         "plan": lambda: plan(first, packed),
     }
 
 
-def torch_contender(operator: str, case: Case, first: Array, w: Array, threads: int) -> Contender:
-    """The operator by torch (oneDNN); its result has channels second. For channels last, tensors
-    are channels_last or channels_last_3d.
+def torch_operator(
+    operator: str, case: Case, first: Array, second: Array, threads: int
+) -> Function:
+    """The operator by torch (oneDNN); its result has channels second, or axes K, C, R, S for
+    "wgrad". For channels last, tensors are channels_last or channels_last_3d.
 
     Raises
     ------
@@ -120,11 +127,14 @@ def torch_contender(operator: str, case: Case, first: Array, w: Array, threads: 
     if last and rank == 1:
         raise ValueError("torch has no layout NWC")
     torch.set_num_threads(threads)
-    first_t, w_t = tensor_of(to_nchw(first, case.layout)), tensor_of(w)
-    x_t = torch.empty((case.N, case.C * case.groups, *case.size), dtype=first_t.dtype)
+    a = tensor_of(to_nchw(first, case.layout))
+    x = torch.empty((case.N, case.C * case.groups, *case.size), dtype=a.dtype)
+    w = torch.empty((case.K * case.groups, case.C, *case.kernel), dtype=a.dtype)
+    b = tensor_of(to_nchw(second, case.layout) if operator == "wgrad" else second)
+    x, w = (a, w) if operator == "wgrad" else (x, b)
     if last:
         form = torch.channels_last if rank == 2 else torch.channels_last_3d
-        w_t, x_t = w_t.contiguous(memory_format=form), x_t.contiguous(memory_format=form)
+        w, x = w.contiguous(memory_format=form), x.contiguous(memory_format=form)
     transposed, output_padding = operator == "transposed", [0] * rank
     if transposed:
         output_padding = [_output_padding(case, axis) for axis in range(rank)]
@@ -135,8 +145,10 @@ def torch_contender(operator: str, case: Case, first: Array, w: Array, threads: 
     def call() -> Any:
         with torch.inference_mode():
             if operator == "dgrad":
-                return backward(first_t, x_t, w_t, None, *sizes, (True, False, False))[0]
-            return convolve(first_t, w_t, None, *sizes)
+                return backward(a, x, w, None, *sizes, (True, False, False))[0]
+            if operator == "wgrad":
+                return backward(b, x, w, None, *sizes, (False, True, False))[1]
+            return convolve(a, w, None, *sizes)
 
     return call
 
@@ -147,24 +159,21 @@ def _output_padding(case: Case, axis: int) -> int:
     return case.size[axis] + low + high - (case.output[axis] - 1) * case.stride[axis] - reach
 
 
-def _check(
-    operator: str, case: Case, contenders: Mapping[str, Timed], threads: int
-) -> dict[str, float]:
-    """Largest error of each contender's result, in units of eps times the sum of absolute
-    products.
-    """
-    first, w = (array.astype(np.float64) for array in operator_inputs(operator, case))
+def _check(operator: str, case: Case, timed: Mapping[str, Timed], threads: int) -> dict[str, float]:
+    """Largest error of each result, against torch in float64."""
+    first, second = (array.astype(np.float64) for array in inputs_of(operator, case))
     first = np.ascontiguousarray(to_nchw(first, case.layout))
+    if operator == "wgrad":
+        second = np.ascontiguousarray(to_nchw(second, case.layout))
     oracle = replace(case, layout=LAYOUTS_OF[len(case.size)][0], dtype="float64")
-    exact = np.asarray(torch_contender(operator, oracle, first, w, threads)())
-    scale = np.asarray(torch_contender(operator, oracle, abs(first), abs(w), threads)())
-    errors = {}
-    for name, contender in contenders.items():
-        found = result_of(case, name, contender.result())
-        errors[name] = error_units(found, exact, scale, case.dtype)
-        if not errors[name] <= LIMIT_UNITS:
-            raise WrongResultError(
-                f"{name} is {errors[name]:.3g} units of eps * sum|a||b| from the oracle on {case}; "
-                f"at most {LIMIT_UNITS:g} are allowed"
-            )
-    return errors
+    exact = np.asarray(torch_operator(operator, oracle, first, second, threads)())
+    scale = np.asarray(torch_operator(operator, oracle, abs(first), abs(second), threads)())
+    filters = [case.weight_layout.index(axis) for axis in "KCTRS" if axis in case.weight_layout]
+
+    def found(name: str, result: Any) -> Array:
+        if operator == "wgrad":
+            return np.transpose(result, filters) if name in OURS else np.asarray(result)
+        return result_of(case, name, result)
+
+    results = ((name, found(name, each.result())) for name, each in timed.items())
+    return errors_of(results, exact, scale, case)
