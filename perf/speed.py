@@ -30,7 +30,7 @@ Do not edit this page: `python -m perf report` writes it from the records in `pe
   Winograd, as the kernel reads it. **plan** is `plan(x, packed)`: the filter is packed once,
   before the clock starts.
   Runs of other operators time their functions in the same way.
-- A rival has a process of its own, equal arrays and as many threads as ours. Contenders take turns
+- A rival has a process of its own, equal arrays and as many threads as ours. Functions take turns
   in random order, and each allocates its output. A process that is not timed sleeps: its thread
   pool may spin after a call, and nobody is timed before it stops. Runs that name no process of a
   rival are older and timed torch in the process of ours.
@@ -42,7 +42,7 @@ Do not edit this page: `python -m perf report` writes it from the records in `pe
 - A ratio is a rival's time over ours, the median over the rounds: above 1, ours is faster. The mean
   of a suite is the geometric mean over its layers. The worst layer is that of call, or of plan
   where a rival compares with plan alone.
-- Before a contender is timed, its result is compared with a float64 reference.
+- Before a function is timed, its result is compared with a float64 reference.
 - **fast** in a title is the precision of call and plan, which allows Winograd with large tiles, as
   inference engines use them unasked; other runs have precision `"standard"`.
 - **FMA peak** is the rate that the run measured on its threads; it tells machines apart.

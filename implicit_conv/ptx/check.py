@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.ptx.blocks import is_control, parse
-from implicit_conv.ptx.control import control_of
-from implicit_conv.ptx.emit import Emitter
 from implicit_conv.ptx.errors import PtxError, UnsupportedError
-from implicit_conv.ptx.handlers import statements
 from implicit_conv.ptx.limits import SECONDS
-from implicit_conv.ptx.module import read_module
+from implicit_conv.ptx.machine.control import control_of
+from implicit_conv.ptx.memory.spaces import lay_out
 from implicit_conv.ptx.run import run
-from implicit_conv.ptx.spaces import lay_out
 from implicit_conv.ptx.syntax import Kernel
+from implicit_conv.ptx.text.blocks import is_control, parse
+from implicit_conv.ptx.text.emit import Emitter
+from implicit_conv.ptx.text.handlers import statements
+from implicit_conv.ptx.text.module import read_module
 
 
 def entries(text: str) -> list[str]:

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.ptx.blocks import parse
+from implicit_conv.ptx.asynchronous.watch import Watch
 from implicit_conv.ptx.errors import PtxError, shortened
 from implicit_conv.ptx.launch import LIMIT, Launch, code_of
 from implicit_conv.ptx.limits import SECONDS
-from implicit_conv.ptx.memory import Memory
+from implicit_conv.ptx.memory.global_memory import Memory
+from implicit_conv.ptx.memory.tensor_map import TensorMap
+from implicit_conv.ptx.memory.traffic import Traffic
 from implicit_conv.ptx.syntax import Kernel
-from implicit_conv.ptx.tensor_map import TensorMap
-from implicit_conv.ptx.traffic import Traffic
-from implicit_conv.ptx.watch import Watch
+from implicit_conv.ptx.text.blocks import parse
 
 Size = int | tuple[int, ...]
 TARGET = re.compile(r"sm_(\d{1,4})([af]?)")

@@ -227,9 +227,17 @@ def test_im2col_copy():
     x = np.arange(2 * 4 * 5 * 8, dtype=np.float32).reshape(2, 4, 5, 8)
     out = np.zeros(24 * 8, np.float32)
     map = ptx.TensorMap(
-        "im2col", 4, 0, (8, 5, 4, 2), (32, 160, 640), (1, 1, 1, 1), lower=(-1, -1),
-        upper=(-1, -1), channels=8, pixels=24,
-    )  # fmt: skip
+        "im2col",
+        4,
+        0,
+        (8, 5, 4, 2),
+        (32, 160, 640),
+        (1, 1, 1, 1),
+        lower=(-1, -1),
+        upper=(-1, -1),
+        channels=8,
+        pixels=24,
+    )
     body = """
         ld.param.u64 %d1, [y]; ld.param.u64 %d2, [a]; mov.u32 %r2, smem;
         mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @!%p1 bra READY;
