@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from implicit_conv.problem import Problem
+from implicit_conv.ptx.targets import number_of
 from implicit_conv.tma.driver import (
     ARGUMENTS,
     argument_name,
@@ -34,7 +35,7 @@ from implicit_conv.tma.lowering import Lowering
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, constructor_arguments
 from implicit_conv.tma.packing import DENSE, packing
 from implicit_conv.tma.ptx import DIRECTIONS
-from implicit_conv.tma.rules import map_findings, start_findings, store_findings
+from implicit_conv.tma.rules import map_findings, start_findings, store_findings, target_findings
 from implicit_conv.tma.slips import Slip, slips
 from implicit_conv.tma.suspicions import driver_suspicions, map_suspicions, start_suspicions
 from implicit_conv.tma.tiled import TiledMap
@@ -71,7 +72,8 @@ def lint(
     direction : {"load", "multicast", "prefetch", "store", "reduce"}
         What the map is for; stores and reductions have further rules.
     arch : str, optional
-        The GPU's target, such as "sm_100a"; a defect of drivers on it is then looked for.
+        The GPU's target, such as "sm_100a": whether it has an instruction for the map is then
+        checked, and a defect of drivers on it looked for.
     **arguments
         Either the keyword arguments of `TiledMap`, `Im2colMap` or `Im2colWideMap`, or those of
         cuTensorMapEncodeTiled, -Im2col or -Im2colWide by the names of cuda.h, with arrays
@@ -87,13 +89,15 @@ def lint(
     Raises
     ------
     ValueError
-        `operator` or `direction` is unknown.
+        `operator` or `direction` is unknown, or `arch` is no target.
     TypeError
         An argument belongs to no map, or is neither an integer nor a sequence of integers where it
         must be one.
     """
     if direction not in DIRECTIONS:
         raise ValueError(f"direction {direction!r} is unknown; choose from {', '.join(DIRECTIONS)}")
+    if arch is not None:
+        number_of(arch)
     if isinstance(map, TensorMap):
         given = Given(map.description, map.description.field, constructor_arguments)
     else:
@@ -192,6 +196,7 @@ class Diagnosis:
     ):
         self.given = given
         self.lowerings = lowerings
+        self.direction = direction
         self.stores = direction in ("store", "reduce")
         self.arch = arch
 
@@ -242,6 +247,7 @@ class Diagnosis:
             wrong = {root(finding) for finding in found}
             found += [finding for finding in map_suspicions(m) if root(finding) not in wrong]
         if readable and self.arch is not None:
+            found += target_findings(m, self.direction, self.arch)
             found += driver_suspicions(m, self.arch)
         if not _errors(found) and start is not None:
             found += start_suspicions(m, start)
