@@ -26,15 +26,15 @@ def entries(text: str) -> list[str]:
 
 
 def uncovered(kernel: Kernel) -> Iterator[str]:
-    """A line for each instruction that the interpreter does not cover."""
-    emitter = Emitter(lay_out(kernel))
+    """A line for each instruction that the interpreter does not cover, or that is wrong."""
+    emitter = Emitter(lay_out(kernel), kernel.target)
     for instruction in kernel.instructions:
         try:
             if is_control(instruction.opcode):
                 control_of(instruction)
             else:
                 statements(emitter, instruction, True)
-        except UnsupportedError as error:
+        except PtxError as error:
             message = str(error)
             placed = message.startswith("line ")
             yield message if placed else f"{instruction.place}: {message}"

@@ -161,6 +161,9 @@ class Launch:
         for copy in cta.pending:
             while not copy.step():
                 pass
+        unseen = cta.unseen()
+        if unseen:
+            raise PtxError(f"{self._prefix(cta)}the kernel ends, but {unseen}")
 
     def _turn(self, cta: Cta, warp: Warp, impatient: bool) -> None:
         self.turns += 1

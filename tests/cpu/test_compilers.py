@@ -11,7 +11,7 @@ from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.methods import NAMES, offered
 from implicit_conv.testing.trial import inputs
 
-DEALS = 40  # kinds that are drawn for a method at most
+DEALS = 10  # kinds that are drawn for a method at most
 
 
 def results(trial):

@@ -11,7 +11,7 @@ from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.machine.barriers import Barrier, Meeting
 from implicit_conv.ptx.machine.order import Flags
 from implicit_conv.ptx.machine.warp import Warp
-from implicit_conv.ptx.memory.clocks import BARRIERS, new_clock
+from implicit_conv.ptx.memory.clocks import BARRIERS, GENERIC, new_clock
 from implicit_conv.ptx.memory.global_order import GlobalOrder
 from implicit_conv.ptx.memory.shared import SharedMemory
 
@@ -78,6 +78,16 @@ class Cta:
             return f"cp.async of warp {number - self.warps_count}"
         names = [b.name for b in self.barriers.values() if b.actor == number]
         return f"a copy that completes on {names[0]}" if names else "a copy"
+
+    def unseen(self) -> str:
+        """What copies wrote last and no warp has waited for, in words; empty if there is none."""
+        seen = np.max([warp.clock[GENERIC] for warp in self.warps], axis=0)
+        late = np.flatnonzero(self.shared.written > seen[self.shared.writer])
+        if not late.size:
+            return ""
+        first = int(late[0])
+        actor = self.actor(int(self.shared.writer[first]))
+        return f"nobody has waited for {actor}, which writes {self.shared.place(first)}"
 
     def meeting(self, number: int) -> Meeting:
         """The named barrier of a number."""

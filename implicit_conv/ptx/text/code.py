@@ -47,7 +47,7 @@ class Code:
         self.kernel = kernel
         self.spaces: Spaces = lay_out(kernel)
         self.local_bytes = self.spaces.local_bytes
-        self.emitter = Emitter(self.spaces)
+        self.emitter = Emitter(self.spaces, kernel.target)
         self.start = registers_at_start(kernel)
         self.functions: dict[tuple[int, bool], Function] = {}
         self.lines: dict[str, dict[int, Instruction]] = {}  # of each function's file name

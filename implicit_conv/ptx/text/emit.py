@@ -33,14 +33,14 @@ from implicit_conv.ptx.syntax import (
 
 
 class Emitter:
-    """Expressions and statements of generated code; `names` are what it refers to.
+    """Expressions and statements of generated code for a target; `names` are what it refers to.
 
     While an instruction is translated, `mask` names the mask of its lanes and `full` says that all
     lanes run.
     """
 
-    def __init__(self, spaces: Spaces) -> None:
-        self.spaces = spaces
+    def __init__(self, spaces: Spaces, target: str) -> None:
+        self.spaces, self.target = spaces, target
         self.names: dict[str, Any] = {"np": np, "where": np.where, "merge": merge}
         self.constants: dict[tuple[int, str], str] = {}
         self.full, self.mask = True, "m"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from implicit_conv.ptx.asynchronous import issue
+from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.machine import mbarrier
 from implicit_conv.ptx.syntax import Address, Immediate, Instruction, Operand, Sink, Vector
+from implicit_conv.ptx.targets import lacking
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
 
 SCOPES = "release relaxed cta cluster shared shared::cta"
@@ -63,11 +65,10 @@ def copy(e: Emitter, i: Instruction) -> list[str]:
         base, offset = e.address(i.operands[0])
         noinc = "noinc" in words
         return [e.call(issue.arrive_after_copies, "w", base, offset, noinc, e.mask)]
-    if i.opcode[2:4] == ["bulk", "tensor"]:
-        return _tensor(e, i)
-    if i.opcode[2] == "bulk":
-        return _bulk(e, i)
-    return _small(e, i)
+    if i.opcode[2] != "bulk":
+        return _small(e, i)
+    forms = {"prefetch": _prefetch, "tensor": _tensor}
+    return forms.get("".join(i.opcode[3:4]), _bulk)(e, i)
 
 
 def _small(e: Emitter, i: Instruction) -> list[str]:
@@ -93,19 +94,43 @@ def _place(e: Emitter, operand: Operand) -> str:
     return f"({base}, {offset})"
 
 
+def _prefetch(e: Emitter, i: Instruction) -> list[str]:
+    """``cp.async.bulk.prefetch``: a hint, which changes nothing that a program can see."""
+    opcode = [word for word in i.opcode[4:] if word not in HINTS]
+    if opcode[:1] == ["tensor"]:
+        mode = next((word for word in opcode if word in MODES), "tile")
+        if [word for word in opcode[2:] if word not in MODES] != ["L2", "global"]:
+            raise unsupported(i)
+        _check_form(e, i, i.operands[0], opcode[1], mode, True)
+    elif opcode != ["L2", "global"]:
+        raise unsupported(i)
+    return []
+
+
+def _check_form(
+    e: Emitter, i: Instruction, map: Operand, rank: str, mode: str, cluster: bool
+) -> Address:
+    """The map's operand, if there are coordinates for its rank and the target has such loads."""
+    assert isinstance(map, Address)
+    if f"{len(map.coordinates)}d" != rank:
+        raise unsupported(i, f"{len(map.coordinates)} coordinates for {rank}")
+    why = lacking(mode, cluster, e.target)
+    if why:
+        raise PtxError(why)
+    return map
+
+
 def _tensor(e: Emitter, i: Instruction) -> list[str]:
     """``cp.async.bulk.tensor``: loads that complete on an mbarrier, and stores of bulk groups."""
     opcode = [word for word in i.opcode[4:] if word not in HINTS]
-    rank, mode = int(opcode[0][0]), next((word for word in opcode if word in MODES), "tile")
+    mode = next((word for word in opcode if word in MODES), "tile")
     rest = [word for word in opcode[1:] if word not in MODES]
     operands = i.operands[: len(i.operands) - (len(opcode) != len(i.opcode[4:]))]
     loads = rest in LOADS
     if not loads and (rest != STORE or mode != "tile"):
         raise unsupported(i)
-    map = operands[1] if loads else operands[0]
-    assert isinstance(map, Address)
-    if len(map.coordinates) != rank:
-        raise unsupported(i, f"{len(map.coordinates)} coordinates for {rank}d")
+    cluster = loads and rest[0] == "shared::cluster"
+    map = _check_form(e, i, operands[1] if loads else operands[0], opcode[0], mode, cluster)
     at = f"({', '.join(e.read(x, 'i4') for x in map.coordinates)},)"
     if not loads:
         places = _place(e, operands[1]), _place(e, map)
@@ -113,6 +138,9 @@ def _tensor(e: Emitter, i: Instruction) -> list[str]:
     target, _, completes, *info = operands
     offsets = "()"
     if info and isinstance(info[0], Vector):
+        for part in info[0].parts:  # the assembler cuts such an immediate without a word
+            if isinstance(part, Immediate) and not -(1 << 15) <= part.value < 1 << 16:
+                raise PtxError(f"the offset {part.value} does not fit in 16 bits")
         offsets = e.read_parts(info[0], "u2")
     where = _place(e, target), _place(e, map), at, offsets, _place(e, completes)
     return [e.call(issue.tensor_load, "w", i.line, repr(mode), *where, e.mask)]
@@ -122,13 +150,13 @@ def _bulk(e: Emitter, i: Instruction) -> list[str]:
     """``cp.async.bulk`` of contiguous bytes."""
     opcode = [word for word in i.opcode[3:] if word not in HINTS]
     operands = i.operands[: len(i.operands) - (len(opcode) != len(i.opcode[3:]))]
+    if opcode not in LOADS and opcode != STORE:
+        raise unsupported(i)
     target, source, size, *completes = operands
     places = [_place(e, target), _place(e, source), e.read(size, "u4")]
     if opcode in LOADS:
         return [e.call(issue.bulk_load, "w", *places, _place(e, completes[0]), e.mask)]
-    if opcode == STORE:
-        return [e.call(issue.bulk_store, "w", *places, e.mask)]
-    raise unsupported(i)
+    return [e.call(issue.bulk_store, "w", *places, e.mask)]
 
 
 HANDLERS = {"mbarrier": barrier, "cp": copy}
