@@ -44,10 +44,6 @@ class Memory:
         self.next += -(-(data.size + offset) // GAP) * GAP + GAP
         return address
 
-    def put_at(self, address: int, array: NDArray[Any]) -> None:
-        """Place a contiguous array at an address of the caller's."""
-        self.buffers.append(Buffer(address, array.reshape(-1).view(np.uint8)))
-
     def encode(self, map: TensorMap) -> bytes:
         """128 bytes that stand for a tensor map wherever a kernel passes their address."""
         number = len(self.maps)
