@@ -49,13 +49,15 @@ def entry_of(
     names = [method.__name__ for method in methods or ()]
     # The clock is left out: some systems report the current one.
     machine = replace(arch, hertz=0.0), numba_target()
-    key = digest((_versions(), machine, problem, request, strides, names))
+    # An activation does not change which method is the fastest of those that serve it.
+    options = replace(request, activation="")
+    key = digest((_versions(), machine, problem, options, strides, names))
     return key[:DIGITS] + CHOICE
 
 
 def name_of(c: Candidate) -> str:
     """A name for a candidate: a digest of its method and tiling."""
-    return digest((type(c.method).__name__, c.method, c.geometry, c.threads, c.chunk))[:DIGITS]
+    return digest((type(c.method).__name__, c.method, c.tiling, c.threads))[:DIGITS]
 
 
 def load(entry: str) -> Kept | None:
