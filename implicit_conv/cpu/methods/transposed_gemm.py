@@ -24,7 +24,7 @@ from implicit_conv.cpu.kernel_method import ranked
 from implicit_conv.cpu.methods.gemm import Gemm, multiply_words, summed_view
 from implicit_conv.cpu.methods.gemm_tilings import estimate, geometries, tiled
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
-from implicit_conv.cpu.serves import FLOATS, Serves
+from implicit_conv.cpu.serves import Serves
 from implicit_conv.cpu.tiling import Estimate, thread_count
 from implicit_conv.cpu.views import ROW_NEED, is_pointwise
 from implicit_conv.cpu.words import count
@@ -49,7 +49,9 @@ class TransposedGemm(Gemm):
 
     name: ClassVar[str] = "transposed GEMM"
     algorithms: ClassVar[tuple[str, ...]] = ("pointwise",)
-    serves: ClassVar[Serves] = FLOATS._replace(operands=("bias", "residual"))
+    serves: ClassVar[Serves] = Serves(
+        ("float32", "float64", "bfloat16"), operands=("bias", "residual")
+    )
     in_place: bool = True
 
     @property

@@ -48,7 +48,7 @@ class WindowGemm(Gemm):
 
     name: ClassVar[str] = "GEMM over windows"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm",)
-    serves: ClassVar[Serves] = Serves(("bfloat16",))
+    serves: ClassVar[Serves] = Serves(("bfloat16",), "standard")
     channels: int = PAIR
 
     @property
