@@ -206,6 +206,13 @@ class Method(ABC):
         return "taps and channels"
 
     @property
+    def block(self) -> int:
+        """Outputs along an axis that are transformed together and share errors; 0 for direct
+        sums.
+        """
+        return 0
+
+    @property
     def needs(self) -> str:
         """What it needs of the strides of arrays, in words; empty if it accepts all strides."""
         return ""

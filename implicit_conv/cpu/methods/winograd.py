@@ -87,6 +87,11 @@ class Winograd(KernelMethod):
         return f"winograd_f{self.m}{'_stride2' if self.stride == 2 else ''}"
 
     @property
+    def block(self) -> int:
+        """Outputs along an axis that are transformed together and share errors."""
+        return self.m
+
+    @property
     def summary(self) -> str:
         """The method in a few words, for tables."""
         return f"transformed tiles of {self.m}x{self.m} outputs"
