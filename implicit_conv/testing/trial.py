@@ -5,6 +5,7 @@ The repr of a trial is Python code that makes it.
 
 from __future__ import annotations
 
+import functools
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -164,13 +165,7 @@ class Trial:
         """The boxes whose outputs a method may mix, in outputs along an axis, of those that the
         precision allows: 1 for Winograd F2, which mixes none, 4 for F4 and 6 for F6.
         """
-        if not self.made.planned:
-            return ()
-        try:
-            found = blocks(self.plan())
-        except PlanError:
-            return ()
-        return tuple(box for block, box in BOXES[self.precision].items() if block in found)
+        return _boxes(self)
 
     @property
     def may_transform(self) -> bool:
@@ -212,6 +207,19 @@ class Trial:
         """The shape of x, w or y in the layout of the case, as the operator sees it."""
         shape = arranged(self.case, role, np.empty(self.case.shapes[role], np.void)).shape
         return shape[1:] if self.unbatched and role != "w" else shape
+
+
+@functools.lru_cache(256)
+def _boxes(trial: Trial) -> tuple[int, ...]:
+    """See `Trial.boxes`."""
+    allowed = BOXES[trial.precision]
+    if not (allowed and trial.made.planned):
+        return ()
+    try:
+        found = blocks(trial.plan())
+    except PlanError:
+        return ()
+    return tuple(box for block, box in allowed.items() if block in found)
 
 
 class Inputs(NamedTuple):
