@@ -17,8 +17,8 @@ import numpy as np
 
 from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu import call as cpu_call
-from implicit_conv.cpu.candidate import operator
 from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.cpu.kernel_method import operator
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.kernels.cpu.channel_lanes import fprop as channel_lanes
 from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise_microkernel

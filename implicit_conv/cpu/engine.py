@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.activation import Activation, parse_activation
+from implicit_conv.activation import Activation, activation_kind, parse_activation
 from implicit_conv.arrays import Array, as_array, numpy_dtype
 from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu import explain as words
@@ -254,7 +254,7 @@ class CpuEngine(Runner):
             for c in self._in_order(first)
             if c.method.accepts(c, arrays)
             and (key is None or c.packed.key == key)
-            and (c.method.scales or not epilogue.scaled)
+            and c.method.serves.takes(epilogue, residual is not None)
         )
         candidate = next(suited, None)
         if candidate is None:
@@ -321,17 +321,12 @@ def plan(
     if problem.is_integer:
         check_activation(activation, out_dtype)
         problem = replace(problem, wide=out_dtype in ("int64", "float64"))
+    parsed = parse_activation(activation)
+    request = replace(request, activation=activation_kind(parsed))
     choice = planner.plan(spatial(problem), arch, request, arrays)
     best = choice.best
     LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
-    return CpuEngine(
-        problem,
-        arch,
-        request,
-        choice,
-        parse_activation(activation),
-        out_dtype,
-    )
+    return CpuEngine(problem, arch, request, choice, parsed, out_dtype)
 
 
 def _for_this_cpu(

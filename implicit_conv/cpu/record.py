@@ -6,6 +6,7 @@ import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.cpu.kernel_method import KernelMethod
 from implicit_conv.cpu.views import in_own_axes
 from implicit_conv.kernels.activation import Epilogue
 from implicit_conv.schedule import Load
@@ -21,6 +22,7 @@ def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
     call = engine.bind_anew(x, w, y, None, Epilogue(engine.activation), formats, recording.address)
     call(x, w, None, y)
     g, c = engine.best.geometry, engine.best
+    assert isinstance(c.method, KernelMethod)
     mode = "w" if g.step_w == g.stride_w else "tile"
     loads = [
         Load("w", "tile", tuple(where), None, 0, 0, buffer, rows, size)
