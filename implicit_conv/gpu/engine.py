@@ -161,7 +161,6 @@ def plan(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     dtype: object,
-    conv: tuple[Any, ...],
     request: Request,
     device: str | GpuArch,
 ) -> GpuEngine:
@@ -169,8 +168,6 @@ def plan(
 
     Parameters
     ----------
-    conv : (stride, padding, dilation, groups, layout, weight_layout), hashable
-        As in `implicit_conv.conv2d`.
     device : str or GpuArch
         "cuda" or "cuda:1" for a GPU of this machine, or a target such as "sm_90a".
 
@@ -185,7 +182,7 @@ def plan(
     elif not isinstance(device, GpuArch):
         number = device_number(device)
         device = driver.current_arch() if number is None else driver.device_arch(number)
-    return _plan(x_shape, w_shape, _dtype_name(dtype), conv, request, device, number)
+    return _plan(x_shape, w_shape, _dtype_name(dtype), request, device, number)
 
 
 @PLANS
@@ -193,15 +190,12 @@ def _plan(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     dtype: str,
-    conv: tuple[Any, ...],
     request: Request,
     arch: GpuArch,
     device: int | None,
 ) -> GpuEngine:
     _check_request(request, dtype)
-    names = ("stride", "padding", "dilation", "groups", "layout", "weight_layout")
-    options = dict(zip(names, conv, strict=True))
-    problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **options)
+    problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **dict(request.convolution))
     problem = replace(problem, batched=True)
     activation = request.activation
     choice = choose(
