@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.libraries import check_tensor, detached, library
-from implicit_conv.ptx.errors import shortened
 
 Array = NDArray[Any]
 CPU_DEVICES = (1, 3, 11)  # DLPack's device types of a CPU's memory: plain, pinned by CUDA or ROCm
@@ -143,6 +142,8 @@ def _from_capsule(name: str, value: Any) -> Array:
 
 def _not_exported(name: str, value: Any, error: Exception) -> DTypeError:
     """The error of an array whose own library raises one, of whatever kind."""
+    from implicit_conv.ptx.errors import shortened
+
     kind, reason = type(value).__name__, shortened(f"{type(error).__name__}: {error}")
     return DTypeError(
         f"{name} is a {kind} that does not export its memory ({reason}); pass a numpy array"

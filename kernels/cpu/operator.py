@@ -26,31 +26,27 @@ from implicit_conv.kernels.cpu.runtime.call import (
     Scratch,
     Stores,
 )
+from implicit_conv.kernels.cpu.runtime.code import code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
-from implicit_conv.kernels.cpu.tile.epilogue import (
+from implicit_conv.kernels.cpu.tile.storage import SIZES, Format
+from implicit_conv.kernels.cpu.tile.variants import (
     FILTER_ROWS,
     PIXEL_BLOCKS,
     PIXEL_ROW,
     PIXEL_ROWS,
+    SCALED_COLUMNS,
+    SCALED_ROWS,
     SINGLE,
     SPREAD_ROW,
     SPREAD_ROWS,
-    compile_spread_row,
-    compile_store_tile,
-    row_axis,
-)
-from implicit_conv.kernels.cpu.tile.finish import (
-    SCALED_COLUMNS,
-    SCALED_ROWS,
     UNSCALED,
     Finish,
-    compile_finish,
+    load_tile_slot,
+    row_axis,
+    transposes,
 )
-from implicit_conv.kernels.cpu.tile.load import compile_load_tile, load_tile_slot
-from implicit_conv.kernels.cpu.tile.storage import SIZES, Format
-from implicit_conv.kernels.cpu.tile.transpose import transposes
 from implicit_conv.kernels.geometry import ZEROS
 
 PACKED_BYTES_PER_THREAD = 256 << 10  # bytes to pack that pay for another thread: about 10 us
@@ -109,8 +105,8 @@ class Operator(ABC):
             "flushes": build.flushes,
         }
 
-    def _own_parts(self) -> dict[int, Any]:
-        """The family's own parts of the kernel table, by slot; none by default."""
+    def _own_parts(self) -> dict[int, int]:
+        """The addresses of the family's own parts, by slot; none by default."""
         return {}
 
     @abstractmethod
@@ -242,14 +238,15 @@ class Operator(ABC):
         part = Finish(kind, joins, scale, self.form, self.lanes, self.fma)
         apart = table.SPREAD + y_steps[0] // size if axis in (SPREAD_ROW, SPREAD_ROWS) else 0
         if apart:
-            spread = compile_spread_row(apart - table.SPREAD, self.lanes, self.form)
-            self.table[apart] = spread.address
+            self.table[apart] = code(
+                ".tile.epilogue:make_spread_row", apart - table.SPREAD, self.lanes, self.form
+            )
         if axis in (PIXEL_BLOCKS, SPREAD_ROWS):
             self._require(table.TRANSPOSE_WORDS)
         if axis == PIXEL_ROWS:
             self._require(table.TRANSPOSE_OUT)
         else:
-            self.table[part.slot] = compile_finish(part).address
+            self.table[part.slot] = code(".tile.finish:make_finish", part)
         adds_first = residual_steps is not None and not joins
         return Stores(row_axis=axis, finish=part.slot, spread=apart, adds_first=adds_first)
 
@@ -265,13 +262,14 @@ class Operator(ABC):
 
     def _kernel_table(self) -> Any:
         """The kernel table with all parts that do not depend on strides, compiled or loaded."""
-        parts = {
-            table.STORE_TILE: compile_store_tile(self.lanes, self.form),
-            **self._own_parts(),
-        }
+        store = code(".tile.epilogue:make_store_tile", self.lanes, self.form)
+        return self._filled({table.STORE_TILE: store, **self._own_parts()})
+
+    @staticmethod
+    def _filled(parts: dict[int, int]) -> Any:
+        """A kernel table with the addresses of these parts."""
         addresses = np.zeros(table.SLOTS, np.int64)
-        for slot, part in parts.items():
-            addresses[slot] = part.address
+        addresses[list(parts)] = list(parts.values())
         return addresses
 
     def _input(self, x: Any) -> Input:
@@ -282,15 +280,16 @@ class Operator(ABC):
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads tiles of `x`, now compiled."""
         kind = x.strides[-1] != x.itemsize, self.g.padding_mode != ZEROS
-        slot = int(load_tile_slot(*kind))
-        part = compile_load_tile(self.lanes, self.form, *kind, self.build.recording)
-        self.table[slot] = part.address
+        slot = load_tile_slot(*kind)
+        self.table[slot] = code(
+            ".tile.load:make_load_tile", self.lanes, self.form, *kind, self.build.recording
+        )
         return slot
 
     def _require(self, way: int, step: int = 1) -> None:
         """Compile transposes into the table; which ones depends on the strides of arrays."""
-        for slot, part in transposes(way, step, self.lanes, self.form).items():
-            self.table[slot] = part.address
+        for slot, address in transposes(way, step, self.lanes, self.form).items():
+            self.table[slot] = address
 
     def _filter_fields(self, w: Any) -> dict[str, Any]:
         """The fields of a Call for a plain filter: its strides, and a mark that there is one.

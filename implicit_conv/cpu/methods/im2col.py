@@ -9,6 +9,7 @@ numpy's matmul multiplies, on as many threads as its BLAS uses. "auto" never cho
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
 DTYPES = ("float32", "float64")  # dtypes for which numpy's matmul calls BLAS
+FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11, *[ctypes.c_double] * 2)  # tile/finish.py
 
 
 @dataclass(frozen=True)
@@ -182,13 +184,15 @@ class ColumnsCall(Call):
             np.clip(sums, *bounds, out=sums)
             return
         check_enabled()
-        from implicit_conv.kernels.cpu.tile.finish import UNSCALED, Finish, compile_finish
+        from implicit_conv.kernels.cpu.runtime.code import code
         from implicit_conv.kernels.cpu.tile.storage import Format
+        from implicit_conv.kernels.cpu.tile.variants import UNSCALED, Finish
 
         form = Format(*[c.problem.dtype] * 6)
-        part = compile_finish(Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma))
+        part = Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma)
+        finish = FINISH(code(".tile.finish:make_finish", part))
         at = sums.ctypes.data
-        part.ctypes(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
+        finish(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
 
 
 def refusal(problem: Problem, request: Request) -> str:

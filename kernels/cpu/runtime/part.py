@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu.emit.vector import VOID
 
+LIMITS = ("low", "high")  # float64 parameters of the parts that clamp what they store
 POINTER = "blob"  # the parameter that is a pointer to the params blob, if a part has it
 
 
