@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicit_conv.activation import Activation
-from implicit_conv.arrays import Array, accepts_result, as_array, dtype_key, dtype_name
+from implicit_conv.arrays import (
+    Array,
+    Binding,
+    accepts_result,
+    as_array,
+    dtype_key,
+    dtype_name,
+)
 from implicit_conv.cache import CALLS, PLANS, keep_call
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Request
@@ -166,7 +173,8 @@ def run(
     y: Array = plan.engine.run(x, w, bias, residual, out, scale)
     exact = x is given[0] and w is given[1] and is_exact(window)
     if key is not None and exact and accepts_result(out, (x, w, bias)):
-        call = plan.engine.ready(x, w, y, bias is not None)
+        binding = Binding(x.strides, w.strides, y.strides, biased=bias is not None)
+        call = plan.engine.ready(binding)
         if call is not None:
             keep_call(CALLS, key, call)
     return as_library_of(given[0], y) if out is None else y

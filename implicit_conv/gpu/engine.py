@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from implicit_conv.activation import parse_activation
-from implicit_conv.arrays import dtype_key, dtype_name
+from implicit_conv.arrays import Binding, dtype_key, dtype_name
 from implicit_conv.cache import PLANS
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.arch import GpuArch, device_number, gpu_arch, is_target
@@ -124,7 +124,11 @@ class GpuEngine:
         """
         return pack(self.choice, w, self.device)
 
-    def ready(self, x: Any, w: Any, y: Any, biased: bool) -> None:
+    def operands(self, x: Any, w: Any) -> tuple[Any, Any]:
+        """`x` and `w` themselves: `run` checks them when it moves them to the GPU."""
+        return x, w
+
+    def ready(self, binding: Binding) -> None:
         """A call that could be repeated without checks: there is none on a GPU."""
 
     def run(
