@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,29 @@ from implicit_conv.libraries import check_tensor, detached, library
 Array = NDArray[Any]
 CPU_DEVICES = (1, 3, 11)  # DLPack's device types of a CPU's memory: plain, pinned by CUDA or ROCm
 NO_NUMBERS = "OSTUMm"  # numpy's dtype kinds of objects, text and times
+
+
+class Binding(NamedTuple):
+    """What a prepared call depends on besides its plan: how its arrays are stored.
+
+    Attributes
+    ----------
+    x, y : tuple of int
+        Strides in bytes.
+    w : tuple of int or None
+        Strides in bytes; None if the filter is packed.
+    residual : tuple of int or None
+        Strides in bytes; None without a residual.
+    biased, scaled : bool
+        Whether there is a bias or a scale.
+    """
+
+    x: tuple[int, ...]
+    w: tuple[int, ...] | None
+    y: tuple[int, ...]
+    residual: tuple[int, ...] | None = None
+    biased: bool = False
+    scaled: bool = False
 
 
 @functools.cache

@@ -107,17 +107,10 @@ class ColumnsCall(Call):
         super().__init__(form)
         self._candidate, self._epilogue, self._compiler = c, epilogue, compiler
 
-    def __call__(
-        self,
-        x: Array,
-        w: Any,
-        bias: object = None,
-        y: Array | None = None,
-        residual: Array | None = None,
-        scale: Array | None = None,
-    ) -> Array:
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
         """See `Call`."""
-        y = np.empty(self._form.y_shape, self._form.y_dtype) if y is None else y
         problem = self._candidate.problem
         groups = problem.groups
         windows, elements = _extents(problem)
@@ -142,7 +135,6 @@ class ColumnsCall(Call):
             pixels += added
         self._activate(sums)
         pixels_out[...] = pixels
-        return y
 
     def _activate(self, sums: Array) -> None:
         """Apply the activation in place: numpy clamps, and the part that finishes the sums of other

@@ -13,7 +13,9 @@ Three things could leave a process in which no first call works any more, or end
 - A small stack, which LLVM overflows.
 
 A thread may therefore plan for itself, but another one, with a stack of its own size, imports LLVM
-and Numba, compiles and loads; the first one waits for it.
+and Numba, compiles and loads; the first one waits for it. What is prepared is a step of its own, a
+plan or the launches of one candidate, and depends on shapes, strides and dtypes: no array of the
+caller's is part of it, and a step that another thread takes again has done little before.
 """
 
 from __future__ import annotations
