@@ -258,17 +258,32 @@ class CpuEngine(Runner):
         )
         candidate = next(suited, None)
         if candidate is None:
-            raise PlanError(
-                f"no candidate that takes these strides{' and a scale' * epilogue.scaled} needs as "
-                f"little memory as max_workspace={self.request.max_workspace}; pass contiguous "
-                "arrays and a plain filter, or max_workspace=None"
-            )
+            raise self._no_candidate(epilogue, residual is not None)
         call = candidate.method.bind(candidate, form, arrays, epilogue, formats, record)
         if candidate is not first:
             LOG.debug(
                 "%s runs, because %s needs %s", candidate.name, first.name, first.method.needs
             )
         return call
+
+    def _no_candidate(self, epilogue: Epilogue, added: bool) -> PlanError:
+        """The error of a call that no candidate can compute."""
+        limit = self.request.max_workspace
+        if not any(c.method.serves.takes(epilogue, added) for c in self.candidates):
+            return PlanError(
+                f"no method of algorithm {self.request.algorithm!r} computes this bias, residual "
+                "and scale together; leave one out, or ask for algorithm='auto'"
+            )
+        if limit is None:
+            return PlanError(
+                "no method that takes these strides reads this packed filter; pass contiguous "
+                "arrays or a plain filter"
+            )
+        return PlanError(
+            f"no candidate that takes these strides{' and a scale' * epilogue.scaled} needs as "
+            f"little memory as max_workspace={limit}; pass contiguous arrays and a plain filter, "
+            "or max_workspace=None"
+        )
 
     def _in_order(self, first: Candidate) -> Iterator[Candidate]:
         """All candidates in the order in which they are tried; fallbacks are made if the `first`
