@@ -12,10 +12,20 @@ from implicit_conv.cache import PLANS
 from implicit_conv.cpu import engine as cpu_engine
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.complex_numbers import plan_complex
-from implicit_conv.dispatch import Operator, Shape, Task, make_plan, run
+from implicit_conv.dispatch import (
+    CONVOLUTION,
+    LAYOUTS,
+    WINDOW,
+    Operator,
+    Options,
+    Shape,
+    Task,
+    make_plan,
+    run,
+)
 from implicit_conv.errors import PlanError
 from implicit_conv.options import COMPLEX_PARTS, DTYPES
-from implicit_conv.parse import Padding, hashable, parse_max_workspace, parse_padding_mode
+from implicit_conv.parse import Padding, parse_max_workspace, parse_padding_mode
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.problem import Problem, check_dtypes
 
@@ -196,22 +206,10 @@ def conv2d(
            [6., 9., 6.],
            [4., 6., 4.]], dtype=float32)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return run(CONV[2], x, w, bias, residual, out, options, scale)
+    window = stride, padding, dilation, groups
+    own = layout, weight_layout, padding_mode, activation, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(CONV[2], x, w, bias, scale, residual, out, window, own, method)
 
 
 def conv1d(
@@ -278,22 +276,10 @@ def conv1d(
     >>> conv1d(x, np.ones((1, 1, 3), np.float32), padding=1, padding_mode="circular")
     array([[[ 6.,  3.,  6.,  9., 12.,  9.]]], dtype=float32)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return run(CONV[1], x, w, bias, residual, out, options, scale)
+    window = stride, padding, dilation, groups
+    own = layout, weight_layout, padding_mode, activation, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(CONV[1], x, w, bias, scale, residual, out, window, own, method)
 
 
 def conv3d(
@@ -359,22 +345,10 @@ def conv3d(
     >>> conv3d(x, np.ones((3, 2, 3, 3, 3), np.float32), padding="same").shape
     (1, 3, 4, 5, 6)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return run(CONV[3], x, w, bias, residual, out, options, scale)
+    window = stride, padding, dilation, groups
+    own = layout, weight_layout, padding_mode, activation, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(CONV[3], x, w, bias, scale, residual, out, window, own, method)
 
 
 def plan_conv2d(
@@ -428,22 +402,7 @@ def plan_conv2d(
     >>> plan.problem.output
     (56, 56)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return make_plan(CONV[2], x_shape, w_shape, (dtype, w_dtype), options)
+    return make_plan(CONV[2], **locals())
 
 
 def plan_conv1d(
@@ -488,22 +447,7 @@ def plan_conv1d(
     TypeError
         A shape is not a sequence, or is the array itself, or an option is not hashable.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return make_plan(CONV[1], x_shape, w_shape, (dtype, w_dtype), options)
+    return make_plan(CONV[1], **locals())
 
 
 def plan_conv3d(
@@ -548,32 +492,20 @@ def plan_conv3d(
     TypeError
         A shape is not a sequence, or is the array itself, or an option is not hashable.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return make_plan(CONV[3], x_shape, w_shape, (dtype, w_dtype), options)
+    return make_plan(CONV[3], **locals())
 
 
 def _plan(task: Task) -> Engine:
     """Plan a convolution on the CPU."""
-    options, arch = task.options, task.arch
-    activation, out_dtype = options.pop("activation"), options.pop("out_dtype")
-    dtype, w_dtype = task.dtypes
-    dtypes = (*DTYPES, *COMPLEX_PARTS)
+    options, arch, (dtype, w_dtype) = task.options, task.arch, task.dtypes
+    activation, out_dtype = options.activation, options.out_dtype
     problem = Problem.parse(
-        *task.shapes, dtype, w_dtype=w_dtype, rank=task.rank, dtypes=dtypes, **options
+        *task.shapes,
+        dtype,
+        w_dtype=w_dtype,
+        rank=task.rank,
+        dtypes=(*DTYPES, *COMPLEX_PARTS),
+        **options.part(CONVOLUTION),
     )
     if problem.is_complex:
 
@@ -587,30 +519,31 @@ def _plan(task: Task) -> Engine:
 def _plan_on_gpu(
     shapes: tuple[Shape, Shape],
     dtypes: tuple[Any, Any],
-    options: dict[str, Any],
-    device: str,
+    options: Options,
 ) -> Plan:
     """Plan a convolution with two spatial axes on a GPU."""
     from implicit_conv.gpu.candidate import Request as GpuRequest
     from implicit_conv.gpu.engine import plan as gpu_plan
 
-    parse_max_workspace(options.pop("max_workspace"))  # kernels of GPUs take no workspace
-    padding_mode = options.pop("padding_mode")
-    if parse_padding_mode(padding_mode) != "zeros":
+    parse_max_workspace(options.max_workspace)  # kernels of GPUs take no workspace
+    if parse_padding_mode(options.padding_mode) != "zeros":
         raise PlanError(
-            f"device {device!r} computes padding_mode 'zeros', not {padding_mode!r}; use "
-            "device='cpu', with numpy arrays"
+            f"device {options.device!r} computes padding_mode 'zeros', not "
+            f"{options.padding_mode!r}; use device='cpu', with numpy arrays"
         )
-    chosen = ("activation", "out_dtype", "precision", "algorithm")
-    request = GpuRequest(*(options.pop(name) for name in chosen))
+    request = GpuRequest(
+        **options.part(("activation", "out_dtype", "precision", "algorithm")),
+        convolution=tuple(options.part((*WINDOW, *LAYOUTS)).items()),
+    )
     check_dtypes(*map(dtype_name, dtypes))
-    return Plan(gpu_plan(*shapes, dtypes[0], tuple(options.values()), request, device))
+    assert options.device is not None
+    return Plan(gpu_plan(*shapes, dtypes[0], request, options.device))
 
 
-OWN_OPTIONS = ("layout", "weight_layout", "padding_mode", "activation", "out_dtype")
+OWN = (*LAYOUTS, "padding_mode", "activation", "out_dtype")
 CONV = {
     rank: Operator(
-        f"conv{rank}d", rank, OWN_OPTIONS, _plan, plan_on_gpu=_plan_on_gpu if rank == 2 else None
+        f"conv{rank}d", rank, OWN, _plan, plan_on_gpu=_plan_on_gpu if rank == 2 else None
     )
     for rank in (1, 2, 3)
 }

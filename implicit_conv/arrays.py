@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,33 @@ from numpy.typing import NDArray
 from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.libraries import check_tensor, detached, library
-from implicit_conv.ptx.errors import shortened
 
 Array = NDArray[Any]
 CPU_DEVICES = (1, 3, 11)  # DLPack's device types of a CPU's memory: plain, pinned by CUDA or ROCm
 NO_NUMBERS = "OSTUMm"  # numpy's dtype kinds of objects, text and times
+
+
+class Binding(NamedTuple):
+    """What a prepared call depends on besides its plan: how its arrays are stored.
+
+    Attributes
+    ----------
+    x, y : tuple of int
+        Strides in bytes.
+    w : tuple of int or None
+        Strides in bytes; None if the filter is packed.
+    residual : tuple of int or None
+        Strides in bytes; None without a residual.
+    biased, scaled : bool
+        Whether there is a bias or a scale.
+    """
+
+    x: tuple[int, ...]
+    w: tuple[int, ...] | None
+    y: tuple[int, ...]
+    residual: tuple[int, ...] | None = None
+    biased: bool = False
+    scaled: bool = False
 
 
 @functools.cache
@@ -143,6 +165,8 @@ def _from_capsule(name: str, value: Any) -> Array:
 
 def _not_exported(name: str, value: Any, error: Exception) -> DTypeError:
     """The error of an array whose own library raises one, of whatever kind."""
+    from implicit_conv.ptx.errors import shortened
+
     kind, reason = type(value).__name__, shortened(f"{type(error).__name__}: {error}")
     return DTypeError(
         f"{name} is a {kind} that does not export its memory ({reason}); pass a numpy array"

@@ -1,18 +1,26 @@
 """The way of every operator: a call that was prepared before, or plan -> bind -> run.
 
 The file of an operator has its public functions and one function that plans it; what all operators
-share is here: known calls, the plans that are kept, and the options that decide which method runs.
+share is here: known calls, the plans that are kept, and the options as one value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays import Array, accepts_result, as_array, dtype_key, dtype_name
+from implicit_conv.activation import Activation
+from implicit_conv.arrays import (
+    Array,
+    Binding,
+    accepts_result,
+    as_array,
+    dtype_key,
+    dtype_name,
+)
 from implicit_conv.cache import CALLS, PLANS, keep_call
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Request
@@ -23,9 +31,44 @@ from implicit_conv.parse import exact_key, frozen, is_exact, parse_max_workspace
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.settings import current
 
-INTEGERS = ("stride", "padding", "dilation", "groups")  # the options that come first
-METHODS = ("precision", "max_workspace", "algorithm", "device")  # the options that come last
 Shape = tuple[int, ...]
+
+
+class Options(NamedTuple):
+    """What callers may choose, by the names of the parameters of public functions; an operator
+    has some of them. Values are unchecked, but hashable where a plan is kept.
+    """
+
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: Any = 1
+    layout: str | None = None
+    weight_layout: str | None = None
+    padding_mode: str = "zeros"
+    output_padding: Any = 0
+    output_size: Any = None
+    input_shape: Any = None
+    weight_shape: Any = None
+    activation: Activation = None
+    out_dtype: object = None
+    precision: str = "standard"
+    algorithm: str = "auto"
+    max_workspace: Any = None
+    device: str | None = None
+
+    def part(self, names: Iterable[str]) -> dict[str, Any]:
+        """The options of these names."""
+        return {name: getattr(self, name) for name in names}
+
+
+# A public function gives its options in three groups: WINDOW, its own, METHOD.
+WINDOW = ("stride", "padding", "dilation", "groups")
+METHOD = ("precision", "algorithm", "max_workspace", "device")
+LAYOUTS = ("layout", "weight_layout")
+CONVOLUTION = (*WINDOW, *LAYOUTS, "padding_mode")  # what `Problem.parse` takes
+SHAPES = ("input_shape", "weight_shape")
+INTEGERS = (*WINDOW, "output_padding", "output_size", "max_workspace")  # ints or sequences of ints
 
 
 class Task(NamedTuple):
@@ -34,9 +77,9 @@ class Task(NamedTuple):
     rank: int  # the number of spatial axes
     shapes: tuple[Shape, Shape]
     dtypes: tuple[str, str]
-    options: dict[str, Any]  # those of the operator, without METHODS
+    options: Options
     arch: CpuArch
-    request: Request  # METHODS, and the settings that concern them
+    request: Request  # what METHOD and the settings ask for
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,29 +91,27 @@ class Operator:
     name : str
     rank : 1, 2 or 3
         The number of spatial axes.
-    own_options : tuple of str
-        The names of its options between INTEGERS and METHODS.
+    own : tuple of str
+        The names of its options besides WINDOW and METHOD.
     plan : function (Task) -> engine
         It plans the operator on the CPU.
     names : tuple of str
         The names of the two arrays, in messages.
-    plan_on_gpu : function (shapes, dtypes, options, device) -> Plan, optional
-        It plans the operator on a GPU; the options are a dict of all but the device.
+    plan_on_gpu : function (shapes, dtypes, Options) -> Plan, optional
+        It plans the operator on a GPU.
     """
 
     name: str
     rank: int
-    own_options: tuple[str, ...]
+    own: tuple[str, ...]
     plan: Callable[[Task], Engine]
     names: tuple[str, str] = ("x", "w")
-    plan_on_gpu: Callable[..., Plan] | None = None
+    plan_on_gpu: Callable[[tuple[Shape, Shape], tuple[Any, Any], Options], Plan] | None = None
 
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The names of all options, in the order in which `run` and `make_plan` get their values;
-        they are hashable.
-        """
-        return (*INTEGERS, *self.own_options, *METHODS)
+    def options(self, *values: Any) -> Options:
+        """The options whose values are given in the order of WINDOW, `own` and METHOD."""
+        names = (*WINDOW, *self.own, *METHOD)
+        return Options(**dict(zip(names, values, strict=True)))
 
 
 def run(
@@ -78,20 +119,26 @@ def run(
     x: Any,
     w: Any,
     bias: Any,
+    scale: Any,
     residual: Any,
     out: Any,
-    options: tuple[Any, ...],
-    scale: Any = None,
+    window: tuple[Any, ...],
+    own: tuple[Any, ...],
+    method: tuple[Any, ...],
 ) -> Array:
-    """Compute an operator; `options` are the values of ``operator.options``.
+    """Compute an operator with the values of its options, which `Operator.options` names.
 
     A call for numpy arrays of the same shapes, strides, dtypes and options as an earlier one takes
-    one look-up.
+    one look-up. It needs no names, so that Options are made for other calls alone: to name 13
+    values takes a tenth of the time of a small convolution.
     """
     key = None
     plain = residual is None and scale is None and (out is None or type(out) is np.ndarray)
     if type(x) is type(w) is np.ndarray and plain:
-        ints = type(options[0]) is type(options[1]) is type(options[2]) is type(options[3]) is int
+        stride, padding, dilation, groups = window
+        ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
+        if method[2] is not None:
+            frozen("max_workspace", method[2])  # refuses True, which is equal to 1 in a key
         key = (
             operator,
             x.shape,
@@ -102,75 +149,88 @@ def run(
             w.dtype,
             bias is None,
             None if out is None else (out.shape, out.strides, out.dtype),
-            options if ints else _exact(options),
+            window if ints else exact_key(window),
+            own,
+            method,
             current().key,
         )
         try:
             call = CALLS.get(key)
-        except TypeError:  # an option is not hashable: make_plan names it
+        except TypeError:  # an option is not hashable: `_plan` names it
             key = call = None
         if call is not None and x.flags.aligned and w.flags.aligned:
-            if accepts_result(out, (x, w, bias)):
+            if out is None or accepts_result(out, (x, w, bias)):
                 result: Array = call(x, w, bias, out)
                 return result
     given = x, w
+    options = operator.options(*window, *own, *method)
     if isinstance(x, np.ndarray):
         x, w = map(as_array, operator.names, given)
     else:
-        x, w, options = _foreign(operator.names, x, w, options)
-    plan = make_plan(operator, x.shape, w.shape, (x.dtype, w.dtype), options)
+        x, w, device = _foreign(operator.names, x, w, options.device)
+        options = options._replace(device=device)
+    plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
     y: Array = plan.engine.run(x, w, bias, residual, out, scale)
-    exact = x is given[0] and w is given[1] and is_exact(options[: len(INTEGERS)])
+    exact = x is given[0] and w is given[1] and is_exact(window)
     if key is not None and exact and accepts_result(out, (x, w, bias)):
-        call = plan.engine.ready(x, w, y, bias is not None)
+        binding = Binding(x.strides, w.strides, y.strides, biased=bias is not None)
+        call = plan.engine.ready(binding)
         if call is not None:
             keep_call(CALLS, key, call)
     return as_library_of(given[0], y) if out is None else y
 
 
 def _foreign(
-    names: tuple[str, str], x: object, w: object, options: tuple[Any, ...]
-) -> tuple[Any, Any, tuple[Any, ...]]:
-    """(x, w, options) for an `x` of another library: arrays on its GPU, or numpy arrays."""
+    names: tuple[str, str], x: object, w: object, device: str | None
+) -> tuple[Any, Any, Any]:
+    """(x, w, device) for an `x` of another library: arrays on its GPU, or numpy arrays."""
     from implicit_conv.gpu.arrays import device_operands, is_device_array
 
     if is_device_array(x):
-        *others, device = options
-        x, w, device = device_operands(x, w, device)
-        return x, w, (*others, device)
-    return as_array(names[0], x), as_array(names[1], w), options
+        return device_operands(x, w, device)
+    return as_array(names[0], x), as_array(names[1], w), device
 
 
-def make_plan(
-    operator: Operator,
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    dtypes: tuple[object, object],
-    options: tuple[Any, ...],
-) -> Plan:
+def make_plan(operator: Operator, *, dtype: object, w_dtype: object = None, **given: Any) -> Plan:
     """The plan of an operator for arrays of these shapes and dtypes; None is the dtype of x.
+
+    `given` are the two shapes, and the options by their names.
 
     Raises
     ------
     TypeError
         A shape is not a sequence, or is the array itself, or an option is not hashable.
     """
+    first, second = (
+        shape_tuple(f"{name}_shape", given.pop(f"{name}_shape")) for name in operator.names
+    )
+    return _plan(operator, (first, second), (dtype, w_dtype), Options(**given))
+
+
+def _plan(
+    operator: Operator,
+    shapes: tuple[Shape, Shape],
+    dtypes: tuple[object, object],
+    options: Options,
+) -> Plan:
+    """The plan for these options and the settings in force."""
     settings = current()
-    first, second = operator.names
-    shapes = shape_tuple(f"{first}_shape", x_shape), shape_tuple(f"{second}_shape", w_shape)
-    *others, algorithm, device = _frozen(options)
-    algorithm = settings.algorithm if algorithm == "auto" else algorithm
-    device = device or settings.device or "cpu"
-    options = (*others, algorithm, device)
+    values = {name: frozen(name, value) for name, value in options.part(INTEGERS).items()}
+    for name in set(SHAPES).intersection(operator.own):
+        values[name] = shape_tuple(name, getattr(options, name))
+    if options.algorithm == "auto":
+        values["algorithm"] = settings.algorithm
+    device = options.device or settings.device or "cpu"
+    options = options._replace(**values, device=device)
     dtype, w_dtype = dtypes
     keys = dtype_key(dtype), dtype_key(dtype if w_dtype is None else w_dtype)
     try:
         if device == "cpu":
-            machine = settings.num_threads, settings.subnormals
+            machine = settings.num_threads, settings.subnormals, settings.compiler
             return _cpu_plan(operator, shapes, keys, options, *machine)
         return _gpu_plan(operator, shapes, keys, options)
     except TypeError:
-        _check_hashable(operator.options, options)
+        _check_hashable(options)
         raise
 
 
@@ -184,16 +244,15 @@ def _make_cpu_plan(
     operator: Operator,
     shapes: tuple[Shape, Shape],
     dtypes: tuple[Any, Any],
-    options: tuple[Any, ...],
+    options: Options,
     threads: int | None,
     subnormals: str,
+    compiler: str,
 ) -> Plan:
-    named = dict(zip(operator.options, options, strict=True))
-    precision, max_workspace, algorithm, _ = (named.pop(name) for name in METHODS)
-    limit = parse_max_workspace(max_workspace)
-    request = Request(precision, algorithm, subnormals == "flush", limit)
+    limit, flushes = parse_max_workspace(options.max_workspace), subnormals == "flush"
+    request = Request(options.precision, options.algorithm, flushes, limit, compiler=compiler)
     first, second = map(dtype_name, dtypes)
-    task = Task(operator.rank, shapes, (first, second), named, cpu_arch(threads), request)
+    task = Task(operator.rank, shapes, (first, second), options, cpu_arch(threads), request)
     return Plan(operator.plan(task))
 
 
@@ -201,7 +260,7 @@ def _gpu_plan(
     operator: Operator,
     shapes: tuple[Shape, Shape],
     dtypes: tuple[Any, Any],
-    options: tuple[Any, ...],
+    options: Options,
 ) -> Plan:
     """The plan of an operator on a GPU.
 
@@ -210,30 +269,17 @@ def _gpu_plan(
     PlanError
         Only the CPU computes it.
     """
-    named = dict(zip(operator.options, options, strict=True))
-    device = named.pop("device")
     if operator.plan_on_gpu is None:
         raise PlanError(
-            f"{operator.name} is computed on the CPU, not on device {device!r}; pass numpy arrays, "
-            "and device='cpu'"
+            f"{operator.name} is computed on the CPU, not on device {options.device!r}; pass numpy "
+            "arrays, and device='cpu'"
         )
-    return operator.plan_on_gpu(shapes, dtypes, named, device)
+    return operator.plan_on_gpu(shapes, dtypes, options)
 
 
-def _exact(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The options as part of a key, with one value for the names in INTEGERS."""
-    return exact_key(options[: len(INTEGERS)]), *options[len(INTEGERS) :]
-
-
-def _frozen(options: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The options, with hashable values for the names in INTEGERS."""
-    count = len(INTEGERS)
-    return (*map(frozen, INTEGERS, options[:count]), *options[count:])
-
-
-def _check_hashable(names: Sequence[str], values: Sequence[object]) -> None:
+def _check_hashable(options: Options) -> None:
     """Raise TypeError that names the option which is not hashable."""
-    for name, value in zip(names, values, strict=True):
+    for name, value in options._asdict().items():
         try:
             hash(value)
         except TypeError:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.options import GPU_DTYPES, ITEMSIZES
-from implicit_conv.ptx.errors import shortened
 
 DTYPES = {(2, 16): "float16", (2, 32): "float32", (4, 16): "bfloat16"}  # by (type code, bits)
 MOST_AXES = 64  # of an array of numpy
@@ -114,6 +113,8 @@ def _tensor(capsule: Any, what: str) -> _Tensor:
         old = ctypes.cast(pointer(capsule, b"dltensor"), ctypes.POINTER(_Tensor))
         return old.contents
     if not valid(capsule, b"dltensor_versioned"):
+        from implicit_conv.ptx.errors import shortened
+
         raise DTypeError(
             f"{what} whose __dlpack__ returns {shortened(repr(capsule))}, which is no capsule "
             "dltensor or dltensor_versioned that is still unused; pass a numpy array"

@@ -7,11 +7,10 @@ from typing import Any
 
 from implicit_conv.arrays import Array
 from implicit_conv.cpu import dgrad, folded
-from implicit_conv.dispatch import Operator, Task, make_plan, run
+from implicit_conv.dispatch import CONVOLUTION, LAYOUTS, Operator, Task, make_plan, run
 from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.parse import (
     Padding,
-    hashable,
     parse_shape,
     shape_tuple,
 )
@@ -82,22 +81,11 @@ def conv2d_input_grad(
            [2., 4., 2.],
            [1., 2., 1.]], dtype=float32)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("input_shape", input_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return run(INPUT_GRAD[2], dy, w, None, None, out, options)
+    window = stride, padding, dilation, groups
+    shape = shape_tuple("input_shape", input_shape)
+    own = layout, weight_layout, padding_mode, shape, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(INPUT_GRAD[2], dy, w, None, None, None, out, window, own, method)
 
 
 def plan_conv2d_input_grad(
@@ -125,22 +113,7 @@ def plan_conv2d_input_grad(
     ``plan(dy, w)`` computes the gradient, with a filter that is plain or comes from
     ``plan.pack(w)``.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("input_shape", input_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return make_plan(INPUT_GRAD[2], dy_shape, w_shape, (dtype, w_dtype), options)
+    return make_plan(INPUT_GRAD[2], **locals())
 
 
 def conv1d_input_grad(
@@ -187,22 +160,11 @@ def conv1d_input_grad(
     ShapeError, DTypeError, PlanError
         As in `conv2d_input_grad`.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("input_shape", input_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return run(INPUT_GRAD[1], dy, w, None, None, out, options)
+    window = stride, padding, dilation, groups
+    shape = shape_tuple("input_shape", input_shape)
+    own = layout, weight_layout, padding_mode, shape, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(INPUT_GRAD[1], dy, w, None, None, None, out, window, own, method)
 
 
 def plan_conv1d_input_grad(
@@ -230,22 +192,7 @@ def plan_conv1d_input_grad(
     ``plan(dy, w)`` computes the gradient, with a filter that is plain or comes from
     ``plan.pack(w)``.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("input_shape", input_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return make_plan(INPUT_GRAD[1], dy_shape, w_shape, (dtype, w_dtype), options)
+    return make_plan(INPUT_GRAD[1], **locals())
 
 
 def conv3d_input_grad(
@@ -292,22 +239,11 @@ def conv3d_input_grad(
     ShapeError, DTypeError, PlanError
         As in `conv2d_input_grad`.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("input_shape", input_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return run(INPUT_GRAD[3], dy, w, None, None, out, options)
+    window = stride, padding, dilation, groups
+    shape = shape_tuple("input_shape", input_shape)
+    own = layout, weight_layout, padding_mode, shape, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(INPUT_GRAD[3], dy, w, None, None, None, out, window, own, method)
 
 
 def plan_conv3d_input_grad(
@@ -335,36 +271,23 @@ def plan_conv3d_input_grad(
     ``plan(dy, w)`` computes the gradient, with a filter that is plain or comes from
     ``plan.pack(w)``.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("input_shape", input_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return make_plan(INPUT_GRAD[3], dy_shape, w_shape, (dtype, w_dtype), options)
+    return make_plan(INPUT_GRAD[3], **locals())
 
 
 def _plan(task: Task) -> Engine:
     """Plan an input gradient."""
     rank, options, (dy_shape, w_shape) = task.rank, task.options, task.shapes
     dtype, w_dtype = task.dtypes
-    input_shape, out_dtype = options.pop("input_shape"), options.pop("out_dtype")
+    input_shape = options.input_shape
     check_dtypes(dtype, w_dtype, names=("dy", "w"))
     if not rank < len(parse_shape("input_shape", input_shape)) < rank + 3:
         raise ShapeError(
             f"input_shape has {len(input_shape)} extents {input_shape}; the shape of x has "
             f"{rank + 2}, or {rank + 1} without the batch axis"
         )
-    problem = Problem.parse(input_shape, w_shape, dtype, w_dtype=w_dtype, rank=rank, **options)
+    problem = Problem.parse(
+        input_shape, w_shape, dtype, w_dtype=w_dtype, rank=rank, **options.part(CONVOLUTION)
+    )
     if dy_shape != problem.output_shape:
         raise ShapeError(
             f"dy has shape {dy_shape}, but the convolution of x {input_shape} with w {w_shape} has "
@@ -377,11 +300,10 @@ def _plan(task: Task) -> Engine:
             "dy.astype('float32')"
         )
     plan = folded.plan if problem.repeats else dgrad.plan
-    return plan(problem, task.arch, task.request, out_dtype=out_dtype)
+    return plan(problem, task.arch, task.request, out_dtype=options.out_dtype)
 
 
-OWN_OPTIONS = ("layout", "weight_layout", "padding_mode", "input_shape", "out_dtype")
+OWN = (*LAYOUTS, "padding_mode", "input_shape", "out_dtype")
 INPUT_GRAD = {
-    rank: Operator(f"conv{rank}d_input_grad", rank, OWN_OPTIONS, _plan, ("dy", "w"))
-    for rank in (1, 2, 3)
+    rank: Operator(f"conv{rank}d_input_grad", rank, OWN, _plan, ("dy", "w")) for rank in (1, 2, 3)
 }

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from implicit_conv.arrays import accepts_result
+from implicit_conv.arrays import Binding, accepts_result
 from implicit_conv.cache import CALLS, PLANS, cached_property, keep_call
 from implicit_conv.libraries import as_library_of
 from implicit_conv.problem import Problem
@@ -57,12 +57,15 @@ class Engine(Protocol):
     def tuned(self, filters: str) -> Any:
         """An engine with the fastest candidates; see `Plan.tune`."""
 
-    def run(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any = None) -> Any:
-        """See `Plan.__call__`."""
+    def operands(self, x: Any, w: Any) -> tuple[Any, Any]:
+        """`x` and `w` after their checks, as `run` takes them."""
 
-    def ready(self, x: Any, w: Any, y: Any, biased: bool) -> Any:
-        """A function of (x, w, bias) that repeats ``y = run(x, w)`` for arrays of the same shapes,
-        strides and dtypes; None if repeating it takes more than that function.
+    def run(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any = None) -> Any:
+        """The result for `operands`; see `Plan.__call__`."""
+
+    def ready(self, binding: Binding) -> Any:
+        """A function of (x, w, bias, out) that repeats ``run(x, w)`` for arrays of these strides;
+        None if repeating it takes more than that function.
         """
 
 
@@ -257,10 +260,11 @@ class Plan:
             call = self._calls.get(key)
             if call is not None and x.flags.aligned and accepts_result(out, (x, w.panels, bias)):
                 return call(x, w.operand, bias, out)
+        given, (x, w) = x, self.engine.operands(x, w)
         y = self.engine.run(x, w, bias, residual, out, scale)
-        suited = key is not None and x.flags.aligned and x.dtype.isnative
-        if suited and accepts_result(out, (x, w.panels, bias)):
-            call = self.engine.ready(x, w, y, bias is not None)
+        if key is not None and x is given and accepts_result(out, (x, w.panels, bias)):
+            binding = Binding(x.strides, None, y.strides, biased=bias is not None)
+            call = self.engine.ready(binding)
             if call is not None:
                 keep_call(self._calls, key, call)
-        return y if out is not None else as_library_of(x, y)
+        return y if out is not None else as_library_of(given, y)

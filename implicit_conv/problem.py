@@ -305,11 +305,12 @@ class Problem:
     @property
     def sum_dtype(self) -> str:
         """The dtype of sums and of the bias: float64 for float64, float32 for other floats; for
-        integers int32 if it holds the largest sum, else int64.
+        integers int32 if it holds the largest sum, else int64; that of x for complex numbers.
         """
         if self.is_integer:
             return "int64" if self.wide or self.needs_int64 else "int32"
-        return self.dtype if self.dtype in ("float64", "int32", "int64") else "float32"
+        own = ("float64", "int32", "int64", *COMPLEX_PARTS)
+        return self.dtype if self.dtype in own else "float32"
 
     @property
     def flops(self) -> int:

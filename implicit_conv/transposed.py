@@ -10,7 +10,7 @@ from implicit_conv.arrays import Array
 from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.complex_numbers import plan_complex
-from implicit_conv.dispatch import Operator, Task, make_plan, run
+from implicit_conv.dispatch import LAYOUTS, WINDOW, Operator, Task, make_plan, run
 from implicit_conv.parse import Padding, hashable
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.problem import Problem
@@ -94,23 +94,11 @@ def conv_transpose2d(
            [3., 3., 4., 4.],
            [3., 3., 4., 4.]], dtype=float32)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        hashable("output_padding", output_padding),
-        hashable("output_size", output_size),
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return run(CONV_TRANSPOSE[2], x, w, bias, residual, out, options, scale)
+    window = stride, padding, dilation, groups
+    sizes = hashable("output_padding", output_padding), hashable("output_size", output_size)
+    own = layout, weight_layout, *sizes, activation, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(CONV_TRANSPOSE[2], x, w, bias, scale, residual, out, window, own, method)
 
 
 def plan_conv_transpose2d(
@@ -135,23 +123,7 @@ def plan_conv_transpose2d(
     device: str | None = None,
 ) -> Plan:
     """Plan how `conv_transpose2d` computes arrays of these shapes; see `plan_conv2d`."""
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        hashable("output_padding", output_padding),
-        hashable("output_size", output_size),
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return make_plan(CONV_TRANSPOSE[2], x_shape, w_shape, (dtype, w_dtype), options)
+    return make_plan(CONV_TRANSPOSE[2], **locals())
 
 
 def conv_transpose1d(
@@ -210,23 +182,11 @@ def conv_transpose1d(
     >>> conv_transpose1d(x, np.ones((1, 1, 2), np.float32), stride=2)
     array([[[1., 1., 2., 2., 3., 3.]]], dtype=float32)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        hashable("output_padding", output_padding),
-        hashable("output_size", output_size),
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return run(CONV_TRANSPOSE[1], x, w, bias, residual, out, options, scale)
+    window = stride, padding, dilation, groups
+    sizes = hashable("output_padding", output_padding), hashable("output_size", output_size)
+    own = layout, weight_layout, *sizes, activation, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(CONV_TRANSPOSE[1], x, w, bias, scale, residual, out, window, own, method)
 
 
 def plan_conv_transpose1d(
@@ -251,23 +211,7 @@ def plan_conv_transpose1d(
     device: str | None = None,
 ) -> Plan:
     """Plan how `conv_transpose1d` computes arrays of these shapes; see `plan_conv2d`."""
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        hashable("output_padding", output_padding),
-        hashable("output_size", output_size),
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return make_plan(CONV_TRANSPOSE[1], x_shape, w_shape, (dtype, w_dtype), options)
+    return make_plan(CONV_TRANSPOSE[1], **locals())
 
 
 def conv_transpose3d(
@@ -326,23 +270,11 @@ def conv_transpose3d(
     >>> conv_transpose3d(x, w, stride=2).shape
     (1, 2, 6, 10, 10)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        hashable("output_padding", output_padding),
-        hashable("output_size", output_size),
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return run(CONV_TRANSPOSE[3], x, w, bias, residual, out, options, scale)
+    window = stride, padding, dilation, groups
+    sizes = hashable("output_padding", output_padding), hashable("output_size", output_size)
+    own = layout, weight_layout, *sizes, activation, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(CONV_TRANSPOSE[3], x, w, bias, scale, residual, out, window, own, method)
 
 
 def plan_conv_transpose3d(
@@ -367,30 +299,14 @@ def plan_conv_transpose3d(
     device: str | None = None,
 ) -> Plan:
     """Plan how `conv_transpose3d` computes arrays of these shapes; see `plan_conv2d`."""
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        hashable("output_padding", output_padding),
-        hashable("output_size", output_size),
-        activation,
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        algorithm,
-        device,
-    )
-    return make_plan(CONV_TRANSPOSE[3], x_shape, w_shape, (dtype, w_dtype), options)
+    return make_plan(CONV_TRANSPOSE[3], **locals())
 
 
 def _plan(task: Task) -> Engine:
     """Plan a transposed convolution, as an input gradient."""
     options, arch, kind = task.options, task.arch, dgrad.TransposedEngine
-    activation, out_dtype = options.pop("activation"), options.pop("out_dtype")
-    problem = parse_transposed(task.rank, *task.shapes, *task.dtypes, **options)
+    activation, out_dtype = options.activation, options.out_dtype
+    problem = parse_transposed(task.rank, *task.shapes, *task.dtypes, **options.part(TRANSPOSED))
     if problem.is_complex:
 
         def plan_real(real: Problem, request: Request, parts: str) -> dgrad.DgradEngine:
@@ -400,14 +316,6 @@ def _plan(task: Task) -> Engine:
     return dgrad.plan(problem, arch, task.request, kind, activation=activation, out_dtype=out_dtype)
 
 
-OWN_OPTIONS = (
-    "layout",
-    "weight_layout",
-    "output_padding",
-    "output_size",
-    "activation",
-    "out_dtype",
-)
-CONV_TRANSPOSE = {
-    rank: Operator(f"conv_transpose{rank}d", rank, OWN_OPTIONS, _plan) for rank in (1, 2, 3)
-}
+TRANSPOSED = (*WINDOW, *LAYOUTS, "output_padding", "output_size")  # what `parse_transposed` takes
+OWN = (*LAYOUTS, "output_padding", "output_size", "activation", "out_dtype")
+CONV_TRANSPOSE = {rank: Operator(f"conv_transpose{rank}d", rank, OWN, _plan) for rank in (1, 2, 3)}

@@ -8,10 +8,10 @@ from typing import Any
 
 from implicit_conv.arrays import Array
 from implicit_conv.cpu import wgrad
-from implicit_conv.dispatch import Operator, Task, make_plan, run
+from implicit_conv.dispatch import CONVOLUTION, LAYOUTS, Operator, Task, make_plan, run
 from implicit_conv.errors import ShapeError
 from implicit_conv.options import FLOAT_DTYPES
-from implicit_conv.parse import Padding, hashable, shape_tuple
+from implicit_conv.parse import Padding, shape_tuple
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.problem import Problem, check_dtypes
 
@@ -98,22 +98,11 @@ def conv2d_weight_grad(
            [6., 9., 6.],
            [4., 6., 4.]], dtype=float32)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("weight_shape", weight_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        "auto",
-        device,
-    )
-    return run(WEIGHT_GRAD[2], x, dy, None, None, out, options)
+    window = stride, padding, dilation, groups
+    shape = shape_tuple("weight_shape", weight_shape)
+    own = layout, weight_layout, padding_mode, shape, out_dtype
+    method = precision, "auto", max_workspace, device
+    return run(WEIGHT_GRAD[2], x, dy, None, None, None, out, window, own, method)
 
 
 def plan_conv2d_weight_grad(
@@ -145,22 +134,7 @@ def plan_conv2d_weight_grad(
     >>> plan.problem.weight_shape
     (64, 64, 3, 3)
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("weight_shape", weight_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        "auto",
-        device,
-    )
-    return make_plan(WEIGHT_GRAD[2], x_shape, dy_shape, (dtype, None), options)
+    return make_plan(WEIGHT_GRAD[2], **locals())
 
 
 def conv1d_weight_grad(
@@ -205,22 +179,11 @@ def conv1d_weight_grad(
     ShapeError, DTypeError, PlanError
         As in `conv2d_weight_grad`.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("weight_shape", weight_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        "auto",
-        device,
-    )
-    return run(WEIGHT_GRAD[1], x, dy, None, None, out, options)
+    window = stride, padding, dilation, groups
+    shape = shape_tuple("weight_shape", weight_shape)
+    own = layout, weight_layout, padding_mode, shape, out_dtype
+    method = precision, "auto", max_workspace, device
+    return run(WEIGHT_GRAD[1], x, dy, None, None, None, out, window, own, method)
 
 
 def plan_conv1d_weight_grad(
@@ -245,22 +208,7 @@ def plan_conv1d_weight_grad(
 
     ``plan(x, dy)`` computes the gradient. Nothing is packed.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("weight_shape", weight_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        "auto",
-        device,
-    )
-    return make_plan(WEIGHT_GRAD[1], x_shape, dy_shape, (dtype, None), options)
+    return make_plan(WEIGHT_GRAD[1], **locals())
 
 
 def conv3d_weight_grad(
@@ -305,22 +253,11 @@ def conv3d_weight_grad(
     ShapeError, DTypeError, PlanError
         As in `conv2d_weight_grad`.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("weight_shape", weight_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        "auto",
-        device,
-    )
-    return run(WEIGHT_GRAD[3], x, dy, None, None, out, options)
+    window = stride, padding, dilation, groups
+    shape = shape_tuple("weight_shape", weight_shape)
+    own = layout, weight_layout, padding_mode, shape, out_dtype
+    method = precision, "auto", max_workspace, device
+    return run(WEIGHT_GRAD[3], x, dy, None, None, None, out, window, own, method)
 
 
 def plan_conv3d_weight_grad(
@@ -345,30 +282,17 @@ def plan_conv3d_weight_grad(
 
     ``plan(x, dy)`` computes the gradient. Nothing is packed.
     """
-    options = (
-        stride,
-        padding,
-        dilation,
-        groups,
-        layout,
-        weight_layout,
-        padding_mode,
-        shape_tuple("weight_shape", weight_shape),
-        out_dtype,
-        precision,
-        hashable("max_workspace", max_workspace),
-        "auto",
-        device,
-    )
-    return make_plan(WEIGHT_GRAD[3], x_shape, dy_shape, (dtype, None), options)
+    return make_plan(WEIGHT_GRAD[3], **locals())
 
 
 def _plan(task: Task) -> Engine:
     """Plan a weight gradient; algorithms of convolutions do not concern it."""
     rank, options, (x_shape, dy_shape) = task.rank, task.options, task.shapes
-    weight_shape, out_dtype = options.pop("weight_shape"), options.pop("out_dtype")
+    weight_shape = options.weight_shape
     check_dtypes(*task.dtypes, FLOAT_DTYPES, names=WEIGHT_GRAD[rank].names)
-    problem = Problem.parse(x_shape, weight_shape, task.dtypes[0], rank=rank, **options)
+    problem = Problem.parse(
+        x_shape, weight_shape, task.dtypes[0], rank=rank, **options.part(CONVOLUTION)
+    )
     if dy_shape != problem.output_shape:
         raise ShapeError(
             f"dy has shape {dy_shape}, but the convolution of x {x_shape} with w {weight_shape} "
@@ -376,11 +300,10 @@ def _plan(task: Task) -> Engine:
             "dilation and layout"
         )
     request = replace(task.request, algorithm="auto")
-    return wgrad.plan(problem, task.arch, request, out_dtype=out_dtype)
+    return wgrad.plan(problem, task.arch, request, out_dtype=options.out_dtype)
 
 
-OWN_OPTIONS = ("layout", "weight_layout", "padding_mode", "weight_shape", "out_dtype")
+OWN = (*LAYOUTS, "padding_mode", "weight_shape", "out_dtype")
 WEIGHT_GRAD = {
-    rank: Operator(f"conv{rank}d_weight_grad", rank, OWN_OPTIONS, _plan, ("x", "dy"))
-    for rank in (1, 2, 3)
+    rank: Operator(f"conv{rank}d_weight_grad", rank, OWN, _plan, ("x", "dy")) for rank in (1, 2, 3)
 }

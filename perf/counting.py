@@ -15,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 
-from implicit_conv.arrays import numpy_dtype
+from implicit_conv.arrays import Binding, numpy_dtype
 from implicit_conv.cpu import call as cpu_call
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.kernel_method import operator
@@ -117,7 +117,7 @@ def count(engine: CpuEngine, x: Array, w: Array) -> Counts:
 def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
     """(calls of microkernels, floating-point operations of these calls)."""
     y = np.empty(engine.problem.output_shape, numpy_dtype(engine.y_dtype))
-    call = engine.bind(x, w, y, None, False)
+    call = engine.bind(Binding(x.strides, w.strides, y.strides))
     compiled = operator(engine.best, engine.formats)  # cached: the one that runs
     tally: list[int] = []
     replaced = {}  # callbacks must outlive the run
@@ -126,7 +126,7 @@ def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
         kernel = microkernel_at(slot, compiled)
         if kernel:
             replaced[slot] = callback = _noting(kernel, int(before[slot]), tally)
-            compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
+            compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value or 0
     try:
         call(x, w, None, y)
     finally:

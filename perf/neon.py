@@ -16,9 +16,12 @@ from typing import Any, NamedTuple
 from implicit_conv.cpu.arch import MATRIX_PIXELS
 from implicit_conv.cpu.methods.depthwise import PIXELS
 from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise
+from implicit_conv.kernels.cpu.depthwise.layout import Row, Variant
 from implicit_conv.kernels.cpu.emit.vector import Emitter
 from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_lanes
+from implicit_conv.kernels.cpu.pixel_lanes.layout import RegisterTile as PixelTile
 from implicit_conv.kernels.cpu.wgrad import microkernel as wgrad
+from implicit_conv.kernels.cpu.wgrad.layout import RegisterTile as GradientTile
 from perf import assembly
 from perf.assembly import Target, compile_emitted, compile_for, inner_loop
 
@@ -36,7 +39,7 @@ TILE = assembly.largest_tile(NEON)
 
 def _pixel_lanes(target: Target) -> str:
     """Three rows of pixels for eight filters."""
-    tile = pixel_lanes.RegisterTile(8, 3, False, False, False, False)
+    tile = PixelTile(8, 3, False, False, False, False)
     return compile_emitted(
         target,
         pixel_lanes.sum_rows.part,
@@ -46,7 +49,7 @@ def _pixel_lanes(target: Target) -> str:
 
 def _wgrad(target: Target) -> str:
     """The largest tile of weight gradients."""
-    tile = wgrad.RegisterTile(TILE.inner, 2, TILE.lanes, 4, True)
+    tile = GradientTile(TILE.inner, 2, TILE.lanes, 4, True)
     return compile_emitted(
         target, wgrad.multiply_pixels.part, lambda builder, at: wgrad.emit(tile, builder, at)
     )
@@ -54,8 +57,8 @@ def _wgrad(target: Target) -> str:
 
 def _depthwise(target: Target) -> str:
     """A row of a 3x3 filter for the pixels of the largest tile."""
-    row = depthwise.Row(3, 1)
-    variant = depthwise.Variant(PIXELS, row, (1, 1), "float32", "float32", "float32", 0)
+    row = Row(3, 1)
+    variant = Variant(PIXELS, row, (1, 1), "float32", "float32", "float32", 0)
     return compile_emitted(
         target,
         depthwise.sum_channels.part,

@@ -9,7 +9,7 @@ import os
 import platform
 from dataclasses import dataclass, field
 
-from implicit_conv.cpu.compiler import check_target, numba_target
+from implicit_conv.cpu.compiler import check_target, compiled_target
 from implicit_conv.cpu.probe import (
     HWCAPS,
     System,
@@ -109,7 +109,7 @@ def cpu_features() -> frozenset[str]:
     PlanError
         Settings of Numba ask for features that this CPU lacks.
     """
-    target = numba_target()
+    target = compiled_target()
     if target.is_x86:
         check_target(target)
         return target.supported(FEATURES)

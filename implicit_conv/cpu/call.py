@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays import Array, ordered
+from implicit_conv.arrays import Array, numpy_dtype, ordered
 from implicit_conv.integers import checked_bias
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.problem import Problem
@@ -63,6 +63,30 @@ def as_row(problem: Problem, array: Array) -> Array:
     return array.reshape(images, 1, 1, pixels, channels)
 
 
+def contiguous_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The strides of a new array, in bytes."""
+    return tuple(itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def stand_in(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None = None) -> Array:
+    """An array with these strides, or contiguous ones, and no memory of its own: its elements must
+    not be read.
+    """
+    element = np.zeros((1,) * len(shape), numpy_dtype(dtype))
+    strides = contiguous_strides(shape, element.itemsize) if strides is None else strides
+    return np.lib.stride_tricks.as_strided(element, shape, strides, writeable=False)
+
+
+def blank(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...]) -> Array:
+    """An array with these strides, whose elements may be read, but are of no value."""
+    axes = list(zip(shape, strides, strict=True))
+    low = sum(min(0, stride) * (size - 1) for size, stride in axes if size)
+    high = sum(max(0, stride) * (size - 1) for size, stride in axes if size)
+    kind = numpy_dtype(dtype)
+    memory = np.empty(high - low + kind.itemsize, np.uint8)
+    return np.ndarray(shape, kind, memory, -low, strides)
+
+
 class CallForm(NamedTuple):
     """What a call knows of its arrays.
 
@@ -86,7 +110,7 @@ class CallForm(NamedTuple):
         )
 
 
-class Call(ABC):
+class Call:
     """A candidate bound to the dtypes and strides of arrays."""
 
     __slots__ = ("_form",)
@@ -94,7 +118,6 @@ class Call(ABC):
     def __init__(self, form: CallForm) -> None:
         self._form = form
 
-    @abstractmethod
     def __call__(
         self,
         x: Array,
@@ -124,6 +147,16 @@ class Call(ABC):
         ShapeError, DTypeError
             The shape or dtype of the bias does not match, or sums with it could overflow.
         """
+        if y is None:
+            y = np.empty(self._form.y_shape, self._form.y_dtype)
+        self._compute(x, w, bias, y, residual, scale)
+        return y
+
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
+        """Write the result to `y`; see `__call__`."""
+        raise NotImplementedError
 
     def checked_bias(self, bias: object) -> Array:
         """A bias as a contiguous array of shape (K,) in the dtype of the sums."""
@@ -162,7 +195,9 @@ class KernelCall(Call):
         residual: Array | None = None,
         scale: Array | None = None,
     ) -> Array:
-        """See `Call`; small calls spend their time here, so this is one function."""
+        """See `Call`; small calls spend their time here, so this is one function, which `_compute`
+        would double.
+        """
         sums = scaling = None
         if scale is not None:
             scaling = scale, np.zeros_like(scale) if bias is None else bias
@@ -220,29 +255,20 @@ class GradientCall(Call):
         super().__init__(form)
         self._partial_bytes, self._main, self._add, self._roles = partial_bytes, main, add, roles
 
-    def __call__(
-        self,
-        x: Array,
-        w: Any,
-        bias: object = None,
-        y: Array | None = None,
-        residual: Array | None = None,
-        scale: Array | None = None,
-    ) -> Array:
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
         """dw, which is `y`, of x and dy, which is `w`; there are no bias, residual and scale."""
-        if y is None:
-            y = np.empty(self._form.y_shape, self._form.y_dtype)
         x, dy, dw = bits(x), bits(w), bits(y)
         if self._roles is not None:
             axes = self._form.problem.axes
             x, dy = self._roles(ordered(x, axes), ordered(dy, axes))
         if self._add is None:
             self._main.run(x, dy, dw)
-            return y
+            return
         sums = POOL.take(self._partial_bytes)
         try:
             self._main.run(x, dy, dw, sums.address)
             self._add.run(x, dy, dw, sums.address)
         finally:
             POOL.give(sums)
-        return y

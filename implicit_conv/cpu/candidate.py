@@ -21,6 +21,7 @@ from implicit_conv.cpu.packed import PackedFilter, PackedOrder, PlainOrder, pack
 from implicit_conv.cpu.serves import Serves
 from implicit_conv.cpu.tiling import Tiling
 from implicit_conv.cpu.views import is_pointwise
+from implicit_conv.kernels.cpu.compilers import TRANSLATOR
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.options import ITEMSIZES
@@ -50,6 +51,7 @@ class Request:
     reserved_bytes: int = 0
     tilings: int = 1
     activation: str = ""
+    compiler: str = TRANSLATOR  # of COMPILERS
 
     @property
     def strict(self) -> bool:
@@ -90,6 +92,7 @@ class Formats(NamedTuple):
     y_dtype: str
     flushes: bool = False  # whether subnormals are treated as zero
     recording: bool = False  # whether a debug build records its loads
+    compiler: str = TRANSLATOR  # of COMPILERS
 
 
 @dataclass(frozen=True)

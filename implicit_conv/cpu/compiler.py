@@ -1,4 +1,4 @@
-"""The compiler: whether Numba compiles, for which machine, and what that machine's code may use.
+"""The compiler: whether code can be compiled, for which machine, and what that code may use.
 
 Settings of Numba (NUMBA_CPU_NAME, NUMBA_CPU_FEATURES, NUMBA_ENABLE_AVX) choose the machine, and
 LLVM derives its features from a CPU name and a list in which one feature may switch others on or
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from implicit_conv.cpu.probe import System
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
+from implicit_conv.kernels.cpu.compilers import NJIT, TRANSLATOR
 
 # Prefixes of the features that LLVM uses wherever it finds a use; others need an intrinsic.
 USED_UNASKED = tuple(
@@ -67,14 +67,11 @@ class Target(NamedTuple):
         return frozenset(name for name in names if name not in called)
 
 
-def numba_target() -> Target:
-    """The machine that Numba compiles for in this process."""
-    from numba.core.compiler_lock import global_compiler_lock
-    from numba.core.registry import cpu_target
+def compiled_target() -> Target:
+    """The machine that this process compiles for."""
+    from implicit_conv.kernels.cpu.runtime.machine import settings
 
-    checkpoint()
-    with global_compiler_lock:  # two threads would make two contexts, whose code does not link
-        return Target(*cpu_target.target_context.codegen().magic_tuple())
+    return Target(*settings()[:3])
 
 
 def host_features() -> dict[str, bool]:
@@ -88,23 +85,24 @@ def host_features() -> dict[str, bool]:
 
 
 def check_target(target: Target) -> None:
-    """Refuse settings that make Numba compile for features which this CPU lacks.
+    """Refuse settings that ask for features which this CPU lacks.
 
     Raises
     ------
     PlanError
         The message names the setting and the features: their code would end the process.
     """
-    from numba import config
+    from implicit_conv.kernels.cpu.runtime.machine import asked
 
-    if config.CPU_FEATURES is None:  # the features are those that LLVM finds
+    asked_name, asked_features = asked()
+    if asked_features is None:  # the features are those that LLVM finds
         return
     absent = [name for name, there in host_features().items() if not there]
     used = target.supported([name for name in absent if name.startswith(USED_UNASKED)])
     if not used:
         return
     listed = target._replace(cpu="generic").supported(used)
-    named = "the CPU name" if config.CPU_NAME is None else "NUMBA_CPU_NAME"
+    named = "the CPU name" if asked_name is None else "NUMBA_CPU_NAME"
     causes = {
         f"NUMBA_CPU_FEATURES={target.features!r} asks for": listed,
         f"{named} {target.cpu!r} implies": used - listed,
@@ -123,22 +121,23 @@ WITHOUT_KERNELS = (
 )
 
 
-def check_enabled() -> None:
+def check_enabled(compiler: str = TRANSLATOR) -> None:
     """Refuse to go on where no kernel can be compiled or loaded.
 
     Raises
     ------
     PlanError
-        NUMBA_DISABLE_JIT is set, or memory may not be made executable: the code that LLVM loads
-        would end the process.
+        Numba shall compile, but NUMBA_DISABLE_JIT is set; or memory may not be made executable:
+        the code that LLVM loads would end the process.
     """
-    from numba import config
+    if compiler == NJIT:
+        from numba import config
 
-    if config.DISABLE_JIT:
-        raise PlanError(
-            "NUMBA_DISABLE_JIT is set, so Numba compiles no kernels; unset it, or set "
-            f"numba.config.DISABLE_JIT = 0. {WITHOUT_KERNELS}"
-        )
+        if config.DISABLE_JIT:
+            raise PlanError(
+                "compiler='njit' needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it, "
+                "set numba.config.DISABLE_JIT = 0, or use compiler='translator'"
+            )
     if not System().executable():
         raise PlanError(
             "this process may not make memory executable (mprotect refuses PROT_EXEC), so no "

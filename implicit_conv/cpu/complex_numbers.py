@@ -19,20 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays import (
-    Array,
-    as_array,
-    check_like_output,
-    check_vector,
-    dtype_key,
-    writable_directly,
-)
+from implicit_conv.arrays import Array, Binding, as_array, check_vector, dtype_key
 from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.call import Call, CallForm, contiguous_strides
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.dgrad import DgradEngine
 from implicit_conv.cpu.engine import CpuEngine
-from implicit_conv.cpu.runner import check_array, check_out, parse_name
+from implicit_conv.cpu.runner import Runner, check_array, parse_name
 from implicit_conv.errors import DTypeError, PlanError
+from implicit_conv.integers import checked_bias
 from implicit_conv.options import COMPLEX_PARTS, ITEMSIZES
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
@@ -53,7 +48,12 @@ class PackedComplex(NamedTuple):
     """The packed filter of the real convolution."""
 
     key: tuple[object, ...]
-    operand: Any  # the real engine's packed filter
+    filter: Any  # the real engine's packed filter
+
+    @property
+    def operand(self) -> Any:
+        """What a `ComplexCall` takes as w."""
+        return self.filter.operand
 
     @property
     def panels(self) -> None:
@@ -61,7 +61,7 @@ class PackedComplex(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ComplexEngine:
+class ComplexEngine(Runner):
     """The plan of a complex convolution.
 
     Attributes
@@ -127,10 +127,15 @@ class ComplexEngine:
         return self.real.packed_bytes
 
     @property
-    def peak_bytes(self) -> int:
-        """Bytes of scratch memory, packed filter and output together."""
-        y = math.prod(self.y_shape) * ITEMSIZES[self.out_dtype]
-        return self.call_bytes + y
+    def summed(self) -> Problem:
+        """The complex convolution with the largest sums."""
+        real = self.real.summed
+        return replace(real, C=real.C // 2, K=real.K // 2, dtype=self.problem.dtype)
+
+    @property
+    def y_dtype(self) -> str:
+        """The dtype of results, which calls write."""
+        return self.out_dtype
 
     def explain(self) -> str:
         """The text of `Plan.explain`."""
@@ -147,18 +152,28 @@ class ComplexEngine:
 
     def pack(self, w: Any) -> PackedComplex:
         """The packed filter; see `Plan.pack`."""
-        packed = self.real.pack(self._real_filter(w))
+        packed = self.real.pack(self.real_filter(self._checked_filter(w)))
         return PackedComplex(("complex", packed.key), packed)
 
     def tuned(self, filters: str) -> ComplexEngine:
         """The plan with the fastest candidate of the real convolution; see `Plan.tune`."""
         return replace(self, real=self.real.tuned(filters))
 
-    def _real_filter(self, w: Any) -> Array:
-        """The filter of the real convolution."""
+    def filters(self, w: object) -> PackedComplex | Array:
+        """`w`: a plain filter, or a packed one."""
+        if isinstance(w, PackedComplex):
+            self.real.filters(w.filter)
+            return w
+        return self._checked_filter(w)
+
+    def _checked_filter(self, w: object) -> Array:
         array = as_array("w", w)
+        check_array("w", array, self.problem.weight_shape, self.problem.dtype)
+        return array
+
+    def real_filter(self, w: Array) -> Array:
+        """The filter of the real convolution."""
         problem = self.problem
-        check_array("w", array, problem.weight_shape, problem.dtype)
         k, c = (problem.weight_layout.index(letter) for letter in "KC")
         real = np.empty(self.real.problem.weight_shape, self.real.problem.dtype)
         transposed = isinstance(self.real, DgradEngine)
@@ -167,81 +182,91 @@ class ComplexEngine:
                 place: list[Any] = [slice(None)] * real.ndim
                 place[c if transposed else k] = slice(out, None, 2)
                 place[k if transposed else c] = slice(given, None, 2)
-                part = array.real if out == given else array.imag
+                part = w.real if out == given else w.imag
                 real[tuple(place)] = -part if given > out else part
         return real
 
-    def _real_array(self, array: Array) -> Array:
+    def viewed(self, strides: tuple[int, ...], dtype: str) -> tuple[int, ...] | None:
+        """The strides of the view of a complex array as a real one; None if it must be copied."""
+        size = ITEMSIZES[dtype]
+        if self.problem.channels_last and strides[-1] == size:
+            return *strides[:-1], size // 2
+        return None
+
+    def real_array(self, array: Array) -> Array:
         """A view of a channels-last array, or a copy, with parts as channels."""
-        part = np.dtype(COMPLEX_PARTS[array.dtype.name])
         axis = self._channel_axis
-        if axis == array.ndim - 1 and array.strides[-1] == array.itemsize:
-            return array.view(part)
+        if self.viewed(array.strides, array.dtype.name):
+            return array.view(COMPLEX_PARTS[array.dtype.name])
         parts = np.stack([array.real, array.imag], axis + 1)
         shape = (*array.shape[:axis], 2 * array.shape[axis], *array.shape[axis + 1 :])
         return parts.reshape(shape)
 
-    def run(
-        self,
-        x: Any,
-        w: Any,
-        bias: Any = None,
-        residual: Any = None,
-        out: Any = None,
-        scale: Any = None,
-    ) -> Array:
-        """Check the arrays and compute the result; see `Plan.__call__`."""
-        x = as_array("x", x)
-        check_array("x", x, self.x_shape, self.problem.dtype)
-        filters = w.operand if isinstance(w, PackedComplex) else self._real_filter(w)
-        if bias is not None:
-            count = self.y_shape[self._channel_axis]
-            bias = check_vector("bias", bias, count, self.problem.dtype)
-            bias = bias.view(COMPLEX_PARTS[self.problem.dtype])
-        if scale is not None:
-            if np.iscomplexobj(scale):
-                raise DTypeError(
-                    f"scale is {np.asarray(scale).dtype}; it must be real: multiply w by a complex "
-                    "factor instead"
-                )
-            scale = np.repeat(np.asarray(scale), 2)
+    def write(self, parts: Array, y: Array) -> None:
+        """Write a real array, with parts as channels, to a complex one."""
+        places: list[Any] = [slice(None)] * y.ndim
+        for part, values in enumerate((y.real, y.imag)):
+            places[self._channel_axis] = slice(part, None, 2)
+            values[...] = parts[tuple(places)]
+
+    def _factor(self, name: str, given: Any) -> Array:
+        """A scale, which is real, or a bias that is added after it."""
+        if name == "bias":
+            return checked_bias(given, self.summed)
+        if np.iscomplexobj(given):
+            raise DTypeError(
+                f"scale is {np.asarray(given).dtype}; it must be real: multiply w by a complex "
+                "factor instead"
+            )
+        return check_vector(name, given, self.summed.K, COMPLEX_PARTS[self.problem.dtype])
+
+    def bound(self, binding: Binding) -> Call:
+        """A call of the real convolution, which writes to y if that can be viewed."""
+        real, dtype = self.real, self.problem.dtype
+        size, w, residual = real.problem.itemsize, binding.w, binding.residual
+        view = self.viewed(binding.y, self.out_dtype)
+        direct = view is not None and real.y_dtype == COMPLEX_PARTS[self.out_dtype]
+        new = contiguous_strides(real.y_shape, ITEMSIZES[real.y_dtype])
         if residual is not None:
-            residual = as_array("residual", residual)
-            check_like_output("residual", residual, self.y_shape, self.problem.dtype)
-            residual = self._real_array(residual)
-        if out is not None:
-            check_out(out, self.y_shape, self.out_dtype)
-        direct = (
-            out is not None
-            and not isinstance(w, PackedComplex)
-            and writable_directly(out, (x, bias, residual))
+            copy = contiguous_strides(real.y_shape, size)
+            residual = self.viewed(residual, dtype) or copy
+        call = real.bind(
+            binding._replace(
+                x=self.viewed(binding.x, dtype) or contiguous_strides(real.x_shape, size),
+                w=None if w is None else contiguous_strides(real.problem.weight_shape, size),
+                y=view if direct and view else new,
+                residual=residual,
+            )
         )
-        y = out if direct else np.empty(self.y_shape, self.out_dtype)
-        assert y is not None
-        if self._channel_axis == y.ndim - 1 and y.strides[-1] == y.itemsize:
-            target = y.view(COMPLEX_PARTS[self.out_dtype])
-            self.real.run(self._real_array(x), filters, bias, residual, target, scale)
-        else:
-            parts = self.real.run(self._real_array(x), filters, bias, residual, None, scale)
-            places: list[Any] = [slice(None)] * y.ndim
-            for part, values in enumerate((y.real, y.imag)):
-                places[self._channel_axis] = slice(part, None, 2)
-                values[...] = parts[tuple(places)]
-        if out is not None and not direct:
-            out[...] = y
-            return out  # type: ignore[no-any-return]
-        return y
+        return ComplexCall(self, call, direct)
 
-    def ready(self, x: Array, w: Any, y: Array, biased: bool) -> Callable[..., Array] | None:
-        """A function of (x, w, bias, out) that repeats ``y = run(x, w)``; `w` is an array, or the
-        `operand` of a packed filter.
-        """
 
-        def repeat(x: Array, w: Any, bias: object = None, out: Array | None = None) -> Array:
-            filters = w if isinstance(w, np.ndarray) else PackedComplex((), w)
-            return self.run(x, filters, bias, None, out)
+class ComplexCall(Call):
+    """The call of a real convolution, with parts as channels."""
 
-        return repeat
+    __slots__ = ("_direct", "_engine", "_real")
+
+    def __init__(self, engine: ComplexEngine, real: Call, direct: bool) -> None:
+        """`direct` says that the real convolution writes to y."""
+        super().__init__(CallForm(engine.summed, engine.y_shape, np.dtype(engine.y_dtype), ()))
+        self._engine, self._real, self._direct = engine, real, direct
+
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
+        """See `Call`; `w` is a complex filter, or the operand of a `PackedComplex`."""
+        engine = self._engine
+        plain = isinstance(w, np.ndarray) and w.dtype.kind == "c"
+        filters = engine.real_filter(w) if plain else w
+        if bias is not None:
+            vector = self.checked_bias(bias)
+            bias = vector.view(COMPLEX_PARTS[vector.dtype.name])
+        added = None if residual is None else engine.real_array(residual)
+        factors = None if scale is None else np.repeat(scale, 2)
+        target = engine.real_array(y) if self._direct else None
+        parts = self._real(engine.real_array(x), filters, bias, target, added, factors)
+        if not self._direct:
+            engine.write(parts, y)
 
 
 def plan_complex(

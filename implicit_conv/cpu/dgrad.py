@@ -13,12 +13,11 @@ from typing import ClassVar
 import numpy as np
 
 from implicit_conv.activation import Activation
-from implicit_conv.arrays import Array, as_array, numpy_dtype
-from implicit_conv.cache import cached_property, keep_call
+from implicit_conv.arrays import Array, Binding, as_array, numpy_dtype
 from implicit_conv.cpu import engine as fprop
 from implicit_conv.cpu import tuning
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Call
+from implicit_conv.cpu.call import Call, CallForm, blank, contiguous_strides, stand_in
 from implicit_conv.cpu.candidate import Candidate, Request
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.packed import PackedFilter
@@ -28,7 +27,6 @@ from implicit_conv.cpu.phased import (
     PhasedCall,
     copied_bytes,
     filter_layout,
-    gathered,
     nothing,
     space,
     stand_ins,
@@ -39,7 +37,7 @@ from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
 from implicit_conv.cpu.views import spatial
 from implicit_conv.cpu.words import options_of
 from implicit_conv.errors import PlanError, ShapeError
-from implicit_conv.options import WEIGHT_LAYOUTS_OF
+from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
@@ -69,10 +67,6 @@ class DgradEngine(Runner):
     has_epilogue: ClassVar[bool] = False
     result: ClassVar[str] = "dx"
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy the plan without prepared calls, which hold addresses of this process."""
-        return type(self), (self.problem, self.parts, self.empty, self.out_dtype)
-
     @property
     def engines(self) -> tuple[CpuEngine, ...]:
         """The plans of all launches, in their order."""
@@ -93,11 +87,6 @@ class DgradEngine(Runner):
     def algorithm(self) -> str:
         """The algorithm of the phase with most work."""
         return max(self.engines, key=lambda engine: engine.best.cycles).algorithm
-
-    @cached_property
-    def calls(self) -> dict[object, object]:
-        """Prepared calls; the keys are the strides of their arrays."""
-        return {}
 
     @property
     def workspace_bytes(self) -> int:
@@ -213,62 +202,31 @@ class DgradEngine(Runner):
         check_array("w", array, self.problem.weight_shape, self.problem.filter_dtype)
         return array
 
-    def bind(
-        self,
-        x: Array,
-        w: PackedPhases | Array,
-        y: Array,
-        residual: Array | None,
-        biased: bool,
-        scaled: bool = False,
-    ) -> Call:
-        """The cached call for arrays of these strides."""
-        packed = isinstance(w, PackedPhases)
-        key = (
-            x.strides,
-            w.key if isinstance(w, PackedPhases) else w.strides,
-            packed,
-            y.strides,
-            residual is not None and residual.strides,
-            biased,
-            scaled,
-        )
-        call = self.calls.get(key)
-        if call is None:
-            call = self._bind_anew(x, w, y, residual, biased, scaled)
-            keep_call(self.calls, key, call)
-        assert isinstance(call, Call)
-        return call
-
-    def _bind_anew(
-        self,
-        x: Array,
-        w: PackedPhases | Array,
-        y: Array,
-        residual: Array | None,
-        biased: bool,
-        scaled: bool,
-    ) -> Call:
-        axes, filter_axes = self.problem.array_layout, filter_layout(self.problem)
-        operands: Sequence[PackedFilter | Array]
-        if isinstance(w, PackedPhases):
-            operands = w.filters
-        else:
-            filters = swapped(self.problem, w)
-            operands = [part.taps(filters, filter_axes) for part in self.parts]
+    def bound(self, binding: Binding) -> Call:
+        """A call of all phases."""
+        problem = self.problem
+        axes, filter_axes = problem.array_layout, filter_layout(problem)
         whole = len(self.parts) == 1 and self.empty is None
+        y = stand_in(self.y_shape, self.y_dtype, binding.y)
+        w = None
+        if binding.w is not None:
+            w = swapped(problem, blank(problem.weight_shape, problem.filter_dtype, binding.w))
         calls = []
-        for part, operand in zip(self.parts, operands, strict=True):
-            out, added = part.pixels(y, axes), None
-            if residual is not None:
-                out = gathered(out, whole)
-                added = gathered(part.pixels(residual, axes), whole)
-            calls.append((part, part.engine.bind(x, operand, out, added, biased, scaled)))
+        for part in self.parts:
+            pixels = part.pixels(y, axes)
+            strides, added = pixels.strides, binding.residual
+            if added is not None and not whole:
+                strides = contiguous_strides(pixels.shape, pixels.itemsize)
+                added = contiguous_strides(pixels.shape, ITEMSIZES[self.residual_dtype])
+            taps = None if w is None else part.taps(w, filter_axes).strides
+            own = binding._replace(w=taps, y=strides, residual=added)
+            calls.append((part, part.engine.bind(own)))
         empty = None
         if self.empty is not None:
-            call = self.empty.bind(*nothing(self.empty), y, residual, biased, scaled)
-            empty = self.empty, call
-        return PhasedCall(self.problem, y, calls, empty)
+            given = nothing(self.empty)
+            x, filters = (array.strides for array in given)
+            empty = self.empty.bind(binding._replace(x=x, w=filters)), given
+        return PhasedCall(CallForm(problem, self.y_shape, y.dtype, ()), calls, empty)
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,19 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from implicit_conv.activation import Activation, activation_kind, parse_activation
-from implicit_conv.arrays import Array, as_array, numpy_dtype
-from implicit_conv.cache import cached_property, keep_call
+from implicit_conv.arrays import Array, Binding, as_array, numpy_dtype
+from implicit_conv.cache import cached_property
 from implicit_conv.cpu import explain as words
 from implicit_conv.cpu import planner, tuning
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
-from implicit_conv.cpu.call import Arrays, Call, CallForm, bits
-from implicit_conv.cpu.candidate import Candidate, Formats, Request
-from implicit_conv.cpu.packed import PackedFilter
+from implicit_conv.cpu.call import Arrays, Call, CallForm, bits, blank, stand_in
+from implicit_conv.cpu.candidate import Candidate, Formats, Method, Request
+from implicit_conv.cpu.packed import PackedFilter, PlainOrder
 from implicit_conv.cpu.planner import Choice
 from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
 from implicit_conv.cpu.views import in_own_axes, spatial
@@ -57,12 +57,14 @@ class CpuEngine(Runner):
     choice: Choice
     activation: tuple[float, float, float]
     out_dtype: str
+    methods: ClassVar[tuple[type[Method], ...] | None] = None  # None are all of convolutions
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle and copy the plan with the CPU of this process, and without prepared calls, which
         hold addresses of this process.
         """
-        return _for_this_cpu, (cpu_arch(), *(getattr(self, field.name) for field in fields(self)))
+        values = (getattr(self, field.name) for field in fields(self))
+        return _for_this_cpu, (type(self), cpu_arch(), *values)
 
     @cached_property
     def fallbacks(self) -> tuple[Candidate, ...]:
@@ -70,23 +72,16 @@ class CpuEngine(Runner):
 
         They are made on first use, because most arrays are contiguous.
         """
-        limit = self.request.limit
-        return tuple(
-            fallback
-            for c in self.choice.candidates
-            for fallback in c.method.fallbacks(c, limit)
-            if fallback.call_bytes() <= limit
-        )
+        return tuple(c for c in self._fallbacks() if c.call_bytes() <= self.request.limit)
+
+    def _fallbacks(self) -> Iterator[Candidate]:
+        for c in self.choice.candidates:
+            yield from c.method.fallbacks(c, self.request.limit)
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """All candidates, in the order in which they are tried."""
         return tuple(self._in_order(self.best))
-
-    @cached_property
-    def calls(self) -> dict[object, object]:
-        """Prepared calls; the keys are the strides of their arrays."""
-        return {}
 
     @property
     def best(self) -> Candidate:
@@ -109,6 +104,11 @@ class CpuEngine(Runner):
         return self.problem.input_shape
 
     @property
+    def w_shape(self) -> tuple[int, ...]:
+        """The shape of w."""
+        return self.problem.weight_shape
+
+    @property
     def y_shape(self) -> tuple[int, ...]:
         """The shape of y."""
         return self.problem.output_shape
@@ -121,7 +121,7 @@ class CpuEngine(Runner):
     @property
     def formats(self) -> Formats:
         """The properties of compiled kernels that are not part of a candidate."""
-        return Formats(self.y_dtype, self.request.flushes)
+        return Formats(self.y_dtype, self.request.flushes, compiler=self.request.compiler)
 
     @property
     def workspace_bytes(self) -> int:
@@ -147,7 +147,11 @@ class CpuEngine(Runner):
     def explain(self) -> str:
         """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
         choice = self.choice._replace(candidates=self.candidates)
-        return words.explain(str(self.problem), choice, self.request, self.formats)
+        return words.explain(self._problem_text(), choice, self.request, self.formats)
+
+    def _problem_text(self) -> str:
+        """The problem in the words of the operator."""
+        return str(self.problem)
 
     def trace(self) -> list[Load]:
         """The loads of the best candidate for contiguous arrays."""
@@ -173,116 +177,102 @@ class CpuEngine(Runner):
         """What was planned, and a function that makes a call of a candidate; its filter is packed
         before the call if `packs`.
         """
-        problem, view = self.best.problem, None
         x, w, y = arrays or self._examples()
-        if arrays is not None:
-            view = CallForm(problem, y.shape, y.dtype, problem.filter_axes).arrays(x, w, y, None)
+        binding = Binding(x.strides, w.strides, y.strides)
+        view = None if arrays is None else self._views(binding)[1]
 
         def run(c: Candidate) -> Callable[[], object]:
             one = replace(self, choice=Choice((c,), ()))
             if not packs:
-                call = one.bind(x, w, y, None, False)
+                call = one.bind(binding)
                 return lambda: call(x, w, None, y)
             packed = one.pack(w)  # the function keeps it alive: its operand is an address
-            call = one.bind(x, packed, y, None, False)
+            call = one.bind(binding._replace(w=None))
             return lambda: call(x, packed.operand, None, y)
 
-        return tuning.Query(spatial(self.problem), self.arch, self.request, view), run
+        query = tuning.Query(spatial(self.problem), self.arch, self.request, view, self.methods)
+        return query, run
 
     def _examples(self) -> tuple[Array, Array, Array]:
         """Arrays (x, w, y) to measure with."""
         problem = self.problem
         x = tuning.example(self.x_shape, problem.dtype, 0)
-        w = tuning.example(problem.weight_shape, problem.filter_dtype, 1)
+        w = tuning.example(self.w_shape, problem.filter_dtype, 1)
         return x, w, np.empty(self.y_shape, numpy_dtype(self.y_dtype))
 
-    def bind(
-        self,
-        x: Array,
-        w: PackedFilter | Array,
-        y: Array,
-        residual: Array | None,
-        biased: bool,
-        scaled: bool = False,
-    ) -> Call:
-        """The cached call for arrays of these strides."""
-        packed = isinstance(w, PackedFilter)
-        key = (
-            x.strides,
-            w.key if isinstance(w, PackedFilter) else w.strides,
-            packed,
-            y.strides,
-            residual is not None and residual.strides,
-            biased,
-            scaled,
-        )
-        call = self.calls.get(key)
-        if call is None:
-            epilogue = Epilogue(self.activation, biased and not scaled, scaled)
-            call = prepare(self.bind_anew, x, w, y, residual, epilogue, self.formats)
-            keep_call(self.calls, key, call)
-        assert isinstance(call, Call)
-        return call
+    def _views(self, binding: Binding) -> tuple[CallForm, Arrays]:
+        """The form of a call, and arrays of these strides as methods take them."""
+        problem, view, order = self.problem, self.best.problem, self.best_packed.packed
+        w, axes = None, view.filter_axes
+        if binding.w is not None:
+            w = blank(self.w_shape, problem.filter_dtype, binding.w)
+        elif isinstance(order, PlainOrder):
+            w, axes = np.empty(order.shape, numpy_dtype(order.dtype)), order.axes
+        form = CallForm(view, self.y_shape, numpy_dtype(self.y_dtype), axes)
+        x = stand_in(self.x_shape, problem.dtype, binding.x)
+        y = stand_in(self.y_shape, self.y_dtype, binding.y)
+        residual = None
+        if binding.residual is not None:
+            residual = stand_in(self.y_shape, self.residual_dtype, binding.residual)
+        return form, form.arrays(x, w, y, residual)
 
-    def bind_anew(
-        self,
-        x: Array,
-        w: PackedFilter | Array,
-        y: Array,
-        residual: Array | None,
-        epilogue: Epilogue,
-        formats: Formats,
-        record: int = 0,
-    ) -> Call:
-        """Bind the first candidate that accepts the strides of the arrays; nothing is cached.
+    def bound(self, binding: Binding) -> Call:
+        """A call of the first candidate that accepts the strides.
 
-        A debug build writes its loads to the address `record`.
+        Raises
+        ------
+        PlanError
+            There is none.
         """
-        problem, key = self.best.problem, None
-        first = self.best_packed if isinstance(w, PackedFilter) else self.best
-        filters: Array | None
-        if not isinstance(w, PackedFilter):
-            filters, axes = w, problem.filter_axes
-        elif w.plain is not None:
-            filters, axes = w.plain, w.axes
-        else:
-            filters, axes, key = None, problem.filter_axes, w.key
-        form = CallForm(problem, y.shape, y.dtype, axes)
-        arrays = form.arrays(x, filters, y, residual)
-        suited = (
-            c
-            for c in self._in_order(first)
-            if c.method.accepts(c, arrays)
-            and (key is None or c.packed.key == key)
-            and c.method.serves.takes(epilogue, residual is not None)
-        )
-        candidate = next(suited, None)
+        form, arrays = self._views(binding)
+        first = self.best_packed if binding.w is None else self.best
+        order = self._in_order(first)
+        candidate = next((c for c in order if self._takes(c, binding, arrays)), None)
         if candidate is None:
-            raise self._no_candidate(epilogue, residual is not None)
-        call = candidate.method.bind(candidate, form, arrays, epilogue, formats, record)
+            raise self._refusal(binding, arrays)
         if candidate is not first:
-            LOG.debug(
-                "%s runs, because %s needs %s", candidate.name, first.name, first.method.needs
-            )
-        return call
+            needs = first.method.needs
+            LOG.debug("%s runs, because %s needs %s", candidate.name, first.name, needs)
+        bind, epilogue = candidate.method.bind, self._epilogue(binding)
+        return prepare(bind, candidate, form, arrays, epilogue, self.formats)
 
-    def _no_candidate(self, epilogue: Epilogue, added: bool) -> PlanError:
-        """The error of a call that no candidate can compute."""
-        limit = self.request.max_workspace
-        if not any(c.method.serves.takes(epilogue, added) for c in self.candidates):
+    def _epilogue(self, binding: Binding) -> Epilogue:
+        """What calls of the binding do to sums: with a scale, it adds the bias too."""
+        return Epilogue(self.activation, binding.biased and not binding.scaled, binding.scaled)
+
+    def _takes(self, c: Candidate, binding: Binding, arrays: Arrays) -> bool:
+        """Whether a candidate can compute `arrays` of these strides."""
+        reads = arrays.w is not None or c.packed.key == self.best_packed.packed.key
+        return reads and self._serves(c, binding) and c.method.accepts(c, arrays)
+
+    def _serves(self, c: Candidate, binding: Binding) -> bool:
+        """Whether the method of a candidate computes the bias, residual and scale of a binding."""
+        return c.method.serves.takes(self._epilogue(binding), binding.residual is not None)
+
+    def _refusal(self, binding: Binding, arrays: Arrays) -> PlanError:
+        """The error where no candidate takes the operands of the epilogue, or the strides, or none
+        of those that do fits into `max_workspace`.
+        """
+        if not any(self._serves(c, binding) for c in self.candidates):
             return PlanError(
                 f"no method of algorithm {self.request.algorithm!r} computes this bias, residual "
                 "and scale together; leave one out, or ask for algorithm='auto'"
             )
-        if limit is None:
+        names, needs = " and ".join(self.names), f"{self.best.name} needs {self.best.method.needs}"
+        large = [c for c in self._fallbacks() if self._takes(c, binding, arrays)]
+        if large:
+            least = min(c.call_bytes() for c in large) + self.request.reserved_bytes
             return PlanError(
-                "no method that takes these strides reads this packed filter; pass contiguous "
-                "arrays or a plain filter"
+                f"max_workspace is {self.request.max_workspace} bytes, but {names} of these "
+                f"strides need {least}, because {needs}; pass contiguous arrays, "
+                f"max_workspace={least}, or None for no limit"
             )
+        more = (binding.w is None, "a packed filter"), (binding.scaled, "a scale")
+        asked = [word for given, word in more if given]
+        ways = ["pass contiguous arrays", *(f"leave out {word}" for word in asked)]
         return PlanError(
-            f"no candidate that takes these strides{' and a scale' * epilogue.scaled} needs as "
-            f"little memory as max_workspace={limit}; pass contiguous arrays and a plain filter, "
-            "or max_workspace=None"
+            f"no method takes {names} of these strides{''.join(f' with {word}' for word in asked)}:"
+            f" {needs}; {', or '.join(ways)}"
         )
 
     def _in_order(self, first: Candidate) -> Iterator[Candidate]:
@@ -345,6 +335,7 @@ def plan(
 
 
 def _for_this_cpu(
+    kind: type[CpuEngine],
     before: CpuArch,
     problem: Problem,
     arch: CpuArch,
@@ -358,5 +349,5 @@ def _for_this_cpu(
     """
     if replace(cpu_arch(), threads=before.threads) != before:
         arch = cpu_arch(None if arch.threads == before.threads else arch.threads)
-        choice = prepare(planner.plan, spatial(problem), arch, request)
-    return CpuEngine(problem, arch, request, choice, *options)
+        choice = prepare(planner.plan, spatial(problem), arch, request, methods=kind.methods)
+    return kind(problem, arch, request, choice, *options)

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays import Array
+from implicit_conv.arrays import Array, Binding, numpy_dtype
 from implicit_conv.cache import cached_property
 from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Call
+from implicit_conv.cpu.call import Call, CallForm, contiguous_strides
 from implicit_conv.cpu.candidate import Candidate, Request
 from implicit_conv.cpu.dgrad import DgradEngine
 from implicit_conv.cpu.phased import PackedPhases
@@ -65,10 +65,10 @@ class PackedStrips:
     def panels(self) -> None:
         """No array of the caller's overlaps with packed filters."""
 
-    @property
-    def operand(self) -> tuple[PackedPhases, ...]:
+    @cached_property
+    def operand(self) -> tuple[Any, ...]:
         """What a `FoldedCall` takes as w."""
-        return self.filters
+        return tuple(packed.operand for packed in self.filters)
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,6 @@ class FoldedEngine(Runner):
     out_dtype: str
     names: ClassVar[tuple[str, str]] = ("dy", "w")
     has_epilogue: ClassVar[bool] = False
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy the plan without prepared calls, which hold addresses of this process."""
-        return FoldedEngine, (self.problem, self.image, self.strips, self.out_dtype)
 
     @property
     def engines(self) -> tuple[DgradEngine, ...]:
@@ -190,15 +186,15 @@ class FoldedEngine(Runner):
             engine.filters(packed)
         return w
 
-    def bind(
-        self, x: Array, w: Any, y: Array, residual: Array | None, biased: bool, scaled: bool = False
-    ) -> Call:
-        """A call; the engines cache those of their launches."""
-        return FoldedCall(self, y)
-
-    def ready(self, x: Array, w: Any, y: Array, biased: bool) -> Call | None:
-        """The call, if its result needs no conversion."""
-        return None if self.out_dtype != self.y_dtype else super().ready(x, w, y, biased)
+    def bound(self, binding: Binding) -> Call:
+        """A call of the image and of all strips, whose results are new arrays unless the image can
+        write to y.
+        """
+        direct = self.image.y_dtype == self.y_dtype
+        image = binding if direct else _with_new_result(self.image, binding)
+        calls = [self.image.bind(image)]
+        calls += [s.engine.bind(_with_new_result(s.engine, binding)) for s in self.strips]
+        return FoldedCall(self, calls, direct)
 
     def sources(self, axis: int) -> list[int]:
         """The pixel that each position of the padded axis reads; none repeats a cropped pixel."""
@@ -215,42 +211,49 @@ class FoldedEngine(Runner):
 class FoldedCall(Call):
     """The gradients of the image and of the strips, added up."""
 
-    __slots__ = ("_axes", "_dtype", "_engine", "_shape", "_sources")
+    __slots__ = ("_axes", "_calls", "_direct", "_sources", "_strips")
 
-    def __init__(self, engine: FoldedEngine, y: Array) -> None:
+    def __init__(self, engine: FoldedEngine, calls: Sequence[Call], direct: bool) -> None:
+        """`calls` are those of the image and of the strips; `direct` says that the first one writes
+        to y.
+        """
         problem = engine.problem
-        self._engine, self._shape, self._dtype = engine, y.shape, y.dtype
+        super().__init__(CallForm(problem, engine.y_shape, numpy_dtype(engine.y_dtype), ()))
+        self._strips, self._calls, self._direct = engine.strips, calls, direct
         self._axes = [problem.array_layout.index(letter) for letter in SPACE[problem.rank]]
         self._sources = [engine.sources(axis) for axis in range(problem.rank)]
 
-    def __call__(
-        self,
-        x: Array,
-        w: Any,
-        bias: object = None,
-        y: Array | None = None,
-        residual: Array | None = None,
-        scale: Array | None = None,
-    ) -> Array:
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
         """See `Call`; `w` is a plain filter, or the operand of `PackedStrips`."""
-        engine = self._engine
-        filters = w if isinstance(w, tuple) else (w,) * len(engine.engines)
-        y = engine.image.run(x, filters[0], out=y)
-        for strip, packed in zip(engine.strips, filters[1:], strict=True):
-            self._add(strip, strip.engine.run(x, packed), y)
-        return y
+        filters = w if isinstance(w, tuple) else (w,) * len(self._calls)
+        image, *strips = zip(self._calls, filters, strict=True)
+        call, packed = image
+        if self._direct:
+            call(x, packed, None, y)
+        else:
+            y[...] = call(x, packed)
+        for strip, (call, packed) in zip(self._strips, strips, strict=True):
+            self._add(strip, call(x, packed).astype(y.dtype, copy=False), y)
 
     def _add(self, strip: Strip, values: Array, y: Array) -> None:
         """Add the gradient of a strip to the pixels that it repeats."""
         for axis in range(len(self._axes) - 1, strip.axis, -1):
             rows = np.moveaxis(values, self._axes[axis], 0)
-            folded = np.zeros((self._shape[self._axes[axis]], *rows.shape[1:]), rows.dtype)
+            folded = np.zeros((y.shape[self._axes[axis]], *rows.shape[1:]), rows.dtype)
             _add_rows(rows, self._sources[axis], folded)
             values = np.moveaxis(folded, 0, self._axes[axis])
         place, first = self._axes[strip.axis], strip.first
         rows = np.moveaxis(values, place, 0)
         sources = self._sources[strip.axis][first : first + len(rows)]
         _add_rows(rows, sources, np.moveaxis(y, place, 0))
+
+
+def _with_new_result(engine: DgradEngine, binding: Binding) -> Binding:
+    """`binding` of arrays dy and w to a new result of `engine`."""
+    strides = contiguous_strides(engine.y_shape, ITEMSIZES[engine.y_dtype])
+    return binding._replace(y=strides)
 
 
 def _strip_bytes(strips: tuple[Strip, ...]) -> int:

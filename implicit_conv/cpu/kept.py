@@ -7,19 +7,15 @@ all that its kernels depend on.
 
 from __future__ import annotations
 
-import functools
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Request
-from implicit_conv.cpu.compiler import numba_target
+from implicit_conv.cpu.compiler import compiled_target
 from implicit_conv.kernels.disk import store
 from implicit_conv.kernels.disk_files import CHOICE
 from implicit_conv.kernels.sources import digest
@@ -45,13 +41,15 @@ def entry_of(
     methods: Sequence[type[Method]] | None = None,
 ) -> str:
     """The name of the entry for a plan: arguments are those of `planner.plan`."""
+    from implicit_conv.kernels.cpu.runtime.code import versions
+
     strides = [a.strides for a in arrays if a is not None] if arrays else None
     names = [method.__name__ for method in methods or ()]
     # The clock is left out: some systems report the current one.
-    machine = replace(arch, hertz=0.0), numba_target()
-    # An activation does not change which method is the fastest of those that serve it.
-    options = replace(request, activation="")
-    key = digest((_versions(), machine, problem, options, strides, names))
+    machine = replace(arch, hertz=0.0), compiled_target()
+    # Neither an activation nor a compiler changes which method is the fastest.
+    options = replace(request, activation="", compiler="")
+    key = digest((versions(), machine, problem, options, strides, names))
     return key[:DIGITS] + CHOICE
 
 
@@ -78,12 +76,3 @@ def forget() -> int:
     """Remove all choices of all processes; returns how many files there were."""
     _MEMORY.clear()
     return len(store().remove(CHOICE))
-
-
-@functools.cache
-def _versions() -> tuple[str, ...]:
-    """The versions that compiled code depends on; `numba_target` has imported Numba anyway."""
-    import llvmlite
-    import numba
-
-    return sys.version, numba.__version__, llvmlite.__version__, np.__version__

@@ -119,9 +119,9 @@ def operator(c: Candidate, formats: Formats) -> Operator:
     Raises
     ------
     PlanError
-        NUMBA_DISABLE_JIT is set.
+        Code cannot be compiled; see `compiler.check_enabled`.
     """
-    check_enabled()
+    check_enabled(formats.compiler)
     return _compiled_operator(c, formats)
 
 
@@ -145,6 +145,7 @@ def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
         c.method.end(c),
         formats.flushes,
         formats.recording,
+        formats.compiler,
     )
     return c.method.operator(c, build)
 

@@ -48,6 +48,11 @@ class PlainOrder(PackedOrder):
         key = ("plain", layout, shape, dtype)
         return cls(key, size, layout, shape, dtype)
 
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The positions of k, c, t, r, s."""
+        return tuple(map(self.layout.index, "KCTRS"))
+
     def copied(self, w: Array) -> bytes:
         """The bytes of `w`, whose axes are (k, c, t, r, s), in this order."""
         return w.transpose(["KCTRS".index(letter) for letter in self.layout]).tobytes()
@@ -91,12 +96,6 @@ class PackedFilter:
     def operand(self) -> Any:
         """What a `Call` takes as w: the plain filter, or the address of the panels."""
         return self.address if self.plain is None else self.plain
-
-    @property
-    def axes(self) -> tuple[int, ...]:
-        """The positions of k, c, t, r, s in `plain`."""
-        assert isinstance(self.order, PlainOrder)
-        return tuple(map(self.order.layout.index, "KCTRS"))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Align the panels of pickled and deep copies again, because kernels rely on it."""

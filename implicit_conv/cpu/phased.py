@@ -11,7 +11,7 @@ import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype, ordered, with_own_strides
 from implicit_conv.cache import cached_property
-from implicit_conv.cpu.call import Arrays, Call, CallForm
+from implicit_conv.cpu.call import Arrays, Call, CallForm, stand_in
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.packed import PackedFilter
 from implicit_conv.cpu.views import spatial
@@ -98,19 +98,12 @@ def stand_ins(problem: Problem, phase: Phase) -> Arrays:
     shape, axes = problem.weight_shape, filter_layout(problem)
     if problem.groups > 1:
         shape = problem.C, problem.K // problem.groups, *problem.kernel
-    w = sliced(_stand_in(shape, problem.filter_dtype), axes, phase.taps)
-    dy = _stand_in(problem.output_shape, problem.dtype)
-    dx = _stand_in(problem.input_shape, problem.dtype)
+    w = sliced(stand_in(shape, problem.filter_dtype), axes, phase.taps)
+    dy = stand_in(problem.output_shape, problem.dtype)
+    dx = stand_in(problem.input_shape, problem.dtype)
     dx = sliced(dx, problem.array_layout, phase.pixels)
     view = spatial(phase.problem)
     return CallForm(view, dx.shape, dx.dtype, view.filter_axes).arrays(dy, w, dx, None)
-
-
-def _stand_in(shape: tuple[int, ...], dtype: str) -> Array:
-    """An array of this shape and contiguous strides, all of whose elements are one."""
-    element = np.zeros((1,) * len(shape), numpy_dtype(dtype))
-    strides = tuple(element.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return np.lib.stride_tricks.as_strided(element, shape, strides, writeable=False)
 
 
 def copied_bytes(problem: Problem) -> int:
@@ -136,37 +129,28 @@ def nothing(empty: CpuEngine) -> tuple[Array, Array]:
 class PhasedCall(Call):
     """The prepared calls of all phases."""
 
-    __slots__ = ("_calls", "_dtype", "_empty", "_nothing", "_problem", "_shape", "_whole")
+    __slots__ = ("_calls", "_empty", "_whole")
 
     def __init__(
         self,
-        problem: Problem,
-        y: Array,
+        form: CallForm,
         calls: Sequence[tuple[Part, Call]],
-        empty: tuple[CpuEngine, Call] | None,
+        empty: tuple[Call, tuple[Array, Array]] | None,
     ) -> None:
-        self._problem, self._calls = problem, calls
-        self._shape, self._dtype = y.shape, y.dtype
+        """`empty` is the call for pixels that no tap reaches, and its arrays without channels."""
+        super().__init__(form)
+        self._calls, self._empty = calls, empty
         self._whole = len(calls) == 1 and empty is None
-        self._empty = None if empty is None else empty[1]
-        self._nothing = None if empty is None else nothing(empty[0])
 
-    def __call__(
-        self,
-        x: Array,
-        w: Any,
-        bias: object = None,
-        y: Array | None = None,
-        residual: Array | None = None,
-        scale: Array | None = None,
-    ) -> Array:
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
         """See `Call`; `w` is a plain filter, or the operands of packed filters."""
-        problem = self._problem
+        problem = self._form.problem
         axes, filter_axes = problem.array_layout, filter_layout(problem)
-        y = np.empty(self._shape, self._dtype) if y is None else y
         if self._empty is not None:
-            assert self._nothing is not None
-            self._empty(*self._nothing, bias, y, residual, scale)
+            call, arrays = self._empty
+            call(*arrays, bias, y, residual, scale)
         packed = isinstance(w, tuple)
         filters = w if packed else swapped(problem, w)
         for number, (part, call) in enumerate(self._calls):
@@ -179,4 +163,3 @@ class PhasedCall(Call):
             call(x, operand, bias, out, added, scale)
             if out is not pixels:
                 pixels[...] = out
-        return y

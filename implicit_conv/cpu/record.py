@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype
+from implicit_conv.cpu.call import CallForm
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.kernel_method import KernelMethod
 from implicit_conv.cpu.views import in_own_axes
@@ -19,9 +20,12 @@ def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
     recording = Recording(capacity=2 * len(engine.trace()) + 64)
     y = np.empty(engine.problem.output_shape, numpy_dtype(engine.y_dtype))
     formats = engine.formats._replace(recording=True)
-    call = engine.bind_anew(x, w, y, None, Epilogue(engine.activation), formats, recording.address)
+    c = engine.best
+    form = CallForm(c.problem, y.shape, y.dtype, c.problem.filter_axes)
+    arrays, epilogue = form.arrays(x, w, y, None), Epilogue(engine.activation)
+    call = c.method.bind(c, form, arrays, epilogue, formats, recording.address)
     call(x, w, None, y)
-    g, c = engine.best.geometry, engine.best
+    g = c.geometry
     assert isinstance(c.method, KernelMethod)
     mode = "w" if g.step_w == g.stride_w else "tile"
     loads = [

@@ -1,15 +1,21 @@
-"""Runner: what the engines of all operators on the CPU do with the arrays of a call."""
+"""Runner: what the engines of all operators on the CPU do with the arrays of a call.
+
+Arrays are checked once, in `operands` and `run`. What is prepared for them depends on a `Binding`,
+their strides, so that no array is part of what imports and compiles.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
 
 from implicit_conv.arrays import (
     Array,
+    Binding,
     as_array,
     check_distinct,
     check_like_output,
@@ -21,6 +27,7 @@ from implicit_conv.arrays import (
     with_own_strides,
     writable_directly,
 )
+from implicit_conv.cache import cached_property, keep_call
 from implicit_conv.cpu.call import Call
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.integers import (
@@ -42,6 +49,11 @@ class Runner(ABC):
     out_dtype: str  # the dtype of results
     names: ClassVar[tuple[str, str]] = ("x", "w")  # of the two arrays, in messages
     has_epilogue: ClassVar[bool] = True  # whether a bias, a residual or a scale may be given
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy the plan without prepared calls, which hold addresses of this process."""
+        names = (field.name for field in fields(self))  # type: ignore[arg-type]  # a subclass is one
+        return type(self), tuple(getattr(self, name) for name in names)
 
     @property
     @abstractmethod
@@ -77,10 +89,27 @@ class Runner(ABC):
         """
 
     @abstractmethod
-    def bind(
-        self, x: Array, w: Any, y: Array, residual: Array | None, biased: bool, scaled: bool = False
-    ) -> Call:
+    def bound(self, binding: Binding) -> Call:
+        """A new call for arrays of these strides."""
+
+    @cached_property
+    def calls(self) -> dict[object, Any]:
+        """Prepared calls by their bindings."""
+        return {}
+
+    def bind(self, binding: Binding) -> Call:
         """The cached call for arrays of these strides."""
+        call: Call | None = self.calls.get(binding)
+        if call is None:
+            call = self.bound(binding)
+            keep_call(self.calls, binding, call)
+        return call
+
+    def operands(self, x: object, w: object) -> tuple[Array, Any]:
+        """`x` and `w` as `run` takes them, after their checks; `w` may be a packed filter."""
+        first = as_array(self.names[0], x)
+        check_array(self.names[0], first, self.x_shape, self.problem.dtype)
+        return first, self.filters(w)
 
     @property
     def y_dtype(self) -> str:
@@ -90,22 +119,27 @@ class Runner(ABC):
         stored = (self.problem.dtype, self.problem.sum_dtype)
         return self.out_dtype if self.out_dtype in stored else self.problem.sum_dtype
 
+    @property
+    def residual_dtype(self) -> str:
+        """The dtype of a residual."""
+        return self.out_dtype if self.problem.is_integer else self.problem.dtype
+
     def run(
         self,
-        x: object,
-        w: object,
+        x: Array,
+        w: Any,
         bias: object = None,
         residual: object = None,
         out: Array | None = None,
         scale: object = None,
     ) -> Array:
-        """Check the arrays and compute the result; see `Plan.__call__`."""
+        """Compute the result of `operands`, after checks of all other arrays; see `Plan.__call__`.
+
+        `x` and `w` are native, and have the shapes and dtypes of the plan.
+        """
         problem, shape = self.problem, self.y_shape
         if not (self.has_epilogue or (bias is residual is scale is None)):
             raise PlanError("a gradient has no bias, residual or scale; leave them out")
-        x = as_array(self.names[0], x)
-        check_array(self.names[0], x, self.x_shape, problem.dtype)
-        filters = self.filters(w)
         if scale is not None:
             scale = self._factor("scale", scale)
             bias = None if bias is None else self._factor("bias", bias)
@@ -115,8 +149,8 @@ class Runner(ABC):
             residual = self._residual(residual, bias, scale)
         if out is not None:
             check_out(out, shape, self.out_dtype)
-        packed = not isinstance(filters, np.ndarray)
-        read = filters.panels if packed else filters
+        packed = not isinstance(w, np.ndarray)
+        read = w.panels if packed else w
         direct = (
             out is not None
             and out.dtype == self.y_dtype
@@ -126,19 +160,26 @@ class Runner(ABC):
         y = out if direct else np.empty(shape, numpy_dtype(self.y_dtype))
         assert y is not None
         if y.size:
-            call = self.bind(x, filters, y, residual, bias is not None, scale is not None)
-            call(x, filters.operand if packed else filters, bias, y, residual, scale)
+            binding = Binding(
+                x.strides,
+                None if packed else w.strides,
+                y.strides,
+                None if residual is None else residual.strides,
+                bias is not None,
+                scale is not None,
+            )
+            self.bind(binding)(x, w.operand if packed else w, bias, y, residual, scale)
         if out is not None:
             if not direct:
                 out[...] = y
             return out
         return y if self.out_dtype == self.y_dtype else y.astype(self.out_dtype)
 
-    def ready(self, x: Array, w: Any, y: Array, biased: bool) -> Call | None:
-        """The call that computed ``y = run(x, w)``; None if `run` does more than that call."""
-        if y.size == 0 or y.dtype != self.y_dtype:
+    def ready(self, binding: Binding) -> Call | None:
+        """The call that `run` makes for these strides; None if `run` does more than that call."""
+        if 0 in self.y_shape or self.out_dtype != self.y_dtype:
             return None
-        return self.bind(x, w, y, None, biased)
+        return self.bind(binding)
 
     def _factor(self, name: str, given: object) -> Array:
         """A scale, or a bias that is added after it, in the dtype in which sums are finished."""
@@ -157,10 +198,9 @@ class Runner(ABC):
         whole vectors.
         """
         problem, residual = self.summed, as_array("residual", given)
+        check_like_output("residual", residual, self.y_shape, self.residual_dtype)
         if not problem.is_integer:
-            check_like_output("residual", residual, self.y_shape, problem.dtype)
             return residual if scale is None else with_own_strides(residual)
-        check_like_output("residual", residual, self.y_shape, self.out_dtype)
         if self.out_dtype == problem.sum_dtype:
             largest = problem.largest_sum + (0 if bias is None else magnitude(bias))
             check_range("residual", largest, residual, self.out_dtype)

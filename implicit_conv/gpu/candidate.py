@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from implicit_conv.activation import Activation
 from implicit_conv.gpu.arch import WGMMA_FLOPS, GpuArch
@@ -58,8 +58,9 @@ class Options:
 
 
 class Request(NamedTuple):
-    """The options of `conv2d` besides the convolution itself."""
+    """The options of `conv2d`; those of the `convolution` itself are pairs of name and value."""
 
+    convolution: tuple[tuple[str, Any], ...] = ()
     activation: Activation = None
     out_dtype: object = None
     precision: str = "standard"

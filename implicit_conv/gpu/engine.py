@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from implicit_conv.activation import parse_activation
-from implicit_conv.arrays import dtype_key, dtype_name
+from implicit_conv.arrays import Binding, dtype_key, dtype_name
 from implicit_conv.cache import PLANS
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.arch import GpuArch, device_number, gpu_arch, is_target
@@ -124,7 +124,11 @@ class GpuEngine:
         """
         return pack(self.choice, w, self.device)
 
-    def ready(self, x: Any, w: Any, y: Any, biased: bool) -> None:
+    def operands(self, x: Any, w: Any) -> tuple[Any, Any]:
+        """`x` and `w` themselves: `run` checks them when it moves them to the GPU."""
+        return x, w
+
+    def ready(self, binding: Binding) -> None:
         """A call that could be repeated without checks: there is none on a GPU."""
 
     def run(
@@ -161,7 +165,6 @@ def plan(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     dtype: object,
-    conv: tuple[Any, ...],
     request: Request,
     device: str | GpuArch,
 ) -> GpuEngine:
@@ -169,8 +172,6 @@ def plan(
 
     Parameters
     ----------
-    conv : (stride, padding, dilation, groups, layout, weight_layout), hashable
-        As in `implicit_conv.conv2d`.
     device : str or GpuArch
         "cuda" or "cuda:1" for a GPU of this machine, or a target such as "sm_90a".
 
@@ -185,7 +186,7 @@ def plan(
     elif not isinstance(device, GpuArch):
         number = device_number(device)
         device = driver.current_arch() if number is None else driver.device_arch(number)
-    return _plan(x_shape, w_shape, _dtype_name(dtype), conv, request, device, number)
+    return _plan(x_shape, w_shape, _dtype_name(dtype), request, device, number)
 
 
 @PLANS
@@ -193,15 +194,12 @@ def _plan(
     x_shape: tuple[int, ...],
     w_shape: tuple[int, ...],
     dtype: str,
-    conv: tuple[Any, ...],
     request: Request,
     arch: GpuArch,
     device: int | None,
 ) -> GpuEngine:
     _check_request(request, dtype)
-    names = ("stride", "padding", "dilation", "groups", "layout", "weight_layout")
-    options = dict(zip(names, conv, strict=True))
-    problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **options)
+    problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **dict(request.convolution))
     problem = replace(problem, batched=True)
     activation = request.activation
     choice = choose(

@@ -7,9 +7,9 @@ from processes import output_of
 from sampling import count, sampled
 
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.compiler import numba_target
+from implicit_conv.cpu.compiler import compiled_target
 
-x86 = pytest.mark.skipif(not numba_target().is_x86, reason="names x86 features")
+x86 = pytest.mark.skipif(not compiled_target().is_x86, reason="names x86 features")
 COMPUTE = """
 import sys
 import numpy as np

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from implicit_conv import plan_conv2d, plan_conv2d_input_grad
+from implicit_conv.arrays import Binding
 from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.candidate import Request
@@ -194,7 +195,7 @@ def test_a_packed_filter_in_plain_order_is_not_packed_again():
     assert (type(best.method), type(packed.method)) == (Gemm, PixelLanes)
     x, w = case.arrange(*case.inputs(0, integers=True))
     y = np.empty(plan.problem.output_shape, np.float32)
-    bound = plan.engine.bind(x, plan.pack(w), y, None, False)
+    bound = plan.engine.bind(Binding(x.strides, None, y.strides))
     assert bound._operator is operator(packed, plan.engine.formats)
     assert bound._packing is None
     np.testing.assert_array_equal(plan(x, plan.pack(w)), plan(x, w))

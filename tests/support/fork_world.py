@@ -124,13 +124,9 @@ class World:
                 hooks[when].append(hook)
 
         lock = functools.partial(RLock, self)
-        self.numba, self.llvm = lock(), lock()
-        compiler, library = (SimpleNamespace(_lock=theirs) for theirs in (self.numba, self.llvm))
-        modules = {
-            "numba": None,
-            "numba.core.compiler_lock": SimpleNamespace(global_compiler_lock=compiler),
-            "llvmlite.binding.ffi": SimpleNamespace(lib=SimpleNamespace(_lock=library)),
-        }
+        self.llvm = lock()
+        library = SimpleNamespace(lib=SimpleNamespace(_lock=SimpleNamespace(_lock=self.llvm)))
+        modules = {"llvmlite.binding": None, "llvmlite.binding.ffi": library}
         names = {
             "__name__": "preparation under test",
             "contextlib": contextlib,
@@ -313,11 +309,12 @@ class World:
         if self.over:
             return
         me, before = self.me(), [(lock, lock.owner, lock.count) for lock in self.locks]
-        locks = self.module._preparing, self.module._next, self.numba, self.llvm
+        compiling = self.module.COMPILING
+        locks = self.module._preparing, self.module._next, compiling, self.llvm
         if self.signalled <= SIGNALS:
             assert set(self.inside) <= {me}, "forked while another thread prepares"
-            assert self.module._preparing.owner == self.numba.owner == me, "forked without locks"
-        found = [(ours, dict(vars(ours))) for ours in (self.module._numba, self.module._llvm)]
+            assert self.module._preparing.owner == compiling.owner == me, "forked without locks"
+        found = dict(vars(self.module._llvm))
         LOCAL.child = True
         sys.setprofile(None)
         for hook in self.hooks["after_in_child"]:
@@ -329,8 +326,7 @@ class World:
         self._watch()
         for lock, *state in before:
             lock.owner, lock.count = state
-        for ours, methods in found:
-            vars(ours).update(methods)
+        vars(self.module._llvm).update(found)
 
     def prepared(self, compiles, callback=None):
         """What a first call does; returns 1."""
@@ -343,7 +339,7 @@ class World:
             self.module._next.world.step()
             if compiles:
                 self.module.checkpoint()
-                with self.numba:
+                with self.module.COMPILING:
                     self.module._next.world.step()
         finally:
             self.inside.remove(me)

@@ -9,6 +9,7 @@ numpy's matmul multiplies, on as many threads as its BLAS uses. "auto" never cho
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ from implicit_conv.schedule import repeated_window_copies, window_copies
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.activation import Epilogue
+
+FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11, *[ctypes.c_double] * 2)  # tile/finish.py
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class Im2col(Method):
         record: int = 0,
     ) -> Call:
         """A call that runs numpy's functions."""
-        return ColumnsCall(form, c, epilogue)
+        return ColumnsCall(form, c, epilogue, formats.compiler)
 
     def describe(self, c: Candidate) -> Words:
         """Loads and multiplications; there are no tiles."""
@@ -97,23 +100,16 @@ class Im2col(Method):
 class ColumnsCall(Call):
     """Convolution through the matrix of windows."""
 
-    __slots__ = ("_candidate", "_epilogue")
+    __slots__ = ("_candidate", "_compiler", "_epilogue")
 
-    def __init__(self, form: CallForm, c: Candidate, epilogue: Epilogue) -> None:
+    def __init__(self, form: CallForm, c: Candidate, epilogue: Epilogue, compiler: str) -> None:
         super().__init__(form)
-        self._candidate, self._epilogue = c, epilogue
+        self._candidate, self._epilogue, self._compiler = c, epilogue, compiler
 
-    def __call__(
-        self,
-        x: Array,
-        w: Any,
-        bias: object = None,
-        y: Array | None = None,
-        residual: Array | None = None,
-        scale: Array | None = None,
-    ) -> Array:
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
         """See `Call`."""
-        y = np.empty(self._form.y_shape, self._form.y_dtype) if y is None else y
         problem = self._candidate.problem
         groups = problem.groups
         windows, elements = _extents(problem)
@@ -138,7 +134,6 @@ class ColumnsCall(Call):
             pixels += added
         self._activate(sums)
         pixels_out[...] = pixels
-        return y
 
     def _activate(self, sums: Array) -> None:
         """Apply the activation in place: numpy clamps, and the part that finishes the sums of other
@@ -150,14 +145,16 @@ class ColumnsCall(Call):
                 bounds = np.array((low, high)).astype(sums.dtype)
             np.clip(sums, *bounds, out=sums)
             return
-        check_enabled()
-        from implicit_conv.kernels.cpu.tile.finish import UNSCALED, Finish, compile_finish
+        check_enabled(self._compiler)
+        from implicit_conv.kernels.cpu.runtime.code import code
         from implicit_conv.kernels.cpu.tile.storage import Format
+        from implicit_conv.kernels.cpu.tile.variants import UNSCALED, Finish
 
         form = Format(*[c.problem.dtype] * 6)
-        part = compile_finish(Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma))
+        part = Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma)
+        finish = FINISH(code(".tile.finish:make_finish", part).address(self._compiler))
         at = sums.ctypes.data
-        part.ctypes(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
+        finish(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
 
 
 def refusal(problem: Problem, request: Request) -> str:

@@ -15,23 +15,20 @@ One work item is a row of pixels and a chunk of filter panels:
         staging tile -> residual, activation, layout -> y
 """
 
-import functools
-from typing import NamedTuple
-
 from llvmlite import ir
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
-from implicit_conv.kernels.cpu.emit.vector import BYTES, PIXELS_PER_BASE, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.emit.vector import BYTES, PIXELS_PER_BASE, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.entry import fields
-from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.part import LIMITS, declare
+from implicit_conv.kernels.cpu.runtime.source import emitted
 from implicit_conv.kernels.cpu.runtime.table import CHANNEL_LANES
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.load import load_tile
 from implicit_conv.kernels.cpu.tile.transpose import exchange
-from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+from implicit_conv.kernels.cpu.tile.work import bounds, operator
 from implicit_conv.kernels.schedule import CHAIN
 
 # Addresses of the first pixel, of the first filter, of their initial sums and of their output; byte
@@ -45,17 +42,6 @@ sum_windows = declare(
     "low high",
 )
 AHEAD_BYTES = 512  # bytes of a row that are prefetched ahead: hardware follows fewer rows
-
-
-class RegisterTile(NamedTuple):
-    """A register tile: `pixels` x `filters` vectors of sums, as many as a vector has lanes at most;
-    x and w are stored as `dtype`.
-    """
-
-    pixels: int
-    filters: int
-    dtype: storage.Stored
-    chained: bool  # lanes have more elements than a chain
 
 
 def emit(tile, e, at):
@@ -153,16 +139,13 @@ def sums_of_lanes(e, rows):
     return rows[0]
 
 
-@functools.cache
-def compile_microkernel(tile, lanes, itemsize, fma):
-    """The compiled microkernel of a register tile."""
+def make_microkernel(tile, lanes, itemsize, fma):
+    """The microkernel of a register tile."""
 
     def emit_part(builder, at):
         emit(tile, Emitter(builder, lanes, itemsize, fma), at)
 
-    name = f"{tile.pixels}x{tile.filters}_{tile.dtype}_"
-    name += vectors_name(lanes, itemsize, fma) + "_chained" * tile.chained
-    return compile_emitted(sum_windows, name, emit_part)
+    return emitted(sum_windows, emit_part)
 
 
 def run_item(blob, group, origin, first_panel, end_panel, scratch):
@@ -222,7 +205,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
             )
 
 
-@functools.cache
-def compile_channel_lanes():
-    """The compiled operator."""
-    return compile_operator("channel_lanes", run_item)
+def make_channel_lanes():
+    """The entry that convolves."""
+    return operator(run_item)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
+from implicit_conv.kernels.cpu.tile.storage import Stored
 
 
 @dataclass(frozen=True)
@@ -27,3 +29,14 @@ class ChannelLanesLayout(Layout):
     def scratch(self, packs: bool) -> ScratchLayout:
         """The sums of a panel."""
         return ScratchLayout(staging=self.g.tile_q * self.g.tile_k * self.itemsize)
+
+
+class RegisterTile(NamedTuple):
+    """A register tile: `pixels` x `filters` vectors of sums, as many as a vector has lanes at most;
+    x and w are stored as `dtype`.
+    """
+
+    pixels: int
+    filters: int
+    dtype: Stored
+    chained: bool  # lanes have more elements than a chain

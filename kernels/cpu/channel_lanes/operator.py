@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.channel_lanes import fprop
-from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout
+from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, RegisterTile
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 
 
 class ChannelLanes(Operator):
@@ -21,12 +19,12 @@ class ChannelLanes(Operator):
         super().__init__(layout, lanes, build)
         self.constant["tile_filters"] = layout.tile_filters
 
-    def _own_parts(self) -> dict[int, Any]:
+    def _own_parts(self) -> dict[int, Code]:
         g, lanes = self.g, self.lanes
         chained = g.C > lanes * schedule.CHAIN
-        tile = fprop.RegisterTile(g.tile_m, self._tile_filters, self.form.x, chained)
-        compiled = fprop.compile_microkernel(tile, lanes, self.itemsize, self.fma)
-        return {table.CHANNEL_LANES: compiled}
+        tile = RegisterTile(g.tile_m, self._tile_filters, self.form.x, chained)
+        vectors = lanes, self.itemsize, self.fma
+        return {table.CHANNEL_LANES: code(".channel_lanes.fprop:make_microkernel", tile, *vectors)}
 
-    def _entry(self) -> int:
-        return int(fprop.compile_channel_lanes().address)
+    def _entry(self) -> Code:
+        return code(".channel_lanes.fprop:make_channel_lanes")

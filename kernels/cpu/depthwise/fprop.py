@@ -17,15 +17,14 @@ Every thread packs a small filter for itself. One work item is a load tile and a
 Filters are packed as ``[block][c][tap][filter]``; the filters of a block are rounded up to vectors.
 """
 
-import functools
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.microkernel import sum_channels
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.entry import fields, next_item
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function, compile_part
+from implicit_conv.kernels.cpu.runtime.source import entry, translated
 from implicit_conv.kernels.cpu.runtime.table import (
     DEPTHWISE,
     DEPTHWISE_ROW,
@@ -41,51 +40,48 @@ from implicit_conv.kernels.cpu.tile.work import bounds
 from implicit_conv.kernels.geometry import ZEROS
 
 pack_channels = declare(PACK_BLOCK, "pack_channels", "blob block panels")
-element_bytes = transpose_block = move_element = BOUND  # bound by compile_pack_channels
 
 
-def packed_channels(blob, block, panels):
-    """Template of `pack_channels`, which packs one block of filters; lanes past the last one are
-    zero.
-    """
-    call, g = fields(blob).call, fields(blob).geometry
-    size = element_bytes
-    filters = min(g.tile_k, g.K - block * g.tile_k)
-    pitch = schedule.ceil_div(filters, call.lanes) * call.lanes * call.itemsize
-    target = panels + block * call.panels.group
-    source = call.w.address + block * g.tile_k * call.w.k
-    taps = schedule.taps(g)
-    elements = call.group_channels * taps
-    memory.zero(target, elements * pitch)
-    channels_follow = call.group_channels == 1 or call.w.c == taps * size
-    if channels_follow and taps_follow(call, g, size):
-        for k in range(0, filters, call.lanes):
-            for element in range(0, elements, call.lanes):
-                rows, columns = min(call.lanes, filters - k), min(call.lanes, elements - element)
-                at, to = k * call.w.k + element * size, element * pitch + k * call.itemsize
-                transpose_block(
-                    call.kernels, 1, source + at, call.w.k, target + to, pitch, rows, columns
-                )
-        return
-    for element in range(elements):
-        c, tap = divmod(element, taps)
-        at = source + c * call.w.c + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
-        for k in range(filters):
-            to = target + element * pitch + k * call.itemsize
-            move_element(to, at + k * call.w.k)
-
-
-@functools.cache
-def compile_pack_channels(lanes, form):
+def make_pack_channels(lanes, form):
     """The part that packs filters whose elements have the formats `form`."""
-    return compile_part(
-        pack_channels,
-        packed_channels,
-        f"{lanes}x{form.w}_{form.panel}",
-        element_bytes=storage.SIZES[form.w],
-        transpose_block=make_transpose_block(TRANSPOSE_FILTERS, lanes),
-        move_element=convert.make_move_element(form.w, form.panel),
-    )
+    element_bytes = storage.SIZES[form.w]
+    transpose_block = make_transpose_block(TRANSPOSE_FILTERS, lanes)
+    move_element = convert.make_move_element(form.w, form.panel)
+
+    def packed_channels(blob, block, panels):
+        """Pack one block of filters; lanes past the last one are
+        zero.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        size = element_bytes
+        filters = min(g.tile_k, g.K - block * g.tile_k)
+        pitch = schedule.ceil_div(filters, call.lanes) * call.lanes * call.itemsize
+        target = panels + block * call.panels.group
+        source = call.w.address + block * g.tile_k * call.w.k
+        taps = schedule.taps(g)
+        elements = call.group_channels * taps
+        memory.zero(target, elements * pitch)
+        channels_follow = call.group_channels == 1 or call.w.c == taps * size
+        if channels_follow and taps_follow(call, g, size):
+            for k in range(0, filters, call.lanes):
+                for element in range(0, elements, call.lanes):
+                    rows, columns = (
+                        min(call.lanes, filters - k),
+                        min(call.lanes, elements - element),
+                    )
+                    at, to = k * call.w.k + element * size, element * pitch + k * call.itemsize
+                    transpose_block(
+                        call.kernels, 1, source + at, call.w.k, target + to, pitch, rows, columns
+                    )
+            return
+        for element in range(elements):
+            c, tap = divmod(element, taps)
+            at = source + c * call.w.c + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
+            for k in range(filters):
+                to = target + element * pitch + k * call.itemsize
+                move_element(to, at + k * call.w.k)
+
+    return translated(pack_channels, packed_channels)
 
 
 class FilterRows(NamedTuple):
@@ -421,13 +417,11 @@ def pack(blob, thread):
         item = next_item(blob, thread)
 
 
-@functools.cache
-def compile_depthwise():
-    """The compiled operator."""
-    return compile_function(ENTRY, depthwise, "depthwise")
+def make_depthwise():
+    """The entry that convolves."""
+    return entry(depthwise)
 
 
-@functools.cache
-def compile_pack():
-    """The compiled packer."""
-    return compile_function(ENTRY, pack, "depthwise_pack")
+def make_pack():
+    """The entry that packs a filter."""
+    return entry(pack)

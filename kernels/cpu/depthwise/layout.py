@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.depthwise.row_pieces import Source
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, buffer_bytes
+from implicit_conv.kernels.cpu.tile.storage import Stored
 
 DEPTHWISE_PACK_BYTES = 64 << 10  # bytes of filters that a thread packs in about 3 us (EPYC 9005)
 
@@ -52,3 +55,30 @@ class DepthwiseLayout(Layout):
         """
         g = self.g
         return min(g.tile_q, schedule.edge_columns(g)) if self.in_place else 0
+
+
+class Row(NamedTuple):
+    """A filter row whose taps share what they read; windows may reach into the padding."""
+
+    taps: int
+    stride: int
+    before: int = 0  # padding pixels at the beginning of the span of all windows
+    after: int = 0  # padding pixels at its end
+    sources: tuple[Source, ...] = ()  # what these pixels repeat, in order; empty if they are zeros
+
+
+class Variant(NamedTuple):
+    """What a microkernel is compiled for."""
+
+    pixels: int
+    row: Row | None  # None: the tap table lists every tap
+    group: tuple[int, int]  # channels and filters of a group
+    read_as: Stored  # formats of what is read, of sums and of y, as keys of storage.SIZES
+    sum_type: str
+    y_type: Stored
+    chain: int  # entries of the tap table whose products one chain adds up; 0: all of them
+
+    @property
+    def reads(self) -> int:
+        """Pixels from the first one that a tile reads to the first one of the next tile."""
+        return self.pixels * (self.row.stride if self.row else 1)

@@ -13,13 +13,11 @@ The taps of a filter row share the pixels that they read, so each pixel is loade
 16 bits are widened when they are loaded, and sums are rounded once, when they are stored.
 """
 
-import functools
-import hashlib
 from typing import NamedTuple
 
 from llvmlite import ir
 
-from implicit_conv.kernels.cpu.depthwise.row_pieces import Source
+from implicit_conv.kernels.cpu.depthwise.layout import Variant
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.vector import (
     BYTES,
@@ -27,10 +25,9 @@ from implicit_conv.kernels.cpu.emit.vector import (
     PIXELS_PER_BASE,
     Emitter,
     i64,
-    vectors_name,
 )
-from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.part import LIMITS, declare
+from implicit_conv.kernels.cpu.runtime.source import emitted
 from implicit_conv.kernels.cpu.runtime.table import DEPTHWISE
 from implicit_conv.kernels.cpu.tile import convert, storage
 
@@ -51,33 +48,6 @@ sum_channels = declare(
     "turn",
     "low high",
 )
-
-
-class Row(NamedTuple):
-    """A filter row whose taps share what they read; windows may reach into the padding."""
-
-    taps: int
-    stride: int
-    before: int = 0  # padding pixels at the beginning of the span of all windows
-    after: int = 0  # padding pixels at its end
-    sources: tuple[Source, ...] = ()  # what these pixels repeat, in order; empty if they are zeros
-
-
-class Variant(NamedTuple):
-    """What a microkernel is compiled for."""
-
-    pixels: int
-    row: Row | None  # None: the tap table lists every tap
-    group: tuple[int, int]  # channels and filters of a group
-    read_as: storage.Stored  # formats of what is read, of sums and of y, as keys of storage.SIZES
-    sum_type: str
-    y_type: storage.Stored
-    chain: int  # entries of the tap table whose products one chain adds up; 0: all of them
-
-    @property
-    def reads(self):
-        """Pixels from the first one that a tile reads to the first one of the next tile."""
-        return self.pixels * (self.row.stride if self.row else 1)
 
 
 class Kernel(NamedTuple):
@@ -245,20 +215,10 @@ def _span_pixels(kernel, source, first, end, c):
     yield from repeated(range(max(stop, begin), end))
 
 
-@functools.cache
-def compile_microkernel(variant, lanes, fma):
-    """The compiled microkernel of a variant."""
-    pixels, row, group, *_, chain = variant
-    itemsize = storage.SIZES[variant.sum_type]
+def make_microkernel(variant, lanes, fma):
+    """The microkernel of a variant."""
 
     def emit_part(builder, at):
         emit(variant, convert.emitter(builder, lanes, variant.sum_type, fma), at)
 
-    by_row = "_row_{}_{}_{}_{}".format(*row) if row else ""
-    if row and row.sources:
-        by_row += "_" + hashlib.sha256(repr(row.sources).encode()).hexdigest()[:8]
-    together = "" if group == (1, 1) else "_groups_of_{}_{}".format(*group)
-    name = f"{pixels}{by_row}{together}_{variant.read_as}_{variant.y_type}_"
-    name += vectors_name(lanes, itemsize, fma) + (f"_chains_of_{chain}" if chain else "")
-    name += "_integers" * storage.is_integer(variant.sum_type)
-    return compile_emitted(sum_channels, name, emit_part)
+    return emitted(sum_channels, emit_part)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.depthwise import fprop, microkernel
-from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
+from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout, Row, Variant
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row, row_pieces, row_shapes
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Depthwise as DepthwiseFields
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.tile.extents import tile_extents
 
 
@@ -35,14 +35,16 @@ class Depthwise(Operator):
         self._require(table.TRANSPOSE_FILTERS)
         return super()._filter_fields(w)
 
-    def _own_parts(self) -> dict[int, Any]:
+    def _own_parts(self) -> dict[int, Code]:
         in_place, form = self.layout.in_place, self.form
         stored = form.x if in_place else form.buffer, form.sums, form.rounded
-        parts = {table.PACK_BLOCK: fprop.compile_pack_channels(self.lanes, form)}
+        parts = {table.PACK_BLOCK: code(".depthwise.fprop:make_pack_channels", self.lanes, form)}
         chain = self._chain()
         for slot, (pixels, row) in self._kernels().items():
-            variant = microkernel.Variant(pixels, row, self.group, *stored, chain)
-            parts[slot] = microkernel.compile_microkernel(variant, self.lanes, self.fma)
+            variant = Variant(pixels, row, self.group, *stored, chain)
+            parts[slot] = code(
+                ".depthwise.microkernel:make_microkernel", variant, self.lanes, self.fma
+            )
         return parts
 
     def _chain(self) -> int:
@@ -54,21 +56,21 @@ class Depthwise(Operator):
             return 0
         return max(1, schedule.CHAIN // (channels * (g.S if self._row else 1)))
 
-    def _kernels(self) -> dict[int, tuple[int, microkernel.Row | None]]:
+    def _kernels(self) -> dict[int, tuple[int, Row | None]]:
         """By slot: pixels of a register tile, and the filter row it multiplies at once, if any."""
         g, row, in_place = self.g, self._row, self.layout.in_place
         if row and in_place:
             return {
                 table.DEPTHWISE_ROW + i: (
                     shape.pixels,
-                    microkernel.Row(*row, shape.before, shape.after, shape.sources),
+                    Row(*row, shape.before, shape.after, shape.sources),
                 )
                 for i, shape in enumerate(row_shapes(g))
             }
         extents = {(g.tile_m, q) for *_, q in tile_extents(g)}
         heights = {h for m, q in extents for h in (min(m, q), q % m)} - {0}
         if row:
-            return {table.DEPTHWISE_ROW + h: (h, microkernel.Row(*row)) for h in heights}
+            return {table.DEPTHWISE_ROW + h: (h, Row(*row)) for h in heights}
         if in_place:  # pixels at the border are single tiles, and any number is left between them
             heights = set(range(1, min(g.tile_m, g.Q) + 1))
         return {table.DEPTHWISE + h: (h, None) for h in heights}
@@ -86,8 +88,8 @@ class Depthwise(Operator):
         ]
         return np.concatenate([ends, np.ravel(words)]).astype(np.int64)
 
-    def _entry(self) -> int:
-        return int(fprop.compile_depthwise().address)
+    def _entry(self) -> Code:
+        return code(".depthwise.fprop:make_depthwise")
 
-    def _packer(self) -> int:
-        return int(fprop.compile_pack().address)
+    def _packer(self) -> Code:
+        return code(".depthwise.fprop:make_pack")

@@ -29,7 +29,7 @@ from implicit_conv.kernels.cpu.gemm.microkernel import (
     multiply_tile,
     pixel_address,
 )
-from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
+from implicit_conv.kernels.cpu.runtime.source import emitted
 
 ROWS = 16  # rows of a tile, at most: pixels of A and of the sums, pairs of B
 ROW_BYTES = 64  # bytes of a row of a tile: pairs of A, filters of B and of the sums
@@ -173,8 +173,6 @@ def emit(tile, instructions, builder, at):
     tiles.tilerelease()
 
 
-@functools.cache
-def compile_microkernel(tile):
-    """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
-    name = f"amx_{tile.groups}x{tile.inner}x{tile.vectors}_{tile.y}"
-    return compile_emitted(multiply_tile, name, functools.partial(emit, tile, Tiles))
+def make_microkernel(tile):
+    """The microkernel of `tile`."""
+    return emitted(multiply_tile, functools.partial(emit, tile, Tiles))

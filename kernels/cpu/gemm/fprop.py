@@ -14,7 +14,6 @@ One work item is a load tile (output planes x rows x columns) and a chunk of fil
             staging tile -> residual, activation, layout -> y
 """
 
-import functools
 import math
 from typing import NamedTuple
 
@@ -27,7 +26,7 @@ from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.load import load_tile
-from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+from implicit_conv.kernels.cpu.tile.work import bounds, operator
 
 
 class View(NamedTuple):
@@ -332,7 +331,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 )
 
 
-@functools.cache
-def compile_fprop():
-    """The compiled operator; it calls what depends on the element type through the kernel table."""
-    return compile_operator("fprop", run_item)
+def make_fprop():
+    """The entry that convolves; what depends on dtypes it calls through the kernel table."""
+    return operator(run_item)

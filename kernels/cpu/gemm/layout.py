@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, buffer_bytes, round_up
 from implicit_conv.kernels.cpu.tile.extents import Window, register_heights, tile_extents
+from implicit_conv.kernels.cpu.tile.storage import SIZES, Stored
 from implicit_conv.kernels.geometry import Geometry
 
 # Bytes of an entry of a run table, which is (offset in A, length, offset in B, number of its chain,
@@ -143,3 +144,43 @@ def panel_widths(g: Geometry, lanes: int) -> list[int]:
     rest = g.K % g.tile_k
     widths = {g.tile_k // lanes} if g.K >= g.tile_k else set()
     return sorted(widths | ({int(schedule.ceil_div(rest, lanes))} if rest else set()))
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Shape of one microkernel: groups x inner pixels by `vectors` vectors of `lanes`."""
+
+    groups: int
+    inner: int
+    vectors: int
+    lanes: int
+    itemsize: int
+    fma: bool
+    # Formats of the channels of an element of A and of B, if it has several of them, which are
+    # multiplied by dot products.
+    dots: tuple[Stored, Stored] | None = None
+    matrices: bool = False  # BFMMLA multiplies, instead of dot products
+    integers: bool = False  # sums are integers
+    y: Stored = ""  # the 16-bit format that the final sums may be rounded to
+    far: bool = False  # activations are far apart in the caller's array, and are prefetched
+    fresh: bool = False  # sums begin at zero, not with the initial sums at `c_in`
+
+    @property
+    def pixels(self) -> int:
+        """Pixels of the tile."""
+        return self.groups * self.inner
+
+    @property
+    def sums(self) -> int:
+        """Vectors of sums: those of the pixels, of which matrices take two at once."""
+        return (self.pixels + (self.matrices and self.pixels % 2)) * self.vectors
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector."""
+        return self.lanes * self.itemsize
+
+    @property
+    def align(self) -> int:
+        """Bytes to which elements of A are aligned: those of a channel."""
+        return self.itemsize if self.dots is None else SIZES[self.dots[0]]

@@ -20,7 +20,6 @@ With `matrices`, a product is of two elements (words) of two pixels and of two f
 import functools
 import itertools
 import math
-from dataclasses import dataclass
 
 from llvmlite import ir
 
@@ -32,12 +31,11 @@ from implicit_conv.kernels.cpu.emit.vector import (
     Emitter,
     Integers,
     i64,
-    vectors_name,
 )
 from implicit_conv.kernels.cpu.gemm import dots, matrices
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
-from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.part import LIMITS, declare
+from implicit_conv.kernels.cpu.runtime.source import emitted
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile import convert, storage
 
@@ -65,53 +63,16 @@ multiply_tile = declare(
 )
 
 
-@dataclass(frozen=True)
-class RegisterTile:
-    """Shape of one microkernel: groups x inner pixels by `vectors` vectors of `lanes`."""
-
-    groups: int
-    inner: int
-    vectors: int
-    lanes: int
-    itemsize: int
-    fma: bool
-    # Formats of the channels of an element of A and of B, if it has several of them, which are
-    # multiplied by dot products.
-    dots: tuple[storage.Stored, storage.Stored] | None = None
-    matrices: bool = False  # BFMMLA multiplies, instead of dot products
-    integers: bool = False  # sums are integers
-    y: storage.Stored = ""  # the 16-bit format that the final sums may be rounded to
-    far: bool = False  # activations are far apart in the caller's array, and are prefetched
-    fresh: bool = False  # sums begin at zero, not with the initial sums at `c_in`
-
-    @property
-    def pixels(self):
-        return self.groups * self.inner
-
-    @property
-    def sums(self):
-        """Vectors of sums: those of the pixels, of which matrices take two at once."""
-        return (self.pixels + (self.matrices and self.pixels % 2)) * self.vectors
-
-    @property
-    def vector_bytes(self):
-        return self.lanes * self.itemsize
-
-    @property
-    def align(self):
-        """Bytes to which elements of A are aligned: those of a channel."""
-        return self.itemsize if self.dots is None else storage.SIZES[self.dots[0]]
-
-    def emitter(self, builder):
-        """What builds operations on vectors of sums."""
-        if self.integers:
-            return Integers(builder, self.lanes, self.itemsize)
-        return Emitter(builder, self.lanes, self.itemsize, self.fma)
+def emitter(tile, builder):
+    """What builds operations on vectors of sums."""
+    if tile.integers:
+        return Integers(builder, tile.lanes, tile.itemsize)
+    return Emitter(builder, tile.lanes, tile.itemsize, tile.fma)
 
 
 def emit(tile, builder, at):
     """Emit the microkernel of `tile`; `at` maps the parameters of `multiply_tile` to values."""
-    e = tile.emitter(builder)
+    e = emitter(tile, builder)
     for_each_tile(tile, e, at, lambda at: _emit_tile(tile, e, at))
 
 
@@ -329,13 +290,6 @@ def emit_stores(tile, e, at, pixels, sums):
             store(store_sums)
 
 
-@functools.cache
-def compile_microkernel(tile):
-    """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
-    name = f"{tile.groups}x{tile.inner}x{tile.vectors}_"
-    name += vectors_name(tile.lanes, tile.itemsize, tile.fma)
-    name += "_{}_{}".format(*tile.dots) if tile.dots else "_integers" * tile.integers
-    name += "_matrices" * tile.matrices
-    name += tile.y and f"_{tile.y}"
-    name += ("_far" if tile.far else "") + ("_fresh" if tile.fresh else "")
-    return compile_emitted(multiply_tile, name, functools.partial(emit, tile))
+def make_microkernel(tile):
+    """The microkernel of `tile`."""
+    return emitted(multiply_tile, functools.partial(emit, tile))

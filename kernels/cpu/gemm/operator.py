@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.gemm import amx, fprop, panels
-from implicit_conv.kernels.cpu.gemm.layout import GemmLayout, panel_widths, register_tiles
-from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, compile_microkernel
+from implicit_conv.kernels.cpu.gemm.layout import (
+    GemmLayout,
+    RegisterTile,
+    panel_widths,
+    register_tiles,
+)
 from implicit_conv.kernels.cpu.gemm.ways import Way, way_of
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Bias, Input, Windows
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.layout import Layout
-from implicit_conv.kernels.cpu.tile.few_columns import compile_few_columns
-from implicit_conv.kernels.cpu.tile.load import compile_load_windows
 
 TRANSPOSES = {  # that a way to pack filters uses
     Way.TAPS: table.TRANSPOSE_TAPS,
@@ -36,35 +38,35 @@ class Gemm(Operator):
         super().__init__(layout, lanes, build)
         self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
 
-    def _own_parts(self) -> dict[int, Any]:
+    def _own_parts(self) -> dict[int, Code]:
         return self._multiply_parts(register_tiles(self.g, self.layout.in_place))
 
-    def _entry(self) -> int:
-        return int(fprop.compile_fprop().address)
+    def _entry(self) -> Code:
+        return code(".gemm.fprop:make_fprop")
 
-    def _packer(self) -> int:
-        return int(panels.compile_pack().address)
+    def _packer(self) -> Code:
+        return code(".gemm.panels:make_pack")
 
     def _filter_fields(self, w: Any) -> dict[str, Any]:
         """Compile the parts that pack filters with the strides of `w`."""
         way, form = way_of(w, self.form.channels), self.form
-        part = panels.compile_pack_block(
-            self.lanes, form, way, self.multiplier == "matrices", self.build.recording
-        )
+        zips = self.multiplier == "matrices"
         slot = table.PACK_BLOCK + way
-        self.table[slot] = part.address
+        made = self.lanes, form, way, zips, self.build.recording
+        self._fill({slot: code(".gemm.panels:make_pack_block", *made)})
         if way == Way.ROWS:
             for full in (True, False):
-                few = compile_few_columns(self.lanes, form.w, form.panel, full)
-                self.table[table.FEW_COLUMNS + (not full)] = few.address
+                block = self.lanes, form.w, form.panel, full
+                few = code(".tile.few_columns:make_few_columns", *block)
+                self._fill({table.FEW_COLUMNS + (not full): few})
         elif way in TRANSPOSES:
             self._require(TRANSPOSES[way])
         return {**super()._filter_fields(w), "pack_block": slot}
 
-    def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, Any]:
+    def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, Code]:
         """Microkernels of all register tiles and panel widths."""
         form, parts = self.form, {}
-        compiled = amx.compile_microkernel if self.multiplier == "amx" else compile_microkernel
+        maker = f".gemm.{'amx' if self.multiplier == 'amx' else 'microkernel'}:make_microkernel"
         far = self.layout.in_place and not schedule.reads_padding(self.g)
         for vectors in panel_widths(self.g, self.lanes):
             for groups, inner in tiles:
@@ -82,7 +84,7 @@ class Gemm(Operator):
                     far=far,
                     fresh=self.winograd > 0,
                 )
-                parts[table.microkernel_slot(vectors, groups, inner)] = compiled(tile)
+                parts[table.microkernel_slot(vectors, groups, inner)] = code(maker, tile)
         return parts
 
 
@@ -105,8 +107,8 @@ class WindowGemm(Gemm):
 
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads windows of `x`, now compiled."""
-        part = compile_load_windows(self.form, self.window.shape, self.build.recording)
-        self.table[table.LOAD_TILE] = part.address
+        made = self.form, self.window.shape, self.build.recording
+        self._fill({table.LOAD_TILE: code(".tile.load:make_window_tile", *made)})
         return table.LOAD_TILE
 
 

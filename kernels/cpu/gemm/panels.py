@@ -15,11 +15,11 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Integers
 from implicit_conv.kernels.cpu.gemm import dots, matrices
-from implicit_conv.kernels.cpu.gemm.ways import make_pack_taps
-from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.gemm.pack_taps import make_pack_taps
+from implicit_conv.kernels.cpu.runtime.entry import fields, next_item
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function, compile_part
 from implicit_conv.kernels.cpu.runtime.record import FILTER, recorder
+from implicit_conv.kernels.cpu.runtime.source import entry, translated
 from implicit_conv.kernels.cpu.runtime.table import PACK_BLOCK
 
 CHANNELS_AHEAD = 2  # channels between the one that is packed and the one that is prefetched
@@ -74,57 +74,48 @@ def panel_start(call, g, panel, block):
 
 
 pack_block = declare(PACK_BLOCK, "pack_block", "blob target group panel c channels scratch")
-# Bound by compile_pack_block.
-record = element_channels = pack_taps = zip_rows = write_head = BOUND
 
 
-def block_of_panel(blob, target, group, panel, c, channels, scratch):
-    """Template of `pack_block`, which packs the channels c, c + 1, ... of one panel to `target`.
-
-    All of them are in one channel block; the block's load is recorded with its first channel.
-    """
-    call, g = fields(blob).call, fields(blob).geometry
-    filters = min(g.tile_k, g.K - panel * g.tile_k)
-    width = schedule.ceil_div(filters, call.lanes) * call.lanes
-    pitch = width * call.itemsize
-    k = group * g.K + panel * g.tile_k
-    if filters < width:
-        memory.zero(target, channels * schedule.taps(g) * pitch)
-    count = min(channels * element_channels, call.channels // g.groups - c * element_channels)
-    source = call.w.address + k * call.w.k + c * element_channels * call.w.c
-    places = scratch  # byte offset in the panel of each tap of the filter
-    first = c % g.tile_c == 0
-    for i in range(g.S):
-        s = schedule.column_tap(g, i)
-        for j in range(schedule.filter_rows(g)):
-            memory.write(places + 8 * (j * g.S + s), (j * g.S + i) * channels * pitch)
-            if first:
-                block, where = min(g.tile_c, g.C - c), (k, j // g.R, j % g.R, s, c)
-                size = filters * block * call.itemsize
-                record(call.record, FILTER, where, 0, 0, panel, block, size)
-    pack_taps(call, g, target, source, filters, count, pitch, places)
-    zip_rows(target, channels * schedule.taps(g), pitch)
-    write_head(target, channels * schedule.taps(g), pitch)
-
-
-@functools.cache
-def compile_pack_block(lanes, form, way, zips, recording=False):
+def make_pack_block(lanes, form, way, zips, recording=False):
     """The part that packs channel blocks of panels, whose elements have the formats `form`, from a
     filter of one way; `zips` tells whether matrix products multiply by them.
     """
-    name = f"{lanes}x{form.w}_{form.panel}{'_recording' if recording else ''}"
     formats = (form.buffer, form.panel) if form.channels > 1 else None
-    name += f"_of_{way.name.lower()}{'_zipped' * zips}{'_with_heads' * dots.inverts(formats)}"
-    return compile_part(
-        pack_block,
-        block_of_panel,
-        name,
-        record=recorder(recording),
-        element_channels=form.channels,
-        pack_taps=make_pack_taps(lanes, form, way),
-        zip_rows=matrices.make_zip_rows(zips),
-        write_head=make_write_head(lanes, formats),
-    )
+    record = recorder(recording)
+    element_channels = form.channels
+    pack_taps = make_pack_taps(lanes, form, way)
+    zip_rows = matrices.make_zip_rows(zips)
+    write_head = make_write_head(lanes, formats)
+
+    def block_of_panel(blob, target, group, panel, c, channels, scratch):
+        """Pack the channels c, c + 1, ... of one panel to `target`.
+
+        All of them are in one channel block; the block's load is recorded with its first channel.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        filters = min(g.tile_k, g.K - panel * g.tile_k)
+        width = schedule.ceil_div(filters, call.lanes) * call.lanes
+        pitch = width * call.itemsize
+        k = group * g.K + panel * g.tile_k
+        if filters < width:
+            memory.zero(target, channels * schedule.taps(g) * pitch)
+        count = min(channels * element_channels, call.channels // g.groups - c * element_channels)
+        source = call.w.address + k * call.w.k + c * element_channels * call.w.c
+        places = scratch  # byte offset in the panel of each tap of the filter
+        first = c % g.tile_c == 0
+        for i in range(g.S):
+            s = schedule.column_tap(g, i)
+            for j in range(schedule.filter_rows(g)):
+                memory.write(places + 8 * (j * g.S + s), (j * g.S + i) * channels * pitch)
+                if first:
+                    block, where = min(g.tile_c, g.C - c), (k, j // g.R, j % g.R, s, c)
+                    size = filters * block * call.itemsize
+                    record(call.record, FILTER, where, 0, 0, panel, block, size)
+        pack_taps(call, g, target, source, filters, count, pitch, places)
+        zip_rows(target, channels * schedule.taps(g), pitch)
+        write_head(target, channels * schedule.taps(g), pitch)
+
+    return translated(pack_block, block_of_panel)
 
 
 def pack(blob, thread):
@@ -154,7 +145,6 @@ def pack(blob, thread):
         item = next_item(blob, thread)
 
 
-@functools.cache
-def compile_pack():
-    """The compiled packer; it calls what depends on the element type through the kernel table."""
-    return compile_function(ENTRY, pack, "pack")
+def make_pack():
+    """The entry that packs a filter; what depends on dtypes it calls through the kernel table."""
+    return entry(pack)

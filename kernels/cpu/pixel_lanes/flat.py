@@ -19,8 +19,6 @@ One work item is a load tile and a chunk of filter panels:
         staging tile -> residual, activation, layout -> y
 """
 
-import functools
-
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.fprop import sum_windows
 from implicit_conv.kernels.cpu.emit import memory
@@ -30,7 +28,7 @@ from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_WORDS, transpose_s
 from implicit_conv.kernels.cpu.tile.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.load import load_tile
 from implicit_conv.kernels.cpu.tile.transpose import transpose
-from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_staged
+from implicit_conv.kernels.cpu.tile.work import bounds, is_staged, operator
 
 copy_float, copy_double = memory.copy_bytes(4), memory.copy_bytes(8)
 
@@ -226,7 +224,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 store_planes(blob, origin, staging, group * g.K + k, filters)
 
 
-@functools.cache
-def compile_long_rows():
-    """The compiled operator."""
-    return compile_operator("long_rows", run_item)
+def make_long_rows():
+    """The entry that convolves."""
+    return operator(run_item)

@@ -17,7 +17,6 @@ One work item is a load tile and a chunk of filter panels:
         staging tile -> residual, activation, layout -> y
 """
 
-import functools
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
@@ -31,7 +30,7 @@ from implicit_conv.kernels.cpu.tile.plane_loads import (
     phase_bytes,
     write_loads,
 )
-from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator, is_staged
+from implicit_conv.kernels.cpu.tile.work import bounds, is_staged, operator
 
 
 def load(blob, origin, c, buffer, plane):
@@ -157,7 +156,6 @@ def run_item(blob, group, origin, first_panel, end_panel, scratch):
                 )
 
 
-@functools.cache
-def compile_pixel_lanes():
-    """The compiled operator."""
-    return compile_operator("pixel_lanes", run_item)
+def make_pixel_lanes():
+    """The entry that convolves."""
+    return operator(run_item)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout, load_table_bytes
@@ -115,3 +116,22 @@ def tail_pixels(lanes: int) -> int:
 def tail_filters(g: Geometry, lanes: int) -> int:
     """Filters of a register tile of the dot products, a power of two."""
     return min(lanes, 1 << (min(g.K, g.tile_k).bit_length() - 1))
+
+
+class RegisterTile(NamedTuple):
+    """A register tile: `filters` x `height` vectors of pixels, one vector of each output row.
+
+    With `long_row` the vectors are contiguous instead, since all pixels of a plane form one row.
+    """
+
+    filters: int
+    height: int  # 0: the tail of a long row, which does not fill a vector
+    together: bool  # filters are contiguous in the output
+    long_row: bool
+    ahead: bool  # prefetch the next tile's pixels, from more planes than hardware can follow
+    chained: bool  # sums have more elements than a chain
+
+    @property
+    def rows(self) -> int:
+        """Vectors of pixels for each filter."""
+        return max(1, self.height)

@@ -4,9 +4,6 @@ For each element of the sum a shifted view of every row is loaded, and one eleme
 is read in place and broadcast.
 """
 
-import functools
-from typing import NamedTuple
-
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
 from implicit_conv.kernels.cpu.emit.vector import (
@@ -15,10 +12,9 @@ from implicit_conv.kernels.cpu.emit.vector import (
     PIXELS_PER_BASE,
     Emitter,
     i64,
-    vectors_name,
 )
-from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.runtime.part import LIMITS, declare
+from implicit_conv.kernels.cpu.runtime.source import emitted
 from implicit_conv.kernels.cpu.runtime.table import PIXEL_LANES
 from implicit_conv.kernels.cpu.tile import transpose
 
@@ -33,25 +29,6 @@ sum_rows = declare(
     "w b views sums out elements w_filter b_row out_filter out_row columns",
     "low high",
 )
-
-
-class RegisterTile(NamedTuple):
-    """A register tile: `filters` x `height` vectors of pixels, one vector of each output row.
-
-    With `long_row` the vectors are contiguous instead, since all pixels of a plane form one row.
-    """
-
-    filters: int
-    height: int  # 0: the tail of a long row, which does not fill a vector
-    together: bool  # filters are contiguous in the output
-    long_row: bool
-    ahead: bool  # prefetch the next tile's pixels, from more planes than hardware can follow
-    chained: bool  # sums have more elements than a chain
-
-    @property
-    def rows(self):
-        """Vectors of pixels for each filter."""
-        return max(1, self.height)
 
 
 def emit(tile, e, at):
@@ -133,14 +110,10 @@ def store_pixels(e, sums, first, pixel, count):
                 e.store_masked(value, place, mask)
 
 
-@functools.cache
-def compile_microkernel(tile, lanes, itemsize, fma):
-    """The compiled microkernel of a register tile."""
+def make_microkernel(tile, lanes, itemsize, fma):
+    """The microkernel of a register tile."""
 
     def emit_part(builder, at):
         emit(tile, Emitter(builder, lanes, itemsize, fma), at)
 
-    name = f"{tile.filters}x{tile.height}_{vectors_name(lanes, itemsize, fma)}"
-    name += "_together" * tile.together + "_long_row" * tile.long_row + "_ahead" * tile.ahead
-    name += "_chained" * tile.chained
-    return compile_emitted(sum_rows, name, emit_part)
+    return emitted(sum_rows, emit_part)

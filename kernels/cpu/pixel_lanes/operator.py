@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.channel_lanes.fprop import RegisterTile as DotsTile
-from implicit_conv.kernels.cpu.channel_lanes.fprop import compile_microkernel as compile_dots
+from implicit_conv.kernels.cpu.channel_lanes.layout import RegisterTile as DotsTile
 from implicit_conv.kernels.cpu.operator import Build, Operator
-from implicit_conv.kernels.cpu.pixel_lanes import flat, fprop, microkernel
 from implicit_conv.kernels.cpu.pixel_lanes.layout import (
     PixelLanesLayout,
+    RegisterTile,
     flat_row_bytes,
     tail_filters,
     tail_pixels,
@@ -20,10 +19,11 @@ from implicit_conv.kernels.cpu.pixel_lanes.layout import (
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.runtime.call import PixelLanes as PixelLanesFields
-from implicit_conv.kernels.cpu.tile import plane_loads, transpose
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
-from implicit_conv.kernels.cpu.tile.row_loads import compile_row_loads
+from implicit_conv.kernels.cpu.tile.row_loads import row_loads
 from implicit_conv.kernels.cpu.tile.storage import SIZES
+from implicit_conv.kernels.cpu.tile.variants import transposes
 
 
 class PixelLanes(Operator):
@@ -43,7 +43,7 @@ class PixelLanes(Operator):
     def _input(self, x: Any) -> Input:
         return super()._input(x)._replace(apart=SIZES[self.form.x])
 
-    def _own_parts(self) -> dict[int, Any]:
+    def _own_parts(self) -> dict[int, Code]:
         heights = self._heights({p for _, p, _ in tile_extents(self.g)})
         return self._sums(heights, together=self.pixels.channels_last) | self._loads()
 
@@ -59,14 +59,15 @@ class PixelLanes(Operator):
         together: bool = False,
         long_row: bool = False,
         ahead: bool = False,
-    ) -> dict[int, Any]:
+    ) -> dict[int, Code]:
         """Microkernels with these heights, for whole panels and the last panel."""
         g = self.g
         filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
         chained = g.C * schedule.taps(g) > schedule.CHAIN
         return {
-            table.pixel_lanes_slot(k, height): microkernel.compile_microkernel(
-                microkernel.RegisterTile(k, height, together, long_row, ahead, chained),
+            table.pixel_lanes_slot(k, height): code(
+                ".pixel_lanes.microkernel:make_microkernel",
+                RegisterTile(k, height, together, long_row, ahead, chained),
                 self.lanes,
                 self.itemsize,
                 self.fma,
@@ -75,13 +76,13 @@ class PixelLanes(Operator):
             for height in heights
         }
 
-    def _loads(self) -> dict[int, Any]:
+    def _loads(self) -> dict[int, Code]:
         """The parts that load rows of pixels, from planes or from channels-last images."""
         form, recording = self.form, self.build.recording
-        parts = compile_row_loads(self.g, 1, self.lanes, form, recording)
+        parts = row_loads(self.g, 1, self.lanes, form, recording)
         if self.pixels.channels_last:
-            parts[table.LOAD_PLANES] = plane_loads.compile_load_planes(self.lanes, form)
-            parts |= transpose.transposes(table.TRANSPOSE_IN, 1, self.lanes, form)
+            parts[table.LOAD_PLANES] = code(".tile.plane_loads:make_load_planes", self.lanes, form)
+            parts |= transposes(table.TRANSPOSE_IN, 1, self.lanes, form)
         return parts
 
     def _views(self) -> Any:
@@ -95,8 +96,8 @@ class PixelLanes(Operator):
         planes = [c * schedule.image_rows(g) * pitch for c in range(g.C)]
         return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
 
-    def _entry(self) -> int:
-        return int(fprop.compile_pixel_lanes().address)
+    def _entry(self) -> Code:
+        return code(".pixel_lanes.fprop:make_pixel_lanes")
 
 
 class FlatPixelLanes(PixelLanes):
@@ -116,7 +117,7 @@ class FlatPixelLanes(PixelLanes):
             ),
         }
 
-    def _own_parts(self) -> dict[int, Any]:
+    def _own_parts(self) -> dict[int, Code]:
         pixels = {p * q for _, p, q in tile_extents(self.g)}
         tails = {count % self.lanes for count in pixels} - {0}
         heights = self._heights({count // self.lanes for count in pixels})
@@ -128,7 +129,9 @@ class FlatPixelLanes(PixelLanes):
         if any(tail <= few for tail in tails):
             chained = self.g.C > self.lanes * schedule.CHAIN
             tile = DotsTile(1, tail_filters(self.g, self.lanes), self.form.x, chained)
-            parts[table.CHANNEL_LANES] = compile_dots(tile, self.lanes, self.itemsize, self.fma)
+            parts[table.CHANNEL_LANES] = code(
+                ".channel_lanes.fprop:make_microkernel", tile, self.lanes, self.itemsize, self.fma
+            )
         return parts
 
     def _views(self) -> Any:
@@ -138,5 +141,5 @@ class FlatPixelLanes(PixelLanes):
         plane = g.H * g.W * self.itemsize
         return np.arange(g.C, dtype=np.int64) * (plane if self.layout.in_place else row)
 
-    def _entry(self) -> int:
-        return int(flat.compile_long_rows().address)
+    def _entry(self) -> Code:
+        return code(".pixel_lanes.flat:make_long_rows")

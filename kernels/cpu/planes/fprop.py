@@ -14,26 +14,16 @@ One work item is a load tile and a chunk of channels:
 Filters are packed as ``[channel][tap]``, row by row.
 """
 
-import functools
-import hashlib
-from typing import NamedTuple
-
 from llvmlite import ir
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
-from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import (
-    BOUND,
-    LIMITS,
-    compile_emitted,
-    compile_function,
-    compile_part,
-)
+from implicit_conv.kernels.cpu.runtime.entry import fields, next_item
+from implicit_conv.kernels.cpu.runtime.part import LIMITS, declare
+from implicit_conv.kernels.cpu.runtime.source import emitted, entry, translated
 from implicit_conv.kernels.cpu.runtime.table import PACK_BLOCK, PLANES
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.epilogue import store_tile
@@ -49,26 +39,6 @@ sum_plane = declare(
     PLANES, "sum_plane", "a w rows sum out a_row a_phase out_row columns", "low high"
 )
 pack_planes = declare(PACK_BLOCK, "pack_planes", "blob first end panels")
-
-
-class Filter(NamedTuple):
-    """Positions of a filter's taps in the buffers of a tile, relative to the start of a pass."""
-
-    passes: int
-    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of a pass's filter rows
-    last: tuple[tuple[int, int, int], ...]  # the same of the last pass, which may have fewer rows
-    columns: tuple[tuple[int, int], ...]  # (phase buffer, shift) of each filter column
-    stride: int  # image rows between output rows
-
-    @property
-    def chained(self):
-        """Whether the filter has more taps than a chain."""
-        return self.passes * len(self.rows) * len(self.columns) > CHAIN
-
-    @property
-    def row_phases(self):
-        """Row phases, each of which has one entry per pass in the row table."""
-        return 1 + max(phase for phase, *_ in self.rows)
 
 
 def emit(height, taps, e, at):
@@ -165,52 +135,41 @@ def buffered_rows(rows, height, stride):
     return sorted(met.items())
 
 
-@functools.cache
-def compile_microkernel(height, taps, lanes, itemsize, fma):
-    """The compiled microkernel of `height` output rows."""
+def make_microkernel(height, taps, lanes, itemsize, fma):
+    """The microkernel of `height` output rows."""
 
     def emit_part(builder, at):
         emit(height, taps, Emitter(builder, lanes, itemsize, fma), at)
 
-    digest = hashlib.sha256(repr(taps).encode()).hexdigest()[:8]
-    name = f"{height}_{digest}_{vectors_name(lanes, itemsize, fma)}"
-    return compile_emitted(sum_plane, name, emit_part)
+    return emitted(sum_plane, emit_part)
 
 
-element_bytes = move = move_element = BOUND  # bound by compile_pack_planes
-
-
-def packed_planes(blob, first, end, panels):
-    """Template of `pack_planes`, which packs the filters of the channels first .. end - 1."""
-    call, g = fields(blob).call, fields(blob).geometry
-    taps, size = schedule.taps(g), element_bytes
-    if taps_follow(call, g, size) and call.w.k == taps * size:
-        to, at = panels + first * call.panels.group, call.w.address + first * call.w.k
-        move(to, at, (end - first) * taps)
-        return
-    for c in range(first, end):
-        to = panels + c * call.panels.group
-        for tap in range(taps):
-            at = (
-                call.w.address
-                + c * call.w.k
-                + row_offset(call, g, tap // g.S)
-                + tap % g.S * call.w.s
-            )
-            move_element(to + tap * call.itemsize, at)
-
-
-@functools.cache
-def compile_pack_planes(lanes, form):
+def make_pack_planes(lanes, form):
     """The part that packs filters whose elements have the formats `form`."""
-    return compile_part(
-        pack_planes,
-        packed_planes,
-        f"{lanes}x{form.x}_{form.buffer}",
-        element_bytes=storage.SIZES[form.x],
-        move=convert.make_move(form.x, form.buffer, lanes),
-        move_element=convert.make_move_element(form.x, form.buffer),
-    )
+    element_bytes = storage.SIZES[form.x]
+    move = convert.make_move(form.x, form.buffer, lanes)
+    move_element = convert.make_move_element(form.x, form.buffer)
+
+    def packed_planes(blob, first, end, panels):
+        """Pack the filters of the channels first .. end - 1."""
+        call, g = fields(blob).call, fields(blob).geometry
+        taps, size = schedule.taps(g), element_bytes
+        if taps_follow(call, g, size) and call.w.k == taps * size:
+            to, at = panels + first * call.panels.group, call.w.address + first * call.w.k
+            move(to, at, (end - first) * taps)
+            return
+        for c in range(first, end):
+            to = panels + c * call.panels.group
+            for tap in range(taps):
+                at = (
+                    call.w.address
+                    + c * call.w.k
+                    + row_offset(call, g, tap // g.S)
+                    + tap % g.S * call.w.s
+                )
+                move_element(to + tap * call.itemsize, at)
+
+    return translated(pack_planes, packed_planes)
 
 
 def write_rows(call, g, pitch, address):
@@ -317,13 +276,11 @@ def pack(blob, thread):
         item = next_item(blob, thread)
 
 
-@functools.cache
-def compile_planes():
-    """The compiled operator."""
-    return compile_function(ENTRY, planes, "planes")
+def make_planes():
+    """The entry that convolves."""
+    return entry(planes)
 
 
-@functools.cache
-def compile_pack():
-    """The compiled packer."""
-    return compile_function(ENTRY, pack, "planes_pack")
+def make_pack():
+    """The entry that packs a filter."""
+    return entry(pack)

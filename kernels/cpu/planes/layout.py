@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
@@ -51,3 +52,23 @@ def plane_pass_rows(g: Geometry) -> int:
     while g.R % most > 0:
         most -= 1
     return most
+
+
+class PlaneFilter(NamedTuple):
+    """Positions of a filter's taps in the buffers of a tile, relative to the start of a pass."""
+
+    passes: int
+    rows: tuple[tuple[int, int, int], ...]  # (row phase, shift, image row) of a pass's filter rows
+    last: tuple[tuple[int, int, int], ...]  # the same of the last pass, which may have fewer rows
+    columns: tuple[tuple[int, int], ...]  # (phase buffer, shift) of each filter column
+    stride: int  # image rows between output rows
+
+    @property
+    def chained(self) -> bool:
+        """Whether the filter has more taps than a chain."""
+        return self.passes * len(self.rows) * len(self.columns) > schedule.CHAIN
+
+    @property
+    def row_phases(self) -> int:
+        """Row phases, each of which has one entry per pass in the row table."""
+        return 1 + max(phase for phase, *_ in self.rows)

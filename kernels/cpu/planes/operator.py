@@ -6,12 +6,17 @@ from typing import Any
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.operator import Build, Operator
-from implicit_conv.kernels.cpu.planes import fprop
-from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, PlanesLayout, plane_pass_rows
+from implicit_conv.kernels.cpu.planes.layout import (
+    PLANE_ROWS,
+    PlaneFilter,
+    PlanesLayout,
+    plane_pass_rows,
+)
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
-from implicit_conv.kernels.cpu.tile.row_loads import compile_row_loads
+from implicit_conv.kernels.cpu.tile.row_loads import row_loads
 from implicit_conv.kernels.cpu.tile.storage import SIZES
 from implicit_conv.kernels.geometry import Geometry
 
@@ -33,28 +38,28 @@ class Planes(Operator):
     def _input(self, x: Any) -> Input:
         return super()._input(x)._replace(apart=self.pixel_step * SIZES[self.form.x])
 
-    def _own_parts(self) -> dict[int, Any]:
+    def _own_parts(self) -> dict[int, Code]:
         extents = {rows for _, rows, _ in tile_extents(self.g)}
         heights = {h for rows in extents for h in (min(rows, PLANE_ROWS), rows % PLANE_ROWS)} - {0}
         taps = plane_filter(self.g)
         parts = {
-            table.PLANES + height: fprop.compile_microkernel(
-                height, taps, self.lanes, self.itemsize, self.fma
+            table.PLANES + height: code(
+                ".planes.fprop:make_microkernel", height, taps, self.lanes, self.itemsize, self.fma
             )
             for height in heights
         }
-        parts[table.PACK_BLOCK] = fprop.compile_pack_planes(self.lanes, self.form)
+        parts[table.PACK_BLOCK] = code(".planes.fprop:make_pack_planes", self.lanes, self.form)
         recording = self.build.recording
-        return parts | compile_row_loads(self.g, self.pixel_step, self.lanes, self.form, recording)
+        return parts | row_loads(self.g, self.pixel_step, self.lanes, self.form, recording)
 
-    def _entry(self) -> int:
-        return int(fprop.compile_planes().address)
+    def _entry(self) -> Code:
+        return code(".planes.fprop:make_planes")
 
-    def _packer(self) -> int:
-        return int(fprop.compile_pack().address)
+    def _packer(self) -> Code:
+        return code(".planes.fprop:make_pack")
 
 
-def plane_filter(g: Geometry) -> fprop.Filter:
+def plane_filter(g: Geometry) -> PlaneFilter:
     """The elements of a buffered plane that the filter taps of `g` read."""
     together = plane_pass_rows(g)
     passes = int(schedule.ceil_div(schedule.filter_rows(g), together))
@@ -63,7 +68,7 @@ def plane_filter(g: Geometry) -> fprop.Filter:
         phase = r % g.phases_h
         return phase, schedule.tap_row(g, r) - schedule.tap_row(g, phase), r * g.dilation_h
 
-    return fprop.Filter(
+    return PlaneFilter(
         passes,
         rows=tuple(map(row, range(together))),
         last=tuple(map(row, range(schedule.filter_rows(g) - (passes - 1) * together))),

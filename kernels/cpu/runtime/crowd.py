@@ -5,8 +5,9 @@ run.
 import numpy as np
 
 from implicit_conv.kernels.cpu.runtime.cpus import usable_cpus
-from implicit_conv.kernels.cpu.runtime.entry import CPUS, RUNNING
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
+
+RUNNING, CPUS = 0, 8  # offsets of the words at ADDRESS
 
 _words = aligned_bytes(64).view(np.int64)
 ADDRESS = _words.ctypes.data  # of the words RUNNING and CPUS; the process has one pair

@@ -20,12 +20,12 @@ from implicit_conv.kernels.cpu.runtime.call import (
     X,
     Y,
 )
-from implicit_conv.kernels.cpu.runtime.callable import ARRAY, INT, python_function
+from implicit_conv.kernels.cpu.runtime.crowd import CPUS, RUNNING
 from implicit_conv.kernels.cpu.runtime.subnormals import FLUSH, control_word, set_control_word
 
 BLOB_POINTER = types.CPointer(from_dtype(BLOB))
 ENTRY = types.void(BLOB_POINTER, types.int64)
-RUNNING, CPUS = 0, 8  # offsets of the words at `Call.crowd`
+BLOB_BYTES = BLOB.itemsize
 NO_ITEM = 1 << 62
 
 
@@ -77,7 +77,6 @@ def run_thread(entry, blob, thread):
         set_control_word(before)
 
 
-@python_function(types.void(INT, INT, INT))
 def run_counted(entry, blob, thread):
     """`run_thread` of a thread that counts as running."""
     crowd = memory.read(blob + WORD * CROWD)
@@ -86,7 +85,6 @@ def run_counted(entry, blob, thread):
     atomic.add(crowd + RUNNING, -1)
 
 
-@python_function(types.void(ARRAY, INT, ARRAY, ARRAY, ARRAY, INT, INT))
 def start(blob, scratch, x, w, y, panels, entry):
     """Copy a blob behind the scratch at address `scratch`; fill in addresses, those of three arrays
     much faster than numpy would tell them.
@@ -94,7 +92,7 @@ def start(blob, scratch, x, w, y, panels, entry):
     Where an `entry` is given, run it, in this thread.
     """
     to = scratch + memory.read(blob + WORD * SCRATCH)
-    memory.copy(to, blob, BLOB.itemsize)
+    memory.copy(to, blob, BLOB_BYTES)
     memory.write(to + WORD * X, x)
     if memory.read(blob + WORD * W):
         memory.write(to + WORD * W, w)
@@ -103,9 +101,3 @@ def start(blob, scratch, x, w, y, panels, entry):
     memory.write(to + WORD * SCRATCH, scratch)
     if entry:
         run_counted(entry, to, 0)
-
-
-@python_function(INT(ARRAY))
-def address_of(array):
-    """The address of an array's first element."""
-    return array

@@ -21,11 +21,15 @@ from implicit_conv.kernels.cpu.runtime.call import (
     Call,
     blob_of,
 )
-from implicit_conv.kernels.cpu.runtime.entry import address_of, run_counted, start
+from implicit_conv.kernels.cpu.runtime.code import python_code
 from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint, prepare
 from implicit_conv.kernels.geometry import Geometry
+
+start, run_counted, address_of = (
+    python_code(f".runtime.start:make_{name}") for name in ("start", "run_counted", "address_of")
+)
 
 
 class Threads(Protocol):
@@ -40,7 +44,7 @@ class Threads(Protocol):
 def make_team() -> Threads:
     """A new team, of native threads where they are known."""
     if sys.platform == "linux":
-        from implicit_conv.kernels.cpu.runtime.team import Team
+        from implicit_conv.kernels.cpu.runtime.native_team import Team
 
         return Team(crowd.cpu_count())
     from implicit_conv.kernels.cpu.runtime.queue_team import QueueTeam

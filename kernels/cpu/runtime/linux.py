@@ -10,12 +10,11 @@ from numba.extending import intrinsic
 
 from implicit_conv.kernels.cpu.emit import atomic
 from implicit_conv.kernels.cpu.emit.vector import I32, I64
+from implicit_conv.kernels.cpu.runtime.native_team import SIGNAL_SET_BYTES
 
 WORD, INT = types.int64, types.int32
 MONOTONIC, THREAD_CPU = 1, 3  # clock ids
-SEMAPHORE_BYTES = 64  # of a sem_t, at least
 CPU_SET_BYTES = 128  # of a cpu_set_t: 1024 CPUs
-SIGNAL_SET_BYTES = 128  # of a sigset_t
 SIG_SETMASK = 2
 
 _sem_init = types.ExternalFunction("sem_init", INT(WORD, INT, INT))

@@ -1,21 +1,99 @@
 """The machine that code is compiled for: from LLVM's assembly to an object, and into memory."""
 
+from __future__ import annotations
+
 import functools
-from typing import Any
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
-from numba.core import config
-from numba.core.registry import cpu_target
+
+from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
 
 # How large a function may be, in LLVM's measure, to be inlined in several places. LLVM's own limit
 # is 225. First calls take 12 % less time at 100, and all others as much (EPYC 9004, 2026-11).
 INLINING = 100
 
+# Numba knows these settings from the environment, or from a file. What it makes of them is asked of
+# Numba, which takes 0.2 s to import; all other processes have its defaults.
+VARIABLES = ("NUMBA_ENABLE_AVX", "NUMBA_OPT", "NUMBA_LOOP_VECTORIZE", "NUMBA_SLP_VECTORIZE")
+FILE = ".numba_config.yaml"
+# CPUs with AVX for which Numba uses none.
+WITHOUT_AVX = ("corei7-avx", "core-avx-i", "sandybridge", "ivybridge")
 
-def description() -> tuple[str, str, str]:
-    """The triple, the CPU's name and its features, as Numba's settings have them."""
-    found: tuple[str, str, str] = cpu_target.target_context.codegen().magic_tuple()
-    return found
+
+class Settings(NamedTuple):
+    """A machine in LLVM's words, and what LLVM does for it."""
+
+    triple: str
+    cpu: str
+    features: str
+    opt: int = 3
+    loop_vectorize: bool = True
+    slp_vectorize: bool = False
+
+
+@functools.cache
+def _initialize() -> None:
+    checkpoint()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+
+
+def asked() -> tuple[str | None, str | None]:
+    """The CPU's name and features that settings of Numba's ask for; None where they do not."""
+    if _ask_numba():
+        from numba.core import config
+
+        return config.CPU_NAME, config.CPU_FEATURES
+    name, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
+    if features is None and name is not None and name.lower() == "generic":
+        features = ""
+    return name, features
+
+
+def settings() -> Settings:
+    """The machine and the options that settings of Numba's ask for, or this CPU."""
+    _initialize()
+    name, features = asked()
+    options: tuple[Any, ...] = ()
+    if _ask_numba():
+        from numba.core import codegen, config
+
+        options = int(config.OPT), bool(config.LOOP_VECTORIZE), bool(config.SLP_VECTORIZE)
+        features = codegen.get_host_cpu_features() if features is None else features
+    host, its_features = _host()
+    triple = llvm.get_process_triple()
+    return Settings(
+        triple,
+        host if name is None else name,
+        its_features if features is None else features,
+        *options,
+    )
+
+
+def _ask_numba() -> bool:
+    """Whether Numba's settings may not be the defaults. Attributes of numba.config count in a
+    process that has imported Numba.
+    """
+    if "numba" in sys.modules:
+        return True
+    asks = any(variable in os.environ for variable in VARIABLES) or Path(FILE).exists()
+    if asks or (os.environ.get("NUMBA_CPU_NAME") or _host()[0]) in WITHOUT_AVX:
+        checkpoint()
+        return True
+    return False
+
+
+@functools.cache
+def _host() -> tuple[str, str]:
+    """The name and the features of this CPU; no features where LLVM cannot tell."""
+    try:
+        return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    except RuntimeError:
+        return llvm.get_host_cpu_name(), ""
 
 
 class Machine:
@@ -23,17 +101,18 @@ class Machine:
 
     Parameters
     ----------
-    triple, cpu, features : str
-        In LLVM's words.
+    *settings
+        The fields of `Settings`.
     """
 
-    def __init__(self, triple: str, cpu: str, features: str) -> None:
-        self.triple, self.description = triple, (triple, cpu, features)
+    def __init__(self, *settings: Any) -> None:
+        self.settings = Settings(*settings)
+        triple, cpu, features, opt, *_ = self.settings
         x86 = triple.startswith(("x86", "i386", "i686"))
         self._target = llvm.Target.from_triple(triple).create_target_machine(
             cpu=cpu,
             features=features,
-            opt=int(config.OPT),
+            opt=opt,
             reloc="static" if x86 else "default",
             codemodel="jitdefault",
             jit=True,
@@ -48,10 +127,10 @@ class Machine:
         module.data_layout = self._layout
         module.verify()
         options = llvm.create_pipeline_tuning_options()
-        options.speed_level = int(config.OPT)
+        options.speed_level = self.settings.opt
         options.inlining_threshold = INLINING
-        options.loop_vectorization = bool(config.LOOP_VECTORIZE)
-        options.slp_vectorization = bool(config.SLP_VECTORIZE)
+        options.loop_vectorization = self.settings.loop_vectorize
+        options.slp_vectorization = self.settings.slp_vectorize
         passes = llvm.create_pass_builder(self._target, options)
         passes.getModulePassManager().run(module, passes)
         code: bytes = self._target.emit_object(module)
@@ -77,6 +156,6 @@ class Machine:
 
 
 @functools.cache
-def machine(*description: str) -> Machine:
-    """The machine of this description."""
-    return Machine(*description)
+def machine(*settings: Any) -> Machine:
+    """The machine of these settings."""
+    return Machine(*settings)

@@ -4,16 +4,18 @@ them.
 Three things could leave a process in which no first call works any more, or end it:
 
 - A fork. Only the thread that forks exists in the child. A lock that another thread holds at that
-  time, such as that of Numba's compiler or of an import, stays locked in the child for ever. All
-  preparation therefore holds one lock, and so does every fork.
-- An exception in the middle of Numba's import or compiler, which neither of them survives. Python
-  runs signal handlers, such as that of Ctrl-C, in the main thread alone, and they may raise an
-  exception between any two of its instructions. No instruction comes between acquiring a lock and
-  entering a `with` block, or inside a C function.
+  time, such as that of LLVM or of an import, stays locked in the child for ever. All preparation
+  therefore holds one lock, and so does every fork.
+- An exception in the middle of an import or of a compilation, which neither of them survives.
+  Python runs signal handlers, such as that of Ctrl-C, in the main thread alone, and they may raise
+  an exception between any two of its instructions. No instruction comes between acquiring a lock
+  and entering a `with` block, or inside a C function.
 - A small stack, which LLVM overflows.
 
-A thread may therefore plan for itself, but another one, with a stack of its own size, imports Numba
-and compiles; the first one waits for it.
+A thread may therefore plan for itself, but another one, with a stack of its own size, imports LLVM
+and Numba, compiles and loads; the first one waits for it. What is prepared is a step of its own, a
+plan or the launches of one candidate, and depends on shapes, strides and dtypes: no array of the
+caller's is part of it, and a step that another thread takes again has done little before.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ R = TypeVar("R")
 
 STACK_BYTES = 8 << 20  # of a thread that compiles, as the main thread has it on Linux
 
+COMPILING: Any = threading.RLock()  # held by a thread that compiles or loads code
 _preparing: Any = threading.RLock()  # held by a thread that prepares, and through each fork
 # Held while waiting for `_preparing` and holding it, by all threads but the main one: so a fork and
 # the main thread wait beside one other thread. (A signal handler may want a result of another
@@ -123,7 +126,7 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if _preparing._is_owned():
         with _marked(None if _task() is SELF else _task()):
             return call()
-    if "numba" in sys.modules:  # else the first thing to do is to import it
+    if "llvmlite.binding" in sys.modules:  # else the first thing to do is to import it
         is_main = threading.get_ident() == threading.main_thread().ident
         line = contextlib.nullcontext() if is_main else _next
         with contextlib.suppress(CompilationError), line, _preparing, _marked(SELF):
@@ -185,17 +188,14 @@ class _Lock:
         vars(self).update({name: getattr(lock, name) for name in names})
 
 
-_numba: Any = _Lock()
 _llvm: Any = _Lock()
 
 
-def _find_locks() -> None:
-    """Look for the locks of Numba's compiler and of LLVM, in a fork, which holds `_preparing`."""
-    compiler = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
-    llvm = getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
-    for ours, found in ((_numba, compiler), (_llvm, llvm)):
-        if found is not None:
-            ours.become(found._lock)
+def _find_lock() -> None:
+    """Look for the lock of LLVM, in a fork, which holds `_preparing`."""
+    found = getattr(getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None), "_lock", None)
+    if found is not None:
+        _llvm.become(found._lock)
 
 
 def _insist(lock: Any) -> None:
@@ -207,8 +207,8 @@ def _insist(lock: Any) -> None:
 
 def _free_locks() -> None:
     """In the child, release what this thread holds for the fork; nobody else is there."""
-    _find_locks()
-    for lock in (_llvm, _numba, _preparing):
+    _find_lock()
+    for lock in (_llvm, COMPILING, _preparing):
         if lock._is_owned():
             lock.release()
         else:
@@ -236,7 +236,7 @@ def _hold_through_forks(lock: Any) -> None:
 
 if hasattr(os, "register_at_fork"):
     _hold_through_forks(_llvm)
-    _hold_through_forks(_numba)
-    _before_forks(_find_locks)
+    _hold_through_forks(COMPILING)
+    _before_forks(_find_lock)
     _hold_through_forks(_preparing)
     os.register_at_fork(after_in_child=_free_locks)

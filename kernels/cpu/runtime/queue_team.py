@@ -14,33 +14,16 @@ import queue
 import threading
 
 import numpy as np
-from numba import types
 
-from implicit_conv.kernels.cpu.emit import atomic
 from implicit_conv.kernels.cpu.runtime import crowd
-from implicit_conv.kernels.cpu.runtime.callable import python_function
-from implicit_conv.kernels.cpu.runtime.entry import run_counted
+from implicit_conv.kernels.cpu.runtime.code import python_code
 
-# The state of a job is threads that entered << 32 | CLOSED | helpers inside.
-INSIDE, CLOSED, ENTERED = 1, 1 << 31, 1 << 32
+ENTERED = 1 << 32  # of the state of a job; see `queue_jobs`
 
-
-@python_function(types.void(*[types.int64] * 4))
-def take_part(state: int, entry: int, blob: int, limit: int) -> None:
-    """Work in the job whose state is at address `state`, unless it is closed or full."""
-    before = atomic.add(state, ENTERED + INSIDE)
-    thread = before // ENTERED
-    if before & CLOSED == 0 and thread < limit:
-        run_counted(entry, blob, thread)
-    atomic.add(state, -INSIDE)
-
-
-@python_function(types.void(types.int64))
-def close(state: int) -> None:
-    """Let nobody else work in a job, and wait for the helpers inside: each holds an item."""
-    atomic.set_bits(state, CLOSED)
-    while atomic.load(state) & (CLOSED - 1):
-        atomic.pause()
+take_part, close, run_counted = (
+    python_code(f".runtime.{maker}")
+    for maker in ("queue_jobs:make_take_part", "queue_jobs:make_close", "start:make_run_counted")
+)
 
 
 class Job:

@@ -1,7 +1,5 @@
 """The kernel table: the addresses of an operator's parts, which compiled code calls by slot."""
 
-from numba.extending import register_jitable
-
 from implicit_conv.kernels.activation import ACTIVATIONS
 
 # Slots of the parts; those with [indices] are the first of an array of slots. The GEMM's
@@ -41,13 +39,11 @@ FINISH = STORE_SUMS + 1  # [scale][activation][residual]: parts that finish sums
 SLOTS = FINISH + SCALES * 2 * ACTIVATIONS
 
 
-@register_jitable
 def microkernel_slot(vectors, groups, inner):
     """Slot of the GEMM's microkernel of a register tile."""
     return ((vectors - 1) * HEIGHTS + groups) * HEIGHTS + inner
 
 
-@register_jitable
 def pixel_lanes_slot(filters, rows):
     """Slot of the microkernel of filters x output rows whose lanes are pixels; `rows` is 0 for the
     tail of a long row.
@@ -55,7 +51,6 @@ def pixel_lanes_slot(filters, rows):
     return PIXEL_LANES + rows * HEIGHTS + filters
 
 
-@register_jitable
 def transpose_slot(way, step, edge):
     """Slot of the transpose that keeps every step-th column; `edge` for a partial block."""
     return way + 2 * (step - 1) + edge

@@ -22,32 +22,26 @@ missed.
   they are no threads of Python's, and never need its lock.
 """
 
-import ctypes
-import functools
-
-import numpy as np
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import atomic, memory
 from implicit_conv.kernels.cpu.runtime import linux
 from implicit_conv.kernels.cpu.runtime.call import CROWD
 from implicit_conv.kernels.cpu.runtime.call import WORD as BYTES
-from implicit_conv.kernels.cpu.runtime.callable import python_function
-from implicit_conv.kernels.cpu.runtime.entry import CPUS, RUNNING, run_counted
-from implicit_conv.kernels.cpu.runtime.native import entry as compile_entry
+from implicit_conv.kernels.cpu.runtime.crowd import CPUS, RUNNING
+from implicit_conv.kernels.cpu.runtime.entry import run_counted
+from implicit_conv.kernels.cpu.runtime.native_team import JOB_COUNT, JOBS, LINE, SEMAPHORE_BYTES
+from implicit_conv.kernels.cpu.runtime.source import for_python, of_function
 from implicit_conv.kernels.cpu.runtime.subnormals import control_word, set_control_word
 
 WORD = types.int64
-LINE = 128  # bytes between words of different writers: CPUs fetch pairs of cache lines
 
-# Offsets of the words of a team.
+# Offsets of the words of a team; its jobs are behind them, at JOBS.
 OPEN = 0 * LINE  # the mask of jobs that helpers may enter
 TAKEN = 1 * LINE  # the mask of jobs in use
 SLEEPERS = 2 * LINE  # helpers that sleep and whom nobody has woken yet
 REST_UNTIL = 3 * LINE  # a time: launches before it go without helpers
 BED = 4 * LINE  # the semaphore in which helpers sleep
-JOBS = 5 * LINE
-JOB_COUNT = 62
 
 # Offsets of the words of a job.
 STATE, ENTRY, BLOB, LIMIT, BELL, CPU, CONTROL, WAITS_SINCE = (8 * i for i in range(8))
@@ -217,7 +211,7 @@ def make(team, semaphores, function, helpers, scratch):
     atomic.store(team + BED, semaphores)
     for place in range(JOB_COUNT):
         job = team + JOBS + place * LINE
-        bell = semaphores + (place + 1) * linux.SEMAPHORE_BYTES
+        bell = semaphores + (place + 1) * SEMAPHORE_BYTES
         linux.make_semaphore(bell)
         atomic.store(job + BELL, bell)
         atomic.store(job + STATE, CLOSED)
@@ -227,37 +221,16 @@ def make(team, semaphores, function, helpers, scratch):
     return helpers
 
 
-@functools.cache
-def _compiled():
-    """(address of `helper`, `make`, `launch`), compiled."""
-    return (
-        compile_entry(WORD(WORD))(helper).address,
-        python_function(WORD(*[WORD] * 5))(make),
-        python_function(types.void(*[WORD] * 4))(launch),
-    )
+def make_helper():
+    """helper(team)"""
+    return of_function(WORD(WORD), helper)
 
 
-class Team:
-    """A caller's CPUs - 1 helpers, and the memory that they share with callers.
+def make_make():
+    """make(team, semaphores, function, helpers, scratch)"""
+    return for_python(WORD(*[WORD] * 5), make)
 
-    Parameters
-    ----------
-    cpus : int
-        The most threads that run at once.
-    """
 
-    def __init__(self, cpus):
-        function, make, self._launch = _compiled()
-        semaphores = JOBS + JOB_COUNT * LINE
-        signals = semaphores + (JOB_COUNT + 1) * linux.SEMAPHORE_BYTES
-        shared = np.zeros(LINE + signals + 2 * linux.SIGNAL_SET_BYTES + 8, np.uint8)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))  # helpers never end
-        self._address = address = shared.ctypes.data + -shared.ctypes.data % LINE
-        self.words = shared[address - shared.ctypes.data :][:semaphores].view(np.int64)
-        self.helpers = make(address, address + semaphores, function, cpus - 1, address + signals)
-
-    def run(self, entry, blob, threads):
-        """Run the entry at address `entry` on up to `threads` threads; return when all items of the
-        blob at address `blob` are done.
-        """
-        self._launch(self._address, entry, blob, threads)
+def make_launch():
+    """launch(team, entry, blob, threads)"""
+    return for_python(types.void(*[WORD] * 4), launch)

@@ -24,9 +24,8 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
+from implicit_conv.kernels.cpu.runtime.source import emitted, translated
 from implicit_conv.kernels.cpu.runtime.table import (
-    MOST_APART,
     SPREAD,
     STORE_TILE,
     TRANSPOSE_OUT,
@@ -36,41 +35,23 @@ from implicit_conv.kernels.cpu.runtime.table import (
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.finish import finish
 from implicit_conv.kernels.cpu.tile.transpose import transpose
+from implicit_conv.kernels.cpu.tile.variants import (
+    PIXEL_BLOCKS,
+    PIXEL_ROW,
+    PIXEL_ROWS,
+    SINGLE,
+    SPREAD_ROW,
+    SPREAD_ROWS,
+)
 
-# Values of Call.row_axis. What is contiguous in y: filters; pixels, which are finished in blocks;
-# pixels that are clamped already and only transposed; the pixels of a tile of one filter; nothing;
-# nothing, but pixels have a small stride; the same in a tile of one filter.
-FILTER_ROWS, PIXEL_BLOCKS, PIXEL_ROWS, PIXEL_ROW, SINGLE, SPREAD_ROWS, SPREAD_ROW = range(7)
-CROWDED = 4096  # bytes (64 lines) from a filter of y to the next one: they share one set of L1
 ROWS_AHEAD = 8  # pixels by which prefetches of a residual's filters run ahead
 BLOCK_VECTORS = 4  # vectors of pixels in a block that is transposed before it is finished
-
-
-def row_axis(y_q, y_k, size, single, clamps):
-    """The value of Call.row_axis for a y with elements of `size` bytes and these byte strides.
-
-    With `single`, a tile has a single filter; `clamps` says that sums are only clamped.
-
-    A set has fewer lines than a block has filters. A line that is stored in parts, as 16-bit or
-    unaligned vectors are, would leave L1 before its next part, so filters that share a set are
-    stored from a block, one after another.
-    """
-    if y_q == size and (single or y_k != size):
-        if single:
-            return PIXEL_ROW
-        return PIXEL_ROWS if clamps and y_k % CROWDED else PIXEL_BLOCKS
-    if y_k == size and not single:
-        return FILTER_ROWS
-    if y_q in range(2 * size, (MOST_APART + 1) * size, size):
-        return SPREAD_ROW if single else SPREAD_ROWS
-    return FILTER_ROWS if y_k == size else SINGLE
 
 
 spread_row = declare(SPREAD, "spread_row", "to at count")
 
 
-@functools.cache
-def compile_spread_row(apart, lanes, form):
+def make_spread_row(apart, lanes, form):
     """The part that writes contiguous elements into y with a stride of `apart` elements."""
     itemsize, size = storage.SIZES[form.sums], storage.SIZES[form.y]
 
@@ -88,7 +69,7 @@ def compile_spread_row(apart, lanes, form):
 
         e.loop(count, lanes, [], vector)
 
-    return compile_emitted(spread_row, f"{apart}_{lanes}x{form.sums}_{form.y}", emit)
+    return emitted(spread_row, emit)
 
 
 class Rows(NamedTuple):
@@ -231,41 +212,35 @@ def make_add_residual(form):
 
 
 store_tile = declare(STORE_TILE, "store_tile", "blob staging width n p q k filters")
-write = add_residual = BOUND  # bound by compile_store_tile
 
 
-def stored_tile(blob, staging, width, n, p, q, k, filters):
-    """Template of `store_tile`, which finishes a staging tile of filters k, k + 1, ... and stores
-    it, from output pixel (n, p, q) on.
-
-    Rows and columns past the end of the output are not stored.
-    """
-    call, g = fields(blob).call, fields(blob).geometry
-    planes, staged_rows, pitch = schedule.tile_extent(g, n, p, q)
-    rows, columns = min(staged_rows, call.p_end - p), min(pitch, call.q_end - q)
-    follow = call.y.p == columns * call.y.q and call.residual.p == columns * call.residual.q
-    if columns == pitch == call.q_end and follow:
-        columns, rows = rows * columns, 1  # rows are contiguous, and form one long row
-    for plane in range(planes):
-        for row in range(rows):
-            at = staging + (plane * staged_rows + row) * pitch * width * call.itemsize
-            residual = schedule.plane_offset(g, n + plane, call.residual.n, call.residual.z)
-            residual += call.residual.address + (p + row) * call.residual.p
-            residual += q * call.residual.q + k * call.residual.k
-            if call.stores.adds_first:
-                add_residual(call, at, width, filters, columns, residual)
-            y = call.y.address + schedule.plane_offset(g, n + plane, call.y.n, call.y.z)
-            y += (p + row) * call.y.p + q * call.y.q + k * call.y.k
-            write(call, at, width, k, filters, columns, residual, y)
-
-
-@functools.cache
-def compile_store_tile(lanes, form):
+def make_store_tile(lanes, form):
     """The part that stores staging tiles; elements have the formats `form`."""
-    return compile_part(
-        store_tile,
-        stored_tile,
-        f"{lanes}x{form.residual}_{form.sums}_{form.y}",
-        write=make_write(lanes, form),
-        add_residual=make_add_residual(form),
-    )
+    write = make_write(lanes, form)
+    add_residual = make_add_residual(form)
+
+    def stored_tile(blob, staging, width, n, p, q, k, filters):
+        """Finish a staging tile of filters k, k + 1, ... and stores
+        it, from output pixel (n, p, q) on.
+
+        Rows and columns past the end of the output are not stored.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        planes, staged_rows, pitch = schedule.tile_extent(g, n, p, q)
+        rows, columns = min(staged_rows, call.p_end - p), min(pitch, call.q_end - q)
+        follow = call.y.p == columns * call.y.q and call.residual.p == columns * call.residual.q
+        if columns == pitch == call.q_end and follow:
+            columns, rows = rows * columns, 1  # rows are contiguous, and form one long row
+        for plane in range(planes):
+            for row in range(rows):
+                at = staging + (plane * staged_rows + row) * pitch * width * call.itemsize
+                residual = schedule.plane_offset(g, n + plane, call.residual.n, call.residual.z)
+                residual += call.residual.address + (p + row) * call.residual.p
+                residual += q * call.residual.q + k * call.residual.k
+                if call.stores.adds_first:
+                    add_residual(call, at, width, filters, columns, residual)
+                y = call.y.address + schedule.plane_offset(g, n + plane, call.y.n, call.y.z)
+                y += (p + row) * call.y.p + q * call.y.q + k * call.y.k
+                write(call, at, width, k, filters, columns, residual, y)
+
+    return translated(store_tile, stored_tile)

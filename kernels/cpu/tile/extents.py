@@ -8,6 +8,7 @@ from typing import NamedTuple
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 
+FEW = 4  # columns of the small blocks that packing transposes, at most
 WINDOW_ELEMENTS = 32  # of a window at most: elements of 16 bits that one instruction copies
 
 

@@ -4,21 +4,19 @@ A vector holds the elements of several rows, so that a transpose takes a fractio
 of `transpose`, whose vectors hold one row each.
 """
 
-import functools
-
 from llvmlite import ir
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, i64
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
+from implicit_conv.kernels.cpu.runtime.source import emitted
 from implicit_conv.kernels.cpu.runtime.table import FEW_COLUMNS
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.extents import FEW
 from implicit_conv.kernels.cpu.tile.transpose import butterfly
 
 transpose_few = declare(
     FEW_COLUMNS, "transpose_few", "source source_stride target offsets rows columns"
 )
-FEW = 4  # columns at most
 
 
 def _join(e, vectors):
@@ -58,15 +56,12 @@ def _emit(e, narrow, formats, full, source, source_stride, target, offsets, rows
             convert.store(e, target_format, vector, e.at(target, offset), kept)
 
 
-@functools.cache
-def compile_few_columns(lanes, source, target, full):
+def make_few_columns(lanes, source, target, full):
     """The part that transposes at most FEW columns of `lanes` rows, or of fewer if not `full`."""
-    name = f"{lanes}x{source}_{target}_{'full' if full else 'edge'}"
-    # Elements that are not converted are moved as floats of their size.
     computed = target if storage.is_integer(source) and source != target else source
 
     def emit(builder, at):
         e, narrow = (convert.emitter(builder, n, computed, True) for n in (lanes, FEW))
         _emit(e, narrow, (source, target), full, **at)
 
-    return compile_emitted(transpose_few, name, emit)
+    return emitted(transpose_few, emit)

@@ -12,10 +12,8 @@ it. sigmoid, silu, tanh and gelu of float64 call libm, element by element.
 
 import functools
 import math
-from typing import NamedTuple
 
 from implicit_conv.kernels.activation import (
-    ACTIVATIONS,
     CLAMP,
     GELU,
     HARDSWISH,
@@ -26,10 +24,11 @@ from implicit_conv.kernels.activation import (
 )
 from implicit_conv.kernels.cpu.emit import elementary
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
-from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, LIMITS, compile_emitted, compile_part
-from implicit_conv.kernels.cpu.runtime.table import FINISH, SCALES
+from implicit_conv.kernels.cpu.runtime.part import LIMITS, declare
+from implicit_conv.kernels.cpu.runtime.source import emitted, translated
+from implicit_conv.kernels.cpu.runtime.table import FINISH
 from implicit_conv.kernels.cpu.tile import convert, storage
+from implicit_conv.kernels.cpu.tile.variants import SCALED_ROWS
 
 # Address and byte stride of the rows of each array; the residual is prefetched `ahead` bytes
 # further on; `scale` and `shift` are addresses of those of the first filter.
@@ -39,34 +38,6 @@ finish = declare(
     "sums sums_row residual residual_row y y_row rows columns ahead scale shift",
     "low high",
 )
-
-
-UNSCALED, SCALED_ROWS, SCALED_COLUMNS = range(SCALES)  # whose filters are scaled
-
-
-class Finish(NamedTuple):
-    """What a part is compiled for."""
-
-    kind: int  # the number of the activation
-    added: bool  # whether a residual is added
-    scaled: int  # UNSCALED, or whether a row or a column has one scale
-    form: storage.Format
-    lanes: int
-    fma: bool
-
-    @property
-    def slot(self):
-        """The part's slot in the kernel table."""
-        return FINISH + (self.scaled * ACTIVATIONS + self.kind) * 2 + self.added
-
-    @property
-    def name(self):
-        """The variant of the part, by which the cache finds it."""
-        form = self.form
-        residual = f"{form.residual}_" if self.added else ""
-        formats = f"{residual}{form.sums}_{form.y}"
-        scaled = ("", "_scaled_rows", "_scaled_columns")[self.scaled]
-        return f"{self.kind}_{formats}_{self.lanes}{'_fma' * self.fma}{scaled}"
 
 
 def leaky_relu(e, x, low, high):
@@ -177,48 +148,44 @@ def emit(variant, builder, at):
 
 
 DOUBLE = storage.SIZES["float64"]  # bytes of a float64
-read_double, write_double = convert.make_read("float64"), convert.make_write("float64")
-read_sum = added = scaled = activate = BOUND  # bound by compile_finish
 
 
-def finish_elements(
-    sums,
-    sums_row,
-    residual,
-    residual_row,
-    y,
-    y_row,
-    rows,
-    columns,
-    ahead,
-    scale,
-    shift,
-    low,
-    high,
-):
-    """Template of `finish`, of one element of 64 bits at a time."""
-    for row in range(rows):
-        for column in range(columns):
-            value = read_sum(sums + row * sums_row + column * DOUBLE)
-            if scaled:
-                k = DOUBLE * (row if scaled == SCALED_ROWS else column)
-                value = value * read_double(scale + k) + read_double(shift + k)
-            if added:
-                value += read_double(residual + row * residual_row + column * DOUBLE)
-            write_double(y + row * y_row + column * DOUBLE, activate(value))
-
-
-@functools.cache
-def compile_finish(variant):
-    """The compiled part of one variant."""
+def make_finish(variant):
+    """The part of one `variants.Finish`."""
     if variant.form.finished == "float64" and variant.kind in FLOAT64_FUNCTIONS:
-        return compile_part(
-            finish,
-            finish_elements,
-            variant.name,
-            read_sum=convert.make_read(variant.form.sums),
-            added=variant.added,
-            scaled=variant.scaled,
-            activate=FLOAT64_FUNCTIONS[variant.kind],
-        )
-    return compile_emitted(finish, variant.name, functools.partial(emit, variant))
+        return _make_finish_elements(variant)
+    return emitted(finish, functools.partial(emit, variant))
+
+
+def _make_finish_elements(variant):
+    """The part that finishes one element of 64 bits at a time."""
+    added, scaled, activate = variant.added, variant.scaled, FLOAT64_FUNCTIONS[variant.kind]
+    read_sum = convert.make_read(variant.form.sums)
+    read_double, write_double = convert.make_read("float64"), convert.make_write("float64")
+
+    def finish_elements(
+        sums,
+        sums_row,
+        residual,
+        residual_row,
+        y,
+        y_row,
+        rows,
+        columns,
+        ahead,
+        scale,
+        shift,
+        low,
+        high,
+    ):
+        for row in range(rows):
+            for column in range(columns):
+                value = read_sum(sums + row * sums_row + column * DOUBLE)
+                if scaled:
+                    k = DOUBLE * (row if scaled == SCALED_ROWS else column)
+                    value = value * read_double(scale + k) + read_double(shift + k)
+                if added:
+                    value += read_double(residual + row * residual_row + column * DOUBLE)
+                write_double(y + row * y_row + column * DOUBLE, activate(value))
+
+    return translated(finish, finish_elements)

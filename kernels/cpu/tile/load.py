@@ -11,8 +11,8 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
+from implicit_conv.kernels.cpu.runtime.source import translated
 from implicit_conv.kernels.cpu.runtime.table import LOAD_PIXELS, LOAD_TILE, TRANSPOSE_IN
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
@@ -25,7 +25,7 @@ FEW_PLANES = 4  # channels that are copied one by one (AMD EPYC, Zen 4, 2026-11)
 
 @functools.cache
 def make_load_contiguous(lanes, form):
-    """Make load_pixels() for contiguous channels; see `make_load_pixels`."""
+    """Make load_pixels() for contiguous channels; see `make_load_any`."""
     element_channels = form.channels  # channels of an element of the buffer
     move = convert.make_move(form.x, form.buffer, lanes)
     as_stored, copy_wide = form.x == form.buffer, memory.copy_bytes(WIDE_BYTES)
@@ -67,7 +67,7 @@ def make_load_contiguous(lanes, form):
 
 @functools.cache
 def make_load_apart(lanes, form):
-    """Make load_pixels() for channels with any stride; see `make_load_pixels`."""
+    """Make load_pixels() for channels with any stride; see `make_load_any`."""
     element_channels = form.channels  # channels of an element of the buffer
     transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, element_channels)
     move_element = convert.make_move_element(form.x, form.buffer)
@@ -109,7 +109,7 @@ def make_load_apart(lanes, form):
 
 
 @functools.cache
-def make_load_pixels(lanes, form):
+def make_load_any(lanes, form):
     """Make load_pixels(), for elements with the formats `form` and vectors of `lanes`."""
     size = storage.SIZES[form.x]
     load_contiguous, load_apart = make_load_contiguous(lanes, form), make_load_apart(lanes, form)
@@ -200,115 +200,108 @@ load_pixels = declare(
     "load_pixels",
     "blob target source plane row column step channel planes rows columns channels pitch",
 )
-load_row_pixels = BOUND  # bound by compile_load_pixels
 
 
-def pixel_loads(
-    blob, target, source, plane, row, column, step, channel, planes, rows, columns, channels, pitch
-):
-    """Template of `load_pixels`, which loads pixels without padding: rows of every step-th column
-    of planes, into ``[plane][row][column][channel]``.
-
-    `plane`, `row`, `column` and `channel` are byte strides in memory; `pitch` is that of pixels in
-    the buffer. Rows and planes without gaps are loaded as one row.
-    """
-    if row == columns * step * column:
-        rows, columns = 1, rows * columns
-        if plane == columns * step * column:
-            planes, columns = 1, planes * columns
-    kernels = fields(blob).call.kernels
-    for i in range(planes):
-        for j in range(rows):
-            to, at = target + (i * rows + j) * columns * pitch, source + i * plane + j * row
-            load_row_pixels(kernels, to, at, pitch, column, step, channel, columns, channels)
-
-
-@functools.cache
-def compile_load_pixels(lanes, form):
+def make_load_pixels(lanes, form):
     """The part that loads pixels without padding; elements have the formats `form`."""
-    return compile_part(
-        load_pixels,
-        pixel_loads,
-        f"{lanes}x{form.x}_{form.buffer}",
-        load_row_pixels=make_load_pixels(lanes, form),
-    )
+    load_row_pixels = make_load_any(lanes, form)
+
+    def pixel_loads(
+        blob,
+        target,
+        source,
+        plane,
+        row,
+        column,
+        step,
+        channel,
+        planes,
+        rows,
+        columns,
+        channels,
+        pitch,
+    ):
+        """Load rows of every step-th column of planes, into ``[plane][row][column][channel]``.
+
+        `plane`, `row`, `column` and `channel` are byte strides in memory; `pitch` is that of pixels
+        in the buffer. Rows and planes without gaps are loaded as one row.
+        """
+        if row == columns * step * column:
+            rows, columns = 1, rows * columns
+            if plane == columns * step * column:
+                planes, columns = 1, planes * columns
+        kernels = fields(blob).call.kernels
+        for i in range(planes):
+            for j in range(rows):
+                to, at = target + (i * rows + j) * columns * pitch, source + i * plane + j * row
+                load_row_pixels(kernels, to, at, pitch, column, step, channel, columns, channels)
+
+    return translated(load_pixels, pixel_loads)
 
 
 load_tile = declare(LOAD_TILE, "load_tile", "blob buffer n p q c channels")
-record = element_channels = load_row = BOUND  # bound by compile_load_tile
 
 
-def tile_loads(blob, buffer, n, p, q, c, channels):
-    """Template of `load_tile`, from output pixel (n, p, q) on: per output plane, filter plane, row,
-    phase buffer.
-
-    `c` is the first element of the channel block, counted over all groups, and `channels` counts
-    elements too. Where the tile is read in place nothing is copied, and loads are only recorded.
-    """
-    call, g = fields(blob).call, fields(blob).geometry
-    if call.in_place and call.record == 0:
-        return
-    planes, rows, columns = schedule.tile_extent(g, n, p, q)
-    pixel = channels * call.itemsize
-    count = min(channels * element_channels, call.channels - c * element_channels)
-    pitch = schedule.row_pitch(g) * pixel
-    w = q * g.stride_w - g.pad_w
-    for pair in range(planes * g.T):
-        plane, t = n + pair // g.T, pair % g.T
-        image, d = plane // g.Z, schedule.input_plane(g, plane, t)
-        source_d = schedule.source_plane(g, d)
-        above = pair * schedule.plane_rows(g)
-        for a in range(g.phases_h):
-            first_h, first_row = schedule.first_row(g, p, a), above + schedule.buffer_row(g, a, 0)
-            for i in range(rows + schedule.row_halo(g, a)):
-                if not schedule.row_needed(g, i, rows, a):
-                    continue
-                h, row = first_h + i * g.stride_h, first_row + i
-                source_h = schedule.source_row(g, h, call.p_end)
-                source = call.x.address + image * call.x.n + c * call.x.element
-                source += source_d * call.x.d + source_h * call.x.h
-                for b in range(g.phases_w):
-                    offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
-                    pixels = schedule.column_pixels(g, columns) + halo
-                    index = -1 if call.in_place else row * g.phases_w + b
-                    where = (image, d, h, w, c)
-                    size = pixels * pixel
-                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
-                    if call.in_place:
-                        continue
-                    target = buffer + row * pitch + schedule.buffer_column(g, b) * pixel
-                    if source_d < 0 or source_h < 0:
-                        memory.zero(target, size)
-                    else:
-                        load_row(call, g, target, source, pixel, w + offset, pixels, count)
-
-
-@functools.cache
-def compile_load_tile(lanes, form, apart, repeats, recording=False):
+def make_load_tile(lanes, form, apart, repeats, recording=False):
     """The part that loads tiles; elements have the formats `form`; see `make_load_row`."""
-    name = f"{lanes}x{form.x}_{form.buffer}{'_apart' * apart}{'_repeating' * repeats}"
-    return _compile(name, form, make_load_row(lanes, form, apart, repeats), recording)
+    return _load_tile(form, make_load_row(lanes, form, apart, repeats), recording)
 
 
-@functools.cache
-def compile_load_windows(form, shape, recording=False):
+def make_window_tile(form, shape, recording=False):
     """The part that loads tiles of windows; `shape` is that of an `extents.Window`."""
-    name = "windows_{}x{}_stride{}".format(*shape)
-    return _compile(name, form, make_load_windows(form, shape), recording)
+    return _load_tile(form, make_load_windows(form, shape), recording)
 
 
-def _compile(name, form, load_row, recording):
+def _load_tile(form, load_row, recording):
     """The part `load_tile` with a way to load a row."""
-    return compile_part(
-        load_tile,
-        tile_loads,
-        f"{name}{'_recording' * recording}",
-        record=recorder(recording),
-        element_channels=form.channels,
-        load_row=load_row,
-    )
+    record = recorder(recording)
+    element_channels = form.channels
 
+    def tile_loads(blob, buffer, n, p, q, c, channels):
+        """From output pixel (n, p, q) on: per output plane, filter plane, row, phase buffer.
 
-def load_tile_slot(apart, repeats):
-    """Slot of the part that loads tiles; see `make_load_row`."""
-    return LOAD_TILE + 2 * apart + repeats
+        `c` is the first element of the channel block, counted over all groups, and `channels`
+        counts elements too. Where the tile is read in place nothing is copied, and loads are only
+        recorded.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        if call.in_place and call.record == 0:
+            return
+        planes, rows, columns = schedule.tile_extent(g, n, p, q)
+        pixel = channels * call.itemsize
+        count = min(channels * element_channels, call.channels - c * element_channels)
+        pitch = schedule.row_pitch(g) * pixel
+        w = q * g.stride_w - g.pad_w
+        for pair in range(planes * g.T):
+            plane, t = n + pair // g.T, pair % g.T
+            image, d = plane // g.Z, schedule.input_plane(g, plane, t)
+            source_d = schedule.source_plane(g, d)
+            above = pair * schedule.plane_rows(g)
+            for a in range(g.phases_h):
+                first_h, first_row = (
+                    schedule.first_row(g, p, a),
+                    above + schedule.buffer_row(g, a, 0),
+                )
+                for i in range(rows + schedule.row_halo(g, a)):
+                    if not schedule.row_needed(g, i, rows, a):
+                        continue
+                    h, row = first_h + i * g.stride_h, first_row + i
+                    source_h = schedule.source_row(g, h, call.p_end)
+                    source = call.x.address + image * call.x.n + c * call.x.element
+                    source += source_d * call.x.d + source_h * call.x.h
+                    for b in range(g.phases_w):
+                        offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
+                        pixels = schedule.column_pixels(g, columns) + halo
+                        index = -1 if call.in_place else row * g.phases_w + b
+                        where = (image, d, h, w, c)
+                        size = pixels * pixel
+                        record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
+                        if call.in_place:
+                            continue
+                        target = buffer + row * pitch + schedule.buffer_column(g, b) * pixel
+                        if source_d < 0 or source_h < 0:
+                            memory.zero(target, size)
+                        else:
+                            load_row(call, g, target, source, pixel, w + offset, pixels, count)
+
+    return translated(load_tile, tile_loads)

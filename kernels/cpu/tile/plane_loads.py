@@ -10,7 +10,6 @@ end of the loads that have it, byte offset of its element from the source of eac
 byte offset from their target).
 """
 
-import functools
 from typing import NamedTuple
 
 from llvmlite import ir
@@ -21,8 +20,8 @@ from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.layout import EDGE_BYTES, LOAD_BYTES, TABLE_BYTES
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
 from implicit_conv.kernels.cpu.runtime.record import ACTIVATION, recorder
+from implicit_conv.kernels.cpu.runtime.source import emitted, translated
 from implicit_conv.kernels.cpu.runtime.table import (
     GATHER_ROWS,
     LOAD_PLANES,
@@ -124,8 +123,7 @@ def emit_loads(step, dtype, e, at):
     e.loop(count, 1, [], load)
 
 
-@functools.cache
-def compile_load_rows(step, lanes, form):
+def make_load_rows(step, lanes, form):
     """The part that executes the loads of one channel, for pixels with a stride of `step`
     elements.
     """
@@ -134,7 +132,7 @@ def compile_load_rows(step, lanes, form):
     def emit_part(builder, at):
         emit_loads(step, form.x, Emitter(builder, lanes, itemsize, fma=True), at)
 
-    return compile_emitted(load_rows, f"{step}_{lanes}x{form.x}", emit_part)
+    return emitted(load_rows, emit_part)
 
 
 def phase_bytes(call, g):
@@ -142,57 +140,44 @@ def phase_bytes(call, g):
     return schedule.plane_vectors(g, call.lanes) * call.lanes * call.itemsize
 
 
-move_element = BOUND  # bound by compile_gather_rows
-
-
-def gathered_rows(blob, table, count, source, target):
-    """Template of `gather_rows`, which executes the loads of one channel for any strides of x,
-    element by element.
-    """
-    call, g = fields(blob).call, fields(blob).geometry
-    for index in range(count):
-        entry = table + index * LOAD_BYTES
-        from_, to = source + memory.read(entry), target + memory.read(entry + 8)
-        first, end = memory.read(entry + 24), memory.read(entry + 32)
-        memory.zero(to, memory.read(entry + 16) * call.itemsize)
-        for i in range(first, end):
-            at = from_ + i * g.step_w * call.x.w
-            move_element(to + i * call.itemsize, at)
-
-
-@functools.cache
-def compile_gather_rows(form):
+def make_gather_rows(form):
     """The part that gathers rows; elements have the formats `form`."""
     move_element = convert.make_move_element(form.x, form.buffer)
-    name = f"{form.x}_{form.buffer}"
-    return compile_part(gather_rows, gathered_rows, name, move_element=move_element)
+
+    def gathered_rows(blob, table, count, source, target):
+        """Execute the loads of one channel for any strides of x,
+        element by element.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        for index in range(count):
+            entry = table + index * LOAD_BYTES
+            from_, to = source + memory.read(entry), target + memory.read(entry + 8)
+            first, end = memory.read(entry + 24), memory.read(entry + 32)
+            memory.zero(to, memory.read(entry + 16) * call.itemsize)
+            for i in range(first, end):
+                at = from_ + i * g.step_w * call.x.w
+                move_element(to + i * call.itemsize, at)
+
+    return translated(gather_rows, gathered_rows)
 
 
-move_edge = BOUND  # bound by compile_repeat_edges
-
-
-def repeated_edges(table, source, target):
-    """Template of `repeat_edges`, which fills the columns of padding of one channel, for padding
-    that repeats pixels.
-    """
-    loads, edge = table + TABLE_BYTES, memory.read(table + 16)
-    for _ in range(memory.read(table + 8)):
-        from_, to = source + memory.read(edge + 16), target + memory.read(edge + 24)
-        for index in range(memory.read(edge), memory.read(edge + 8)):
-            entry = loads + index * LOAD_BYTES
-            move_edge(to + memory.read(entry + 8), from_ + memory.read(entry))
-        edge += EDGE_BYTES
-
-
-@functools.cache
-def compile_repeat_edges(form):
+def make_repeat_edges(form):
     """The part that fills columns of padding; elements have the formats `form`."""
-    return compile_part(
-        repeat_edges,
-        repeated_edges,
-        f"{form.x}_{form.buffer}",
-        move_edge=convert.make_move_element(form.x, form.buffer),
-    )
+    move_edge = convert.make_move_element(form.x, form.buffer)
+
+    def repeated_edges(table, source, target):
+        """Fill the columns of padding of one channel, for padding
+        that repeats pixels.
+        """
+        loads, edge = table + TABLE_BYTES, memory.read(table + 16)
+        for _ in range(memory.read(table + 8)):
+            from_, to = source + memory.read(edge + 16), target + memory.read(edge + 24)
+            for index in range(memory.read(edge), memory.read(edge + 8)):
+                entry = loads + index * LOAD_BYTES
+                move_edge(to + memory.read(entry + 8), from_ + memory.read(entry))
+            edge += EDGE_BYTES
+
+    return translated(repeat_edges, repeated_edges)
 
 
 def write_edges(call, g, w, pixels, valid, loads, edge):
@@ -231,63 +216,59 @@ def merges(call, g, entry):
     return follows
 
 
-record = BOUND  # bound by compile_write_loads
-
-
-def written_loads(blob, n, p, q, first, end, together, address):
-    """Template of `write_loads`, which writes the number of a tile's loads for a channel, and their
-    table, from output pixel (n, p, q) on.
-
-    Loads of the channels first .. end - 1 are recorded for `together` channels at a time, as the
-    schedule plans them.
-    """
-    call, g = fields(blob).call, fields(blob).geometry
-    _, rows, columns = schedule.tile_extent(g, n, p, q)
-    phase = columns * call.itemsize if call.pixel_lanes.long_rows else phase_bytes(call, g)
-    image, w, count = n // g.Z, q * g.stride_w - g.pad_w, 0
-    edges = edge = address + TABLE_BYTES + LOAD_BYTES * schedule.image_rows(g) * g.phases_w
-    for b in range(g.phases_w):
-        first_load = count
-        offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
-        pixels = schedule.column_pixels(g, columns) + halo
-        begin, stop = schedule.valid_pixels(w + offset, g.W, g.step_w, pixels)
-        for pair in range(g.T * g.phases_h):
-            t, a = pair // g.phases_h, pair % g.phases_h
-            d, first_h = schedule.input_plane(g, n, t), schedule.first_row(g, p, a)
-            source_d = schedule.source_plane(g, d)
-            first_row = t * schedule.plane_rows(g) + schedule.buffer_row(g, a, 0)
-            for i in range(rows + schedule.row_halo(g, a)):
-                if not schedule.row_needed(g, i, rows, a):
-                    continue
-                h, row = first_h + i * g.stride_h, first_row + i
-                entry = address + TABLE_BYTES + count * LOAD_BYTES
-                source_h = schedule.source_row(g, h, call.p_end)
-                source = image * call.x.n + source_d * call.x.d + source_h * call.x.h
-                memory.write(entry, source + (w + offset) * call.x.w)
-                memory.write(entry + 8, (row * g.phases_w + b) * phase)
-                inside = source_d >= 0 and source_h >= 0
-                memory.write(entry + 16, pixels)
-                memory.write(entry + 24, begin if inside else 0)
-                memory.write(entry + 32, stop if inside else 0)
-                if not (call.pixel_lanes.long_rows and count > 0 and merges(call, g, entry)):
-                    count += 1
-                for c in range(first, end, together):
-                    index, size = row * g.phases_w + b, pixels * together * call.itemsize
-                    where = (image, d, h, w, c)
-                    record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
-        if g.padding_mode != ZEROS:
-            loads = first_load, count
-            edge = write_edges(call, g, w + offset, pixels, (begin, stop), loads, edge)
-    memory.write(address, count)
-    memory.write(address + 8, (edge - edges) // EDGE_BYTES)
-    memory.write(address + 16, edges)
-
-
-@functools.cache
-def compile_write_loads(recording=False):
+def make_write_loads(recording=False):
     """The part that writes the table of a tile's loads."""
-    name = "recording" if recording else "plain"
-    return compile_part(write_loads, written_loads, name, record=recorder(recording))
+    record = recorder(recording)
+
+    def written_loads(blob, n, p, q, first, end, together, address):
+        """Write the number of a tile's loads for a channel, and their
+        table, from output pixel (n, p, q) on.
+
+        Loads of the channels first .. end - 1 are recorded for `together` channels at a time, as
+        the schedule plans them.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        _, rows, columns = schedule.tile_extent(g, n, p, q)
+        phase = columns * call.itemsize if call.pixel_lanes.long_rows else phase_bytes(call, g)
+        image, w, count = n // g.Z, q * g.stride_w - g.pad_w, 0
+        edges = edge = address + TABLE_BYTES + LOAD_BYTES * schedule.image_rows(g) * g.phases_w
+        for b in range(g.phases_w):
+            first_load = count
+            offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
+            pixels = schedule.column_pixels(g, columns) + halo
+            begin, stop = schedule.valid_pixels(w + offset, g.W, g.step_w, pixels)
+            for pair in range(g.T * g.phases_h):
+                t, a = pair // g.phases_h, pair % g.phases_h
+                d, first_h = schedule.input_plane(g, n, t), schedule.first_row(g, p, a)
+                source_d = schedule.source_plane(g, d)
+                first_row = t * schedule.plane_rows(g) + schedule.buffer_row(g, a, 0)
+                for i in range(rows + schedule.row_halo(g, a)):
+                    if not schedule.row_needed(g, i, rows, a):
+                        continue
+                    h, row = first_h + i * g.stride_h, first_row + i
+                    entry = address + TABLE_BYTES + count * LOAD_BYTES
+                    source_h = schedule.source_row(g, h, call.p_end)
+                    source = image * call.x.n + source_d * call.x.d + source_h * call.x.h
+                    memory.write(entry, source + (w + offset) * call.x.w)
+                    memory.write(entry + 8, (row * g.phases_w + b) * phase)
+                    inside = source_d >= 0 and source_h >= 0
+                    memory.write(entry + 16, pixels)
+                    memory.write(entry + 24, begin if inside else 0)
+                    memory.write(entry + 32, stop if inside else 0)
+                    if not (call.pixel_lanes.long_rows and count > 0 and merges(call, g, entry)):
+                        count += 1
+                    for c in range(first, end, together):
+                        index, size = row * g.phases_w + b, pixels * together * call.itemsize
+                        where = (image, d, h, w, c)
+                        record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
+            if g.padding_mode != ZEROS:
+                loads = first_load, count
+                edge = write_edges(call, g, w + offset, pixels, (begin, stop), loads, edge)
+        memory.write(address, count)
+        memory.write(address + 8, (edge - edges) // EDGE_BYTES)
+        memory.write(address + 16, edges)
+
+    return translated(write_loads, written_loads)
 
 
 def load_edges(call, table, source, buffer):
@@ -310,47 +291,41 @@ def load_plane(blob, table, c, buffer):
     load_edges(call, table, source, buffer)
 
 
-# Bound by compile_load_planes: a function, and the number of pixels and channels of its blocks.
-transpose_block = block = BOUND
-
-
-def loaded_planes(blob, table, c, buffer, plane):
-    """Template of `load_planes`, which executes a tile's loads for the `g.C` channels from c on.
-
-    Channels are contiguous in x; the byte stride of their planes in the buffer is `plane`.
-    """
-    call, g = fields(blob).call, fields(blob).geometry
-    step, size = g.step_w * call.x.w, call.itemsize
-    for index in range(memory.read(table)):
-        entry = table + TABLE_BYTES + index * LOAD_BYTES
-        source, to = call.x.address + c * size + memory.read(entry), buffer + memory.read(entry + 8)
-        first, end = memory.read(entry + 24), memory.read(entry + 32)
-        for i in range(g.C):
-            memory.zero(to + i * plane, first * size)
-            memory.zero(to + i * plane + end * size, (memory.read(entry + 16) - end) * size)
-        for w in range(first, end, block):
-            for i in range(0, g.C, block):
-                transpose_block(
-                    call.kernels,
-                    1,
-                    source + w * step + i * size,
-                    step,
-                    to + w * size + i * plane,
-                    plane,
-                    min(block, end - w),
-                    min(block, g.C - i),
-                )
-    for i in range(g.C):
-        load_edges(call, table, call.x.address + (c + i) * size, buffer + i * plane)
-
-
-@functools.cache
-def compile_load_planes(lanes, form):
+def make_load_planes(lanes, form):
     """The part that loads channels-last tiles; elements have the formats `form`."""
-    return compile_part(
-        load_planes,
-        loaded_planes,
-        f"{lanes}x{form.x}",
-        block=lanes,
-        transpose_block=make_transpose_block(TRANSPOSE_IN, lanes),
-    )
+    block = lanes
+    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes)
+
+    def loaded_planes(blob, table, c, buffer, plane):
+        """Execute a tile's loads for the `g.C` channels from c on.
+
+        Channels are contiguous in x; the byte stride of their planes in the buffer is `plane`.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        step, size = g.step_w * call.x.w, call.itemsize
+        for index in range(memory.read(table)):
+            entry = table + TABLE_BYTES + index * LOAD_BYTES
+            source, to = (
+                call.x.address + c * size + memory.read(entry),
+                buffer + memory.read(entry + 8),
+            )
+            first, end = memory.read(entry + 24), memory.read(entry + 32)
+            for i in range(g.C):
+                memory.zero(to + i * plane, first * size)
+                memory.zero(to + i * plane + end * size, (memory.read(entry + 16) - end) * size)
+            for w in range(first, end, block):
+                for i in range(0, g.C, block):
+                    transpose_block(
+                        call.kernels,
+                        1,
+                        source + w * step + i * size,
+                        step,
+                        to + w * size + i * plane,
+                        plane,
+                        min(block, end - w),
+                        min(block, g.C - i),
+                    )
+        for i in range(g.C):
+            load_edges(call, table, call.x.address + (c + i) * size, buffer + i * plane)
+
+    return translated(load_planes, loaded_planes)

@@ -7,21 +7,14 @@ source rows.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 from llvmlite import ir
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, i64
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
-from implicit_conv.kernels.cpu.runtime.table import (
-    TRANSPOSE_FILTERS,
-    TRANSPOSE_IN,
-    TRANSPOSE_OUT,
-    TRANSPOSE_TAPS,
-    TRANSPOSE_WORDS,
-    transpose_slot,
-)
+from implicit_conv.kernels.cpu.runtime.source import emitted
+from implicit_conv.kernels.cpu.runtime.table import TRANSPOSE_IN, transpose_slot
 from implicit_conv.kernels.cpu.tile import convert, storage
 
 transpose = declare(
@@ -59,18 +52,6 @@ def exchange(e, low, high, block):
         e.builder.shuffle_vector(low, high, ir.Constant(e.words, taken))
         for taken in (take_low, take_high)
     )
-
-
-class Variant(NamedTuple):
-    """What a transpose is compiled for."""
-
-    lanes: int
-    source: storage.Stored  # formats of the source and the target
-    target: storage.Stored
-    channels: int  # source rows of which an element of the target is made: 1, 2 or 4
-    step: int  # every step-th column becomes a target row
-    scattered: bool  # the target stride is the address of a table of row offsets
-    full: bool  # the block has `lanes` columns, and rows for as many elements
 
 
 def _emit(e, variant, source, source_stride, target, target_stride, rows, columns):
@@ -125,14 +106,9 @@ def _emit(e, variant, source, source_stride, target, target_stride, rows, column
                 convert.store(e, stored, vectors[i], target_row(i // step), kept)
 
 
-@functools.cache
-def compile_transpose(variant):
-    """The compiled transpose of one variant; its `.address` goes into the kernel table."""
-    lanes, source, target, channels, step, scattered, full = variant
-    words = f"_words_of_{channels}" if channels > 1 else ""
-    kind = f"{source}_{target}{words}{'_scattered' if scattered else ''}"
-    name = f"{lanes}x{kind}_step{step}_{'full' if full else 'edge'}"
-    # Words, and elements that are not converted, are moved as floats of their size.
+def make_transpose(variant):
+    """The transpose of one `variants.Transpose`."""
+    lanes, source, target, channels, *_ = variant
     computed = source if channels == 1 else "float32"
     if storage.is_integer(computed) and source != target:
         computed = target
@@ -140,22 +116,7 @@ def compile_transpose(variant):
     def emit(builder, at):
         _emit(convert.emitter(builder, lanes, computed, True), variant, **at)
 
-    return compile_emitted(transpose, name, emit)
-
-
-def transposes(way, step, lanes, form):
-    """The transposes of one kind, which keep every step-th column, by their slots."""
-    kind = {
-        TRANSPOSE_IN: (form.x, form.buffer, form.channels, step, False),
-        TRANSPOSE_FILTERS: (form.w, form.panel, form.channels, step, False),
-        TRANSPOSE_OUT: (form.sums, form.y, 1, step, False),
-        TRANSPOSE_WORDS: (form.sums, form.sums, 1, step, False),
-        TRANSPOSE_TAPS: (form.w, form.panel, 1, step, True),
-    }[way]
-    return {
-        transpose_slot(way, step, not full): compile_transpose(Variant(lanes, *kind, full))
-        for full in (True, False)
-    }
+    return emitted(transpose, emit)
 
 
 @functools.cache

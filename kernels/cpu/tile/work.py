@@ -4,8 +4,8 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_function
+from implicit_conv.kernels.cpu.runtime.entry import fields, next_item
+from implicit_conv.kernels.cpu.runtime.source import entry
 
 
 def tile_and_panels(call, g, item):
@@ -34,22 +34,18 @@ def is_staged(call):
     return not call.stores.clamps or call.stores.rounds or call.y.q != call.itemsize
 
 
-run_item = BOUND  # bound by compile_operator
+def operator(run_item):
+    """The entry whose work items, (group, load tile, chunk of panels), `run_item` executes."""
 
-
-def every_item(blob, thread):
-    """Template of the launchable operators: items are (group, load tile, chunk of panels)."""
-    call, g = fields(blob).call, fields(blob).geometry
-    scratch = call.scratch.address + thread * call.scratch.bytes
-    item = next_item(blob, thread)
-    if item < call.items:
-        memory.zero(scratch, call.scratch.unloaded)
-    while item < call.items:
-        group, origin, first, end = tile_and_panels(call, g, item)
-        run_item(blob, group, origin, first, end, scratch)
+    def every_item(blob, thread):
+        call, g = fields(blob).call, fields(blob).geometry
+        scratch = call.scratch.address + thread * call.scratch.bytes
         item = next_item(blob, thread)
+        if item < call.items:
+            memory.zero(scratch, call.scratch.unloaded)
+        while item < call.items:
+            group, origin, first, end = tile_and_panels(call, g, item)
+            run_item(blob, group, origin, first, end, scratch)
+            item = next_item(blob, thread)
 
-
-def compile_operator(name, run_item):
-    """The compiled operator whose work items are executed by `run_item`."""
-    return compile_function(ENTRY, every_item, name, run_item=run_item)
+    return entry(every_item)

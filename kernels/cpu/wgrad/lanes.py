@@ -17,13 +17,11 @@ One work item is a part of the load tiles and a panel of filters of several grou
     levels -> sums -> dw, or memory, if there are several parts
 """
 
-import functools
-
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_part
+from implicit_conv.kernels.cpu.runtime.source import translated
 from implicit_conv.kernels.cpu.runtime.table import EXPAND, microkernel_slot
 from implicit_conv.kernels.cpu.tile.load import load_tile
 from implicit_conv.kernels.cpu.wgrad.addresses import dy_address
@@ -31,7 +29,7 @@ from implicit_conv.kernels.cpu.wgrad.layout import LANE_TAPS
 from implicit_conv.kernels.cpu.wgrad.microkernel import multiply_pixels
 from implicit_conv.kernels.cpu.wgrad.panels import load_panels
 from implicit_conv.kernels.cpu.wgrad.sums import carry, is_fresh, store_sums, total
-from implicit_conv.kernels.cpu.wgrad.work import compile_operators
+from implicit_conv.kernels.cpu.wgrad.work import adder, operator
 
 OFFSETS_BYTES = 8 * LANE_TAPS  # bytes of a table of the offsets of taps
 
@@ -40,34 +38,28 @@ expand = declare(
     "expand",
     "target source pixels pitch width before filters group_filters group_channels",
 )
-copy_element = element_bytes = BOUND  # bound by compile_expand
 
 
-def expanded_channel(
-    target, source, pixels, pitch, width, before, filters, group_filters, group_channels
-):
-    """Template of `expand`, which repeats a channel of each group for the group's filters.
-
-    `source` is that channel of the first group, whose first `before` filters are left out; `pitch`
-    and `width` are the byte strides of pixels there and at `target`.
-    """
-    for i in range(filters):
-        group = (before + i) // group_filters
-        at, to = source + group * group_channels * element_bytes, target + i * element_bytes
-        for pixel in range(pixels):
-            copy_element(to + pixel * width, at + pixel * pitch)
-
-
-@functools.cache
-def compile_expand(itemsize):
+def make_expand(itemsize):
     """The part that expands a channel of each group; elements have `itemsize` bytes."""
-    return compile_part(
-        expand,
-        expanded_channel,
-        str(itemsize),
-        copy_element=memory.copy_bytes(itemsize),
-        element_bytes=itemsize,
-    )
+    copy_element = memory.copy_bytes(itemsize)
+    element_bytes = itemsize
+
+    def expanded_channel(
+        target, source, pixels, pitch, width, before, filters, group_filters, group_channels
+    ):
+        """Repeat a channel of each group for the group's filters.
+
+        `source` is that channel of the first group, whose first `before` filters are left out;
+        `pitch` and `width` are the byte strides of pixels there and at `target`.
+        """
+        for i in range(filters):
+            group = (before + i) // group_filters
+            at, to = source + group * group_channels * element_bytes, target + i * element_bytes
+            for pixel in range(pixels):
+                copy_element(to + pixel * width, at + pixel * pitch)
+
+    return translated(expand, expanded_channel)
 
 
 def multiply(call, g, extent, a, pixel, b, width, vectors, sums, adds):
@@ -199,6 +191,11 @@ def store_item(blob, panel, sums):
     )
 
 
-def compile_lanes():
-    """The compiled operators (that sums, that adds parts)."""
-    return compile_operators("wgrad_lanes", sum_item, store_item)
+def make_lanes():
+    """The entry that sums."""
+    return operator(sum_item, store_item)
+
+
+def make_add_parts():
+    """The entry that adds the sums of parts."""
+    return adder(store_item)

@@ -163,3 +163,20 @@ def register_tiles(g: Geometry, lanes: int, joined: bool) -> set[tuple[int, int]
         for height, tiles in schedule.cuts(block_rows(g, count, joined), tile_height(g, vectors))
         if tiles
     }
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Shape of one microkernel: rows by `vectors` vectors of `lanes`."""
+
+    rows: int
+    vectors: int
+    lanes: int
+    itemsize: int
+    fma: bool
+    taps: bool = False  # whether rows are taps
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of a vector."""
+        return self.lanes * self.itemsize

@@ -18,11 +18,10 @@ The pixels of a load tile are one chain of a sum, so no sum grows longer in regi
 """
 
 import functools
-from dataclasses import dataclass
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64, vectors_name
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import compile_emitted
+from implicit_conv.kernels.cpu.runtime.source import emitted
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 
 # Addresses of the first pixel of the activation and of the output gradient, and of the sums; pixels
@@ -39,23 +38,6 @@ multiply_pixels = declare(
     offsets=0,
     ahead_step=0,
 )
-
-
-@dataclass(frozen=True)
-class RegisterTile:
-    """Shape of one microkernel: rows by `vectors` vectors of `lanes`."""
-
-    rows: int
-    vectors: int
-    lanes: int
-    itemsize: int
-    fma: bool
-    taps: bool = False  # whether rows are taps
-
-    @property
-    def vector_bytes(self):
-        """Bytes of a vector."""
-        return self.lanes * self.itemsize
 
 
 def emit(tile, builder, at):
@@ -128,9 +110,6 @@ def emit(tile, builder, at):
     e.loop(at["tiles"], 1, [a, c, ahead], register_tile)
 
 
-@functools.cache
-def compile_microkernel(tile):
-    """The compiled microkernel of `tile`; its `.address` goes into the kernel table."""
-    shape = f"{'taps_' * tile.taps}{tile.rows}x{tile.vectors}"
-    name = f"{shape}_{vectors_name(tile.lanes, tile.itemsize, tile.fma)}"
-    return compile_emitted(multiply_pixels, name, functools.partial(emit, tile))
+def make_microkernel(tile):
+    """The microkernel of `tile`."""
+    return emitted(multiply_pixels, functools.partial(emit, tile))

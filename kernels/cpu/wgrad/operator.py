@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Call, Filter, Gradient, Output
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
-from implicit_conv.kernels.cpu.tile.load import compile_load_pixels
-from implicit_conv.kernels.cpu.wgrad import lanes as lanes_kernels
-from implicit_conv.kernels.cpu.wgrad import panels, sums, wgrad
 from implicit_conv.kernels.cpu.wgrad.layout import (
     LANE_TAPS,
     NEAR_PIXEL_BYTES,
     LanesLayout,
+    RegisterTile,
     WeightGradLayout,
     register_tiles,
 )
-from implicit_conv.kernels.cpu.wgrad.microkernel import RegisterTile, compile_microkernel
 from implicit_conv.kernels.geometry import Geometry
+
+MICROKERNEL = ".wgrad.microkernel:make_microkernel"
 
 
 class Gradients(NamedTuple):
@@ -39,34 +37,30 @@ class WeightGrad(Operator):
 
     layout: WeightGradLayout
 
-    def _kernel_table(self) -> Any:
+    def _parts(self) -> dict[int, Code]:
         lanes, form = self.lanes, self.form
-        parts = {
-            table.LOAD_PIXELS: compile_load_pixels(lanes, form),
-            table.LOAD_PANELS: panels.compile_load_panels(lanes, form, self.g.tile_k),
-            table.ADD_SUMS: sums.compile_add_sums(lanes, self.itemsize),
-            table.STORE_SUMS: sums.compile_store_sums(lanes, form),
+        return {
+            table.LOAD_PIXELS: code(".tile.load:make_load_pixels", lanes, form),
+            table.LOAD_PANELS: code(".wgrad.panels:make_load_panels", lanes, form, self.g.tile_k),
+            table.ADD_SUMS: code(".wgrad.sums:make_add_sums", lanes, self.itemsize),
+            table.STORE_SUMS: code(".wgrad.sums:make_store_sums", lanes, form),
             **self._own_parts(),
         }
-        addresses = np.zeros(table.SLOTS, np.int64)
-        for slot, part in parts.items():
-            addresses[slot] = part.address
-        return addresses
 
-    def _own_parts(self) -> dict[int, Any]:
+    def _own_parts(self) -> dict[int, Code]:
         return {
-            table.microkernel_slot(vectors, 1, rows): compile_microkernel(
-                RegisterTile(rows, vectors, self.lanes, self.itemsize, self.fma)
+            table.microkernel_slot(vectors, 1, rows): code(
+                MICROKERNEL, RegisterTile(rows, vectors, self.lanes, self.itemsize, self.fma)
             )
             for rows, vectors in register_tiles(self.g, self.lanes, self.layout.joined)
         }
 
-    def _entries(self) -> Any:
-        """The compiled operators (that sums, that adds parts)."""
-        return wgrad.compile_wgrad()
+    def _entry(self) -> Code:
+        return code(".wgrad.wgrad:make_wgrad")
 
-    def _entry(self) -> int:
-        return int(self._entries()[0].address)
+    def _adder(self) -> Code:
+        """The entry that adds the sums of parts."""
+        return code(".wgrad.wgrad:make_add_parts")
 
     def prepare_gradient(self, operands: Gradients, threads: int) -> tuple[Launch, Launch | None]:
         """Prepare the launch that sums, and the one that adds the sums of parts if there are any.
@@ -123,12 +117,13 @@ class WeightGrad(Operator):
             in_place=layout.in_place,
             gradient=gradient,
         )
-        main = Launch(self._entry(), g, scratch, threads, call, keep=self)
+        main = Launch(self._address(self._entry()), g, scratch, threads, call, keep=self)
         if layout.parts == 1:
             return main, None
-        entry = int(self._entries()[1].address)
         adders = min(threads, layout.items)
-        return main, Launch(entry, g, ScratchLayout(), adders, call, keep=self)
+        return main, Launch(
+            self._address(self._adder()), g, ScratchLayout(), adders, call, keep=self
+        )
 
 
 class WeightGradLanes(WeightGrad):
@@ -138,20 +133,23 @@ class WeightGradLanes(WeightGrad):
         super().__init__(layout, lanes, build)
         self.constant["group_channels"] = layout.group_channels
 
-    def _own_parts(self) -> dict[int, Any]:
+    def _own_parts(self) -> dict[int, Code]:
         g, lanes = self.g, self.lanes
         filters = {min(g.K, g.tile_k), g.K % g.tile_k} - {0}
         taps = {min(g.S, LANE_TAPS), g.S % LANE_TAPS} - {0}
-        parts = {table.EXPAND: lanes_kernels.compile_expand(self.itemsize)}
+        parts = {table.EXPAND: code(".wgrad.lanes:make_expand", self.itemsize)}
         for vectors in {schedule.ceil_div(count, lanes) for count in filters}:
             for rows in taps:
                 tile = RegisterTile(rows, vectors, lanes, self.itemsize, self.fma, taps=True)
                 slot = table.microkernel_slot(vectors, 1, rows)
-                parts[slot] = compile_microkernel(tile)
+                parts[slot] = code(MICROKERNEL, tile)
         return parts
 
-    def _entries(self) -> Any:
-        return lanes_kernels.compile_lanes()
+    def _entry(self) -> Code:
+        return code(".wgrad.lanes:make_lanes")
+
+    def _adder(self) -> Code:
+        return code(".wgrad.lanes:make_add_parts")
 
 
 def is_unpadded(g: Geometry) -> bool:

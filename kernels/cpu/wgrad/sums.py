@@ -5,14 +5,12 @@ channel. The inner one of the two is the one with the smaller stride in dw, so t
 rows are transposed into contiguous elements of dw.
 """
 
-import functools
-
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, vectors_name
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter
 from implicit_conv.kernels.cpu.runtime.entry import fields
 from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import BOUND, compile_emitted, compile_part
+from implicit_conv.kernels.cpu.runtime.source import emitted, translated
 from implicit_conv.kernels.cpu.runtime.table import ADD_SUMS, STORE_SUMS, TRANSPOSE_OUT
 from implicit_conv.kernels.cpu.tile import convert, storage
 from implicit_conv.kernels.cpu.tile.transpose import make_transpose_block
@@ -53,8 +51,7 @@ def is_fresh(tiles):
     return tiles & ((1 << RADIX_BITS) - 1) == 0
 
 
-@functools.cache
-def compile_add_sums(lanes, itemsize):
+def make_add_sums(lanes, itemsize):
     """The part that adds `size` bytes of whole vectors at `at` to those at `to`."""
 
     def emit(builder, arguments):
@@ -68,56 +65,53 @@ def compile_add_sums(lanes, itemsize):
 
         e.loop(arguments["size"], lanes * itemsize, [], vector)
 
-    return compile_emitted(add_sums, vectors_name(lanes, itemsize, True), emit)
+    return emitted(add_sums, emit)
 
 
-transpose_block = move = move_element = element_bytes = BOUND  # bound by compile_store_sums
-
-
-def stored_sums(blob, sums, k, filters, c, channels):
-    """Template of `store_sums`, which stores the sums of one panel: filters from k on of all
-    groups, and channels from c on of one group.
-    """
-    call, g = fields(blob).call, fields(blob).geometry
-    pitch, size = g.tile_k * call.itemsize, element_bytes
-    taps = schedule.taps(g)
-    tap_row, c_row = 1, taps  # rows from a tap to the next one, and from a channel
-    if not call.gradient.taps_inside:
-        tap_row, c_row = channels, 1
-    if call.w.k != size and (call.gradient.taps_inside or call.w.c == size):
-        outer, inner = 1, channels * taps
-        if not call.gradient.taps_inside:
-            outer, inner = taps, channels
-        for run in range(outer):
-            to = dw_address(call, g, k, c, run)
-            for i in range(0, inner, call.lanes):
-                at = sums + (run * inner + i) * pitch
-                rows = min(call.lanes, inner - i)
-                for first in range(0, filters, call.lanes):
-                    columns = min(call.lanes, filters - first)
-                    source, target = at + first * call.itemsize, to + i * size + first * call.w.k
-                    transpose_block(call.kernels, 1, source, pitch, target, call.w.k, rows, columns)
-        return
-    for tap in range(taps):
-        for i in range(channels):
-            at = sums + (tap * tap_row + i * c_row) * pitch
-            to = dw_address(call, g, k, c + i, tap)
-            if call.w.k == size:
-                move(to, at, filters)
-            else:
-                for j in range(filters):
-                    move_element(to + j * call.w.k, at + j * call.itemsize)
-
-
-@functools.cache
-def compile_store_sums(lanes, form):
+def make_store_sums(lanes, form):
     """The part that stores sums into a dw whose elements have the format `form.y`."""
-    return compile_part(
-        store_sums,
-        stored_sums,
-        f"{lanes}x{form.sums}_{form.y}",
-        element_bytes=storage.SIZES[form.y],
-        transpose_block=make_transpose_block(TRANSPOSE_OUT, lanes),
-        move=convert.make_move(form.sums, form.y, lanes),
-        move_element=convert.make_move_element(form.sums, form.y),
-    )
+    element_bytes = storage.SIZES[form.y]
+    transpose_block = make_transpose_block(TRANSPOSE_OUT, lanes)
+    move = convert.make_move(form.sums, form.y, lanes)
+    move_element = convert.make_move_element(form.sums, form.y)
+
+    def stored_sums(blob, sums, k, filters, c, channels):
+        """Store the sums of one panel: filters from k on of all
+        groups, and channels from c on of one group.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        pitch, size = g.tile_k * call.itemsize, element_bytes
+        taps = schedule.taps(g)
+        tap_row, c_row = 1, taps  # rows from a tap to the next one, and from a channel
+        if not call.gradient.taps_inside:
+            tap_row, c_row = channels, 1
+        if call.w.k != size and (call.gradient.taps_inside or call.w.c == size):
+            outer, inner = 1, channels * taps
+            if not call.gradient.taps_inside:
+                outer, inner = taps, channels
+            for run in range(outer):
+                to = dw_address(call, g, k, c, run)
+                for i in range(0, inner, call.lanes):
+                    at = sums + (run * inner + i) * pitch
+                    rows = min(call.lanes, inner - i)
+                    for first in range(0, filters, call.lanes):
+                        columns = min(call.lanes, filters - first)
+                        source, target = (
+                            at + first * call.itemsize,
+                            to + i * size + first * call.w.k,
+                        )
+                        transpose_block(
+                            call.kernels, 1, source, pitch, target, call.w.k, rows, columns
+                        )
+            return
+        for tap in range(taps):
+            for i in range(channels):
+                at = sums + (tap * tap_row + i * c_row) * pitch
+                to = dw_address(call, g, k, c + i, tap)
+                if call.w.k == size:
+                    move(to, at, filters)
+                else:
+                    for j in range(filters):
+                        move_element(to + j * call.w.k, at + j * call.itemsize)
+
+    return translated(store_sums, stored_sums)

@@ -34,7 +34,7 @@ from implicit_conv.kernels.cpu.wgrad.layout import tile_height
 from implicit_conv.kernels.cpu.wgrad.microkernel import multiply_pixels
 from implicit_conv.kernels.cpu.wgrad.panels import load_panels
 from implicit_conv.kernels.cpu.wgrad.sums import carry, is_fresh, store_sums, total
-from implicit_conv.kernels.cpu.wgrad.work import compile_operators
+from implicit_conv.kernels.cpu.wgrad.work import adder, operator
 
 QUEUE_BYTES = 32  # bytes of a queue of two pieces of memory: (address, lines) of each
 
@@ -269,6 +269,7 @@ def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, que
     for height, tiles in schedule.cuts(count, tile_height(g, vectors)):
         if tiles == 0:
             continue
+        ahead_step = LINE if memory.read(queue + 8) > 0 else 0
         multiply_pixels(
             call.kernels,
             slot=microkernel_slot(vectors, 1, height),
@@ -287,7 +288,7 @@ def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, que
             columns=columns,
             tiles=tiles,
             ahead=memory.read(queue),
-            ahead_step=LINE if memory.read(queue + 8) > 0 else 0,
+            ahead_step=ahead_step,
             adds=adds,
         )
         advance(queue, tiles * planes * rows * columns)
@@ -365,6 +366,11 @@ def store_item(blob, index, sums):
     store(blob, item_of(call, g, index), sums)
 
 
-def compile_wgrad():
-    """The compiled operators (that sums, that adds parts)."""
-    return compile_operators("wgrad", sum_item, store_item)
+def make_wgrad():
+    """The entry that sums."""
+    return operator(sum_item, store_item)
+
+
+def make_add_parts():
+    """The entry that adds the sums of parts."""
+    return adder(store_item)

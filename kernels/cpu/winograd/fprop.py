@@ -16,7 +16,6 @@ One work item is a load tile whose rows and columns are multiples of m:
         staging tile -> residual, activation, layout -> y
 """
 
-import functools
 from typing import NamedTuple
 
 from implicit_conv.kernels import schedule
@@ -24,13 +23,13 @@ from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.gemm.microkernel import multiply_tile
 from implicit_conv.kernels.cpu.gemm.panels import pack_block
-from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.entry import fields, next_item
 from implicit_conv.kernels.cpu.runtime.layout import LINE
-from implicit_conv.kernels.cpu.runtime.parts import compile_function
+from implicit_conv.kernels.cpu.runtime.source import entry
 from implicit_conv.kernels.cpu.runtime.table import microkernel_slot
 from implicit_conv.kernels.cpu.tile.epilogue import store_tile
 from implicit_conv.kernels.cpu.tile.load import load_tile
-from implicit_conv.kernels.cpu.tile.work import bounds, compile_operator
+from implicit_conv.kernels.cpu.tile.work import bounds, operator
 from implicit_conv.kernels.cpu.winograd.transforms import (
     TAPS,
     transform_filters,
@@ -261,13 +260,11 @@ def pack(blob, thread):
         item = next_item(blob, thread)
 
 
-@functools.cache
-def compile_winograd():
-    """The compiled operator."""
-    return compile_operator("winograd", run_item)
+def make_winograd():
+    """The entry that convolves."""
+    return operator(run_item)
 
 
-@functools.cache
-def compile_pack():
-    """The compiled packer."""
-    return compile_function(ENTRY, pack, "winograd_pack")
+def make_pack():
+    """The entry that packs a filter."""
+    return entry(pack)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from implicit_conv.kernels.cpu.gemm.operator import Gemm
 from implicit_conv.kernels.cpu.operator import Build
-from implicit_conv.kernels.cpu.winograd import fprop, transforms
+from implicit_conv.kernels.cpu.runtime.code import Code, code
+from implicit_conv.kernels.cpu.runtime.table import WINOGRAD_FILTER, WINOGRAD_INPUT, WINOGRAD_OUTPUT
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout, box_tiles
 
 
@@ -19,13 +18,18 @@ class Winograd(Gemm):
         self.winograd = layout.m
         super().__init__(layout, lanes, build)
 
-    def _own_parts(self) -> dict[int, Any]:
+    def _own_parts(self) -> dict[int, Code]:
         g, m = self.g, self.winograd
-        parts = transforms.compile_transforms(m, g.stride_h, self.lanes, self.itemsize, self.fma)
+        names = {WINOGRAD_INPUT: "input", WINOGRAD_FILTER: "filter", WINOGRAD_OUTPUT: "output"}
+        vectors = self.lanes, self.itemsize, self.fma
+        parts = {
+            slot: code(".winograd.transforms:make_transform", name, m, g.stride_h, *vectors)
+            for slot, name in names.items()
+        }
         return parts | self._multiply_parts(box_tiles(g, m))
 
-    def _entry(self) -> int:
-        return int(fprop.compile_winograd().address)
+    def _entry(self) -> Code:
+        return code(".winograd.fprop:make_winograd")
 
-    def _packer(self) -> int:
-        return int(fprop.compile_pack().address)
+    def _packer(self) -> Code:
+        return code(".winograd.fprop:make_pack")

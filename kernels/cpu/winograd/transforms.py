@@ -5,15 +5,14 @@ The matrices are Cook's and Toom's, from interpolation points (Winograd 1980; La
 At stride 2 the taps have two phases: F(2, 2) for the outer two, plain products for the middle one.
 """
 
-import functools
 import itertools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64, vectors_name
-from implicit_conv.kernels.cpu.runtime.part import declare
-from implicit_conv.kernels.cpu.runtime.parts import LIMITS, compile_emitted
+from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, i64
+from implicit_conv.kernels.cpu.runtime.part import LIMITS, declare
+from implicit_conv.kernels.cpu.runtime.source import emitted
 from implicit_conv.kernels.cpu.runtime.table import WINOGRAD_FILTER, WINOGRAD_INPUT, WINOGRAD_OUTPUT
 
 # Addresses are those of first elements; strides are in bytes, and `xi_stride` is that between the
@@ -273,19 +272,18 @@ def _pointers(e, at, *names):
     return [e.builder.inttoptr(at[name], BYTES) for name in names]
 
 
-@functools.cache
-def compile_transforms(m: int, stride: int, lanes: int, itemsize: int, fma: bool) -> dict[int, Any]:
-    """The input, filter and output parts of F(m x m, 3x3), by their slots in the kernel table."""
-    name = f"f{m}_stride{stride}_{vectors_name(lanes, itemsize, fma)}"
+PARTS = {
+    "input": (transform_input, emit_input),
+    "filter": (transform_filters, emit_filter),
+    "output": (transform_output, emit_output),
+}
 
-    def part(declared, emit):
-        def emit_part(builder, at):
-            emit(m, stride, Emitter(builder, lanes, itemsize, fma), at)
 
-        return compile_emitted(declared, name, emit_part)
+def make_transform(name, m, stride, lanes, itemsize, fma):
+    """A part of F(m x m, 3x3), by its name in PARTS."""
+    declared, emit = PARTS[name]
 
-    return {
-        WINOGRAD_INPUT: part(transform_input, emit_input),
-        WINOGRAD_FILTER: part(transform_filters, emit_filter),
-        WINOGRAD_OUTPUT: part(transform_output, emit_output),
-    }
+    def emit_part(builder, at):
+        emit(m, stride, Emitter(builder, lanes, itemsize, fma), at)
+
+    return emitted(declared, emit_part)

@@ -22,8 +22,9 @@ from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.gemm import amx
-from implicit_conv.kernels.cpu.gemm.microkernel import RegisterTile, multiply_tile
-from implicit_conv.kernels.cpu.runtime import native
+from implicit_conv.kernels.cpu.gemm.layout import RegisterTile
+from implicit_conv.kernels.cpu.gemm.microkernel import multiply_tile
+from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.disk import Store
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
@@ -107,7 +108,7 @@ def emulated():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(amx, "Tiles", Emulated)
-        patch.setattr(native, "store", lambda: Store(Path()))  # no absolute path, so not used
+        patch.setattr(code, "store", lambda: Store(Path()))  # no absolute path, so not used
         _forget()
         try:
             yield unit
@@ -117,7 +118,7 @@ def emulated():
 
 
 def _forget():
-    amx.compile_microkernel.cache_clear()
+    code.forget()
     OPERATORS.clear()
 
 

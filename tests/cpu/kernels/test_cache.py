@@ -2,6 +2,9 @@
 neither the disk nor the files of the cache decide whether a function can be compiled and called.
 """
 
+import ast
+import copy
+import ctypes
 import hashlib
 import importlib
 import inspect
@@ -14,22 +17,22 @@ import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from types import FunctionType
+from dataclasses import dataclass
+from enum import Enum
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 from damage import damage
 from numba import types
-from numba.core import config
 from sampling import count, sampled
 
 from implicit_conv.cpu.arch import cpu_features
 from implicit_conv.kernels import sources
-from implicit_conv.kernels.cpu.runtime import cache, native
-from implicit_conv.kernels.cpu.runtime.cache import Names
-from implicit_conv.kernels.cpu.runtime.callable import python_function
-from implicit_conv.kernels.cpu.runtime.machine import description
-from implicit_conv.kernels.cpu.runtime.native import entry
-from implicit_conv.kernels.cpu.translate.values import TranslationError
+from implicit_conv.kernels.cpu.runtime import code, source
+from implicit_conv.kernels.cpu.runtime.machine import machine, settings
 from implicit_conv.kernels.disk import FORMAT, Store
 from implicit_conv.kernels.disk_files import KERNEL
 
@@ -46,30 +49,69 @@ for dtype in sys.argv[1:]:
 """
 COUNT = """
 import sys
-from implicit_conv.kernels.cpu.runtime.native import Entry
-parts, init = [], Entry.__init__
-def counted(self, *arguments):
-    init(self, *arguments)
-    parts.append(self)
-Entry.__init__ = counted
+from implicit_conv.kernels.cpu.runtime import code
+parts, compiled, find, compile = [], [], code._find, code._compile
+def found(*arguments):
+    parts.append(arguments)
+    return find(*arguments)
+def anew(*arguments):
+    compiled.append(arguments)
+    return compile(*arguments)
+code._find, code._compile = found, anew
 """
-REPORT = "print(len(parts), sum(part.cache_hits for part in parts))"
+REPORT = "print(len(parts), len(parts) - len(compiled))"
 BOTH = ("float32", "float64")
 NARROW = "+avx2,+fma" if "avx512f" in cpu_features() else "+sse2"
-SIGNATURE = types.int64(types.int64)
+CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
 
 
-def add_one(value):
-    return value + 1
+def make_add(number, kind="int64"):
+    """value -> value + number"""
+
+    def add(value):
+        return value + number
+
+    return source.of_function(types.int64(getattr(types, kind)), add)
+
+
+def make_python_add(number):
+    """The same for Python."""
+
+    def add(value):
+        return value + number
+
+    return source.for_python(types.int64(types.int64), add)
+
+
+ADD, PYTHON_ADD = f"{__name__}:make_add", f"{__name__}:make_python_add"
 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """The store of all that a test compiles, empty at first."""
     store = Store(tmp_path / "cache")
-    for module in (cache, native):
-        monkeypatch.setattr(module, "store", lambda: store)
-    return store
+    monkeypatch.setattr(code, "store", lambda: store)
+    code.forget()
+    yield store
+    code.forget()
+
+
+@pytest.fixture
+def add(store, monkeypatch):
+    """add(number): value -> value + number, and whether it was compiled and not found."""
+    compiled, compile_anew = [], code._compile
+
+    def counted(*arguments):
+        compiled.append(arguments)
+        return compile_anew(*arguments)
+
+    def add(number, value=41):
+        code.forget()
+        compiled.clear()
+        return CALL(code.code(ADD, number))(value), bool(compiled)
+
+    monkeypatch.setattr(code, "_compile", counted)
+    return add
 
 
 def names(store):
@@ -163,17 +205,15 @@ def test_a_call_works_where_files_may_not_grow(filled, tmp_path):
 
 @sampled
 @pytest.mark.parametrize("number", range(count(40, 400)))
-def test_a_damaged_entry_is_compiled_again(store, caplog, number):
-    entry("float64(float64)")(add_one)
+def test_a_damaged_entry_is_compiled_again(store, add, caplog, number):
+    add(2)
     (other,) = names(store)
-    entry(SIGNATURE)(add_one)
+    add(1)
     (name,) = {*names(store)} - {other}
     path = store.folder / name
     damage(path, store.folder / other, number)
-    for hits in (0, 1):
-        function = entry(SIGNATURE)(add_one)
-        assert function.ctypes(41) == 42
-        assert function.cache_hits == hits
+    assert add(1) == (42, True)
+    assert add(1) == (42, False)
     (warning,) = [record.getMessage() for record in caplog.records]
     assert str(path) in warning
     assert len(list(store.folder.iterdir())) == 2
@@ -182,142 +222,213 @@ def test_a_damaged_entry_is_compiled_again(store, caplog, number):
 @pytest.mark.parametrize(
     "payload", [b"", b"junk", pickle.dumps(None), pickle.dumps((1, 2)), pickle.dumps(range(9))]
 )
-def test_an_entry_that_does_not_fit_is_compiled_again(store, caplog, payload):
+def test_an_entry_that_does_not_fit_is_compiled_again(store, add, caplog, payload):
     """Its digest is right, as of an entry that a defect saved."""
-    entry(SIGNATURE)(add_one)
+    add(1)
     (name,) = names(store)
     digest = hashlib.sha256(name.encode() + b"\n" + payload).digest()
     (store.folder / name).write_bytes(FORMAT + digest + payload)
     assert store.load(name) == payload
-    for hits in (0, 1):
-        function = entry(SIGNATURE)(add_one)
-        assert function.ctypes(41) == 42
-        assert function.cache_hits == hits
+    assert add(1) == (42, True)
+    assert add(1) == (42, False)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-def test_every_decorator_caches(store):
-    for compiled_before in (0, 1):
-        called = python_function(SIGNATURE)(add_one)
-        callback = entry(SIGNATURE)(add_one)
-        assert called(41) == callback.ctypes(41) == 42
-        assert [called.compiled.cache_hits, callback.cache_hits] == [compiled_before] * 2
-        assert len(names(store)) == 2
+def test_what_python_calls_is_cached(store):
+    for _ in range(2):
+        code.forget()
+        assert code.python_code(PYTHON_ADD, 1)(41) == 42
+        assert len(names(store)) == 1
 
 
-def name_of(function, options, signature):
-    return Names("", function, options).name(signature, description())
+def test_code_is_found_once_in_a_process(add, monkeypatch):
+    add(1)
+    monkeypatch.setattr(code, "_find", None)
+    assert CALL(code.code(ADD, 1))(41) == 42
 
 
-@pytest.mark.parametrize("setting", [*cache.SETTINGS, "CPU_NAME"])
-def test_a_setting_of_numba_has_entries_of_its_own(monkeypatch, setting):
-    def name():
-        return name_of(add_one, {}, SIGNATURE)
+def name_of(*arguments, maker=ADD, target=None):
+    return code.entry_name(maker, arguments, target or machine(*settings()))
 
-    before = name()
-    assert name() == before
-    with monkeypatch.context() as patch:
-        assert hasattr(config, setting)
-        patch.setattr(config, setting, "other")
-        assert name() != before
-    assert name() == before
+
+@pytest.mark.parametrize("field", range(len(settings())))
+def test_a_setting_has_entries_of_its_own(field):
+    found = machine(*settings())
+    changed = copy.copy(found)
+    changed.settings = found.settings._replace(**{found.settings._fields[field]: "other"})
+    assert name_of(1, target=changed) != name_of(1) == name_of(1)
 
 
 @pytest.mark.parametrize("version", range(4))
 def test_a_version_has_entries_of_its_own(monkeypatch, version):
     """Of Python, Numba, llvmlite and numpy."""
-    before = name_of(add_one, {}, SIGNATURE)
-    versions = [*cache.VERSIONS]
+    before = name_of(1)
+    versions = [*code.versions()]
     versions[version] += ".1"
-    monkeypatch.setattr(cache, "VERSIONS", tuple(versions))
-    assert name_of(add_one, {}, SIGNATURE) != before
+    monkeypatch.setattr(code, "versions", lambda: tuple(versions))
+    assert name_of(1) != before
 
 
 @pytest.mark.parametrize("changed", ["disk.py", "vector.py", "test_cache.py"])
 def test_a_source_has_entries_of_its_own(monkeypatch, changed):
-    """Every source of a kernel, and the file of the function."""
+    """Every source of a kernel, and the file of the maker."""
     found = set()
     for text in ("before", "after"):
         changes = {changed: text}
         monkeypatch.setattr(sources, "file_hash", lambda path, c=changes: c.get(path.name, "same"))
-        sources.kernels_hash.cache_clear()
-        found.add(name_of(add_one, {}, SIGNATURE))
-    sources.kernels_hash.cache_clear()
+        forget_hashes()
+        found.add(name_of(1))
+    forget_hashes()
     assert len(found) == 2
 
 
-def test_a_variant_has_entries_of_its_own():
-    def add(number):
-        return lambda value: value + number
-
-    def add_default(number):
-        return lambda value, other=number: value + other
-
-    functions = [add_one, add(1), add(2), add_default(1), add_default(2)]
-    found = [name_of(function, {}, SIGNATURE) for function in functions]
-    found.append(name_of(add_one, {"fastmath": True}, SIGNATURE))
-    found.append(name_of(add_one, {}, types.float64(types.int64)))
-    assert len(set(found)) == 7
+def forget_hashes():
+    for kept in (sources.kernels_hash, code._own_hash, code.versions):
+        kept.cache_clear()
 
 
-def test_a_function_without_a_source_is_not_cached(store, caplog):
-    code = add_one.__code__.replace(co_filename="<string>")
-    function = FunctionType(code, {"__name__": __name__})
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+
+class Other(NamedTuple):
+    first: object
+    second: object
+
+
+@dataclass(frozen=True)
+class Spec:
+    first: object
+    second: object = 0
+
+
+class Kind(Enum):
+    ONE = 1
+
+
+VALUES = [
+    *(None, True, 1, 1.0, "1", "", 0, False, 0.0, -0.0, Kind.ONE),
+    *((1, 2), (1, 2.0), ((1,), 2), (1, (2,)), ("1, 2",), ("1", "2"), ()),
+    *(
+        Pair(1, 2),
+        Other(1, 2),
+        Spec(1, 2),
+        Spec(1),
+        Spec((1, 0)),
+        Pair("1, 2", ""),
+        Pair(1, Kind.ONE),
+    ),
+]
+
+
+def test_arguments_that_differ_have_entries_of_their_own():
+    found = [code.text(value) for value in VALUES]
+    found += [f"{value}, {other}" for value in found for other in found]
+    assert len(set(found)) == len(found)
+    assert len({name_of(value) for value in VALUES} | {name_of(1, maker=PYTHON_ADD)}) == 26
+
+
+@pytest.mark.parametrize("value", [[1], {1: 2}, np.int64(1), np.float32(1), object(), len, {1}])
+def test_arguments_whose_texts_may_lie_are_refused(value):
+    with pytest.raises(TypeError, match="in the name of compiled code"):
+        name_of(value)
+    with pytest.raises(TypeError, match="in the name of compiled code"):
+        name_of(Pair(1, value))
+
+
+def test_a_maker_without_a_source_is_not_cached(store, caplog, monkeypatch):
+    module = ModuleType("typed")
+    module.make = make_add
+    module.__spec__ = ModuleSpec("typed", None)
+    monkeypatch.setitem(sys.modules, "typed", module)
     for _ in range(2):
-        with pytest.raises(TranslationError, match="install the package with its"):
-            entry(SIGNATURE)(function)
+        code.forget()
+        assert CALL(code.code("typed:make", 1))(41) == 42
     assert names(store) == []
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "<string>" in warning
+    assert "typed" in warning
 
 
 def test_a_function_in_a_zip_file_is_compiled(store, tmp_path, monkeypatch):
+    text = f"from numba import types\nfrom {source.__name__} import of_function\n"
+    text += "from types import SimpleNamespace\nsource = SimpleNamespace(of_function=of_function)\n"
     with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
-        archive.writestr("zipped.py", inspect.getsource(add_one))
+        archive.writestr("zipped.py", text + inspect.getsource(make_add))
     monkeypatch.syspath_prepend(tmp_path / "zipped.zip")
-    function = importlib.import_module("zipped").add_one
+    assert CALL(code.code("zipped:make_add", 1))(41) == 42
     monkeypatch.delitem(sys.modules, "zipped")
-    assert entry(SIGNATURE)(function).ctypes(41) == 42
     assert names(store) == []
 
 
-def test_code_without_a_cache_is_that_of_its_function(monkeypatch):
-    """Though another function has its name."""
+def test_code_without_a_cache_is_that_of_its_maker(store, monkeypatch):
+    """Though other code has its symbol."""
 
     def fail(path):
         raise OSError("no such file")
 
-    def named(number):
-        def add(value):
-            return value + number
-
-        return add
-
     monkeypatch.setattr(sources, "file_hash", fail)
-    sources.kernels_hash.cache_clear()
-    compiled = [entry(SIGNATURE)(named(number)).ctypes for number in range(3)]
-    sources.kernels_hash.cache_clear()
+    forget_hashes()
+    compiled = [CALL(code.code(ADD, number)) for number in range(3)]
+    forget_hashes()
     assert [call(5) for call in compiled] == [5, 6, 7]
+    assert names(store) == []
 
 
-def test_a_folder_that_vanishes_is_made_again(store, caplog):
+def test_a_folder_that_vanishes_is_made_again(store, add, caplog):
     for _ in range(2):
-        assert entry(SIGNATURE)(add_one).ctypes(41) == 42
+        assert add(1) == (42, True)
         shutil.rmtree(store.folder)
-    assert entry("float64(float64)")(add_one).ctypes(41) == 42
+    assert add(2) == (43, True)
     assert len(names(store)) == 1
     assert caplog.records == []
 
 
 def test_threads_that_compile_at_once_keep_code_in_one_folder(store, tmp_path, monkeypatch):
     def compile_one(number):
-        def add(value):
-            return value + number
-
-        return python_function(SIGNATURE)(add)(1)
+        return code.python_code(PYTHON_ADD, number)(1)
 
     monkeypatch.chdir(tmp_path)
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(compile_one, range(12))) == list(range(1, 13))
     assert len(names(store)) == 12
     assert list(tmp_path.iterdir()) == [store.folder]
+
+
+def test_a_warm_process_imports_nothing_that_emits(filled):
+    """Neither numba, nor modules of ours that import it, nor LLVM's assembly by llvmlite.ir."""
+    folder, _ = filled
+    report = """
+import llvmlite.binding
+loaded = {name for name in sys.modules if name.startswith("implicit_conv.kernels.cpu")}
+emits = {"emit", "translate"} & {name.split(".")[3] for name in loaded if name.count(".") > 2}
+print("numba" in sys.modules, sorted(emits), any(name.endswith(".source") for name in loaded))
+"""
+    program = COMPUTE.replace("from implicit_conv.testing import Case\n", "").partition(
+        "for dtype"
+    )[0]
+    program += """
+x, w = np.ones((1, 20, 5, 9), "f"), np.ones((9, 20, 3, 3), "f")
+assert conv2d(x, w, padding=1)[0, 0, 2, 4] == 180
+"""
+    compute(folder, "", [], program)
+    found = compute(folder, "", [], program + report)
+    assert found.stdout.split("\n")[0] == "False [] False"
+
+
+def test_every_maker_that_is_named_exists():
+    """With the number of arguments that it is called with."""
+    found = 0
+    for path in sources.KERNELS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("code")):
+                continue
+            maker, *arguments = node.args
+            if not isinstance(maker, ast.Constant):
+                continue
+            module, function = maker.value.split(":")
+            made = getattr(importlib.import_module(module, code.PACKAGE), function)
+            if not any(isinstance(argument, ast.Starred) for argument in arguments):
+                inspect.signature(made).bind(*arguments)
+            found += 1
+    assert found > 35

@@ -27,8 +27,8 @@ def plan(world):
 
 
 def compile_elsewhere(world):
-    """Numba compiles for somebody else."""
-    with world.numba:
+    """A thread compiles that does not prepare."""
+    with world.module.COMPILING:
         world.step()
 
 
@@ -48,7 +48,7 @@ SCENES = {
     "forks in callbacks": [[call_back(fork)], [call_back(fork, False)], [fork]],
     "calls in callbacks": [[call_back(call)], [call_back(plan)], [fork]],
     "a fork in a callback of a callback": [[call_back(call_back(fork))], [call], [fork]],
-    "Numba compiles for others": [[fork], [call], [compile_elsewhere], [fork]],
+    "code is compiled elsewhere": [[fork], [call], [compile_elsewhere], [fork]],
 }
 HANDLERS = {"raises": interrupt, "forks": fork, "calls": call}
 MANY = pytest.mark.exhaustive

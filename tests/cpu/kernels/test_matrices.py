@@ -17,8 +17,8 @@ from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.kernels.cpu.emit.vector import I32
-from implicit_conv.kernels.cpu.gemm import matrices, microkernel
-from implicit_conv.kernels.cpu.runtime import native
+from implicit_conv.kernels.cpu.gemm import matrices
+from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.disk import Store
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
@@ -57,7 +57,7 @@ def squares():
         return
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matrices, "bfmmla", emulated_bfmmla)
-        patch.setattr(native, "store", lambda: Store(Path()))  # no absolute path, so not used
+        patch.setattr(code, "store", lambda: Store(Path()))  # no absolute path, so not used
         _forget()
         try:
             yield
@@ -66,7 +66,7 @@ def squares():
 
 
 def _forget():
-    microkernel.compile_microkernel.cache_clear()
+    code.forget()
     OPERATORS.clear()
 
 

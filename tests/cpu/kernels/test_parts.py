@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 import pytest
+from compiled import address_of, entry
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime import parts
-from implicit_conv.kernels.cpu.runtime.native import entry
+from implicit_conv.kernels.cpu.runtime import source
 from implicit_conv.kernels.cpu.runtime.part import declare
 from implicit_conv.kernels.cpu.translate.values import TranslationError
 
@@ -19,7 +19,7 @@ put = declare(1, "put", "to value other", "factor limit", other=7, limit=math.in
 
 
 def written(to, value, other, factor, limit):
-    """Template of `put`."""
+    """What `put` does."""
     memory.write(to, value)
     memory.write(to + 8, other)
     memory.write(to + 16, int(factor * 10))
@@ -37,8 +37,8 @@ def in_another_order(kernels, to):
 @pytest.fixture(scope="module")
 def table():
     """A kernel table whose slots 1 and 2 have the part."""
-    part = parts.compile_part(put, written, "of_a_test")
-    return np.array([0, part.address, part.address], np.int64), part
+    address = address_of(source.translated(put, written))
+    return np.array([0, address, address], np.int64)
 
 
 def run(function, table):
@@ -46,7 +46,7 @@ def run(function, table):
     to = np.full(4, 99, np.int64)
     kind = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64)
     address = entry(types.void(INT, INT))(function).address
-    kind(address)(table[0].ctypes.data, to.ctypes.data)
+    kind(address)(table.ctypes.data, to.ctypes.data)
     return to.tolist()
 
 
@@ -57,7 +57,7 @@ def test_defaults_and_names(table):
 
 def test_an_emitted_part_has_the_declared_parameters(table):
     seen = {}
-    parts.compile_emitted(put, f"emitted_{id(seen)}", lambda builder, at: seen.update(at))
+    address_of(source.emitted(put, lambda builder, at: seen.update(at)))
     assert list(seen) == ["to", "value", "other", "factor", "limit"] == list(put.part.parameters)
 
 
@@ -115,4 +115,4 @@ def test_a_template_has_the_declared_parameters():
         pass
 
     with pytest.raises(AssertionError):
-        parts.compile_part(put, other, "wrong")
+        source.translated(put, other)

@@ -5,10 +5,10 @@ import functools
 import ml_dtypes
 import numpy as np
 import pytest
+from compiled import entry
 from numba import types
 
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.kernels.cpu.runtime.native import entry
 from implicit_conv.kernels.cpu.tile.convert import make_move
 from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SIZES, SOFT_FLOAT16
 

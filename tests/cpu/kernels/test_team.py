@@ -8,21 +8,21 @@ import time
 
 import numpy as np
 import pytest
+from compiled import entry, python_function
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import atomic
 from implicit_conv.kernels.cpu.runtime import crowd, launch, queue_team
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORD
-from implicit_conv.kernels.cpu.runtime.callable import python_function
 from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.native import entry
 from implicit_conv.kernels.cpu.runtime.subnormals import FLUSH, control_word, set_control_word
 
 TEAMS = {"queue": queue_team.QueueTeam}
 if sys.platform == "linux":
+    from implicit_conv.kernels.cpu.runtime import native_team
     from implicit_conv.kernels.cpu.runtime import team as native
 
-    TEAMS["native"] = native.Team
+    TEAMS["native"] = native_team.Team
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="written for systems that fork")
 PAUSES = 1 << 31  # of a thread that waits for something, at most: minutes

@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from compiled import entry, python_function
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.call import BLOB, X
-from implicit_conv.kernels.cpu.runtime.callable import ARRAY, python_function
 from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
-from implicit_conv.kernels.cpu.runtime.native import entry
+from implicit_conv.kernels.cpu.runtime.source import ARRAY
 from implicit_conv.kernels.cpu.translate.values import TranslationError
 
 INT, FLOAT = types.int64, types.float64
@@ -399,7 +399,7 @@ def test_a_result_is_not_narrowed(signature):
     def same(x):
         return x
 
-    with pytest.raises(TranslationError, match=r"same.* returns "):
+    with pytest.raises(TranslationError, match=" returns "):
         entry(signature)(same)
 
 

@@ -1,0 +1,48 @@
+"""A team of native threads as Python sees it: its memory, and how it is made; see `team`."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from implicit_conv.kernels.cpu.runtime.code import code, python_code
+
+LINE = 128  # bytes between words of different writers: CPUs fetch pairs of cache lines
+JOBS = 5 * LINE  # offset of the jobs in the memory of a team; the words of the team come first
+JOB_COUNT = 62
+SEMAPHORE_BYTES = 64  # of a sem_t, at least
+SIGNAL_SET_BYTES = 128  # of a sigset_t
+
+
+class Team:
+    """A caller's CPUs - 1 helpers, and the memory that they share with callers.
+
+    Parameters
+    ----------
+    cpus : int
+        The most threads that run at once.
+    """
+
+    def __init__(self, cpus: int) -> None:
+        make = python_code(".runtime.team:make_make")
+        self._launch = python_code(".runtime.team:make_launch")
+        semaphores = JOBS + JOB_COUNT * LINE
+        signals = semaphores + (JOB_COUNT + 1) * SEMAPHORE_BYTES
+        shared = np.zeros(LINE + signals + 2 * SIGNAL_SET_BYTES + 8, np.uint8)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(shared))  # helpers never end
+        self._address = address = shared.ctypes.data + -shared.ctypes.data % LINE
+        self.words = shared[address - shared.ctypes.data :][:semaphores].view(np.int64)
+        self.helpers: int = make(
+            address,
+            address + semaphores,
+            code(".runtime.team:make_helper").address(),
+            cpus - 1,
+            address + signals,
+        )
+
+    def run(self, entry: int, blob: int, threads: int) -> None:
+        """Run the entry at address `entry` on up to `threads` threads; return when all items of the
+        blob at address `blob` are done.
+        """
+        self._launch(self._address, entry, blob, threads)

@@ -1,0 +1,146 @@
+"""Sources: what makers return, and LLVM's assembly of it.
+
+A source is a signature and a function, in Python or an intrinsic. All that it calls becomes part of
+the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils, sigutils, typing
+
+from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
+from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY
+from implicit_conv.kernels.cpu.runtime.part import Part, body
+from implicit_conv.kernels.cpu.translate.function import translate
+from implicit_conv.kernels.cpu.translate.module import Module
+from implicit_conv.kernels.cpu.translate.values import as_kind
+
+INT, ARRAY = types.int64, types.voidptr  # the types of arguments that Python gives
+CALL = INT(INT, INT, INT)  # of self, the address of the arguments, and their number
+DATA = object.__basicsize__  # offset of the address of its elements in an array
+
+
+class Source(NamedTuple):
+    """What is compiled to one function.
+
+    Its signature is Numba's: numbers and pointers to records, and one number or void as the result.
+    """
+
+    signature: Any
+    function: Any  # a Python function, or an intrinsic
+    for_python: bool = False  # whether it is called by Python, with integers and arrays
+
+
+def of_function(signature: Any, function: Any) -> Source:
+    """A function that is called by address, for a signature of Numba's."""
+    return Source(signature, function)
+
+
+def entry(function: Any) -> Source:
+    """A function that threads of a launch call, ``function(blob, thread)``."""
+    return of_function(ENTRY, function)
+
+
+def translated(declared: Any, function: Any) -> Source:
+    """A declared part, from a function that has the parameters of the declaration."""
+    declaration: Part = declared.part
+    code = function.__code__
+    assert code.co_varnames[: code.co_argcount] == declaration.parameters, declaration
+    return of_function(declaration.signature(BLOB_POINTER), function)
+
+
+def emitted(declared: Any, emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], None]) -> Source:
+    """A declared part whose whole body is emitted, by ``emit(builder, at)``.
+
+    `at` maps the names of its parameters to LLVM values.
+    """
+    declaration: Part = declared.part
+    return Source(declaration.signature(BLOB_POINTER), body(declaration, emit))
+
+
+def _call_python(
+    builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Value
+) -> ir.Value:
+    """Call a function of Python's C interface."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    return builder.call(function, arguments)
+
+
+def _read(builder: ir.IRBuilder, address: ir.Value) -> ir.Value:
+    return builder.load(builder.inttoptr(address, I64.as_pointer()))
+
+
+def _unpack(
+    builder: ir.IRBuilder, kinds: Any, objects: ir.Value, count: ir.Value
+) -> list[ir.Value]:
+    """The values of the arguments; returns to Python if they are not what the function takes."""
+    fail = builder.append_basic_block()
+    with builder.goto_block(fail):
+        builder.ret(i64(0))
+    following = builder.append_basic_block()
+    wrong = builder.append_basic_block()
+    builder.cbranch(builder.icmp_signed("==", count, i64(len(kinds))), following, wrong)
+    builder.position_at_end(wrong)
+    _call_python(builder, "PyErr_BadArgument", ir.IntType(32))
+    builder.branch(fail)
+    builder.position_at_end(following)
+    values = []
+    for place, kind in enumerate(kinds):
+        found = _read(builder, builder.add(objects, i64(8 * place)))
+        if kind == ARRAY:
+            values.append(_read(builder, builder.add(found, i64(DATA))))
+            continue
+        values.append(_call_python(builder, "PyLong_AsLongLong", I64, found))
+        with builder.if_then(builder.icmp_signed("==", values[-1], i64(-1)), likely=False):
+            error = _call_python(builder, "PyErr_Occurred", I64)
+            following = builder.append_basic_block()
+            builder.cbranch(builder.icmp_signed("!=", error, i64(0)), fail, following)
+            builder.position_at_end(following)
+    return values
+
+
+def for_python(signature: Any, function: Any) -> Source:
+    """A function that Python calls, with arguments INT and ARRAY, for an INT or void.
+
+    It gets integers, and the addresses of numpy arrays that are given in place of integers; it runs
+    without the GIL. Arrays are not checked.
+    """
+    return Source(signature, function, for_python=True)
+
+
+def assembly(source: Source, symbol: str, triple: str) -> str:
+    """LLVM's assembly of a source, with a function named `symbol`.
+
+    CPython calls one for Python by its protocol METH_FASTCALL: its arguments are an array.
+    """
+    arguments, result = sigutils.normalize_signature(source.signature)
+    module = Module(triple, translate)
+
+    def emit(module: Module, builder: ir.IRBuilder, values: list[Any]) -> Any:
+        return module.call(builder, source.function, values)
+
+    def emit_for_python(module: Module, builder: ir.IRBuilder, values: list[Any]) -> Any:
+        _, objects, count = values
+        values = _unpack(builder, arguments, objects, count)
+        state = _call_python(builder, "PyEval_SaveThread", I64)
+        value = emit(module, builder, values)
+        _call_python(builder, "PyEval_RestoreThread", VOID, state)
+        if result != types.void:
+            value = as_kind(builder, value, I64)
+            return _call_python(builder, "PyLong_FromLongLong", I64, value)
+        none = ir.GlobalVariable(builder.module, I8, "_Py_NoneStruct")
+        none = builder.ptrtoint(none, I64)
+        _call_python(builder, "Py_IncRef", VOID, none)
+        return none
+
+    if source.for_python:
+        module.export(symbol, CALL, emit_for_python)
+    else:
+        module.export(symbol, typing.signature(result, *arguments), emit)
+    return str(module.ir)
