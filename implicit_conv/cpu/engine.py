@@ -243,21 +243,13 @@ class CpuEngine(Runner):
     def _takes(self, c: Candidate, binding: Binding, arrays: Arrays) -> bool:
         """Whether a candidate can compute `arrays` of these strides."""
         reads = arrays.w is not None or c.packed.key == self.best_packed.packed.key
-        return reads and self._serves(c, binding) and c.method.accepts(c, arrays)
-
-    def _serves(self, c: Candidate, binding: Binding) -> bool:
-        """Whether the method of a candidate computes the bias, residual and scale of a binding."""
-        return c.method.serves.takes(self._epilogue(binding), binding.residual is not None)
+        serves = c.method.serves.takes(self._epilogue(binding), binding.residual is not None)
+        return reads and serves and c.method.accepts(c, arrays)
 
     def _refusal(self, binding: Binding, arrays: Arrays) -> PlanError:
-        """The error where no candidate takes the operands of the epilogue, or the strides, or none
-        of those that do fits into `max_workspace`.
+        """The error where no candidate takes the strides, or none of those that do fits into
+        `max_workspace`.
         """
-        if not any(self._serves(c, binding) for c in self.candidates):
-            return PlanError(
-                f"no method of algorithm {self.request.algorithm!r} computes this bias, residual "
-                "and scale together; leave one out, or ask for algorithm='auto'"
-            )
         names, needs = " and ".join(self.names), f"{self.best.name} needs {self.best.method.needs}"
         large = [c for c in self._fallbacks() if self._takes(c, binding, arrays)]
         if large:
