@@ -225,8 +225,8 @@ class Method(ABC):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """The best candidates of each variant, or the reason why it cannot run; the problem is one
-        that it `serves`.
+        """The best candidates of each variant, or the reason why it cannot run. The problem is one
+        that it `serves`, and the caller allows one of its `algorithms`.
         """
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -130,18 +130,17 @@ def estimated(
     """
     request = _parsed(problem, request)
     for threads in _halves(arch.threads):
-        serving, unable = _serving(problem, request, METHODS if methods is None else methods)
         machine = replace(arch, threads=threads)
-        able, refusals = _able(problem, machine, request, arrays, serving)
+        able, refusals, unserved = _able(problem, machine, request, arrays, methods)
         if not able:
-            reasons = "; ".join(refusal.reason for refusal in refusals or unable)
+            reasons = "; ".join(refusal.reason for refusal in refusals or unserved)
             raise PlanError(
                 f"algorithm {request.algorithm!r} cannot compute this problem: {reasons}"
             )
         fitting = [c for c in able if _bytes(c, arrays) <= request.limit]
         if fitting:
             large = [c for c in able if _bytes(c, arrays) > request.limit]
-            refusals += [_too_large(c, _bytes(c, arrays), request) for c in large] + unable
+            refusals += [_too_large(c, _bytes(c, arrays), request) for c in large] + unserved
             fitting.sort(key=lambda candidate: candidate.cycles)
             return Choice(tuple(fitting), tuple(refusals))
     raise workspace_error(least_workspace(problem, arch, request, arrays, methods), request)
@@ -156,35 +155,26 @@ def _parsed(problem: Problem, request: Request) -> Request:
     return replace(request, precision=precision, algorithm=algorithm)
 
 
-def _serving(
-    problem: Problem, request: Request, methods: Sequence[type[Method]]
-) -> tuple[list[type[Method]], list[Refusal]]:
-    """Those of `methods` that serve the problem and its options, and why the others do not; neither
-    has methods that the caller does not allow.
-    """
-    serving, refusals = [], []
-    for method in methods:
-        if any(map(request.admits, method.algorithms)):
-            asked = problem.dtype, request.precision, request.activation
-            reason = method.serves.refusal(*asked)
-            if reason:
-                refusals.append(Refusal(method.name, reason))
-            else:
-                serving.append(method)
-    return serving, refusals
-
-
 def _able(
     problem: Problem,
     arch: CpuArch,
     request: Request,
     arrays: Arrays | None,
-    methods: Sequence[type[Method]],
-) -> tuple[list[Candidate], list[Refusal]]:
-    """The best candidates of `methods`, whatever memory they take, and the refusals."""
+    methods: tuple[type[Method], ...] | None,
+) -> tuple[list[Candidate], list[Refusal], list[Refusal]]:
+    """The best candidates of all methods, whatever memory they take, the refusals, and those of
+    methods that do not serve the problem; the caller's algorithm admits all of them.
+    """
     able: list[Candidate] = []
     refusals: list[Refusal] = []
-    for method in methods:
+    unserved: list[Refusal] = []
+    for method in METHODS if methods is None else methods:
+        if not any(map(request.admits, method.algorithms)):
+            continue
+        reason = method.serves.refusal(problem.dtype, request.precision, request.activation)
+        if reason:
+            unserved.append(Refusal(method.name, reason))
+            continue
         for found in method.candidates(problem, arch, request):
             if isinstance(found, Refusal):
                 refusals.append(found)
@@ -197,7 +187,7 @@ def _able(
                 refusals.append(Refusal(found.name, f"it needs {found.method.needs}"))
                 others = found.method.fallbacks(found, request.limit)
                 able += [other for other in others if other.method.accepts(other, arrays)]
-    return able, refusals
+    return able, refusals, unserved
 
 
 def _halves(threads: int) -> Iterator[int]:
@@ -228,8 +218,7 @@ def least_workspace(
     """The least `max_workspace` with which `problem` can be planned; 0 if no method can run."""
     # No tiling takes as little as -1 bytes, so methods choose the one that takes least.
     smallest = replace(_parsed(problem, request), max_workspace=-1)
-    serving, _ = _serving(problem, smallest, METHODS if methods is None else methods)
-    able, _ = _able(problem, replace(arch, threads=1), smallest, arrays, serving)
+    able, *_ = _able(problem, replace(arch, threads=1), smallest, arrays, methods)
     least = min((_bytes(c, arrays) for c in able), default=0)
     return least + request.reserved_bytes
 

@@ -9,7 +9,7 @@ import pytest
 from conformance import Suite, conform
 from fft_method import Fft, FftCall
 
-from implicit_conv import clear_plan_cache
+from implicit_conv import PlanError, clear_plan_cache, conv2d, plan_conv2d
 from implicit_conv.cpu import planner
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.winograd import LargeWinograd
@@ -153,3 +153,30 @@ def test_a_method_with_a_fault_does_not_conform(method, planned):
     with pytest.raises(AssertionError, match=FAULTS[method]), np.errstate(all="ignore"):
         for trial in Suite(method).trials(1):
             conform(trial)
+
+
+@dataclass(frozen=True)
+class NoOperands(Fft):
+    """It computes no operand of an epilogue, and says so."""
+
+    serves = Fft.serves._replace(operands=())
+
+
+def test_what_a_method_does_not_serve_it_is_not_given(planned):
+    """The planner says why, and so does `explain`; a call says what it lacks."""
+    planned(NoOperands)
+    shapes, fft = ((1, 2, 5, 6), (3, 2, 3, 3)), {"algorithm": "fft"}
+    assert plan_conv2d(*shapes, **fft, activation="relu").algorithm == "fft"
+    for options, reason in (
+        ({"activation": "gelu"}, "of the activations it supports clamp and leaky_relu, not gelu"),
+        ({"dtype": "float64"}, "it supports float32, not float64"),
+        ({"precision": "strict"}, "its order of sums is not that of precision 'strict'"),
+    ):
+        with pytest.raises(PlanError, match=reason):
+            plan_conv2d(*shapes, **fft, **options)
+        assert f"FFT: {reason}" in " ".join(plan_conv2d(*shapes, **options).explain().split())
+    x, w = (np.ones(shape, np.float32) for shape in shapes)
+    for name, operand in ("bias", np.ones(3)), ("residual", np.ones((1, 3, 3, 4), np.float32)):
+        with pytest.raises(PlanError, match="no method takes x and w"):
+            conv2d(x, w, **fft, **{name: operand})
+        np.testing.assert_array_equal(conv2d(x, w, **{name: operand}), 19)

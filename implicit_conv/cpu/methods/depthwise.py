@@ -99,8 +99,6 @@ class Depthwise(KernelMethod):
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """Two candidates: x in place, and x copied."""
-        if not request.admits("depthwise"):
-            return
         reason = refusal(problem, arch, request)
         if reason:
             yield Refusal("depthwise", reason)

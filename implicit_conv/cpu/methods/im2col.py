@@ -62,8 +62,7 @@ class Im2col(Method):
         """One candidate, if the caller asks for it by name."""
         reason = refusal(problem, request)
         if reason:
-            if request.admits("gemm_im2col"):
-                yield Refusal(cls.name, reason)
+            yield Refusal(cls.name, reason)
             return
         threads, cycles = thread_count(problem, arch), estimate(problem, arch)
         yield Candidate(cls(), "gemm_im2col", problem, problem, arch, threads, cycles)

@@ -65,7 +65,7 @@ class Planes(KernelMethod):
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """One candidate, if rows fill at least half a vector."""
-        if not request.admits("depthwise") or depthwise.refusal(problem, arch, request):
+        if depthwise.refusal(problem, arch, request):
             return
         view = ungrouped(widened(problem))
         reason = refusal(view, arch)

@@ -69,7 +69,7 @@ class TransposedGemm(Gemm):
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """One candidate, if the pixels of an image fill vectors."""
-        if not request.admits("pointwise") or not is_pointwise(problem):
+        if not is_pointwise(problem):
             return
         summed, channels, multiplier = summed_view(problem, arch)
         reason = refusal(summed, arch)

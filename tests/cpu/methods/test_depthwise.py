@@ -12,7 +12,6 @@ from implicit_conv import PlanError, conv2d, plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.methods.depthwise import Depthwise
-from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.cpu.tiling import Tiling, rounded_up
 from implicit_conv.cpu.views import spatial, ungrouped, widened
@@ -258,16 +257,6 @@ def test_small_images_are_copied_where_most_pixels_meet_padding_one_by_one():
     assert not reads_in_place(14, 7, dilation=2)
     assert reads_in_place(56, 3, dilation=2)
     assert not reads_in_place(56, 3, precision="strict")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_few_channels_in_nhwc_are_convolved_as_planes(dtype):
-    """Pixels as lanes, where channels would leave most of a vector empty."""
-    for channels, layout in (1, "NHWC"), (3, "NHWC"), (4, "NHWC"), (3, "NCHW"):
-        shape = (1, 40, 40, channels) if layout == "NHWC" else (1, channels, 40, 40)
-        options = {"padding": 2, "groups": channels, "layout": layout, "algorithm": "depthwise"}
-        plan = plan_conv2d(shape, (channels, 1, 5, 5), dtype, **options)
-        assert isinstance(plan.engine.best.method, Planes)
 
 
 def test_it_is_chosen_for_many_groups_and_refused_for_others():

@@ -1,0 +1,60 @@
+"""Depthwise convolution over planes: what its results alone do not show."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from implicit_conv import plan_conv2d
+from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu.candidate import Refusal, Request
+from implicit_conv.cpu.methods.planes import Planes
+from implicit_conv.cpu.record import executed_loads
+from implicit_conv.cpu.views import spatial
+from implicit_conv.testing import Case, plan_of
+
+ARCH = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14)
+CASE = Case(N=2, groups=5, size=(40, 37), padding=((1, 1), (1, 1)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_few_channels_in_nhwc_are_convolved_as_planes(dtype):
+    """Pixels as lanes, where channels would leave most of a vector empty."""
+    for channels, layout in (1, "NHWC"), (3, "NHWC"), (4, "NHWC"), (3, "NCHW"):
+        shape = (1, 40, 40, channels) if layout == "NHWC" else (1, channels, 40, 40)
+        options = {"padding": 2, "groups": channels, "layout": layout, "algorithm": "depthwise"}
+        plan = plan_conv2d(shape, (channels, 1, 5, 5), dtype, **options)
+        assert isinstance(plan.engine.best.method, Planes)
+
+
+@pytest.mark.parametrize("changes", [{}, {"layout": "NHWC", "groups": 4}, {"stride": (2, 2)}])
+def test_executed_loads_are_the_planned_ones(changes, force_method):
+    force_method(Planes)
+    case = replace(CASE, **changes)
+    plan = plan_of(case)
+    assert isinstance(plan.engine.best.method, Planes)
+    assert executed_loads(plan.engine, *case.arrange(*case.inputs(0))) == sorted(plan.trace())
+
+
+def test_a_nan_stays_in_its_plane(force_method):
+    """Lanes beyond the end of a row are not those of another row or channel."""
+    force_method(Planes)
+    x, w = CASE.inputs(0)
+    x[1, 2, 7, 36] = np.nan
+    wrong = np.argwhere(np.isnan(plan_of(CASE)(x, w)))
+    assert {tuple(at) for at in wrong} == {(1, 2, p, q) for p in (6, 7, 8) for q in (35, 36)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"stride": (1, 3)}, "strides 1 and 2 along W, not 3"),
+        ({"layout": "NHWC"}, "a stride of 1 to 4, not 5"),
+        ({"kernel": (1, 1025), "size": (2, 1100)}, "at most 1024 taps, not 1025"),
+        ({"size": (40, 7)}, "fill less than half of 16 vector lanes"),
+    ],
+)
+def test_refusals(changes, reason):
+    problem = spatial(replace(CASE, **changes).problem)
+    (found,) = Planes.candidates(problem, ARCH, Request())
+    assert isinstance(found, Refusal) and reason in found.reason

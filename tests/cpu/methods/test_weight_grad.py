@@ -1,0 +1,54 @@
+"""Weight gradients: which variant a problem gets. tests/api/test_weight_grad.py has results."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from implicit_conv.cpu import wgrad
+from implicit_conv.cpu.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.candidate import Refusal, Request
+from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
+from implicit_conv.cpu.views import spatial
+from implicit_conv.testing import Case
+
+ARCH = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14)
+DENSE = Case(N=2, C=40, K=64, size=(9, 11), padding=((1, 1), (1, 1)), layout="NHWC")
+POINTS = replace(DENSE, kernel=(1, 1), padding=((0, 0), (0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("case", "in_place", "joined", "swapped"),
+    [
+        (DENSE, True, False, False),
+        (replace(DENSE, layout="NCHW"), False, False, False),
+        (replace(DENSE, dtype="float16"), False, False, False),
+        (replace(DENSE, padding_mode="reflect"), False, False, False),
+        (replace(DENSE, C=3), False, True, False),  # few channels: columns of a filter row
+        (POINTS, True, False, True),
+        (replace(POINTS, weight_layout="RSCK"), True, False, False),  # filters are contiguous
+        (replace(POINTS, padding=((1, 1), (0, 0))), True, False, False),
+    ],
+)
+def test_the_variant_depends_on_layouts_and_channels(case, in_place, joined, swapped):
+    (found,) = WeightGrad.candidates(spatial(case.problem), ARCH, Request())
+    assert found.method == WeightGrad(in_place, joined, swapped)
+
+
+def test_lanes_of_several_groups_need_groups():
+    (refused,) = WeightGradLanes.candidates(spatial(DENSE.problem), ARCH, Request())
+    assert isinstance(refused, Refusal) and "several groups" in refused.reason
+    grouped = replace(DENSE, C=2, K=2, groups=20)
+    (found,) = WeightGradLanes.candidates(spatial(grouped.problem), ARCH, Request())
+    assert found.algorithm == "depthwise"
+
+
+def test_channels_with_gaps_are_copied_in_the_same_order_of_sums():
+    """A fallback runs, whose bits are those of x in place."""
+    plan = wgrad.plan(DENSE.problem, cpu_arch(1), Request())
+    assert plan.best.method.in_place
+    rng = np.random.default_rng(0)
+    wide = rng.standard_normal((*plan.x_shape[:-1], 80)).astype(np.float32)
+    dy = rng.standard_normal(DENSE.problem.output_shape).astype(np.float32)
+    x = wide[..., ::2]
+    np.testing.assert_array_equal(plan.run(x, dy), plan.run(np.ascontiguousarray(x), dy))
