@@ -15,6 +15,7 @@ from implicit_conv.kernels.activation import (
     SILU,
     TANH,
 )
+from implicit_conv.options import ACTIVATIONS
 
 Activation: TypeAlias = "str | tuple[str, float] | tuple[str, float, float] | None"
 
@@ -64,3 +65,8 @@ def parse_activation(activation: Activation) -> tuple[float, float, float]:
     if not values[0] <= values[1]:
         raise PlanError(f"activation {activation!r}: low must not exceed high")
     return float(CLAMP), values[0], values[1]
+
+
+def activation_kind(parsed: tuple[float, float, float]) -> str:
+    """The name of the kind of an activation that `parse_activation` returned, or "" for none."""
+    return "" if parsed == PLAIN[None] else ACTIVATIONS[int(parsed[0])]

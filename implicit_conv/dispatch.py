@@ -226,7 +226,7 @@ def _plan(
     keys = dtype_key(dtype), dtype_key(dtype if w_dtype is None else w_dtype)
     try:
         if device == "cpu":
-            machine = settings.num_threads, settings.subnormals
+            machine = settings.num_threads, settings.subnormals, settings.compiler
             return _cpu_plan(operator, shapes, keys, options, *machine)
         return _gpu_plan(operator, shapes, keys, options)
     except TypeError:
@@ -247,9 +247,12 @@ def _make_cpu_plan(
     options: Options,
     threads: int | None,
     subnormals: str,
+    compiler: str,
 ) -> Plan:
     limit = parse_max_workspace(options.max_workspace)
-    request = Request(options.precision, options.algorithm, subnormals == "flush", limit)
+    request = Request(
+        options.precision, options.algorithm, subnormals == "flush", limit, compiler=compiler
+    )
     first, second = map(dtype_name, dtypes)
     task = Task(operator.rank, shapes, (first, second), options, cpu_arch(threads), request)
     return Plan(operator.plan(task))

@@ -11,6 +11,8 @@ ALGORITHMS = (
     "winograd_f2_stride2",
     "gemm_im2col",
 )
+# Kinds of activations, by their numbers in kernels/activation.py; relu and relu6 are clamps.
+ACTIVATIONS = ("clamp", "leaky_relu", "silu", "gelu", "sigmoid", "tanh", "hardswish")
 PADDING_NAMES = ("valid", "same", "same_lower", "full", "causal")
 # What padding is made of, in the order of the numbers in kernels/geometry.py.
 PADDING_MODES = ("zeros", "reflect", "symmetric", "replicate", "circular")

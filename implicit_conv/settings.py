@@ -13,10 +13,14 @@ from dataclasses import dataclass, replace
 from types import EllipsisType
 
 from implicit_conv.cache import cached_property
+from implicit_conv.kernels.cpu.compilers import COMPILERS, TRANSLATOR
 from implicit_conv.kernels.disk_files import largest_folder
 
 PREFIX = "IMPLICIT_CONV_"
-VARIABLES = ("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "CACHE_DIR", "CACHE_BYTES", "LOG")
+VARIABLES = (
+    *("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "COMPILER"),
+    *("CACHE_DIR", "CACHE_BYTES", "LOG"),
+)
 SUBNORMALS = ("keep", "flush")
 MOST_THREADS = 4096  # of a call: each thread has scratch memory of its own
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -39,17 +43,24 @@ class Config:
         (float64) as zeros while the CPU convolves. Some CPUs, such as Intel's, take over a hundred
         times as long for a sum with such values, which occur in decayed filters and in signals
         that fade out.
+    compiler : str
+        What compiles kernels for the CPU: "translator" (default), this package's own, or "njit",
+        Numba's. Both take the same functions, and results are equal bit by bit. "njit" takes about
+        ten times as long, in every process anew, and is for those who trust Numba alone and for
+        finding out which compiler is wrong. Functions that a process needs once for all calls, such
+        as those of its threads, are compiled as IMPLICIT_CONV_COMPILER says.
     """
 
     device: str | None = None
     algorithm: str = "auto"
     num_threads: int | None = None
     subnormals: str = "keep"
+    compiler: str = TRANSLATOR
 
     @cached_property
     def key(self) -> tuple[object, ...]:
         """All settings as a tuple, whose hash is quickly computed."""
-        return self.device, self.algorithm, self.num_threads, self.subnormals
+        return self.device, self.algorithm, self.num_threads, self.subnormals, self.compiler
 
 
 @functools.cache
@@ -68,6 +79,7 @@ def _from_environment() -> Config:
         algorithm=os.environ.get(f"{PREFIX}ALGORITHM") or "auto",
         num_threads=_read_thread_count(threads) if threads else None,
         subnormals=_subnormals(os.environ.get(f"{PREFIX}SUBNORMALS") or "keep"),
+        compiler=_compiler(os.environ.get(f"{PREFIX}COMPILER") or TRANSLATOR),
     )
 
 
@@ -97,6 +109,12 @@ def _subnormals(value: object) -> str:
     return str(value)
 
 
+def _compiler(value: object) -> str:
+    if value not in COMPILERS:
+        raise ValueError(f"compiler={value!r} is unknown; choose from {', '.join(COMPILERS)}")
+    return str(value)
+
+
 _config: ContextVar[Config | None] = ContextVar("implicit_conv.settings", default=None)
 
 
@@ -118,12 +136,13 @@ def config(
     algorithm: str | EllipsisType | None = ...,
     num_threads: int | EllipsisType | None = ...,
     subnormals: str | EllipsisType | None = ...,
+    compiler: str | EllipsisType | None = ...,
 ) -> Iterator[Config]:
     """Change settings for the calls inside a ``with`` block.
 
     Parameters
     ----------
-    device, algorithm, num_threads, subnormals
+    device, algorithm, num_threads, subnormals, compiler
         As in `Config`; None restores the default, and omitted settings do not change.
 
     Raises
@@ -131,7 +150,7 @@ def config(
     TypeError
         num_threads is not an integer.
     ValueError
-        num_threads is below 1 or above 4096, or `subnormals` is unknown.
+        num_threads is below 1 or above 4096, or `subnormals` or `compiler` is unknown.
     """
     changes: dict[str, object] = {}
     if device is not ...:
@@ -142,6 +161,8 @@ def config(
         changes["num_threads"] = None if num_threads is None else _thread_count(num_threads)
     if subnormals is not ...:
         changes["subnormals"] = _subnormals("keep" if subnormals is None else subnormals)
+    if compiler is not ...:
+        changes["compiler"] = _compiler(TRANSLATOR if compiler is None else compiler)
     token = _config.set(replace(current(), **changes))  # type: ignore[arg-type]
     try:
         yield current()

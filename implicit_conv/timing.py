@@ -3,7 +3,7 @@
 ``implicit-conv bench`` and ``perf/`` use it. It imports only numpy, so that `perf.side` can load it
 by path.
 
-Machines are noisy and drift, so contenders take turns: in every round each of them runs one sample,
+Machines are noisy and drift, so functions take turns: in every round each of them runs one sample,
 in random order, and ratios are taken within rounds. A sample lasts 20 ms, so that the resolution of
 the clock and the time of a wake-up do not matter. Calls before each sample warm up caches and
 threads.
@@ -98,18 +98,18 @@ def no_collection() -> Iterator[None]:
 
 
 def interleave(
-    contenders: Mapping[str, Timed],
+    functions: Mapping[str, Timed],
     rounds: int,
     seconds: float = SAMPLE_SECONDS,
     seed: int = 0,
 ) -> dict[str, Seconds]:
-    """Time `contenders` in turn.
+    """Time `functions` in turn.
 
     Parameters
     ----------
-    contenders : mapping of name to `Timed`
+    functions : mapping of name to `Timed`
     rounds : int
-        Samples of each contender.
+        Samples of each function.
     seconds : float
         Least length of a sample.
     seed : int
@@ -121,15 +121,15 @@ def interleave(
         Seconds per call; element i of each array was taken in round i.
     """
     order = random.Random(seed)
-    names = list(contenders)
+    names = list(functions)
     with no_collection():
-        calls = {name: timed.calls_per_sample(seconds) for name, timed in contenders.items()}
+        calls = {name: timed.calls_per_sample(seconds) for name, timed in functions.items()}
         samples: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(rounds):
             order.shuffle(names)
             for name in names:
-                samples[name].append(contenders[name].sample(calls[name]))
-    return {name: np.array(samples[name]) for name in contenders}
+                samples[name].append(functions[name].sample(calls[name]))
+    return {name: np.array(samples[name]) for name in functions}
 
 
 def summarise(samples: Seconds) -> Summary:

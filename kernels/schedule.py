@@ -501,11 +501,6 @@ def gemm_m_pixel(g: Geometry, wide: int, tile: int, row: int) -> tuple[int, int,
     return m // (g.P * g.Q), m // g.Q % g.P, m % g.Q
 
 
-def gemm_m_kept(g: Geometry, n: int, q: int) -> bool:
-    """Whether (n, p, q) is an output pixel: rows past the last one and slots past Q are not."""
-    return (n < g.N) & (q < g.Q)
-
-
 def load_rows(g: Geometry, wide: int, p: int) -> tuple[int, int]:
     """(first, end) of the filter rows that a tile loads.
 
@@ -520,12 +515,6 @@ def load_rows(g: Geometry, wide: int, p: int) -> tuple[int, int]:
 def load_taps(g: Geometry, wide: int) -> int:
     """Filter columns that one activation load serves."""
     return g.S if wide else 1
-
-
-def load_count(g: Geometry, wide: int, p: int) -> int:
-    """Number of activation loads of a tile: filter rows x [filter columns] x channel blocks."""
-    first, end = load_rows(g, wide, p)
-    return (end - first) * (g.S // load_taps(g, wide)) * block_count(g)
 
 
 def tap_view(g: Geometry, wide: int, s: int) -> tuple[int, int]:

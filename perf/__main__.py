@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     given = sys.argv[1:] if arguments is None else list(arguments)
-    # Only the given command is imported, so that `run` on a GPU needs no drawing library.
+    # Only the given command is imported, so that `run` on a GPU needs no model of an Arm core.
     for name in [name for name in COMMANDS if name in given[:1]] or COMMANDS:
         importlib.import_module(f"perf.{name}").register(commands)
     options = parser.parse_args(arguments)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.testing import Case
-from implicit_conv.tools.contenders import oracle
+from implicit_conv.tools.rivals import oracle
 from perf import tables, terminal
 from perf.layers import SUITES
 from perf.process import Process

@@ -17,8 +17,8 @@ import numpy as np
 
 from implicit_conv.arrays import Binding, numpy_dtype
 from implicit_conv.cpu import call as cpu_call
-from implicit_conv.cpu.candidate import operator
 from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.cpu.kernel_method import operator
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.kernels.cpu.channel_lanes import fprop as channel_lanes
 from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise_microkernel
@@ -126,7 +126,7 @@ def _count_flops(engine: CpuEngine, x: Array, w: Array) -> tuple[int, int]:
         kernel = microkernel_at(slot, compiled)
         if kernel:
             replaced[slot] = callback = _noting(kernel, int(before[slot]), tally)
-            compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value
+            compiled.table[slot] = ctypes.cast(callback, ctypes.c_void_p).value or 0
     try:
         call(x, w, None, y)
     finally:

@@ -21,7 +21,7 @@ import numpy as np
 from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.testing import EPS, Case
 from implicit_conv.timing import Seconds
-from implicit_conv.tools.contenders import CONTROL, WrongResultError
+from implicit_conv.tools.rivals import CONTROL, WrongResultError
 from implicit_conv.verify.testing import ROUNDING, SUM_UNITS
 from perf.record import Record, ratios, timings
 from perf.shapes import Suite
@@ -96,10 +96,10 @@ def measured_row(torch: Any, name: str, case: Case, rounds: int) -> dict[str, An
         The row must not be kept.
     """
     arrays = inputs(torch, case)
-    contenders, algorithm = gpu_contenders(torch, case, *arrays)
-    errors = check(torch, case, *arrays, contenders)
+    functions, algorithm = gpu_functions(torch, case, *arrays)
+    errors = check(torch, case, *arrays, functions)
     before = probe(torch)
-    samples = time_in_turn(torch, contenders, rounds)
+    samples = time_in_turn(torch, functions, rounds)
     after = probe(torch)
     if throttled(before, after):
         raise ThrottledError(f"a matmul took {1e6 * before:.0f}, then {1e6 * after:.0f} us")
@@ -140,8 +140,8 @@ def conv_options(case: Case) -> dict[str, Any]:
     return {name: getattr(case, name) for name in names}
 
 
-def gpu_contenders(torch: Any, case: Case, x: Any, w: Any) -> tuple[dict[str, Call], str]:
-    """({name: contender} of conv2d, its plan and cuDNN, name of the kernel)."""
+def gpu_functions(torch: Any, case: Case, x: Any, w: Any) -> tuple[dict[str, Call], str]:
+    """({name: function} of conv2d, its plan and cuDNN, name of the kernel)."""
     from implicit_conv import conv2d, plan_conv2d
 
     options = conv_options(case)
@@ -151,13 +151,13 @@ def gpu_contenders(torch: Any, case: Case, x: Any, w: Any) -> tuple[dict[str, Ca
     def call() -> Any:
         return conv2d(x, w, **options)
 
-    contenders = {
+    functions = {
         "call": call,
         CONTROL: call,
         "plan": lambda: plan(x, packed),
         "torch": lambda: torch_conv(torch, case, x, w),
     }
-    return contenders, plan.engine.variant.name
+    return functions, plan.engine.variant.name
 
 
 def torch_conv(torch: Any, case: Case, x: Any, w: Any) -> Any:
@@ -167,7 +167,7 @@ def torch_conv(torch: Any, case: Case, x: Any, w: Any) -> Any:
 
 
 def check(
-    torch: Any, case: Case, x: Any, w: Any, contenders: Mapping[str, Call]
+    torch: Any, case: Case, x: Any, w: Any, functions: Mapping[str, Call]
 ) -> dict[str, float]:
     """Errors of the first and the last image against float64, in units of eps * sum|x||w|.
 
@@ -187,7 +187,7 @@ def check(
     allowed = scale + expected.abs() * ROUNDING[case.dtype] / (SUM_UNITS * eps)
     errors = {}
     for name in ("call", "plan", "torch"):
-        error = (contenders[name]()[some].double() - expected).abs() / (eps * allowed)
+        error = (functions[name]()[some].double() - expected).abs() / (eps * allowed)
         errors[name] = float(error.nan_to_num(nan=np.inf).max())
         if not errors[name] <= SUM_UNITS:
             raise WrongResultError(f"{name} is {errors[name]:.3g} units from float64 on {case}")
@@ -206,19 +206,19 @@ def ceilings(torch: Any, device: str = "cuda", matmul: int = MATMUL) -> dict[str
 
 
 def time_in_turn(
-    torch: Any, contenders: Mapping[str, Call], rounds: int, seed: int = 0, device: str = "cuda"
+    torch: Any, functions: Mapping[str, Call], rounds: int, seed: int = 0, device: str = "cuda"
 ) -> dict[str, Seconds]:
-    """Samples of each contender, in random order within rounds; one is a median of cold calls."""
+    """Samples of each function, in random order within rounds; one is a median of cold calls."""
     cache_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     flush = torch.zeros(2 * cache_bytes // 4, device=device)
-    order, names = random.Random(seed), list(contenders)
+    order, names = random.Random(seed), list(functions)
     samples: dict[str, list[float]] = {name: [] for name in names}
-    slowest = max(_sample(torch, contenders[name], flush, 1) for name in names)
+    slowest = max(_sample(torch, functions[name], flush, 1) for name in names)
     calls = max(1, min(CALLS, int(SAMPLE_SECONDS / slowest)))
     for _ in range(rounds):
         order.shuffle(names)
         for name in names:
-            samples[name].append(_sample(torch, contenders[name], flush, calls))
+            samples[name].append(_sample(torch, functions[name], flush, calls))
     return {name: np.array(values) for name, values in samples.items()}
 
 

@@ -37,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def pyperf_suite(record: Record) -> Any:
-    """A pyperf.BenchmarkSuite with a benchmark for each layer and contender."""
+    """A pyperf.BenchmarkSuite with a benchmark for each layer and function."""
     import pyperf
 
     shared = {"cpu_model_name": record["machine"]["cpu"], "date": record["created"]}
@@ -59,7 +59,7 @@ def pyperf_suite(record: Record) -> Any:
 
 
 def pytest_benchmark(record: Record) -> dict[str, Any]:
-    """The document that pytest-benchmark writes, with statistics of each layer and contender."""
+    """The document that pytest-benchmark writes, with statistics of each layer and function."""
     machine = record["machine"]
     return {
         "machine_info": {

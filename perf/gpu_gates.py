@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from typing import Any
@@ -35,22 +36,14 @@ UNLIMITED = (float(CLAMP), -np.inf, np.inf)  # an activation that changes nothin
 MATRIX = ("HGMMA", "HMMA", "FFMA")
 SLOW_CONVERSION = "F2F"  # a conversion that does not run on the units of ordinary arithmetic
 # Two tiles along gemm_m in all orders of it: 127 pixels are 128 slots of an im2col::w load.
-TRAFFIC_CASE = Case(
-    N=1, C=64, K=256, size=(2, 127), kernel=(1, 3), padding=((0, 0), (1, 1)),
-    layout="NHWC", weight_layout="KRSC",
-)  # fmt: skip
+LAST = partial(Case, N=1, layout="NHWC", weight_layout="KRSC")  # channels last
+TRAFFIC_CASE = LAST(C=64, K=256, size=(2, 127), kernel=(1, 3), padding=((0, 0), (1, 1)))
 # Groups that fill a small part of a matrix instruction, and the family that computed them before
 # there were kernels on the CUDA cores.
 NARROW_CASES = {
-    "3x3 depthwise 64": Case(
-        N=1, C=1, K=1, groups=64, size=(2, 32), padding=((1, 1), (1, 1)),
-        layout="NHWC", weight_layout="KRSC",
-    ),
-    "3x3 4-4 in 16 groups": Case(
-        N=1, C=4, K=4, groups=16, size=(2, 32), padding=((1, 1), (1, 1)),
-        layout="NHWC", weight_layout="KRSC",
-    ),
-}  # fmt: skip
+    "3x3 depthwise 64": LAST(C=1, K=1, groups=64, size=(2, 32), padding=((1, 1), (1, 1))),
+    "3x3 4-4 in 16 groups": LAST(C=4, K=4, groups=16, size=(2, 32), padding=((1, 1), (1, 1))),
+}
 DIRECT_CASE = replace(NARROW_CASES["3x3 depthwise 64"], size=(8, 48))  # two tiles of the largest
 NARROW_FAMILIES = {"direct": "vectors", "elements-mma": "elements"}  # family: producer
 ACCESSES = ("ld.global", "st.global", "ld.shared", "st.shared", "ldmatrix", "cp.async to shared")

@@ -1,13 +1,10 @@
-"""Plots of records, as matplotlib figures."""
+"""Plots of records, as SVG that needs no library and follows the reader's light or dark theme."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import numpy as np
-from matplotlib.figure import Figure
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 
 from perf.record import Record
 from perf.tables import (
@@ -20,86 +17,121 @@ from perf.tables import (
     words_of,
 )
 
-OURS, WINOGRAD, ROOF = "#1f6f8b", "#d55e00", "#555555"
-WIDTH = 5.0  # inches; the text stays legible if a phone shrinks the plot
-
-
+Point = tuple[float, float]
+WIDTH = 480  # pixels; the text stays legible if a phone shrinks the plot
+LETTER = 0.62  # mean width of a letter, in sizes of the font
+SIZE = 11  # of text, in pixels
+BAR, GAP = 12, 8  # height of a bar, and space between layers
+MARK = 4  # half the size of a mark
 RIVAL_NAMES = {"torch": "PyTorch (oneDNN)", "opencv": "OpenCV", "scipy": "SciPy"}
+# Colours by what they mean; bars of rivals have the last five in turn.
+LIGHT = {"page": "#fff", "text": "#1f2328", "faint": "#d1d9e0", "call": "#1f6f8b"}
+LIGHT |= {"plan": "#a9d0dc", "worst": "#d55e00", "inside": "#fff", "bar0": "#1f6f8b"}
+LIGHT |= {"bar1": "#7fb8a4", "bar2": "#d98c3f", "bar3": "#8a6fb0", "bar4": "#8b949e"}
+DARK = {"page": "#0d1117", "text": "#e6edf3", "faint": "#3d444d", "call": "#2f8fb0"}
+DARK |= {"plan": "#1d4757", "worst": "#ffa657", "bar0": "#2f8fb0", "bar3": "#a58bd0"}
 
 
-class Theme(NamedTuple):
-    """Colours of a picture on a light or a dark page."""
+class Picture:
+    """An SVG picture: each method draws one thing on top of those before; y grows downwards."""
 
-    text: str
-    call: str
-    plan: str
-    worst: str
+    def __init__(self, width: float, height: float) -> None:
+        rules = "text,rect,circle,path{fill:currentColor}polyline{fill:none;stroke:currentColor}"
+        dark = f"@media(prefers-color-scheme:dark){{{_colors(DARK)}}}"
+        size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+        self.parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="system-ui,sans-serif">'
+            f"<style>{rules}{_colors(LIGHT)}{dark}</style>"
+        ]
+        self.rect(0, 0, width, height, "page")
+
+    def rect(self, x: float, y: float, width: float, height: float, color: str) -> None:
+        """A filled rectangle; (x, y) is its upper left corner."""
+        where = f'x="{x:.4g}" y="{y:.5g}" width="{width:.4g}" height="{height:.5g}"'
+        self.parts.append(f'<rect class="{color}" {where}/>')
+
+    def line(self, points: Iterable[Point], color: str, width: float = 1) -> None:
+        """A line through points."""
+        where = " ".join(f"{x:.4g},{y:.5g}" for x, y in points)
+        self.parts.append(f'<polyline class="{color}" stroke-width="{width}" points="{where}"/>')
+
+    def mark(self, x: float, y: float, color: str, shape: str = "circle") -> None:
+        """A circle, a "triangle" or a "diamond"."""
+        if shape == "circle":
+            self.parts.append(f'<circle class="{color}" cx="{x:.4g}" cy="{y:.5g}" r="{MARK}"/>')
+            return
+        steps = {"triangle": "l5,9h-10z", "diamond": "l5,5l-5,5l-5,-5z"}[shape]
+        self.parts.append(f'<path class="{color}" d="M{x:.4g},{y - 5:.5g}{steps}"/>')
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        anchor: str = "start",
+        color: str = "text",
+        size: float = SIZE,
+    ) -> None:
+        """Words whose middle line is y; at x they start, end, or have their middle."""
+        where = f'x="{x:.4g}" y="{y + 0.35 * size:.5g}" text-anchor="{anchor}" font-size="{size:g}"'
+        self.parts.append(f'<text class="{color}" {where}>{escape(words)}</text>')
+
+    def legend(self, x: float, y: float, entries: Mapping[str, str]) -> None:
+        """Squares of colours with words, from left to right: {words: colour}."""
+        for words, color in entries.items():
+            self.rect(x, y - 5, 10, 10, color)
+            self.text(x + 14, y, words)
+            x += 30 + width_of(words)
+
+    def __str__(self) -> str:
+        return "".join([*self.parts, "</svg>\n"])
 
 
-THEMES = {
-    "light": Theme(text="#1f2328", call="#1f6f8b", plan="#a9d0dc", worst="#d55e00"),
-    "dark": Theme(text="#e6edf3", call="#2f8fb0", plan="#1d4757", worst="#ffa657"),
-}
+def _colors(theme: Mapping[str, str]) -> str:
+    return "".join(f".{name}{{color:{color}}}" for name, color in theme.items())
 
 
-def overview(overviews: Sequence[Overview], theme: Theme) -> Figure:
-    """One bar a run: the rival's time over ours, with the worst layer marked.
+def width_of(words: str, size: float = SIZE) -> float:
+    """About how wide words are, in pixels."""
+    return LETTER * size * len(words)
 
-    The background is transparent, so that the picture suits a page of the theme's kind.
-    """
-    figure = Figure(figsize=(8, 1.2 + 0.36 * len(overviews)), layout="constrained")
-    figure.patch.set_alpha(0)
-    axes = figure.subplots()
-    axes.patch.set_alpha(0)
-    places = np.arange(len(overviews), dtype=float)
-    call = [found.means.get("call", 0) for found in overviews]
-    plan = [found.means["plan"] for found in overviews]
-    worst = [found.worst for found in overviews]
-    axes.barh(places, call, 0.7, color=theme.call, label="call: packs the filter", zorder=2)
-    axes.barh(places, plan, 0.7, color=theme.plan, label="plan: filter packed once", zorder=1)
-    axes.plot(
-        worst,
-        places,
-        "D",
-        color=theme.worst,
-        markeredgecolor="white",
-        markersize=7,
-        zorder=4,
-        label="worst layer",
-    )
-    text: dict[str, Any] = {"va": "center", "zorder": 5}
-    for place, found in zip(places, overviews, strict=True):
-        left, inside = min(found.worst, 1) - 0.04, "white" if "call" in found.means else theme.text
-        axes.text(left, place, f"{found.worst:.2f}", color=inside, size=9, ha="right", **text)
-        means = " / ".join(f"{mean:.2f}" for mean in found.means.values())
-        end = max(found.means.values()) + 0.02
-        axes.text(end, place, means, color=theme.text, size=10, **text)
-    axes.axvline(1, color=theme.text, linewidth=1.2, zorder=3)
+
+def overview(overviews: Sequence[Overview]) -> Picture:
+    """One bar a run: the rival's time over ours, with the worst layer marked."""
     rivals = sorted({found.rival for found in overviews})
     several = len(rivals) > 1
     labels = [
-        "  ".join([*words_of(found.record), *peak_of(found.record), *[found.rival] * several])
+        ", ".join([*words_of(found.record), *peak_of(found.record), *[found.rival] * several])
         for found in overviews
     ]
-    axes.set_yticks(places, labels, fontsize=10, color=theme.text)
-    axes.invert_yaxis()
-    limit = 0.35 + max([1.0, *plan, *call])
-    axes.set_xlim(0, limit)
-    names = {1: "1: as fast", 2: "2: twice as fast"}
-    axes.set_xticks(range(int(limit) + 1), [names.get(x, str(x)) for x in range(int(limit) + 1)])
-    axes.tick_params(axis="x", colors=theme.text, labelsize=9)
-    axes.tick_params(axis="y", length=0)
-    axes.spines[:].set_visible(False)
-    rival = RIVAL_NAMES.get(rivals[0], rivals[0]) if len(rivals) == 1 else "a rival"
-    figure.suptitle(
-        f"Time of {rival} / time of implicit_conv, geometric mean over the layers of a network",
-        color=theme.text,
-        fontsize=11,
-    )
-    figure.legend(
-        loc="outside lower center", ncols=3, frameon=False, labelcolor=theme.text, fontsize=10
-    )
-    return figure
+    left, top, step = 10 + max(map(width_of, labels)), 50, 26
+    width, bottom = left + 420, top + step * len(overviews)
+    most = max([1.0, *(mean for found in overviews for mean in found.means.values())])
+    scale = (width - left - 70) / most
+    picture = Picture(width, bottom + 45)
+    rival = RIVAL_NAMES.get(rivals[0], rivals[0]) if not several else "a rival"
+    title = f"Time of {rival} / time of implicit_conv, geometric mean over a network's layers"
+    picture.text(width / 2, 16, title, "middle", size=13)
+    keys = {"call: packs the filter": "call", "plan: packed once": "plan", "worst layer": "worst"}
+    picture.legend(left, 36, keys)
+    for number, (found, label) in enumerate(zip(overviews, labels, strict=True)):
+        y = top + step * (number + 0.5)
+        picture.text(left - 6, y, label, "end")
+        for name in ("plan", "call"):
+            if name in found.means:
+                picture.rect(left, y - 9, scale * found.means[name], 18, name)
+        end = left + scale * max(found.means.values())
+        picture.text(end + 6, y, " / ".join(f"{mean:.2f}" for mean in found.means.values()))
+        inside = "inside" if "call" in found.means else "text"
+        at = left + scale * min(found.worst, 1) - 8
+        picture.text(at, y, f"{found.worst:.2f}", "end", inside)
+    picture.line([(left + scale, top), (left + scale, bottom)], "text")
+    for number, found in enumerate(overviews):
+        picture.mark(left + scale * found.worst, top + step * (number + 0.5), "worst", "diamond")
+    for tick in range(int(most) + 1):
+        words = {1: "1: as fast", 2: "2: twice as fast"}.get(tick, str(tick))
+        picture.text(left + scale * tick, bottom + 14, words, "middle", size=10)
+    return picture
 
 
 def peak_of(record: Record) -> list[str]:
@@ -116,78 +148,108 @@ def best_flops(record: Record) -> list[float]:
     ]
 
 
-def ratio_bars(record: Record) -> Figure:
+def ratio_bars(record: Record) -> Picture:
     """Time of each rival over ours, one bar a layer; right of 1 ours is faster."""
     rows, rivals = record["rows"], rivals_of(record)
-    bars = len(rows) * max(1, len(rivals))
-    figure = Figure(figsize=(WIDTH, 1.2 + 0.32 * bars), layout="constrained")
-    axes = figure.subplots()
-    places = np.arange(len(rows), dtype=float)
-    height = 0.8 / max(1, len(rivals))
-    for number, rival in enumerate(rivals):
-        key = ratio_key(rival, ours_against(rival)[0])
-        ratios = [row["ratios"].get(key, math.nan) for row in rows]
-        shifted = places + (number - (len(rivals) - 1) / 2) * height
-        color = OURS if number == 0 else None
-        drawn = axes.barh(shifted, ratios, height, label=rival, color=color)
-        axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
-    axes.axvline(1, color=ROOF, linewidth=1)
-    axes.set_yticks(places, [row["layer"] for row in rows], fontsize=8)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.15 * max(1.0, axes.get_xlim()[1]))
+    keys = [ratio_key(rival, ours_against(rival)[0]) for rival in rivals]
+    left = 10 + max(width_of(row["layer"]) for row in rows)
+    most = max([1.0, *(row["ratios"].get(key, 0.0) for row in rows for key in keys)])
+    scale, top = (WIDTH - left - 40) / most, 30
+    step = BAR * len(rivals) + GAP
+    bottom = top + step * len(rows)
+    picture = Picture(WIDTH, bottom + 44)
+    colors = [f"bar{number % 5}" for number in range(len(rivals))]
+    picture.legend(left, 14, dict(zip(rivals, colors, strict=True)))
+    for number, row in enumerate(rows):
+        y = top + step * number
+        picture.text(left - 6, y + (step - GAP) / 2, row["layer"], "end")
+        for key, color in zip(keys, colors, strict=True):
+            if key in row["ratios"]:
+                ratio = row["ratios"][key]
+                picture.rect(left, y, scale * ratio, BAR - 1, color)
+                picture.text(left + scale * ratio + 4, y + BAR / 2, f"{ratio:.2f}", size=10)
+            y += BAR
+    picture.line([(left + scale, top - 4), (left + scale, bottom)], "text")
+    for tick in range(0, int(most) + 1, 1 + int(most) // 8):
+        picture.text(left + scale * tick, bottom + 6, str(tick), "middle", size=10)
     compared = " or ".join(sorted({ours_against(rival)[0] for rival in rivals}))
-    axes.set_xlabel(f"time of the rival / ours ({compared})\nright of 1: ours is faster")
-    figure.legend(loc="outside upper right")
-    return figure
+    words = f"time of the rival / ours ({compared}); right of 1 ours is faster"
+    picture.text(WIDTH - 10, bottom + 28, words, "end")
+    return picture
 
 
-def roofline(record: Record) -> Figure:
+def roofline(record: Record) -> Picture:
     """GFLOP/s over FLOP per byte of x, w and y, with the ceilings that the same run measured."""
-    figure = Figure(figsize=(WIDTH, 3.9), layout="constrained")
-    axes = figure.subplots()
-    intensity = np.array([row["flops"] / row["bytes"] for row in record["rows"]])
-    flops = np.array(best_flops(record)) / 1e9
-    fewer = np.array([uses_winograd(row) for row in record["rows"]], bool)
-    axes.loglog(intensity[~fewer], flops[~fewer], "o", base=2, color=OURS, label="layers")
-    if fewer.any():
-        label = "layers by Winograd, counted as direct sums"
-        axes.loglog(intensity[fewer], flops[fewer], "^", base=2, color=WINOGRAD, label=label)
-    for axis in (axes.xaxis, axes.yaxis):  # 64, not 6.4e1: a record spans two decades at most
-        axis.set_major_formatter("{x:g}")
-    if "ceilings" in record and len(intensity):
-        peak, copy = record["ceilings"]["fma"], record["ceilings"]["copy"]
-        x = np.geomspace(intensity.min() / 2, intensity.max() * 2, 100)
-        label = f"measured: {peak / 1e9:.0f} GFLOP/s of FMA, {copy / 1e9:.0f} GB/s of copy"
-        axes.plot(x, np.minimum(peak, copy * x) / 1e9, color=ROOF, label=label)
-    axes.set_xlabel("FLOP per byte of x, w and y")
-    axes.set_ylabel("GFLOP/s (plan)")
-    axes.grid(visible=True, which="both", alpha=0.2)
-    figure.legend(loc="outside upper center", fontsize=8)
-    return figure
+    rows = record["rows"]
+    points = [
+        (row["flops"] / row["bytes"], flops / 1e9)
+        for row, flops in zip(rows, best_flops(record), strict=True)
+    ]
+    low, high = min(x for x, _ in points) / 2, max(x for x, _ in points) * 2
+    roof, names = [], {"layers": "call"}
+    if any(map(uses_winograd, rows)):
+        names["layers by Winograd, counted as direct sums"] = "worst"
+    if "ceilings" in record:
+        peak, copy = record["ceilings"]["fma"] / 1e9, record["ceilings"]["copy"] / 1e9
+        corners = sorted({low, min(max(low, peak / copy), high), high})
+        roof = [(x, min(peak, copy * x)) for x in corners]
+    bottom = min(y for _, y in points + roof) / 1.3
+    top = max(y for _, y in points + roof) * 1.3
+    left, right, upper, lower = 60, WIDTH - 15, 70, 340
+
+    def at(x: float, y: float) -> Point:
+        across, up = math.log(x / low) / math.log(high / low), math.log(y / bottom)
+        return left + across * (right - left), lower - up / math.log(top / bottom) * (lower - upper)
+
+    picture = Picture(WIDTH, lower + 45)
+    picture.legend(left, 14, names)
+    if roof:
+        words = f"measured: {peak:.0f} GFLOP/s of FMA, {copy:.0f} GB/s of copy"
+        picture.text(left + 14, 34, words)
+        picture.line([(left, 34), (left + 10, 34)], "text", 2)
+    for x in _powers(low, high):
+        picture.line([at(x, bottom), at(x, top)], "faint")
+        picture.text(at(x, bottom)[0], lower + 12, f"{x:g}", "middle", size=10)
+    for y in _powers(bottom, top):
+        picture.line([at(low, y), at(high, y)], "faint")
+        picture.text(left - 6, at(low, y)[1], f"{y:g}", "end", size=10)
+    picture.line(map(at, *zip(*roof, strict=True)) if roof else [], "text", 2)
+    for row, point in zip(rows, points, strict=True):
+        fewer = uses_winograd(row)
+        picture.mark(*at(*point), "worst" if fewer else "call", "triangle" if fewer else "circle")
+    picture.text((left + right) / 2, lower + 32, "FLOP per byte of x, w and y", "middle")
+    picture.text(8, upper - 12, "GFLOP/s (plan)")
+    return picture
 
 
-def history(records: Sequence[Record]) -> Figure:
+def _powers(low: float, high: float) -> list[float]:
+    """Powers of two between two numbers."""
+    return [2.0**n for n in range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)]
+
+
+def history(records: Sequence[Record]) -> Picture:
     """Share of the FMA peak over records in order of time; one panel a layer.
 
     The peak is the one that the same run measured.
     """
-    shares: dict[str, list[tuple[int, float]]] = {}
+    shares: dict[str, list[Point]] = {}
     for number, record in enumerate(records):
         for row, flops in zip(record["rows"], best_flops(record), strict=True):
             share = flops / record["ceilings"]["fma"]
             shares.setdefault(row["layer"], []).append((number, share))
     columns = min(3, len(shares))
-    lines = math.ceil(len(shares) / columns)
-    figure = Figure(figsize=(WIDTH, 0.8 + 1.1 * lines), layout="constrained")
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    for axes, (layer, points) in zip(grid.flat, shares.items(), strict=False):
-        axes.plot(*zip(*points, strict=True), "o-", color=OURS, markersize=3)
-        axes.set_title(layer, fontsize=7)
-        axes.tick_params(labelsize=6)
-    for axes in grid.flat[len(shares) :]:
-        axes.set_axis_off()
-    grid[0, 0].set_xticks(range(len(records)))
-    grid[0, 0].set_ylim(bottom=0)
-    figure.supylabel("share of the FMA peak", fontsize=8)
-    figure.supxlabel("record", fontsize=8)
-    return figure
+    most = max(share for points in shares.values() for _, share in points)
+    width, height = (WIDTH - 30) / columns, 90
+    picture = Picture(WIDTH, 40 + height * math.ceil(len(shares) / columns))
+    picture.text(10, 14, f"share of the FMA peak, 0 to {most:.0%}, record by record")
+    for number, (layer, points) in enumerate(shares.items()):
+        x, y = 15 + width * (number % columns), 30 + height * (number // columns)
+        picture.text(x, y + 6, layer, size=10)
+        low = y + height - 10
+        picture.line([(x, low), (x + width - 15, low)], "faint")
+        step, scale = (width - 25) / max(1, len(records) - 1), (height - 30) / most
+        line = [(x + 5 + step * at, low - scale * share) for at, share in points]
+        picture.line(line, "call")
+        for place in line:
+            picture.mark(*place, "call")
+    return picture

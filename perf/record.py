@@ -98,7 +98,7 @@ def load() -> float | None:
 
 
 def timings(samples: Mapping[str, Seconds]) -> dict[str, Any]:
-    """Summary and samples of each contender, as a row keeps them."""
+    """Summary and samples of each function, as a row keeps them."""
     return {
         name: {**summarise(values)._asdict(), "samples": values.tolist()}
         for name, values in samples.items()
@@ -106,7 +106,7 @@ def timings(samples: Mapping[str, Seconds]) -> dict[str, Any]:
 
 
 def ratios(samples: Mapping[str, Seconds]) -> dict[str, float]:
-    """Time of each contender over that of "call" (key: its name) and of "plan" (name + "/plan")."""
+    """Time of each function over that of "call" (key: its name) and of "plan" (name + "/plan")."""
     found = {}
     for ours, suffix in (("call", ""), ("plan", "/plan")):
         others = (name for name in samples if name not in ("call", "plan"))

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import argparse
 import base64
-import io
 import os
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from perf import plots, speed, tables
+from perf.plots import Picture
 from perf.record import Record, read
 from perf.speed import Named
 from perf.terminal import Rows
@@ -134,9 +132,7 @@ def html_table(columns: Sequence[str], lines: Rows) -> str:
     return f'<div class="table"><table>{head}<tbody>{rows}</tbody></table></div>'
 
 
-def image(figure: Figure, title: str) -> str:
-    """A figure as an image in the page; as inline SVG, two figures could share names."""
-    data = io.BytesIO()
-    figure.savefig(data, format="svg")
-    encoded = base64.b64encode(data.getvalue()).decode()
+def image(picture: Picture, title: str) -> str:
+    """A picture as an image in the page: its style would apply to the whole page."""
+    encoded = base64.b64encode(str(picture).encode()).decode()
     return f'<img alt="{escape(title)}" src="data:image/svg+xml;base64,{encoded}">'

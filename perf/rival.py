@@ -17,9 +17,9 @@ import numpy as np
 
 from implicit_conv.testing import Array, Case
 from implicit_conv.timing import calls_per_sample, no_collection, sample
-from implicit_conv.tools.contenders import Contender, result_of, rival
-from implicit_conv.tools.gradient_contenders import gradient_inputs, torch_weight_grad
-from implicit_conv.tools.operator_contenders import operator_inputs, torch_contender
+from implicit_conv.tools.rivals import Function, result_of
+from perf.engines import rival
+from perf.operators import inputs_of, torch_operator
 from perf.side import serve
 
 MODULES = {"opencv": "cv2"}  # names of modules where they differ from those of rivals
@@ -40,7 +40,7 @@ class Rival:
 
     def __init__(self, name: str, threads: int) -> None:
         self.name, self.threads = name, threads
-        self.function: Contender | None = None
+        self.function: Function | None = None
 
     def hello(self) -> dict[str, Any]:
         """The version of the rival, and the number of threads that it was told to use."""
@@ -54,7 +54,7 @@ class Rival:
         """
         self.function = None  # frees the arrays of the case before
         try:
-            self.function, y = contender_of(self.name, operator, case_of(case), self.threads)
+            self.function, y = function_of(self.name, operator, case_of(case), self.threads)
         except Exception as error:  # engines have exceptions of their own
             return {"unsupported": f"{self.name}: {error}".strip().splitlines()[0]}
         np.save(result, y)
@@ -69,7 +69,7 @@ class Rival:
         """One sample, in seconds per call."""
         return {"seconds": self._timed(lambda call: sample(call, calls))}
 
-    def _timed(self, work: Callable[[Contender], float]) -> float:
+    def _timed(self, work: Callable[[Function], float]) -> float:
         assert self.function is not None, "prepare a convolution first"
         with no_collection():
             found = work(self.function)
@@ -77,7 +77,7 @@ class Rival:
         return found
 
 
-def contender_of(name: str, operator: str, case: Case, threads: int) -> tuple[Contender, Array]:
+def function_of(name: str, operator: str, case: Case, threads: int) -> tuple[Function, Array]:
     """A rival's function for an operator on a case, and its result with channels second, or with
     axes K, C, R, S.
 
@@ -90,10 +90,8 @@ def contender_of(name: str, operator: str, case: Case, threads: int) -> tuple[Co
         function = rival(name, case, *case.arrange(*case.inputs(0)), threads)
     elif name != "torch":
         raise ValueError(f"{name} is compared for fprop with two spatial axes only")
-    elif operator == "wgrad":
-        function = torch_weight_grad(case, *gradient_inputs(case), threads)
     else:
-        function = torch_contender(operator, case, *operator_inputs(operator, case), threads)
+        function = torch_operator(operator, case, *inputs_of(operator, case), threads)
     return function, result_of(case, name, function())
 
 
@@ -121,7 +119,7 @@ def settle() -> None:
             return
     raise TimeoutError(
         f"the rival's threads still spin {MOST_STEPS * STEP_SECONDS:g} s after a call, which would "
-        "slow down every other contender; leave it out of --against or use --threads 1"
+        "slow down every other function; leave it out of --against or use --threads 1"
     )
 
 

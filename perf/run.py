@@ -1,14 +1,13 @@
 """``perf run``: check and time the layers of a suite, and rivals on the same layers.
 
 "call" is conv2d(x, w), which packs the filter; "plan" has a packed filter. Absolute times drift
-with the machine; ratios of contenders that take turns do not. A record has one row for each layer.
+with the machine; ratios of functions that take turns do not. A record has one row for each layer.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.util import find_spec
@@ -18,21 +17,18 @@ from typing import Any
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.options import FLOAT_DTYPES, PRECISIONS
 from implicit_conv.testing import Array, Case
-from implicit_conv.timing import Timed
 from implicit_conv.tools.ceilings import measure_ceilings
-from implicit_conv.tools.contenders import CONTROL, RIVALS, Measurement, measure
-from implicit_conv.tools.gradient_contenders import gradient_inputs, measure_weight_grad
-from implicit_conv.tools.operator_contenders import measure_operator, operator_inputs
+from implicit_conv.tools.rivals import CONTROL, Measurement, measure
 from perf import tables, terminal
+from perf.engines import ENGINES, RIVALS
 from perf.layers import SUITES, layers
+from perf.operators import inputs_of, measure_operator
 from perf.record import Record, load, new_record, ratios, save, timings
 from perf.rivals import rivals
 from perf.shapes import Suite
 from perf.terminal import Show
 from perf.verdicts import noise_floor
 
-Measure = Callable[[Case, Mapping[str, Timed], int, int], Measurement]
-Inputs = Callable[[Case], tuple[Array, Array]]
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 
 
@@ -72,7 +68,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="a rival, in a process of its own; several options are allowed; "
         "default: torch if it is installed",
     )
-    parser.add_argument("--rounds", type=int, default=21, help="samples of each contender")
+    parser.add_argument("--rounds", type=int, default=21, help="samples of each function")
     parser.add_argument("-o", "--output", type=Path, help="write the record here, row by row")
     parser.set_defaults(run=run)
 
@@ -207,24 +203,16 @@ def cpu_row_maker(
         record["rivals"] = found.facts
 
         def make_row(name: str, case: Case) -> dict[str, Any]:
-            timed, inputs = functions_of(options.operator, options.precision, case)
-            ready, reasons = found.prepare(options.operator, case)
-            measured = timed(case, ready, threads, options.rounds)
-            return row_of(name, case, measured, inputs(case)) | {"not_timed": reasons}
+            operator, rounds = options.operator, options.rounds
+            ready, reasons = found.prepare(operator, case)
+            if operator == "fprop" and len(case.size) == 2:
+                measured = measure(case, ready, threads, rounds, options.precision, ENGINES)
+            else:
+                measured = measure_operator(operator, case, ready, threads, rounds)
+            inputs = inputs_of(operator, case)
+            return row_of(name, case, measured, inputs) | {"not_timed": reasons}
 
         yield make_row
-
-
-def functions_of(operator: str, precision: str, case: Case) -> tuple[Measure, Inputs]:
-    """The functions that measure an operator on `case`, and that make the arrays of its plan."""
-    if operator == "fprop" and len(case.size) == 2:
-        timed = functools.partial(measure, precision=precision)
-        return timed, lambda case: case.arrange(*case.inputs(0))
-    if operator == "wgrad":
-        return measure_weight_grad, gradient_inputs
-    return functools.partial(measure_operator, operator), functools.partial(
-        operator_inputs, operator
-    )
 
 
 def row_of(

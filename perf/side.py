@@ -80,9 +80,9 @@ class Side:
 
     def _torch(self, case: dict[str, Any], x: Any, w: Any) -> Callable[[], Any]:
         from implicit_conv.testing import Case
-        from implicit_conv.tools.contenders import rival
+        from implicit_conv.tools.rivals import torch_rival
 
-        return rival("torch", Case(**case), x, w, self.threads)
+        return torch_rival(Case(**case), x, w, self.threads)
 
 
 def serve(side: object) -> None:

@@ -6,8 +6,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
 from perf import plots, tables
 from perf.record import Record
 
@@ -30,7 +28,7 @@ Do not edit this page: `python -m perf report` writes it from the records in `pe
   Winograd, as the kernel reads it. **plan** is `plan(x, packed)`: the filter is packed once,
   before the clock starts.
   Runs of other operators time their functions in the same way.
-- A rival has a process of its own, equal arrays and as many threads as ours. Contenders take turns
+- A rival has a process of its own, equal arrays and as many threads as ours. Functions take turns
   in random order, and each allocates its output. A process that is not timed sleeps: its thread
   pool may spin after a call, and nobody is timed before it stops. Runs that name no process of a
   rival are older and timed torch in the process of ours.
@@ -42,7 +40,7 @@ Do not edit this page: `python -m perf report` writes it from the records in `pe
 - A ratio is a rival's time over ours, the median over the rounds: above 1, ours is faster. The mean
   of a suite is the geometric mean over its layers. The worst layer is that of call, or of plan
   where a rival compares with plan alone.
-- Before a contender is timed, its result is compared with a float64 reference.
+- Before a function is timed, its result is compared with a float64 reference.
 - **fast** in a title is the precision of call and plan, which allows Winograd with large tiles, as
   inference engines use them unasked; other runs have precision `"standard"`.
 - **FMA peak** is the rate that the run measured on its threads; it tells machines apart.
@@ -77,7 +75,7 @@ def section(name: str, record: Record) -> str:
     kept = [number for number, heading in enumerate(found) if heading not in LEFT_OUT]
     lines = [[cells[number] for number in kept] for cells in tables.run_cells(record)]
     images = "\n".join(
-        f'<img alt="{what}" width="400" align="top" src="{PICTURES}/{name}-{kind}.png">'
+        f'<img alt="{what}" width="400" align="top" src="{PICTURES}/{name}-{kind}.svg">'
         for kind, what in drawn(record).items()
     )
     facts = [*where_lines(record), *tables.summary_lines(record)]
@@ -121,12 +119,10 @@ def summary_table(runs: Named, page_at: str) -> str:
 
 
 def picture(folder: str) -> str:
-    """The overview as HTML that GitHub shows in the colours of the reader's theme."""
+    """The overview as HTML."""
     return (
-        f'<picture>\n  <source media="(prefers-color-scheme: dark)" '
-        f'srcset="{folder}/overview-dark.svg">\n'
-        '  <img alt="A rival\'s time over ours, one bar a network, worst layer marked" width="800" '
-        f'src="{folder}/overview-light.svg">\n</picture>'
+        '<img alt="A rival\'s time over ours, one bar a network, worst layer marked" width="800" '
+        f'src="{folder}/overview.svg">'
     )
 
 
@@ -169,20 +165,14 @@ def drawn(record: Record) -> dict[str, str]:
 
 
 def write_pictures(named: Named, folder: Path) -> None:
-    """Write overview-light.svg, overview-dark.svg, NAME-ratios.png and NAME-roofline.png.
-
-    The overview shows `networks`.
-    """
+    """Write overview.svg, which shows `networks`, and NAME-ratios.svg and NAME-roofline.svg."""
     folder.mkdir(parents=True, exist_ok=True)
     runs = in_order(named)
     shown = [record for _, record in networks(runs)]
     overviews = [found for record in shown for found in tables.overviews_of(record)]
-    # Equal records make equal files: without the date, and with names that do not depend on it.
-    with matplotlib.rc_context({"svg.hashsalt": "implicit_conv"}):
-        for name, theme in plots.THEMES.items():
-            figure = plots.overview(overviews, theme)
-            figure.savefig(folder / f"overview-{name}.svg", metadata={"Date": None})
+    (folder / "overview.svg").write_text(str(plots.overview(overviews)), encoding="utf-8")
     figures = {"ratios": plots.ratio_bars, "roofline": plots.roofline}
     for name, record in runs:
         for kind in drawn(record):
-            figures[kind](record).savefig(folder / f"{name}-{kind}.png", dpi=150)
+            path = folder / f"{name}-{kind}.svg"
+            path.write_text(str(figures[kind](record)), encoding="utf-8")

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from implicit_conv.tools.contenders import LIMIT_UNITS, RIVALS
-from implicit_conv.tools.inference_rivals import ENGINES
+from implicit_conv.tools.rivals import LIMIT_UNITS
+from perf.engines import ENGINES, RIVALS
 from perf.layers import KINDS, OTHERS, SUITES, TITLES
 from perf.record import Record
 from perf.terminal import Rows, stack, table_of
@@ -293,7 +293,7 @@ def rival_lines(record: Record) -> list[str]:
 
 
 def largest_error(record: Record, name: str) -> float:
-    """The largest error of a contender over the layers, in units of eps * sum|x||w|."""
+    """The largest error of a function over the layers, in units of eps * sum|x||w|."""
     return max(float(row["errors"].get(name, 0)) for row in record["rows"])
 
 

@@ -1,7 +1,7 @@
 """``perf tally``: test `compare` by many comparisons whose outcome is known.
 
-HEAD against itself must be "fine". HEAD against a tree whose inner loop has 10 % more FMAs, which
-change no result, must be "slower". Each outcome is written at once, and an interrupted tally
+HEAD against itself must be "fine". HEAD against a tree whose calls take 10 % longer must be
+"slower". Each outcome is written at once, and an interrupted tally
 continues from there.
 """
 
@@ -22,15 +22,23 @@ from perf.verdicts import FINE, MOST_FLOOR, SLOWER
 from perf.workers import tree
 
 EXPECTED = {"A/A": FINE, "planted": SLOWER}
-# Layers that are read in place, so that the inner loop takes all the time.
 LAYERS = ["1x1 128-512", "1x1 512-128"]
+API = Path("implicit_conv") / "api.py"
+# Written at the end of the API: conv2d spins for a share of the time that it took.
+SLOWDOWN = """
 
-EMITTER = Path("kernels") / "cpu" / "gemm" / "microkernel.py"
-FMA = "                    acc[k] = dots.multiply_add(e, tile.dots, value, row[v], acc[k])\n"
-# FMAs are spread over the accumulators, because FMAs on one accumulator wait for each other.
-EXTRA_FMA = """\
-                    if int({share} * (k + 1)) > int({share} * k):
-                        acc[k] = e.multiply_add(value, e.vector([0.0] * tile.lanes), acc[k])
+_conv2d = conv2d
+
+
+def conv2d(*arguments, **options):
+    from time import perf_counter
+
+    start = perf_counter()
+    y = _conv2d(*arguments, **options)
+    end = perf_counter()
+    while perf_counter() < end + {share} * (end - start):
+        pass
+    return y
 """
 
 
@@ -42,9 +50,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_options(parser)
     parser.set_defaults(run=run, layout="NHWC")
     parser.add_argument("--runs", type=int, default=20, help="comparisons of each kind")
-    parser.add_argument(
-        "--share", type=float, default=0.1, help="share of planted FMAs; 0.1 is 10 %%"
-    )
+    parser.add_argument("--share", type=float, default=0.1, help="of a call's time; 0.1 is 10 %%")
     parser.add_argument("-o", "--output", type=Path, default=Path("tally.json"))
 
 
@@ -69,26 +75,17 @@ def run(options: argparse.Namespace) -> int:
 
 @contextmanager
 def trees(share: float) -> Iterator[tuple[Path, Path]]:
-    """HEAD, and HEAD with `share` more FMAs in the inner loop of the microkernel."""
+    """HEAD, and HEAD whose calls take longer by `share` of their time."""
     nowhere = Path()
     with tree("HEAD", nowhere) as head, tree("HEAD", nowhere) as planted:
-        plant(planted.path, share)
+        plant(planted.path, SLOWDOWN.format(share=share))
         yield head.path, planted.path
 
 
-def plant(path: Path, share: float) -> None:
-    """Add FMAs to the emitter of the tree at `path`; they add zero.
-
-    Raises
-    ------
-    ValueError
-        The emitter does not have the expected line exactly once; update FMA and EXTRA_FMA here.
-    """
-    emitter = path / EMITTER
-    text = emitter.read_text()
-    if text.count(FMA) != 1:
-        raise ValueError(f"{EMITTER} has {text.count(FMA)} lines like {FMA.strip()!r}, not one")
-    emitter.write_text(text.replace(FMA, FMA + EXTRA_FMA.format(share=share)))
+def plant(path: Path, code: str) -> None:
+    """Write code at the end of the API of the tree at `path`."""
+    with (path / API).open("a") as text:
+        text.write(code)
 
 
 def outcome_of(kind: str, options: argparse.Namespace, base: Path, head: Path) -> dict[str, Any]:

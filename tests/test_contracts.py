@@ -2,6 +2,7 @@
 planted in a copy of the tree, and found.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from processes import ROOT
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+MOST_BY_HAND = 10
 LEAVES = ("ptx", "kernels")  # each forbids all other modules of the package
 PLANTED = [  # (module, what it must not import)
     ("implicit_conv.kernels.walk", "implicit_conv.timing"),
@@ -30,6 +32,16 @@ def modules():
     package = ROOT / "implicit_conv"
     files = {path.stem for path in package.glob("*.py")} - {"__init__"}
     return files | {path.parent.name for path in package.glob("*/__init__.py")}
+
+
+def test_few_places_are_laid_out_by_hand():
+    """`fmt: skip` is for tables of numbers that the formatter would pull apart."""
+    paths = [*(ROOT / "kernels").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    paths += [path for name in ("implicit_conv", "perf") for path in (ROOT / name).rglob("*.py")]
+    words = re.compile(r"#\s*fmt:\s*" + "(skip|off)")
+    found = {path: len(words.findall(path.read_text())) for path in {p.resolve() for p in paths}}
+    by_hand = {str(path.relative_to(ROOT)): count for path, count in found.items() if count}
+    assert 0 < sum(by_hand.values()) <= MOST_BY_HAND, by_hand
 
 
 @pytest.mark.parametrize("leaf", LEAVES)

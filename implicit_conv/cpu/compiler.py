@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from implicit_conv.cpu.probe import System
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.compilers import NJIT, TRANSLATOR
 
 # Prefixes of the features that LLVM uses wherever it finds a use; others need an intrinsic.
 USED_UNASKED = tuple(
@@ -120,14 +121,23 @@ WITHOUT_KERNELS = (
 )
 
 
-def check_enabled() -> None:
+def check_enabled(compiler: str = TRANSLATOR) -> None:
     """Refuse to go on where no kernel can be compiled or loaded.
 
     Raises
     ------
     PlanError
-        Memory may not be made executable: the code that LLVM loads would end the process.
+        Numba shall compile, but NUMBA_DISABLE_JIT is set; or memory may not be made executable:
+        the code that LLVM loads would end the process.
     """
+    if compiler == NJIT:
+        from numba import config
+
+        if config.DISABLE_JIT:
+            raise PlanError(
+                "compiler='njit' needs Numba's compiler, but NUMBA_DISABLE_JIT is set; unset it, "
+                "set numba.config.DISABLE_JIT = 0, or use compiler='translator'"
+            )
     if not System().executable():
         raise PlanError(
             "this process may not make memory executable (mprotect refuses PROT_EXEC), so no "

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicit_conv.activation import Activation, parse_activation
+from implicit_conv.activation import Activation, activation_kind, parse_activation
 from implicit_conv.arrays import Array, Binding, as_array, numpy_dtype
 from implicit_conv.cache import cached_property
 from implicit_conv.cpu import explain as words
@@ -121,7 +121,7 @@ class CpuEngine(Runner):
     @property
     def formats(self) -> Formats:
         """The properties of compiled kernels that are not part of a candidate."""
-        return Formats(self.y_dtype, self.request.flushes)
+        return Formats(self.y_dtype, self.request.flushes, compiler=self.request.compiler)
 
     @property
     def workspace_bytes(self) -> int:
@@ -228,25 +228,26 @@ class CpuEngine(Runner):
         first = self.best_packed if binding.w is None else self.best
         epilogue = Epilogue(self.activation, binding.biased and not binding.scaled, binding.scaled)
         order = self._in_order(first)
-        candidate = next((c for c in order if self._takes(c, binding, arrays)), None)
+        candidate = next((c for c in order if self._takes(c, arrays, epilogue)), None)
         if candidate is None:
-            raise self._refusal(binding, arrays)
+            raise self._refusal(binding, arrays, epilogue)
         if candidate is not first:
             needs = first.method.needs
             LOG.debug("%s runs, because %s needs %s", candidate.name, first.name, needs)
         return prepare(candidate.method.bind, candidate, form, arrays, epilogue, self.formats)
 
-    def _takes(self, c: Candidate, binding: Binding, arrays: Arrays) -> bool:
+    def _takes(self, c: Candidate, arrays: Arrays, epilogue: Epilogue) -> bool:
         """Whether a candidate can compute `arrays` of these strides."""
         reads = arrays.w is not None or c.packed.key == self.best_packed.packed.key
-        return reads and (c.method.scales or not binding.scaled) and c.method.accepts(c, arrays)
+        serves = c.method.serves.takes(epilogue, arrays.residual is not None)
+        return reads and serves and c.method.accepts(c, arrays)
 
-    def _refusal(self, binding: Binding, arrays: Arrays) -> PlanError:
+    def _refusal(self, binding: Binding, arrays: Arrays, epilogue: Epilogue) -> PlanError:
         """The error where no candidate takes the strides, or none of those that do fits into
         `max_workspace`.
         """
         names, needs = " and ".join(self.names), f"{self.best.name} needs {self.best.method.needs}"
-        large = [c for c in self._fallbacks() if self._takes(c, binding, arrays)]
+        large = [c for c in self._fallbacks() if self._takes(c, arrays, epilogue)]
         if large:
             least = min(c.call_bytes() for c in large) + self.request.reserved_bytes
             return PlanError(
@@ -254,8 +255,13 @@ class CpuEngine(Runner):
                 f"strides need {least}, because {needs}; pass contiguous arrays, "
                 f"max_workspace={least}, or None for no limit"
             )
-        more = (binding.w is None, "a packed filter"), (binding.scaled, "a scale")
-        asked = [word for given, word in more if given]
+        more = {
+            "a packed filter": binding.w is None,
+            "a bias": binding.biased,
+            "a scale": binding.scaled,
+            "a residual": binding.residual is not None,
+        }
+        asked = [word for word, given in more.items() if given]
         ways = ["pass contiguous arrays", *(f"leave out {word}" for word in asked)]
         return PlanError(
             f"no method takes {names} of these strides{''.join(f' with {word}' for word in asked)}:"
@@ -313,17 +319,12 @@ def plan(
     if problem.is_integer:
         check_activation(activation, out_dtype)
         problem = replace(problem, wide=out_dtype in ("int64", "float64"))
+    parsed = parse_activation(activation)
+    request = replace(request, activation=activation_kind(parsed))
     choice = planner.plan(spatial(problem), arch, request, arrays)
     best = choice.best
     LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
-    return CpuEngine(
-        problem,
-        arch,
-        request,
-        choice,
-        parse_activation(activation),
-        out_dtype,
-    )
+    return CpuEngine(problem, arch, request, choice, parsed, out_dtype)
 
 
 def _for_this_cpu(

@@ -47,13 +47,15 @@ def entry_of(
     names = [method.__name__ for method in methods or ()]
     # The clock is left out: some systems report the current one.
     machine = replace(arch, hertz=0.0), compiled_target()
-    key = digest((versions(), machine, problem, request, strides, names))
+    # Neither an activation nor a compiler changes which method is the fastest.
+    options = replace(request, activation="", compiler="")
+    key = digest((versions(), machine, problem, options, strides, names))
     return key[:DIGITS] + CHOICE
 
 
 def name_of(c: Candidate) -> str:
     """A name for a candidate: a digest of its method and tiling."""
-    return digest((type(c.method).__name__, c.method, c.geometry, c.threads, c.chunk))[:DIGITS]
+    return digest((type(c.method).__name__, c.method, c.tiling, c.threads))[:DIGITS]
 
 
 def load(entry: str) -> Kept | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
-from implicit_conv.cpu.methods.winograd import Winograd
+from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
 from implicit_conv.errors import PlanError
 from implicit_conv.options import ALGORITHMS, PRECISIONS
 from implicit_conv.parse import choice
@@ -38,6 +38,7 @@ METHODS: tuple[type[Method], ...] = (
     GroupLanes,
     ChannelLanes,
     Winograd,
+    LargeWinograd,
     Im2col,
 )
 
@@ -129,16 +130,18 @@ def estimated(
     """
     request = _parsed(problem, request)
     for threads in _halves(arch.threads):
-        able, refusals = _able(problem, replace(arch, threads=threads), request, arrays, methods)
+        serving, unable = _serving(problem, request, METHODS if methods is None else methods)
+        machine = replace(arch, threads=threads)
+        able, refusals = _able(problem, machine, request, arrays, serving)
         if not able:
-            reasons = "; ".join(refusal.reason for refusal in refusals)
+            reasons = "; ".join(refusal.reason for refusal in refusals or unable)
             raise PlanError(
                 f"algorithm {request.algorithm!r} cannot compute this problem: {reasons}"
             )
         fitting = [c for c in able if _bytes(c, arrays) <= request.limit]
         if fitting:
             large = [c for c in able if _bytes(c, arrays) > request.limit]
-            refusals += [_too_large(c, _bytes(c, arrays), request) for c in large]
+            refusals += [_too_large(c, _bytes(c, arrays), request) for c in large] + unable
             fitting.sort(key=lambda candidate: candidate.cycles)
             return Choice(tuple(fitting), tuple(refusals))
     raise workspace_error(least_workspace(problem, arch, request, arrays, methods), request)
@@ -153,17 +156,35 @@ def _parsed(problem: Problem, request: Request) -> Request:
     return replace(request, precision=precision, algorithm=algorithm)
 
 
+def _serving(
+    problem: Problem, request: Request, methods: Sequence[type[Method]]
+) -> tuple[list[type[Method]], list[Refusal]]:
+    """Those of `methods` that serve the problem and its options, and why the others do not; neither
+    has methods that the caller does not allow.
+    """
+    serving, refusals = [], []
+    for method in methods:
+        if any(map(request.admits, method.algorithms)):
+            asked = problem.dtype, request.precision, request.activation
+            reason = method.serves.refusal(*asked)
+            if reason:
+                refusals.append(Refusal(method.name, reason))
+            else:
+                serving.append(method)
+    return serving, refusals
+
+
 def _able(
     problem: Problem,
     arch: CpuArch,
     request: Request,
     arrays: Arrays | None,
-    methods: tuple[type[Method], ...] | None,
+    methods: Sequence[type[Method]],
 ) -> tuple[list[Candidate], list[Refusal]]:
-    """The best candidates of all methods, whatever memory they take, and the refusals."""
+    """The best candidates of `methods`, whatever memory they take, and the refusals."""
     able: list[Candidate] = []
     refusals: list[Refusal] = []
-    for method in METHODS if methods is None else methods:
+    for method in methods:
         for found in method.candidates(problem, arch, request):
             if isinstance(found, Refusal):
                 refusals.append(found)
@@ -207,7 +228,8 @@ def least_workspace(
     """The least `max_workspace` with which `problem` can be planned; 0 if no method can run."""
     # No tiling takes as little as -1 bytes, so methods choose the one that takes least.
     smallest = replace(_parsed(problem, request), max_workspace=-1)
-    able, _ = _able(problem, replace(arch, threads=1), smallest, arrays, methods)
+    serving, _ = _serving(problem, smallest, METHODS if methods is None else methods)
+    able, _ = _able(problem, replace(arch, threads=1), smallest, arrays, serving)
     least = min((_bytes(c, arrays) for c in able), default=0)
     return least + request.reserved_bytes
 

@@ -7,6 +7,7 @@ import numpy as np
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.cpu.call import CallForm
 from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.cpu.kernel_method import KernelMethod
 from implicit_conv.cpu.views import in_own_axes
 from implicit_conv.kernels.activation import Epilogue
 from implicit_conv.schedule import Load
@@ -24,6 +25,7 @@ def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
     arrays, epilogue = form.arrays(x, w, y, None), Epilogue(engine.activation)
     call = c.method.bind(c, form, arrays, epilogue, formats, recording.address)
     call(x, w, None, y)
+    assert isinstance(c.method, KernelMethod)
     g = c.geometry
     mode = "w" if g.step_w == g.stride_w else "tile"
     loads = [

@@ -36,6 +36,13 @@ class Estimate(NamedTuple):
     packing: float = 0.0  # of these cycles, those that a packed filter saves
 
 
+class Tiling(NamedTuple):
+    """How the work of a candidate is cut."""
+
+    geometry: Geometry
+    chunk: int  # see Estimate
+
+
 def tiles(problem: Problem) -> list[tuple[int, int, int]]:
     """The extents (output planes, output rows, output columns) of load tiles to choose from.
 

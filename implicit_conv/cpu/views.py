@@ -15,8 +15,6 @@ from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
 POINTWISE_RULE = "it needs a 1x1 filter, stride 1 and no padding"
-FLOAT_RULE = "it computes floats alone, not integers"
-STRICT_RULE = "its order of sums is not that of precision 'strict'; ask for 'standard'"
 ROW_NEED = "pixels of x and y that reshape to one row without a copy"
 STEPS = (1, 2)  # strides along W, in pixels, that vector loads of planes support
 

@@ -23,9 +23,7 @@ NOT_RUN = "not yet run"
 # (family, target) -> GPU, driver, date, error, TFLOP/s, ratio to cuDNN
 HARDWARE: dict[tuple[str, str], str] = {}
 
-HEAD = (
-    "kernel", "loads", "multiplies", "opt-in", "target", "assembled", "interpreted", "hardware",
-)  # fmt: skip
+HEAD = tuple("kernel loads multiplies opt-in target assembled interpreted hardware".split())
 LINKED = "by CI"  # tests/gpu/test_assemble.py links each row of the table
 
 

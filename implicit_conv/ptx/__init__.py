@@ -6,14 +6,14 @@ Written from the PTX ISA alone: it needs numpy and knows nothing of this package
 
 from __future__ import annotations
 
-from implicit_conv.ptx.blocks import parse
+from implicit_conv.ptx.asynchronous.watch import TensorCopy
 from implicit_conv.ptx.errors import PtxError, UnsupportedError
 from implicit_conv.ptx.launch import Launch
-from implicit_conv.ptx.memory import Memory
+from implicit_conv.ptx.memory.global_memory import Memory
+from implicit_conv.ptx.memory.tensor_map import TensorMap
+from implicit_conv.ptx.memory.traffic import Traffic
 from implicit_conv.ptx.run import Report, Tensor, run
-from implicit_conv.ptx.tensor_map import TensorMap
-from implicit_conv.ptx.traffic import Traffic
-from implicit_conv.ptx.watch import TensorCopy
+from implicit_conv.ptx.text.blocks import parse
 
 __all__ = [
     "Launch",

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.ptx.blocks import is_control, parse
-from implicit_conv.ptx.control import control_of
-from implicit_conv.ptx.emit import Emitter
 from implicit_conv.ptx.errors import PtxError, UnsupportedError
-from implicit_conv.ptx.handlers import statements
 from implicit_conv.ptx.limits import SECONDS
-from implicit_conv.ptx.module import read_module
+from implicit_conv.ptx.machine.control import control_of
+from implicit_conv.ptx.memory.spaces import lay_out
 from implicit_conv.ptx.run import run
-from implicit_conv.ptx.spaces import lay_out
 from implicit_conv.ptx.syntax import Kernel
+from implicit_conv.ptx.text.blocks import is_control, parse
+from implicit_conv.ptx.text.emit import Emitter
+from implicit_conv.ptx.text.handlers import statements
+from implicit_conv.ptx.text.module import read_module
 
 
 def entries(text: str) -> list[str]:
@@ -26,15 +26,15 @@ def entries(text: str) -> list[str]:
 
 
 def uncovered(kernel: Kernel) -> Iterator[str]:
-    """A line for each instruction that the interpreter does not cover."""
-    emitter = Emitter(lay_out(kernel))
+    """A line for each instruction that the interpreter does not cover, or that is wrong."""
+    emitter = Emitter(lay_out(kernel), kernel.target)
     for instruction in kernel.instructions:
         try:
             if is_control(instruction.opcode):
                 control_of(instruction)
             else:
                 statements(emitter, instruction, True)
-        except UnsupportedError as error:
+        except PtxError as error:
             message = str(error)
             placed = message.startswith("line ")
             yield message if placed else f"{instruction.place}: {message}"

@@ -90,7 +90,7 @@ def run_check(options: argparse.Namespace) -> int:
     for line in found:
         print(printable(line))
     if found:
-        print(f"{len(found)} instructions or directives are not covered")
+        print(f"{len(found)} instructions or directives are wrong or not covered")
         return 1
     print(f"all instructions are covered: {shortened(', '.join(names))}")
     if not options.arguments:

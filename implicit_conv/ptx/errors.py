@@ -4,8 +4,13 @@ from __future__ import annotations
 
 # What Python or numpy raises for operands that no check has seen.
 UNFORESEEN = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError,
-)  # fmt: skip
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    TypeError,
+    ValueError,
+)
 QUOTED = 80  # characters of a text that a message quotes at most
 
 

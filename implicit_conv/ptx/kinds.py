@@ -9,17 +9,18 @@ from __future__ import annotations
 LANES = 32
 
 # The kind in which a register of a declared type is kept.
-STORAGE = {
-    "pred": "?", "b8": "u1", "u8": "u1", "s8": "u1", "b16": "u2", "u16": "u2", "s16": "u2",
-    "f16": "u2", "bf16": "u2", "b32": "u4", "u32": "u4", "s32": "u4", "f32": "f4", "b64": "u8",
-    "u64": "u8", "s64": "u8", "f64": "f8", "f16x2": "u4", "bf16x2": "u4",
-}  # fmt: skip
+_NAMES = {
+    "?": "pred",
+    "u1": "b8 u8 s8",
+    "u2": "b16 u16 s16 f16 bf16",
+    "u4": "b32 u32 s32 f16x2 bf16x2",
+    "u8": "b64 u64 s64",
+    "f4": "f32",
+    "f8": "f64",
+}
+STORAGE = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 # The kind as which an instruction of a type reads and gives values; bf16 and packs stay bits.
-TYPES = {
-    "pred": "?", "b8": "u1", "u8": "u1", "s8": "i1", "b16": "u2", "u16": "u2", "s16": "i2",
-    "f16": "f2", "bf16": "u2", "b32": "u4", "u32": "u4", "s32": "i4", "f32": "f4", "b64": "u8",
-    "u64": "u8", "s64": "i8", "f64": "f8", "f16x2": "u4", "bf16x2": "u4", "tf32": "u4",
-}  # fmt: skip
+TYPES = {**STORAGE, "s8": "i1", "s16": "i2", "s32": "i4", "s64": "i8", "f16": "f2", "tf32": "u4"}
 WIDER = {"u2": "u4", "i2": "i4", "u4": "u8", "i4": "i8"}
 
 

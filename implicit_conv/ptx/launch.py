@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.ptx import limits
-from implicit_conv.ptx.code import Code
-from implicit_conv.ptx.cta import Cta
+from implicit_conv.ptx.asynchronous.watch import TensorCopy, Watch
 from implicit_conv.ptx.errors import UNFORESEEN, PtxError, shortened
 from implicit_conv.ptx.kinds import LANES
-from implicit_conv.ptx.memory import MAP_BYTES, Buffer, Memory
-from implicit_conv.ptx.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
+from implicit_conv.ptx.machine.cta import Cta
+from implicit_conv.ptx.machine.warp import Warp
+from implicit_conv.ptx.memory.global_memory import MAP_BYTES, Buffer, Memory
+from implicit_conv.ptx.memory.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
+from implicit_conv.ptx.memory.tensor_map import TensorMap
+from implicit_conv.ptx.memory.traffic import Traffic
 from implicit_conv.ptx.syntax import Instruction, Kernel
-from implicit_conv.ptx.tensor_map import TensorMap
-from implicit_conv.ptx.traffic import Traffic
-from implicit_conv.ptx.warp import Warp
-from implicit_conv.ptx.watch import TensorCopy, Watch
+from implicit_conv.ptx.text.code import Code
 
 Lanes = NDArray[Any]
 LIMIT = 50_000_000  # warp instructions of a launch
@@ -161,6 +161,9 @@ class Launch:
         for copy in cta.pending:
             while not copy.step():
                 pass
+        unseen = cta.unseen()
+        if unseen:
+            raise PtxError(f"{self._prefix(cta)}the kernel ends, but {unseen}")
 
     def _turn(self, cta: Cta, warp: Warp, impatient: bool) -> None:
         self.turns += 1

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.ptx.blocks import parse
+from implicit_conv.ptx.asynchronous.watch import Watch
 from implicit_conv.ptx.errors import PtxError, shortened
 from implicit_conv.ptx.launch import LIMIT, Launch, code_of
 from implicit_conv.ptx.limits import SECONDS
-from implicit_conv.ptx.memory import Memory
+from implicit_conv.ptx.memory.global_memory import Memory
+from implicit_conv.ptx.memory.tensor_map import TensorMap
+from implicit_conv.ptx.memory.traffic import Traffic
 from implicit_conv.ptx.syntax import Kernel
-from implicit_conv.ptx.tensor_map import TensorMap
-from implicit_conv.ptx.traffic import Traffic
-from implicit_conv.ptx.watch import Watch
+from implicit_conv.ptx.targets import check_target
+from implicit_conv.ptx.text.blocks import parse
 
 Size = int | tuple[int, ...]
-TARGET = re.compile(r"sm_(\d{1,4})([af]?)")
 FLOATS = {2: "f2", 4: "f4", 8: "f8"}  # numpy kinds of floats, by bytes
 
 
@@ -133,23 +132,6 @@ def run(
     ).run()
     idle = {i.line for b in kernel.blocks if not b.runs for i in b.instructions}
     return Report(launch.executed, launch.divergences, tuple(sorted(idle)))
-
-
-def check_target(compiled: str, target: str) -> None:
-    """Raise PtxError unless text for `compiled` runs on `target` (PTX ISA 11.1, .target)."""
-    made, runs = TARGET.fullmatch(compiled), TARGET.fullmatch(target)
-    if made is None or runs is None:
-        raise PtxError(
-            f"{shortened(target if runs is None else compiled)!r} is no target; sm_90a is"
-        )
-    family = int(made[1]) // 10 == int(runs[1]) // 10 and int(runs[1]) >= int(made[1])
-    fits = {
-        "": int(runs[1]) >= int(made[1]),
-        "a": runs[0] == made[0],
-        "f": family and runs[2] != "",
-    }[made[2]]
-    if not fits:
-        raise PtxError(f"PTX for {compiled} does not run on {target}; compile it for {target}")
 
 
 def pack(kernel: Kernel, arguments: Sequence[Any], memory: Memory) -> bytes:

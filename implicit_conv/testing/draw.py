@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TypeVar
 
 import numpy as np
 
-from implicit_conv.activation import Activation
+from implicit_conv.activation import Activation, activation_kind, parse_activation
 from implicit_conv.cpu.words import count
 from implicit_conv.errors import PlanError
 from implicit_conv.options import (
+    ACTIVATIONS,
     COMPLEX_PARTS,
     FLOAT_DTYPES,
     INTEGER_RANGES,
@@ -163,9 +165,9 @@ def _special(trial: Trial) -> tuple[str, ...]:
 
 
 def _scales(trial: Trial) -> bool:
-    """Whether sums can be scaled: not if they stay integers, nor in the baseline."""
+    """Whether sums can be scaled: not if they stay integers, or if the method does not."""
     floats = trial.out_dtype in FLOATS or not trial.is_integer
-    return floats and trial.algorithm != "gemm_im2col"
+    return floats and (not trial.method or "scale" in NAMES[trial.method].serves.operands)
 
 
 def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = ()) -> Kind:
@@ -183,7 +185,10 @@ def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = 
 def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ()) -> Kind | None:
     """A kind of an operator with so many spatial axes; None if none of `methods` computes it."""
     made = OPERATORS[operator]
-    dtype = _dtype(dice, operator)
+    serves = [NAMES[method].serves for method in methods]
+    dtype = _dtype(dice, operator, [name for served in serves for name in served.dtypes])
+    precisions = [name for served in serves for name in served.precisions]
+    precisions = precisions or ["standard", "standard", "strict", "fast"]
     shared = Trial(
         Case(
             dtype=dtype,
@@ -195,7 +200,7 @@ def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ())
             else "zeros",
         ),
         operator,
-        precision=dice.pick("standard", "standard", "strict", "fast") if made.planned else "strict",
+        precision=dice.pick(*precisions) if made.planned else "strict",
         out_dtype=dice.pick(*_out_dtypes(dtype)) if made.planned and dice.happens(4) else None,
         subnormals="flush" if made.planned and dice.happens(4) else "keep",
     )
@@ -229,12 +234,17 @@ def _weight_layout(dice: Dice, operator: str, rank: int) -> str:
     return layout.translate(SWAPPED) if swapped else layout
 
 
-def _dtype(dice: Dice, operator: str) -> str:
+def _dtype(dice: Dice, operator: str, declared: Sequence[str]) -> str:
     """A dtype that the operator takes, often float32; of those that are exact often bytes, which
-    are multiplied in most ways.
+    are multiplied in most ways. Mostly one of those that methods have `declared`, if there are any:
+    complex numbers are computed as real ones, which no method declares.
     """
+    exact = OPERATORS[operator].exact
+    own = [dtype for dtype in declared if exact or dtype in FLOAT_DTYPES]
     dtype = dice.pick("float32", "float32", *FLOAT_DTYPES)
-    if OPERATORS[operator].exact and not dice.happens(3):
+    if own and not dice.happens(6):
+        dtype = dice.pick(*own)
+    elif exact and not dice.happens(3):
         dtype = dice.pick("int8", "uint8", *INTEGER_RANGES, *COMPLEX_PARTS)
     if operator == "col2im" and dtype.endswith("int8"):
         dtype = "int16"  # whose sums fit
@@ -254,14 +264,14 @@ def _out_dtypes(dtype: str) -> tuple[str, ...]:
 
 
 def _activations(trial: Trial) -> tuple[Activation, ...]:
-    """The activations that a trial may have."""
+    """The activations that a trial may have: those that its method declares, if it has one."""
     if trial.case.dtype in COMPLEX_PARTS or not trial.made.epilogue:
         return (None,)
-    if not trial.is_integer:
-        return (*EXACT, *SMOOTH)
-    if trial.out_dtype in FLOATS:
-        return EXACT
-    return (None, "relu", "relu6", ("clamp", -3.0, 5.0))
+    kinds = NAMES[trial.method].serves.activations if trial.method else ACTIVATIONS
+    if trial.is_integer and trial.out_dtype not in FLOATS:
+        kinds = tuple(kind for kind in kinds if kind == "clamp")
+    served = ("", *kinds)
+    return tuple(a for a in (*EXACT, *SMOOTH) if activation_kind(parse_activation(a)) in served)
 
 
 def _ways(trial: Trial, algorithm: str) -> list[tuple[str, str]]:

@@ -30,6 +30,11 @@ def offered(plan: Plan) -> list[str]:
     return list(dict.fromkeys(name_of(type(c.method)) for c in candidates))
 
 
+def blocks(plan: Plan) -> set[int]:
+    """The blocks of outputs that methods which can compute a plan transform together."""
+    return {c.method.block for choice in _choices(plan) for c in choice.candidates} - {0}
+
+
 def computed_by(plan: Plan, name: str) -> Plan:
     """The plan with the candidates of a method first, where it has any, for all filters."""
 

@@ -5,6 +5,7 @@ The repr of a trial is Python code that makes it.
 
 from __future__ import annotations
 
+import functools
 import math
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ import numpy as np
 
 from implicit_conv.activation import Activation
 from implicit_conv.arrays import numpy_dtype
+from implicit_conv.errors import PlanError
 from implicit_conv.options import COMPLEX_PARTS, INTEGER_RANGES
 from implicit_conv.parse import Padding
 from implicit_conv.plan import Plan
 from implicit_conv.problem import largest_product
 from implicit_conv.settings import Config, config
 from implicit_conv.testing import ROUNDING, Array, Case
-from implicit_conv.testing.methods import computed_by
+from implicit_conv.testing.methods import blocks, computed_by
 from implicit_conv.testing.operators import (
     OPERATORS,
     Operator,
@@ -36,7 +38,9 @@ from implicit_conv.testing.storage import stored
 VALUES = ("integers", "normal", "subnormal", "first not finite", "second not finite")
 SIDES = ("begin", "end")  # of memory, which guard pages are next to
 SCALES = (0.5, -1.0, 2.0, 0.25)  # factors that keep integers exact
-WINOGRAD = ("standard", "fast")  # precisions that allow Winograd
+# Blocks whose outputs a transform may compute together, by precision: those of Winograd. F2 mixes
+# no errors of two outputs, so that each one is a box of its own.
+BOXES: dict[str, dict[int, int]] = {"strict": {}, "standard": {2: 1}, "fast": {2: 1, 4: 4, 6: 6}}
 
 
 class WrongResultError(AssertionError):
@@ -157,29 +161,16 @@ class Trial:
         return "float32"
 
     @property
-    def may_transform(self) -> bool:
-        """Whether Winograd may compute it; the phases of a stride have fewer taps each."""
-        case = self.case
-        if self.precision not in WINOGRAD or self.is_integer or case.groups > 1:
-            return False
-        if self.made.result == "w":
-            return False
-        axes = list(zip(case.kernel, case.dilation, case.stride, strict=True))
-        if self.made.result == "x":
-            return sum(taps >= 3 for taps, _, _ in axes) >= 2
-        wide = [axis for axis in axes if axis[0] > 1]
-        return len(wide) == 2 and wide[0] == wide[1] and wide[0] in ((3, 1, 1), (3, 1, 2))
+    def boxes(self) -> tuple[int, ...]:
+        """The boxes whose outputs a method may mix, in outputs along an axis, of those that the
+        precision allows: 1 for Winograd F2, which mixes none, 4 for F4 and 6 for F6.
+        """
+        return _boxes(self)
 
     @property
-    def boxes(self) -> tuple[int, ...]:
-        """The boxes whose outputs Winograd may mix, in outputs along an axis: 1 for F2, which mixes
-        none, 4 for F4 and 6 for F6.
-        """
-        if not self.may_transform:
-            return ()
-        if self.precision != "fast":
-            return (1,)
-        return {"winograd_f4": (4,), "winograd_f6": (6,)}.get(self.algorithm, (1, 4, 6))
+    def may_transform(self) -> bool:
+        """Whether a method may transform x and w."""
+        return bool(self.boxes)
 
     @property
     def spreads(self) -> bool:
@@ -216,6 +207,19 @@ class Trial:
         """The shape of x, w or y in the layout of the case, as the operator sees it."""
         shape = arranged(self.case, role, np.empty(self.case.shapes[role], np.void)).shape
         return shape[1:] if self.unbatched and role != "w" else shape
+
+
+@functools.lru_cache(256)
+def _boxes(trial: Trial) -> tuple[int, ...]:
+    """See `Trial.boxes`."""
+    allowed = BOXES[trial.precision]
+    if not (allowed and trial.made.planned):
+        return ()
+    try:
+        found = blocks(trial.plan())
+    except PlanError:
+        return ()
+    return tuple(box for block, box in allowed.items() if block in found)
 
 
 class Inputs(NamedTuple):

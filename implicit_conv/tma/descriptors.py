@@ -34,7 +34,7 @@ class MatrixDescriptor:
     instruction : {"wgmma", "tcgen05"}
     start, leading, stride : int
         Start address, leading-dimension offset (LBO) and stride-dimension offset (SBO), bytes. LBO
-        is not used, and 16, where one descriptor reaches no second column of core matrices.
+        is not used, and 16, in a K-major swizzled tile, and in an MN-major one of one block.
     base_offset : int
         0: copies swizzle by absolute addresses, so that the pattern begins at its own boundary.
     swizzle : str
@@ -83,17 +83,12 @@ def descriptor(
         raise ValueError(f"major {major!r} is unknown; choose from K, MN")
     first, byte = integer("first", first), integer("byte", byte)
     _check(layout, instruction, first, byte, major)
-    notes, span = [], SWIZZLES[layout.swizzle].span
-    if span and first % CORE_ROWS:
-        notes.append(
-            f"row {first} is not a multiple of {CORE_ROWS}: that a descriptor may start there "
-            "follows from the documentation, but this project has not seen it run"
-        )
+    swizzle = SWIZZLES[layout.swizzle]
     if leading is None:
-        if not span and major == "K":
+        if not swizzle.span:
             raise ValueError(
-                "without a swizzle a K step of 32 bytes needs two planes of 16 bytes; pass "
-                "leading=, the bytes from one plane to the next"
+                "without a swizzle a tile has several planes of 16 bytes; pass leading=, the bytes "
+                "from one plane to the next"
             )
         leading = UNIT
     leading = integer("leading", leading)
@@ -101,12 +96,23 @@ def descriptor(
         raise ValueError(
             f"leading = {leading} must be a multiple of {UNIT} bytes, below {OFFSET_END}"
         )
-    start = layout.dst + first * layout.pitch + byte
+    row = layout.dst + first * layout.pitch
+    start = row + byte
     if start >= ADDRESS_END:
         raise ValueError(
             f"start {start:#x} is not below {ADDRESS_END:#x}, the end of shared memory"
         )
-    stride = CORE_ROWS * layout.pitch
+    # An MN-major tile of 32-byte atoms repeats after 4 rows of K, all others after 8 rows.
+    stride = layout.pitch * (swizzle.lines if swizzle.atom > UNIT else CORE_ROWS)
+    if not swizzle.span and major == "MN":  # LBO is the step over 8 rows of K, SBO over planes
+        leading, stride = stride, leading
+    notes = []
+    if row % swizzle.pattern and swizzle.span:
+        notes.append(
+            f"row {first} begins {row % swizzle.pattern} bytes into the pattern of swizzle "
+            f"{layout.swizzle}, {swizzle.pattern} bytes: that a descriptor may start there follows "
+            "from the documentation, but this project has not seen it run"
+        )
     return MatrixDescriptor(instruction, start, leading, stride, 0, layout.swizzle, tuple(notes))
 
 

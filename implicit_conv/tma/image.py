@@ -112,7 +112,8 @@ class SmemImage:
         major : {"K", "MN"}
             Whether rows are M or N and channels K (fprop), or rows K and channels M or N (wgrad).
         leading : int, optional
-            LBO, bytes to the next plane (no swizzle) or the next channel block (MN-major).
+            Bytes from one plane (no swizzle) or channel block (MN-major) to the next: LBO, but SBO
+            without a swizzle and MN-major.
 
         Raises
         ------

@@ -25,10 +25,7 @@ from implicit_conv.tma.simulate import Array, Walk, walk
 Size = int | tuple[int, ...]
 LISTED = 24  # copies without a finding that a printed report lists
 UNCHECKED = ("function", "globalAddress", "l2Promotion")  # of a driver's call
-HEADS = (
-    "", "block", "warp", "line", "", "mode", "map", "start", "offsets", "shared", "bytes",
-    "filled", "smem",
-)  # fmt: skip
+HEADS = "|block|warp|line||mode|map|start|offsets|shared|bytes|filled|smem".split("|")
 
 
 class MapArgument(NamedTuple):
@@ -104,11 +101,9 @@ class CheckedCopy:
         served = [str(service) for service in self.serves or ()]
         if len(served) > 1:
             served = [f"{len(served)} taps, the first is {served[0]}"]
-        cells = (
-            number, block, self.warp, self.line, self.direction, self.mode, self.argument,
-            start.coords, offsets, f"{start.dst:#x}", *counts, smem, *served,
-        )  # fmt: skip
-        return tuple(map(str, cells))
+        issued = number, block, self.warp, self.line, self.direction, self.mode, self.argument
+        moved = start.coords, offsets, f"{start.dst:#x}", *counts, smem, *served
+        return tuple(map(str, issued + moved))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -57,6 +57,7 @@ OFFSETS = "PTX ISA 5.5.4.1 (im2col offsets)"
 HALO = "PTX ISA 9.7.9.25.5 (im2colInfo)"
 COORDS = "PTX ISA 9.7.9.25.5 (tensorCoords)"
 STORE = "PTX ISA 9.7.9.25.5.1 (restrictions on .global.shared::cta)"
+TARGET = "PTX ISA 9.7.9.25.5 (target ISA notes)"
 SMEM = "PTX ISA 9.7.9.25.5 (destination of a tensor copy)"
 
 

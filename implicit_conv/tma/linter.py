@@ -11,6 +11,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from typing import Any
 
 from implicit_conv.problem import Problem
+from implicit_conv.ptx.targets import number_of
 from implicit_conv.tma.driver import (
     ARGUMENTS,
     argument_name,
@@ -32,8 +33,9 @@ from implicit_conv.tma.limits import (
 from implicit_conv.tma.lower import Shapes, parse_problem
 from implicit_conv.tma.lowering import Lowering
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, constructor_arguments
+from implicit_conv.tma.packing import DENSE, packing
 from implicit_conv.tma.ptx import DIRECTIONS
-from implicit_conv.tma.rules import map_findings, start_findings, store_findings
+from implicit_conv.tma.rules import map_findings, start_findings, store_findings, target_findings
 from implicit_conv.tma.slips import Slip, slips
 from implicit_conv.tma.suspicions import driver_suspicions, map_suspicions, start_suspicions
 from implicit_conv.tma.tiled import TiledMap
@@ -70,7 +72,8 @@ def lint(
     direction : {"load", "multicast", "prefetch", "store", "reduce"}
         What the map is for; stores and reductions have further rules.
     arch : str, optional
-        The GPU's target, such as "sm_100a"; a defect of drivers on it is then looked for.
+        The GPU's target, such as "sm_100a": whether it has an instruction for the map is then
+        checked, and a defect of drivers on it looked for.
     **arguments
         Either the keyword arguments of `TiledMap`, `Im2colMap` or `Im2colWideMap`, or those of
         cuTensorMapEncodeTiled, -Im2col or -Im2colWide by the names of cuda.h, with arrays
@@ -86,13 +89,15 @@ def lint(
     Raises
     ------
     ValueError
-        `operator` or `direction` is unknown.
+        `operator` or `direction` is unknown, or `arch` is no target.
     TypeError
         An argument belongs to no map, or is neither an integer nor a sequence of integers where it
         must be one.
     """
     if direction not in DIRECTIONS:
         raise ValueError(f"direction {direction!r} is unknown; choose from {', '.join(DIRECTIONS)}")
+    if arch is not None:
+        number_of(arch)
     if isinstance(map, TensorMap):
         given = Given(map.description, map.description.field, constructor_arguments)
     else:
@@ -191,6 +196,7 @@ class Diagnosis:
     ):
         self.given = given
         self.lowerings = lowerings
+        self.direction = direction
         self.stores = direction in ("store", "reduce")
         self.arch = arch
 
@@ -200,12 +206,33 @@ class Diagnosis:
         if not found:
             return []
         guesses = list(slips(m, start)) if m.rank in m.ranks else []
-        for slip in guesses:
-            if not self.check(slip.map, slip.start):
-                one = _explained(found, slip, m, self.given.name)
-                return [self._told(one, slip, m, start)]
+        causes = self._causes(guesses, m, start)
+        if causes:
+            one = _explained(found, causes[0], m, self.given.name)
+            return [self._told(one, causes, m, start)]
         guesses = [*self._right_walk(m, start), *guesses]
         return [self._repaired(finding, found, guesses, m, start) for finding in found]
+
+    def _causes(self, guesses: Sequence[Slip], m: Description, start: Start | None) -> list[Slip]:
+        """The most likely slips that each explain everything: several where nothing tells more.
+
+        Mistakes go before advice, then those whose strides pack the tensor best; of these another
+        type is less likely if rows fill the swizzle. No change may loosen the packing.
+        """
+        explaining = [
+            slip
+            for slip in guesses
+            if packing(slip.map) >= packing(m) and not self.check(slip.map, slip.start)
+        ]
+        mistakes = [slip for slip in explaining if slip.kind != "advice"]
+        if not mistakes:
+            return explaining[:1]
+        best = max(_likelihood(slip, m) for slip in mistakes)
+        found: dict[tuple[Description, Start | None], Slip] = {}
+        for slip in mistakes:
+            if _likelihood(slip, m) == best:
+                found.setdefault((slip.map, slip.start), slip)
+        return list(found.values())
 
     def check(self, m: Description, start: Start | None) -> list[Finding]:
         """Broken rules and suspicions, in our words."""
@@ -220,6 +247,7 @@ class Diagnosis:
             wrong = {root(finding) for finding in found}
             found += [finding for finding in map_suspicions(m) if root(finding) not in wrong]
         if readable and self.arch is not None:
+            found += target_findings(m, self.direction, self.arch)
             found += driver_suspicions(m, self.arch)
         if not _errors(found) and start is not None:
             found += start_suspicions(m, start)
@@ -246,25 +274,28 @@ class Diagnosis:
         """The finding with the fix of the first guess that removes it and breaks no other rule."""
         errors = {f.field for f in _errors(found)}
         for slip in guesses:
-            if slip.whole or (slip.fields and root(finding) not in slip.fields):
+            if slip.kind == "whole" or (slip.fields and root(finding) not in slip.fields):
                 continue
             left = self.check(slip.map, slip.start)
             gone = all(f.field != finding.field for f in left)
             if gone and errors.issuperset(f.field for f in _errors(left)):
-                return self._told(replace(finding, hint=slip.text), slip, m, start, finding.hint)
-        return self._told(finding, None, m, start)
+                return self._told(replace(finding, hint=slip.text), [slip], m, start, finding.hint)
+        return self._told(finding, [], m, start)
 
     def _told(
         self,
         finding: Finding,
-        slip: Slip | None,
+        causes: Sequence[Slip],
         m: Description,
         start: Start | None,
         words: str = "",
     ) -> Finding:
-        """The finding in the caller's words."""
+        """The finding in the caller's words; several causes are all named, and none is undone."""
         told = replace(finding, hint=finding.hint or words or hint(m, finding))
-        if slip is not None:
+        if len(causes) > 1:
+            named = [f"{self.given.name(slip.fields[0])}: {slip.text}" for slip in causes]
+            told = replace(told, hint=f"either {', or '.join(named)}")
+        for slip in causes if len(causes) == 1 else ():
             before, after = self.given.arguments(m), self.given.arguments(slip.map)
             fix = {name: value for name, value in after.items() if value != before[name]}
             if start is not None and slip.start is not None:
@@ -273,7 +304,7 @@ class Diagnosis:
                     for name in OPERANDS
                     if getattr(slip.start, name) != getattr(start, name)
                 }
-            told = replace(told, fix=fix)
+            told = replace(told, fix=fix or None)
         whole = isinstance(told.value, tuple) and not told.field.endswith("]")
         if m.fastest_first and whole and told.field not in OPERANDS:
             told = replace(told, value=told.value[::-1])
@@ -289,9 +320,14 @@ def _explained(
     if same:
         return replace(same[0], hint=slip.text)
     first, name = found[0], slip.fields[0]
-    value = getattr(m, VALUES.get(name, name), first.value)
+    value = f"{m.itemsize} bytes" if name == "dtype" else getattr(m, VALUES.get(name, name), None)
     allowed = f"does not fit {name_of(first.field)} = {first.value}, which {first.allowed}"
     return Finding(name, value, allowed, first.source, slip.text, severity)
+
+
+def _likelihood(slip: Slip, m: Description) -> tuple[int, bool]:
+    fit, fills = packing(slip.map), m.channels * m.itemsize == m.span
+    return fit, fit == DENSE and fills and slip.map.itemsize == m.itemsize
 
 
 VALUES = {"lower_corner": "lower", "upper_corner": "upper"}  # fields with other names

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-TARGETS = {  # oldest target of each form with a .shared::cta destination
-    "tiled": "sm_90",
-    "im2col": "sm_90",
-    "w": "sm_100",
-    "w128": "sm_100a",
-}
 INFIXES = {"tiled": "tile", "im2col": "im2col", "w": "im2col::w", "w128": "im2col::w::128"}
 DIRECTIONS = ("load", "multicast", "prefetch", "store", "reduce")
+CLUSTER_DIRECTIONS = ("multicast", "prefetch")  # not of .shared::cta
 REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 
 

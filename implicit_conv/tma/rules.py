@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from implicit_conv.ptx.targets import lacking
 from implicit_conv.tma.limits import (
     ADDRESS_BITS,
     ALLOWED_SWIZZLES,
@@ -33,12 +34,14 @@ from implicit_conv.tma.limits import (
     STEP_MAX,
     STORE,
     STRIDE_END,
+    TARGET,
     W_OFFSET_END,
     WIDE,
     Description,
     Finding,
     Start,
 )
+from implicit_conv.tma.ptx import CLUSTER_DIRECTIONS, INFIXES
 
 
 def within(low: int, high: int) -> str:
@@ -244,6 +247,12 @@ def store_findings(m: Description, start: Start | None) -> list[Finding]:
         allowed = "must be left out: the store walk is im2col_no_offs"
         found.append(Finding("offsets", start.offsets, allowed, STORE))
     return found
+
+
+def target_findings(m: Description, direction: str, arch: str) -> list[Finding]:
+    """That a target has no instruction for the map."""
+    why = lacking(INFIXES[m.mode], direction in CLUSTER_DIRECTIONS, arch)
+    return [Finding("mode", m.mode, why, TARGET)] if why else []
 
 
 def _im2col_start(m: Description, start: Start) -> Iterator[Finding]:

@@ -1,7 +1,8 @@
 """Slips: the mistakes that are made with tensor maps, each undone.
 
 A slip is a guess. The linter believes it only if undoing it removes findings and adds no error, so
-no guess here needs to be careful.
+no guess here needs to be careful. A piece of advice is a slip that says what is legal instead of
+what was meant; it is taken where no mistake explains the findings.
 """
 
 from __future__ import annotations
@@ -26,28 +27,38 @@ CORNERS = ("lower_corner", "upper_corner")
 class Slip:
     """A mistake: the fields where it shows, what it looks like, and the arguments without it.
 
-    A `whole` slip is believed only if undoing it leaves nothing to be found.
+    Attributes
+    ----------
+    kind : {"part", "whole", "advice"}
+        Whether it is believed where it explains only a part of what was found, only where it
+        explains all, or only where no mistake does so.
     """
 
     fields: tuple[str, ...]
     text: str
     map: Description
     start: Start | None
-    whole: bool = False
+    kind: str = "part"
 
 
 def slips(m: Description, start: Start | None) -> Iterator[Slip]:
     """The slips that could have been made here, those of a load first."""
-    for look, whole in START_SLIPS:
+    for look, kind in START_SLIPS:
         if start is None or len(start.coords) != m.rank:
             break
         for slip in look(m, start):
             if slip.start != start:
-                yield replace(slip, whole=whole)
-    for guess, whole in MAP_SLIPS:
+                yield replace(slip, kind=kind)
+    for guess, kind in MAP_SLIPS:
         for slip in guess(m):
             if slip.map != m:
-                yield replace(slip, start=start, whole=whole)
+                yield replace(slip, start=start, kind=kind)
+
+
+def stride_slips(m: Description) -> Iterator[Slip]:
+    """The mistakes that show in the strides of a tiled map."""
+    for guess in (_stride_units, _types, _reversed_arrays):
+        yield from guess(m)
 
 
 def order(m: Description, what: str) -> str:
@@ -87,24 +98,58 @@ def spatial_order(m: Description, what: str) -> str:
     return f"{what} look W-first; Python takes ([d,] h, w)"
 
 
+def _stride_units(m: Description) -> Iterator[Slip]:
+    if m.strides is None:
+        return
+    size = m.itemsize
+    if size > 1:
+        in_bytes = tuple(stride * size for stride in m.strides)
+        text = "strides look like elements; they must be bytes"
+        yield Slip(("strides",), text, replace(m, strides=in_bytes), None)
+    if len(m.strides) == m.rank and m.strides[-1] == size:
+        text = "leave out the stride of c, which is implied"
+        yield Slip(("strides",), text, replace(m, strides=m.strides[:-1]), None)
+
+
+def _types(m: Description) -> Iterator[Slip]:
+    """A type of twice the size; which type was meant is not known, so that there is no fix."""
+    if m.strides is not None and m.itemsize > 1:
+        size = m.itemsize // 2
+        names = {1: "1 byte (UINT8)", 2: "2 bytes (FLOAT16 or BFLOAT16)"}.get(size, f"{size} bytes")
+        text = f"the tensor looks like elements of {names}, not of {m.itemsize} bytes"
+        yield Slip(("dtype",), text, replace(m, itemsize=size), None)
+
+
 def _units(m: Description) -> Iterator[Slip]:
     size = m.itemsize
-    if m.strides is not None:
-        if size > 1:
-            in_bytes = tuple(stride * size for stride in m.strides)
-            text = "strides look like elements; they must be bytes"
-            yield Slip(("strides",), text, replace(m, strides=in_bytes), None)
-        if len(m.strides) == m.rank and m.strides[-1] == size:
-            text = "leave out the stride of c, which is implied"
-            yield Slip(("strides",), text, replace(m, strides=m.strides[:-1]), None)
     if m.tiled:
-        yield from _box_units(m)
+        inner = m.box[-1] if m.box else 0
+        if size > 1 and inner % size == 0 and inner > (m.span // size if m.span else BOX_MAX):
+            text = f"it looks like bytes; that is {inner // size} elements of {size} bytes"
+            yield Slip(("box",), text, _inner(m, inner // size), None)
         return
     most = min(m.span // max(1, size) if m.span else CHANNELS_MAX, m.shape[-1])
     if size > 1 and m.channels % size == 0 and m.channels > most:
         text = f"it looks like bytes; that is {m.channels // size} channels of {size} bytes"
         yield Slip(("channels_per_pixel",), text, replace(m, channels=m.channels // size), None)
-    span = m.span
+
+
+def _inner(m: Description, count: int) -> Description:
+    """A tiled map with another last entry of its box."""
+    return with_rows(replace(m, box=(*m.box[:-1], count)))
+
+
+def _counts(m: Description) -> Iterator[Slip]:
+    """Rows of shared memory that the map can have."""
+    span, size = m.span, max(1, m.itemsize)
+    if m.tiled:
+        if m.box and span and m.box[-1] * size > span:
+            text = f"load {span // size} elements at a time"
+            yield Slip(("box",), text, _inner(m, span // size), None)
+        if m.box and m.box[-1] >= m.unit:
+            text = f"take a multiple of {m.unit} elements"
+            yield Slip(("box",), text, _inner(m, m.box[-1] // m.unit * m.unit), None)
+        return
     if span and m.channels * size > span:
         text = f"load {span // size} channels at a time"
         yield Slip(("channels_per_pixel",), text, replace(m, channels=span // size), None)
@@ -116,23 +161,6 @@ def _units(m: Description) -> Iterator[Slip]:
     if m.channels > needed > 0:
         text = f"{needed} channels are enough for C = {m.shape[-1]}"
         yield Slip(("channels_per_pixel",), text, replace(m, channels=needed), None)
-
-
-def _box_units(m: Description) -> Iterator[Slip]:
-    """The last entry of a box in bytes, or more than a row of shared memory holds."""
-    if not m.box:
-        return
-    inner, size = m.box[-1], max(1, m.itemsize)
-    guesses = []
-    if size > 1 and inner % size == 0 and inner > (m.span // size if m.span else BOX_MAX):
-        text = f"it looks like bytes; that is {inner // size} elements of {size} bytes"
-        guesses.append((inner // size, text))
-    if m.span and inner * size > m.span:
-        guesses.append((m.span // size, f"load {m.span // size} elements at a time"))
-    if inner >= m.unit:
-        guesses.append((inner // m.unit * m.unit, f"take a multiple of {m.unit} elements"))
-    for count, text in guesses:
-        yield Slip(("box",), text, with_rows(replace(m, box=(*m.box[:-1], count))), None)
 
 
 def _corners(m: Description) -> Iterator[Slip]:
@@ -174,7 +202,9 @@ def _turned_start(m: Description, start: Start) -> Iterator[Slip]:
     coords = start.coords
     turned, exchanged = coords[::-1], (coords[0], *coords[-2:0:-1], coords[-1])
     ends = zip((turned[0], turned[-1]), (m.shape[0], m.shape[-1]), strict=True)
-    if coords[-1] and all(0 <= x < size for x, size in ends) and _rows_exist(m, turned):
+    # An image past the last one is also where a loop ends too late, so that c = 0 tells nothing.
+    told = coords[-1] != 0 or m.tiled
+    if told and all(0 <= x < size for x, size in ends) and _rows_exist(m, turned):
         text = "coordinates look fastest-first {c, w, h, n}; here they are (n, [d,] h, w, c)"
         yield Slip(("coords",), text, m, replace(start, coords=turned))
     if m.tiled:
@@ -194,13 +224,17 @@ def _rows_exist(m: Description, coords: tuple[int, ...]) -> bool:
     return not (m.wide or m.tiled) or all(0 <= x < size for x, size in rows)
 
 
-def _moved_start(m: Description, start: Start) -> Iterator[Slip]:
+def _start_units(m: Description, start: Start) -> Iterator[Slip]:
     coords, size = start.coords, max(1, m.itemsize)
-    whole = coords[-1] // m.unit * m.unit
-    text = f"take a multiple of {m.unit} channels"
     if coords[-1] >= m.shape[-1] and coords[-1] % size == 0:
         in_elements = replace(start, coords=(*coords[:-1], coords[-1] // size))
         yield Slip(("coords",), "it looks like bytes; it counts channels", m, in_elements)
+
+
+def _moved_start(m: Description, start: Start) -> Iterator[Slip]:
+    coords = start.coords
+    whole = coords[-1] // m.unit * m.unit
+    text = f"take a multiple of {m.unit} channels"
     yield Slip(("coords",), text, m, replace(start, coords=(*coords[:-1], whole)))
     if len(m.lower) == len(m.step) == len(m.sizes) and all(step > 0 for step in m.step):
         first = len(coords) - 1 - len(m.sizes)
@@ -225,14 +259,18 @@ def _operands(m: Description, start: Start) -> Iterator[Slip]:
         yield Slip(("w_offset",), "the offset of W is an entry of offsets", m, operands)
 
 
-MAP_SLIPS: tuple[tuple[Callable[[Description], Iterator[Slip]], bool], ...] = (
-    (_reversed_arrays, True),
-    (_units, False),
-    (_corners, False),
-    (_modes, False),
+MAP_SLIPS: tuple[tuple[Callable[[Description], Iterator[Slip]], str], ...] = (
+    (_stride_units, "part"),
+    (_types, "whole"),
+    (_reversed_arrays, "whole"),
+    (_units, "part"),
+    (_corners, "part"),
+    (_counts, "advice"),
+    (_modes, "advice"),
 )
-START_SLIPS: tuple[tuple[Callable[[Description, Start], Iterator[Slip]], bool], ...] = (
-    (_turned_start, True),
-    (_moved_start, False),
-    (_operands, False),
+START_SLIPS: tuple[tuple[Callable[[Description, Start], Iterator[Slip]], str], ...] = (
+    (_turned_start, "whole"),
+    (_start_units, "part"),
+    (_operands, "part"),
+    (_moved_start, "advice"),
 )

@@ -14,11 +14,14 @@ from implicit_conv.tma.limits import (
     Finding,
     Start,
 )
+from implicit_conv.tma.packing import tells
+from implicit_conv.tma.slips import stride_slips
 from implicit_conv.tma.swizzles import SWIZZLES
 
 CONVENTION = "addressing of a convolution"
 BOX_START = "PTX ISA 5.5.3.1 (the box starts at a multiple of 16 bytes)"
 SWIZZLE_PATTERN = "PTX ISA 5.5.7 (the pattern repeats at multiples of its size)"
+LAYOUT = "layout of a tensor in memory"
 SMEM_BYTES = 227 * 1024  # shared memory of one block on compute capability 9.0 and 10.0
 SMALL_BYTES = 128 << 10
 SMALL_TENSORS = "reports on Triton (issues 10442 and 11011), CUTLASS and FlashInfer (issue 4319)"
@@ -70,12 +73,26 @@ def _strides(m: Description) -> Iterator[Finding]:
     strides, sizes = m.strides, m.shape[1:]
     if strides is None or len(strides) != m.rank - 1 or not m.modelled or m.interleave != "none":
         return
+    if m.tiled:
+        yield from _tiled_strides(m)
+        return
     ends = (*strides[1:], m.itemsize)
     hint = "are dimensions permuted, as for the im2col::w walk on sm_90? It may not encode"
     for letter, stride, end, size in zip(m.dims, strides, ends, sizes, strict=False):
         if stride < end * size:
             allowed = f"is smaller than the dimension it steps over, {end * size} bytes"
             yield _warning(f"strides[{letter}]", stride, allowed, m.driver, hint)
+
+
+def _tiled_strides(m: Description) -> Iterator[Finding]:
+    """Strides that one mistake explains. A tiled map may view a tensor in any order of dimensions,
+    with gaps, and with rows that overlap, so that no strides are wrong by themselves.
+    """
+    for slip in stride_slips(m):
+        if tells(slip.map, m):
+            allowed = "neither packs the tensor nor is a view of one that is common"
+            yield _warning("strides", m.strides, allowed, LAYOUT, slip.text)
+            return
 
 
 def start_suspicions(m: Description, start: Start) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""``implicit-conv bench``: time typical layers on this machine, against torch if installed."""
+"""``implicit-conv bench``: time typical layers on this machine, against torch or scipy."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "bench",
         help="time typical layers on this machine, against torch if it is installed",
         description="Check and time typical layers. `call` is conv2d(x, w), `plan` has a packed "
-        "filter; torch is timed in the same process if it is installed. A ratio is torch's time "
-        "over ours.",
+        "filter; a rival is timed in the same process. A ratio is its time over ours.",
     )
     parser.add_argument("--threads", type=positive, help="default: all that are available")
     parser.add_argument("--layout", default="NCHW", choices=("NCHW", "NHWC"))
     parser.add_argument("--batch", type=positive, default=1)
-    parser.add_argument("--rounds", type=positive, default=15, help="samples of each contender")
+    parser.add_argument("--rounds", type=positive, default=15, help="samples of each function")
+    parser.add_argument(
+        "--against", choices=("torch", "scipy"), help="default: torch, if it is installed"
+    )
     parser.set_defaults(run=run)
 
 
@@ -50,14 +52,15 @@ def run(options: argparse.Namespace) -> None:
     from implicit_conv.testing import Case
     from implicit_conv.timing import Local
     from implicit_conv.tools.ceilings import measure_ceilings
-    from implicit_conv.tools.contenders import CONTROL, measure, rival
+    from implicit_conv.tools.rivals import CONTROL, RIVALS, measure
 
     available = cpu_arch().threads
     threads = options.threads or available
     if threads > available:
         raise UsageError(f"--threads {threads}: at most {available} are available here")
-    against = ["torch"] if find_spec("torch") else []
-    print(f"{'layer':16}{'call':>10}{'plan':>10}{'':>13}" + f"{'torch/call':>12}" * len(against))
+    against = [options.against] if options.against else ["torch"] * bool(find_spec("torch"))
+    heads = "".join(f"{name + '/call':>12}" for name in against)
+    print(f"{'layer':16}{'call':>10}{'plan':>10}{'':>13}{heads}")
     noise = []
     for name, (c, k, size, taps, stride) in TYPICAL.items():
         case = Case(
@@ -71,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
             layout=options.layout,
         )
         arrays = case.arrange(*case.inputs(0))
-        rivals = {which: Local(rival(which, case, *arrays, threads)) for which in against}
+        rivals = {which: Local(RIVALS[which](case, *arrays, threads)) for which in against}
         plan, _, samples = measure(case, rivals, threads, options.rounds)
         times = {which: summarise(values).median for which, values in samples.items()}
         ratios = [paired_ratio(samples[which], samples["call"]) for which in against]

@@ -27,7 +27,7 @@ def ceilings(threads: int, dtype: str = "float32") -> dict[str, tuple[Callable[[
 
 def measure_ceilings(threads: int, rounds: int, dtype: str = "float32") -> dict[str, float]:
     """Floating-point operations and copied bytes per second, as medians; see `ceilings`."""
-    contenders = ceilings(threads, dtype)
-    functions = {name: Local(function) for name, (function, _) in contenders.items()}
-    samples = interleave(functions, rounds)
-    return {name: work / summarise(samples[name]).median for name, (_, work) in contenders.items()}
+    functions = ceilings(threads, dtype)
+    local = {name: Local(function) for name, (function, _) in functions.items()}
+    samples = interleave(local, rounds)
+    return {name: work / summarise(samples[name]).median for name, (_, work) in functions.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,12 @@ from implicit_conv.gpu.cuda.kernel import run_dump
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Limits
 from implicit_conv.kernels.gpu.params import pack
-from implicit_conv.kernels.gpu.targets import supports
+from implicit_conv.kernels.gpu.targets import target_name
+from implicit_conv.ptx.targets import lacking
+from implicit_conv.tma.ptx import INFIXES
 from implicit_conv.verify.device_memory import fetch, poisoned, send
 from implicit_conv.verify.testing import Copy, dump_call, example_copies
 
-COPY_TARGETS = {
-    "im2col": "sm_90",
-    "tiled": "sm_90",
-    "w": "sm_100",
-    "w128": "sm_100a",
-}  # least target of a mode
 SPOILED: tuple[tuple[str, Any], ...] = (  # arguments that break a rule of tensor maps
     ("channelsPerPixel", 257),
     ("channelsPerPixel", 4),
@@ -37,16 +33,16 @@ SPOILED: tuple[tuple[str, Any], ...] = (  # arguments that break a rule of tenso
 )
 
 
-def copies_here() -> Iterator[Copy]:
-    """The example copies that the current GPU has an instruction for."""
-    cc = driver.current_arch().cc
-    return (copy for copy in example_copies() if supports(COPY_TARGETS[copy.mode], cc))
+def copies_on(cc: Sequence[Any]) -> list[Copy]:
+    """The example copies that a compute capability has an instruction for."""
+    target = target_name(cc)
+    return [copy for copy in example_copies() if not lacking(INFIXES[copy.mode], False, target)]
 
 
 def check_copies() -> Iterator[str]:
     """Lines that report copies whose bytes differ from those that implicit_conv.tma computes."""
     arch = driver.current_arch()
-    for copy in copies_here():
+    for copy in copies_on(arch.cc):
         memory, x = copy.tensor(np.random.default_rng(0))
         operands = copy.coords, 0, copy.offsets, copy.halo, copy.offset
         expected = tma.smem_image(copy.map, x, *operands).bytes
@@ -69,7 +65,7 @@ def check_copies() -> Iterator[str]:
 def check_maps() -> Iterator[str]:
     """Lines that report correct maps that the driver refuses; it prints all verdicts."""
     memory = send(np.zeros(1 << 16, np.uint8))
-    for copy in copies_here():
+    for copy in copies_on(driver.current_arch().cc):
         given = copy.at(int(memory.pointer)).arguments
         for change in (None, *SPOILED):
             if change is not None and change[0] not in given:

@@ -23,7 +23,7 @@ from implicit_conv.gpu.layout import buffers, region_names
 from implicit_conv.gpu.maps import activation_map, filter_map
 from implicit_conv.kernels.gpu.params import pack
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.ptx.tensor_map import SPANS
+from implicit_conv.ptx.memory.tensor_map import SPANS
 
 Array = npt.NDArray[Any]
 ITEM_BYTES = {"UINT8": 1, "UINT16": 2, "UINT32": 4, "INT32": 4, "FLOAT16": 2, "FLOAT32": 4}

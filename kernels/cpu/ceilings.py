@@ -29,8 +29,8 @@ class Fmas:
     def __init__(
         self, lanes: int, itemsize: int, fma: bool, threads: int, pairs: bool = False
     ) -> None:
-        self._entry = code(".ceiling_code:make_fmas")
-        part = code(".ceiling_code:make_run_fmas", lanes, itemsize, fma, pairs)
+        self._entry = code(".ceiling_code:make_fmas").address()
+        part = code(".ceiling_code:make_run_fmas", lanes, itemsize, fma, pairs).address()
         self._kernels = np.array([part], np.int64)
         self._threads = threads
         self._values = aligned_bytes(LINES * threads)
@@ -54,7 +54,7 @@ class Copy:
     """A callable that copies `size` bytes on several threads; `bytes` counts reads and writes."""
 
     def __init__(self, size: int, threads: int) -> None:
-        self._entry = code(".ceiling_code:make_copy_share")
+        self._entry = code(".ceiling_code:make_copy_share").address()
         self._threads = threads
         items = ITEMS * threads
         share = size // items

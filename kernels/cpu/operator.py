@@ -14,6 +14,7 @@ import numpy as np
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.activation import CLAMP, Epilogue
+from implicit_conv.kernels.cpu.compilers import TRANSLATOR
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import (
     Bias,
@@ -26,7 +27,7 @@ from implicit_conv.kernels.cpu.runtime.call import (
     Scratch,
     Stores,
 )
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
@@ -61,6 +62,7 @@ class Build(NamedTuple):
     end: tuple[int, int]  # the true (P, Q); a Geometry may be rounded up
     flushes: bool = False  # whether subnormals are treated as zero
     recording: bool = False  # whether a debug build records its loads
+    compiler: str = TRANSLATOR  # of COMPILERS
 
 
 class Operands(NamedTuple):
@@ -85,7 +87,8 @@ class Operator(ABC):
         self.layout, self.lanes, self.build = layout, lanes, build
         self.g, self.form, self.fma = g, build.form, build.fma
         self.itemsize = layout.itemsize
-        self.table = self._kernel_table()
+        self.table = np.zeros(table.SLOTS, np.int64)
+        self._fill(self._parts())
         chunks = schedule.ceil_div(schedule.panel_count(g), layout.chunk)
         self.items = g.groups * schedule.tile_count(g) * chunks
         self.zeros = aligned_bytes(g.tile_k * self.itemsize)
@@ -105,16 +108,16 @@ class Operator(ABC):
             "flushes": build.flushes,
         }
 
-    def _own_parts(self) -> dict[int, int]:
-        """The addresses of the family's own parts, by slot; none by default."""
+    def _own_parts(self) -> dict[int, Code]:
+        """The family's own parts, by slot; none by default."""
         return {}
 
     @abstractmethod
-    def _entry(self) -> int:
-        """The address of the entry that convolves."""
+    def _entry(self) -> Code:
+        """The entry that convolves."""
 
-    def _packer(self) -> int:
-        """The address of the entry that packs a filter.
+    def _packer(self) -> Code:
+        """The entry that packs a filter.
 
         Raises
         ------
@@ -134,7 +137,7 @@ class Operator(ABC):
         """Prepare a launch that packs filters with the strides of `w`."""
         layout = self.layout.packing_scratch
         return Launch(
-            self._packer(),
+            self._address(self._packer()),
             self.g,
             layout,
             min(threads, 1 + self.layout.packed_bytes // PACKED_BYTES_PER_THREAD),
@@ -175,7 +178,7 @@ class Operator(ABC):
         finish = self._finish((y_q, y_k), added[3:] if residual is not None else None, kind, scaled)
         scratch = self.layout.scratch(w is not None)
         return Launch(
-            self._entry(),
+            self._address(self._entry()),
             self.g,
             scratch,
             threads,
@@ -238,15 +241,14 @@ class Operator(ABC):
         part = Finish(kind, joins, scale, self.form, self.lanes, self.fma)
         apart = table.SPREAD + y_steps[0] // size if axis in (SPREAD_ROW, SPREAD_ROWS) else 0
         if apart:
-            self.table[apart] = code(
-                ".tile.epilogue:make_spread_row", apart - table.SPREAD, self.lanes, self.form
-            )
+            step = apart - table.SPREAD
+            self._fill({apart: code(".tile.epilogue:make_spread_row", step, self.lanes, self.form)})
         if axis in (PIXEL_BLOCKS, SPREAD_ROWS):
             self._require(table.TRANSPOSE_WORDS)
         if axis == PIXEL_ROWS:
             self._require(table.TRANSPOSE_OUT)
         else:
-            self.table[part.slot] = code(".tile.finish:make_finish", part)
+            self._fill({part.slot: code(".tile.finish:make_finish", part)})
         adds_first = residual_steps is not None and not joins
         return Stores(row_axis=axis, finish=part.slot, spread=apart, adds_first=adds_first)
 
@@ -260,17 +262,18 @@ class Operator(ABC):
         sums.reshape(g.groups, width)[:, : g.K] = bias.reshape(g.groups, g.K)
         return sums
 
-    def _kernel_table(self) -> Any:
-        """The kernel table with all parts that do not depend on strides, compiled or loaded."""
+    def _parts(self) -> dict[int, Code]:
+        """All parts that do not depend on strides, by slot."""
         store = code(".tile.epilogue:make_store_tile", self.lanes, self.form)
-        return self._filled({table.STORE_TILE: store, **self._own_parts()})
+        return {table.STORE_TILE: store, **self._own_parts()}
 
-    @staticmethod
-    def _filled(parts: dict[int, int]) -> Any:
-        """A kernel table with the addresses of these parts."""
-        addresses = np.zeros(table.SLOTS, np.int64)
-        addresses[list(parts)] = list(parts.values())
-        return addresses
+    def _fill(self, parts: dict[int, Code]) -> None:
+        """Compile or load parts into the kernel table."""
+        for slot, part in parts.items():
+            self.table[slot] = self._address(part)
+
+    def _address(self, wanted: Code) -> int:
+        return wanted.address(self.build.compiler)
 
     def _input(self, x: Any) -> Input:
         """The strides of `x`."""
@@ -281,15 +284,13 @@ class Operator(ABC):
         """The slot of the part that loads tiles of `x`, now compiled."""
         kind = x.strides[-1] != x.itemsize, self.g.padding_mode != ZEROS
         slot = load_tile_slot(*kind)
-        self.table[slot] = code(
-            ".tile.load:make_load_tile", self.lanes, self.form, *kind, self.build.recording
-        )
+        made = self.lanes, self.form, *kind, self.build.recording
+        self._fill({slot: code(".tile.load:make_load_tile", *made)})
         return slot
 
     def _require(self, way: int, step: int = 1) -> None:
         """Compile transposes into the table; which ones depends on the strides of arrays."""
-        for slot, address in transposes(way, step, self.lanes, self.form).items():
-            self.table[slot] = address
+        self._fill(transposes(way, step, self.lanes, self.form))
 
     def _filter_fields(self, w: Any) -> dict[str, Any]:
         """The fields of a Call for a plain filter: its strides, and a mark that there is one.

@@ -43,14 +43,6 @@ def arrive_expect_tx(barrier, size):
     """
 
 
-@instruction("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [$0], $1;", "rr", target="sm_90")
-def expect_tx(barrier, size):
-    """``mbarrier.expect_tx``: expect `size` more bytes.
-
-    PTX ISA 9.7.13.15, PTX 8.0, sm_90.
-    """
-
-
 @instruction(
     lambda target: (
         "{ .reg .pred P; LAB_WAIT: "

@@ -6,7 +6,7 @@ of wgmma holds 16 of the 64 rows in the same layout (PTX ISA 9.7.14 and 9.7.15).
 """
 
 from implicit_conv.kernels.gpu.intrinsic import Asm
-from implicit_conv.kernels.gpu.ptx import instruction, instructions
+from implicit_conv.kernels.gpu.ptx import instructions
 
 SHORT = {"bfloat16": "bf16", "float16": "f16"}
 
@@ -124,28 +124,3 @@ def wgmma_descriptors(dtype, columns, steps):
     count = columns // 2
     text = _wgmma(dtype, columns, steps, 2 * count + 1, lambda step: f"${2 * count}")
     return "acc a b", Asm(text, (("f", count), "l", "l"), (("f", count),), "sm_90a", tied=1)
-
-
-@instruction("wgmma.fence.sync.aligned;", target="sm_90a")
-def wgmma_fence():
-    """``wgmma.fence``: wgmma may read registers that were written before.
-
-    PTX ISA 9.7.15, PTX 8.0, sm_90a.
-    """
-
-
-@instruction("wgmma.commit_group.sync.aligned;", target="sm_90a")
-def wgmma_commit():
-    """``wgmma.commit_group``: all wgmma issued since the last commit form a group.
-
-    PTX ISA 9.7.15, PTX 8.0, sm_90a.
-    """
-
-
-@instructions
-def wgmma_wait(groups):
-    """``wgmma.wait_group``: wait until at most `groups` groups are pending.
-
-    PTX ISA 9.7.15, PTX 8.0, sm_90a.
-    """
-    return "", Asm(f"wgmma.wait_group.sync.aligned {groups};", target="sm_90a")

@@ -75,34 +75,6 @@ def load_cluster(mode, multicast=False, cta_group=0):
 
 
 @instruction(
-    "cp.async.bulk.prefetch.tensor.4d.L2.global.im2col [$0, {$1, $2, $3, $4}], {$5, $6};",
-    "liiiihh",
-    target="sm_90",
-)
-def prefetch_im2col(map, c, w, h, n, offset_w, offset_h):
-    """``cp.async.bulk.prefetch.tensor.4d.im2col``: fetch what `load_im2col` reads into L2.
-
-    PTX 8.0, sm_90.
-    """
-
-
-@instruction("prefetch.tensormap [$0];", "l", target="sm_90")
-def prefetch_map(map):
-    """``prefetch.tensormap``: fetch the tensor map itself.
-
-    PTX ISA 9.7.9, PTX 8.0, sm_90.
-    """
-
-
-@instruction("fence.proxy.tensormap::generic.acquire.gpu [$0], 128;", "l", target="sm_90")
-def acquire_map(map):
-    """``fence.proxy.tensormap``: make a map in global memory usable by tensor copies.
-
-    PTX ISA 9.7.13, PTX 8.3, sm_90.
-    """
-
-
-@instruction(
     "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [$0, {$2, $3, $4, $5}], [$1];",
     "lriiii",
     target="sm_90",

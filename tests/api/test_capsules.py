@@ -41,11 +41,18 @@ class Exporter:
         sizes, steps = (ctypes.cast(numbers, INTEGERS) for numbers in self.numbers)
         self.capsule = Capsule(
             **{
-                "major": 1, "data": self.data.ctypes.data, "device": 1, "ndim": len(shape),
-                "code": 4, "bits": 16, "lanes": 1, "shape": sizes,
-                "strides": steps if strides else None, **members,
+                "major": 1,
+                "data": self.data.ctypes.data,
+                "device": 1,
+                "ndim": len(shape),
+                "code": 4,
+                "bits": 16,
+                "lanes": 1,
+                "shape": sizes,
+                "strides": steps if strides else None,
+                **members,
             }
-        )  # fmt: skip
+        )
 
     def __dlpack_device__(self):
         return self.capsule.device, 0
@@ -127,7 +134,7 @@ HOSTILE = [  # (the array, the error, its words)
     (Raising(), DTypeError, r"does not export its memory \(KeyError: 'internal'\); pass a numpy"),
     (Numbered(), DTypeError, "whose __dlpack__ returns 3, which is no capsule dltensor or"),
     (Named(), PlanError, "on one that is not supported"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("x", "error", "words"), HOSTILE)

@@ -15,6 +15,7 @@ from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu import wgrad
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.tiling import Tiling
 from implicit_conv.plan import Plan
 from implicit_conv.testing import EPS, Case, error_units, from_nchw, to_kcrs
 from implicit_conv.testing.operators import sums
@@ -188,7 +189,7 @@ def test_bits_do_not_depend_on_threads_or_tiles(case):
             tiles += [(16, 1), (32, 2)]
         for block, chunk in tiles:
             g = c.geometry._replace(tile_c=min(block, c.geometry.C))
-            other = replace(c, geometry=g, chunk=chunk)
+            other = replace(c, tiling=Tiling(g, chunk))
             plan = Plan(replace(made, choice=made.choice._replace(candidates=(other,))))
             np.testing.assert_array_equal(plan(x, dy), whole, c.name)
 

@@ -14,6 +14,7 @@ from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu import wgrad
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.tiling import Tiling
 from implicit_conv.options import LAYOUTS_OF, PADDING_MODES, SPACE, WEIGHT_LAYOUTS_OF
 from implicit_conv.plan import Plan
 from implicit_conv.problem import Problem
@@ -236,7 +237,7 @@ def test_bits_do_not_depend_on_threads_or_tiles(p):
         tiles = [] if c.algorithm == "depthwise" else [(16, 1), (32, 2)]
         for block, chunk in [(c.geometry.tile_c, c.chunk), *tiles]:
             g = c.geometry._replace(tile_c=min(block, c.geometry.C))
-            other = replace(c, geometry=g, chunk=chunk)
+            other = replace(c, tiling=Tiling(g, chunk))
             plan = Plan(replace(made, choice=made.choice._replace(candidates=(other,))))
             np.testing.assert_array_equal(plan(x, dy), whole, c.name)
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conformance import Suite, conform
 
 from implicit_conv import clear_plan_cache, plan_conv2d
 from implicit_conv.cpu import methods, planner
@@ -56,6 +57,11 @@ def test_its_tests_pass(page, name, request, force_method):
             for given in inspect.signature(function).parameters
         }
     )
+
+
+def test_it_conforms(page):
+    for trial in Suite(page[1]).trials(1):
+        conform(trial)
 
 
 def test_explain_prints_what_it_shows(page, force_method):

@@ -11,7 +11,8 @@ from implicit_conv import plan_conv2d, plan_conv2d_input_grad
 from implicit_conv.arrays import Binding
 from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Request, operator
+from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.kernel_method import operator
 from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm

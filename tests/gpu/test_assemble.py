@@ -253,7 +253,6 @@ CHOICES = {
     "mma.multiply": [("bfloat16", 2, 4), ("float16", 1, 2)],
     "mma.multiply_tf32": [()],
     "mma.multiply_float": [(1, 2)],
-    "mma.wgmma_wait": [(1,)],
     "mma.wgmma_registers": [(d, n, 4) for d in ("bfloat16", "float16") for n in (64, 256)],
     "mma.wgmma_descriptors": [("bfloat16", n, 2) for n in (64, 128, 256)],
     "warp.keep_registers": [(40,)],

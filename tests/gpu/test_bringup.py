@@ -128,9 +128,7 @@ def test_a_rehearsal_without_numba_and_compilers_is_right(tmp_path):
     report, status = rehearse(small_kit(), tmp_path)
     assert status == 0 and "Nothing has failed so far." in report
     heads = [line for line in report.splitlines() if line.startswith("## ")]
-    assert [head.split(":")[0][3:] for head in heads] == [
-        "driver", "maps", "copies", "rates", "tools",
-    ]  # fmt: skip
+    assert [head.split(":")[0][3:] for head in heads] == "driver maps copies rates tools".split()
     assert "## copies: 2 right, 0 failed, 0 not run" in heads
 
 

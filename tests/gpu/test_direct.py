@@ -25,9 +25,15 @@ from implicit_conv.verify.testing import loaded, problem_of, stored, with_epilog
 
 COMPILERS = importlib.util.find_spec("numba_cuda") is not None and tool("nvdisasm") is not None
 DEPTHWISE = Case(
-    N=8, C=1, K=1, groups=64, size=(28, 30), padding=((1, 1), (1, 1)),
-    layout="NHWC", weight_layout="KRSC",
-)  # fmt: skip
+    N=8,
+    C=1,
+    K=1,
+    groups=64,
+    size=(28, 30),
+    padding=((1, 1), (1, 1)),
+    layout="NHWC",
+    weight_layout="KRSC",
+)
 RESNEXT = replace(DEPTHWISE, C=4, K=4, groups=32)
 
 
@@ -91,10 +97,8 @@ def test_a_strip_shares_the_pixels_of_its_columns():
     assert Strip(3, 1, 1, 1, 1, 1).positions == (0, 1, 2)
     for columns in (1, 2, 3, 7, 15, 16, 31):
         for stride in (1, 2, 3):
-            case = replace(
-                DEPTHWISE, kernel=(1, columns), size=(1, 64), stride=(1, stride),
-                padding=((0, 0), (0, 0)),
-            )  # fmt: skip
+            one_row = replace(DEPTHWISE, size=(1, 64), padding=((0, 0), (0, 0)))
+            case = replace(one_row, kernel=(1, columns), stride=(1, stride))
             for v in direct_variants(problem_of(case, "bfloat16")):
                 assert values(v.strip, v.filters) <= MOST_VALUES
                 assert v.strip.columns in (1, columns)

@@ -128,17 +128,17 @@ def test_a_row_is_checked_and_timed(on_cpu, monkeypatch):
 
 def test_a_wrong_result_is_not_timed(on_cpu):
     x, w = cuda.inputs(torch, CASE, device="cpu")
-    contenders, _ = cuda.gpu_contenders(on_cpu, CASE, x, w)
-    right = cuda.check(on_cpu, CASE, x, w, contenders)
+    functions, _ = cuda.gpu_functions(on_cpu, CASE, x, w)
+    right = cuda.check(on_cpu, CASE, x, w, functions)
     assert right["call"] == right["plan"]
 
     def last_image_wrong():
-        y = contenders["call"]()
+        y = functions["call"]()
         y[-1, 0, 0, 0] += 1
         return y
 
     with pytest.raises(cuda.WrongResultError, match="plan is"):
-        cuda.check(on_cpu, CASE, x, w, {**contenders, "plan": last_image_wrong})
+        cuda.check(on_cpu, CASE, x, w, {**functions, "plan": last_image_wrong})
 
 
 def test_ceilings_are_rates(on_cpu, monkeypatch):

@@ -1,38 +1,52 @@
-"""Suites and contenders of transposed convolutions, gradients, signals and volumes."""
+"""Suites and rivals of transposed convolutions, gradients, signals and volumes."""
 
 import pytest
 
 from implicit_conv.testing import Case
 from implicit_conv.timing import Local
-from implicit_conv.tools import operator_contenders
-from implicit_conv.tools.contenders import WrongResultError
+from implicit_conv.tools.rivals import WrongResultError
+from perf import operators
 from perf.layers import layers
-from perf.rival import contender_of
+from perf.rival import function_of
 
 CASES = {
     1: Case(
-        C=3, K=4, size=(12,), kernel=(3,), stride=(2,), dilation=(1,), padding=((1, 1),),
-        layout="NCW", weight_layout="KCS",
+        C=3,
+        K=4,
+        size=(12,),
+        kernel=(3,),
+        stride=(2,),
+        dilation=(1,),
+        padding=((1, 1),),
+        layout="NCW",
+        weight_layout="KCS",
     ),
     2: Case(C=3, K=4, size=(9, 8), stride=(2, 2), padding=((1, 1), (0, 0)), layout="NHWC"),
     3: Case(
-        C=2, K=4, size=(4, 5, 6), kernel=(2, 3, 1), stride=(1, 2, 1), dilation=(1, 1, 1),
-        padding=((0, 0), (1, 1), (0, 0)), layout="NDHWC", weight_layout="KCTRS",
+        C=2,
+        K=4,
+        size=(4, 5, 6),
+        kernel=(2, 3, 1),
+        stride=(1, 2, 1),
+        dilation=(1, 1, 1),
+        padding=((0, 0), (1, 1), (0, 0)),
+        layout="NDHWC",
+        weight_layout="KCTRS",
     ),
-}  # fmt: skip
+}
 
 
 def torch_rival(operator, case):
-    function, _ = contender_of("torch", operator, case, threads=1)
+    function, _ = function_of("torch", operator, case, threads=1)
     return {"torch": Local(function)}
 
 
 @pytest.mark.parametrize("rank", CASES)
-@pytest.mark.parametrize("operator", operator_contenders.FUNCTIONS)
-def test_contenders_agree_and_are_timed(operator, rank):
+@pytest.mark.parametrize("operator", operators.FUNCTIONS)
+def test_rivals_agree_and_are_timed(operator, rank):
     pytest.importorskip("torch")
     rivals = torch_rival(operator, CASES[rank])
-    _, errors, samples = operator_contenders.measure_operator(
+    _, errors, samples = operators.measure_operator(
         operator, CASES[rank], rivals, threads=1, rounds=1
     )
     assert set(errors) == {"call", "plan", "torch"}
@@ -41,10 +55,10 @@ def test_contenders_agree_and_are_timed(operator, rank):
 
 def test_a_wrong_result_is_not_timed():
     pytest.importorskip("torch")
-    function, _ = contender_of("torch", "dgrad", CASES[2], threads=1)
+    function, _ = function_of("torch", "dgrad", CASES[2], threads=1)
     wrong = {"torch": Local(lambda: function() + 1)}
     with pytest.raises(WrongResultError, match="torch is"):
-        operator_contenders.measure_operator("dgrad", CASES[2], wrong, 1, 1)
+        operators.measure_operator("dgrad", CASES[2], wrong, 1, 1)
 
 
 def test_suites_have_the_shapes_of_their_papers():

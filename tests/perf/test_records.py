@@ -72,7 +72,7 @@ def test_an_unknown_layer_or_device_exits_2(capsys):
 
 
 def test_a_run_has_the_precision_that_it_names(tmp_path, capsys):
-    """Errors of F4 are not those of "standard"; other operators have no such contenders."""
+    """Errors of F4 are not those of "standard"; other operators have no such functions."""
     path, made = tmp_path / "fast.json", {}
     options = ["run", "--suite", "resnet50", "--layer", "3x3 64-64 @56", *"--rounds 1".split()]
     options += ["--against", "nothing", "--threads", "1"]

@@ -12,8 +12,8 @@ import pytest
 
 from implicit_conv.testing import Case, error_units
 from implicit_conv.timing import Local
-from implicit_conv.tools import contenders, inference_rivals
-from perf import rival, rivals, terminal
+from implicit_conv.tools.rivals import LIMIT_UNITS, OURS, WrongResultError, check
+from perf import engines, rival, rivals, terminal
 from perf.process import Process
 
 CASE = Case(C=3, K=4, size=(9, 8), kernel=(3, 2), padding=((1, 1), (0, 0)))
@@ -40,27 +40,27 @@ serve(Answers())
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-@pytest.mark.parametrize("name", inference_rivals.ENGINES)
+@pytest.mark.parametrize("name", engines.ENGINES)
 def test_engines_compute_the_convolution(name, case):
     pytest.importorskip(rival.module_of(name))
     pytest.importorskip("onnx")
     x, w = case.inputs(0)
-    y = np.asarray(contenders.rival(name, case, *case.arrange(x, w), 1)())
+    y = np.asarray(engines.rival(name, case, *case.arrange(x, w), 1)())
     assert y.shape == case.problem.output_shape
     units = error_units(y, case.reference(x, w), case.reference(x, w, True), "float32")
-    assert units < contenders.LIMIT_UNITS
+    assert units < LIMIT_UNITS
 
 
-@pytest.mark.parametrize("name", inference_rivals.ENGINES)
+@pytest.mark.parametrize("name", engines.ENGINES)
 def test_engines_refuse_another_layout_or_dtype(name):
     for case in (replace(CASE, layout="NHWC"), replace(CASE, dtype="float64")):
         with pytest.raises(ValueError, match="float32 NCHW"):
-            contenders.rival(name, case, *case.arrange(*case.inputs(0)), 1)
+            engines.rival(name, case, *case.arrange(*case.inputs(0)), 1)
 
 
 def test_the_network_of_ncnn_names_each_size():
     case = replace(CASES["plain"], dilation=(4, 5), groups=2)
-    text = inference_rivals.ncnn_network(case)
+    text = engines.ncnn_network(case)
     kind, _, _, _, _, _, *sizes = text.splitlines()[-1].split()
     assert kind == "ConvolutionDepthWise"
     found = dict(map(int, size.split("=")) for size in sizes)
@@ -74,14 +74,13 @@ def test_an_engine_may_err_like_a_winograd_of_large_tiles():
     x, w = CASE.inputs(0)
     exact, scale = CASE.reference(x, w), CASE.reference(x, w, True)
     y = (exact + 70 * 2.0**-24 * scale).astype("float32")
-    errors = contenders.check(CASE, {"ncnn": Local(lambda: y)})
+    errors = check(CASE, {"ncnn": Local(lambda: y)}, fast=engines.ENGINES)
     assert errors["ncnn"] == pytest.approx(70, abs=2)
-    contenders.check(CASE, {"plan": Local(lambda: y)}, precision="fast")
-    for name, precision in ("torch", "fast"), ("plan", "standard"):
-        with pytest.raises(contenders.WrongResultError, match=f"{name} is 7"):
-            contenders.check(CASE, {name: Local(lambda: y)}, precision=precision)
-    with pytest.raises(contenders.WrongResultError, match=r"ncnn is .* at most 1024"):
-        contenders.check(CASE, {"ncnn": Local(lambda: y[..., ::-1])})
+    for name, fast in ("torch", (*engines.ENGINES, *OURS)), ("plan", ()):
+        with pytest.raises(WrongResultError, match=f"{name} is 7"):
+            check(CASE, {name: Local(lambda: y)}, fast=fast)
+    with pytest.raises(WrongResultError, match=r"ncnn is .* at most 1024"):
+        check(CASE, {"ncnn": Local(lambda: y[..., ::-1])}, fast=engines.ENGINES)
 
 
 @pytest.fixture
@@ -117,7 +116,7 @@ def test_a_rival_convolves_in_its_own_process():
         for case in (CASE, CASES["pixel"]):
             ready, reasons = found.prepare("fprop", case)
             assert reasons == {}
-            contenders.check(case, ready)
+            check(case, ready)
         assert ready["numpy"].sample(3) > 0
         assert ready["numpy"].calls_per_sample(1e-6) >= 1
         ready, reasons = found.prepare("fprop", CASES["groups"])

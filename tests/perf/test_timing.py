@@ -1,15 +1,17 @@
-"""The timing core and the contenders: samples are long enough and paired, results are right."""
+"""The timing core and rivals: samples are long enough and paired, results are right."""
 
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from implicit_conv import timing
 from implicit_conv.testing import Case, error_units
-from implicit_conv.tools import bench, ceilings, contenders
+from implicit_conv.tools import bench, ceilings, rivals
 from implicit_conv.tools.cli import main
+from perf import engines
 
 CASE = Case(C=8, K=16, size=(12, 14), padding=((1, 1), (1, 1)))
 
@@ -42,7 +44,7 @@ def test_samples_are_seconds_a_call(clock):
 def test_interleaving_orders_rounds_at_random_and_keeps_all():
     order = []
     functions = {name: lambda name=name: order.append(name) for name in "ab"}
-    samples = timing.interleave(contenders.local(functions), rounds=5, seconds=1e-7)
+    samples = timing.interleave(rivals.local(functions), rounds=5, seconds=1e-7)
     assert {name: len(values) for name, values in samples.items()} == {"a": 5, "b": 5}
     assert all((values > 0).all() for values in samples.values())
     runs = [name for i, name in enumerate(order) if i == 0 or order[i - 1] != name]
@@ -78,32 +80,35 @@ def test_rivals_compute_the_convolution(name, layout):
     pytest.importorskip(name)
     case = replace(CASE, N=2, layout=layout, stride=(2, 1), kernel=(3, 2))
     x, w = case.inputs(0)
-    y = contenders.result_of(case, name, contenders.rival(name, case, *case.arrange(x, w), 1)())
+    y = rivals.result_of(case, name, engines.rival(name, case, *case.arrange(x, w), 1)())
     units = error_units(y, case.reference(x, w), case.reference(x, w, True), "float32")
-    assert units < contenders.LIMIT_UNITS
+    assert units < rivals.LIMIT_UNITS
 
 
 def test_a_wrong_result_is_not_timed():
     x, w = CASE.inputs(0)
     wrong = CASE.reference(x, w).astype("float32")
     wrong[0, 3, 2, 1] += 1e-3
-    with pytest.raises(contenders.WrongResultError, match=r"call is .* units"):
-        contenders.check(CASE, {"call": timing.Local(lambda: wrong)})
+    with pytest.raises(rivals.WrongResultError, match=r"call is .* units"):
+        rivals.check(CASE, {"call": timing.Local(lambda: wrong)})
 
 
 def test_a_missing_output_is_a_wrong_result():
     x, w = CASE.inputs(0)
     wrong = CASE.reference(x, w).astype("float32")
     wrong[0, 0, 0, 0] = np.nan
-    with pytest.raises(contenders.WrongResultError):
-        contenders.check(CASE, {"call": timing.Local(lambda: wrong)})
+    with pytest.raises(rivals.WrongResultError):
+        rivals.check(CASE, {"call": timing.Local(lambda: wrong)})
 
 
 def test_bench_prints_a_row_a_layer(monkeypatch, capsys):
     monkeypatch.setattr(bench, "TYPICAL", {"tiny": (4, 8, 10, 3, 1), "dot": (8, 8, 6, 1, 1)})
     monkeypatch.setattr(ceilings, "COPY_BYTES", 1 << 20)
-    assert main(["bench", "--threads", "1", "--rounds", "2", "--layout", "NHWC"]) == 0
+    command = ["bench", "--threads", "1", "--rounds", "2", "--layout", "NHWC"]
+    against = ["--against", "scipy"] if find_spec("scipy") else []
+    assert main([*command, *against]) == 0
     out = capsys.readouterr().out
+    assert ("scipy/call" in out) == bool(against)
     assert "tiny" in out
     assert "dot" in out
     assert "FMA peak" in out

@@ -22,8 +22,9 @@ from implicit_conv.cpu.methods.group_lanes import GroupLanes
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
-from implicit_conv.cpu.methods.winograd import Winograd
+from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
 from implicit_conv.cpu.packed import PackedFilter
+from implicit_conv.cpu.tiling import Tiling
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
 SAME = ((1, 1), (1, 1))
@@ -47,11 +48,12 @@ def plans_by(method, case, *, bits=None, bfloat16="widen", int8="widen", block=N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gemm_tilings, "BLOCK_ELEMENTS", elements or gemm_tilings.BLOCK_ELEMENTS)
         plan = plan_of(case, arch, precision="fast")
-        found = [c for c in plan.candidates if method in (None, type(c.method))]
+        kinds = (Winograd, LargeWinograd) if method is Winograd else (method,)
+        found = [c for c in plan.candidates if method is None or type(c.method) in kinds]
         found.sort(key=lambda c: getattr(c.method, "m", 0))  # F2, F4, F6
     if block is not None:
         blocks = {"tile_c": block // case.K * case.C, "tile_k": block}
-        found = [replace(c, geometry=c.geometry._replace(**blocks)) for c in found]
+        found = [replace(c, tiling=Tiling(c.geometry._replace(**blocks), c.chunk)) for c in found]
     return [changed(plan, **{f.name: getattr(c, f.name) for f in fields(c)}) for c in found]
 
 

@@ -18,7 +18,7 @@ from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.methods.winograd import Winograd
 from implicit_conv.cpu.record import executed_loads
-from implicit_conv.cpu.tiling import rounded_up
+from implicit_conv.cpu.tiling import Tiling, rounded_up
 from implicit_conv.cpu.views import spatial, ungrouped, widened
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
@@ -207,7 +207,7 @@ def plan_in_place(case, columns, tile_m):
     view = ungrouped(widened(spatial(plan.problem)))
     channels = rounded_up(case.groups, plan.engine.best.lanes)
     g = geometry(view, tile=(1, 2, columns), tile_m=tile_m, tile_c=channels, tile_k=channels)
-    return changed(plan, method=Depthwise(in_place=True), view=view, geometry=g, chunk=1)
+    return changed(plan, method=Depthwise(in_place=True), view=view, tiling=Tiling(g, 1))
 
 
 def check_in_place(plan, case):

@@ -221,18 +221,24 @@ def test_what_is_not_covered_is_refused_by_name(body, said):
         ("st.global.u32 [%d1+2], %r1;", r"4 bytes at 0x\w+: not aligned to 4"),
         ("mov.u32 %r1, 5; st.global.u32 [%d1+256], %r1;", "lies in no array"),
         ("add.u32 %r2, %r3, 1; mov.u32 %r3, 0;", "a register that was never written"),
-        ("mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 5; @%p1 bra A; bra.uni B; A: bar.sync 0; B:",
-         r"\.aligned, but of the warp only lanes \[0, 1, 2, 3, 4\]"),
+        (
+            "mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 5; @%p1 bra A; bra.uni B; "
+            "A: bar.sync 0; B:",
+            r"\.aligned, but of the warp only lanes \[0, 1, 2, 3, 4\]",
+        ),
         ("bar.sync 1, 128;", r"deadlock(.|\n)*barrier 1: 64 of 128 threads"),
         ("LOOP: bra LOOP;", "a loop without end"),
         ("trap;", "trap, in lanes"),
-        ("mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 5; @!%p1 bra B; "
-         "shfl.sync.idx.b32 %r2, %r1, 0, 31, 0xffffffff; B:", "names lanes .*, which are not here"),
+        (
+            "mov.u32 %r1, %laneid; setp.lt.u32 %p1, %r1, 5; @!%p1 bra B; "
+            "shfl.sync.idx.b32 %r2, %r1, 0, 31, 0xffffffff; B:",
+            "names lanes .*, which are not here",
+        ),
         ("bra NOWHERE;", "there is no label NOWHERE"),
         ("mov.u32 %r1, 7; setmaxnreg.inc.sync.aligned.u32 7;", "no multiple of 8"),
         ("add.u32 %r1, 2;", "its operands do not fit"),
     ],
-)  # fmt: skip
+)
 def test_what_ptx_leaves_undefined_is_an_error(body, said):
     with pytest.raises(ptx.PtxError, match=said):
         run(kernel(body), limit=2000)

@@ -222,14 +222,65 @@ def test_cp_async_fills_with_zeros_and_arrives_at_a_barrier():
         assert np.array_equal(x.reshape(32, 4), np.where(kept, whole, 0))
 
 
+LOADS = {  # a load without its wait
+    "cp.async.bulk.tensor": """
+        cp.async.bulk.tensor.2d.shared::cta.global.tile.mbarrier::complete_tx::bytes
+            [%r2], [%d2, {4, 0}], [%r2+512];""",
+    "cp.async.bulk": """
+        cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes
+            [%r2], [%d1], 512, [%r2+512];""",
+    "cp.async": "cp.async.cg.shared.global [%r2], [%d1], 16; cp.async.commit_group;",
+}
+WAITS = {
+    "cp.async": "cp.async.wait_group 0;",
+    "": "WAIT: mbarrier.try_wait.parity.shared.b64 %p2, [%r2+512], 0; @!%p2 bra WAIT;",
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_a_kernel_must_wait_for_its_loads(name):
+    """Whether they happen to arrive before the kernel ends makes no difference."""
+    map = ptx.TensorMap("tile", 4, 0, (36, 20), (144,), (1, 1), box=(8, 16))
+    body = f"""
+        mov.b64 %d2, a; cvta.param.u64 %d2, %d2; ld.param.u64 %d1, [x]; mov.u32 %r2, smem;
+        mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @!%p1 bra END;
+        mbarrier.init.shared.b64 [%r2+512], 1; fence.proxy.async;
+        mbarrier.arrive.expect_tx.shared.b64 _, [%r2+512], {0 if name == "cp.async" else 512};
+        {LOADS[name]}"""
+    wait = WAITS.get(name, WAITS[""])
+    for seed in SEEDS:
+        for more, words in (
+            (wait, ""),
+            ("", "nobody has waited for"),
+            ("nanosleep.u32 9;", "wait"),
+        ):
+            x = np.arange(720, dtype=np.float32).reshape(20, 36)
+            parameters = ".param .align 64 .b8 a[128], .param .u64 x"
+            text = kernel(f"{body} {more} END:", parameters, shared=SHARED)
+            arguments = [ptx.Tensor(map, x), x]
+            if not words:
+                ptx.run(text, 1, 64, arguments, shared_bytes=520, seed=seed)
+                continue
+            with pytest.raises(ptx.PtxError, match=f"block 0: the kernel ends.*{words}"):
+                ptx.run(text, 1, 64, arguments, shared_bytes=520, seed=seed)
+
+
 def test_im2col_copy():
     """A tap of a 3 x 3 convolution with padding 1 over 2 images of 4 x 5 pixels of 8 channels."""
     x = np.arange(2 * 4 * 5 * 8, dtype=np.float32).reshape(2, 4, 5, 8)
     out = np.zeros(24 * 8, np.float32)
     map = ptx.TensorMap(
-        "im2col", 4, 0, (8, 5, 4, 2), (32, 160, 640), (1, 1, 1, 1), lower=(-1, -1),
-        upper=(-1, -1), channels=8, pixels=24,
-    )  # fmt: skip
+        "im2col",
+        4,
+        0,
+        (8, 5, 4, 2),
+        (32, 160, 640),
+        (1, 1, 1, 1),
+        lower=(-1, -1),
+        upper=(-1, -1),
+        channels=8,
+        pixels=24,
+    )
     body = """
         ld.param.u64 %d1, [y]; ld.param.u64 %d2, [a]; mov.u32 %r2, smem;
         mov.u32 %r1, %tid.x; setp.eq.u32 %p1, %r1, 0; @!%p1 bra READY;

@@ -43,11 +43,14 @@ def test_the_commands_run(line, said, tmp_path, capsys):
     [
         ("tcgen05.wait::ld.sync.aligned; add.cc.u32 %r1, %r1, %r1;", 1, "2 instructions or dir"),
         ("bar.sync 1, 64;", 1, "seed 0: block 0: deadlock"),
-        ("mov.u32 %r2, %tid.x; shr.u32 %r2, %r2, 5; st.relaxed.gpu.global.u32 [%d1+4], %r2;",
-         1, "the result depends on the schedule: argument 0"),
+        (
+            "mov.u32 %r2, %tid.x; shr.u32 %r2, %r2, 5; st.relaxed.gpu.global.u32 [%d1+4], %r2;",
+            1,
+            "the result depends on the schedule: argument 0",
+        ),
         ("add.u32 %r1, %r2, ??;", 2, ""),
     ],
-)  # fmt: skip
+)
 def test_the_command_reports(body, status, said, tmp_path, capsys):
     path = tmp_path / "kernel.ptx"
     path.write_text(kernel(body))

@@ -50,13 +50,15 @@ WAITS = "mbarrier.init.shared.b64 [s], 1; fence.mbarrier_init.release.cluster; "
 TEXTS = {  # name: (text, the error)
     "registers": (kernel(".reg .b64 %q<100000000>;"), r"line 11: 100000000 more registers"),
     "registers by calls": (
-        doubling(".reg .b32 %q<1000>;", 12), r"line \d+: 1000 more registers, but 262144"
+        doubling(".reg .b32 %q<1000>;", 12),
+        r"line \d+: 1000 more registers, but 262144",
     ),
     "registers without end": (kernel(f".reg .b32 %q<{'9' * 9999}>;"), "line 11: the number '999"),
     "block size": (kernel(f".shared .b8 s[{T40}];"), r"line 11: s has 1099511627776 bytes"),
     "shared 1 GiB": (kernel(".shared .b8 s[1073741824];"), r"line 11: s has 1073741824 bytes"),
     "shared, of both": (
-        kernel(".shared .b8 s[200000]; .shared .b8 t[200000];"), r"\.shared variables of k have 4"
+        kernel(".shared .b8 s[200000]; .shared .b8 t[200000];"),
+        r"\.shared variables of k have 4",
     ),
     "shared, many axes": (kernel(f".shared .b8 s{'[99999]' * 999};"), "line 11: s has"),
     "local": (kernel(f".local .b8 s[{T40}];"), "line 11: s has 1099511627776 bytes"),
@@ -70,15 +72,18 @@ TEXTS = {  # name: (text, the error)
     "alignment": (kernel(f".shared .align {T40} .b8 s[4];"), "1099511627776 is no power of two"),
     "alignment of nothing": (kernel(".shared .align 48 .b8 s[4];"), "48 is no power of two"),
     "alignment of parameters": (
-        kernel("", parameters=".param .align 131072 .b8 x[4]"), "131072 is no power of two"
+        kernel("", parameters=".param .align 131072 .b8 x[4]"),
+        "131072 is no power of two",
     ),
     "parameters": (
-        kernel("", parameters=".param .b8 x[99999999]"), "line 8: k takes 99999999 bytes of param"
+        kernel("", parameters=".param .b8 x[99999999]"),
+        "line 8: k takes 99999999 bytes of param",
     ),
     "calls that double": (doubling("ret;"), r"line \d+: with f\d+ inlined .* 131072 is the most"),
     "empty calls that double": (doubling(""), r"line \d+: with f\d+ inlined the kernel k has"),
     "long calls that double": (
-        doubling(f"mov.u32 %r1, {'1' * 100_000};", 12), "line 6: the operand '111|characters"
+        doubling(f"mov.u32 %r1, {'1' * 100_000};", 12),
+        "line 6: the operand '111|characters",
     ),
     "a chain of calls": (chain(400), "line .*has 101 calls inside each other; 100 is the most"),
     "braces": (kernel("{" * 100_000 + "}" * 100_000), "line 11: more than 100 braces inside"),
@@ -89,13 +94,16 @@ TEXTS = {  # name: (text, the error)
     "too few operands": (kernel("shfl.sync.idx.b32 %r1, %r2;"), "line 11: .* operands do not fit"),
     "too few of a wait": (kernel("bar.sync;"), "line 11: .* it has 0 operands, and takes 1 to 2"),
     "parentheses": (
-        kernel("", shared=f".global .u32 a = {'(' * 100_000}1{')' * 100_000};"), r"line 5: the init"
+        kernel("", shared=f".global .u32 a = {'(' * 100_000}1{')' * 100_000};"),
+        r"line 5: the init",
     ),
     "brackets": (
-        kernel(f"ld.global.u32 %r1, {'[' * 50_000}%d1{']' * 50_000};"), r"line 11: the address '\[+"
+        kernel(f"ld.global.u32 %r1, {'[' * 50_000}%d1{']' * 50_000};"),
+        r"line 11: the address '\[+",
     ),
     "vectors": (
-        kernel(f"mov.b64 %d1, {'{' * 50_000}%r1{'}' * 50_000};"), r"line 11: the operand '\{+"
+        kernel(f"mov.b64 %d1, {'{' * 50_000}%r1{'}' * 50_000};"),
+        r"line 11: the operand '\{+",
     ),
     "negations": (kernel(f"mov.u32 %r1, {'!' * 50_000}%p1;"), "line 11: the operand '!+"),
     "bars": (kernel("mov.u32 %r1|%r2|%r3, 1;"), r"line 11: the operand '%r2\|%r3' is"),
@@ -103,7 +111,8 @@ TEXTS = {  # name: (text, the error)
     "a number in hex": (kernel(f"mov.u32 %r1, 0x{'f' * 100_000};"), "line 11: the operand '0xf+"),
     "an octal number": (kernel("mov.u32 %r1, 089;"), "line 11: the operand '089' is not"),
     "an initialiser": (
-        kernel("", shared=f".global .u32 a = {'1' * 100_000};"), "line 5: the initialiser '1+"
+        kernel("", shared=f".global .u32 a = {'1' * 100_000};"),
+        "line 5: the initialiser '1+",
     ),
     "an offset": (kernel(f"ld.global.u32 %r1, [%d1+{1 << 40}];"), "the offset '1099511627776' has"),
     "an offset in words": (kernel("ld.global.u32 %r1, [%d1+x];"), "line 11: the address"),
@@ -114,9 +123,10 @@ TEXTS = {  # name: (text, the error)
     ),
     "comments": ("/*" * 200_000, r"line 1: not understood: \*"),
     "an open comment": ("/* " * 200_000, "this is no PTX"),
-    "quotes": (".file 1 \"" + "\\" * 200_000, "this is no PTX"),
+    "quotes": ('.file 1 "' + "\\" * 200_000, "this is no PTX"),
     "functions without a statement": (
-        kernel("bra NOWHERE;", functions=".func f() {}" * 50_000), "no label NOWHERE"
+        kernel("bra NOWHERE;", functions=".func f() {}" * 50_000),
+        "no label NOWHERE",
     ),
     "no semicolon": (kernel("").replace("ret;", "ret"), "line 12: no semicolon ends"),
     "no semicolon in a variable": (".target sm_80\n.global .u32 a = {1", "line 2: no semicolon"),
@@ -160,7 +170,7 @@ TEXTS = {  # name: (text, the error)
         ),
         "line 11: cp.async.bulk.*outside the block's 16 bytes",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -182,7 +192,7 @@ LAUNCHES = [  # (options, the error)
     ({"grid": (1, 65536)}, "the grid of"),
     ({"shared_bytes": 1 << 42}, "0 bytes of shared memory and 4398046511104 dynamic ones"),
     ({"shared_bytes": -1}, "-1 dynamic ones; a block has at most 232448"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("options", "error"), LAUNCHES)

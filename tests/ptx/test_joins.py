@@ -7,8 +7,8 @@ from ptx_texts import kernel
 from sampling import count, sampled
 
 from implicit_conv import ptx
-from implicit_conv.ptx.joins import find_joins
 from implicit_conv.ptx.syntax import Block
+from implicit_conv.ptx.text.joins import find_joins
 
 
 def nearest_post_dominators(targets):

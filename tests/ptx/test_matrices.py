@@ -32,8 +32,16 @@ def in_registers(matrix, form, rows):
     return np.stack([words[GROUP + down, PLACE + c] for c in columns for down in (0, 8)])
 
 
-MMA = [("f16", 16, "f32"), ("bf16", 16, "f32"), ("bf16", 8, "f32"), ("tf32", 8, "f32"),
-       ("tf32", 4, "f32"), ("s8", 32, "s32"), ("s8", 16, "s32"), ("f16", 16, "f16")]  # fmt: skip
+MMA = [
+    ("f16", 16, "f32"),
+    ("bf16", 16, "f32"),
+    ("bf16", 8, "f32"),
+    ("tf32", 8, "f32"),
+    ("tf32", 4, "f32"),
+    ("s8", 32, "s32"),
+    ("s8", 16, "s32"),
+    ("f16", 16, "f16"),
+]
 
 
 @pytest.mark.parametrize(("form", "depth", "sums"), MMA)
@@ -207,11 +215,11 @@ def test_wgmma(form, span):
 def test_wgmma_transposed(span, of_a, of_b):
     rng = np.random.default_rng(span)
     a, b = rng.integers(-4, 5, (64, 16)), rng.integers(-4, 5, (64, 16))
+    wide = [(halves(m, "bf16"), transposed) for m, transposed in ((a, of_a), (b, of_b))]
     parts = [
-        mn_major(np.ascontiguousarray(halves(m, "bf16").T), span) if transposed
-        else k_major(halves(m, "bf16"), 32)
-        for m, transposed in ((a, of_a), (b, of_b))
-    ]  # fmt: skip
+        mn_major(np.ascontiguousarray(m.T), span) if transposed else k_major(m, 32)
+        for m, transposed in wide
+    ]
     sums = run_wgmma("bf16", a, b, f"1, 1, {of_a}, {of_b}", *parts)
     assert np.array_equal(sums, a @ b[:COLUMNS].T)
 
@@ -234,26 +242,30 @@ def test_wgmma_with_a_in_registers(form):
 WRONG = {
     "no fence": ("wgmma.fence.sync.aligned;", "", "no wgmma.fence"),
     "register touched after the fence": (
-        "wgmma.fence.sync.aligned;", "wgmma.fence.sync.aligned; mov.f32 %f3, 0f00000000;",
+        "wgmma.fence.sync.aligned;",
+        "wgmma.fence.sync.aligned; mov.f32 %f3, 0f00000000;",
         "no wgmma.fence",
     ),
     "sums read too early": ("wgmma.wait_group.sync.aligned 0;", "", "wgmma under way"),
     "memory written too early": (
         "wgmma.commit_group.sync.aligned;",
-        "setp.eq.u32 %p3, %r1, 0; @%p3 st.shared.b32 [%r2], %r2; "
-        "wgmma.commit_group.sync.aligned;",
+        "setp.eq.u32 %p3, %r1, 0; @%p3 st.shared.b32 [%r2], %r2; wgmma.commit_group.sync.aligned;",
         "an asynchronous operation is reading",
     ),
     "no proxy fence": ("fence.proxy.async;", "", "no fence.proxy.async"),
     "warps disagree": (
-        "wgmma.fence.sync.aligned;", "shr.u32 %r8, %r1, 6; cvt.u64.u32 %d12, %r8; "
-        "add.s64 %d5, %d5, %d12; wgmma.fence.sync.aligned;", "different descriptors",
+        "wgmma.fence.sync.aligned;",
+        "shr.u32 %r8, %r1, 6; cvt.u64.u32 %d12, %r8; "
+        "add.s64 %d5, %d5, %d12; wgmma.fence.sync.aligned;",
+        "different descriptors",
     ),
     "lanes disagree": (
-        "wgmma.fence.sync.aligned;", "and.b32 %r8, %r1, 1; cvt.u64.u32 %d12, %r8; "
-        "add.s64 %d5, %d5, %d12; wgmma.fence.sync.aligned;", "the lanes give different",
+        "wgmma.fence.sync.aligned;",
+        "and.b32 %r8, %r1, 1; cvt.u64.u32 %d12, %r8; "
+        "add.s64 %d5, %d5, %d12; wgmma.fence.sync.aligned;",
+        "the lanes give different",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -6,19 +6,23 @@ An opcode counts as tested where a test of this folder has it in a kernel's text
 import re
 from pathlib import Path
 
-from implicit_conv.ptx.control import TABLE
-from implicit_conv.ptx.handlers import HANDLERS
-from implicit_conv.ptx.translate_async import MODES
-from implicit_conv.ptx.translate_memory import OPERATIONS
-from implicit_conv.ptx.translate_scalar import FLOAT, INTEGER
+from implicit_conv.ptx.machine.control import TABLE
+from implicit_conv.ptx.text.handlers import HANDLERS
+from implicit_conv.ptx.text.translate_async import MODES
+from implicit_conv.ptx.text.translate_memory import OPERATIONS
+from implicit_conv.ptx.text.translate_scalar import FLOAT, INTEGER
 
 TEXT = "\n".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
 UNTESTED = {
     "ldu",  # an old form of ld.global.nc
     "membar",  # an old form of fence
-    "bar.cta.sync", "bar.cta.arrive", "barrier.arrive", "barrier.cta.sync", "barrier.cta.arrive",
+    "bar.cta.sync",
+    "bar.cta.arrive",
+    "barrier.arrive",
+    "barrier.cta.sync",
+    "barrier.cta.arrive",
     "exit",  # the same as ret in an entry
-}  # fmt: skip
+}
 
 
 def covered():

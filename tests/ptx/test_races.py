@@ -112,9 +112,14 @@ def outcome(body, seed, count=32):
 
 
 RIGHT = {
-    "mbarrier": MBARRIER, "named barrier": NAMED, "release and acquire": FLAG, "fences": FENCES,
-    "atomics": ATOMICS, "lanes": LANES, "lanes by an mbarrier": WITHIN,
-}  # fmt: skip
+    "mbarrier": MBARRIER,
+    "named barrier": NAMED,
+    "release and acquire": FLAG,
+    "fences": FENCES,
+    "atomics": ATOMICS,
+    "lanes": LANES,
+    "lanes by an mbarrier": WITHIN,
+}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -139,21 +144,32 @@ WRONG = {
         f"{NO_ORDER}|never written|has not released",
     ),
     "mbarrier used before bar.sync": (
-        MBARRIER, "bar.sync 0;", "", "after its mbarrier.init|no mbarrier was initialised",
+        MBARRIER,
+        "bar.sync 0;",
+        "",
+        "after its mbarrier.init|no mbarrier was initialised",
     ),
     "bar.arrive before the write": (
-        NAMED, "st.shared.u32 [%r5], %r2; bar.arrive 1, 64;",
-        "bar.arrive 1, 64; st.shared.u32 [%r5], %r2;", f"{NO_ORDER}|never written|not released",
+        NAMED,
+        "st.shared.u32 [%r5], %r2; bar.arrive 1, 64;",
+        "bar.arrive 1, 64; st.shared.u32 [%r5], %r2;",
+        f"{NO_ORDER}|never written|not released",
     ),
     "store is relaxed": (FLAG, "st.release", "st.relaxed", NO_ORDER),
     "load is relaxed": (FLAG, "ld.acquire", "ld.relaxed", NO_ORDER),
     "no fence of the writer": (FENCES, "fence.acq_rel.cta; @%p2", "@%p2", NO_ORDER),
     "no fence of the reader": (
-        FENCES, "bra READ; fence.acq_rel.cta;", "bra READ;", NO_ORDER,
+        FENCES,
+        "bra READ; fence.acq_rel.cta;",
+        "bra READ;",
+        NO_ORDER,
     ),
     "one flag is plain": (FLAG, "@%p2 st.release.cta", "@%p2 st", NO_ORDER + "|has not released"),
     "atomics before bar.sync": (
-        ATOMICS, "bar.sync 0;\n    atom", "atom", "no barrier orders it|never written",
+        ATOMICS,
+        "bar.sync 0;\n    atom",
+        "atom",
+        "no barrier orders it|never written",
     ),
     "read before bar.sync": (
         ATOMICS,
@@ -165,9 +181,12 @@ WRONG = {
     "no cp.async.wait_group": (COPIES, "cp.async.wait_group 0;", "", f"{NO_ORDER}|about to write"),
     "no commit": (COPIES, "cp.async.commit_group;", "", f"{NO_ORDER}|about to write"),
     "no bar.sync after copies": (
-        COPIES, "WAIT: bar.sync 0;", "WAIT:", f"{NO_ORDER}|about to write|never written",
+        COPIES,
+        "WAIT: bar.sync 0;",
+        "WAIT:",
+        f"{NO_ORDER}|about to write|never written",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)

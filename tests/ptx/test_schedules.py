@@ -14,8 +14,10 @@ COUNTER = """
     NEXT: atom.global.add.u32 %r3, [%d1], 1;
     add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 8; @%p2 bra NEXT;
 """
-LOST_UPDATE = "ld.relaxed.gpu.global.u32 %r3, [%d1]; bra W; W: add.u32 %r3, %r3, 1; " \
-    "st.relaxed.gpu.global.u32 [%d1], %r3;"  # fmt: skip
+LOST_UPDATE = (
+    "ld.relaxed.gpu.global.u32 %r3, [%d1]; bra W; W: add.u32 %r3, %r3, 1; "
+    "st.relaxed.gpu.global.u32 [%d1], %r3;"
+)
 # The warp that takes the last ticket adds what all have written.
 LAST = f"""
     {ELEMENT} and.b32 %r2, %r1, 31; setp.ne.u32 %p1, %r2, 0; @%p1 ret; mov.u32 %r6, 0;
@@ -61,8 +63,12 @@ PREFETCH = """
     shl.b32 %r6, %r1, 2; add.u32 %r6, %r2, %r6; ld.shared.u32 %r7, [%r6]; st.global.u32 [%d2], %r7;
 """
 CASES = {  # name: (right, fault, threads, expected first words)
-    "lost update": (COUNTER, lambda t: t.replace("atom.global.add.u32 %r3, [%d1], 1;", LOST_UPDATE),
-                    128, [32]),
+    "lost update": (
+        COUNTER,
+        lambda t: t.replace("atom.global.add.u32 %r3, [%d1], 1;", LOST_UPDATE),
+        128,
+        [32],
+    ),
     "ticket before the write": (
         LAST,
         lambda t: t.replace(WRITE, "EARLY").replace(TICKET, WRITE).replace("EARLY", TICKET),
@@ -70,15 +76,24 @@ CASES = {  # name: (right, fault, threads, expected first words)
         [4, 20],
     ),
     "arrivals that do not wait": (
-        MEETINGS, lambda t: t.replace("ONE: bar.sync", "ONE: bar.arrive"), 64, [4] * 64,
+        MEETINGS,
+        lambda t: t.replace("ONE: bar.sync", "ONE: bar.arrive"),
+        64,
+        [4] * 64,
     ),
     "locks in another order": (
-        LOCKS.replace("SECOND", "0"), lambda _: LOCKS.replace("SECOND", "4"), 64, [0, 0],
+        LOCKS.replace("SECOND", "0"),
+        lambda _: LOCKS.replace("SECOND", "4"),
+        64,
+        [0, 0],
     ),
     "a poll whose result is dropped": (
-        PREFETCH, lambda t: t.replace("@!%p3 bra WAIT;", ""), 128, list(range(128)),
+        PREFETCH,
+        lambda t: t.replace("@!%p3 bra WAIT;", ""),
+        128,
+        list(range(128)),
     ),
-}  # fmt: skip
+}
 
 
 def wrong(text, threads, expected, seed):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from implicit_conv import ptx
-from implicit_conv.ptx.tensor_map import swizzled
+from implicit_conv.ptx.memory.tensor_map import swizzled
 
 DATA = Path(__file__).parent.parent / "data"
 GIVEN = [

@@ -4,10 +4,9 @@ import copy
 
 from implicit_conv.ptx.syntax import Address, Immediate, Register, Vector
 
-SWAPS = {
-    "add": "sub", "sub": "add", "and": "or", "or": "and", "xor": "or", "lt": "le", "le": "lt",
-    "gt": "ge", "ge": "gt", "eq": "ne", "ne": "eq", "min": "max", "max": "min",
-}  # fmt: skip
+PAIRS = ("add sub", "and or", "lt le", "gt ge", "eq ne", "min max")
+SWAPS = {"xor": "or"} | {a: b for a, b in map(str.split, PAIRS)}
+SWAPS |= {b: a for a, b in map(str.split, PAIRS)}
 COMMUTE = ("add", "mul", "and", "or", "xor", "min", "max")
 UNTOUCHED = ("shfl", "bar", "barrier", "elect", "setmaxnreg")
 

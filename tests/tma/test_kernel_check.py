@@ -95,46 +95,56 @@ def test_a_right_wide_kernel():
 
 MISTAKES = {
     "a start outside the box": (
-        IM2COL, replaced(IM2COL_LOADS, 4, "-1 -1", "-2 -1"),
+        IM2COL,
+        replaced(IM2COL_LOADS, 4, "-1 -1", "-2 -1"),
         ["copy 4 (line 20): coords[w] = -2: must start inside", "run stopped: block 0: warp 0"],
     ),
     "a start one output late": (
-        IM2COL, replaced(IM2COL_LOADS, 4, "-1 -1", "0 -1"),
+        IM2COL,
+        replaced(IM2COL_LOADS, 4, "-1 -1", "0 -1"),
         ["not loaded: tap (1, 1): the input of 1 output pixels, such as (0, 0, 0)"],
     ),
     "an offset of another tap": (
-        IM2COL, replaced(IM2COL_LOADS, 4, "] 1 1", "] 2 1"),
+        IM2COL,
+        replaced(IM2COL_LOADS, 4, "] 1 1", "] 2 1"),
         ["not loaded: tap (1, 1): the input of 32 output pixels, such as (0, 0, 0)"],
     ),
     "an offset past the filter": (
-        IM2COL, replaced(IM2COL_LOADS, 4, "] 1 1", "] 3 1"),
+        IM2COL,
+        replaced(IM2COL_LOADS, 4, "] 1 1", "] 3 1"),
         ["copy 4 (line 20): it serves no tap", "not loaded: tap (1, 1): the input of 32"],
     ),
     "an offset of nine bits": (
-        IM2COL, replaced(IM2COL_LOADS, 4, "] 1 1", "] 1 300"),
+        IM2COL,
+        replaced(IM2COL_LOADS, 4, "] 1 1", "] 1 300"),
         ["copy 4 (line 20): offsets[h] = 300: must be in [0, 255]", "out of range"],
     ),
     "another mode": (
-        IM2COL, replaced(IM2COL_LOADS, 4, "im2col", "im2col::w"),
+        IM2COL,
+        replaced(IM2COL_LOADS, 4, "im2col", "im2col::w"),
         ["copy 4 (line 20): mode = im2col::w: must be im2col", "run stopped"],
     ),
     "a box's mode": (
-        IM2COL, replaced(IM2COL_LOADS, 0, IM2COL_LOADS[0], "tile [-1 -1 0]"),
+        IM2COL,
+        replaced(IM2COL_LOADS, 0, IM2COL_LOADS[0], "tile [-1 -1 0]"),
         ["copy 0 (line 16): mode = tile: must be im2col", "run stopped"],
     ),
     "a wide copy of another image row": (
-        WIDE, replaced(WIDE_LOADS, 2, "-1 2", "-1 3"),
+        WIDE,
+        replaced(WIDE_LOADS, 2, "-1 2", "-1 3"),
         [f"not loaded: tap ({r}, {s})" for r, s in TAPS],
     ),
     "a w_offset of six bits": (
-        WIDE, replaced(WIDE_LOADS, 1, "] 2 0", "] 2 40"),
+        WIDE,
+        replaced(WIDE_LOADS, 1, "] 2 0", "] 2 40"),
         ["copy 1 (line 17): w_offset = 40: must be in [0, 31]", "run stopped"],
     ),
     "a wide copy with im2col's mode": (
-        WIDE, replaced(WIDE_LOADS, 1, "im2col::w", "im2col"),
+        WIDE,
+        replaced(WIDE_LOADS, 1, "im2col::w", "im2col"),
         ["copy 1 (line 17): mode = im2col: must be im2col::w", "run stopped"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -230,10 +240,16 @@ def test_the_order_of_arrivals_does_not_change_the_report():
     texts = {
         str(
             tma.check_kernel(
-                text_of(WIDE_LOADS, 384), 2, 32, [tma.MapArgument(WIDE, x)], "sm_100a",
-                shared_bytes=STEP * 4 + 8, problem=PROBLEM, seed=seed,
+                text_of(WIDE_LOADS, 384),
+                2,
+                32,
+                [tma.MapArgument(WIDE, x)],
+                "sm_100a",
+                shared_bytes=STEP * 4 + 8,
+                problem=PROBLEM,
+                seed=seed,
             )
         )
         for seed in range(4)
-    }  # fmt: skip
+    }
     assert len(texts) == 1

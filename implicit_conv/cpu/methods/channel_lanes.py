@@ -18,7 +18,7 @@ import numpy as np
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous, is_row
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
     FAR_SHARE,
@@ -27,7 +27,9 @@ from implicit_conv.cpu.costs import (
     ITEM_CYCLES,
     UNALIGNED_LOAD_CYCLES,
 )
+from implicit_conv.cpu.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
+from implicit_conv.cpu.serves import FLOATS, Serves
 from implicit_conv.cpu.tiling import (
     Estimate,
     balanced,
@@ -37,9 +39,7 @@ from implicit_conv.cpu.tiling import (
     thread_count,
 )
 from implicit_conv.cpu.views import (
-    FLOAT_RULE,
     ROW_NEED,
-    STRICT_RULE,
     flattened,
     is_pointwise,
     widened,
@@ -54,7 +54,6 @@ from implicit_conv.schedule import geometry
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-NAME = "channel lanes"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 PANEL_FILTERS = 64  # filters of a panel at most, whose sums share a staging tile
 L2_BYTES_PER_CYCLE = 43  # bytes of pixels per cycle that a core reads from L2
@@ -64,10 +63,12 @@ TILE_CYCLES = 4  # fixed cycles per register tile
 
 
 @dataclass(frozen=True)
-class ChannelLanes(Method):
+class ChannelLanes(KernelMethod):
     """A row of pixels times filters, both with contiguous elements."""
 
+    name: ClassVar[str] = "channel lanes"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
+    serves: ClassVar[Serves] = FLOATS._replace(precision="standard")
 
     @property
     def summary(self) -> str:
@@ -88,9 +89,9 @@ class ChannelLanes(Method):
         if algorithm is None:
             return
         summed = widened(problem)
-        reason = FLOAT_RULE if problem.is_integer else refusal(summed, request)
+        reason = refusal(summed)
         if reason:
-            yield Refusal(NAME, reason)
+            yield Refusal(cls.name, reason)
             return
         view = rows_of_channels(summed)
         costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
@@ -170,10 +171,8 @@ def whole_window(problem: Problem) -> bool:
     return problem.kernel == problem.size and set(problem.output) == {1} and not any(pads)
 
 
-def refusal(problem: Problem, request: Request) -> str:
+def refusal(problem: Problem) -> str:
     """Why vector lanes cannot be channels, or an empty string."""
-    if request.strict:
-        return STRICT_RULE
     if problem.groups > 1 or min(problem.C, problem.K, problem.N) < 1:
         return "it needs one group, and at least one image, one channel and one filter"
     same_order = problem.channels_last == (filter_order(problem) == "KTRSC")

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best, ranked
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
     FMAS_PER_CYCLE,
     ITEM_CYCLES,
     LOADS_PER_CYCLE,
 )
+from implicit_conv.cpu.kernel_method import KernelMethod, best, ranked
 from implicit_conv.cpu.packed import PackedOrder
 from implicit_conv.cpu.tiling import (
     TILE_PIXELS,
@@ -71,9 +72,10 @@ VECTOR_CYCLES = 10  # fixed cycles per vector of channels: loop ends
 
 
 @dataclass(frozen=True)
-class Depthwise(Method):
+class Depthwise(KernelMethod):
     """Blocks of channels; x is read in place or copied."""
 
+    name: ClassVar[str] = "depthwise"
     algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
     in_place: bool = False
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.call import Arrays, as_row, is_contiguous, is_row
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, best, ranked
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
+from implicit_conv.cpu.kernel_method import KernelMethod, best, ranked
 from implicit_conv.cpu.methods.gemm_tilings import (
     TILE_WORDS,
     channel_block,
@@ -47,9 +48,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Gemm(Method):
+class Gemm(KernelMethod):
     """Implicit GEMM over channels or words of several channels; x is read in place or copied."""
 
+    name: ClassVar[str] = "implicit GEMM"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
     in_place: bool = False
     flat: bool = False  # whether all contiguous pixels are one row

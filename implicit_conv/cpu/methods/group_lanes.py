@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
 from implicit_conv.cpu.costs import FMAS_PER_CYCLE, PACK_CYCLES
+from implicit_conv.cpu.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.methods.depthwise import (
     block_tilings,
     blocks_estimate,
@@ -22,8 +23,9 @@ from implicit_conv.cpu.methods.depthwise import (
     describe_blocks,
 )
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.serves import Serves
 from implicit_conv.cpu.tiling import Estimate
-from implicit_conv.cpu.views import STRICT_RULE, ungrouped, widened
+from implicit_conv.cpu.views import ungrouped, widened
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.geometry import Geometry
@@ -33,17 +35,18 @@ from implicit_conv.schedule import Load, depthwise_trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
-NAME = "group lanes"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 GROUP_FMAS = 1.15  # slowdown of FMAs by the instructions between them
 SPREAD_CYCLES = 0.8  # cycles to load a vector and to repeat one channel of each of its groups
 
 
 @dataclass(frozen=True)
-class GroupLanes(Method):
+class GroupLanes(KernelMethod):
     """Vector lanes are filters of several groups."""
 
+    name: ClassVar[str] = "group lanes"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
+    serves: ClassVar[Serves] = Serves(precision="standard")
 
     @property
     def summary(self) -> str:
@@ -59,9 +62,9 @@ class GroupLanes(Method):
         if algorithm is None or problem.groups == 1:
             return
         view = widened(problem)
-        reason = refusal(view, arch.lanes(view.itemsize), request)
+        reason = refusal(view, arch.lanes(view.itemsize))
         if reason:
-            yield Refusal(NAME, reason)
+            yield Refusal(cls.name, reason)
             return
         view = ungrouped(view)
         group = group_of(problem)
@@ -107,11 +110,9 @@ def group_of(problem: Problem) -> tuple[int, int]:
     return problem.C // problem.groups, problem.K // problem.groups
 
 
-def refusal(problem: Problem, lanes: int, request: Request) -> str:
+def refusal(problem: Problem, lanes: int) -> str:
     """Why groups cannot share vectors, or an empty string."""
     channels, filters = group_of(problem)
-    if request.strict:
-        return STRICT_RULE
     if not 1 < filters <= lanes or lanes % filters:
         return (
             f"it needs 2 or more filters per group that divide {lanes} vector lanes, not {filters}"

@@ -20,31 +20,20 @@ import numpy as np
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, Call, CallForm
-from implicit_conv.cpu.candidate import (
-    Candidate,
-    Formats,
-    Method,
-    Refusal,
-    Request,
-    Words,
-    ranked,
-)
+from implicit_conv.cpu.candidate import Candidate, Formats, Method, Refusal, Request, Words
 from implicit_conv.cpu.compiler import check_enabled
 from implicit_conv.cpu.costs import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE
 from implicit_conv.cpu.packed import reads_filters_in_place
-from implicit_conv.cpu.tiling import Estimate
+from implicit_conv.cpu.serves import Serves
+from implicit_conv.cpu.tiling import thread_count
 from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
-from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.parse import MOST_ELEMENTS
 from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, geometry, repeated_window_copies, window_copies
+from implicit_conv.schedule import repeated_window_copies, window_copies
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.activation import Epilogue
-    from implicit_conv.kernels.cpu.operator import Build, Operator
 
-DTYPES = ("float32", "float64")  # dtypes for which numpy's matmul calls BLAS
 FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11, *[ctypes.c_double] * 2)  # tile/finish.py
 
 
@@ -52,7 +41,9 @@ FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11, *[ctypes.c_double] * 2) 
 class Im2col(Method):
     """numpy copies windows to a matrix and multiplies it."""
 
+    name: ClassVar[str] = "gemm_im2col"
     algorithms: ClassVar[tuple[str, ...]] = ("gemm_im2col",)
+    serves: ClassVar[Serves] = Serves(("float32", "float64"), "standard")
 
     @property
     def summary(self) -> str:
@@ -72,22 +63,10 @@ class Im2col(Method):
         reason = refusal(problem, request)
         if reason:
             if request.admits("gemm_im2col"):
-                yield Refusal("gemm_im2col", reason)
+                yield Refusal(cls.name, reason)
             return
-        _, p, q = problem.output
-        whole = geometry(
-            problem,
-            tile=(max(1, problem.N), p, q),
-            tile_m=arch.tile_pixels,
-            tile_c=max(1, problem.C // problem.groups),
-            tile_k=2 * arch.lanes(problem.itemsize),
-        )
-        costs = [(estimate(problem, arch), whole)]
-        yield from ranked(cls(), "gemm_im2col", problem, problem, arch, costs, request)
-
-    def layout(self, c: Candidate) -> Layout:
-        """Sizes of a GEMM without tiles; no kernel uses them."""
-        return GemmLayout(c.geometry, c.itemsize, c.lanes, c.chunk)
+        threads, cycles = thread_count(problem, arch), estimate(problem, arch)
+        yield Candidate(cls(), "gemm_im2col", problem, problem, arch, threads, cycles)
 
     def workspace_bytes(self, c: Candidate) -> int:
         """Bytes of the matrix of windows, and of the sums before they are stored."""
@@ -97,14 +76,6 @@ class Im2col(Method):
         """Bytes of the copy of a filter in another order than KCRS."""
         in_place = reads_filters_in_place(c.problem) if w is None else w[:1].flags.c_contiguous
         return 0 if in_place else self.packed(c).bytes
-
-    def operator(self, c: Candidate, build: Build) -> Operator:
-        """Raise TypeError: numpy multiplies, and there are no compiled kernels."""
-        raise TypeError("gemm_im2col has no compiled operator")
-
-    def loads(self, c: Candidate) -> list[Load]:
-        """No loads of the schedule: numpy copies the windows."""
-        return []
 
     def bind(
         self,
@@ -116,7 +87,7 @@ class Im2col(Method):
         record: int = 0,
     ) -> Call:
         """A call that runs numpy's functions."""
-        return ColumnsCall(form, c, epilogue)
+        return ColumnsCall(form, c, epilogue, formats.compiler)
 
     def describe(self, c: Candidate) -> Words:
         """Loads and multiplications; there are no tiles."""
@@ -130,11 +101,11 @@ class Im2col(Method):
 class ColumnsCall(Call):
     """Convolution through the matrix of windows."""
 
-    __slots__ = ("_candidate", "_epilogue")
+    __slots__ = ("_candidate", "_compiler", "_epilogue")
 
-    def __init__(self, form: CallForm, c: Candidate, epilogue: Epilogue) -> None:
+    def __init__(self, form: CallForm, c: Candidate, epilogue: Epilogue, compiler: str) -> None:
         super().__init__(form)
-        self._candidate, self._epilogue = c, epilogue
+        self._candidate, self._epilogue, self._compiler = c, epilogue, compiler
 
     def _compute(
         self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
@@ -175,24 +146,20 @@ class ColumnsCall(Call):
                 bounds = np.array((low, high)).astype(sums.dtype)
             np.clip(sums, *bounds, out=sums)
             return
-        check_enabled()
+        check_enabled(self._compiler)
         from implicit_conv.kernels.cpu.runtime.code import code
         from implicit_conv.kernels.cpu.tile.storage import Format
         from implicit_conv.kernels.cpu.tile.variants import UNSCALED, Finish
 
         form = Format(*[c.problem.dtype] * 6)
         part = Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma)
-        finish = FINISH(code(".tile.finish:make_finish", part))
+        finish = FINISH(code(".tile.finish:make_finish", part).address(self._compiler))
         at = sums.ctypes.data
         finish(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
 
 
 def refusal(problem: Problem, request: Request) -> str:
     """Why the method cannot run, or an empty string."""
-    if request.strict:
-        return "numpy chooses its order of sums, which precision 'strict' fixes; ask for 'standard'"
-    if problem.dtype not in DTYPES:
-        return f"it supports {' and '.join(DTYPES)}, not {problem.dtype}"
     if request.flushes:
         return "it keeps subnormals, because numpy multiplies; use config(subnormals='keep')"
     if request.algorithm != "gemm_im2col":
@@ -216,7 +183,7 @@ def _extents(problem: Problem) -> tuple[int, int]:
     return windows, problem.C * math.prod(problem.kernel)
 
 
-def estimate(problem: Problem, arch: CpuArch) -> Estimate:
+def estimate(problem: Problem, arch: CpuArch) -> float:
     """Cycles of one core: FMAs at their peak, and the matrix written and read once."""
     fmas = problem.flops / (2 * arch.lanes(problem.itemsize) * FMAS_PER_CYCLE)
-    return Estimate(fmas + 2 * matrix_bytes(problem) / FAR_BYTES_PER_CYCLE, 1)
+    return fmas + 2 * matrix_bytes(problem) / FAR_BYTES_PER_CYCLE

@@ -19,7 +19,7 @@ import numpy as np
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, as_row, is_row
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
 from implicit_conv.cpu.costs import (
     COPY_CYCLES,
     DISPLACED_CYCLES,
@@ -32,16 +32,15 @@ from implicit_conv.cpu.costs import (
     TRANSPOSE_CYCLES,
     UNALIGNED_LOAD_CYCLES,
 )
+from implicit_conv.cpu.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.packed import reads_filters_in_place
+from implicit_conv.cpu.serves import Serves
 from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
 from implicit_conv.cpu.views import (
-    FLOAT_RULE,
     ROW_NEED,
     STEPS,
-    STRICT_RULE,
     flattened,
     is_pointwise,
-    widened,
 )
 from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of
 from implicit_conv.kernels import schedule
@@ -58,7 +57,6 @@ from implicit_conv.schedule import geometry
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-NAME = "pixel lanes"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 TILE_COLUMNS = (112, 48)  # output columns of a load tile, if whole rows are too long
 PLANES_SHARE = 0.6  # share of L2 that a load tile's planes may fill: every panel reads them
@@ -72,10 +70,12 @@ DOT_CYCLES = 30  # fixed cycles per register tile of dot products: to add up lan
 
 
 @dataclass(frozen=True)
-class PixelLanes(Method):
+class PixelLanes(KernelMethod):
     """Rows of planes, or one flat row, which may be read in place."""
 
+    name: ClassVar[str] = "pixel lanes"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm", "pointwise")
+    serves: ClassVar[Serves] = Serves(("float32", "float64"), "standard")
     in_place: bool = False
     flat: bool = False
 
@@ -98,15 +98,14 @@ class PixelLanes(Method):
         algorithm = request.gemm_algorithm(problem)
         if algorithm is None:
             return
-        summed = widened(problem)
-        reason = FLOAT_RULE if problem.is_integer else refusal(summed, request, algorithm)
+        reason = refusal(problem, algorithm)
         in_place = is_pointwise(problem) and not problem.channels_last
         view = flattened(problem) if in_place else problem
         costs = [] if reason else tilings(view, arch, in_place)
         if not reason and not costs:
             reason = f"a load tile of all {problem.C // problem.groups} channels does not fit in L2"
         if reason:
-            yield Refusal(NAME, reason)
+            yield Refusal(cls.name, reason)
             return
         method = cls(in_place, bool(schedule.is_single_tap(costs[0][1])))
         yield from ranked(method, algorithm, problem, view, arch, costs, request)
@@ -176,12 +175,8 @@ class PixelLanes(Method):
         }
 
 
-def refusal(problem: Problem, request: Request, algorithm: str) -> str:
+def refusal(problem: Problem, algorithm: str) -> str:
     """Why vector lanes cannot be pixels, or an empty string."""
-    if request.strict:
-        return STRICT_RULE
-    if problem.converted:
-        return "it supports float32 and float64, not 16-bit floats"
     if problem.stride[-1] not in STEPS:
         return f"it supports strides 1 and 2 along W, not {problem.stride[-1]}"
     if min(problem.C, problem.K) < 1:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
 from implicit_conv.cpu.costs import COPY_CYCLES, ITEM_CYCLES, ITEMS_PER_THREAD, PLANE_ROW_CYCLES
+from implicit_conv.cpu.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.serves import FLOATS, Serves
 from implicit_conv.cpu.tiling import Estimate, balanced, thread_count
-from implicit_conv.cpu.views import FLOAT_RULE, STEPS, ungrouped, widened
+from implicit_conv.cpu.views import STEPS, ungrouped, widened
 from implicit_conv.cpu.words import count, loads_of
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, ROW_TAPS, PlanesLayout
@@ -29,7 +31,6 @@ from implicit_conv.schedule import Load, depthwise_trace, geometry
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator
 
-NAME = "depthwise over planes"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 PLANE_BYTES = 36 << 10  # bytes of the input rows of two planes at most, which stay in L1
 PIXEL_STEP = 4  # stride in elements between pixels of a plane at most
@@ -42,10 +43,12 @@ CALL_CYCLES = 30  # fixed cycles per plane: the call of a microkernel
 
 
 @dataclass(frozen=True)
-class Planes(Method):
+class Planes(KernelMethod):
     """One channel at a time."""
 
+    name: ClassVar[str] = "depthwise over planes"
     algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
+    serves: ClassVar[Serves] = FLOATS
 
     @property
     def summary(self) -> str:
@@ -65,9 +68,9 @@ class Planes(Method):
         if not request.admits("depthwise") or depthwise.refusal(problem, arch, request):
             return
         view = ungrouped(widened(problem))
-        reason = FLOAT_RULE if problem.is_integer else refusal(view, arch)
+        reason = refusal(view, arch)
         if reason:
-            yield Refusal(NAME, reason)
+            yield Refusal(cls.name, reason)
             return
         costs = [(estimate(view, arch, g), g) for g in geometries(view, arch)]
         yield from ranked(cls(), "depthwise", problem, view, arch, costs, request)

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, ClassVar
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, is_contiguous, is_row
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words, ranked
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
+from implicit_conv.cpu.kernel_method import ranked
 from implicit_conv.cpu.methods.gemm import Gemm, multiply_words, summed_view
 from implicit_conv.cpu.methods.gemm_tilings import estimate, geometries, tiled
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
+from implicit_conv.cpu.serves import Serves
 from implicit_conv.cpu.tiling import Estimate, thread_count
-from implicit_conv.cpu.views import FLOAT_RULE, ROW_NEED, is_pointwise
+from implicit_conv.cpu.views import ROW_NEED, is_pointwise
 from implicit_conv.cpu.words import count
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
@@ -34,7 +36,6 @@ from implicit_conv.schedule import Load, check_load_count, trace
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
-NAME = "transposed GEMM"
 # Costs were fitted on an EPYC 9005 (Zen 5, AVX-512), one thread, 2026-11; see cpu/costs.py.
 PACK_ROW_CYCLES = (0.4, 0.2)  # PACK_CYCLES where the rows of a panel are contiguous
 FILLED_LANES = 0.9  # share of the vector lanes that the pixels of an image must fill
@@ -46,8 +47,11 @@ LAUNCH_CYCLES = 16000  # fixed cycles per image: Python starts its launch
 class TransposedGemm(Gemm):
     """Filters are rows of A; vector lanes are pixels."""
 
+    name: ClassVar[str] = "transposed GEMM"
     algorithms: ClassVar[tuple[str, ...]] = ("pointwise",)
-    scales: ClassVar[bool] = False
+    serves: ClassVar[Serves] = Serves(
+        ("float32", "float64", "bfloat16"), operands=("bias", "residual")
+    )
     in_place: bool = True
 
     @property
@@ -68,9 +72,9 @@ class TransposedGemm(Gemm):
         if not request.admits("pointwise") or not is_pointwise(problem):
             return
         summed, channels, multiplier = summed_view(problem, arch)
-        reason = FLOAT_RULE if problem.is_integer else refusal(summed, arch)
+        reason = refusal(summed, arch)
         if reason:
-            yield Refusal(NAME, reason)
+            yield Refusal(cls.name, reason)
             return
         view = transposed(summed)
         machine = tiled(arch, multiplier)

@@ -19,17 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 from implicit_conv.arrays import Array
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, CallForm, GradientCall, is_contiguous
-from implicit_conv.cpu.candidate import (
-    Candidate,
-    Formats,
-    Method,
-    Refusal,
-    Request,
-    Words,
-    best,
-    operator,
-    ranked,
-)
+from implicit_conv.cpu.candidate import Candidate, Formats, Refusal, Request, Words
 from implicit_conv.cpu.costs import (
     BUFFER_SHARE,
     COPY_CYCLES,
@@ -43,7 +33,9 @@ from implicit_conv.cpu.costs import (
     MEMORY_BYTES_PER_CYCLE,
     TRANSPOSE_CYCLES,
 )
+from implicit_conv.cpu.kernel_method import KernelMethod, best, operator, ranked
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.serves import FLOATS, Serves
 from implicit_conv.cpu.tiling import Estimate, balanced, plane_count, rounded_up, thread_count
 from implicit_conv.cpu.views import ungrouped, widened
 from implicit_conv.cpu.words import blocks_of, count, loads_of, plane_word
@@ -78,14 +70,16 @@ SUM_CYCLES = 2  # cycles to add a vector to the sums in memory
 
 
 @dataclass(frozen=True)
-class WeightGrad(Method):
+class WeightGrad(KernelMethod):
     """Implicit GEMM over pixels; x is read in place or copied to row buffers.
 
     The channels and filters of a 1x1 filter may be swapped, so that vectors of channels are stored
     into a dw whose channels are contiguous.
     """
 
+    name: ClassVar[str] = "GEMM over pixels"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm",)
+    serves: ClassVar[Serves] = FLOATS._replace(activations=(), operands=())
     in_place: bool = False
     joined: bool = False  # whether all columns of a filter row are rows of one matrix
     swapped: bool = False  # whether x and dy, and thus channels and filters, change their roles
@@ -225,6 +219,7 @@ class WeightGrad(Method):
 class WeightGradLanes(WeightGrad):
     """Vectors of filters of several groups, for groups of few channels and filters."""
 
+    name: ClassVar[str] = "depthwise"
     algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
 
     @property
@@ -238,7 +233,7 @@ class WeightGradLanes(WeightGrad):
     ) -> Iterator[Candidate | Refusal]:
         """One candidate, if there are groups."""
         if problem.groups == 1:
-            yield Refusal("depthwise", "it needs several groups")
+            yield Refusal(cls.name, "it needs several groups")
             return
         view = ungrouped(widened(problem))
         costs = [lanes_tiling(problem, view, arch)]

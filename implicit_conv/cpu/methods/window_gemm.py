@@ -22,18 +22,12 @@ import numpy as np
 from implicit_conv.arrays import Array, ordered
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
-from implicit_conv.cpu.candidate import (
-    Candidate,
-    Formats,
-    Refusal,
-    Request,
-    Words,
-    operator,
-    ranked,
-)
+from implicit_conv.cpu.candidate import Candidate, Formats, Refusal, Request, Words
+from implicit_conv.cpu.kernel_method import operator, ranked
 from implicit_conv.cpu.methods.gemm import Gemm, words_view
 from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, tilings
 from implicit_conv.cpu.packed import PackedFilter, PackedOrder
+from implicit_conv.cpu.serves import Serves
 from implicit_conv.cpu.words import count, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
@@ -46,14 +40,15 @@ if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
 
 PAIR = 2  # channels that a dot product of bfloat16 multiplies at once
-NAME = "GEMM over windows"
 
 
 @dataclass(frozen=True)
 class WindowGemm(Gemm):
     """The window of an output column is a pixel, whose pairs of elements are its channels."""
 
+    name: ClassVar[str] = "GEMM over windows"
     algorithms: ClassVar[tuple[str, ...]] = ("implicit_gemm",)
+    serves: ClassVar[Serves] = Serves(("bfloat16",), "standard")
     channels: int = PAIR
 
     @property
@@ -71,11 +66,11 @@ class WindowGemm(Gemm):
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
         """One candidate, where windows leave fewer halves of pairs empty than pixels."""
-        if request.gemm_algorithm(problem) != "implicit_gemm" or problem.dtype != "bfloat16":
+        if request.gemm_algorithm(problem) != "implicit_gemm":
             return
         reason = refusal(problem, arch)
         if reason:
-            yield Refusal(NAME, reason)
+            yield Refusal(cls.name, reason)
             return
         view = windows_view(problem)
         costs = tilings(view, arch, in_place=False)

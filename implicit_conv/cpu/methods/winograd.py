@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request, Words, ranked
+from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
 from implicit_conv.cpu.costs import (
     COPY_CYCLES,
     FAR_BYTES,
@@ -29,7 +29,9 @@ from implicit_conv.cpu.costs import (
     PACK_CYCLES,
     TRANSPOSE_CYCLES,
 )
+from implicit_conv.cpu.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.serves import FLOATS, Serves
 from implicit_conv.cpu.tiling import (
     Estimate,
     divide,
@@ -40,7 +42,7 @@ from implicit_conv.cpu.tiling import (
     thread_count,
     tiles,
 )
-from implicit_conv.cpu.views import FLOAT_RULE, STRICT_RULE, widened
+from implicit_conv.cpu.views import widened
 from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
@@ -68,15 +70,13 @@ TRANSFORM_CYCLES = {2: 2.0, 4: 5.0, 6: 4.5}  # by m: cycles per vector of a tile
 
 
 @dataclass(frozen=True)
-class Winograd(Method):
-    """F(m x m, 3x3) at stride 1 or 2."""
+class Winograd(KernelMethod):
+    """F(2 x 2, 3x3) at stride 1 or 2, whose errors are about those of a direct sum."""
 
-    algorithms: ClassVar[tuple[str, ...]] = (
-        "winograd_f2",
-        "winograd_f4",
-        "winograd_f6",
-        "winograd_f2_stride2",
-    )
+    name: ClassVar[str] = "winograd_f2, winograd_f2_stride2"
+    algorithms: ClassVar[tuple[str, ...]] = ("winograd_f2", "winograd_f2_stride2")
+    serves: ClassVar[Serves] = FLOATS._replace(precision="standard")
+    variants: ClassVar[tuple[tuple[int, int], ...]] = ((2, 1), (2, 2))  # (m, stride)
     m: int = 2
     stride: int = 1
     flushes: bool = False  # whether filters are transformed with subnormals treated as zero
@@ -87,6 +87,11 @@ class Winograd(Method):
         return f"winograd_f{self.m}{'_stride2' if self.stride == 2 else ''}"
 
     @property
+    def block(self) -> int:
+        """Outputs along an axis that are transformed together and share errors."""
+        return self.m
+
+    @property
     def summary(self) -> str:
         """The method in a few words, for tables."""
         return f"transformed tiles of {self.m}x{self.m} outputs"
@@ -95,13 +100,12 @@ class Winograd(Method):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate each for F2, F4, F6, and F2 with stride 2."""
-        for m, stride in ((2, 1), (4, 1), (6, 1), (2, 2)):
+        """One candidate each for F2, with stride 1 and 2."""
+        for m, stride in cls.variants:
             method = cls(m, stride, request.flushes)
             if not request.admits(method.algorithm):
                 continue
-            reason = method.refusal(problem, request.precision)
-            reason = FLOAT_RULE if problem.is_integer else reason
+            reason = method.refusal(problem)
             costs = [] if reason else method.tilings(problem, arch)
             if not reason and not costs:
                 reason = f"it needs more than {SCRATCH_BYTES >> 20} MiB of scratch memory a thread"
@@ -111,12 +115,8 @@ class Winograd(Method):
             view = method.view(problem)
             yield from ranked(method, method.algorithm, problem, view, arch, costs, request)
 
-    def refusal(self, problem: Problem, precision: str) -> str:
-        """Why it cannot compute `problem` with this precision, or an empty string."""
-        if self.m > 2 and precision != "fast":
-            return f"its error exceeds that of precision {precision!r}; ask for 'fast'"
-        if precision == "strict":
-            return STRICT_RULE
+    def refusal(self, problem: Problem) -> str:
+        """Why it cannot compute `problem`, or an empty string."""
         plain = problem.kernel == (1, 3, 3) and set(problem.dilation) == {1}
         if not plain or problem.stride[1:] != (self.stride, self.stride):
             return f"it needs a 3x3 filter, stride {self.stride} and dilation 1"
@@ -257,3 +257,14 @@ class Winograd(Method):
             "k-blocks": blocks_of(g, f" for each of {schedule.box_products(g, m)} products"),
             "work items": geometry_items(g, c.chunk),
         }
+
+
+@dataclass(frozen=True)
+class LargeWinograd(Winograd):
+    """F(4 x 4, 3x3) and F(6 x 6, 3x3), whose errors are larger."""
+
+    name: ClassVar[str] = "winograd_f4, winograd_f6"
+    algorithms: ClassVar[tuple[str, ...]] = ("winograd_f4", "winograd_f6")
+    serves: ClassVar[Serves] = FLOATS._replace(precision="fast")
+    variants: ClassVar[tuple[tuple[int, int], ...]] = ((4, 1), (6, 1))
+    m: int = 4

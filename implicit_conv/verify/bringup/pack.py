@@ -37,12 +37,11 @@ from implicit_conv.verify.bringup.kit import Image, Kit, Launch
 from implicit_conv.verify.bringup.layers import cases
 from implicit_conv.verify.bringup.recipes import Problem
 from implicit_conv.verify.bringup.watchdog import with_watchdog
-from implicit_conv.verify.check_copies import COPY_TARGETS
+from implicit_conv.verify.check_copies import copies_on
 from implicit_conv.verify.interpret import kernel_ptx, ptx_of
 from implicit_conv.verify.testing import (
     EVERYTHING,
     dump_call,
-    example_copies,
     family_problems,
     problem_of,
     production_problems,
@@ -150,9 +149,7 @@ def _pack_maps(kit: Kit, arch: GpuArch) -> None:
 
 def _pack_copies(kit: Kit, arch: GpuArch) -> None:
     """Single copies of random bits, whose bytes implicit_conv.tma tells."""
-    for number, copy in enumerate(example_copies()):
-        if not supports(COPY_TARGETS[copy.mode], arch.cc):
-            continue
+    for number, copy in enumerate(copies_on(arch.cc)):
         memory, x = copy.tensor(np.random.default_rng(number))
         operands = copy.coords, 0, copy.offsets, copy.halo, copy.offset
         expected = tma.smem_image(copy.map, x, *operands).bytes

@@ -15,9 +15,9 @@ from implicit_conv.verify.bringup.steps import BEGIN, END
 from implicit_conv.verify.processes import Ended, run_module
 
 SECONDS = {  # of a process, by step, on a GPU
-    "driver": 60, "maps": 60, "copies": 60, "descriptors": 60, "problems": 240, "rates": 300,
-    "tools": 600,
-}  # fmt: skip
+    **dict.fromkeys(("driver", "maps", "copies", "descriptors"), 60),
+    **{"problems": 240, "rates": 300, "tools": 600},
+}
 PATIENCE = 20  # times as long for the interpreter
 CRASHES = 4  # processes of a step that may end early
 MODULE = "implicit_conv.verify.bringup"

@@ -6,7 +6,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout, RegisterTile
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 
 
 class ChannelLanes(Operator):
@@ -19,12 +19,12 @@ class ChannelLanes(Operator):
         super().__init__(layout, lanes, build)
         self.constant["tile_filters"] = layout.tile_filters
 
-    def _own_parts(self) -> dict[int, int]:
+    def _own_parts(self) -> dict[int, Code]:
         g, lanes = self.g, self.lanes
         chained = g.C > lanes * schedule.CHAIN
         tile = RegisterTile(g.tile_m, self._tile_filters, self.form.x, chained)
         vectors = lanes, self.itemsize, self.fma
         return {table.CHANNEL_LANES: code(".channel_lanes.fprop:make_microkernel", tile, *vectors)}
 
-    def _entry(self) -> int:
+    def _entry(self) -> Code:
         return code(".channel_lanes.fprop:make_channel_lanes")

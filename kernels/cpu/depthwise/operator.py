@@ -12,7 +12,7 @@ from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row, row_pi
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Depthwise as DepthwiseFields
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.tile.extents import tile_extents
 
 
@@ -35,7 +35,7 @@ class Depthwise(Operator):
         self._require(table.TRANSPOSE_FILTERS)
         return super()._filter_fields(w)
 
-    def _own_parts(self) -> dict[int, int]:
+    def _own_parts(self) -> dict[int, Code]:
         in_place, form = self.layout.in_place, self.form
         stored = form.x if in_place else form.buffer, form.sums, form.rounded
         parts = {table.PACK_BLOCK: code(".depthwise.fprop:make_pack_channels", self.lanes, form)}
@@ -88,8 +88,8 @@ class Depthwise(Operator):
         ]
         return np.concatenate([ends, np.ravel(words)]).astype(np.int64)
 
-    def _entry(self) -> int:
+    def _entry(self) -> Code:
         return code(".depthwise.fprop:make_depthwise")
 
-    def _packer(self) -> int:
+    def _packer(self) -> Code:
         return code(".depthwise.fprop:make_pack")

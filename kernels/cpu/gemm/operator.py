@@ -17,7 +17,7 @@ from implicit_conv.kernels.cpu.gemm.ways import Way, way_of
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Bias, Input, Windows
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 
 TRANSPOSES = {  # that a way to pack filters uses
@@ -38,13 +38,13 @@ class Gemm(Operator):
         super().__init__(layout, lanes, build)
         self.constant["heads"] = isinstance(layout, GemmLayout) and layout.heads
 
-    def _own_parts(self) -> dict[int, int]:
+    def _own_parts(self) -> dict[int, Code]:
         return self._multiply_parts(register_tiles(self.g, self.layout.in_place))
 
-    def _entry(self) -> int:
+    def _entry(self) -> Code:
         return code(".gemm.fprop:make_fprop")
 
-    def _packer(self) -> int:
+    def _packer(self) -> Code:
         return code(".gemm.panels:make_pack")
 
     def _filter_fields(self, w: Any) -> dict[str, Any]:
@@ -52,19 +52,18 @@ class Gemm(Operator):
         way, form = way_of(w, self.form.channels), self.form
         zips = self.multiplier == "matrices"
         slot = table.PACK_BLOCK + way
-        self.table[slot] = code(
-            ".gemm.panels:make_pack_block", self.lanes, form, way, zips, self.build.recording
-        )
+        made = self.lanes, form, way, zips, self.build.recording
+        self._fill({slot: code(".gemm.panels:make_pack_block", *made)})
         if way == Way.ROWS:
             for full in (True, False):
-                self.table[table.FEW_COLUMNS + (not full)] = code(
-                    ".tile.few_columns:make_few_columns", self.lanes, form.w, form.panel, full
-                )
+                block = self.lanes, form.w, form.panel, full
+                few = code(".tile.few_columns:make_few_columns", *block)
+                self._fill({table.FEW_COLUMNS + (not full): few})
         elif way in TRANSPOSES:
             self._require(TRANSPOSES[way])
         return {**super()._filter_fields(w), "pack_block": slot}
 
-    def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, int]:
+    def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, Code]:
         """Microkernels of all register tiles and panel widths."""
         form, parts = self.form, {}
         maker = f".gemm.{'amx' if self.multiplier == 'amx' else 'microkernel'}:make_microkernel"
@@ -108,9 +107,8 @@ class WindowGemm(Gemm):
 
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads windows of `x`, now compiled."""
-        self.table[table.LOAD_TILE] = code(
-            ".tile.load:make_window_tile", self.form, self.window.shape, self.build.recording
-        )
+        made = self.form, self.window.shape, self.build.recording
+        self._fill({table.LOAD_TILE: code(".tile.load:make_window_tile", *made)})
         return table.LOAD_TILE
 
 

@@ -19,7 +19,7 @@ from implicit_conv.kernels.cpu.pixel_lanes.layout import (
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.runtime.call import PixelLanes as PixelLanesFields
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
 from implicit_conv.kernels.cpu.tile.row_loads import row_loads
 from implicit_conv.kernels.cpu.tile.storage import SIZES
@@ -43,7 +43,7 @@ class PixelLanes(Operator):
     def _input(self, x: Any) -> Input:
         return super()._input(x)._replace(apart=SIZES[self.form.x])
 
-    def _own_parts(self) -> dict[int, int]:
+    def _own_parts(self) -> dict[int, Code]:
         heights = self._heights({p for _, p, _ in tile_extents(self.g)})
         return self._sums(heights, together=self.pixels.channels_last) | self._loads()
 
@@ -59,7 +59,7 @@ class PixelLanes(Operator):
         together: bool = False,
         long_row: bool = False,
         ahead: bool = False,
-    ) -> dict[int, int]:
+    ) -> dict[int, Code]:
         """Microkernels with these heights, for whole panels and the last panel."""
         g = self.g
         filters = {min(g.tile_k, g.K), g.K % g.tile_k} - {0}
@@ -76,7 +76,7 @@ class PixelLanes(Operator):
             for height in heights
         }
 
-    def _loads(self) -> dict[int, int]:
+    def _loads(self) -> dict[int, Code]:
         """The parts that load rows of pixels, from planes or from channels-last images."""
         form, recording = self.form, self.build.recording
         parts = row_loads(self.g, 1, self.lanes, form, recording)
@@ -96,7 +96,7 @@ class PixelLanes(Operator):
         planes = [c * schedule.image_rows(g) * pitch for c in range(g.C)]
         return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
 
-    def _entry(self) -> int:
+    def _entry(self) -> Code:
         return code(".pixel_lanes.fprop:make_pixel_lanes")
 
 
@@ -117,7 +117,7 @@ class FlatPixelLanes(PixelLanes):
             ),
         }
 
-    def _own_parts(self) -> dict[int, int]:
+    def _own_parts(self) -> dict[int, Code]:
         pixels = {p * q for _, p, q in tile_extents(self.g)}
         tails = {count % self.lanes for count in pixels} - {0}
         heights = self._heights({count // self.lanes for count in pixels})
@@ -141,5 +141,5 @@ class FlatPixelLanes(PixelLanes):
         plane = g.H * g.W * self.itemsize
         return np.arange(g.C, dtype=np.int64) * (plane if self.layout.in_place else row)
 
-    def _entry(self) -> int:
+    def _entry(self) -> Code:
         return code(".pixel_lanes.flat:make_long_rows")

@@ -14,7 +14,7 @@ from implicit_conv.kernels.cpu.planes.layout import (
 )
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
 from implicit_conv.kernels.cpu.tile.row_loads import row_loads
 from implicit_conv.kernels.cpu.tile.storage import SIZES
@@ -38,7 +38,7 @@ class Planes(Operator):
     def _input(self, x: Any) -> Input:
         return super()._input(x)._replace(apart=self.pixel_step * SIZES[self.form.x])
 
-    def _own_parts(self) -> dict[int, int]:
+    def _own_parts(self) -> dict[int, Code]:
         extents = {rows for _, rows, _ in tile_extents(self.g)}
         heights = {h for rows in extents for h in (min(rows, PLANE_ROWS), rows % PLANE_ROWS)} - {0}
         taps = plane_filter(self.g)
@@ -52,10 +52,10 @@ class Planes(Operator):
         recording = self.build.recording
         return parts | row_loads(self.g, self.pixel_step, self.lanes, self.form, recording)
 
-    def _entry(self) -> int:
+    def _entry(self) -> Code:
         return code(".planes.fprop:make_planes")
 
-    def _packer(self) -> int:
+    def _packer(self) -> Code:
         return code(".planes.fprop:make_pack")
 
 

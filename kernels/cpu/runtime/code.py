@@ -1,6 +1,6 @@
 """Compiled code, named by what makes it: a cached kernel is loaded without the modules that emit.
 
-    code(".gemm.microkernel:make_microkernel", RegisterTile(...))  # the address of the code
+    code(".gemm.microkernel:make_microkernel", RegisterTile(...)).address()
 
 The maker is a function of a module that emits, and its arguments say all that the code depends on
 besides sources, versions and the machine. Their texts are the entry's name in the cache on disk, so
@@ -16,18 +16,23 @@ import enum
 import functools
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import llvmlite
 import numpy as np
 
 from implicit_conv.kernels import sources
+from implicit_conv.kernels.cpu.compilers import NJIT, TRANSLATOR
 from implicit_conv.kernels.cpu.runtime.machine import Machine, machine, settings
 from implicit_conv.kernels.cpu.runtime.preparation import COMPILING, checkpoint
 from implicit_conv.kernels.disk import store
 from implicit_conv.kernels.disk_files import KERNEL, kernel_name
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.runtime.source import Source
 
 PACKAGE = __name__.rpartition(".runtime")[0]  # makers that begin with a dot are in it
 FOLDER = Path(__file__).parents[1]
@@ -36,8 +41,56 @@ METH_FASTCALL = 0x80
 _addresses: dict[Any, int] = {}  # of this process
 
 
-def code(maker: str, *arguments: Any) -> int:
-    """The address of compiled code.
+class Code(NamedTuple):
+    """What is compiled, by its maker and the maker's arguments; see `code`."""
+
+    maker: str
+    arguments: tuple[Any, ...]
+
+    def address(self, compiler: str = TRANSLATOR) -> int:
+        """The address of the compiled code.
+
+        Raises
+        ------
+        CompilationError
+            This thread must not compile; see `preparation`.
+        TypeError
+            An argument is of a type whose text may not tell it from others.
+        """
+        key = self, compiler
+        if key not in _addresses:
+            checkpoint()
+            with COMPILING:
+                if key not in _addresses:
+                    _addresses[key] = _FINDERS[compiler](self, machine(*settings()))
+        return _addresses[key]
+
+    def make(self) -> Source:
+        """What the maker returns; this imports its module."""
+        module, function = self.maker.split(":")
+        made = getattr(importlib.import_module(module, PACKAGE), function)
+        return made(*self.arguments)  # type: ignore[no-any-return]
+
+    @property
+    def title(self) -> str:
+        """How names of it begin."""
+        return self.maker.rpartition(":")[2].removeprefix("make_")
+
+    def name(self, target: Machine) -> str:
+        """The name of its entry in the cache.
+
+        Raises
+        ------
+        OSError
+            A source cannot be read, so that it is unknown which code belongs to it.
+        """
+        hashes = sources.kernels_hash(), _own_hash(self.maker.partition(":")[0])
+        spec = self.maker, *map(text, self.arguments)
+        return kernel_name(self.title, (versions(), target.settings, hashes, spec))
+
+
+def code(maker: str, *arguments: Any) -> Code:
+    """Code that is compiled when its address is asked for, unless the cache has it.
 
     Parameters
     ----------
@@ -45,21 +98,8 @@ def code(maker: str, *arguments: Any) -> int:
         ``"module:function"``, a function that returns a `Source`.
     arguments : str, numbers, None, members of enums, and tuples or frozen dataclasses of these
         What the function is called with.
-
-    Raises
-    ------
-    CompilationError
-        This thread must not compile; see `preparation`.
-    TypeError
-        An argument is of another type, so that its text may not tell it from others.
     """
-    key = maker, arguments
-    if key not in _addresses:
-        checkpoint()
-        with COMPILING:
-            if key not in _addresses:
-                _addresses[key] = _find(maker, arguments, machine(*settings()))
-    return _addresses[key]
+    return Code(maker, arguments)
 
 
 def forget() -> None:
@@ -67,14 +107,13 @@ def forget() -> None:
     _addresses.clear()
 
 
-def _find(maker: str, arguments: tuple[Any, ...], target: Machine) -> int:
-    """Load the code, or compile and save it."""
-    title = maker.rpartition(":")[2].removeprefix("make_")
+def _find(wanted: Code, target: Machine) -> int:
+    """Load the code, or translate and save it."""
     try:
-        name = entry_name(maker, arguments, target)
+        name = wanted.name(target)
     except OSError as error:
         store().warn("source", f"kernels are not cached, as their source cannot be read: {error}")
-        return target.load(_compile(maker, arguments, target, title), title)
+        return target.load(_compile(wanted, target, wanted.title), wanted.title)
     symbol = name.removesuffix(KERNEL)
     found = store().load(name)
     if found is not None:
@@ -82,34 +121,25 @@ def _find(maker: str, arguments: tuple[Any, ...], target: Machine) -> int:
             return target.load(bytes(found), symbol)
         except (RuntimeError, ValueError) as error:
             store().warn_of_entry(name, error)
-    compiled = _compile(maker, arguments, target, symbol)
+    compiled = _compile(wanted, target, symbol)
     store().save(name, compiled)
     return target.load(compiled, symbol)
 
 
-def _compile(maker: str, arguments: tuple[Any, ...], target: Machine, symbol: str) -> bytes:
+def _compile(wanted: Code, target: Machine, symbol: str) -> bytes:
     """The object of the code, with a function named `symbol`."""
     from implicit_conv.kernels.cpu.runtime.source import assembly
 
-    module, function = maker.split(":")
-    source = getattr(importlib.import_module(module, PACKAGE), function)(*arguments)
-    return target.compile(assembly(source, symbol, target.settings.triple))
+    return target.compile(assembly(wanted.make(), symbol, target.settings.triple))
 
 
-def entry_name(maker: str, arguments: tuple[Any, ...], target: Machine) -> str:
-    """The name of the code's entry in the cache.
+def _compile_by_numba(wanted: Code, target: Machine) -> int:
+    from implicit_conv.kernels.cpu.runtime.njit import address
 
-    Raises
-    ------
-    OSError
-        A source cannot be read, so that it is unknown which code belongs to it.
-    """
-    module, function = maker.split(":")
-    key = (
-        (versions(), target.settings, sources.kernels_hash(), _own_hash(module)),
-        (maker, *map(text, arguments)),
-    )
-    return kernel_name(function.removeprefix("make_"), key)
+    return address(wanted.make())
+
+
+_FINDERS = {TRANSLATOR: _find, NJIT: _compile_by_numba}
 
 
 def text(value: Any) -> str:
@@ -182,9 +212,16 @@ class PythonCode(functools.partial[Any]):
 
 
 def python_code(maker: str, *arguments: Any) -> PythonCode:
-    """Like `code`, for a maker that returns what `source.for_python` does: a function."""
-    name = maker.rpartition(":")[2].removeprefix("make_").encode()
-    method = Method(name, code(maker, *arguments), METH_FASTCALL, None)
+    """A function that Python calls, of code that `source.for_python` makes.
+
+    IMPLICIT_CONV_COMPILER chooses its compiler.
+    """
+    wanted = code(maker, *arguments)
+    if os.environ.get("IMPLICIT_CONV_COMPILER") == NJIT:
+        from implicit_conv.kernels.cpu.runtime.njit import python_function
+
+        return PythonCode(python_function(wanted.make()))
+    method = Method(wanted.title.encode(), wanted.address(), METH_FASTCALL, None)
     called = PythonCode(new_function(method, None, None))
     called._method = method  # CPython keeps a pointer to it
     return called

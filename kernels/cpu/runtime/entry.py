@@ -25,6 +25,7 @@ from implicit_conv.kernels.cpu.runtime.subnormals import FLUSH, control_word, se
 
 BLOB_POINTER = types.CPointer(from_dtype(BLOB))
 ENTRY = types.void(BLOB_POINTER, types.int64)
+BLOB_BYTES = BLOB.itemsize
 NO_ITEM = 1 << 62
 
 
@@ -91,7 +92,7 @@ def start(blob, scratch, x, w, y, panels, entry):
     Where an `entry` is given, run it, in this thread.
     """
     to = scratch + memory.read(blob + WORD * SCRATCH)
-    memory.copy(to, blob, BLOB.itemsize)
+    memory.copy(to, blob, BLOB_BYTES)
     memory.write(to + WORD * X, x)
     if memory.read(blob + WORD * W):
         memory.write(to + WORD * W, w)

@@ -36,7 +36,7 @@ class Team:
         self.helpers: int = make(
             address,
             address + semaphores,
-            code(".runtime.team:make_helper"),
+            code(".runtime.team:make_helper").address(),
             cpus - 1,
             address + signals,
         )

@@ -8,7 +8,7 @@ name, a number or a type that does not fit is an error when the calling code is 
     add_sums(call.kernels, to=above, at=sums, size=call.gradient.item_sums)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -64,14 +64,40 @@ def declare(slot: int, name: str, integers: str, floats: str = "", **defaults: f
     assert set(defaults) <= set(part.parameters), defaults
     names = [each for each in part.parameters if each not in defaults]
     names += [*defaults, "slot"]
-    listed = ", ".join(names)
-    scope: dict[str, Any] = {"call": lambda *kinds: _call(part, names, kinds)}
-    # A function with these very parameters: compilers read their names and defaults.
-    exec(f"def {name}(typingctx, kernels, {listed}): return call({listed})", scope)
-    scope[name].__defaults__ = (*defaults.values(), slot)
-    called: Any = intrinsic(scope[name])
+
+    def define(_: Any, *kinds: Any) -> tuple[Any, Callable[..., Any]]:
+        return _call(part, names, kinds)
+
+    called = _intrinsic(name, ["kernels", *names], define, (*defaults.values(), slot))
     called.part = part
     return called
+
+
+def body(part: Part, emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], None]) -> Any:
+    """An intrinsic with the parameters of a part that ``emit(builder, at)`` emits."""
+
+    def define(*kinds: Any) -> tuple[Any, Callable[..., Any]]:
+        def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            emit(builder, dict(zip(part.parameters, arguments, strict=True)))
+            return context.get_dummy_value()
+
+        return part.signature(kinds[0]), codegen
+
+    return _intrinsic(part.name, part.parameters, define)
+
+
+def _intrinsic(
+    name: str, names: Sequence[str], define: Callable[..., Any], defaults: tuple[float, ...] = ()
+) -> Any:
+    """An intrinsic with these parameters, whose names and defaults compilers read.
+
+    ``define(*types)`` returns its signature and what emits it; the last parameters have `defaults`.
+    """
+    listed = ", ".join(names)
+    scope: dict[str, Any] = {"define": define}
+    exec(f"def {name}(typingctx, {listed}): return define({listed})", scope)
+    scope[name].__defaults__ = defaults
+    return intrinsic(scope[name])
 
 
 def _call(part: Part, names: list[str], kinds: tuple[Any, ...]) -> tuple[Any, Callable[..., Any]]:

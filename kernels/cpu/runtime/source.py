@@ -1,7 +1,7 @@
 """Sources: what makers return, and LLVM's assembly of it.
 
-A source is a signature, and what emits the body of a function of this signature: a translated
-Python function, or LLVM instructions. All that it calls becomes part of the same object.
+A source is a signature and a function, in Python or an intrinsic. All that it calls becomes part of
+the same object.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numba.core import cgutils, sigutils, typing
 
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY
-from implicit_conv.kernels.cpu.runtime.part import Part
+from implicit_conv.kernels.cpu.runtime.part import Part, body
 from implicit_conv.kernels.cpu.translate.function import translate
 from implicit_conv.kernels.cpu.translate.module import Module
 from implicit_conv.kernels.cpu.translate.values import as_kind
@@ -32,16 +32,13 @@ class Source(NamedTuple):
     """
 
     signature: Any
-    emit: Callable[[Module, ir.IRBuilder, list[Any]], Any]  # emits the body, and gives its result
+    function: Any  # a Python function, or an intrinsic
+    for_python: bool = False  # whether it is called by Python, with integers and arrays
 
 
 def of_function(signature: Any, function: Any) -> Source:
-    """A Python function, for a signature of Numba's."""
-
-    def emit(module: Module, builder: ir.IRBuilder, arguments: list[Any]) -> Any:
-        return module.call(builder, function, arguments)
-
-    return Source(signature, emit)
+    """A function that is called by address, for a signature of Numba's."""
+    return Source(signature, function)
 
 
 def entry(function: Any) -> Source:
@@ -63,19 +60,7 @@ def emitted(declared: Any, emit: Callable[[ir.IRBuilder, dict[str, ir.Value]], N
     `at` maps the names of its parameters to LLVM values.
     """
     declaration: Part = declared.part
-
-    def body(module: Module, builder: ir.IRBuilder, arguments: list[ir.Value]) -> None:
-        emit(builder, dict(zip(declaration.parameters, arguments, strict=True)))
-
-    return Source(declaration.signature(BLOB_POINTER), body)
-
-
-def assembly(source: Source, symbol: str, triple: str) -> str:
-    """LLVM's assembly of a source, with a function named `symbol`."""
-    arguments, result = sigutils.normalize_signature(source.signature)
-    module = Module(triple, translate)
-    module.export(symbol, typing.signature(result, *arguments), source.emit)
-    return str(module.ir)
+    return Source(declaration.signature(BLOB_POINTER), body(declaration, emit))
 
 
 def _call_python(
@@ -124,16 +109,27 @@ def for_python(signature: Any, function: Any) -> Source:
     """A function that Python calls, with arguments INT and ARRAY, for an INT or void.
 
     It gets integers, and the addresses of numpy arrays that are given in place of integers; it runs
-    without the GIL. Arrays are not checked. CPython calls it by its protocol METH_FASTCALL: its
-    arguments are an array.
+    without the GIL. Arrays are not checked.
     """
-    kinds, result = sigutils.normalize_signature(signature)
+    return Source(signature, function, for_python=True)
 
-    def emit(module: Module, builder: ir.IRBuilder, arguments: list[Any]) -> Any:
-        _, objects, count = arguments
-        values = _unpack(builder, kinds, objects, count)
+
+def assembly(source: Source, symbol: str, triple: str) -> str:
+    """LLVM's assembly of a source, with a function named `symbol`.
+
+    CPython calls one for Python by its protocol METH_FASTCALL: its arguments are an array.
+    """
+    arguments, result = sigutils.normalize_signature(source.signature)
+    module = Module(triple, translate)
+
+    def emit(module: Module, builder: ir.IRBuilder, values: list[Any]) -> Any:
+        return module.call(builder, source.function, values)
+
+    def emit_for_python(module: Module, builder: ir.IRBuilder, values: list[Any]) -> Any:
+        _, objects, count = values
+        values = _unpack(builder, arguments, objects, count)
         state = _call_python(builder, "PyEval_SaveThread", I64)
-        value = module.call(builder, function, values)
+        value = emit(module, builder, values)
         _call_python(builder, "PyEval_RestoreThread", VOID, state)
         if result != types.void:
             value = as_kind(builder, value, I64)
@@ -143,4 +139,8 @@ def for_python(signature: Any, function: Any) -> Source:
         _call_python(builder, "Py_IncRef", VOID, none)
         return none
 
-    return Source(CALL, emit)
+    if source.for_python:
+        module.export(symbol, CALL, emit_for_python)
+    else:
+        module.export(symbol, typing.signature(result, *arguments), emit)
+    return str(module.ir)

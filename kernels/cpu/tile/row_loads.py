@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime import table
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.tile.storage import Format
 from implicit_conv.kernels.geometry import Geometry
 
 
 def row_loads(
     g: Geometry, pixel_step: int, lanes: int, form: Format, recording: bool
-) -> dict[int, int]:
+) -> dict[int, Code]:
     """Parts by slot: for rows whose pixels have a stride of `pixel_step` elements, and for any
     other stride.
     """

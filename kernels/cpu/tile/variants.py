@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from implicit_conv.kernels.activation import ACTIVATIONS
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.table import (
     FINISH,
     LOAD_TILE,
@@ -80,7 +80,7 @@ class Transpose(NamedTuple):
     full: bool  # the block has `lanes` columns, and rows for as many elements
 
 
-def transposes(way: int, step: int, lanes: int, form: Format) -> dict[int, int]:
+def transposes(way: int, step: int, lanes: int, form: Format) -> dict[int, Code]:
     """The transposes of one kind, which keep every step-th column, by their slots."""
     kind = {
         TRANSPOSE_IN: (form.x, form.buffer, form.channels, step, False),

@@ -78,10 +78,12 @@ class Module:
         except UnsupportedError as error:
             raise TranslationError(f"{name} returns {error}") from None
 
-    def call(self, builder: ir.IRBuilder, function: FunctionType, arguments: list[Any]) -> Any:
-        """Call a plain function with all its arguments; it is translated for each combination of
-        shapes.
+    def call(self, builder: ir.IRBuilder, function: Any, arguments: list[Any]) -> Any:
+        """Call an intrinsic, or a plain function with all its arguments; that is translated for
+        each combination of shapes.
         """
+        if hasattr(function, "_defn"):
+            return call_intrinsic(builder, function._defn, arguments)
         shapes = [shape_of(argument) for argument in arguments]
         key = (function, *shapes)
         if key not in self._callees:

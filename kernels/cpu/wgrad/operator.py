@@ -8,7 +8,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Call, Filter, Gradient, Output
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.launch import Launch
 from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.cpu.wgrad.layout import (
@@ -37,21 +37,17 @@ class WeightGrad(Operator):
 
     layout: WeightGradLayout
 
-    def _kernel_table(self) -> Any:
+    def _parts(self) -> dict[int, Code]:
         lanes, form = self.lanes, self.form
-        return self._filled(
-            {
-                table.LOAD_PIXELS: code(".tile.load:make_load_pixels", lanes, form),
-                table.LOAD_PANELS: code(
-                    ".wgrad.panels:make_load_panels", lanes, form, self.g.tile_k
-                ),
-                table.ADD_SUMS: code(".wgrad.sums:make_add_sums", lanes, self.itemsize),
-                table.STORE_SUMS: code(".wgrad.sums:make_store_sums", lanes, form),
-                **self._own_parts(),
-            }
-        )
+        return {
+            table.LOAD_PIXELS: code(".tile.load:make_load_pixels", lanes, form),
+            table.LOAD_PANELS: code(".wgrad.panels:make_load_panels", lanes, form, self.g.tile_k),
+            table.ADD_SUMS: code(".wgrad.sums:make_add_sums", lanes, self.itemsize),
+            table.STORE_SUMS: code(".wgrad.sums:make_store_sums", lanes, form),
+            **self._own_parts(),
+        }
 
-    def _own_parts(self) -> dict[int, int]:
+    def _own_parts(self) -> dict[int, Code]:
         return {
             table.microkernel_slot(vectors, 1, rows): code(
                 MICROKERNEL, RegisterTile(rows, vectors, self.lanes, self.itemsize, self.fma)
@@ -59,11 +55,11 @@ class WeightGrad(Operator):
             for rows, vectors in register_tiles(self.g, self.lanes, self.layout.joined)
         }
 
-    def _entry(self) -> int:
+    def _entry(self) -> Code:
         return code(".wgrad.wgrad:make_wgrad")
 
-    def _adder(self) -> int:
-        """The address of the entry that adds the sums of parts."""
+    def _adder(self) -> Code:
+        """The entry that adds the sums of parts."""
         return code(".wgrad.wgrad:make_add_parts")
 
     def prepare_gradient(self, operands: Gradients, threads: int) -> tuple[Launch, Launch | None]:
@@ -121,11 +117,13 @@ class WeightGrad(Operator):
             in_place=layout.in_place,
             gradient=gradient,
         )
-        main = Launch(self._entry(), g, scratch, threads, call, keep=self)
+        main = Launch(self._address(self._entry()), g, scratch, threads, call, keep=self)
         if layout.parts == 1:
             return main, None
         adders = min(threads, layout.items)
-        return main, Launch(self._adder(), g, ScratchLayout(), adders, call, keep=self)
+        return main, Launch(
+            self._address(self._adder()), g, ScratchLayout(), adders, call, keep=self
+        )
 
 
 class WeightGradLanes(WeightGrad):
@@ -135,7 +133,7 @@ class WeightGradLanes(WeightGrad):
         super().__init__(layout, lanes, build)
         self.constant["group_channels"] = layout.group_channels
 
-    def _own_parts(self) -> dict[int, int]:
+    def _own_parts(self) -> dict[int, Code]:
         g, lanes = self.g, self.lanes
         filters = {min(g.K, g.tile_k), g.K % g.tile_k} - {0}
         taps = {min(g.S, LANE_TAPS), g.S % LANE_TAPS} - {0}
@@ -147,10 +145,10 @@ class WeightGradLanes(WeightGrad):
                 parts[slot] = code(MICROKERNEL, tile)
         return parts
 
-    def _entry(self) -> int:
+    def _entry(self) -> Code:
         return code(".wgrad.lanes:make_lanes")
 
-    def _adder(self) -> int:
+    def _adder(self) -> Code:
         return code(".wgrad.lanes:make_add_parts")
 
 

@@ -269,6 +269,7 @@ def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, que
     for height, tiles in schedule.cuts(count, tile_height(g, vectors)):
         if tiles == 0:
             continue
+        ahead_step = LINE if memory.read(queue + 8) > 0 else 0
         multiply_pixels(
             call.kernels,
             slot=microkernel_slot(vectors, 1, height),
@@ -287,7 +288,7 @@ def multiply_tap(call, g, a, b, extent, count, vectors, sums, sum_row, adds, que
             columns=columns,
             tiles=tiles,
             ahead=memory.read(queue),
-            ahead_step=LINE if memory.read(queue + 8) > 0 else 0,
+            ahead_step=ahead_step,
             adds=adds,
         )
         advance(queue, tiles * planes * rows * columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from implicit_conv.kernels.cpu.gemm.operator import Gemm
 from implicit_conv.kernels.cpu.operator import Build
-from implicit_conv.kernels.cpu.runtime.code import code
+from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.table import WINOGRAD_FILTER, WINOGRAD_INPUT, WINOGRAD_OUTPUT
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout, box_tiles
 
@@ -18,7 +18,7 @@ class Winograd(Gemm):
         self.winograd = layout.m
         super().__init__(layout, lanes, build)
 
-    def _own_parts(self) -> dict[int, int]:
+    def _own_parts(self) -> dict[int, Code]:
         g, m = self.g, self.winograd
         names = {WINOGRAD_INPUT: "input", WINOGRAD_FILTER: "filter", WINOGRAD_OUTPUT: "output"}
         vectors = self.lanes, self.itemsize, self.fma
@@ -28,8 +28,8 @@ class Winograd(Gemm):
         }
         return parts | self._multiply_parts(box_tiles(g, m))
 
-    def _entry(self) -> int:
+    def _entry(self) -> Code:
         return code(".winograd.fprop:make_winograd")
 
-    def _packer(self) -> int:
+    def _packer(self) -> Code:
         return code(".winograd.fprop:make_pack")

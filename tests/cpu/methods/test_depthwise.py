@@ -14,7 +14,7 @@ from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.record import executed_loads
-from implicit_conv.cpu.tiling import rounded_up
+from implicit_conv.cpu.tiling import Tiling, rounded_up
 from implicit_conv.cpu.views import spatial, ungrouped, widened
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.problem import Problem
@@ -94,7 +94,7 @@ def test_rows_in_place_are_exact_however_they_are_cut(cut):
     channels = rounded_up(case.groups, plan.engine.best.lanes)
     g = geometry(view, tile=(1, 2, columns), tile_m=tile_m, tile_c=channels, tile_k=channels)
     assume(depthwise_row(g, in_place=True) is not None)
-    y = changed(plan, method=Depthwise(in_place=True), view=view, geometry=g, chunk=1)(*arrays)
+    y = changed(plan, method=Depthwise(in_place=True), view=view, tiling=Tiling(g, 1))(*arrays)
     np.testing.assert_array_equal(to_nchw(y, "NHWC"), case.rounded(case.reference(x, w)))
 
 
@@ -172,7 +172,7 @@ def test_tiles_of_planes_leave_the_bits_alone(dilation):
     ]
     assert len({g.phases_h for g in tilings}) == (1 if dilation == 1 else 2)
     for g in tilings:
-        np.testing.assert_array_equal(changed(plan, geometry=g)(x, w), plan(x, w))
+        np.testing.assert_array_equal(changed(plan, tiling=Tiling(g, 1))(x, w), plan(x, w))
 
 
 @pytest.mark.parametrize("bits", [128, 256, 512])

@@ -20,9 +20,15 @@ from perf.counting import memory_of
 
 PAIRS = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14, bfloat16="pairs")
 STEM = Case(
-    C=3, K=64, size=(24, 25), kernel=(7, 7), stride=(2, 2), padding=((3, 3), (3, 3)),
-    layout="NHWC", dtype="bfloat16",
-)  # fmt: skip
+    C=3,
+    K=64,
+    size=(24, 25),
+    kernel=(7, 7),
+    stride=(2, 2),
+    padding=((3, 3), (3, 3)),
+    layout="NHWC",
+    dtype="bfloat16",
+)
 
 
 def planned(case):

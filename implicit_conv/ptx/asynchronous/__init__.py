@@ -1,0 +1,1 @@
+"""Asynchronous work: copies that arrive later, and the products of warpgroups."""

@@ -1,0 +1,278 @@
+"""Loads and stores of all spaces (PTX ISA 9.7.9, ld and st), and ldmatrix and stmatrix.
+
+`at` are 32 addresses of 64 bits without an instruction's constant offset; `mask` is None where all
+lanes run. A load returns one array of 32 values for each element.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.machine import order
+from implicit_conv.ptx.machine.lanes import LANE
+from implicit_conv.ptx.memory.spaces import LOCAL_BASE, PARAM_BASE, WINDOW_BYTES, WINDOWS
+
+if TYPE_CHECKING:
+    from implicit_conv.ptx.machine.state import State
+
+Lanes = NDArray[Any]
+Mask = Lanes | None
+LOW32 = WINDOW_BYTES - 1
+
+
+def _columns(rows: Lanes, mask: Mask, count: int) -> Lanes:
+    """Rows of the lanes that loaded -> one array of 32 for each element."""
+    if mask is not None:
+        whole = np.zeros((LANES, count), rows.dtype)
+        whole[mask] = rows
+        rows = whole
+    return np.ascontiguousarray(rows.T)
+
+
+def _rows(values: tuple[Lanes, ...], mask: Mask) -> Lanes:
+    rows = np.stack(values, axis=1)
+    return np.ascontiguousarray(rows if mask is None else rows[mask]).view(np.uint8)
+
+
+def _at(base: Lanes, offset: int, mask: Mask) -> Lanes:
+    at = base.astype(np.int64) + offset
+    return at if mask is None else at[mask]
+
+
+def _aligned(at: Lanes, size: int, what: str) -> None:
+    wrong = at & (size - 1)
+    if wrong.any():
+        address = int(at[wrong != 0][0])
+        raise PtxError(f"{what} of {size} bytes at {address:#x}: not aligned to {size}")
+
+
+def load_parameter(w: State, offset: int, kind: str, count: int) -> Lanes:
+    """``ld.param`` of a named parameter: the same in all lanes."""
+    size = np.dtype(kind).itemsize
+    data = w.launch.parameters
+    if offset < 0 or offset + size * count > data.size or offset % (size * count):
+        raise PtxError(f"ld.param at offset {offset}: outside {data.size} bytes, or not aligned")
+    values = data[offset : offset + size * count].view(kind)
+    return np.repeat(values[:, None], LANES, axis=1)
+
+
+def load_param(
+    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, _: str
+) -> Lanes:
+    """``ld.param`` by address."""
+    size = np.dtype(kind).itemsize * count
+    at = (_at(base, offset, mask) & LOW32) - PARAM_BASE
+    data = w.launch.parameters
+    _aligned(at, size, "ld.param")
+    if at.min() < 0 or at.max() + size > data.size:
+        raise PtxError(f"ld.param outside the {data.size} bytes of parameters")
+    rows = np.ascontiguousarray(data[at[:, None] + np.arange(size)]).view(kind)
+    return _columns(rows, mask, count)
+
+
+def load_local(
+    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, _: str
+) -> Lanes:
+    """``ld.local``."""
+    size = np.dtype(kind).itemsize * count
+    at = _local(w, base, offset, size, mask, "ld.local")
+    rows = w.local[w.lanes(mask)[:, None], at[:, None] + np.arange(size)]
+    return _columns(np.ascontiguousarray(rows).view(kind), mask, count)
+
+
+def store_local(
+    w: State, base: Lanes, offset: int, kind: str, values: tuple[Lanes, ...], mask: Mask, _: str
+) -> None:
+    """``st.local``."""
+    size = np.dtype(kind).itemsize * len(values)
+    at = _local(w, base, offset, size, mask, "st.local")
+    w.local[w.lanes(mask)[:, None], at[:, None] + np.arange(size)] = _rows(values, mask)
+
+
+def _local(w: State, base: Lanes, offset: int, size: int, mask: Mask, what: str) -> Lanes:
+    at = _at(base, offset, mask) & LOW32
+    _aligned(at, size, what)
+    if at.min() < LOCAL_BASE or at.max() + size > w.local.shape[1]:
+        raise PtxError(f"{what} outside the thread's {w.local.shape[1] - LOCAL_BASE} bytes")
+    return at
+
+
+def load_global(
+    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, semantics: str
+) -> Lanes:
+    """``ld.global``; `semantics` is "nc" where nobody may write the bytes meanwhile."""
+    at = _at(base, offset, mask)
+    size = np.dtype(kind).itemsize * count
+    _aligned(at, size, "ld.global")
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_global("ld.global", at, size)
+    if semantics == "nc":
+        w.launch.note_constant(at, size)
+    elif semantics:
+        order.observe(w, at, semantics)
+    else:
+        w.cta.global_order.note_read(w, at, size)
+    rows = w.memory.gather(at, size).view(kind)
+    return _columns(rows, mask, count)
+
+
+def store_global(
+    w: State,
+    base: Lanes,
+    offset: int,
+    kind: str,
+    values: tuple[Lanes, ...],
+    mask: Mask,
+    semantics: str,
+) -> None:
+    """``st.global``."""
+    at = _at(base, offset, mask)
+    size = np.dtype(kind).itemsize * len(values)
+    _aligned(at, size, "st.global")
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_global("st.global", at, size)
+    if semantics:
+        order.publish(w, at, semantics)
+    rows = _rows(values, mask)
+    for which, buffer, cells in w.memory.places(at, size):
+        w.launch.note_cells(buffer, cells)
+        if not semantics:
+            w.cta.global_order.note_write(w, buffer, cells)
+        buffer.data[cells] = rows[which]
+
+
+def load_shared(
+    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, semantics: str
+) -> Lanes:
+    """``ld.shared``."""
+    size = np.dtype(kind).itemsize * count
+    at = _at(base, offset, mask) & LOW32
+    units = w.shared.offsets(at, size, "ld.shared") // size
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_shared("ld.shared", units, size)
+    if semantics:
+        order.observe(w, at, semantics)
+        w.shared.note_strong(w, units, size, "ld.shared", False)
+    else:
+        w.shared.note_read(w, units, size, w.lanes(mask), "ld.shared")
+    rows = w.shared.data.view(kind).reshape(-1, count)[units]
+    return _columns(rows, mask, count)
+
+
+def store_shared(
+    w: State,
+    base: Lanes,
+    offset: int,
+    kind: str,
+    values: tuple[Lanes, ...],
+    mask: Mask,
+    semantics: str,
+) -> None:
+    """``st.shared``."""
+    size = np.dtype(kind).itemsize * len(values)
+    at = _at(base, offset, mask) & LOW32
+    units = w.shared.offsets(at, size, "st.shared") // size
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_shared("st.shared", units, size)
+    if semantics:
+        order.publish(w, at, semantics)
+        w.shared.note_strong(w, units, size, "st.shared", True)
+    else:
+        w.shared.note_write(w, units, size, w.lanes(mask), "st.shared")
+    w.shared.data.reshape(-1, size)[units] = _rows(values, mask)
+
+
+def _spaces_of(base: Lanes, offset: int, mask: Mask) -> list[tuple[str, Lanes]]:
+    """(space, mask of its lanes) of generic addresses (PTX ISA 5.1, generic addressing)."""
+    at = base.astype(np.int64) + offset
+    left = np.ones(LANES, bool) if mask is None else mask
+    found = []
+    for space, start in WINDOWS.items():
+        here = left & (at >= start) & (at < start + WINDOW_BYTES)
+        if here.any():
+            found.append((space, here))
+            left = left & ~here
+    return [*found, ("global", left)] if left.any() else found
+
+
+def load_generic(
+    w: State, base: Lanes, offset: int, kind: str, count: int, mask: Mask, semantics: str
+) -> Lanes:
+    """``ld`` of generic addresses."""
+    loads = {
+        "global": load_global,
+        "shared": load_shared,
+        "local": load_local,
+        "param": load_param,
+    }
+    out = np.zeros((count, LANES), kind)
+    for space, here in _spaces_of(base, offset, mask):
+        out[:, here] = loads[space](w, base, offset, kind, count, here, semantics)[:, here]
+    return out
+
+
+def store_generic(
+    w: State,
+    base: Lanes,
+    offset: int,
+    kind: str,
+    values: tuple[Lanes, ...],
+    mask: Mask,
+    semantics: str,
+) -> None:
+    """``st`` to generic addresses."""
+    stores = {"global": store_global, "shared": store_shared, "local": store_local}
+    for space, here in _spaces_of(base, offset, mask):
+        if space not in stores:
+            raise PtxError("st to a parameter of the kernel")
+        stores[space](w, base, offset, kind, values, here, semantics)
+
+
+def load_matrix(
+    w: State, base: Lanes, offset: int, count: int, transposed: bool, mask: Lanes
+) -> Lanes:
+    """``ldmatrix``: 8 rows of 16 bytes for each matrix, whose addresses 8 lanes each give.
+
+    Lane l receives word l % 4 of row l / 4; transposed, the halves of column l / 4 (9.7.14,
+    ldmatrix).
+    """
+    w.need_all(mask)
+    at = _at(base[: 8 * count], offset, None) & LOW32
+    units = w.shared.offsets(at, 16, "ldmatrix") // 16
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_shared("ldmatrix", units, 16)
+    w.shared.note_read(w, units, 16, LANE[: 8 * count], "ldmatrix")
+    rows = w.shared.data.reshape(-1, 16)[units]
+    if transposed:
+        halves = rows.view(np.uint16).reshape(count, 8, 8).transpose(0, 2, 1)
+        rows = np.ascontiguousarray(halves)
+    words: Lanes = rows.view(np.uint32).reshape(count, LANES)
+    return words
+
+
+def store_matrix(
+    w: State,
+    base: Lanes,
+    offset: int,
+    values: tuple[Lanes, ...],
+    transposed: bool,
+    mask: Lanes,
+) -> None:
+    """``stmatrix``: the inverse of ldmatrix (9.7.14, stmatrix)."""
+    w.need_all(mask)
+    count = len(values)
+    at = _at(base[: 8 * count], offset, None) & LOW32
+    units = w.shared.offsets(at, 16, "stmatrix") // 16
+    if w.launch.traffic is not None:
+        w.launch.traffic.note_shared("stmatrix", units, 16)
+    w.shared.note_write(w, units, 16, LANE[: 8 * count], "stmatrix")
+    rows = np.stack(values).reshape(count, 8, 4)
+    if transposed:
+        halves = np.ascontiguousarray(rows).view(np.uint16).transpose(0, 2, 1)
+        rows = np.ascontiguousarray(halves)
+    w.shared.data.reshape(-1, 16)[units] = np.ascontiguousarray(rows).view(np.uint8).reshape(-1, 16)

@@ -1,0 +1,98 @@
+"""mbarrier objects and named barriers (PTX ISA 9.7.13, bar and mbarrier)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, Clock, join, stamp
+
+COUNT_LIMIT = 1 << 20  # of arrivals, and of the bytes of a tx-count
+
+
+class Barrier:
+    """An mbarrier: a phase ends when all arrivals and all expected bytes have come.
+
+    `actor` writes on behalf of the bulk copies that complete on it: whoever waits for a phase sees
+    what they wrote in it. `born` is the stamp of its initialisation by warp `maker`.
+    """
+
+    def __init__(
+        self, name: str, address: int, count: int, actor: int, maker: int, born: int, clock: Clock
+    ) -> None:
+        self.name, self.address, self.count, self.actor = name, address, count, actor
+        self.maker, self.born = maker, born
+        self.fenced: tuple[int, int] | None = None  # (warp, stamp) of a fence past the init
+        self.pending, self.bytes, self.phase = count, 0, 0
+        self.joined = clock.copy()  # of the arrivals of this phase
+        self.clock = clock.copy()  # of the last phase that has ended
+
+    def arrive(self, count: int, clock: Clock | None) -> None:
+        """Count arrivals by a warp that releases `clock`, or None if they are relaxed."""
+        if count > self.pending:
+            raise PtxError(
+                f"{self.name} phase {self.phase}: {count} arrivals, but only {self.pending} of "
+                f"{self.count} are missing"
+            )
+        self.pending -= count
+        if clock is not None:
+            join(self.joined, clock)
+        self._settle()
+
+    def expect(self, size: int) -> None:
+        """Expect so many bytes more in this phase; an arrival or a copy settles it."""
+        self.bytes += size
+        if abs(self.bytes) >= COUNT_LIMIT:
+            raise PtxError(f"{self.name} phase {self.phase}: tx-count {self.bytes} out of range")
+
+    def complete(self, size: int) -> None:
+        """So many bytes have come."""
+        self.expect(-size)
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.pending or self.bytes:
+            return
+        self.phase += 1
+        self.joined[GENERIC, self.actor] = self.joined[ASYNC, self.actor] = stamp(self.phase)
+        self.clock = self.joined.copy()
+        self.pending = self.count
+
+    @property
+    def filling(self) -> int:
+        """The stamp of what copies write now: the end of this phase."""
+        return stamp(self.phase + 1)
+
+    def passed(self, parity: int) -> bool:
+        """Whether the phase of this parity has ended: the one before the current, or not."""
+        return (self.phase & 1) != parity
+
+    def __str__(self) -> str:
+        surplus = ", more than were expected" if self.bytes < 0 else ""
+        return (
+            f"{self.name} phase {self.phase} lacks {self.pending} of {self.count} arrivals and "
+            f"{self.bytes} bytes{surplus}"
+        )
+
+
+class Meeting:
+    """A named barrier of a block, 0 to 15; threads are counted by whole warps if aligned."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.arrived, self.turn = 0, 0
+        self.joined = clock.copy()
+        self.clock = clock.copy()  # of the last completed turn
+
+    def arrive(self, threads: int, clock: Clock, needed: int) -> None:
+        """Count threads; the last of `needed` ends the turn."""
+        join(self.joined, clock)
+        self.arrived += threads
+        if self.arrived > needed:
+            raise PtxError(f"{self.arrived} threads arrive at a barrier for {needed}")
+        self.settle(needed)
+
+    def settle(self, needed: int) -> None:
+        """End the turn if `needed` threads have come, which grow fewer where threads end."""
+        if self.arrived >= needed:
+            self.arrived, self.turn, self.clock = 0, self.turn + 1, self.joined
+            self.joined = np.full_like(self.joined, -1)

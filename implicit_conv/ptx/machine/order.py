@@ -1,0 +1,100 @@
+"""Atomic operations, and the order that strong accesses and fences make (PTX ISA 8 and 9.7.13).
+
+A release at an address leaves its warp's clock there, and an acquire that reads the address joins
+it. A fence makes releases of the relaxed writes after it, and acquires of the relaxed reads before
+it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.machine.lanes import REDUCTIONS
+from implicit_conv.ptx.memory.clocks import Clock, join
+
+if TYPE_CHECKING:
+    from implicit_conv.ptx.machine.state import State
+
+Lanes = NDArray[Any]
+Flags = dict[int, Clock]  # by address
+RELEASES, ACQUIRES = ("release", "acq_rel", "sc"), ("acquire", "acq_rel", "sc")
+
+
+def publish(w: State, at: Lanes, semantics: str) -> None:
+    """A strong write to addresses: what is released there."""
+    flags: Flags = w.cta.flags
+    clock = w.release() if semantics in RELEASES else w.fence_released
+    if clock is not None:
+        for address in np.unique(at).tolist():
+            if address in flags:  # a release sequence goes on
+                clock = np.maximum(clock, flags[address])
+            flags[address] = clock
+
+
+def observe(w: State, at: Lanes, semantics: str) -> None:
+    """A strong read of addresses: what is acquired, now or by the next fence."""
+    for address in np.unique(at).tolist():
+        clock = w.cta.flags.get(address)
+        if clock is None:
+            continue
+        if semantics in ACQUIRES:
+            w.acquire(clock)
+        else:
+            join(w.fence_acquired, clock)
+
+
+def fence(w: State) -> None:
+    """``fence.acq_rel``, ``fence.sc`` and ``membar`` (9.7.13, membar)."""
+    w.acquire(w.fence_acquired)
+    w.fence_released = w.release()
+
+
+def apply(operation: str, old: Any, given: Any, other: Any) -> Any:
+    """The value after an atomic operation (9.7.13, atom)."""
+    if operation == "cas":
+        return other if old == given else old
+    if operation == "inc":
+        return old.dtype.type(0) if old >= given else old + old.dtype.type(1)
+    if operation == "dec":
+        return given if old == 0 or old > given else old - old.dtype.type(1)
+    return given if operation == "exch" else REDUCTIONS[operation](old, given)
+
+
+def atomic(
+    w: State,
+    space: str,
+    operation: str,
+    at: Lanes,
+    values: tuple[Lanes, ...],
+    semantics: str,
+    mask: Lanes,
+) -> Lanes:
+    """``atom`` and ``red``: lanes one after the other; the old values (9.7.13, atom and red)."""
+    kind = values[0].dtype
+    size = kind.itemsize
+    lanes = np.flatnonzero(mask)
+    here = at[lanes]
+    if (here & (size - 1)).any():
+        raise PtxError(f"atom of {size} bytes: an address is not aligned")
+    observe(w, here, semantics)
+    publish(w, here, semantics)
+    if space == "shared":
+        offsets = w.shared.offsets(here, size, "atom.shared")
+        w.shared.note_strong(w, offsets // size, size, "atom.shared", True)
+    out = np.zeros(LANES, kind)
+    for lane, address in zip(lanes.tolist(), here.tolist(), strict=True):
+        if space == "shared":
+            offset = address - int(here[0]) + int(offsets[0])
+            cell = w.shared.data[offset : offset + size].view(kind)
+        else:
+            w.launch.note_store(address, size)
+            cell = w.memory.bytes(address, size).view(kind)
+        out[lane] = cell[0]
+        other = values[1][lane] if len(values) > 1 else None
+        cell[0] = apply(operation, cell[0], values[0][lane], other)
+    return out

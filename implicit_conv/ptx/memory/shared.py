@@ -1,0 +1,226 @@
+"""Shared memory of a block: bytes, the state of each, and the last accesses to each.
+
+A generic access is in order if its warp has seen the stamps of the last write and, for a write, of
+all reads. Copies and wgmma work through the async proxy: they see a generic write only past
+``fence.proxy.async``, while they write or read nobody else may touch the bytes, and what they write
+is seen by those that have waited for their mbarrier (PTX ISA 8 and 9.7.9, asynchronous copies).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, LANE_BITS, Clock, stamp
+
+Lanes = NDArray[Any]
+SHARED_BASE = 0x400  # where a kernel's shared memory begins in the shared window, as on sm_90
+UNDEFINED, DEFINED, IN_FLIGHT, BARRIER = range(4)  # states of a byte
+STATES = ("were never written", "", "a copy is about to write", "hold an mbarrier")
+LANE = np.arange(32)
+UNIT = 16  # bytes that copies and wgmma handle at least
+
+
+class Accessor(Protocol):
+    """What shared memory needs of a warp."""
+
+    index: int
+    clock: Clock  # what it has seen
+    now: int  # its own time
+    synced: int  # the stamp since which its lanes have not been synchronised
+    cta: Any  # its block, which names actors
+
+
+class SharedMemory:
+    """`size` bytes from address SHARED_BASE on; `names` are regions by offset, for messages."""
+
+    def __init__(self, size: int, warps: int, names: dict[int, str], strong_actor: int) -> None:
+        self.size, self.names, self.strong_actor = size, names, strong_actor
+        self.strong_writes = 0  # of the whole block
+        room = max(-(-size // 1024) * 1024, 1024)
+        self.data = np.full(room, 0xFF, np.uint8)  # a NaN in every floating-point type
+        self.state = np.zeros(room, np.uint8)
+        self.reading = np.zeros(room // UNIT, np.int32)  # asynchronous reads of a unit under way
+        self.writer = np.zeros(room, np.int16)  # the actor that wrote a byte last
+        self.written = np.full(room, -1, np.int32)  # and its stamp
+        self.read = np.full((room, warps), -1, np.int32)  # stamp of the last read by each warp
+        self.strong = np.full(room, -1, np.int32)  # of the last atomic or other strong write
+
+    def place(self, offset: int) -> str:
+        """A byte by its region, if it has a name, and its address."""
+        address = f"shared {offset + SHARED_BASE:#x}"
+        regions = [(start, name) for start, name in self.names.items() if start <= offset]
+        if not regions:
+            return address
+        start, name = max(regions)
+        return f"{address} ({name} + {offset - start})"
+
+    def offsets(self, at: Lanes, size: int, what: str) -> Lanes:
+        """Offsets of accesses of `size` bytes, which must be aligned and inside the block's."""
+        wrong = at & (size - 1)
+        if wrong.any():
+            address = int(at[wrong != 0][0])
+            raise PtxError(f"{what} of {size} bytes at {address:#x}: not aligned to {size}")
+        self.inside(int(at.min()) - SHARED_BASE, int(at.max()) - SHARED_BASE + size, what)
+        return at - SHARED_BASE
+
+    def inside(self, start: int, end: int, what: str) -> None:
+        """Raise PtxError unless the offsets lie in the block's shared memory."""
+        if start < 0 or end > self.size:
+            raise PtxError(
+                f"{what} at shared {start + SHARED_BASE:#x} to {end + SHARED_BASE:#x}: outside the "
+                f"block's {self.size} bytes, which begin at {SHARED_BASE:#x}"
+            )
+
+    # -- the generic proxy --------------------------------------------------------------------
+
+    def note_read(self, w: Accessor, units: Lanes, size: int, lanes: Lanes, what: str) -> None:
+        """Lanes of a warp read units of `size` bytes, counted from the start."""
+        self._need_state(units, size, what, writes=False)
+        written = self.written.reshape(-1, size)[units]
+        actors = self.writer.reshape(-1, size)[units]
+        late = written > w.clock[GENERIC][actors]
+        if late.any():
+            self.refuse(late, units, size, f"{what} of", "no barrier orders it after its writer", w)
+        mine = (actors == w.index) & (written >= w.synced)
+        if mine.any():
+            other = mine & ((written & 31) != lanes[:, None])
+            if other.any():
+                reason = "another lane of the warp wrote it, with no bar.warp.sync in between"
+                self.refuse(other, units, size, f"{what} of", reason, w)
+        self._need_strong(w, units, size, f"{what} of")
+        stamps = (w.now << LANE_BITS) + lanes
+        self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index] = stamps[:, None]
+
+    def note_write(self, w: Accessor, units: Lanes, size: int, lanes: Lanes, what: str) -> None:
+        """Lanes of a warp write units of `size` bytes; the data are the caller's to write."""
+        self._need_state(units, size, what, writes=True)
+        self._claim(w, units, size, what, GENERIC)
+        mine = self.read.reshape(-1, size, self.read.shape[1])[units, :, w.index]
+        other = (mine >= w.synced) & ((mine & 31) != lanes[:, None])
+        written = self.written.reshape(-1, size)[units]
+        actors = self.writer.reshape(-1, size)[units]
+        other |= (actors == w.index) & (written >= w.synced) & ((written & 31) != lanes[:, None])
+        if other.any():
+            reason = "another lane of the warp read or wrote it, with no bar.warp.sync in between"
+            self.refuse(other, units, size, f"{what} to", reason, w)
+        self.state.reshape(-1, size)[units] = DEFINED
+        self.writer.reshape(-1, size)[units] = w.index
+        self.written.reshape(-1, size)[units] = ((w.now << LANE_BITS) + lanes)[:, None]
+
+    def _need_state(self, units: Lanes, size: int, what: str, writes: bool) -> None:
+        """Raise PtxError unless the units may be written, or have been and can be read."""
+        state = self.state.reshape(-1, size)[units]
+        wrong = state >= IN_FLIGHT if writes else state != DEFINED
+        if wrong.any():
+            row, byte = np.argwhere(wrong)[0]
+            place = self.place(int(units[row]) * size + int(byte))
+            raise PtxError(f"{what} at {place}: bytes that {STATES[int(state[row, byte])]}")
+
+    def _claim(self, w: Accessor, units: Lanes, size: int, what: str, proxy: int) -> None:
+        """Raise PtxError unless all earlier accesses are seen by `w`, in the row of `proxy`."""
+        if self.reading[units * size // UNIT].any():
+            busy = self.reading[units * size // UNIT] > 0
+            reason = "an asynchronous operation is reading it"
+            self.refuse(busy[:, None], units, size, f"{what} to", reason, w)
+        self.need_released(w, units, size, what)
+        written = self.written.reshape(-1, size)[units]
+        actors = self.writer.reshape(-1, size)[units]
+        late = written > w.clock[proxy][actors]
+        if late.any():
+            reason = self._why_late(late, written, actors, w)
+            self.refuse(late, units, size, f"{what} to", reason, w)
+        self._need_strong(w, units, size, f"{what} to")
+
+    def _need_strong(self, w: Accessor, units: Lanes, size: int, what: str) -> None:
+        """Raise PtxError unless `w` has seen the last strong writes to these units."""
+        if self.strong_writes:
+            late = self.strong.reshape(-1, size)[units] > w.clock[GENERIC][self.strong_actor]
+            if late.any():
+                reason = "no barrier orders it after an atomic operation or other strong write"
+                self.refuse(late, units, size, what, reason, w)
+
+    def note_strong(self, w: Accessor, units: Lanes, size: int, what: str, writes: bool) -> None:
+        """An atomic operation or another strong access; strong ones do not race with each other.
+
+        The block's strong writes are one actor, whose time counts them.
+        """
+        self._need_state(units, size, what, writes)
+        actors = self.writer.reshape(-1, size)[units]
+        late = self.written.reshape(-1, size)[units] > w.clock[GENERIC][actors]
+        if late.any():
+            reason = "no barrier orders it after its writer"
+            self.refuse(late, units, size, f"{what} of", reason, w)
+        if writes:
+            self.need_released(w, units, size, what)
+            self.strong_writes += 1
+            w.clock[GENERIC, self.strong_actor] = stamp(self.strong_writes)
+            self.strong.reshape(-1, size)[units] = stamp(self.strong_writes)
+            self.state.reshape(-1, size)[units] = DEFINED
+
+    def need_released(self, w: Accessor, units: Lanes, size: int, what: str) -> None:
+        """Raise PtxError unless `w` has seen all plain reads of these units."""
+        warps = self.read.shape[1]
+        seen = np.tile(w.clock[GENERIC][:warps], size)
+        unread = self.read.reshape(-1, size * warps)[units] > seen
+        if unread.any():
+            row, column = np.argwhere(unread)[0]
+            reason = f"warp {column % warps} has not released it"
+            first = np.zeros((len(units), 1), bool)
+            first[row] = True
+            self.refuse(first, units, size, f"{what} to", reason, w)
+
+    # -- the async proxy, and cp.async --------------------------------------------------------
+
+    def begin_write(self, w: Accessor, units: Lanes, size: int, what: str, proxy: int) -> None:
+        """A copy that `w` issues will write these units, through `proxy`."""
+        self._need_state(units, size, what, writes=True)
+        self._claim(w, units, size, what, proxy)
+        self.state.reshape(-1, size)[units] = IN_FLIGHT
+
+    def end_write(self, units: Lanes, rows: Lanes, actor: int, at: int) -> None:
+        """The bytes have come; whoever has seen `actor` at stamp `at` may touch them."""
+        size = rows.shape[-1]
+        self.data.reshape(-1, size)[units] = rows
+        self.state.reshape(-1, size)[units] = DEFINED
+        self.writer.reshape(-1, size)[units] = actor
+        self.written.reshape(-1, size)[units] = at
+
+    def begin_read(self, w: Accessor, units: Lanes, what: str) -> None:
+        """An asynchronous operation that `w` issues reads these units of 16 bytes."""
+        self._need_state(units, UNIT, what, writes=False)
+        written = self.written.reshape(-1, UNIT)[units]
+        actors = self.writer.reshape(-1, UNIT)[units]
+        late = written > w.clock[ASYNC][actors]
+        if late.any():
+            reason = self._why_late(late, written, actors, w)
+            self.refuse(late, units, UNIT, f"{what} of", reason, w)
+        self._need_strong(w, units, UNIT, f"{what} of")
+        np.add.at(self.reading, units, 1)
+
+    def end_read(self, w: Accessor, units: Lanes) -> None:
+        """The operation is complete, and `w` has waited for it."""
+        np.subtract.at(self.reading, units, 1)
+        warps = self.read.shape[1]
+        self.read.reshape(-1, UNIT, warps)[units, :, w.index] = stamp(w.now)
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def _why_late(self, late: Lanes, written: Lanes, actors: Lanes, w: Accessor) -> str:
+        if (written[late] > w.clock[GENERIC][actors[late]]).any():
+            return "no barrier orders it after its last write"
+        return "its last write was generic, and no fence.proxy.async comes in between"
+
+    def refuse(
+        self, bad: Lanes, units: Lanes, size: int, what: str, reason: str, w: Accessor
+    ) -> None:
+        """Raise the error of the first bad byte, with its place and its last writer."""
+        row, byte = np.argwhere(bad)[0]
+        offset = int(units[row]) * size + int(byte)
+        actor, last = int(self.writer[offset]), ""
+        if self.written[offset] >= 0:
+            last = f" (last written by {w.cta.actor(actor)})"
+        raise PtxError(f"{what} {self.place(offset)}: {reason}{last}")

@@ -1,0 +1,162 @@
+"""Asynchronous copies and mbarriers (PTX ISA 9.7.9 and 9.7.13)."""
+
+from __future__ import annotations
+
+from implicit_conv.ptx.asynchronous import issue
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.machine import mbarrier
+from implicit_conv.ptx.syntax import Address, Immediate, Instruction, Operand, Sink, Vector
+from implicit_conv.ptx.targets import lacking
+from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
+
+SCOPES = "release relaxed cta cluster shared shared::cta"
+COPY_SIZES = {"ca": (4, 8, 16), "cg": (16,)}  # bytes of cp.async by its cache operator
+MODES = ("tile", "im2col", "im2col::w", "im2col::w::128")
+HINTS = ("L2::cache_hint",)  # takes an operand more, which changes nothing
+# Directions of bulk copies. A block outside of a cluster is its own cluster.
+LOADS = (
+    ["shared::cta", "global", "mbarrier::complete_tx::bytes"],
+    ["shared::cluster", "global", "mbarrier::complete_tx::bytes"],
+)
+STORE = ["global", "shared::cta", "bulk_group"]
+
+
+def barrier(e: Emitter, i: Instruction) -> list[str]:
+    """``mbarrier`` but its waits, which end a block (9.7.13)."""
+    what = i.opcode[1]
+    words = modifiers(i, f"init inval arrive expect_tx complete_tx noComplete {SCOPES}")
+    type_of(i, "b64")
+    relaxed = "relaxed" in words
+    has_token = what == "arrive" and not isinstance(i.operands[0], Address)
+    target, *rest = i.operands[1:] if has_token else i.operands
+    base, offset = e.address(target)
+    values = [e.read(operand, "u4") for operand in rest]
+    place = "w", base, offset
+    if what == "init":
+        return [e.call(mbarrier.init, *place, *values, e.mask)]
+    if what == "inval":
+        return [e.call(mbarrier.invalidate, *place, e.mask)]
+    if what == "expect_tx":
+        return [e.call(mbarrier.expect, *place, *values, e.mask)]
+    if what == "complete_tx":
+        return [e.call(mbarrier.complete, *place, *values, e.mask)]
+    if what != "arrive" or "noComplete" in words:
+        raise unsupported(i)
+    lines = []
+    if "expect_tx" in words:
+        lines.append(e.call(mbarrier.expect, *place, values[0], e.mask))
+        values = []
+    count = values[0] if values else None
+    arrival = e.call(mbarrier.arrive, *place, count, relaxed, e.mask)
+    keeps = has_token and not isinstance(i.operands[0], Sink)
+    return [*lines, e.write(i.operands[0], arrival, "u8") if keeps else arrival]
+
+
+def copy(e: Emitter, i: Instruction) -> list[str]:
+    """``cp.async`` in all its forms but the waits, which end a block (9.7.9)."""
+    if i.opcode[:2] != ["cp", "async"]:
+        raise unsupported(i)
+    if i.opcode[2:] == ["commit_group"]:
+        return [e.call(issue.commit_copies, "w")]
+    if i.opcode[2:] == ["bulk", "commit_group"]:
+        return [e.call(issue.commit_stores, "w", e.mask)]
+    if i.opcode[2:4] == ["mbarrier", "arrive"]:
+        words = modifiers(i, "async mbarrier arrive noinc shared shared::cta")
+        base, offset = e.address(i.operands[0])
+        noinc = "noinc" in words
+        return [e.call(issue.arrive_after_copies, "w", base, offset, noinc, e.mask)]
+    if i.opcode[2] != "bulk":
+        return _small(e, i)
+    forms = {"prefetch": _prefetch, "tensor": _tensor}
+    return forms.get("".join(i.opcode[3:4]), _bulk)(e, i)
+
+
+def _small(e: Emitter, i: Instruction) -> list[str]:
+    """``cp.async.cg`` and ``.ca`` of 4, 8 or 16 bytes."""
+    words = modifiers(
+        i, "async ca cg shared shared::cta global L2::64B L2::128B L2::256B", typed=False
+    )
+    size = i.operands[2]
+    if not isinstance(size, Immediate) or size.value not in COPY_SIZES[words[1]]:
+        raise unsupported(i, "this number of bytes")
+    target, to = e.address(i.operands[0])
+    source, at = e.address(i.operands[1])
+    sizes = e.constant(size.value, "u4")
+    if len(i.operands) > 3:
+        sizes = e.read(i.operands[3], "u4")
+    places = target, to, source, at, size.value, sizes
+    return [e.call(issue.copy_async, "w", *places, e.mask)]
+
+
+def _place(e: Emitter, operand: Operand) -> str:
+    """(addresses, constant offset) as an expression; the offset may be left to a literal."""
+    base, offset = e.address(operand)
+    return f"({base}, {offset})"
+
+
+def _prefetch(e: Emitter, i: Instruction) -> list[str]:
+    """``cp.async.bulk.prefetch``: a hint, which changes nothing that a program can see."""
+    opcode = [word for word in i.opcode[4:] if word not in HINTS]
+    if opcode[:1] == ["tensor"]:
+        mode = next((word for word in opcode if word in MODES), "tile")
+        if [word for word in opcode[2:] if word not in MODES] != ["L2", "global"]:
+            raise unsupported(i)
+        _check_form(e, i, i.operands[0], opcode[1], mode, True)
+    elif opcode != ["L2", "global"]:
+        raise unsupported(i)
+    return []
+
+
+def _check_form(
+    e: Emitter, i: Instruction, map: Operand, rank: str, mode: str, cluster: bool
+) -> Address:
+    """The map's operand, if there are coordinates for its rank and the target has such loads."""
+    assert isinstance(map, Address)
+    if f"{len(map.coordinates)}d" != rank:
+        raise unsupported(i, f"{len(map.coordinates)} coordinates for {rank}")
+    why = lacking(mode, cluster, e.target)
+    if why:
+        raise PtxError(why)
+    return map
+
+
+def _tensor(e: Emitter, i: Instruction) -> list[str]:
+    """``cp.async.bulk.tensor``: loads that complete on an mbarrier, and stores of bulk groups."""
+    opcode = [word for word in i.opcode[4:] if word not in HINTS]
+    mode = next((word for word in opcode if word in MODES), "tile")
+    rest = [word for word in opcode[1:] if word not in MODES]
+    operands = i.operands[: len(i.operands) - (len(opcode) != len(i.opcode[4:]))]
+    loads = rest in LOADS
+    if not loads and (rest != STORE or mode != "tile"):
+        raise unsupported(i)
+    cluster = loads and rest[0] == "shared::cluster"
+    map = _check_form(e, i, operands[1] if loads else operands[0], opcode[0], mode, cluster)
+    at = f"({', '.join(e.read(x, 'i4') for x in map.coordinates)},)"
+    if not loads:
+        places = _place(e, operands[1]), _place(e, map)
+        return [e.call(issue.tensor_store, "w", i.line, repr(mode), *places, at, e.mask)]
+    target, _, completes, *info = operands
+    offsets = "()"
+    if info and isinstance(info[0], Vector):
+        for part in info[0].parts:  # the assembler cuts such an immediate without a word
+            if isinstance(part, Immediate) and not -(1 << 15) <= part.value < 1 << 16:
+                raise PtxError(f"the offset {part.value} does not fit in 16 bits")
+        offsets = e.read_parts(info[0], "u2")
+    where = _place(e, target), _place(e, map), at, offsets, _place(e, completes)
+    return [e.call(issue.tensor_load, "w", i.line, repr(mode), *where, e.mask)]
+
+
+def _bulk(e: Emitter, i: Instruction) -> list[str]:
+    """``cp.async.bulk`` of contiguous bytes."""
+    opcode = [word for word in i.opcode[3:] if word not in HINTS]
+    operands = i.operands[: len(i.operands) - (len(opcode) != len(i.opcode[3:]))]
+    if opcode not in LOADS and opcode != STORE:
+        raise unsupported(i)
+    target, source, size, *completes = operands
+    places = [_place(e, target), _place(e, source), e.read(size, "u4")]
+    if opcode in LOADS:
+        return [e.call(issue.bulk_load, "w", *places, _place(e, completes[0]), e.mask)]
+    return [e.call(issue.bulk_store, "w", *places, e.mask)]
+
+
+HANDLERS = {"mbarrier": barrier, "cp": copy}

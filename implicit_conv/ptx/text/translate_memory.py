@@ -1,0 +1,161 @@
+"""Loads, stores and atomic operations (PTX ISA 9.7.9 and 9.7.13)."""
+
+from __future__ import annotations
+
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.kinds import TYPES
+from implicit_conv.ptx.machine import access, mbarrier, order
+from implicit_conv.ptx.machine.lanes import ballot
+from implicit_conv.ptx.memory.spaces import PARAM_BASE
+from implicit_conv.ptx.syntax import Address, Instruction, Operand, Symbol, Vector
+from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
+
+SPACES = "global shared shared::cta local param param::entry param::func const".split()
+CACHES = (
+    "ca cg cs lu cv wb wt L1::evict_normal L1::evict_unchanged L1::evict_first L1::evict_last "
+    "L1::no_allocate L2::64B L2::128B L2::256B"
+)
+SCOPES = "cta gpu sys"
+SEMANTICS = ("relaxed", "acquire", "release", "acq_rel", "volatile", "nc", "sc")
+ALLOWED = f"{' '.join(SPACES)} {CACHES} {SCOPES} weak v2 v4 v8 {' '.join(SEMANTICS)}"
+OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
+LOADS = {
+    "global": access.load_global,
+    "shared": access.load_shared,
+    "local": access.load_local,
+    "param": access.load_param,
+    "const": access.load_global,
+    "": access.load_generic,
+}
+STORES = {
+    "global": access.store_global,
+    "shared": access.store_shared,
+    "local": access.store_local,
+    "": access.store_generic,
+}
+
+
+def _space(i: Instruction) -> str:
+    return next((word.split("::")[0] for word in i.opcode if word in SPACES), "")
+
+
+def _semantics(words: list[str]) -> str:
+    """Empty for a weak access; volatile counts as relaxed."""
+    found = next((word for word in words if word in SEMANTICS), "")
+    return "relaxed" if found == "volatile" else found
+
+
+def _elements(operand: Operand) -> int:
+    """How many elements an access moves: those of a vector have a power of two (9.7.9, ld)."""
+    count = len(operand.parts) if isinstance(operand, Vector) else 1
+    if count not in (1, 2, 4, 8):
+        raise PtxError(f"a vector of {count} elements")
+    return count
+
+
+def load(e: Emitter, i: Instruction) -> list[str]:
+    """``ld`` (9.7.9)."""
+    words = modifiers(i, ALLOWED)
+    kind, space = TYPES[type_of(i)], _space(i)
+    destination, source = i.operands[:2]
+    count = _elements(destination)
+    if space == "param" and e.space_of(source) == "local":  # an argument of a call
+        space = "local"
+    if space == "param" and isinstance(source, Address) and isinstance(source.base, Symbol):
+        offset = e.spaces.address(source.base.name).address - PARAM_BASE + source.offset
+        values = e.call(access.load_parameter, "w", offset, repr(kind), count)
+    else:
+        base, offset = e.address(source)
+        form = repr(kind), count, e.lanes, repr(_semantics(words))
+        values = e.call(LOADS[space], "w", base, offset, *form)
+    return [f"t = {values}", *e.write_parts(destination, "t", kind)]
+
+
+def store(e: Emitter, i: Instruction) -> list[str]:
+    """``st`` (9.7.9)."""
+    words = modifiers(i, ALLOWED)
+    kind, space = TYPES[type_of(i)], _space(i)
+    target, source = i.operands[:2]
+    _elements(source)
+    if space == "param":  # an argument or result of a call
+        space = "local"
+    if space not in STORES:
+        raise unsupported(i)
+    base, offset = e.address(target)
+    form = repr(kind), e.read_parts(source, kind), e.lanes, repr(_semantics(words))
+    return [e.call(STORES[space], "w", base, offset, *form)]
+
+
+def atomic(e: Emitter, i: Instruction) -> list[str]:
+    """``atom`` and ``red`` of integers, float32 and float64 (9.7.13)."""
+    spaces, orders = "global shared shared::cta", "relaxed acquire release acq_rel"
+    words = modifiers(i, f"{spaces} {SCOPES} {' '.join(OPERATIONS)} {orders} noftz")
+    operation = next((word for word in words if word in OPERATIONS), "")
+    type_ = type_of(i, "u32 s32 u64 s64 b32 b64 f32 f64")
+    if not operation or (type_[0] == "f" and operation != "add"):
+        raise unsupported(i)
+    kind, space = TYPES[type_], _space(i)
+    if not space:
+        raise unsupported(i, "generic addresses")
+    operands = i.operands if i.opcode[0] == "atom" else [None, *i.operands]
+    target = operands[1]
+    assert target is not None
+    base, offset = e.address(target)
+    at = f"{base}.astype('i8') + {offset}"
+    values = ", ".join(e.read(x, kind) for x in operands[2:] if x is not None)
+    semantics = repr(_semantics(words) or "relaxed")
+    made = e.call(
+        order.atomic, "w", repr(space), repr(operation), at, f"({values},)", semantics, e.mask
+    )
+    return [made if operands[0] is None else e.write(operands[0], made, kind)]
+
+
+def load_matrix(e: Emitter, i: Instruction) -> list[str]:
+    """``ldmatrix.sync.aligned.m8n8`` of 16-bit elements (9.7.14)."""
+    words = modifiers(i, "sync aligned m8n8 x1 x2 x4 trans shared shared::cta")
+    type_of(i, "b16")
+    count = next((int(word[1:]) for word in words if word[0] == "x"), 0)
+    if not count or "m8n8" not in words:
+        raise unsupported(i)
+    base, offset = e.address(i.operands[1])
+    values = e.call(access.load_matrix, "w", base, offset, count, "trans" in words, e.mask)
+    return [f"t = {values}", *e.write_parts(i.operands[0], "t", "u4")]
+
+
+def store_matrix(e: Emitter, i: Instruction) -> list[str]:
+    """``stmatrix.sync.aligned.m8n8`` of 16-bit elements (9.7.14)."""
+    words = modifiers(i, "sync aligned m8n8 x1 x2 x4 trans shared shared::cta")
+    type_of(i, "b16")
+    base, offset = e.address(i.operands[0])
+    values = e.read_parts(i.operands[1], "u4")
+    return [e.call(access.store_matrix, "w", base, offset, values, "trans" in words, e.mask)]
+
+
+def fence(e: Emitter, i: Instruction) -> list[str]:
+    """``fence`` and ``membar`` (9.7.13)."""
+    words = modifiers(
+        i,
+        "acq_rel sc cta gpu sys gl cluster proxy async global shared::cta shared::cluster "
+        "mbarrier_init release alias",
+        typed=False,
+    )
+    if i.opcode[0] == "membar" and "proxy" not in words:
+        words = ["sc"]
+    return [e.call(mbarrier.fence, "w", words)]
+
+
+def active(e: Emitter, i: Instruction) -> list[str]:
+    """``activemask`` (9.7.13)."""
+    type_of(i, "b32")
+    return [e.write(i.operands[0], e.call(ballot, e.mask), "u4")]
+
+
+HANDLERS = {
+    **dict.fromkeys(("ld", "ldu"), load),
+    "st": store,
+    **dict.fromkeys(("atom", "red"), atomic),
+    "ldmatrix": load_matrix,
+    "stmatrix": store_matrix,
+    **dict.fromkeys(("fence", "membar"), fence),
+    "activemask": active,
+}

@@ -1,0 +1,179 @@
+"""Operators of any rank and their gradients: this engine and torch on one case, checked and timed.
+
+The case of a transposed convolution or of a gradient is the convolution that it belongs to: x has
+the shape of the transposed result and of the input gradient, and w that of the weight gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+import implicit_conv
+from implicit_conv.options import LAYOUTS_OF
+from implicit_conv.plan import Plan
+from implicit_conv.settings import config
+from implicit_conv.testing import Array, Case, from_nchw, to_nchw
+from implicit_conv.timing import Timed, interleave
+from implicit_conv.tools.rivals import (
+    OURS,
+    Function,
+    Measurement,
+    errors_of,
+    local,
+    result_of,
+    tensor_of,
+    with_control,
+)
+
+# Names of public functions by operator, with the number of spatial axes to fill in.
+FUNCTIONS = {
+    "fprop": "conv{}d",
+    "dgrad": "conv{}d_input_grad",
+    "wgrad": "conv{}d_weight_grad",
+    "transposed": "conv_transpose{}d",
+}
+
+
+def inputs_of(operator: str, case: Case) -> tuple[Array, Array]:
+    """(x, w) of "fprop", (x, dy) of "wgrad", (dy, w) of the others: normally distributed,
+    contiguous arrays in the layouts of the case.
+    """
+    x, w = case.arrange(*case.inputs(0))
+    if operator == "fprop":
+        return x, w
+    shape = (case.N, case.K * case.groups, *case.output)
+    dy = np.random.default_rng(1).standard_normal(shape).astype(x.dtype)
+    dy = np.ascontiguousarray(from_nchw(dy, case.layout))
+    return (x, dy) if operator == "wgrad" else (dy, w)
+
+
+def measure_operator(
+    operator: str, case: Case, rivals: Mapping[str, Timed], threads: int, rounds: int
+) -> Measurement:
+    """Check "call", "plan" and the rivals on one case, then time them in turn.
+
+    torch in float64 is the oracle. "call" takes a plain filter, and "plan" a packed one.
+
+    Parameters
+    ----------
+    operator : a key of FUNCTIONS
+    case : Case
+        Its padding is equal on both sides, and its filter has the layout KCS, KCRS or KCTRS.
+    rivals : mapping of name to rival
+        Their results have channels second, and axes K, C, R, S for "wgrad".
+    threads, rounds : int
+
+    Raises
+    ------
+    WrongResultError
+        An error exceeds LIMIT_UNITS.
+    """
+    first, second = inputs_of(operator, case)
+    with config(num_threads=threads):
+        plan, functions = ours(operator, case, first, second)
+        timed = {**local(functions), **rivals}
+        errors = _check(operator, case, timed, threads)
+        return Measurement(plan, errors, interleave(with_control(timed), rounds))
+
+
+def ours(
+    operator: str, case: Case, first: Array, second: Array
+) -> tuple[Plan, dict[str, Function]]:
+    """The plan, and the public function ("call") and the plan with a packed filter ("plan")."""
+    name = FUNCTIONS[operator].format(len(case.size))
+    function: Any = getattr(implicit_conv, name)
+    planner: Any = getattr(implicit_conv, f"plan_{name}")
+    options = case.options
+    given: list[Any] = []
+    if operator in ("dgrad", "transposed"):
+        del options["padding_mode"]
+    if operator == "dgrad":
+        given = [case.problem.input_shape]
+    if operator == "wgrad":
+        given = [case.problem.weight_shape]
+    if operator == "transposed":
+        options["output_size"] = case.size
+        swapped = str.maketrans("CK", "KC")  # its channels are the filters of the case
+        options["weight_layout"] = case.weight_layout.translate(swapped)
+    plan = planner(first.shape, second.shape, *given, first.dtype, **options)
+    packed = second if operator == "wgrad" else plan.pack(second)
+    return plan, {
+        "call": lambda: function(first, second, *given, **options),
+        "plan": lambda: plan(first, packed),
+    }
+
+
+def torch_operator(
+    operator: str, case: Case, first: Array, second: Array, threads: int
+) -> Function:
+    """The operator by torch (oneDNN); its result has channels second, or axes K, C, R, S for
+    "wgrad". For channels last, tensors are channels_last or channels_last_3d.
+
+    Raises
+    ------
+    ValueError
+        torch has no such layout, or it needs equal low and high padding.
+    """
+    import torch
+
+    if any(low != high for low, high in case.padding):
+        raise ValueError(f"torch needs equal low and high padding, not {case.padding}")
+    rank, padding = len(case.size), [low for low, _ in case.padding]
+    last = case.layout.endswith("C")
+    if last and rank == 1:
+        raise ValueError("torch has no layout NWC")
+    torch.set_num_threads(threads)
+    a = tensor_of(to_nchw(first, case.layout))
+    x = torch.empty((case.N, case.C * case.groups, *case.size), dtype=a.dtype)
+    w = torch.empty((case.K * case.groups, case.C, *case.kernel), dtype=a.dtype)
+    b = tensor_of(to_nchw(second, case.layout) if operator == "wgrad" else second)
+    x, w = (a, w) if operator == "wgrad" else (x, b)
+    if last:
+        form = torch.channels_last if rank == 2 else torch.channels_last_3d
+        w, x = w.contiguous(memory_format=form), x.contiguous(memory_format=form)
+    transposed, output_padding = operator == "transposed", [0] * rank
+    if transposed:
+        output_padding = [_output_padding(case, axis) for axis in range(rank)]
+    sizes = case.stride, padding, case.dilation, transposed, output_padding, case.groups
+    convolve: Any = torch.ops.aten.convolution
+    backward: Any = torch.ops.aten.convolution_backward
+
+    def call() -> Any:
+        with torch.inference_mode():
+            if operator == "dgrad":
+                return backward(a, x, w, None, *sizes, (True, False, False))[0]
+            if operator == "wgrad":
+                return backward(b, x, w, None, *sizes, (False, True, False))[1]
+            return convolve(a, w, None, *sizes)
+
+    return call
+
+
+def _output_padding(case: Case, axis: int) -> int:
+    """Pixels on the high side of a transposed convolution that no window of the case reaches."""
+    (low, high), reach = case.padding[axis], (case.kernel[axis] - 1) * case.dilation[axis] + 1
+    return case.size[axis] + low + high - (case.output[axis] - 1) * case.stride[axis] - reach
+
+
+def _check(operator: str, case: Case, timed: Mapping[str, Timed], threads: int) -> dict[str, float]:
+    """Largest error of each result, against torch in float64."""
+    first, second = (array.astype(np.float64) for array in inputs_of(operator, case))
+    first = np.ascontiguousarray(to_nchw(first, case.layout))
+    if operator == "wgrad":
+        second = np.ascontiguousarray(to_nchw(second, case.layout))
+    oracle = replace(case, layout=LAYOUTS_OF[len(case.size)][0], dtype="float64")
+    exact = np.asarray(torch_operator(operator, oracle, first, second, threads)())
+    scale = np.asarray(torch_operator(operator, oracle, abs(first), abs(second), threads)())
+    filters = [case.weight_layout.index(axis) for axis in "KCTRS" if axis in case.weight_layout]
+
+    def found(name: str, result: Any) -> Array:
+        if operator == "wgrad":
+            return np.transpose(result, filters) if name in OURS else np.asarray(result)
+        return result_of(case, name, result)
+
+    results = ((name, found(name, each.result())) for name, each in timed.items())
+    return errors_of(results, exact, scale, case)

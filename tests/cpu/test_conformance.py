@@ -1,0 +1,155 @@
+"""Every method of the planner computes all that it declares: dtypes, precisions and epilogues, in
+all layouts and strides; see `conformance`. Methods with a fault do not.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from conformance import Suite, conform
+from fft_method import Fft, FftCall
+
+from implicit_conv import clear_plan_cache
+from implicit_conv.cpu import planner
+from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
+from implicit_conv.cpu.methods.winograd import LargeWinograd
+from implicit_conv.cpu.planner import METHODS, WEIGHT_GRADIENTS
+from implicit_conv.kernels.activation import Epilogue
+
+every_method = pytest.mark.parametrize(
+    "method", (*METHODS, *WEIGHT_GRADIENTS), ids=lambda method: method.__name__
+)
+
+
+@every_method
+def test_each_value_that_a_method_declares(method):
+    for trial in Suite(method).trials(1):
+        conform(trial)
+
+
+@pytest.mark.slow
+@every_method
+def test_each_pair_of_values_that_a_method_declares(method):
+    for trial in Suite(method).trials(2):
+        conform(trial)
+
+
+@pytest.mark.exhaustive
+@every_method
+def test_all_combinations_of_values_that_a_method_declares(method):
+    suite = Suite(method)
+    for trial in suite.trials(len(suite.values)):
+        conform(trial)
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """A function that adds a method to the planner's table for one test."""
+
+    def plan_with(method):
+        monkeypatch.setattr(planner, "METHODS", (*planner.METHODS, method))
+        names = dict.fromkeys((*planner.ALGORITHMS, *method.algorithms))
+        monkeypatch.setattr(planner, "ALGORITHMS", tuple(names))
+        clear_plan_cache()
+        return method
+
+    yield plan_with
+    monkeypatch.undo()
+    clear_plan_cache()
+
+
+def test_a_method_without_kernels_conforms(planned):
+    for trial in Suite(planned(Fft)).trials(1):
+        conform(trial)
+
+
+@dataclass(frozen=True)
+class IgnoresActivations(Fft):
+    """It computes sums, bias, residual and scale alone."""
+
+    def bind(self, c, form, arrays, epilogue, formats, record=0):
+        return super().bind(c, form, arrays, Epilogue(), formats, record)
+
+
+class PositiveStrides(FftCall):
+    """It reads the elements of x in the order of their addresses."""
+
+    def __call__(self, x, *others, **more):
+        backwards = tuple(slice(None, None, -1 if step < 0 else 1) for step in x.strides)
+        return super().__call__(x[backwards], *others, **more)
+
+
+@dataclass(frozen=True)
+class IgnoresNegativeStrides(Fft):
+    """It accepts all strides, but takes negative ones for positive ones."""
+
+    def bind(self, c, form, arrays, epilogue, formats, record=0):
+        return PositiveStrides(form, epilogue)
+
+
+class NoResidual(FftCall):
+    """It adds no residual."""
+
+    def __call__(self, x, w, bias=None, y=None, residual=None, scale=None):
+        return super().__call__(x, w, bias, y, None, scale)
+
+
+@dataclass(frozen=True)
+class IgnoresResiduals(Fft):
+    """It declares to add a residual, and does not."""
+
+    def bind(self, c, form, arrays, epilogue, formats, record=0):
+        return NoResidual(form, epilogue)
+
+
+@dataclass(frozen=True)
+class LargeErrors(LargeWinograd):
+    """It declares the precision "standard", which does not allow the errors of F4 and F6."""
+
+    serves = LargeWinograd.serves._replace(precision="standard")
+
+
+@dataclass(frozen=True)
+class AnyOrder(PixelLanes):
+    """It declares the precision "strict", with the order of GEMM, which is not its own."""
+
+    serves = PixelLanes.serves._replace(precision="strict")
+
+
+@dataclass(frozen=True)
+class Float64(Fft):
+    """It declares a dtype for which it has no candidates."""
+
+    serves = Fft.serves._replace(dtypes=("float32", "float64"))
+
+    @classmethod
+    def candidates(cls, problem, arch, request):
+        return super().candidates(problem, arch, request) if problem.dtype == "float32" else ()
+
+
+@dataclass(frozen=True)
+class Nothing(Fft):
+    """It has no candidates at all."""
+
+    @classmethod
+    def candidates(cls, problem, arch, request):
+        return ()
+
+
+FAULTS = {
+    IgnoresActivations: "elements are wrong",
+    IgnoresNegativeStrides: "elements are wrong",
+    IgnoresResiduals: "elements are wrong",
+    LargeErrors: "elements are wrong",
+    AnyOrder: "bits of precision 'strict'",
+    Float64: "declares dtype 'float64', but computes no problem",
+    Nothing: "no problem of the suite has a candidate of Nothing",
+}
+
+
+@pytest.mark.parametrize("method", FAULTS, ids=lambda method: method.__name__)
+def test_a_method_with_a_fault_does_not_conform(method, planned):
+    planned(method)
+    with pytest.raises(AssertionError, match=FAULTS[method]), np.errstate(all="ignore"):
+        for trial in Suite(method).trials(1):
+            conform(trial)

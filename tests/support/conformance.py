@@ -1,0 +1,215 @@
+"""What every method must conform to: results of all that it declares to serve, against the oracle.
+
+Trials of a method have the values of DIMENSIONS that it declares, or that it accepts, in all
+combinations of `strength` of them: each value once, each pair, or the full product. The rest of a
+trial is drawn at random, always the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from implicit_conv.cpu.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.candidate import Candidate, Method, Request
+from implicit_conv.cpu.planner import WEIGHT_GRADIENTS
+from implicit_conv.cpu.views import spatial
+from implicit_conv.errors import PlanError
+from implicit_conv.options import INTEGER_RANGES, LAYOUTS_OF, WEIGHT_LAYOUTS_OF
+from implicit_conv.testing import Array, Case
+from implicit_conv.testing.check import verify
+from implicit_conv.testing.methods import chosen, name_of
+from implicit_conv.testing.operators import OPERATORS
+from implicit_conv.testing.storage import STORAGES, WRITABLE
+from implicit_conv.testing.trial import Trial, compute, inputs
+
+TRIES = 40  # draws for a combination, of which most can be invalid: int8 has no gelu
+# Problems that between them every method computes, with an odd number of everything.
+PROBLEMS = {
+    "dense": Case(N=2, C=5, K=7, size=(9, 11), padding=((1, 1), (1, 1))),
+    "channels": Case(C=40, K=33, size=(7, 9), padding=((1, 0), (0, 1))),
+    "stride": Case(C=3, K=9, size=(11, 12), stride=(2, 2), padding=((1, 1), (1, 1))),
+    "dilation": Case(N=2, C=3, K=5, size=(9, 12), kernel=(2, 3), dilation=(3, 2)),
+    "few channels": Case(C=3, K=8, size=(12, 14), kernel=(5, 7), stride=(2, 2)),
+    "pixels": Case(N=2, C=20, K=40, size=(8, 16), kernel=(1, 1)),
+    "one channel": Case(N=2, K=5, size=(9, 70), kernel=(1, 1)),
+    "window": Case(N=3, C=5, K=6, size=(3, 4), kernel=(3, 4)),
+    "depthwise": Case(N=2, groups=37, size=(7, 20), padding=((1, 1), (1, 1))),
+    "planes": Case(groups=3, size=(9, 33), kernel=(3, 5)),
+    "multiplier": Case(groups=12, C=2, K=4, size=(6, 9), padding=((1, 1), (1, 1))),
+    "groups": Case(groups=2, C=5, K=6, size=(7, 8), kernel=(3, 2)),
+    "cropped": Case(C=4, K=5, size=(9, 9), padding=((-1, 2), (0, -1))),
+    "repeated": Case(C=4, K=5, padding=((2, 1), (1, 1)), padding_mode="reflect"),
+    "signal": Case(
+        C=4, K=6, size=(40,), kernel=(5,), stride=(2,), dilation=(1,), padding=((2, 1),)
+    ),
+    "volume": Case(
+        C=2,
+        K=3,
+        size=(4, 5, 6),
+        kernel=(2, 3, 3),
+        stride=(1, 1, 1),
+        dilation=(1, 1, 1),
+        padding=((1, 0), (1, 1), (0, 1)),
+    ),
+}
+ACTIVATIONS = {  # of each kind
+    "clamp": ("relu", "relu6", ("clamp", -3.0, 5.0)),
+    "leaky_relu": (("leaky_relu", 0.5),),
+}
+# What a method declares or accepts; a combination has one value of each.
+DIMENSIONS = ("dtype", "precision", "activation", "operands", "layout", "storage")
+DECLARED = DIMENSIONS[:4]
+
+
+class Suite:
+    """The trials of one method."""
+
+    def __init__(self, method: type[Method]) -> None:
+        self.method, self._dice = method, random.Random(method.__name__)
+        serves = method.serves
+        self.kinds = [
+            (name, layouts, algorithm)
+            for name, case in PROBLEMS.items()
+            for layouts in itertools.product(range(2), range(3))
+            for algorithm in method.algorithms
+            if self._offers(_arranged(case, *layouts), algorithm, cpu_arch(1), serves.dtypes)
+        ]
+        activations = [ACTIVATIONS.get(kind, (kind,)) for kind in serves.activations]
+        operands = [(), *((name,) for name in serves.operands), serves.operands]
+        self.values = {
+            "dtype": serves.dtypes,
+            "precision": serves.precisions,
+            "activation": (None, *itertools.chain(*activations)),
+            "operands": tuple(dict.fromkeys(operands)),
+            "layout": tuple(dict.fromkeys(layouts for _, layouts, _ in self.kinds)),
+            "storage": STORAGES,
+        }
+
+    def _offers(self, case: Case, algorithm: str, arch: CpuArch, dtypes: Sequence[str]) -> bool:
+        """Whether the method has a candidate of a case for one of these dtypes."""
+        request = Request(self.method.serves.precisions[-1], algorithm)
+        return any(
+            isinstance(found, Candidate)
+            for dtype in dtypes
+            for found in self.method.candidates(
+                spatial(replace(case, dtype=dtype).problem), arch, request
+            )
+        )
+
+    def needs_another_cpu(self, dtypes: Sequence[str]) -> bool:
+        """Whether the method computes these dtypes with instructions that this CPU has not."""
+        arch = replace(cpu_arch(1), bfloat16="pairs")
+        return cpu_arch().bfloat16 == "widen" and any(
+            self._offers(_arranged(case, *layouts), algorithm, arch, dtypes)
+            for case in PROBLEMS.values()
+            for layouts in itertools.product(range(2), range(3))
+            for algorithm in self.method.algorithms
+        )
+
+    def trials(self, strength: int) -> Iterator[Trial]:
+        """Trials that have all combinations of `strength` dimensions which are valid.
+
+        Raises
+        ------
+        AssertionError
+            The method computes no problem, or none with a value that it declares.
+        """
+        if not self.kinds and self.needs_another_cpu(self.method.serves.dtypes):
+            pytest.skip("this CPU has no dot products of bfloat16")
+        assert self.kinds, f"no problem of the suite has a candidate of {self.method.__name__}"
+        had: set[frozenset[tuple[str, object]]] = set()
+        for names in itertools.combinations(DIMENSIONS, strength):
+            for values in itertools.product(*(self.values[name] for name in names)):
+                wanted = dict(zip(names, values, strict=True))
+                if frozenset(wanted.items()) in had:
+                    continue
+                for _ in range(TRIES):
+                    combination = {
+                        name: wanted.get(name, self._dice.choice(self.values[name]))
+                        for name in DIMENSIONS
+                    }
+                    trial = self._trial(**combination)
+                    if trial is not None and self._computes(trial):
+                        subsets = itertools.combinations(combination.items(), strength)
+                        had.update(map(frozenset, subsets))
+                        yield trial
+                        break
+                else:
+                    excused = names[0] == "dtype" and self.needs_another_cpu(values)
+                    assert strength > 1 or names[0] not in DECLARED or excused, (
+                        f"{self.method.__name__} declares {names[0]} {values[0]!r}, but computes "
+                        "no problem of the suite with it"
+                    )
+
+    def _trial(self, dtype, precision, activation, operands, layout, storage) -> Trial | None:
+        """A trial with these values, or None if `conv2d` does not allow them together."""
+        dice, integer = self._dice, dtype in INTEGER_RANGES
+        name, _, algorithm = dice.choice([kind for kind in self.kinds if kind[1] == layout])
+        gradient, exact = self.method in WEIGHT_GRADIENTS, integer or storage == "repeated"
+        trial = Trial(
+            replace(_arranged(PROBLEMS[name], *layout), dtype=dtype),
+            "weight_grad" if gradient else "conv",
+            padding=PROBLEMS[name].padding,
+            values="integers" if exact else dice.choice(["integers", "normal"]),
+            seed=dice.randrange(1 << 31),
+            activation=activation,
+            precision=precision,
+            algorithm="auto" if gradient else algorithm,
+            out_dtype=dice.choice([None, None, "float32", "float64"]),
+            method=name_of(self.method),
+            scaled="scale" in operands,
+            biased="bias" in operands,
+            added="residual" in operands,
+            storages=(storage, storage, storage),
+            out=storage if storage in WRITABLE and dice.random() < 0.5 else "",
+            packed=dice.random() < 0.5,
+            threads=dice.choice([1, 2]),
+        )
+        sums = integer and trial.out_dtype is None
+        if (dtype, storage) == ("bfloat16", "byte-swapped") or (sums and trial.scaled):
+            return None
+        clamps = activation in (None, *ACTIVATIONS["clamp"])
+        return None if sums and not clamps else trial
+
+    def _computes(self, trial: Trial) -> bool:
+        """Whether the method is what computes a trial, for contiguous arrays."""
+        try:
+            return chosen(trial.plan())[0] == trial.method
+        except PlanError:
+            return False
+
+
+def conform(trial: Trial) -> None:
+    """Compare the result of a trial with the oracle, and under precision "strict" its bits with
+    those of the last image alone, contiguous, on one thread, by whatever the planner chooses.
+    """
+    given = inputs(trial)
+    y = compute(trial, given)
+    verify(trial, given, y)
+    if trial.precision == "strict" and OPERATORS[trial.operator].result == "y":
+        case = replace(trial.case, N=1)
+        other = replace(trial, case=case, out="", method="", packed=False, threads=1)
+        residual = None if given.residual is None else _contiguous(given.residual[-1:])
+        alone = given._replace(
+            first=_contiguous(given.first[-1:]), second=_contiguous(given.second), residual=residual
+        )
+        np.testing.assert_array_equal(y[-1:], compute(other, alone), "bits of precision 'strict'")
+
+
+def _contiguous(array: Array) -> Array:
+    return np.ascontiguousarray(array.astype(array.dtype.newbyteorder("=")))
+
+
+def _arranged(case: Case, layout: int, weight_layout: int) -> Case:
+    """A case in the layouts of these numbers."""
+    return replace(
+        case,
+        layout=LAYOUTS_OF[case.rank][layout],
+        weight_layout=WEIGHT_LAYOUTS_OF[case.rank][weight_layout],
+    )
