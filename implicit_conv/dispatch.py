@@ -249,10 +249,8 @@ def _make_cpu_plan(
     subnormals: str,
     compiler: str,
 ) -> Plan:
-    limit = parse_max_workspace(options.max_workspace)
-    request = Request(
-        options.precision, options.algorithm, subnormals == "flush", limit, compiler=compiler
-    )
+    limit, flushes = parse_max_workspace(options.max_workspace), subnormals == "flush"
+    request = Request(options.precision, options.algorithm, flushes, limit, compiler=compiler)
     first, second = map(dtype_name, dtypes)
     task = Task(operator.rank, shapes, (first, second), options, cpu_arch(threads), request)
     return Plan(operator.plan(task))

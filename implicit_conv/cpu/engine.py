@@ -226,28 +226,32 @@ class CpuEngine(Runner):
         """
         form, arrays = self._views(binding)
         first = self.best_packed if binding.w is None else self.best
-        epilogue = Epilogue(self.activation, binding.biased and not binding.scaled, binding.scaled)
         order = self._in_order(first)
-        candidate = next((c for c in order if self._takes(c, arrays, epilogue)), None)
+        candidate = next((c for c in order if self._takes(c, binding, arrays)), None)
         if candidate is None:
-            raise self._refusal(binding, arrays, epilogue)
+            raise self._refusal(binding, arrays)
         if candidate is not first:
             needs = first.method.needs
             LOG.debug("%s runs, because %s needs %s", candidate.name, first.name, needs)
-        return prepare(candidate.method.bind, candidate, form, arrays, epilogue, self.formats)
+        bind, epilogue = candidate.method.bind, self._epilogue(binding)
+        return prepare(bind, candidate, form, arrays, epilogue, self.formats)
 
-    def _takes(self, c: Candidate, arrays: Arrays, epilogue: Epilogue) -> bool:
+    def _epilogue(self, binding: Binding) -> Epilogue:
+        """What calls of the binding do to sums: with a scale, it adds the bias too."""
+        return Epilogue(self.activation, binding.biased and not binding.scaled, binding.scaled)
+
+    def _takes(self, c: Candidate, binding: Binding, arrays: Arrays) -> bool:
         """Whether a candidate can compute `arrays` of these strides."""
         reads = arrays.w is not None or c.packed.key == self.best_packed.packed.key
-        serves = c.method.serves.takes(epilogue, arrays.residual is not None)
+        serves = c.method.serves.takes(self._epilogue(binding), binding.residual is not None)
         return reads and serves and c.method.accepts(c, arrays)
 
-    def _refusal(self, binding: Binding, arrays: Arrays, epilogue: Epilogue) -> PlanError:
+    def _refusal(self, binding: Binding, arrays: Arrays) -> PlanError:
         """The error where no candidate takes the strides, or none of those that do fits into
         `max_workspace`.
         """
         names, needs = " and ".join(self.names), f"{self.best.name} needs {self.best.method.needs}"
-        large = [c for c in self._fallbacks() if self._takes(c, arrays, epilogue)]
+        large = [c for c in self._fallbacks() if self._takes(c, binding, arrays)]
         if large:
             least = min(c.call_bytes() for c in large) + self.request.reserved_bytes
             return PlanError(
@@ -255,13 +259,8 @@ class CpuEngine(Runner):
                 f"strides need {least}, because {needs}; pass contiguous arrays, "
                 f"max_workspace={least}, or None for no limit"
             )
-        more = {
-            "a packed filter": binding.w is None,
-            "a bias": binding.biased,
-            "a scale": binding.scaled,
-            "a residual": binding.residual is not None,
-        }
-        asked = [word for word, given in more.items() if given]
+        more = (binding.w is None, "a packed filter"), (binding.scaled, "a scale")
+        asked = [word for given, word in more if given]
         ways = ["pass contiguous arrays", *(f"leave out {word}" for word in asked)]
         return PlanError(
             f"no method takes {names} of these strides{''.join(f' with {word}' for word in asked)}:"

@@ -25,8 +25,8 @@ def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
     arrays, epilogue = form.arrays(x, w, y, None), Epilogue(engine.activation)
     call = c.method.bind(c, form, arrays, epilogue, formats, recording.address)
     call(x, w, None, y)
-    assert isinstance(c.method, KernelMethod)
     g = c.geometry
+    assert isinstance(c.method, KernelMethod)
     mode = "w" if g.step_w == g.stride_w else "tile"
     loads = [
         Load("w", "tile", tuple(where), None, 0, 0, buffer, rows, size)
