@@ -72,11 +72,13 @@ class CpuEngine(Runner):
 
         They are made on first use, because most arrays are contiguous.
         """
-        return tuple(c for c in self._fallbacks() if c.call_bytes() <= self.request.limit)
-
-    def _fallbacks(self) -> Iterator[Candidate]:
-        for c in self.choice.candidates:
-            yield from c.method.fallbacks(c, self.request.limit)
+        limit = self.request.limit
+        return tuple(
+            fallback
+            for c in self.choice.candidates
+            for fallback in c.method.fallbacks(c, limit)
+            if fallback.call_bytes() <= limit
+        )
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -247,24 +249,31 @@ class CpuEngine(Runner):
         return reads and serves and c.method.accepts(c, arrays)
 
     def _refusal(self, binding: Binding, arrays: Arrays) -> PlanError:
-        """The error where no candidate takes the strides, or none of those that do fits into
-        `max_workspace`.
+        """The error where no candidate takes the strides: for lack of memory, or for what else was
+        given.
         """
-        names, needs = " and ".join(self.names), f"{self.best.name} needs {self.best.method.needs}"
-        large = [c for c in self._fallbacks() if self._takes(c, binding, arrays)]
-        if large:
-            least = min(c.call_bytes() for c in large) + self.request.reserved_bytes
+        names, request = " and ".join(self.names), self.request
+        needs = self.best.method.needs
+        because = f", because {self.best.name} needs {needs}" if needs else ""
+        view = spatial(self.problem)
+        least = planner.least_workspace(view, self.arch, request, arrays, self.methods)
+        if request.max_workspace is not None and least > request.max_workspace:
             return PlanError(
-                f"max_workspace is {self.request.max_workspace} bytes, but {names} of these "
-                f"strides need {least}, because {needs}; pass contiguous arrays, "
-                f"max_workspace={least}, or None for no limit"
+                f"max_workspace is {request.max_workspace} bytes, but {names} of these strides "
+                f"need {least}{because}; pass contiguous arrays, max_workspace={least}, or None "
+                "for no limit"
             )
-        more = (binding.w is None, "a packed filter"), (binding.scaled, "a scale")
-        asked = [word for given, word in more if given]
-        ways = ["pass contiguous arrays", *(f"leave out {word}" for word in asked)]
+        given = {
+            "packed filter": binding.w is None,
+            "bias": binding.biased,
+            "scale": binding.scaled,
+            "residual": binding.residual is not None,
+        }
+        found = [name for name, is_given in given.items() if is_given]
+        ways = ["contiguous arrays"] * bool(needs) + [f"no {name}" for name in found]
         return PlanError(
-            f"no method takes {names} of these strides{''.join(f' with {word}' for word in asked)}:"
-            f" {needs}; {', or '.join(ways)}"
+            f"no method takes {names} of these strides{''.join(f' and a {name}' for name in found)}"
+            f"{because}; pass {' or '.join(ways)}"
         )
 
     def _in_order(self, first: Candidate) -> Iterator[Candidate]:
