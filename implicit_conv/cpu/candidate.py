@@ -20,8 +20,8 @@ from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, Call, CallForm, KernelCall
 from implicit_conv.cpu.compiler import check_enabled
 from implicit_conv.cpu.packed import PackedFilter, PackedOrder, PlainOrder, packed_copy
+from implicit_conv.cpu.problem_views import is_pointwise
 from implicit_conv.cpu.tiling import Estimate, thread_count
-from implicit_conv.cpu.views import is_pointwise
 from implicit_conv.kernels.cpu.runtime.layout import Layout, ScratchLayout
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.options import ITEMSIZES

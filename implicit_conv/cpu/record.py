@@ -6,7 +6,7 @@ import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.cpu.engine import CpuEngine
-from implicit_conv.cpu.views import in_own_axes
+from implicit_conv.cpu.problem_views import in_own_axes
 from implicit_conv.kernels.activation import Epilogue
 from implicit_conv.schedule import Load
 

@@ -17,10 +17,10 @@ from implicit_conv.cpu import planner, tuning
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.call import Call, CallForm
 from implicit_conv.cpu.candidate import Candidate, Formats, Request
+from implicit_conv.cpu.phrases import options_of
 from implicit_conv.cpu.planner import WEIGHT_GRADIENTS, Choice
+from implicit_conv.cpu.problem_views import in_own_axes, spatial
 from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
-from implicit_conv.cpu.views import in_own_axes, spatial
-from implicit_conv.cpu.words import options_of
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.activation import Epilogue
 from implicit_conv.kernels.cpu.runtime.preparation import prepare

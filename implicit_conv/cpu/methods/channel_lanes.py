@@ -28,6 +28,15 @@ from implicit_conv.cpu.costs import (
     UNALIGNED_LOAD_CYCLES,
 )
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
+from implicit_conv.cpu.phrases import count, geometry_items
+from implicit_conv.cpu.problem_views import (
+    FLOAT_RULE,
+    ROW_NEED,
+    STRICT_RULE,
+    flattened,
+    is_pointwise,
+    widened,
+)
 from implicit_conv.cpu.tiling import (
     Estimate,
     balanced,
@@ -36,15 +45,6 @@ from implicit_conv.cpu.tiling import (
     stream_cycles,
     thread_count,
 )
-from implicit_conv.cpu.views import (
-    FLOAT_RULE,
-    ROW_NEED,
-    STRICT_RULE,
-    flattened,
-    is_pointwise,
-    widened,
-)
-from implicit_conv.cpu.words import count, geometry_items
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout
 from implicit_conv.kernels.geometry import Geometry

@@ -33,8 +33,8 @@ from implicit_conv.cpu.costs import (
     UNALIGNED_LOAD_CYCLES,
 )
 from implicit_conv.cpu.packed import reads_filters_in_place
-from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
-from implicit_conv.cpu.views import (
+from implicit_conv.cpu.phrases import blocks_of, count, geometry_items, loads_of
+from implicit_conv.cpu.problem_views import (
     FLOAT_RULE,
     ROW_NEED,
     STEPS,
@@ -43,7 +43,7 @@ from implicit_conv.cpu.views import (
     is_pointwise,
     widened,
 )
-from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of
+from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.pixel_lanes.layout import (
     PixelLanesLayout,

@@ -30,6 +30,8 @@ from implicit_conv.cpu.costs import (
     TRANSPOSE_CYCLES,
 )
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.phrases import blocks_of, count, geometry_items, loads_of, plane_word
+from implicit_conv.cpu.problem_views import FLOAT_RULE, STRICT_RULE, widened
 from implicit_conv.cpu.tiling import (
     Estimate,
     divide,
@@ -40,8 +42,6 @@ from implicit_conv.cpu.tiling import (
     thread_count,
     tiles,
 )
-from implicit_conv.cpu.views import FLOAT_RULE, STRICT_RULE, widened
-from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
 from implicit_conv.kernels.geometry import Geometry
