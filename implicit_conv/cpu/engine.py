@@ -20,8 +20,8 @@ from implicit_conv.cpu.call import Arrays, Call, CallForm, bits, blank, stand_in
 from implicit_conv.cpu.candidate import Candidate, Formats, Method, Request
 from implicit_conv.cpu.packed import PackedFilter, PlainOrder
 from implicit_conv.cpu.planner import Choice
+from implicit_conv.cpu.problem_views import in_own_axes, spatial
 from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
-from implicit_conv.cpu.views import in_own_axes, spatial
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.integers import check_activation
 from implicit_conv.kernels.activation import Epilogue

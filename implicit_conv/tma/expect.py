@@ -13,9 +13,9 @@ from dataclasses import replace
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem import Problem
 from implicit_conv.tma.limits import Description, Finding
-from implicit_conv.tma.lower import candidates
 from implicit_conv.tma.lowering import AxisBox, Lowering
-from implicit_conv.tma.lowering_wide import PermutedLowering
+from implicit_conv.tma.lowering_choice import candidates
+from implicit_conv.tma.wide_lowering import PermutedLowering
 
 SOURCE = "addressing of this convolution"
 

@@ -17,7 +17,7 @@ from implicit_conv.tma.image import smem_image
 from implicit_conv.tma.interpreted import difference, interpreted_map, start_of
 from implicit_conv.tma.limits import Finding, Start, TensorMapError
 from implicit_conv.tma.linter import lint
-from implicit_conv.tma.lower import Shapes, parse_problem
+from implicit_conv.tma.lowering_choice import Shapes, parse_problem
 from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.service import Coverage, Missing, Service
 from implicit_conv.tma.simulate import Array, Walk, walk

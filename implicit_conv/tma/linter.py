@@ -30,8 +30,8 @@ from implicit_conv.tma.limits import (
     integer,
     integers,
 )
-from implicit_conv.tma.lower import Shapes, parse_problem
 from implicit_conv.tma.lowering import Lowering
+from implicit_conv.tma.lowering_choice import Shapes, parse_problem
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, constructor_arguments
 from implicit_conv.tma.packing import DENSE, packing
 from implicit_conv.tma.ptx import DIRECTIONS
