@@ -13,13 +13,14 @@ from implicit_conv.ptx.memory import Memory
 from implicit_conv.ptx.run import Report, Tensor, run
 from implicit_conv.ptx.tensor_map import TensorMap
 from implicit_conv.ptx.traffic import Traffic
-from implicit_conv.ptx.watch import TensorCopy
+from implicit_conv.ptx.watch import SharedRead, TensorCopy
 
 __all__ = [
     "Launch",
     "Memory",
     "PtxError",
     "Report",
+    "SharedRead",
     "Tensor",
     "TensorCopy",
     "TensorMap",

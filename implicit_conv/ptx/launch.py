@@ -25,7 +25,7 @@ from implicit_conv.ptx.syntax import Instruction, Kernel
 from implicit_conv.ptx.tensor_map import TensorMap
 from implicit_conv.ptx.traffic import Traffic
 from implicit_conv.ptx.warp import Warp
-from implicit_conv.ptx.watch import TensorCopy, Watch
+from implicit_conv.ptx.watch import TensorCopy, Watch, WatchReads
 
 Lanes = NDArray[Any]
 LIMIT = 50_000_000  # warp instructions of a launch
@@ -64,6 +64,8 @@ class Launch:
         Triton leaves out.
     watch : function of a TensorCopy, optional
         Called when a tensor copy is issued, and again when it is complete.
+    watch_reads : function of a SharedRead, optional
+        Called when ``wgmma`` or ``ldmatrix`` reads a matrix.
     traffic : Traffic, optional
         Counts what the accesses of all lanes cost.
     limit : int
@@ -87,6 +89,7 @@ class Launch:
         flaky: float = 0.0,
         unfenced_barriers: bool = False,
         watch: Watch | None = None,
+        watch_reads: WatchReads | None = None,
         traffic: Traffic | None = None,
         limit: int = LIMIT,
         seconds: float = math.inf,
@@ -101,6 +104,7 @@ class Launch:
         self.leader = self.random.randrange(LANES)  # of elect.sync
         self.unfenced_barriers, self.watch = unfenced_barriers, self._watched
         self._watch = watch or _ignore
+        self.watch_reads = watch_reads
         self.foreign: Exception | None = None  # that the caller's function has raised
         self.traffic = traffic
         if len(parameters) != kernel.parameter_bytes:

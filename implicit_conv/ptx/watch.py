@@ -1,15 +1,19 @@
-"""What a caller who watches a run is told of its tensor copies."""
+"""What those who watch a run are told of its tensor copies, and of who reads what they wrote."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from implicit_conv.ptx.shared import SHARED_BASE, UNIT
 from implicit_conv.ptx.tensor_map import TensorMap
+
+if TYPE_CHECKING:
+    from implicit_conv.ptx.state import State
 
 
 @dataclass
@@ -49,4 +53,43 @@ class TensorCopy:
     contents: NDArray[np.uint8] | None = None
 
 
+@dataclass(frozen=True)
+class SharedRead:
+    """A matrix that an instruction of one warp reads from shared memory.
+
+    Attributes
+    ----------
+    block, line
+        As in `TensorCopy`.
+    instruction : {"wgmma", "ldmatrix"}
+    span : int or None
+        Bytes of the swizzle's span by the descriptor, 0 without a swizzle; None if there is no
+        descriptor.
+    addresses : int array, rows x units
+        Of each 16 bytes, in the shared window. Rows are those of a copy: of M or N if K is
+        contiguous, else of K.
+    copied : bool array, rows x units
+        Whether a bulk copy has written these bytes last.
+    """
+
+    block: tuple[int, int, int]
+    line: int
+    instruction: str
+    span: int | None
+    addresses: NDArray[Any]
+    copied: NDArray[np.bool_]
+
+
+def tell_read(w: State, line: int, instruction: str, span: int | None, units: NDArray[Any]) -> None:
+    """Tell those who watch reads that a warp reads these units of 16 bytes, rows x units."""
+    if w.launch.watch_reads is None:
+        return
+    first = w.cta.copy_queue(w.cta.warps_count)  # of the actors that stand for mbarriers
+    writers = w.shared.writer.reshape(-1, UNIT)[units]
+    copied = ((writers >= first) & (writers < w.shared.strong_actor)).all(axis=-1)
+    addresses = units * UNIT + SHARED_BASE
+    w.launch.watch_reads(SharedRead(w.cta.index, line, instruction, span, addresses, copied))
+
+
 Watch = Callable[[TensorCopy], None]
+WatchReads = Callable[[SharedRead], None]
