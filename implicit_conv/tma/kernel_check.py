@@ -14,9 +14,8 @@ import numpy as np
 
 from implicit_conv import ptx
 from implicit_conv.problem import Problem
-from implicit_conv.tma.driver import ENUMS, data_type, our_name
 from implicit_conv.tma.image import smem_image
-from implicit_conv.tma.interpreted import difference, interpreted_map, start_of
+from implicit_conv.tma.interpreted import call_findings, difference, interpreted_map, start_of
 from implicit_conv.tma.limits import Finding, Start, TensorMapError
 from implicit_conv.tma.linter import lint
 from implicit_conv.tma.lower import Shapes, parse_problem
@@ -27,7 +26,6 @@ from implicit_conv.tma.simulate import Array, Walk, walk
 
 Size = int | tuple[int, ...]
 LISTED = 24  # copies without a finding that a printed report lists
-UNCHECKED = ("function", "globalAddress", "l2Promotion")  # of a driver's call
 HEADS = (
     "", "block", "warp", "line", "", "mode", "map", "start", "offsets", "shared", "bytes",
     "filled", "smem",
@@ -381,21 +379,5 @@ def _map_findings(
     argument: MapArgument, problem: Problem | None, operator: str, target: str | None
 ) -> tuple[Finding, ...]:
     """What is wrong with a map, or unlike in the call that encodes it."""
-    map = argument.map
-    found = lint(map, problem=problem, operator=operator, arch=target)
-    encoded = {**map.arguments, **(argument.encoded or {})}
-    for name, meant in map.arguments.items():
-        value = encoded[name]
-        if name not in UNCHECKED and _plain(name, value) != _plain(name, meant):
-            allowed = f"must be {meant}, as in the map that is meant"
-            found.append(Finding(name, value, allowed, map.description.driver))
-    return tuple(found)
-
-
-def _plain(name: str, value: Any) -> Any:
-    """An argument of the driver's call, in whichever form it is given."""
-    if name == "tensorDataType":  # signed or not, the bytes are copied alike
-        return (data_type(value) or (None,))[0]
-    if name in ENUMS:
-        return our_name(name, value)
-    return tuple(value) if isinstance(value, (list, tuple)) else value
+    found = lint(argument.map, problem=problem, operator=operator, arch=target)
+    return (*found, *call_findings(argument.map, argument.encoded or {}))
