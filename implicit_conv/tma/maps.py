@@ -120,6 +120,9 @@ class TensorMap(ABC):
     ) -> str:
         """The instruction that issues a copy.
 
+        The destination of a load is in ``.shared::cta``, which needs PTX ISA 8.6. Older
+        assemblers take ``.shared::cluster``, which means the same in a cluster of one block.
+
         Parameters
         ----------
         coords, offsets, w_halo, w_offset
