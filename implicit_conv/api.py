@@ -11,7 +11,6 @@ from implicit_conv.arrays import Array, dtype_name
 from implicit_conv.cache import PLANS
 from implicit_conv.cpu import engine as cpu_engine
 from implicit_conv.cpu.candidate import Request
-from implicit_conv.cpu.complex_numbers import plan_complex
 from implicit_conv.dispatch import (
     CONVOLUTION,
     LAYOUTS,
@@ -433,6 +432,7 @@ def _plan(task: Task) -> Engine:
         **options.part(CONVOLUTION),
     )
     if problem.is_complex:
+        from implicit_conv.cpu.complex_numbers import plan_complex
 
         def plan_real(real: Problem, request: Request, parts: str) -> cpu_engine.CpuEngine:
             return cpu_engine.plan(real, arch, request, out_dtype=parts)

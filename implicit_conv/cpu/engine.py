@@ -6,15 +6,14 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from implicit_conv.activation import Activation, activation_kind, parse_activation
 from implicit_conv.arrays import Array, Binding, as_array, numpy_dtype
 from implicit_conv.cache import cached_property
-from implicit_conv.cpu import explain as words
-from implicit_conv.cpu import planner, tuning
+from implicit_conv.cpu import planner
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.call import Arrays, Call, CallForm, bits, blank, stand_in
 from implicit_conv.cpu.candidate import Candidate, Formats, Method, Request
@@ -28,6 +27,9 @@ from implicit_conv.kernels.activation import Epilogue
 from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
+
+if TYPE_CHECKING:
+    from implicit_conv.cpu import tuning
 
 LOG = logging.getLogger("implicit_conv")
 
@@ -148,8 +150,10 @@ class CpuEngine(Runner):
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
+        from implicit_conv.cpu.explain import explain
+
         choice = self.choice._replace(candidates=self.candidates)
-        return words.explain(self._problem_text(), choice, self.request, self.formats)
+        return explain(self._problem_text(), choice, self.request, self.formats)
 
     def _problem_text(self) -> str:
         """The problem in the words of the operator."""
@@ -168,6 +172,8 @@ class CpuEngine(Runner):
         """The plan with its fastest candidate first, measured with `arrays` (x, w, y) or with
         contiguous ones; see `Plan.tune`.
         """
+        from implicit_conv.cpu import tuning
+
         packs = tuning.parse_filters(filters)
         if math.prod(self.y_shape) == 0:
             return self
@@ -179,6 +185,8 @@ class CpuEngine(Runner):
         """What was planned, and a function that makes a call of a candidate; its filter is packed
         before the call if `packs`.
         """
+        from implicit_conv.cpu import tuning
+
         x, w, y = arrays or self._examples()
         binding = Binding(x.strides, w.strides, y.strides)
         view = None if arrays is None else self._views(binding)[1]
@@ -197,6 +205,8 @@ class CpuEngine(Runner):
 
     def _examples(self) -> tuple[Array, Array, Array]:
         """Arrays (x, w, y) to measure with."""
+        from implicit_conv.cpu import tuning
+
         problem = self.problem
         x = tuning.example(self.x_shape, problem.dtype, 0)
         w = tuning.example(self.w_shape, problem.filter_dtype, 1)

@@ -395,14 +395,15 @@ def test_threads_that_compile_at_once_keep_code_in_one_folder(store, tmp_path, m
     assert list(tmp_path.iterdir()) == [store.folder]
 
 
-def test_a_warm_process_imports_nothing_that_emits(filled):
-    """Neither numba, nor modules of ours that import it, nor LLVM's assembly by llvmlite.ir."""
+def test_a_warm_process_imports_little(filled):
+    """At most 90 modules: neither numba, nor modules of ours that import it, nor LLVM's assembly by llvmlite.ir."""
     folder, _ = filled
     report = """
 import llvmlite.binding
 loaded = {name for name in sys.modules if name.startswith("implicit_conv.kernels.cpu")}
 emits = {"emit", "translate"} & {name.split(".")[3] for name in loaded if name.count(".") > 2}
 print("numba" in sys.modules, sorted(emits), any(name.endswith(".source") for name in loaded))
+print(sum(name.startswith("implicit_conv") for name in sys.modules))
 """
     program = COMPUTE.replace("from implicit_conv.testing import Case\n", "").partition(
         "for dtype"
@@ -413,7 +414,9 @@ assert conv2d(x, w, padding=1)[0, 0, 2, 4] == 180
 """
     compute(folder, "", [], program)
     found = compute(folder, "", [], program + report)
-    assert found.stdout.split("\n")[0] == "False [] False"
+    emits, modules = found.stdout.splitlines()
+    assert emits == "False [] False"
+    assert int(modules) <= 90
 
 
 def test_every_maker_that_is_named_exists():
