@@ -198,16 +198,16 @@ class ComplexEngine(Runner):
         axis = self._channel_axis
         if self.viewed(array.strides, array.dtype.name):
             return array.view(COMPLEX_PARTS[array.dtype.name])
-        parts = np.stack([array.real, array.imag], axis + 1)
         shape = (*array.shape[:axis], 2 * array.shape[axis], *array.shape[axis + 1 :])
-        return parts.reshape(shape)
+        copy = np.empty(shape, COMPLEX_PARTS[array.dtype.name])
+        real, imaginary = self.both_parts(copy)
+        real[...], imaginary[...] = array.real, array.imag
+        return copy
 
-    def write(self, parts: Array, y: Array) -> None:
-        """Write a real array, with parts as channels, to a complex one."""
-        places: list[Any] = [slice(None)] * y.ndim
-        for part, values in enumerate((y.real, y.imag)):
-            places[self._channel_axis] = slice(part, None, 2)
-            values[...] = parts[tuple(places)]
+    def both_parts(self, real: Array) -> tuple[Array, Array]:
+        """The real and imaginary parts in a real array with parts as channels."""
+        before = (slice(None),) * self._channel_axis
+        return real[(*before, slice(0, None, 2))], real[(*before, slice(1, None, 2))]
 
     def _factor(self, name: str, given: Any) -> Array:
         """A scale, which is real, or a bias that is added after it."""
@@ -264,9 +264,9 @@ class ComplexCall(Call):
         added = None if residual is None else engine.real_array(residual)
         factors = None if scale is None else np.repeat(scale, 2)
         target = engine.real_array(y) if self._direct else None
-        parts = self._real(engine.real_array(x), filters, bias, target, added, factors)
+        result = self._real(engine.real_array(x), filters, bias, target, added, factors)
         if not self._direct:
-            engine.write(parts, y)
+            y.real, y.imag = engine.both_parts(result)
 
 
 def plan_complex(

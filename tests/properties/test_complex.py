@@ -87,3 +87,19 @@ def test_a_filter_is_real_elsewhere():
     assert (
         "real and imaginary parts" in ic.plan_conv2d(x.shape, (1, 1, 3, 3), "complex64").explain()
     )
+
+
+def test_parts_of_arrays_in_any_order_of_memory():
+    """numpy keeps the order of memory in many copies; calls are bound to that of new arrays."""
+    rng = np.random.default_rng(3)
+    x, w = integers(rng, (3, 5, 6, 7), "complex64"), integers(rng, (4, 5, 3, 3), "complex64")
+    expected = ic.conv2d(x, w)
+    residual = integers(rng, expected.shape, "complex64")
+    for order in ((0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 3, 2)):
+        back = np.argsort(order)
+        moved, taps, added = (
+            np.ascontiguousarray(array.transpose(order)).transpose(back)
+            for array in (x, w, residual)
+        )
+        np.testing.assert_array_equal(ic.conv2d(moved, taps), expected)
+        np.testing.assert_array_equal(ic.conv2d(moved, taps, residual=added), expected + residual)
