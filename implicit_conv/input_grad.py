@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from implicit_conv.arrays import Array
-from implicit_conv.cpu import dgrad, folded
+from implicit_conv.cpu import dgrad, repeated_padding
 from implicit_conv.dispatch import CONVOLUTION, LAYOUTS, Operator, Task, make_plan, run
 from implicit_conv.errors import DTypeError, ShapeError
 from implicit_conv.parse import (
@@ -299,7 +299,7 @@ def _plan(task: Task) -> Engine:
             f"gradients of {problem.dtype} are not supported; convert to a float dtype, as in "
             "dy.astype('float32')"
         )
-    plan = folded.plan if problem.repeats else dgrad.plan
+    plan = repeated_padding.plan if problem.repeats else dgrad.plan
     return plan(problem, task.arch, task.request, out_dtype=options.out_dtype)
 
 

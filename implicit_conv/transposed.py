@@ -9,7 +9,6 @@ from implicit_conv.activation import Activation
 from implicit_conv.arrays import Array
 from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.candidate import Request
-from implicit_conv.cpu.complex_numbers import plan_complex
 from implicit_conv.dispatch import LAYOUTS, WINDOW, Operator, Task, make_plan, run
 from implicit_conv.parse import Padding, hashable
 from implicit_conv.plan import Engine, Plan
@@ -308,6 +307,7 @@ def _plan(task: Task) -> Engine:
     activation, out_dtype = options.activation, options.out_dtype
     problem = parse_transposed(task.rank, *task.shapes, *task.dtypes, **options.part(TRANSPOSED))
     if problem.is_complex:
+        from implicit_conv.cpu.complex_numbers import plan_complex
 
         def plan_real(real: Problem, request: Request, parts: str) -> dgrad.DgradEngine:
             return dgrad.plan(real, arch, request, kind, out_dtype=parts)

@@ -38,7 +38,7 @@ def conv2d_weight_grad(
 
     ``dw[k, c, r, s]`` is the sum over n, p, q of ``dy[n, k, p, q]`` times the pixel of x that tap
     (r, s) of channel c reads for output (p, q), padding included. The options are those that were
-    given to `conv2d`.
+    given to `conv2d`. docs/numerics.md bounds the error, and says where NaNs show.
 
     Parameters
     ----------
@@ -77,16 +77,6 @@ def conv2d_weight_grad(
     PlanError
         An option is unknown, every tiling needs more memory than `max_workspace`, or an array or
         `device` is a GPU (a ValueError).
-
-    Notes
-    -----
-    A sum over n = N * P * Q pixels differs from the exact one by at most min(n, 130 + 16 * log2(n))
-    * eps * sum|x||dy|, where eps = 2^-24 (float64: 2^-53): see docs/reliability.md, "The bound of
-    sums".
-
-    A NaN or an infinity in `x` shows in the elements of dw whose taps read it and in no others. One
-    in `dy` shows in the elements of its filter; it is not specified whether it shows in those whose
-    tap reads only zeros of the padding for that output.
 
     Examples
     --------

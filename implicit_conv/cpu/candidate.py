@@ -18,9 +18,9 @@ from implicit_conv.cache import cached_property
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, Call, CallForm
 from implicit_conv.cpu.packed import PackedFilter, PackedOrder, PlainOrder, packed_copy
+from implicit_conv.cpu.problem_views import is_pointwise
 from implicit_conv.cpu.serves import Serves
 from implicit_conv.cpu.tiling import Tiling
-from implicit_conv.cpu.views import is_pointwise
 from implicit_conv.kernels.cpu.compilers import TRANSLATOR
 from implicit_conv.kernels.cpu.runtime.layout import Layout
 from implicit_conv.kernels.geometry import Geometry

@@ -21,7 +21,11 @@ from implicit_conv.cpu.call import Call, CallForm, blank, contiguous_strides, st
 from implicit_conv.cpu.candidate import Candidate, Request
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.packed import PackedFilter
-from implicit_conv.cpu.phased import (
+from implicit_conv.cpu.phrases import options_of
+from implicit_conv.cpu.planner import least_workspace, workspace_error
+from implicit_conv.cpu.problem_views import spatial
+from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
+from implicit_conv.cpu.stride_phases import (
     PackedPhases,
     Part,
     PhasedCall,
@@ -32,10 +36,6 @@ from implicit_conv.cpu.phased import (
     stand_ins,
     swapped,
 )
-from implicit_conv.cpu.planner import least_workspace, workspace_error
-from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
-from implicit_conv.cpu.views import spatial
-from implicit_conv.cpu.words import options_of
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of

@@ -6,28 +6,30 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from implicit_conv.activation import Activation, activation_kind, parse_activation
 from implicit_conv.arrays import Array, Binding, as_array, numpy_dtype
 from implicit_conv.cache import cached_property
-from implicit_conv.cpu import explain as words
-from implicit_conv.cpu import planner, tuning
+from implicit_conv.cpu import planner
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.call import Arrays, Call, CallForm, bits, blank, stand_in
 from implicit_conv.cpu.candidate import Candidate, Formats, Method, Request
 from implicit_conv.cpu.packed import PackedFilter, PlainOrder
 from implicit_conv.cpu.planner import Choice
+from implicit_conv.cpu.problem_views import in_own_axes, spatial
 from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
-from implicit_conv.cpu.views import in_own_axes, spatial
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.integers import check_activation
 from implicit_conv.kernels.activation import Epilogue
 from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
+
+if TYPE_CHECKING:
+    from implicit_conv.cpu import tuning
 
 LOG = logging.getLogger("implicit_conv")
 
@@ -72,11 +74,13 @@ class CpuEngine(Runner):
 
         They are made on first use, because most arrays are contiguous.
         """
-        return tuple(c for c in self._fallbacks() if c.call_bytes() <= self.request.limit)
-
-    def _fallbacks(self) -> Iterator[Candidate]:
-        for c in self.choice.candidates:
-            yield from c.method.fallbacks(c, self.request.limit)
+        limit = self.request.limit
+        return tuple(
+            fallback
+            for c in self.choice.candidates
+            for fallback in c.method.fallbacks(c, limit)
+            if fallback.call_bytes() <= limit
+        )
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -146,8 +150,10 @@ class CpuEngine(Runner):
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
+        from implicit_conv.cpu.explain import explain
+
         choice = self.choice._replace(candidates=self.candidates)
-        return words.explain(self._problem_text(), choice, self.request, self.formats)
+        return explain(self._problem_text(), choice, self.request, self.formats)
 
     def _problem_text(self) -> str:
         """The problem in the words of the operator."""
@@ -166,6 +172,8 @@ class CpuEngine(Runner):
         """The plan with its fastest candidate first, measured with `arrays` (x, w, y) or with
         contiguous ones; see `Plan.tune`.
         """
+        from implicit_conv.cpu import tuning
+
         packs = tuning.parse_filters(filters)
         if math.prod(self.y_shape) == 0:
             return self
@@ -177,6 +185,8 @@ class CpuEngine(Runner):
         """What was planned, and a function that makes a call of a candidate; its filter is packed
         before the call if `packs`.
         """
+        from implicit_conv.cpu import tuning
+
         x, w, y = arrays or self._examples()
         binding = Binding(x.strides, w.strides, y.strides)
         view = None if arrays is None else self._views(binding)[1]
@@ -195,6 +205,8 @@ class CpuEngine(Runner):
 
     def _examples(self) -> tuple[Array, Array, Array]:
         """Arrays (x, w, y) to measure with."""
+        from implicit_conv.cpu import tuning
+
         problem = self.problem
         x = tuning.example(self.x_shape, problem.dtype, 0)
         w = tuning.example(self.w_shape, problem.filter_dtype, 1)
@@ -247,24 +259,31 @@ class CpuEngine(Runner):
         return reads and serves and c.method.accepts(c, arrays)
 
     def _refusal(self, binding: Binding, arrays: Arrays) -> PlanError:
-        """The error where no candidate takes the strides, or none of those that do fits into
-        `max_workspace`.
+        """The error where no candidate takes the strides: for lack of memory, or for what else was
+        given.
         """
-        names, needs = " and ".join(self.names), f"{self.best.name} needs {self.best.method.needs}"
-        large = [c for c in self._fallbacks() if self._takes(c, binding, arrays)]
-        if large:
-            least = min(c.call_bytes() for c in large) + self.request.reserved_bytes
+        names, request = " and ".join(self.names), self.request
+        needs = self.best.method.needs
+        because = f", because {self.best.name} needs {needs}" if needs else ""
+        view = spatial(self.problem)
+        least = planner.least_workspace(view, self.arch, request, arrays, self.methods)
+        if request.max_workspace is not None and least > request.max_workspace:
             return PlanError(
-                f"max_workspace is {self.request.max_workspace} bytes, but {names} of these "
-                f"strides need {least}, because {needs}; pass contiguous arrays, "
-                f"max_workspace={least}, or None for no limit"
+                f"max_workspace is {request.max_workspace} bytes, but {names} of these strides "
+                f"need {least}{because}; pass contiguous arrays, max_workspace={least}, or None "
+                "for no limit"
             )
-        more = (binding.w is None, "a packed filter"), (binding.scaled, "a scale")
-        asked = [word for given, word in more if given]
-        ways = ["pass contiguous arrays", *(f"leave out {word}" for word in asked)]
+        given = {
+            "packed filter": binding.w is None,
+            "bias": binding.biased,
+            "scale": binding.scaled,
+            "residual": binding.residual is not None,
+        }
+        found = [name for name, is_given in given.items() if is_given]
+        ways = ["contiguous arrays"] * bool(needs) + [f"no {name}" for name in found]
         return PlanError(
-            f"no method takes {names} of these strides{''.join(f' with {word}' for word in asked)}:"
-            f" {needs}; {', or '.join(ways)}"
+            f"no method takes {names} of these strides{''.join(f' and a {name}' for name in found)}"
+            f"{because}; pass {' or '.join(ways)}"
         )
 
     def _in_order(self, first: Candidate) -> Iterator[Candidate]:

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 
 from implicit_conv.cpu.candidate import Candidate, Formats, Request
+from implicit_conv.cpu.phrases import count
 from implicit_conv.cpu.planner import Choice
-from implicit_conv.cpu.words import count
 from implicit_conv.integers import describe_sums
 
 WIDTH = 119  # characters of a line at most; a longer value continues under its start

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from implicit_conv.cpu import kept
+from implicit_conv.cpu import tuning_cache
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Refusal, Request
@@ -87,12 +87,12 @@ def plan(
         As `estimated`.
     """
     choice = estimated(problem, arch, request, arrays, methods)
-    measured = kept.load(entry(problem, arch, request, arrays, methods))
+    measured = tuning_cache.load(entry(problem, arch, request, arrays, methods))
     if measured is None:
         return choice
-    wide = estimated(problem, arch, replace(request, tilings=kept.TILINGS), arrays, methods)
+    wide = estimated(problem, arch, replace(request, tilings=tuning_cache.TILINGS), arrays, methods)
     for c in wide.candidates:
-        if kept.name_of(c) == measured.candidate:
+        if tuning_cache.name_of(c) == measured.candidate:
             others = (other for other in choice.candidates if other != c)
             return Choice((c, *others), choice.refusals, measured.words)
     return choice
@@ -105,8 +105,8 @@ def entry(
     arrays: Arrays | None = None,
     methods: tuple[type[Method], ...] | None = None,
 ) -> str:
-    """The name under which a measured choice is kept; see `kept`."""
-    return kept.entry_of(problem, arch, _parsed(problem, request), arrays, methods)
+    """The name under which a measured choice is kept; see `tuning_cache`."""
+    return tuning_cache.entry_of(problem, arch, _parsed(problem, request), arrays, methods)
 
 
 def estimated(

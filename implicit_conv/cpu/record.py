@@ -8,7 +8,7 @@ from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.cpu.call import CallForm
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.kernel_method import KernelMethod
-from implicit_conv.cpu.views import in_own_axes
+from implicit_conv.cpu.problem_views import in_own_axes
 from implicit_conv.kernels.activation import Epilogue
 from implicit_conv.schedule import Load
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype
-from implicit_conv.cpu import kept, planner
+from implicit_conv.cpu import planner, tuning_cache
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Request
@@ -50,8 +50,8 @@ def tuned(query: Query, run: Run, packs: bool) -> Choice:
     candidates = few(query, packs)
     samples = measure(candidates, run)
     best = fastest(samples)
-    chosen = kept.Kept(kept.name_of(candidates[best]), _words(samples, best))
-    kept.save(planner.entry(*query), chosen)
+    chosen = tuning_cache.Kept(tuning_cache.name_of(candidates[best]), _words(samples, best))
+    tuning_cache.save(planner.entry(*query), chosen)
     return planner.plan(*query)
 
 
@@ -65,7 +65,7 @@ def few(query: Query, packs: bool) -> list[Candidate]:
 
     choice = planner.estimated(*query)
     first = choice.best_packed if packs else choice.best
-    wide = query._replace(request=replace(query.request, tilings=kept.TILINGS))
+    wide = query._replace(request=replace(query.request, tilings=tuning_cache.TILINGS))
     others = sorted(planner.estimated(*wide).candidates, key=cycles)
     near = [c for c in others if c != first and cycles(c) <= WITHIN * cycles(first)]
     return [first, *near][:FEW]

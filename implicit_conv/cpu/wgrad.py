@@ -13,10 +13,10 @@ from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays, CallForm, stand_in
 from implicit_conv.cpu.candidate import Method, Request
 from implicit_conv.cpu.engine import CpuEngine
+from implicit_conv.cpu.phrases import options_of
 from implicit_conv.cpu.planner import WEIGHT_GRADIENTS
+from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.cpu.runner import check_array, parse_out_dtype
-from implicit_conv.cpu.views import spatial
-from implicit_conv.cpu.words import options_of
 from implicit_conv.errors import PlanError
 from implicit_conv.problem import Problem
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.problem import Problem
-from implicit_conv.tma.lower import maps_for
-from implicit_conv.tma.lowering_wide import WideLowering
+from implicit_conv.tma.lowering_choice import maps_for
 from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.tiled import TiledMap
+from implicit_conv.tma.wide_lowering import WideLowering
 
 
 def moved_as(dtype: str) -> str:

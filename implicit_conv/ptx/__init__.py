@@ -6,9 +6,9 @@ Written from the PTX ISA alone: it needs numpy and knows nothing of this package
 
 from __future__ import annotations
 
-from implicit_conv.ptx.asynchronous.watch import TensorCopy
 from implicit_conv.ptx.errors import PtxError, UnsupportedError
 from implicit_conv.ptx.launch import Launch
+from implicit_conv.ptx.machine.watch import SharedRead, TensorCopy
 from implicit_conv.ptx.memory.global_memory import Memory
 from implicit_conv.ptx.memory.tensor_map import TensorMap
 from implicit_conv.ptx.memory.traffic import Traffic
@@ -20,6 +20,7 @@ __all__ = [
     "Memory",
     "PtxError",
     "Report",
+    "SharedRead",
     "Tensor",
     "TensorCopy",
     "TensorMap",

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.ptx import limits
-from implicit_conv.ptx.asynchronous.watch import TensorCopy, Watch
 from implicit_conv.ptx.errors import UNFORESEEN, PtxError, shortened
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.machine.cta import Cta
 from implicit_conv.ptx.machine.warp import Warp
+from implicit_conv.ptx.machine.watch import TensorCopy, Watch, WatchReads
 from implicit_conv.ptx.memory.global_memory import MAP_BYTES, Buffer, Memory
 from implicit_conv.ptx.memory.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
 from implicit_conv.ptx.memory.tensor_map import TensorMap
@@ -64,6 +64,8 @@ class Launch:
         Triton leaves out.
     watch : function of a TensorCopy, optional
         Called when a tensor copy is issued, and again when it is complete.
+    watch_reads : function of a SharedRead, optional
+        Called when ``wgmma`` or ``ldmatrix`` reads a matrix.
     traffic : Traffic, optional
         Counts what the accesses of all lanes cost.
     limit : int
@@ -87,6 +89,7 @@ class Launch:
         flaky: float = 0.0,
         unfenced_barriers: bool = False,
         watch: Watch | None = None,
+        watch_reads: WatchReads | None = None,
         traffic: Traffic | None = None,
         limit: int = LIMIT,
         seconds: float = math.inf,
@@ -101,6 +104,7 @@ class Launch:
         self.leader = self.random.randrange(LANES)  # of elect.sync
         self.unfenced_barriers, self.watch = unfenced_barriers, self._watched
         self._watch = watch or _ignore
+        self.watch_reads = watch_reads
         self.foreign: Exception | None = None  # that the caller's function has raised
         self.traffic = traffic
         if len(parameters) != kernel.parameter_bytes:

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.ptx.asynchronous.watch import Watch
 from implicit_conv.ptx.errors import PtxError, shortened
 from implicit_conv.ptx.launch import LIMIT, Launch, code_of
 from implicit_conv.ptx.limits import SECONDS
+from implicit_conv.ptx.machine.watch import Watch, WatchReads
 from implicit_conv.ptx.memory.global_memory import Memory
 from implicit_conv.ptx.memory.tensor_map import TensorMap
 from implicit_conv.ptx.memory.traffic import Traffic
@@ -62,6 +62,7 @@ def run(
     flaky: float = 0.0,
     unfenced_barriers: bool = False,
     watch: Watch | None = None,
+    watch_reads: WatchReads | None = None,
     traffic: Traffic | None = None,
     limit: int = LIMIT,
     seconds: float = SECONDS,
@@ -95,6 +96,8 @@ def run(
     watch : function of a TensorCopy, optional
         Called when a tensor copy is issued, before its operands are checked, and again when it is
         complete.
+    watch_reads : function of a SharedRead, optional
+        Called when ``wgmma`` or ``ldmatrix`` reads a matrix from shared memory.
     traffic : Traffic, optional
         Counts sectors of global memory and passes of the banks of shared memory.
     limit : int
@@ -126,6 +129,7 @@ def run(
         flaky=flaky,
         unfenced_barriers=unfenced_barriers,
         watch=watch,
+        watch_reads=watch_reads,
         traffic=traffic,
         limit=limit,
         seconds=seconds,

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from implicit_conv.activation import Activation, activation_kind, parse_activation
-from implicit_conv.cpu.words import count
+from implicit_conv.cpu.phrases import count
 from implicit_conv.errors import PlanError
 from implicit_conv.options import (
     ACTIVATIONS,

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from implicit_conv.cpu.arch import BFLOAT16, cpu_arch
-from implicit_conv.cpu.words import count as counted
+from implicit_conv.cpu.phrases import count as counted
 from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.trial import Trial

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from implicit_conv.tma.limits import Finding, TensorMapError
     from implicit_conv.tma.linter import lint
     from implicit_conv.tma.logged import log_maps
-    from implicit_conv.tma.lower import maps_for, phases_for
+    from implicit_conv.tma.lowering_choice import maps_for, phases_for
     from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
     from implicit_conv.tma.simulate import load, store, walk
     from implicit_conv.tma.tiled import TiledMap
@@ -34,8 +34,8 @@ _HOME = {
     "lint": "linter",
     "load": "simulate",
     "log_maps": "logged",
-    "maps_for": "lower",
-    "phases_for": "lower",
+    "maps_for": "lowering_choice",
+    "phases_for": "lowering_choice",
     "smem_image": "image",
     "store": "simulate",
     "walk": "simulate",

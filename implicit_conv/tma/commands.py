@@ -20,7 +20,7 @@ from implicit_conv.tma.drawing import draw, show
 from implicit_conv.tma.examples import EXAMPLES, example
 from implicit_conv.tma.limits import Finding
 from implicit_conv.tma.linter import kind_of_map, lint
-from implicit_conv.tma.lower import parse_problem
+from implicit_conv.tma.lowering_choice import parse_problem
 from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.ptx import DIRECTIONS
 from implicit_conv.tma.simulate import HALO_ORDER, HALO_ORDERS

@@ -72,6 +72,11 @@ NEEDED = {  # mode: arguments without which nothing can be said
     "im2col": ("tensorDataType", "globalDim", "elementStrides", *COLUMN_NAMES, *CORNER_NAMES),
     "w": ("tensorDataType", "globalDim", "elementStrides", *COLUMN_NAMES, *WIDTH_NAMES),
 }
+FOREIGN = {  # mode: arguments that belong to calls of other modes
+    "tiled": (*CORNER_NAMES, *WIDTH_NAMES, *COLUMN_NAMES[1:], "mode"),
+    "im2col": ("mode",),
+    "w": CORNER_NAMES,
+}
 ARGUMENTS = (
     *dict.fromkeys(name for names in NEEDED.values() for name in names),
     *("tensorRank", "globalAddress", "tensorMap"),
@@ -88,17 +93,17 @@ ADDRESSES = ("globalAddress", "tensorMap")  # numbers, or None
 Arguments = Mapping[str, Any]
 
 
-def map_arguments(m: Description, data_type: str = "UINT8") -> dict[str, Any]:
+def map_arguments(m: Description) -> dict[str, Any]:
     """The arguments of the driver call that encodes this map, by the names of cuda.h.
 
     Arrays are fastest-first. `function` is the name of the call; `globalAddress` is None if the map
-    has no address. `data_type` is a key of `DATA_TYPES`.
+    has no address.
     """
     lower, upper = m.lower[::-1], m.upper[::-1]
     steps = m.step[::-1] if m.tiled else (1, *m.step[::-1])
     arguments = {
         "function": m.function,
-        "tensorDataType": f"{PREFIX}DATA_TYPE_{data_type}",
+        "tensorDataType": f"{PREFIX}DATA_TYPE_{m.element}",
         "tensorRank": m.rank,
         "globalAddress": m.address,
         "globalDim": m.shape[::-1],
@@ -139,10 +144,15 @@ def our_name(argument: str, value: Any) -> str | None:
 
 def data_type(value: Any) -> tuple[int, bool] | None:
     """(bytes, whether floating) of a CUtensorMapDataType, given by name or number."""
-    for name, (number, size, floating) in DATA_TYPES.items():
-        if value == number or str(value).removeprefix(f"{PREFIX}DATA_TYPE_") == name:
-            return size, floating
-    return None
+    name = data_type_name(value)
+    return DATA_TYPES[name][1:] if name else None
+
+
+def data_type_name(value: Any) -> str:
+    """The name of a CUtensorMapDataType without its prefix; empty if it is none."""
+    plain = str(value).removeprefix(f"{PREFIX}DATA_TYPE_")
+    names = (name for name, (number, *_) in DATA_TYPES.items() if value == number or plain == name)
+    return next(names, "")
 
 
 def kind_of(arguments: Arguments) -> str:
@@ -172,6 +182,9 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
     source = f"CUDA driver API, {FUNCTIONS[kind]}"
     missing = [name for name in NEEDED[kind] if name not in arguments]
     found = [Finding(name, None, "is missing", source) for name in missing]
+    foreign = [name for name in FOREIGN[kind] if name in arguments]
+    allowed = f"is of another call than {FUNCTIONS[kind]}; give the arguments of one"
+    found += [Finding(name, arguments[name], allowed, source) for name in foreign]
     if missing:
         return None, found
     arguments = {"globalStrides": (), **arguments}  # a tensor of one dimension has none
@@ -202,6 +215,7 @@ def describe_arguments(arguments: Arguments) -> tuple[Description | None, list[F
         "shape": dims[::-1],
         "itemsize": size,
         "floating": floating,
+        "element": data_type_name(arguments["tensorDataType"]),
         "swizzle": names["swizzle"],
         "oob_fill": names["oobFill"],
         "interleave": names["interleave"],

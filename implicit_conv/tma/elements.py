@@ -25,14 +25,27 @@ STORED_AS = {  # name: dtype of the same bits that numpy has
 FLOATING = ("bfloat16", "float16", "float32", "float64", "float32_ftz", "tfloat32", "tfloat32_ftz")
 
 
+PACKED = (  # of ml_dtypes; a byte holds several of them, or a part of them
+    "int2", "uint2", "int4", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn",
+)  # fmt: skip
+
+
 def element_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """The dtype of the elements.
 
     Raises
     ------
     TypeError
-        No such type is known, or it is byte-swapped, structured or an object.
+        No such type is known, or it is byte-swapped, structured or an object, or has less than a
+        byte.
     """
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", str(dtype))
+    if name in PACKED:
+        raise TypeError(
+            f"dtype {name} has elements of less than a byte, which are not modelled; check the "
+            "driver's arguments by lint, with tensorDataType 16U4_ALIGN8B, 16U4_ALIGN16B or "
+            "16U6_ALIGN16B"
+        )
     if isinstance(dtype, str) and dtype in STORED_AS:
         kind = _by_name(dtype)
     else:

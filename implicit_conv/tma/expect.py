@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from implicit_conv.kernels.schedule import ceil_div
 from implicit_conv.problem import Problem
-from implicit_conv.tma.limits import Description, Finding
-from implicit_conv.tma.lower import candidates
+from implicit_conv.tma.limits import Description, Finding, Start
 from implicit_conv.tma.lowering import AxisBox, Lowering
-from implicit_conv.tma.lowering_wide import PermutedLowering
+from implicit_conv.tma.lowering_choice import candidates
+from implicit_conv.tma.wide_lowering import PermutedLowering
 
 SOURCE = "addressing of this convolution"
 
@@ -34,6 +34,46 @@ def nearest(m: Description, lowerings: tuple[Lowering, ...]) -> tuple[list[Findi
     """(the fields in which the map differs from the lowering most like it, that lowering)."""
     compared = [(list(_differences(m, lowering)), lowering) for lowering in lowerings]
     return min(compared, key=lambda pair: len(pair[0]))
+
+
+def operand_findings(
+    m: Description, start: Start, lowerings: tuple[Lowering, ...]
+) -> Iterator[Finding]:
+    """A warning on operands that no load of the convolution has; the map has its walk."""
+    mine = [lowering for lowering in lowerings if not list(_differences(m, lowering))]
+    loads = [x for walk in mine for block in walk.k_blocks(0) for x in block.loads]
+    if m.wide:
+        yield from _wide_operands(start, sorted({(x.w_halo, x.w_offset) for x in loads}))
+        return
+    taps = {x.offsets or (0,) * len(m.sizes) for x in loads}
+    given = start.offsets or (0,) * len(m.sizes)
+    if not taps or given in taps:
+        return
+    dilated = tuple(x * axis.dilation for x, axis in zip(given, mine[0].axes, strict=False))
+    allowed = f"name a tap outside of the filter, whose last tap has {max(taps)}"
+    hint, fix = "the offset of tap r is r * dilation", None
+    if dilated in taps:
+        allowed, fix = "name no tap of the filter", {"offsets": dilated}
+        hint = f"the dilation looks forgotten: {hint}"
+    yield Finding("offsets", given, allowed, SOURCE, hint, "warning", fix)
+
+
+def _wide_operands(start: Start, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
+    """The same for the w_halo and w_offset of the buffers."""
+    halo, offset = start.w_halo, start.w_offset
+    if not pairs or (halo, offset) in pairs:
+        return
+    buffers = ", ".join(map(str, pairs))
+    allowed = f"the buffers of this convolution have (w_halo, w_offset) {buffers}"
+    fixed, field, hint = None, "w_offset", "it is the stride phase of the buffer's first tap"
+    if (offset, halo) in pairs:
+        fixed, field, hint = (offset, halo), "w_halo", "w_halo and w_offset look exchanged"
+    elif sum(other == offset for _, other in pairs) == 1:
+        fixed = next(pair for pair in pairs if pair[1] == offset)
+        field, hint = "w_halo", "the halo holds the pixels of the buffer's later taps"
+    fix = fixed and {"w_halo": fixed[0], "w_offset": fixed[1]}
+    value = halo if field == "w_halo" else offset
+    yield Finding(field, value, allowed, SOURCE, hint, "warning", fix)
 
 
 def matching(m: Description, lowering: Lowering) -> Description:

@@ -1,6 +1,6 @@
 """The explorer: one self-contained HTML page that steps through copies and convolutions.
 
-page/walk.js repeats the arithmetic of kernels/walk.py and tma/lower.py; a test in a browser
+page/walk.js repeats the arithmetic of kernels/walk.py and lowering_choice.py; a test in a browser
 compares their results.
 """
 

@@ -74,6 +74,8 @@ def with_dark_colors(svg: str) -> str:
         for kind in ("fill", "stroke")
         if f"{kind}: {light}" in svg
     )
+    if "<pattern" in svg:  # of hatches, whose paper is an attribute instead of a style
+        rules += f"pattern rect{{fill:{DARK[PAPER]}!important}}"
     return re.sub(
         "</metadata>",
         f"</metadata>\n <style>@media (prefers-color-scheme:dark){{{rules}}}</style>",
@@ -89,27 +91,39 @@ def digest(picture: Picture) -> str:
 
 
 class Places:
-    """Where the positions of an axis are drawn: all of them, or the first and the last ones."""
+    """Where the positions of an axis are drawn: all, or the first, the last and those to keep."""
 
-    def __init__(self, positions: Sequence[int], most: int):
-        self.positions = tuple(positions)
-        self.gap = None
+    def __init__(self, positions: Sequence[int], most: int, keep: Iterable[int] = ()):
+        shown = set(positions)
         if len(positions) > most:
-            half = (most + 1) // 2
-            self.gap = half
-            self.positions = (*positions[:half], *positions[len(positions) - most + half :])
+            kept = set(sorted(keep)[: most // 2])
+            room = most - 2 * len(kept)  # each may be between two gaps
+            half = (room + 1) // 2
+            shown = {*positions[:half], *positions[len(positions) - room + half :], *kept}
+        self.gaps: list[int] = []  # places where positions are elided
+        self._places: list[tuple[int, int]] = []
+        for position in sorted(shown):
+            if self._places and position - self._places[-1][1] > 1:
+                self.gaps.append(len(self))
+            self._places.append((len(self), position))
 
     def __len__(self) -> int:
-        return len(self.positions) + (self.gap is not None)
+        return len(self._places) + len(self.gaps)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """(place, position) of what is drawn."""
-        for i, position in enumerate(self.positions):
-            yield i + (self.gap is not None and i >= self.gap), position
+        return iter(self._places)
 
     def edge(self, position: int) -> int:
         """The place of the lower edge of a position; the gap's if it is elided."""
         return next((place for place, shown in self if shown >= position), len(self))
+
+
+def kept(plane: Plane, axis: int) -> set[int]:
+    """The positions of halos and of the last pixel, which are not elided."""
+    marked = [(cell[axis], mark) for cell, marks in plane.marks.items() for mark in marks]
+    last = max((mark.order for _, mark in marked if not mark.halo), default=-1)
+    return {position for position, mark in marked if mark.halo or mark.order == last}
 
 
 class Drawing:
@@ -165,7 +179,8 @@ class Drawing:
         """Draw one grid; returns its right and lower ends."""
         self.text(MARGIN, top, plane.title, 10, weight="bold")
         top += 0.48
-        down, across = Places(plane.down, ROWS_DOWN), Places(plane.across, ROWS_ACROSS)
+        down = Places(plane.down, ROWS_DOWN, kept(plane, 0))
+        across = Places(plane.across, ROWS_ACROSS, kept(plane, 1))
         corner = " \\ ".join(plane.letters.strip())
         self.text(left - 0.12, top - 0.15, corner, ha="right", color=FAINT)
         for i, x in across:
@@ -178,10 +193,12 @@ class Drawing:
             if any(cell[0] == y for cell in plane.wraps):
                 self.text(left + len(across) * CELL + 0.08, middle, "↵")
         right, bottom = left + len(across) * CELL, top + len(down) * CELL
-        if across.gap is not None:
-            self._gap(left + (across.gap + 0.5) * CELL, (top + bottom) / 2, "···", 0)
-        if down.gap is not None:
-            self._gap((left + right) / 2, top + (down.gap + 0.5) * CELL, "···", 90)
+        for gap in across.gaps:
+            self._gap(left + (gap + 0.5) * CELL, (top + bottom) / 2, "···", 0)
+        for gap in down.gaps:
+            self._gap((left + right) / 2, top + (gap + 0.5) * CELL, "···", 90)
+        if plane.shifted is not None:
+            self._box(0, plane.shifted, 1, (left, top), (down, across), FAINT)
         for i, box in enumerate(plane.boxes):
             self._box(i, box, len(plane.boxes), (left, top), (down, across))
         return right + 0.25, bottom
@@ -240,15 +257,17 @@ class Drawing:
         count: int,
         origin: tuple[float, float],
         places: tuple[Places, Places],
+        single: str = INK,
     ) -> None:
         """Draw a bounding box and mark its corners; several boxes are inset, so that all show."""
-        color, inset = INK if count == 1 else COLORS[box.buffer % len(COLORS)], 0.03 * index - 0.016
+        color = single if count == 1 else COLORS[box.buffer % len(COLORS)]
+        inset = 0.03 * index - 0.016
         (left, top), (down, across) = origin, places
         x0, x1 = (left + across.edge(x) * CELL for x in (box.first[1], box.last[1] + 1))
         y0, y1 = (top + down.edge(y) * CELL for y in (box.first[0], box.last[0] + 1))
         x0, y0, x1, y1 = x0 + inset, y0 + inset, x1 - inset, y1 - inset
         style = {"facecolor": "none", "edgecolor": color, "linestyle": (0, (5, 2))}
-        self.rectangle(x0, y0, x1 - x0, y1 - y0, linewidth=2, **style)
+        self.rectangle(x0, y0, x1 - x0, y1 - y0, linewidth=2 if single == INK else 1, **style)
         if box.corners:
             self._corner(x0, y0, 0.11)
             self._corner(x1, y1, -0.11)
@@ -290,8 +309,8 @@ class Drawing:
             column, line = divmod(place, per_column)
             at = left + column * (ROW_WIDTH + 0.08), top + line * ROW_HEIGHT
             self._row(buffer.rows[number], *at, b)
-        if rows.gap is not None:
-            column, line = divmod(rows.gap, per_column)
+        for gap in rows.gaps:
+            column, line = divmod(gap, per_column)
             x = left + column * (ROW_WIDTH + 0.08) + ROW_WIDTH / 2
             self._gap(x, top + (line + 0.5) * ROW_HEIGHT, "···", 90)
         self.right = max(self.right, left + used * (ROW_WIDTH + 0.08), left + len(words[0]) * 0.085)
@@ -313,12 +332,14 @@ class Drawing:
         rows = [row for buffer in self.picture.buffers for row in buffer.rows]
         box = next((b for plane in self.picture.planes for b in plane.boxes), None)
         corners = box.corners if box is not None else ()
+        shifted = any(plane.shifted is not None for plane in self.picture.planes)
         entries = [
             ("tile", "loaded; the number is its order", any(not row.filled for row in rows)),
             ("fill", "outside the tensor: filled", any(row.filled for row in rows)),
             ("halo", "halo", any(row.halo for row in rows)),
             ("pixel", "pixel not visited", True),
             ("box", self.picture.box_name, True),
+            ("shifted", "the same, shifted by the offsets", shifted),
             ("wrap", "the walk wraps", any(plane.wraps for plane in self.picture.planes)),
             *(("corner" if i == 0 else "end", text, True) for i, text in enumerate(corners)),
         ]
@@ -343,9 +364,10 @@ class Drawing:
             self._corner(x + unit, y + unit, -unit * 0.7)
         elif kind == "pixel":
             self.rectangle(x, y, unit, unit, facecolor=PIXEL, edgecolor=LINE, linewidth=0.8)
-        elif kind == "box":
-            style = {"facecolor": "none", "edgecolor": INK, "linestyle": (0, (3, 1.5))}
-            self.rectangle(x, y, unit, unit, linewidth=1.6, **style)
+        elif kind in ("box", "shifted"):
+            color, width = (INK, 1.6) if kind == "box" else (FAINT, 1)
+            style = {"facecolor": "none", "edgecolor": color, "linestyle": (0, (3, 1.5))}
+            self.rectangle(x, y, unit, unit, linewidth=width, **style)
         else:
             self._tile(x, y, unit, unit, COLORS[0], kind == "fill")
             if kind == "halo":

@@ -18,7 +18,8 @@ These pictures show what the examples of the PTX ISA (Figures 11 to 24) load, an
 Do not edit this page: `implicit-conv draw --gallery docs/gallery` writes it.
 
 The number in a pixel is its position in the walk. A hatched pixel lies outside the tensor and is
-filled. A thick frame marks the halo, a dashed frame the bounding box. Each buffer has its own
+filled. A thick frame marks the halo, a dashed frame the bounding box; where im2col has offsets, a
+faint frame is the box shifted by them, which the pixels fill. Each buffer has its own
 colour; in im2col::w::128 each group of 32 pixels has, with its halo. The table lists the rows of
 shared memory. Dots stand for rows and columns that are left out; `implicit-conv draw` without
 `--out` prints them all.

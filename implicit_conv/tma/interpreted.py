@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from implicit_conv import ptx
-from implicit_conv.tma.driver import WIDTH_NAMES, data_type, kind_of, our_name
+from implicit_conv.tma.driver import ENUMS, WIDTH_NAMES, data_type, kind_of, our_name
 from implicit_conv.tma.image import SmemImage
 from implicit_conv.tma.limits import Finding, Start
 from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.ptx import INFIXES
 
 SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}  # bytes; the swizzles that are interpreted
+UNCHECKED = ("function", "globalAddress", "l2Promotion")  # of a driver's call
 UNIT = 16  # bytes of a place of a TensorCopy
 OPERAND_SOURCE = "PTX ISA 9.7.9.25.5 (cp.async.bulk.tensor)"
 
@@ -73,6 +74,24 @@ def interpreted_map(arguments: Mapping[str, Any], number: int) -> NumberedMap:
     lower, upper = ((arguments[name],) for name in WIDTH_NAMES)
     mode = INFIXES[our_name("mode", arguments.get("mode", "w")) or "w"]
     return NumberedMap(mode, lower=lower, upper=upper, **common)
+
+
+def call_findings(map: TensorMap, encoded: Mapping[str, Any]) -> Iterator[Finding]:
+    """Arguments of the call that encodes a map which are unlike those of the map."""
+    for name, meant in map.arguments.items():
+        value = encoded.get(name, meant)
+        if name not in UNCHECKED and _plain(name, value) != _plain(name, meant):
+            allowed = f"must be {meant}, as in the map that is meant"
+            yield Finding(name, value, allowed, map.description.driver)
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An argument of the driver's call, in whichever form it is given."""
+    if name == "tensorDataType":  # signed or not, the bytes are copied alike
+        return (data_type(value) or (None,))[0]
+    if name in ENUMS:
+        return our_name(name, value)
+    return tuple(value) if isinstance(value, (list, tuple)) else value
 
 
 def start_of(map: TensorMap, copy: ptx.TensorCopy) -> tuple[Start, list[Finding]]:

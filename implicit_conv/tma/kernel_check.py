@@ -6,25 +6,26 @@ driver's calls. It and this package's simulator must agree on every byte of shar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from implicit_conv import ptx
 from implicit_conv.problem import Problem
-from implicit_conv.tma.driver import ENUMS, data_type, our_name
 from implicit_conv.tma.image import smem_image
-from implicit_conv.tma.interpreted import difference, interpreted_map, start_of
+from implicit_conv.tma.interpreted import call_findings, difference, interpreted_map, start_of
 from implicit_conv.tma.limits import Finding, Start, TensorMapError
 from implicit_conv.tma.linter import lint
-from implicit_conv.tma.lower import Shapes, parse_problem
+from implicit_conv.tma.lowering_choice import Shapes, parse_problem
 from implicit_conv.tma.maps import TensorMap
+from implicit_conv.tma.readers import Readers
 from implicit_conv.tma.service import Coverage, Missing, Service
 from implicit_conv.tma.simulate import Array, Walk, walk
 
 Size = int | tuple[int, ...]
 LISTED = 24  # copies without a finding that a printed report lists
-UNCHECKED = ("function", "globalAddress", "l2Promotion")  # of a driver's call
 HEADS = "|block|warp|line||mode|map|start|offsets|shared|bytes|filled|smem".split("|")
 
 
@@ -115,6 +116,10 @@ class KernelReport:
     copies : tuple of CheckedCopy
     findings : dict of int -> tuple of Finding
         What is wrong with the map of an argument, or unlike the call that encodes it.
+    readers : tuple of str
+        What reads shared memory unlike the copy that wrote it.
+    outputs : tuple of str
+        Arguments that differ from the expected arrays.
     missing : tuple of Missing
         Input of the problem that no load has delivered; empty without a problem, and after an
         error.
@@ -124,6 +129,8 @@ class KernelReport:
 
     copies: tuple[CheckedCopy, ...]
     findings: dict[int, tuple[Finding, ...]]
+    readers: tuple[str, ...]
+    outputs: tuple[str, ...]
     missing: tuple[Missing, ...]
     error: str
 
@@ -144,6 +151,7 @@ class KernelReport:
             others = f" and {len(numbers) - 1} others" if numbers[1:] else ""
             line = self.copies[numbers[0]].line
             lines.append(f"copy {numbers[0]} (line {line}){others}: {text}")
+        lines += [*self.readers, *self.outputs]
         lines += [f"not loaded: {missing}" for missing in self.missing]
         return lines + ([f"the run stopped: {self.error}"] if self.error else [])
 
@@ -172,6 +180,8 @@ def check_kernel(
     *,
     problem: Problem | Shapes | None = None,
     operator: str = "fprop",
+    expected: Mapping[int, Array] | None = None,
+    tolerance: float = 1e-3,
     **options: Any,
 ) -> KernelReport:
     """Run a kernel in the PTX interpreter, and say what each of its tensor copies moves.
@@ -186,6 +196,10 @@ def check_kernel(
     problem, operator : Problem or two shapes as in `maps_for`, and {"fprop", "dgrad", "wgrad"}
         The convolution that the kernel computes. Loads by maps of the walked tensor's shape are
         then matched with its taps and output pixels.
+    expected : dict of int -> array, optional
+        What arguments hold afterwards, by their numbers.
+    tolerance : float
+        The largest difference of floats, relative to the largest number that is expected.
     **options
         As in `ptx.run`: shared_bytes, entry, seed, flaky, unfenced_barriers, limit,
         seconds.
@@ -216,7 +230,8 @@ def check_kernel(
     passed = [watcher.tensors.get(n, argument) for n, argument in enumerate(arguments)]
     error = ""
     try:
-        ptx.run(text, grid, block, passed, target, watch=watcher, **options)
+        reads = watcher.readers.read
+        ptx.run(text, grid, block, passed, target, watch=watcher, watch_reads=reads, **options)
     except ptx.UnsupportedError:
         raise
     except ptx.PtxError as wrong:
@@ -230,6 +245,8 @@ def check_kernel(
     return KernelReport(
         copies=tuple(watcher.checked(copy) for copy in watcher.copies),
         findings={n: findings for n, findings in found.items() if findings},
+        readers=tuple(watcher.readers.lines(text, options.get("entry"))),
+        outputs=() if error else tuple(_differing(arguments, expected or {}, tolerance)),
         missing=coverage.missing() if coverage and not error else (),
         error=error,
     )
@@ -246,12 +263,15 @@ class _Watcher:
         self.copies: list[ptx.TensorCopy] = []
         self.differences: dict[int, str] = {}  # by id of the copy
         self.services: dict[int, tuple[Service, ...]] = {}
+        self.readers = Readers()
         self.linted: dict[tuple[Any, ...], tuple[Finding, ...]] = {}
 
     def __call__(self, copy: ptx.TensorCopy) -> None:
         if copy.contents is None:
             self.copies.append(copy)
             return
+        if copy.direction == "load":
+            self.readers.wrote(copy)
         number = copy.map.argument  # type: ignore[attr-defined]
         argument, key = self.given[number], id(copy)
         start, wrong = start_of(argument.map, copy)
@@ -315,6 +335,28 @@ class _Watcher:
         return self.linted[key]
 
 
+def _differing(
+    arguments: Sequence[Any], expected: Mapping[int, Array], tolerance: float
+) -> Iterator[str]:
+    """A line for each argument that differs from what is expected."""
+    for number, wanted in expected.items():
+        argument = arguments[number]
+        array = argument.array if isinstance(argument, MapArgument) else argument
+        if array.shape != wanted.shape:
+            raise ValueError(
+                f"expected[{number}] has shape {wanted.shape}, but the argument {array.shape}"
+            )
+        found, right = array.astype(np.float64), wanted.astype(np.float64)
+        limit = tolerance * float(np.abs(right).max(initial=0)) if wanted.dtype.kind != "i" else 0
+        wrong = ~(np.abs(found - right) <= limit) & ~(np.isnan(found) & np.isnan(right))
+        if wrong.any():
+            at = tuple(int(x) for x in np.argwhere(wrong)[0])
+            yield (
+                f"argument {number}: {int(wrong.sum())} of {wrong.size} elements differ from those "
+                f"expected; the first is {at}: {found[at]:g} instead of {right[at]:g}"
+            )
+
+
 def _tensor(argument: MapArgument, number: int) -> ptx.Tensor:
     """The argument as the interpreter takes it."""
     map, array = argument.map, argument.array
@@ -332,21 +374,5 @@ def _map_findings(
     argument: MapArgument, problem: Problem | None, operator: str, target: str | None
 ) -> tuple[Finding, ...]:
     """What is wrong with a map, or unlike in the call that encodes it."""
-    map = argument.map
-    found = lint(map, problem=problem, operator=operator, arch=target)
-    encoded = {**map.arguments, **(argument.encoded or {})}
-    for name, meant in map.arguments.items():
-        value = encoded[name]
-        if name not in UNCHECKED and _plain(name, value) != _plain(name, meant):
-            allowed = f"must be {meant}, as in the map that is meant"
-            found.append(Finding(name, value, allowed, map.description.driver))
-    return tuple(found)
-
-
-def _plain(name: str, value: Any) -> Any:
-    """An argument of the driver's call, in whichever form it is given."""
-    if name == "tensorDataType":  # signed or not, the bytes are copied alike
-        return (data_type(value) or (None,))[0]
-    if name in ENUMS:
-        return our_name(name, value)
-    return tuple(value) if isinstance(value, (list, tuple)) else value
+    found = lint(argument.map, problem=problem, operator=operator, arch=target)
+    return (*found, *call_findings(argument.map, argument.encoded or {}))

@@ -32,6 +32,12 @@ HALO_END = {"w": 512, "w128": 32}  # w_halo must be below it
 W_OFFSET_END = 32  # w_offset must be below it
 PIXELS_MAX, CHANNELS_MAX, STEP_MAX = 1024, 256, 8
 SIZE_MAX = 1 << 32  # elements along one dimension
+SIZE_MAX_NEW = 1 << 31  # the same in cuda.h 13.5
+PACKED_UNIT = 128  # elements of 4 and 6 bits that are copied together, 16 bytes for each 16
+PACKED_SWIZZLES = {  # of the types that have them
+    "16U4_ALIGN16B": ("none", "128B", "128B_ATOM_32B"),
+    "16U6_ALIGN16B": ("none", "128B", "128B_ATOM_32B", "128B_ATOM_64B"),
+}
 STRIDE_END = 1 << 40  # a stride must be below it, bytes
 ITEMSIZES = (1, 2, 4, 8)  # bytes of an element
 COORDINATE_BITS = 32
@@ -58,6 +64,7 @@ HALO = "PTX ISA 9.7.9.25.5 (im2colInfo)"
 COORDS = "PTX ISA 9.7.9.25.5 (tensorCoords)"
 STORE = "PTX ISA 9.7.9.25.5.1 (restrictions on .global.shared::cta)"
 TARGET = "PTX ISA 9.7.9.25.5 (target ISA notes)"
+REDUCE = "PTX ISA 9.7.9.25.5.2 (types of cp.reduce.async.bulk.tensor)"
 SMEM = "PTX ISA 9.7.9.25.5 (destination of a tensor copy)"
 
 
@@ -128,11 +135,17 @@ class Description:
     address: int | None
     fastest_first: bool = False  # whether the user wrote arrays in the order of the driver
     box: tuple[int, ...] = ()  # elements of a tiled map's box along each dimension
+    element: str = ""  # the driver's name of the type, as FLOAT16
 
     @property
     def function(self) -> str:
         """The driver's call that encodes the map."""
         return FUNCTIONS[self.mode]
+
+    @property
+    def unit_bytes(self) -> int:
+        """Bytes of which the address and strides are multiples."""
+        return 32 if self.element in PACKED_SWIZZLES else INTERLEAVES.get(self.interleave, 16)
 
     @property
     def driver(self) -> str:

@@ -19,7 +19,7 @@ from implicit_conv.tma.driver import (
     map_arguments,
     with_integers,
 )
-from implicit_conv.tma.expect import matching, nearest, walks_of
+from implicit_conv.tma.expect import matching, nearest, operand_findings, walks_of
 from implicit_conv.tma.hints import hint
 from implicit_conv.tma.limits import (
     RANKS,
@@ -30,12 +30,18 @@ from implicit_conv.tma.limits import (
     integer,
     integers,
 )
-from implicit_conv.tma.lower import Shapes, parse_problem
 from implicit_conv.tma.lowering import Lowering
-from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap, constructor_arguments
+from implicit_conv.tma.lowering_choice import Shapes, parse_problem
+from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.packing import DENSE, packing
-from implicit_conv.tma.ptx import DIRECTIONS
-from implicit_conv.tma.rules import map_findings, start_findings, store_findings, target_findings
+from implicit_conv.tma.ptx import DIRECTIONS, REDUCTIONS
+from implicit_conv.tma.rules import (
+    map_findings,
+    reduction_findings,
+    start_findings,
+    store_findings,
+    target_findings,
+)
 from implicit_conv.tma.slips import Slip, slips
 from implicit_conv.tma.suspicions import driver_suspicions, map_suspicions, start_suspicions
 from implicit_conv.tma.tiled import TiledMap
@@ -56,6 +62,7 @@ def lint(
     operator: str = "fprop",
     direction: str = "load",
     arch: str | None = None,
+    reduction: str = "add",
     **arguments: Any,
 ) -> list[Finding]:
     """Everything wrong with a tensor map, and with a load if `coords` are given.
@@ -74,6 +81,9 @@ def lint(
     arch : str, optional
         The GPU's target, such as "sm_100a": whether it has an instruction for the map is then
         checked, and a defect of drivers on it looked for.
+    reduction : str
+        What the direction "reduce" does with each element: "add", "min", "max", "inc", "dec",
+        "and", "or" or "xor".
     **arguments
         Either the keyword arguments of `TiledMap`, `Im2colMap` or `Im2colWideMap`, or those of
         cuTensorMapEncodeTiled, -Im2col or -Im2colWide by the names of cuda.h, with arrays
@@ -96,6 +106,8 @@ def lint(
     """
     if direction not in DIRECTIONS:
         raise ValueError(f"direction {direction!r} is unknown; choose from {', '.join(DIRECTIONS)}")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction {reduction!r} is unknown; choose from {', '.join(REDUCTIONS)}")
     if arch is not None:
         number_of(arch)
     if isinstance(map, TensorMap):
@@ -119,7 +131,9 @@ def lint(
     if problem is not None:
         problem, _ = parse_problem(problem, None, {})
         lowerings = walks_of(problem, given.map.mode, operator)
-    found = given.findings + Diagnosis(given, lowerings, direction, arch).of(given.map, start)
+    found = given.findings + Diagnosis(given, lowerings, direction, arch, reduction).of(
+        given.map, start
+    )
     return sorted(found, key=lambda finding: finding.severity != "error")
 
 
@@ -184,6 +198,31 @@ def _check_names(given: Mapping[str, Any]) -> None:
         raise TypeError(f"{', '.join(sorted(unknown))}: the driver's calls have no such argument")
 
 
+def constructor_arguments(m: Description) -> dict[str, Any]:
+    """The arguments of the map's class, but for the dtype, that give `m`."""
+    if m.tiled:
+        names = ("shape", "box", "step", "swizzle", "oob_fill", "strides", "address", "interleave")
+        return {name: getattr(m, name) for name in names}
+    fields = {
+        "shape": m.shape,
+        "lower_corner": m.lower,
+        "upper_corner": m.upper,
+        "traversal_stride": m.step,
+        "pixels_per_column": m.pixels,
+        "channels_per_pixel": m.channels,
+        "swizzle": m.swizzle,
+        "oob_fill": m.oob_fill,
+        "strides": m.strides,
+        "address": m.address,
+        "interleave": m.interleave,
+    }
+    if not m.wide:
+        return fields
+    for name in ("lower_corner", "upper_corner"):
+        fields[f"{name}_w"] = fields.pop(name)[0]  # type: ignore[index]
+    return {**fields, "traversal_stride": m.step[0], "mode": m.mode}
+
+
 class Diagnosis:
     """Findings of a map and a load, explained by slips and told in the caller's words."""
 
@@ -193,12 +232,13 @@ class Diagnosis:
         lowerings: tuple[Lowering, ...] | None,
         direction: str,
         arch: str | None,
+        reduction: str,
     ):
         self.given = given
         self.lowerings = lowerings
         self.direction = direction
         self.stores = direction in ("store", "reduce")
-        self.arch = arch
+        self.arch, self.reduction = arch, reduction
 
     def of(self, m: Description, start: Start | None) -> list[Finding]:
         """The findings; a single one if a single slip explains them all."""
@@ -242,6 +282,8 @@ class Diagnosis:
             found += start_findings(m, start)
         if self.stores and readable:
             found += store_findings(m, start)
+        if self.direction == "reduce" and readable:
+            found += reduction_findings(m, self.reduction)
         differences = nearest(m, self.lowerings)[0] if self.lowerings else []
         if readable and (differences or not self.lowerings):
             wrong = {root(finding) for finding in found}
@@ -251,6 +293,8 @@ class Diagnosis:
             found += driver_suspicions(m, self.arch)
         if not _errors(found) and start is not None:
             found += start_suspicions(m, start)
+        if self.lowerings and not found and not differences and start is not None:
+            found += operand_findings(m, start, self.lowerings)
         wrong = {finding.field for finding in _errors(found)}
         return found + [finding for finding in differences if finding.field not in wrong]
 

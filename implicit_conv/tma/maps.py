@@ -30,7 +30,7 @@ from implicit_conv.tma.limits import (
     with_rows,
 )
 from implicit_conv.tma.ptx import instruction
-from implicit_conv.tma.rules import map_findings, start_findings, store_findings
+from implicit_conv.tma.rules import map_findings, reduction_findings, start_findings, store_findings
 
 WIDE_MODES = ("w", "w128")
 
@@ -85,9 +85,7 @@ class TensorMap(ABC):
         Arrays are fastest-first. `function` is the name of the call; a type that the driver lacks
         is copied as unsigned integers.
         """
-        name = self.element.upper()
-        unsigned = f"UINT{8 * self.itemsize}"
-        return map_arguments(self.description, name if name in DATA_TYPES else unsigned)
+        return map_arguments(self.description)
 
     def encode(self, address: int | None = None) -> bytes:
         """The 128 bytes of the tensor map, from the driver through cuda-bindings.
@@ -122,6 +120,9 @@ class TensorMap(ABC):
     ) -> str:
         """The instruction that issues a copy.
 
+        The destination of a load is in ``.shared::cta``, which needs PTX ISA 8.6. Older
+        assemblers take ``.shared::cluster``, which means the same in a cluster of one block.
+
         Parameters
         ----------
         coords, offsets, w_halo, w_offset
@@ -142,7 +143,11 @@ class TensorMap(ABC):
         """
         self.start(coords, offsets, w_halo, w_offset, direction=direction)
         operands = (coords, offsets, w_halo, w_offset)
-        return instruction(self.mode, *operands, dst=dst, direction=direction, reduction=reduction)
+        text = instruction(self.mode, *operands, dst=dst, direction=direction, reduction=reduction)
+        if direction == "reduce":
+            m = self.description
+            _raise_errors("a reduction", m, reduction_findings(m, reduction))
+        return text
 
     def rows(self, w_halo: int = 0) -> int:
         """Shared-memory rows that one load fills, including the halo."""
@@ -207,7 +212,7 @@ class Im2colMap(TensorMap):
     channels_per_pixel : int
         Elements of a row.
     swizzle : {"none", "32B", "64B", "128B"}
-        The 128B atom variants are accepted, but their shared memory is not simulated.
+        Or a variant of 128B: "128B_ATOM_32B", "128B_ATOM_32B_FLIP_8B", "128B_ATOM_64B".
     oob_fill : {"zero", "nan"}
         The value of pixels and channels outside the tensor.
     strides : sequence of int, optional
@@ -215,7 +220,7 @@ class Im2colMap(TensorMap):
     address : int, optional
         Byte address of the tensor in global memory; its alignment is checked.
     interleave : {"none", "16B", "32B"}
-        Values other than "none" are checked, not simulated.
+        Shared memory is simulated for rows of one slice of 16 or 32 bytes.
 
     Raises
     ------
@@ -290,7 +295,6 @@ class Im2colWideMap(TensorMap):
     channels_per_pixel : int
         Elements of a row; their bytes must fit in the swizzle span.
     swizzle : {"64B", "128B", "128B_ATOM_32B"}
-        "128B_ATOM_32B" is accepted, but its shared memory is not simulated.
     mode : {"w", "w128"}
         The modes differ in where they place the halo rows.
 
@@ -341,31 +345,6 @@ class Im2colWideMap(TensorMap):
         return depth, height, steps.wide_axis(width, w_offset)
 
 
-def constructor_arguments(m: Description) -> dict[str, Any]:
-    """The arguments of the map's class, but for the dtype, that give `m`."""
-    if m.tiled:
-        names = ("shape", "box", "step", "swizzle", "oob_fill", "strides", "address", "interleave")
-        return {name: getattr(m, name) for name in names}
-    fields = {
-        "shape": m.shape,
-        "lower_corner": m.lower,
-        "upper_corner": m.upper,
-        "traversal_stride": m.step,
-        "pixels_per_column": m.pixels,
-        "channels_per_pixel": m.channels,
-        "swizzle": m.swizzle,
-        "oob_fill": m.oob_fill,
-        "strides": m.strides,
-        "address": m.address,
-        "interleave": m.interleave,
-    }
-    if not m.wide:
-        return fields
-    for name in ("lower_corner", "upper_corner"):
-        fields[f"{name}_w"] = fields.pop(name)[0]  # type: ignore[index]
-    return {**fields, "traversal_stride": m.step[0], "mode": m.mode}
-
-
 def describe(
     m: TensorMap,
     lower: tuple[int, ...],
@@ -374,6 +353,7 @@ def describe(
     box: tuple[int, ...] = (),
 ) -> Description:
     """The description of a map with these corners, steps and box."""
+    name = m.element.upper()
     described = Description(
         mode=m.mode,
         shape=m.shape,
@@ -390,6 +370,7 @@ def describe(
         strides=m.strides,
         address=m.address,
         box=box,
+        element=name if name in DATA_TYPES else f"UINT{8 * m.itemsize}",
     )
     return with_rows(described) if box else described
 

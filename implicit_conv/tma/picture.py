@@ -53,6 +53,7 @@ class Plane:
     down: range
     across: range
     boxes: list[Box] = field(default_factory=list)
+    shifted: Box | None = None  # the box of im2col with its offsets, where pixels are visited
     marks: dict[Cell, list[Mark]] = field(default_factory=dict)
     wraps: set[Cell] = field(default_factory=set)  # visits after which the walk starts a new run
 
@@ -280,13 +281,16 @@ def _im2col_planes(
     last = (size[0] - 1 + upper[0], size[1] - 1 + upper[1])
     down = _span([cell[0] for cell in cells], size[0], (lower[0], last[0]))
     across = _span([cell[1] for cell in cells], size[1], (lower[1], last[1]))
+    box, shifted = Box(0, lower, last, corners), None
+    if offsets is not None and any(offsets):
+        h, w = (0 if flat else offsets[-2], offsets[-1])
+        shifted = Box(0, (lower[0] + h, lower[1] + w), (last[0] + h, last[1] + w))
     planes = {}
     for key in dict.fromkeys(key for key, _ in placed):
         title = ", ".join(f"{axis} = {x}" for axis, x in zip(letters, key, strict=False))
-        plane = Plane(
-            title, " w" if flat else "hw", size, down, across, [Box(0, lower, last, corners)]
+        planes[key] = Plane(
+            title, " w" if flat else "hw", size, down, across, [box], shifted=shifted
         )
-        planes[key] = plane
     return planes
 
 

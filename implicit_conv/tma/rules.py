@@ -25,8 +25,11 @@ from implicit_conv.tma.limits import (
     ITEMSIZES,
     OFFSET_BITS,
     OFFSETS,
+    PACKED_SWIZZLES,
+    PACKED_UNIT,
     PIXELS_MAX,
     RANKS,
+    REDUCE,
     SIZE_MAX,
     SMEM,
     SMEM_ADDRESS_BITS,
@@ -41,7 +44,7 @@ from implicit_conv.tma.limits import (
     Finding,
     Start,
 )
-from implicit_conv.tma.ptx import CLUSTER_DIRECTIONS, INFIXES
+from implicit_conv.tma.ptx import CLUSTER_DIRECTIONS, INFIXES, REDUCED_TYPES
 
 
 def within(low: int, high: int) -> str:
@@ -127,7 +130,7 @@ def _layout(m: Description) -> Iterator[Finding]:
 
 
 def _memory(m: Description) -> Iterator[Finding]:
-    unit = INTERLEAVES.get(m.interleave, 16)
+    unit = m.unit_bytes
     if m.address is not None and (m.address % unit or not 0 <= m.address < 1 << ADDRESS_BITS):
         allowed = f"must be a multiple of {unit} bytes, below 2^{ADDRESS_BITS}"
         yield Finding("address", hex(m.address), allowed, m.driver)
@@ -137,8 +140,6 @@ def _memory(m: Description) -> Iterator[Finding]:
         yield Finding("strides", strides, allowed, m.driver)
         return
     pixel = m.shape[-1] * m.itemsize
-    if not m.modelled:
-        return
     if m.strides is None and m.rank > 1 and pixel % unit:
         allowed = f"a packed pixel of {pixel} bytes must be a multiple of {unit}"
         yield Finding(f"shape[{m.dims[-1]}]", m.shape[-1], allowed, m.driver)
@@ -184,9 +185,38 @@ def _interleaved_rank(m: Description) -> Iterator[Finding]:
         yield Finding("interleave", m.interleave, allowed, m.driver)
 
 
+def _packed(m: Description) -> Iterator[Finding]:
+    """Elements of 4 and 6 bits: rules that count elements."""
+    size, field = m.shape[-1], f"shape[{m.dims[-1]}]"
+    if m.element == "16U4_ALIGN8B" and size % 2:
+        yield Finding(field, size, "must be a multiple of 2 for 16U4_ALIGN8B", m.driver)
+    if m.element not in PACKED_SWIZZLES:
+        return
+    if size % PACKED_UNIT:
+        allowed = f"must be a multiple of {PACKED_UNIT} for {m.element}"
+        yield Finding(field, size, allowed, m.driver)
+    if m.channels != PACKED_UNIT:
+        field = f"box[{m.dims[-1]}]" if m.tiled else "channels_per_pixel"
+        yield Finding(field, m.channels, f"must be {PACKED_UNIT} for {m.element}", m.driver)
+    swizzles = PACKED_SWIZZLES[m.element]
+    if m.swizzle not in swizzles:
+        allowed = f"must be one of {', '.join(swizzles)} for {m.element}"
+        yield Finding("swizzle", m.swizzle, allowed, m.driver)
+    if m.element == "16U6_ALIGN16B" and m.interleave != "none":
+        yield Finding("interleave", m.interleave, f"must be none for {m.element}", m.driver)
+
+
 Rule = Callable[[Description], Iterator[Finding]]
-RULES: tuple[Rule, ...] = (_shape, _corners, _steps, _counts, _layout, _memory)
-TILED_RULES: tuple[Rule, ...] = (_shape, _box, _tiled_steps, _layout, _interleaved_rank, _memory)
+RULES: tuple[Rule, ...] = (_shape, _corners, _steps, _counts, _layout, _memory, _packed)
+TILED_RULES: tuple[Rule, ...] = (
+    _shape,
+    _box,
+    _tiled_steps,
+    _layout,
+    _interleaved_rank,
+    _memory,
+    _packed,
+)
 
 
 def map_findings(m: Description) -> list[Finding]:
@@ -236,7 +266,8 @@ def store_findings(m: Description, start: Start | None) -> list[Finding]:
             if wrong(value, 0) != 0:
                 sign = "at least" if name == "lower" else "at most"
                 allowed = f"must be {sign} 0 for a store: its box lies inside the tensor"
-                found.append(Finding(f"{name}_corner[{axis}]", value, allowed, STORE))
+                hint = "store by a second map, without padding: both corners are 0"
+                found.append(Finding(f"{name}_corner[{axis}]", value, allowed, STORE, hint))
     if start is None or len(start.coords) != m.rank:
         return found
     for letter, x in zip(m.dims, start.coords, strict=True):
@@ -247,6 +278,15 @@ def store_findings(m: Description, start: Start | None) -> list[Finding]:
         allowed = "must be left out: the store walk is im2col_no_offs"
         found.append(Finding("offsets", start.offsets, allowed, STORE))
     return found
+
+
+def reduction_findings(m: Description, reduction: str) -> list[Finding]:
+    """That a reduction does not take elements of the map's type."""
+    types = REDUCED_TYPES[reduction]
+    if m.element in types:
+        return []
+    allowed = f"the reduction {reduction} takes {', '.join(types)}"
+    return [Finding("dtype", m.element, allowed, REDUCE)]
 
 
 def target_findings(m: Description, direction: str, arch: str) -> list[Finding]:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 from implicit_conv.problem import Problem
 from implicit_conv.tma.expect import nearest
-from implicit_conv.tma.lower import candidates
 from implicit_conv.tma.lowering import Lowering
+from implicit_conv.tma.lowering_choice import candidates
 from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.simulate import Walk
 

@@ -9,6 +9,7 @@ from implicit_conv.tma.hints import UPPER
 from implicit_conv.tma.limits import (
     COORDS,
     CORNERS,
+    SIZE_MAX_NEW,
     WIDE,
     Description,
     Finding,
@@ -32,6 +33,10 @@ def map_suspicions(m: Description) -> Iterator[Finding]:
     """Warnings on a map."""
     yield from _corners(m)
     yield from _strides(m)
+    for letter, size in zip(m.dims, m.shape, strict=True):
+        if size > SIZE_MAX_NEW:
+            allowed = "exceeds 2^31, the limit of cuda.h 13.5; earlier headers say 2^32"
+            yield _warning(f"shape[{letter}]", size, allowed, m.driver)
     row_bytes = m.channels * m.itemsize
     if m.mode != "w128" and m.pixels * row_bytes > SMEM_BYTES:
         allowed = f"{m.pixels} rows of {row_bytes} bytes exceed the {SMEM_BYTES} of shared memory"

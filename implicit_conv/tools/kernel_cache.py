@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import date
 from typing import Any
 
-from implicit_conv.cpu.words import count
+from implicit_conv.cpu.phrases import count
 from implicit_conv.kernels.disk import Store, store
 from implicit_conv.kernels.disk_files import CHOICE, KERNEL, TEMPORARY, VARIABLE, File
 

@@ -103,7 +103,7 @@ def _tune(options: argparse.Namespace) -> None:
 
 
 def _forget(options: argparse.Namespace) -> None:
-    from implicit_conv.cpu.kept import forget
-    from implicit_conv.cpu.words import count
+    from implicit_conv.cpu.phrases import count
+    from implicit_conv.cpu.tuning_cache import forget
 
     print(f"removed {count(forget(), 'choice')}")

@@ -10,7 +10,7 @@ import pytest
 
 import implicit_conv as ic
 from implicit_conv.cache import clear
-from implicit_conv.cpu import kept, tuning
+from implicit_conv.cpu import tuning, tuning_cache
 from implicit_conv.kernels.disk import Store
 
 X, W = (1, 16, 12, 12), (16, 16, 3, 3)
@@ -20,8 +20,8 @@ X, W = (1, 16, 12, 12), (16, 16, 3, 3)
 def folder(tmp_path, monkeypatch):
     """A folder of its own for choices, and no plans that other tests made or leave behind."""
     store = Store(tmp_path)
-    monkeypatch.setattr(kept, "store", lambda: store)
-    monkeypatch.setattr(kept, "_MEMORY", {})
+    monkeypatch.setattr(tuning_cache, "store", lambda: store)
+    monkeypatch.setattr(tuning_cache, "_MEMORY", {})
     clear()
     yield tmp_path
     clear()
@@ -39,7 +39,7 @@ def last_is_fastest(monkeypatch):
 
 def restart():
     """Forget what a new process would not know."""
-    kept._MEMORY.clear()
+    tuning_cache._MEMORY.clear()
     clear()
 
 
@@ -60,7 +60,7 @@ def test_the_fastest_candidate_runs_until_it_is_forgotten(last_is_fastest, folde
     assert "tuned" not in ic.plan_conv2d((2, *X[1:]), W, padding=1).explain()
     with ic.config(num_threads=7):
         assert "tuned" not in ic.plan_conv2d(X, W, padding=1).explain()
-    assert kept.forget() == len(list(folder.iterdir())) + 1 == 1
+    assert tuning_cache.forget() == len(list(folder.iterdir())) + 1 == 1
     clear()
     assert ic.plan_conv2d(X, W, padding=1).engine.best == plan.engine.best
 
@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_written_changes_only_later_processes(
     file = folder / "file"
     file.touch()
     store = Store(file)
-    monkeypatch.setattr(kept, "store", lambda: store)
+    monkeypatch.setattr(tuning_cache, "store", lambda: store)
     assert "tuned" in ic.plan_conv2d(X, W, padding=1).tune().explain()
     assert "tuned" in ic.plan_conv2d(X, W, padding=1).explain()
     assert "is not a folder" in caplog.text
@@ -168,8 +168,8 @@ def test_a_folder_that_cannot_be_written_changes_only_later_processes(
 
 def test_a_candidate_that_is_no_longer_proposed_is_ignored(last_is_fastest):
     plan = ic.plan_conv2d(X, W, padding=1)
-    entry = kept.entry_of(plan.engine.best.problem, plan.arch, plan.engine.request)
-    kept.save(entry, kept.Kept("another", "words"))
+    entry = tuning_cache.entry_of(plan.engine.best.problem, plan.arch, plan.engine.request)
+    tuning_cache.save(entry, tuning_cache.Kept("another", "words"))
     clear()
     assert ic.plan_conv2d(X, W, padding=1).engine.best == plan.engine.best
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv import plan_conv2d, plan_conv2d_input_grad
+from implicit_conv import conv2d, plan_conv2d, plan_conv2d_input_grad
 from implicit_conv.arrays import Binding
-from implicit_conv.cpu import dgrad
-from implicit_conv.cpu.arch import CpuArch
+from implicit_conv.cpu import dgrad, engine, planner
+from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.kernel_method import operator
 from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
@@ -19,7 +19,7 @@ from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.planner import METHODS
-from implicit_conv.errors import ShapeError
+from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.options import ALGORITHMS
 from implicit_conv.plan import Plan
 from implicit_conv.testing import Case, plan_of, to_nchw
@@ -213,3 +213,34 @@ def test_phases_take_the_filters_that_they_packed():
     expected = np.einsum("nkhw,kc->nchw", dy, w[..., 0, 0])
     for given in (w, plan.pack(w)):
         np.testing.assert_array_equal(plan(dy, given), expected)
+
+
+def every_second(rng):
+    """(x, w) of a 1x1 convolution, of which x has every second column of another array."""
+    x = rng.integers(-4, 5, (1, 64, 16, 32)).astype(np.float32)[..., ::2]
+    return x, rng.integers(-4, 5, (64, 64, 1, 1)).astype(np.float32)
+
+
+def test_a_limit_that_strides_exceed_names_one_that_suffices():
+    x, w = every_second(np.random.default_rng(0))
+    expected = conv2d(x, w)
+    with pytest.raises(PlanError) as error:
+        conv2d(x, w, max_workspace=0)
+    least = int(re.search(r"max_workspace=(\d+)", str(error.value))[1])
+    with pytest.raises(PlanError, match=f"max_workspace is {least} bytes.*because pointwise") as e:
+        conv2d(x, w, max_workspace=least)
+    more = int(re.search(r"max_workspace=(\d+)", str(e.value))[1])
+    np.testing.assert_array_equal(conv2d(x, w, max_workspace=more), expected)
+    np.testing.assert_array_equal(conv2d(x.copy(), w, max_workspace=least), expected)
+
+
+def test_strides_that_no_method_takes_are_no_matter_of_memory(monkeypatch):
+    monkeypatch.setattr(planner, "METHODS", (PixelLanes,))
+    x, w = every_second(np.random.default_rng(0))
+    plan = Plan(engine.plan(plan_conv2d(x.shape, w.shape).problem, cpu_arch(), Request()))
+    with pytest.raises(
+        PlanError,
+        match=r"no method takes x and w of these strides, because.* pass contiguous arrays$",
+    ):
+        plan(x, w)
+    np.testing.assert_array_equal(plan(x.copy(), w), np.einsum("nchw,kc->nkhw", x, w[..., 0, 0]))

@@ -13,7 +13,7 @@ from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Request
 from implicit_conv.cpu.kernel_method import KernelMethod
 from implicit_conv.cpu.planner import METHODS, plan
-from implicit_conv.cpu.views import spatial
+from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.options import ALGORITHMS
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case

@@ -25,11 +25,11 @@ from implicit_conv.verify.bringup import kit as kits
 from implicit_conv.verify.bringup.emulated import Interpreter
 from implicit_conv.verify.bringup.gpu import Gpu
 from implicit_conv.verify.bringup.kit import Image, Kit, Launch, read
-from implicit_conv.verify.bringup.pack import Contents, packed_kit
 from implicit_conv.verify.bringup.recipes import Problem
 from implicit_conv.verify.bringup.watchdog import with_watchdog
 from implicit_conv.verify.processes import Ended
 from implicit_conv.verify.testing import stored
+from perf.pack import Contents, packed_kit
 
 ROOT = Path(__file__).parents[2]
 BLOB_BYTES = 696

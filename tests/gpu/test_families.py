@@ -7,7 +7,7 @@ from implicit_conv.gpu.candidate import gpu_geometry
 from implicit_conv.gpu.families import FAMILIES
 from implicit_conv.gpu.trace import k_blocks
 from implicit_conv.kernels import schedule
-from implicit_conv.tma.lower import maps_for
+from implicit_conv.tma.lowering_choice import maps_for
 from implicit_conv.verify.testing import family_problems
 
 PROBLEMS = 50

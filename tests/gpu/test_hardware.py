@@ -1,4 +1,4 @@
-"""Checks that need a GPU, each in its own process (implicit_conv.verify.check)."""
+"""Checks that need a GPU, each in its own process (implicit_conv.verify.hardware)."""
 
 import functools
 import re
@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from implicit_conv.gpu.families import FAMILIES
-from implicit_conv.verify.check import CRASHED
+from implicit_conv.verify.hardware import CRASHED
 from implicit_conv.verify.processes import run_module
 
 pytestmark = pytest.mark.gpu
@@ -19,7 +19,7 @@ REDUCED = ("cp_async-mma", "elements-mma", "tma-mma", "tma-w-mma", "tma-wgmma")
 
 def run(*arguments, prefix=()):
     """Run a check to its end or for `SECONDS`."""
-    return run_module("implicit_conv.verify.check", *arguments, seconds=SECONDS, prefix=prefix)
+    return run_module("implicit_conv.verify.hardware", *arguments, seconds=SECONDS, prefix=prefix)
 
 
 @functools.cache

@@ -23,7 +23,7 @@ from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.options import GPU_DTYPES
 from implicit_conv.plan import Plan
 from implicit_conv.problem import Problem
-from implicit_conv.verify import check, check_arrays, device_memory
+from implicit_conv.verify import check_arrays, device_memory, hardware
 from implicit_conv.verify.processes import run_module
 from implicit_conv.verify.testing import production_problems
 
@@ -346,24 +346,24 @@ def test_hardware_checks_reach_a_verdict(recorder, monkeypatch, command, failure
     """With a driver that computes nothing, every result is wrong and is reported so."""
     wrong = lambda _, shape, dtype: np.full(shape, 77, dtype)  # noqa: E731
     monkeypatch.setattr(device_memory, "fetched", wrong)
-    assert len(list(check.COMMANDS[command[0]](*command[1:]))) == failures
+    assert len(list(hardware.COMMANDS[command[0]](*command[1:]))) == failures
 
 
 def test_a_check_says_what_is_missing(monkeypatch, capsys):
     """Its exit status differs from that of a failure."""
     fake_bindings(monkeypatch, 12080)
-    assert check.main(["layers"]) == 2
+    assert hardware.main(["layers"]) == 2
     assert "cannot run: the CUDA driver is for CUDA 12.8" in capsys.readouterr().out
-    assert check.main(["nonsense"]) == 2
+    assert hardware.main(["nonsense"]) == 2
     assert "family NAME" in capsys.readouterr().out
 
 
 def test_a_check_fails_with_what_was_wrong(recorder, monkeypatch, capsys):
-    monkeypatch.setitem(check.COMMANDS, "layers", lambda: iter(["kernel: 3 units"]))
-    assert check.main(["layers"]) == 1
+    monkeypatch.setitem(hardware.COMMANDS, "layers", lambda: iter(["kernel: 3 units"]))
+    assert hardware.main(["layers"]) == 1
     assert capsys.readouterr().out == "WRONG: kernel: 3 units\n1 wrong\n"
-    assert check.main(["here"]) == 0
-    assert check.main(["family", "tma-w-mma", "1"]) == 2  # im2col::w on sm_90
+    assert hardware.main(["here"]) == 0
+    assert hardware.main(["family", "tma-w-mma", "1"]) == 2  # im2col::w on sm_90
     assert "tma-w-mma needs sm_100 or later, but this is sm_90a" in capsys.readouterr().out
 
 
@@ -372,9 +372,9 @@ def test_a_kernel_that_crashes_is_named_with_its_problem(recorder, monkeypatch, 
     refused = recorder.CUresult.CUDA_ERROR_ILLEGAL_ADDRESS
     recorder.failures["cuStreamQuery"] = refused
     codes = []
-    monkeypatch.setattr(check.os, "_exit", codes.append)
-    check.main(["family", "tma-mma", "9", "4"])
-    assert codes == [check.CRASHED]
+    monkeypatch.setattr(hardware.os, "_exit", codes.append)
+    hardware.main(["family", "tma-mma", "9", "4"])
+    assert codes == [hardware.CRASHED]
     named, wrong, *_ = capfd.readouterr().out.splitlines()
     assert re.match(r"4: TMA im2col \+ mma bfloat16 32x32x32, Case\(.*C=", named)
     assert wrong == "WRONG: the kernel failed with CUDA_ERROR_ILLEGAL_ADDRESS"

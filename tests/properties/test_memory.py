@@ -21,7 +21,7 @@ from sampling import count, sampled
 
 import implicit_conv
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.cpu import phased, tiling
+from implicit_conv.cpu import stride_phases, tiling
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import channel_lanes, gemm_tilings, group_lanes, pixel_lanes
 from implicit_conv.testing import Case, plan_of
@@ -199,7 +199,7 @@ def compute_without_elements():
                         w = np.ones((5, 4, size, size), dtype)
                     y = implicit_conv.conv2d(empty(shape, dtype), w, padding=padding, layout=layout)
                     assert not y.any()
-    phased.nothing = lambda engine: (
+    stride_phases.nothing = lambda engine: (
         empty(engine.x_shape, engine.problem.dtype),
         empty(engine.problem.weight_shape, engine.problem.dtype),
     )

@@ -17,9 +17,9 @@ from implicit_conv.cpu.methods.group_lanes import GroupLanes
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.methods.winograd import Winograd
+from implicit_conv.cpu.problem_views import spatial, ungrouped, widened
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.cpu.tiling import Tiling, rounded_up
-from implicit_conv.cpu.views import spatial, ungrouped, widened
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.options import FLOAT_DTYPES, LAYOUTS_OF, PADDING_MODES, SPACE, WEIGHT_LAYOUTS_OF

@@ -18,7 +18,7 @@ import pytest
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Candidate, Method, Request
 from implicit_conv.cpu.planner import WEIGHT_GRADIENTS
-from implicit_conv.cpu.views import spatial
+from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.errors import PlanError
 from implicit_conv.options import INTEGER_RANGES, LAYOUTS_OF, WEIGHT_LAYOUTS_OF
 from implicit_conv.testing import Array, Case

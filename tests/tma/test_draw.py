@@ -1,14 +1,16 @@
 """Pictures: the text shows the golden rows, files are drawn, the gallery in docs/ is current."""
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 
 from implicit_conv import tma
+from implicit_conv.tma import explore
 from implicit_conv.tma.commands import JSON_FORM
 from implicit_conv.tma.examples import EXAMPLES
-from implicit_conv.tma.figure import digest
+from implicit_conv.tma.figure import ROWS_ACROSS, ROWS_DOWN, Places, digest, kept
 from implicit_conv.tma.gallery import MEMORY, memory, page
 from implicit_conv.tma.memory_picture import digest as memory_digest
 from implicit_conv.tma.memory_picture import memory_picture
@@ -142,6 +144,76 @@ def test_drawings_fit_a_page_with_legible_digits():
         sizes = [float(size) for size in re.findall(r"font-size: ([\d.]+)px", drawing)]
         assert min(sizes) / 72 * PIXELS >= 11, name
         assert "prefers-color-scheme:dark" in drawing
+
+
+@pytest.mark.parametrize("name", [name for name, e in EXAMPLES.items() if e.map.mode != "tiled"])
+def test_no_halo_is_elided(name):
+    """Figure 20 is about its one halo pixel; the last pixel of a walk is shown too."""
+    made = EXAMPLES[name].picture()
+    for plane in made.planes:
+        marked = [(cell, mark) for cell, marks in plane.marks.items() for mark in marks]
+        last = max(mark.order for _, mark in marked if not mark.halo)
+        cells = [cell for cell, mark in marked if mark.halo or mark.order == last]
+        for axis, most, positions in ((0, ROWS_DOWN, plane.down), (1, ROWS_ACROSS, plane.across)):
+            places = Places(positions, most, kept(plane, axis))
+            shown = [x for _, x in places]
+            assert {cell[axis] for cell in cells} <= set(shown)
+            assert shown == sorted(set(shown)) and len(places) <= most + 1
+            ends = positions[0], positions[-1]
+            assert (shown[0], shown[-1]) == ends
+            steps = sum(b - a > 1 for a, b in itertools.pairwise(shown))
+            assert steps == len(places.gaps)
+
+
+def test_a_box_is_drawn_with_and_without_its_offsets():
+    plane = EXAMPLES["ptx-14"].picture().planes[0]
+    (box,), shifted = plane.boxes, plane.shifted
+    assert [b - a for a, b in zip(box.first, shifted.first, strict=True)] == [2, 2]
+    assert [b - a for a, b in zip(box.last, shifted.last, strict=True)] == [2, 2]
+    assert all(cell[0] <= shifted.last[0] for cell in plane.marks)
+    assert EXAMPLES["ptx-13"].picture().planes[0].shifted is None
+    svg = (GALLERY / "ptx-14.svg").read_text(encoding="utf-8")
+    assert "the same, shifted by the offsets" in svg
+
+
+def test_a_dark_page_has_dark_hatches():
+    svg = (GALLERY / "ptx-20.svg").read_text(encoding="utf-8")
+    (style,) = re.findall(r"<style>@media \(prefers-color-scheme:dark\)(.*?)</style>", svg)
+    (paper,) = set(re.findall(r'<pattern.*?<rect[^>]*fill="(#\w+)"', svg, re.DOTALL))
+    assert paper == "#ffffff" and "pattern rect{fill:#0d1117!important}" in style
+
+
+def contrast(one, other):
+    """WCAG 2: the ratio of two colours' luminances."""
+
+    def luminance(color):
+        parts = [x / 12.92 if x <= 0.03928 else ((x + 0.055) / 1.055) ** 2.4 for x in color]
+        return sum(w * x for w, x in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
+
+    light, dark = sorted([luminance(one), luminance(other)], reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_headings_of_the_explorer_are_legible(dark):
+    page = Path(explore.__file__).parent / "page"
+    css = (page / "style.css").read_text(encoding="utf-8")
+    light, night = css.split("@media (prefers-color-scheme: dark)")
+    (share,) = re.findall(
+        r'"h2", \{ style: `color: color-mix\(in srgb, var\(--b.*?\) (\d+)%, var\(--ink\)\)',
+        (page / "view.js").read_text(encoding="utf-8"),
+    )
+
+    def value(name):
+        found = re.search(rf"--{name}: #(\w+)", (night if dark else light).split("}")[0])
+        digits = found[1] if len(found[1]) == 6 else "".join(2 * c for c in found[1])
+        return [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+
+    for b in re.findall(r"--b\d: #(\w+)", light):
+        color = [int(b[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        part = int(share) / 100
+        mixed = [part * x + (1 - part) * y for x, y in zip(color, value("ink"), strict=True)]
+        assert contrast(mixed, value("paper")) >= 4.5, b
 
 
 def test_memory_is_drawn_as_text():

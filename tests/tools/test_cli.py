@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from implicit_conv.cpu import kept, tuning
+from implicit_conv.cpu import tuning, tuning_cache
 from implicit_conv.kernels import disk
 from implicit_conv.kernels.disk import Store
 from implicit_conv.kernels.disk_files import kernel_name
@@ -47,7 +47,7 @@ def test_explain_takes_a_padding_mode(capsys):
 
 def test_tune_prints_the_tuned_plan_and_forget_removes_it(capsys, monkeypatch, tmp_path):
     store = Store(tmp_path)
-    monkeypatch.setattr(kept, "store", lambda: store)
+    monkeypatch.setattr(tuning_cache, "store", lambda: store)
     monkeypatch.setattr(
         tuning, "measure", lambda candidates, run: [np.array([1e-3])] * len(candidates)
     )
@@ -68,7 +68,7 @@ def kernels(tmp_path, monkeypatch):
     store.save(f"{'1' * 32}.choice", b"{}")
     (store.folder / f"function-{'0' * 32}.kernel").touch()
     monkeypatch.setattr(kernel_cache, "store", lambda: store)
-    monkeypatch.setattr(kept, "store", lambda: store)
+    monkeypatch.setattr(tuning_cache, "store", lambda: store)
     return store
 
 

@@ -29,6 +29,13 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
+from implicit_conv.cpu.phrases import count, geometry_items
+from implicit_conv.cpu.problem_views import (
+    ROW_NEED,
+    flattened,
+    is_pointwise,
+    widened,
+)
 from implicit_conv.cpu.serves import FLOATS, Serves
 from implicit_conv.cpu.tiling import (
     Estimate,
@@ -38,13 +45,6 @@ from implicit_conv.cpu.tiling import (
     stream_cycles,
     thread_count,
 )
-from implicit_conv.cpu.views import (
-    ROW_NEED,
-    flattened,
-    is_pointwise,
-    widened,
-)
-from implicit_conv.cpu.words import count, geometry_items
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout
 from implicit_conv.kernels.geometry import Geometry

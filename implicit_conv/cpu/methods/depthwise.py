@@ -25,6 +25,8 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.kernel_method import KernelMethod, best, ranked
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.phrases import count, loads_of, plane_word
+from implicit_conv.cpu.problem_views import ungrouped, widened
 from implicit_conv.cpu.tiling import (
     TILE_PIXELS,
     Estimate,
@@ -34,8 +36,6 @@ from implicit_conv.cpu.tiling import (
     thread_count,
     tiles,
 )
-from implicit_conv.cpu.views import ungrouped, widened
-from implicit_conv.cpu.words import count, loads_of, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row

@@ -29,14 +29,20 @@ from implicit_conv.cpu.methods.gemm_tilings import (
     tilings,
 )
 from implicit_conv.cpu.packed import PackedOrder
-from implicit_conv.cpu.views import POINTWISE_RULE, ROW_NEED, flattened, is_pointwise, widened
-from implicit_conv.cpu.words import (
+from implicit_conv.cpu.phrases import (
     blocks_of,
     count,
     geometry_items,
     loads_of,
     plane_word,
     share_left_out,
+)
+from implicit_conv.cpu.problem_views import (
+    POINTWISE_RULE,
+    ROW_NEED,
+    flattened,
+    is_pointwise,
+    widened,
 )
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout

@@ -23,9 +23,9 @@ from implicit_conv.cpu.methods.depthwise import (
     describe_blocks,
 )
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.problem_views import ungrouped, widened
 from implicit_conv.cpu.serves import Serves
 from implicit_conv.cpu.tiling import Estimate
-from implicit_conv.cpu.views import ungrouped, widened
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.geometry import Geometry

@@ -34,15 +34,15 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.packed import reads_filters_in_place
-from implicit_conv.cpu.serves import Serves
-from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
-from implicit_conv.cpu.views import (
+from implicit_conv.cpu.phrases import blocks_of, count, geometry_items, loads_of
+from implicit_conv.cpu.problem_views import (
     ROW_NEED,
     STEPS,
     flattened,
     is_pointwise,
 )
-from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of
+from implicit_conv.cpu.serves import Serves
+from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.pixel_lanes.layout import (
     PixelLanesLayout,

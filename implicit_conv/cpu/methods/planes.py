@@ -17,10 +17,10 @@ from implicit_conv.cpu.costs import COPY_CYCLES, ITEM_CYCLES, ITEMS_PER_THREAD, 
 from implicit_conv.cpu.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.phrases import count, loads_of
+from implicit_conv.cpu.problem_views import STEPS, ungrouped, widened
 from implicit_conv.cpu.serves import FLOATS, Serves
 from implicit_conv.cpu.tiling import Estimate, balanced, thread_count
-from implicit_conv.cpu.views import STEPS, ungrouped, widened
-from implicit_conv.cpu.words import count, loads_of
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, ROW_TAPS, PlanesLayout
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes

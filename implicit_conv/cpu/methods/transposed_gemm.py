@@ -24,10 +24,10 @@ from implicit_conv.cpu.kernel_method import ranked
 from implicit_conv.cpu.methods.gemm import Gemm, multiply_words, summed_view
 from implicit_conv.cpu.methods.gemm_tilings import estimate, geometries, tiled
 from implicit_conv.cpu.packed import PackedOrder, PlainOrder
+from implicit_conv.cpu.phrases import count
+from implicit_conv.cpu.problem_views import ROW_NEED, is_pointwise
 from implicit_conv.cpu.serves import Serves
 from implicit_conv.cpu.tiling import Estimate, thread_count
-from implicit_conv.cpu.views import ROW_NEED, is_pointwise
-from implicit_conv.cpu.words import count
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem

@@ -35,10 +35,10 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.kernel_method import KernelMethod, best, operator, ranked
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.phrases import blocks_of, count, loads_of, plane_word
+from implicit_conv.cpu.problem_views import ungrouped, widened
 from implicit_conv.cpu.serves import FLOATS, Serves
 from implicit_conv.cpu.tiling import Estimate, balanced, plane_count, rounded_up, thread_count
-from implicit_conv.cpu.views import ungrouped, widened
-from implicit_conv.cpu.words import blocks_of, count, loads_of, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.cpu.wgrad.layout import (

@@ -27,8 +27,8 @@ from implicit_conv.cpu.kernel_method import operator, ranked
 from implicit_conv.cpu.methods.gemm import Gemm, words_view
 from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, tilings
 from implicit_conv.cpu.packed import PackedFilter, PackedOrder
+from implicit_conv.cpu.phrases import count, plane_word
 from implicit_conv.cpu.serves import Serves
-from implicit_conv.cpu.words import count, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.tile.extents import WINDOW_ELEMENTS, Window

@@ -31,6 +31,8 @@ from implicit_conv.cpu.costs import (
 )
 from implicit_conv.cpu.kernel_method import KernelMethod, ranked
 from implicit_conv.cpu.packed import PackedOrder
+from implicit_conv.cpu.phrases import blocks_of, count, geometry_items, loads_of, plane_word
+from implicit_conv.cpu.problem_views import widened
 from implicit_conv.cpu.serves import FLOATS, Serves
 from implicit_conv.cpu.tiling import (
     Estimate,
@@ -42,8 +44,6 @@ from implicit_conv.cpu.tiling import (
     thread_count,
     tiles,
 )
-from implicit_conv.cpu.views import widened
-from implicit_conv.cpu.words import blocks_of, count, geometry_items, loads_of, plane_word
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
 from implicit_conv.kernels.geometry import Geometry

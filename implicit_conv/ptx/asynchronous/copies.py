@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.ptx.asynchronous.watch import TensorCopy
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.machine.barriers import Barrier
+from implicit_conv.ptx.machine.watch import TensorCopy
 from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, stamp
 from implicit_conv.ptx.memory.shared import SHARED_BASE, UNIT
 from implicit_conv.ptx.memory.tensor_map import Row, TensorMap, swizzled

@@ -17,9 +17,9 @@ from implicit_conv.ptx.asynchronous.copies import (
     complete_tensor,
     tensor_units,
 )
-from implicit_conv.ptx.asynchronous.watch import TensorCopy
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.machine import mbarrier
+from implicit_conv.ptx.machine.watch import TensorCopy
 from implicit_conv.ptx.memory.clocks import GENERIC, stamp
 from implicit_conv.ptx.memory.shared import UNIT
 from implicit_conv.ptx.memory.spaces import WINDOW_BYTES

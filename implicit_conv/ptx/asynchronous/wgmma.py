@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.machine.lanes import BUSY, Missing
 from implicit_conv.ptx.machine.matrices import D_COLUMN, D_ROW, PER_REGISTER, matrix_a, values
+from implicit_conv.ptx.machine.watch import tell_read
 from implicit_conv.ptx.memory.shared import SHARED_BASE
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Wgmma:
     def __init__(
         self,
         w: State,
+        line: int,
         form: Form,
         registers: tuple[int, ...],
         a: int | tuple[Lanes, ...],
@@ -91,6 +93,11 @@ class Wgmma:
             start, end = int(units.min()) * UNIT, int(units.max() + 1) * UNIT
             w.shared.inside(start, end, "wgmma")
             w.shared.begin_read(w, units.reshape(-1), "wgmma")
+        given = [(b, form.transpose_b), (a, form.transpose_a)]
+        for (value, transposed), units in zip(given, self.units, strict=False):
+            assert isinstance(value, int)
+            span = SPANS[value >> 62] if value >> 62 else 0
+            tell_read(w, line, "wgmma", span, units.T if transposed else units)
 
     def _matrix(self, units: Lanes, form: str, transposed: int) -> Lanes:
         """Rows of gemm_k elements."""
@@ -128,6 +135,7 @@ def fence(w: State, mask: Lanes) -> None:
 
 def issue(
     w: State,
+    line: int,
     form: Form,
     registers: tuple[int, ...],
     inputs: tuple[int, ...],
@@ -144,7 +152,7 @@ def issue(
         raise PtxError("there is no wgmma.fence after the last use of its registers")
     left = a if isinstance(a, tuple) else _uniform(a, "descriptors")
     right, adds = _uniform(b, "descriptors"), bool(_uniform(accumulate, "scale-d"))
-    made = Wgmma(w, form, registers, left, right, adds)
+    made = Wgmma(w, line, form, registers, left, right, adds)
     said = form, right, left if isinstance(left, int) else None, adds
     group = (w.index // WARPS, w.wgmma_count)
     w.wgmma_count += 1

@@ -15,6 +15,7 @@ from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.machine import order
 from implicit_conv.ptx.machine.lanes import LANE
+from implicit_conv.ptx.machine.watch import tell_read
 from implicit_conv.ptx.memory.spaces import LOCAL_BASE, PARAM_BASE, WINDOW_BYTES, WINDOWS
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def store_generic(
 
 
 def load_matrix(
-    w: State, base: Lanes, offset: int, count: int, transposed: bool, mask: Lanes
+    w: State, line: int, base: Lanes, offset: int, count: int, transposed: bool, mask: Lanes
 ) -> Lanes:
     """``ldmatrix``: 8 rows of 16 bytes for each matrix, whose addresses 8 lanes each give.
 
@@ -247,6 +248,8 @@ def load_matrix(
     if w.launch.traffic is not None:
         w.launch.traffic.note_shared("ldmatrix", units, 16)
     w.shared.note_read(w, units, 16, LANE[: 8 * count], "ldmatrix")
+    for matrix in units.reshape(count, 8, 1):
+        tell_read(w, line, "ldmatrix", None, matrix)
     rows = w.shared.data.reshape(-1, 16)[units]
     if transposed:
         halves = rows.view(np.uint16).reshape(count, 8, 8).transpose(0, 2, 1)

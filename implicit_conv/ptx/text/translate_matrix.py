@@ -78,7 +78,7 @@ def _multiply(e: Emitter, i: Instruction, columns: int, form: str) -> list[str]:
     left = e.read_parts(a, "u4") if held else e.read(a, "u8")
     right = e.read(b, "u8")
     values = name, registers, inputs, left, right, e.read(scale, TYPES["pred"]), e.mask
-    return [e.call(wgmma.issue, "w", *values)]
+    return [e.call(wgmma.issue, "w", i.line, *values)]
 
 
 HANDLERS = {"mma": mma, "wgmma": warpgroup}

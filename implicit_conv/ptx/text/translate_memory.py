@@ -118,7 +118,8 @@ def load_matrix(e: Emitter, i: Instruction) -> list[str]:
     if not count or "m8n8" not in words:
         raise unsupported(i)
     base, offset = e.address(i.operands[1])
-    values = e.call(access.load_matrix, "w", base, offset, count, "trans" in words, e.mask)
+    place = i.line, base, offset
+    values = e.call(access.load_matrix, "w", *place, count, "trans" in words, e.mask)
     return [f"t = {values}", *e.write_parts(i.operands[0], "t", "u4")]
 
 

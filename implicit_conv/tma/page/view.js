@@ -302,7 +302,7 @@ function drawMemory(contents, now, tap, reads) {
     const operands = wideMode() ? `: w_offset ${offset}, w_halo ${halo}` : "";
     const list = element("div", { class: single ? "rows single" : "rows" });
     list.append(...rows.map((row) => memoryRow(row, b, tap && b === tap.buffer ? reads : null, tap)));
-    section.append(element("h2", { style: `color: var(--b${b % COLORS})` }, `Buffer ${b + 1}${operands}`), list);
+    section.append(element("h2", { style: `color: color-mix(in srgb, var(--b${b % COLORS}) 45%, var(--ink))` }, `Buffer ${b + 1}${operands}`), list);
     return section;
   }));
 }

@@ -1,4 +1,4 @@
-"""``python -m implicit_conv.verify.bringup {pack,run,rehearse} FILE``."""
+"""``python -m implicit_conv.verify.bringup {run,rehearse} FILE``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from implicit_conv.errors import DriverError, PlanError
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit status is 0 if nothing failed, else 1."""
     options = _parser().parse_args(arguments)
-    if options.command == "pack":
-        return _pack(options)
     if options.command == "step":
         return _step(options)
     from implicit_conv.verify.bringup.run import run
@@ -31,12 +29,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m implicit_conv.verify.bringup", description=__doc__
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    pack = commands.add_parser("pack", help="compile kernels and write a kit; needs no GPU")
-    pack.add_argument("file", type=Path)
-    pack.add_argument("--target", default="sm_90a")
-    pack.add_argument("--problems", type=int, default=20, help="of each kernel")
-    pack.add_argument("--only", default="", help="regular expression of kernel names")
-    pack.add_argument("--small", action="store_true", help="small tiles and layers: to rehearse")
     for name, words in (("run", "run a kit on the GPU"), ("rehearse", "run it interpreted")):
         command = commands.add_parser(name, help=words)
         command.add_argument("file", type=Path)
@@ -49,19 +41,6 @@ def _parser() -> argparse.ArgumentParser:
     step.add_argument("--count", type=int, default=1 << 30)
     step.add_argument("--match", default="", help="regular expression of names of items")
     return parser
-
-
-def _pack(options: argparse.Namespace) -> int:
-    from implicit_conv.verify.bringup.pack import Contents, packed_kit
-
-    networks, batch = (("tiny",), 2) if options.small else (("ResNet-50", "narrow groups"), 256)
-    contents = Contents(
-        options.target, options.problems, options.small, options.only, networks, batch
-    )
-    kit = packed_kit(contents)
-    size = kit.save(options.file)
-    print(f"{options.file}: {size} bytes, {len(kit.images)} kernels, {len(kit.launches)} launches")
-    return 0
 
 
 def _step(options: argparse.Namespace) -> int:

@@ -4,9 +4,9 @@ import platform
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
+from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID
 
 INT = types.int64
@@ -87,7 +87,7 @@ def pause(typingctx):
             name, arguments = PAUSES[platform.machine()]
             values = [ir.Constant(I32, value) for value in arguments]
             kind = ir.FunctionType(VOID, [value.type for value in values])
-            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), values)
+            builder.call(internals.get_or_insert_function(builder.module, kind, name), values)
         return context.get_dummy_value()
 
     return types.void(), codegen

@@ -7,7 +7,8 @@ integer register. Masks of both kinds are combined by `and_`, `not_` and `select
 """
 
 from llvmlite import ir
-from numba.core import cgutils
+
+from implicit_conv.kernels.cpu.emit import internals
 
 I32 = ir.IntType(32)
 SUFFIXES = {ir.FloatType(): "f32", ir.DoubleType(): "f64"}  # in the names of LLVM's intrinsics
@@ -70,7 +71,7 @@ def _call(
     suffix = f"i{element.width}" if isinstance(element, ir.IntType) else SUFFIXES[element]
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     full = f"llvm.masked.{name}.v{vector.count}{suffix}.p0"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, full), arguments)
+    return builder.call(internals.get_or_insert_function(builder.module, kind, full), arguments)
 
 
 def _bit(builder: ir.IRBuilder, mask: ir.Value, lane: int) -> ir.Value:

@@ -8,10 +8,9 @@ import functools
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.core.errors import RequireLiteralValue
 from numba.extending import intrinsic
 
+from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64
 
 INT = types.int64
@@ -83,7 +82,7 @@ def copy(typingctx, destination, source, size):
 
     def emit(builder, destination, source, size):
         pointers = [builder.inttoptr(address, BYTES) for address in (destination, source)]
-        cgutils.raw_memcpy(builder, *pointers, size, 1)
+        internals.raw_memcpy(builder, *pointers, size, 1)
 
     return _intrinsic(types.void, [INT, INT, INT], emit)
 
@@ -107,7 +106,7 @@ def prefetch(typingctx, address):
 
     def emit(builder, address):
         kind = ir.FunctionType(ir.VoidType(), [BYTES, *[ir.IntType(32)] * 3])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        function = internals.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         flags = [ir.Constant(ir.IntType(32), value) for value in (0, 2, 1)]
         builder.call(function, [builder.inttoptr(address, BYTES), *flags])
 
@@ -120,7 +119,7 @@ def zero(typingctx, destination, size):
 
     def emit(builder, destination, size):
         pointer = builder.inttoptr(destination, BYTES)
-        cgutils.memset(builder, pointer, size, 0)
+        internals.memset(builder, pointer, size, 0)
 
     return _intrinsic(types.void, [INT, INT], emit)
 
@@ -129,7 +128,7 @@ def zero(typingctx, destination, size):
 def stack(typingctx, size):
     """Address of `size` bytes, a constant, on the stack until the calling function returns."""
     if not isinstance(size, types.IntegerLiteral):
-        raise RequireLiteralValue("stack: size must be a constant")
+        raise internals.RequireLiteralValue("stack: size must be a constant")
 
     def emit(builder, _):
         with builder.goto_entry_block():

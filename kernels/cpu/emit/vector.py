@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from llvmlite import ir
-from numba.core import cgutils
 
-from implicit_conv.kernels.cpu.emit import masks
+from implicit_conv.kernels.cpu.emit import internals, masks
 
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)
@@ -27,27 +26,9 @@ PIXELS_PER_BASE = 3  # pixels that one base register addresses, with the scales 
 Values = Sequence[ir.Value]
 
 
-class BFloat(ir.Type):  # type: ignore[misc]  # llvmlite publishes no types
-    """LLVM's bfloat, for which llvmlite has no class."""
-
-    def _to_string(self) -> str:
-        return "bfloat"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BFloat)
-
-    def __hash__(self) -> int:
-        return hash(BFloat)
-
-
 def i64(value: int) -> ir.Value:
     """An int64 constant."""
     return ir.Constant(I64, value)
-
-
-def vectors_name(lanes: int, itemsize: int, fma: bool) -> str:
-    """The part of a kernel's name that tells its vectors from others; caches know only names."""
-    return f"{lanes}x{itemsize}" + ("" if fma else "_no_fma")
 
 
 @dataclass(frozen=True)
@@ -204,7 +185,7 @@ class Emitter:
             return self.builder.fadd(self.builder.fmul(a, b), c)
         name = f"llvm.fma.{self.suffix}"
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        function = internals.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [a, b, c])
 
     def dot_pairs(self, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
@@ -214,26 +195,26 @@ class Emitter:
         On 64-bit Arm it is BFDOT, which adds the products first and rounds to odd. Both treat
         subnormal factors as zeros, and make zeros of subnormal sums.
         """
-        pairs = ir.VectorType(BFloat(), 2 * self.lanes)
+        pairs = ir.VectorType(internals.BFloat(), 2 * self.lanes)
         name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * self.lanes}"
         if self.arm:
             a, b = b, a  # the second factor may be an element of a register
             name = f"llvm.aarch64.neon.bfdot.{self.suffix}.v{2 * self.lanes}bf16"
         kind = ir.FunctionType(self.vector, [self.vector, pairs, pairs])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        function = internals.get_or_insert_function(self.builder.module, kind, name)
         a, b = (self.builder.bitcast(value, pairs) for value in (a, b))
         return self.builder.call(function, [c, a, b])
 
     def round_pairs(self, low: ir.Value, high: ir.Value) -> ir.Value:
         """Two vectors of floats as one of bfloat16, `low` first; x86 makes zeros of subnormals."""
-        pairs = ir.VectorType(BFloat(), 2 * self.lanes)
+        pairs = ir.VectorType(internals.BFloat(), 2 * self.lanes)
         if self.arm:
             places = ir.Constant(ir.VectorType(I32, pairs.count), list(range(pairs.count)))
             both = self.builder.shuffle_vector(low, high, places)
             return self.builder.bitcast(self.builder.fptrunc(both, pairs), self.vector)
         name = f"llvm.x86.avx512bf16.cvtne2ps2bf16.{32 * self.lanes}"
         kind = ir.FunctionType(pairs, [self.vector, self.vector])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        function = internals.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.bitcast(self.builder.call(function, [high, low]), self.vector)
 
     def at_least(self, value: ir.Value, low: ir.Value) -> ir.Value:
@@ -258,7 +239,7 @@ class Emitter:
     def prefetch(self, address: ir.Value, locality: int) -> None:
         """Prefetch the cache line at `address`: locality 3 is into L1, 2 into L2."""
         kind = ir.FunctionType(VOID, [BYTES, I32, I32, I32])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        function = internals.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
         flags = [ir.Constant(I32, value) for value in (0, locality, 1)]
         self.builder.call(function, [address, *flags])
 
@@ -355,7 +336,7 @@ class Integers(Emitter):
         """A float64 as an integer: the nearest one of its type for what is out of range."""
         name = f"llvm.fptosi.sat.i{8 * self.itemsize}.f64"
         kind = ir.FunctionType(self.scalar, [double.type])
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        function = internals.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [double])
 
     def add(self, a: ir.Value, b: ir.Value) -> ir.Value:
@@ -386,7 +367,7 @@ class Integers(Emitter):
         """
         name = f"llvm.x86.avx512.vpdpbusd.{32 * self.lanes}"
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        function = internals.get_or_insert_function(self.builder.module, kind, name)
         return self.builder.call(function, [c, unsigned, signed])
 
     def at_least(self, value: ir.Value, low: ir.Value) -> ir.Value:

@@ -19,8 +19,8 @@ import functools
 import itertools
 
 from llvmlite import ir
-from numba.core import cgutils
 
+from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I8, I64, VOID, Emitter, i64
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.gemm.microkernel import (
@@ -73,7 +73,7 @@ class Tiles:
     def _call(self, name, *arguments):
         kind = ir.FunctionType(VOID, [argument.type for argument in arguments])
         module = self._builder.module
-        function = cgutils.get_or_insert_function(module, kind, f"llvm.x86.{name}")
+        function = internals.get_or_insert_function(module, kind, f"llvm.x86.{name}")
         self._builder.call(function, arguments)
 
 
@@ -108,7 +108,7 @@ def emit(tile, instructions, builder, at):
     panel_row = tile.vectors * ROW_BYTES
     blocks = row_blocks(tile)
     content = ir.Constant(ir.ArrayType(I8, CONFIG_BYTES), config_of(blocks))
-    config = cgutils.global_constant(builder, "tile_config", content)
+    config = internals.global_constant(builder, "tile_config", content)
     tiles.ldtilecfg(builder.bitcast(config, BYTES))
     with builder.goto_entry_block():
         room = builder.alloca(ir.ArrayType(I8, 2 * ROWS * panel_row))

@@ -10,7 +10,8 @@ reads padding.
 
 from llvmlite import ir
 
-from implicit_conv.kernels.cpu.emit.vector import I32, BFloat
+from implicit_conv.kernels.cpu.emit import internals
+from implicit_conv.kernels.cpu.emit.vector import I32
 from implicit_conv.kernels.cpu.tile import storage
 
 SIGN_BITS = 0x80808080 - (1 << 32)  # the sign bits of four integers, as an int32
@@ -35,7 +36,7 @@ def broadcasts(e, dots, address, count, align):
 
 def _broadcast_pairs(e, address, count, align):
     """Pairs of bfloat16, each in every lane. As words, LLVM would not multiply by an element."""
-    pairs = e.builder.load(e.pointer(address, ir.VectorType(BFloat(), 2 * count)))
+    pairs = e.builder.load(e.pointer(address, ir.VectorType(internals.BFloat(), 2 * count)))
     pairs.align = align
     for i in range(count):
         places = ir.Constant(ir.VectorType(I32, 2 * e.lanes), [2 * i, 2 * i + 1] * e.lanes)

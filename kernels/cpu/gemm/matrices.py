@@ -19,10 +19,9 @@ import functools
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
-from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, BFloat, Integers
+from implicit_conv.kernels.cpu.emit import internals, memory
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, Integers
 
 LANES = 4  # of a vector of sums
 WORDS = 2  # words of a pixel or filter that one instruction multiplies
@@ -31,9 +30,9 @@ WORD_BYTES = 4  # bytes of a word, which is a pair of channels
 
 def bfmmla(e, sums, x, w):
     """Square `sums` plus the products of four channels of two pixels `x` and two filters `w`."""
-    pairs = ir.VectorType(BFloat(), 2 * LANES)
+    pairs = ir.VectorType(internals.BFloat(), 2 * LANES)
     kind = ir.FunctionType(e.vector, [e.vector, pairs, pairs])
-    function = cgutils.get_or_insert_function(e.builder.module, kind, "llvm.aarch64.neon.bfmmla")
+    function = internals.get_or_insert_function(e.builder.module, kind, "llvm.aarch64.neon.bfmmla")
     return e.builder.call(function, [sums, *(e.builder.bitcast(value, pairs) for value in (x, w))])
 
 

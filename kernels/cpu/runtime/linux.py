@@ -5,10 +5,9 @@ The functions are those of POSIX.1-2017 and of sched_getcpu(3) and sched_setaffi
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
-from implicit_conv.kernels.cpu.emit import atomic
+from implicit_conv.kernels.cpu.emit import atomic, internals
 from implicit_conv.kernels.cpu.emit.vector import I32, I64
 from implicit_conv.kernels.cpu.runtime.native_team import SIGNAL_SET_BYTES
 
@@ -34,9 +33,9 @@ def clock(typingctx, which):
     """The time of a clock in ns."""
 
     def codegen(context, builder, signature, args):
-        time = cgutils.alloca_once(builder, ir.ArrayType(I64, 2))
+        time = internals.alloca_once(builder, ir.ArrayType(I64, 2))
         kind = ir.FunctionType(I32, [I32, I64])
-        function = cgutils.get_or_insert_function(builder.module, kind, "clock_gettime")
+        function = internals.get_or_insert_function(builder.module, kind, "clock_gettime")
         builder.call(function, [builder.trunc(args[0], I32), builder.ptrtoint(time, I64)])
         seconds, ns = (builder.extract_value(builder.load(time), i) for i in range(2))
         return builder.add(builder.mul(seconds, ir.Constant(I64, 10**9)), ns)
@@ -49,7 +48,7 @@ def _cpu_sets(typingctx):
     """The address of two CPU sets on the stack."""
 
     def codegen(context, builder, signature, args):
-        room = cgutils.alloca_once(builder, ir.ArrayType(I64, 2 * CPU_SET_BYTES // 8))
+        room = internals.alloca_once(builder, ir.ArrayType(I64, 2 * CPU_SET_BYTES // 8))
         return builder.ptrtoint(room, I64)
 
     return WORD(), codegen

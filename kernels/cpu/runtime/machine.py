@@ -45,7 +45,7 @@ def _initialize() -> None:
 def asked() -> tuple[str | None, str | None]:
     """The CPU's name and features that settings of Numba's ask for; None where they do not."""
     if _ask_numba():
-        from numba.core import config
+        from implicit_conv.kernels.cpu.emit.internals import config
 
         return config.CPU_NAME, config.CPU_FEATURES
     name, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
@@ -60,10 +60,10 @@ def settings() -> Settings:
     name, features = asked()
     options: tuple[Any, ...] = ()
     if _ask_numba():
-        from numba.core import codegen, config
+        from implicit_conv.kernels.cpu.emit.internals import config, get_host_cpu_features
 
         options = int(config.OPT), bool(config.LOOP_VECTORIZE), bool(config.SLP_VECTORIZE)
-        features = codegen.get_host_cpu_features() if features is None else features
+        features = get_host_cpu_features() if features is None else features
     host, its_features = _host()
     triple = llvm.get_process_triple()
     return Settings(

@@ -14,8 +14,8 @@ from typing import Any
 
 import numba
 from numba import types
-from numba.core import sigutils
 
+from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.runtime.source import ARRAY, Source
 
 OPTIONS = {"error_model": "numpy", "boundscheck": False}  # as the translator: x // 0 is 0
@@ -32,7 +32,7 @@ def address(source: Source) -> int:
 
 def python_function(source: Source) -> Callable[..., Any]:
     """A function for Python; arrays may stand for their addresses."""
-    kinds, result = sigutils.normalize_signature(source.signature)
+    kinds, result = internals.normalize_signature(source.signature)
     words = [types.int64 if kind == ARRAY else kind for kind in kinds]
     _kept.append(numba.cfunc(result(*words), **OPTIONS)(_callable(source.function)))
     called, arrays = _kept[-1].ctypes, [kind == ARRAY for kind in kinds]
@@ -48,7 +48,7 @@ def _callable(function: Any) -> Any:
     """A Python function that Numba can compile, of a kernel or an intrinsic."""
     if isinstance(function, FunctionType):
         return _copy(function)
-    code = function._defn.__code__
+    code = internals.definition(function).__code__
     listed = ", ".join(code.co_varnames[1 : code.co_argcount])
     scope = {"body": function}
     exec(f"def entry({listed}): body({listed})", scope)

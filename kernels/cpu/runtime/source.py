@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils, sigutils, typing
 
+from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
 from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY
 from implicit_conv.kernels.cpu.runtime.part import Part, body
@@ -68,7 +68,7 @@ def _call_python(
 ) -> ir.Value:
     """Call a function of Python's C interface."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    function = internals.get_or_insert_function(builder.module, kind, name)
     return builder.call(function, arguments)
 
 
@@ -119,7 +119,7 @@ def assembly(source: Source, symbol: str, triple: str) -> str:
 
     CPython calls one for Python by its protocol METH_FASTCALL: its arguments are an array.
     """
-    arguments, result = sigutils.normalize_signature(source.signature)
+    arguments, result = internals.normalize_signature(source.signature)
     module = Module(triple, translate)
 
     def emit(module: Module, builder: ir.IRBuilder, values: list[Any]) -> Any:
@@ -142,5 +142,5 @@ def assembly(source: Source, symbol: str, triple: str) -> str:
     if source.for_python:
         module.export(symbol, CALL, emit_for_python)
     else:
-        module.export(symbol, typing.signature(result, *arguments), emit)
+        module.export(symbol, internals.signature(result, *arguments), emit)
     return str(module.ir)

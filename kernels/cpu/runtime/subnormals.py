@@ -8,9 +8,9 @@ import platform
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
 
+from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64, VOID
 
 DENORMALS_ARE_ZERO, FLUSH_TO_ZERO = 1 << 6, 1 << 15  # bits of MXCSR: for operands, for results
@@ -25,7 +25,7 @@ FLUSH = {  # bits of this CPU's control word that treat subnormals as zeros; 0 i
 def _call(builder, name, result, arguments):
     """Emit a call of the LLVM intrinsic `name`."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    function = cgutils.get_or_insert_function(builder.module, kind, name)
+    function = internals.get_or_insert_function(builder.module, kind, name)
     return builder.call(function, arguments)
 
 
@@ -35,7 +35,7 @@ def control_word(typingctx):
 
     def codegen(context, builder, signature, args):
         if platform.machine() in X86:
-            word = cgutils.alloca_once(builder, I32)
+            word = internals.alloca_once(builder, I32)
             _call(builder, "llvm.x86.sse.stmxcsr", VOID, [builder.bitcast(word, BYTES)])
             return builder.zext(builder.load(word), I64)
         if platform.machine() in ARM:
@@ -51,7 +51,7 @@ def set_control_word(typingctx, value):
 
     def codegen(context, builder, signature, args):
         if platform.machine() in X86:
-            word = cgutils.alloca_once_value(builder, builder.trunc(args[0], I32))
+            word = internals.alloca_once_value(builder, builder.trunc(args[0], I32))
             _call(builder, "llvm.x86.sse.ldmxcsr", VOID, [builder.bitcast(word, BYTES)])
         elif platform.machine() in ARM:
             _call(builder, "llvm.aarch64.set.fpcr", VOID, [args[0]])

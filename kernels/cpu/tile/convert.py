@@ -9,14 +9,12 @@ import functools
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
-from implicit_conv.kernels.cpu.emit import masks, memory
+from implicit_conv.kernels.cpu.emit import internals, masks, memory
 from implicit_conv.kernels.cpu.emit.vector import (
     I8,
     I32,
     SCALAR,
-    BFloat,
     Emitter,
     Integers,
 )
@@ -75,7 +73,7 @@ def store(e, dtype, value, address, mask=None):
     not written.
     """
     if dtype == HARD_BFLOAT16 and e.arm:
-        half = e.builder.fptrunc(value, ir.VectorType(BFloat(), e.lanes))
+        half = e.builder.fptrunc(value, ir.VectorType(internals.BFloat(), e.lanes))
         value = e.builder.bitcast(half, ir.VectorType(I16, e.lanes))
     elif dtype == HARD_BFLOAT16 and e.lanes in (8, 16):
         value = _round_bfloat_at_once(e, value)
@@ -138,7 +136,7 @@ def _round_bfloat_at_once(e, value):
     """`_round_bfloat` by an instruction, except where it would flush a subnormal to zero."""
     builder, bits = e.builder, 32 * e.lanes
     kind = ir.FunctionType(ir.VectorType(ir.IntType(1), e.lanes), [e.vector, I32])
-    classify = cgutils.get_or_insert_function(
+    classify = internals.get_or_insert_function(
         builder.module, kind, f"llvm.x86.avx512.fpclass.ps.{bits}"
     )
     subnormal = builder.call(classify, [value, ir.Constant(I32, 0x20)])
@@ -148,9 +146,9 @@ def _round_bfloat_at_once(e, value):
         with rare:
             exact, exact_end = _round_bfloat(e, value), builder.block
         with usual:
-            kind = ir.FunctionType(ir.VectorType(BFloat(), e.lanes), [e.vector])
+            kind = ir.FunctionType(ir.VectorType(internals.BFloat(), e.lanes), [e.vector])
             name = f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}"
-            convert = cgutils.get_or_insert_function(builder.module, kind, name)
+            convert = internals.get_or_insert_function(builder.module, kind, name)
             rounded = builder.bitcast(builder.call(convert, [value]), exact.type)
             rounded_end = builder.block
     result = builder.phi(exact.type)

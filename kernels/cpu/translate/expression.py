@@ -10,8 +10,8 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 
+from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.vector import I64
 from implicit_conv.kernels.cpu.translate import source, values
 from implicit_conv.kernels.cpu.translate.arguments import bound, of_function
@@ -269,12 +269,12 @@ class Expressions(ABC):
         if isinstance(called, FunctionType):
             given = bound(called.__name__, *of_function(called), arguments, keywords)
             return self._module.call(self.builder, called, given)
-        if hasattr(called, "_defn"):
+        if internals.is_intrinsic(called):
             if hasattr(called, "part") and len(arguments) > 1:
                 raise self.error(node, f"arguments of the part {called.part.name} without names")
-            form = of_function(called._defn, skipped=1)
-            given = bound(called._defn.__name__, *form, arguments, keywords)
-            return call_intrinsic(self.builder, called._defn, given)
+            defined = internals.definition(called)
+            given = bound(defined.__name__, *of_function(defined, skipped=1), arguments, keywords)
+            return call_intrinsic(self.builder, defined, given)
         if isinstance(called, type) and issubclass(called, tuple) and called is not tuple:
             form = vars(called)["_fields"], vars(called)["_field_defaults"]
             return make_tuple(called, bound(called.__name__, *form, arguments, keywords))
@@ -317,7 +317,7 @@ class Expressions(ABC):
         """A call of a C function."""
         kinds = [values.LLVM[kind] for kind in signature.args]
         function_type = ir.FunctionType(values.LLVM[signature.return_type], kinds)
-        function = cgutils.get_or_insert_function(self.builder.module, function_type, name)
+        function = internals.get_or_insert_function(self.builder.module, function_type, name)
         pairs = zip(arguments, kinds, strict=True)
         return self.builder.call(function, [values.as_kind(self.builder, *pair) for pair in pairs])
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 from numba import types
 
+from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.vector import BYTES, VOID
 from implicit_conv.kernels.cpu.translate import values
 from implicit_conv.kernels.cpu.translate.values import (
@@ -82,8 +83,8 @@ class Module:
         """Call an intrinsic, or a plain function with all its arguments; that is translated for
         each combination of shapes.
         """
-        if hasattr(function, "_defn"):
-            return call_intrinsic(builder, function._defn, arguments)
+        if internals.is_intrinsic(function):
+            return call_intrinsic(builder, internals.definition(function), arguments)
         shapes = [shape_of(argument) for argument in arguments]
         key = (function, *shapes)
         if key not in self._callees:

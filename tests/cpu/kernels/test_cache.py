@@ -57,7 +57,7 @@ def found(*arguments):
 def anew(*arguments):
     compiled.append(arguments)
     return compile(*arguments)
-code._find, code._compile = found, anew
+code._FINDERS["translator"], code._compile = found, anew
 """
 REPORT = "print(len(parts), len(parts) - len(compiled))"
 BOTH = ("float32", "float64")
@@ -108,7 +108,7 @@ def add(store, monkeypatch):
     def add(number, value=41):
         code.forget()
         compiled.clear()
-        return CALL(code.code(ADD, number))(value), bool(compiled)
+        return CALL(code.code(ADD, number).address())(value), bool(compiled)
 
     monkeypatch.setattr(code, "_compile", counted)
     return add
@@ -243,12 +243,12 @@ def test_what_python_calls_is_cached(store):
 
 def test_code_is_found_once_in_a_process(add, monkeypatch):
     add(1)
-    monkeypatch.setattr(code, "_find", None)
-    assert CALL(code.code(ADD, 1))(41) == 42
+    monkeypatch.setattr(code, "_FINDERS", {})
+    assert CALL(code.code(ADD, 1).address())(41) == 42
 
 
 def name_of(*arguments, maker=ADD, target=None):
-    return code.entry_name(maker, arguments, target or machine(*settings()))
+    return code.code(maker, *arguments).name(target or machine(*settings()))
 
 
 @pytest.mark.parametrize("field", range(len(settings())))
@@ -344,7 +344,7 @@ def test_a_maker_without_a_source_is_not_cached(store, caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "typed", module)
     for _ in range(2):
         code.forget()
-        assert CALL(code.code("typed:make", 1))(41) == 42
+        assert CALL(code.code("typed:make", 1).address())(41) == 42
     assert names(store) == []
     (warning,) = [record.getMessage() for record in caplog.records]
     assert "typed" in warning
@@ -356,7 +356,7 @@ def test_a_function_in_a_zip_file_is_compiled(store, tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
         archive.writestr("zipped.py", text + inspect.getsource(make_add))
     monkeypatch.syspath_prepend(tmp_path / "zipped.zip")
-    assert CALL(code.code("zipped:make_add", 1))(41) == 42
+    assert CALL(code.code("zipped:make_add", 1).address())(41) == 42
     monkeypatch.delitem(sys.modules, "zipped")
     assert names(store) == []
 
@@ -369,7 +369,7 @@ def test_code_without_a_cache_is_that_of_its_maker(store, monkeypatch):
 
     monkeypatch.setattr(sources, "file_hash", fail)
     forget_hashes()
-    compiled = [CALL(code.code(ADD, number)) for number in range(3)]
+    compiled = [CALL(code.code(ADD, number).address()) for number in range(3)]
     forget_hashes()
     assert [call(5) for call in compiled] == [5, 6, 7]
     assert names(store) == []
@@ -395,14 +395,15 @@ def test_threads_that_compile_at_once_keep_code_in_one_folder(store, tmp_path, m
     assert list(tmp_path.iterdir()) == [store.folder]
 
 
-def test_a_warm_process_imports_nothing_that_emits(filled):
-    """Neither numba, nor modules of ours that import it, nor LLVM's assembly by llvmlite.ir."""
+def test_a_warm_process_imports_little(filled):
+    """At most 90 modules: neither numba, nor modules of ours that import it, nor LLVM's assembly by llvmlite.ir."""
     folder, _ = filled
     report = """
 import llvmlite.binding
 loaded = {name for name in sys.modules if name.startswith("implicit_conv.kernels.cpu")}
 emits = {"emit", "translate"} & {name.split(".")[3] for name in loaded if name.count(".") > 2}
 print("numba" in sys.modules, sorted(emits), any(name.endswith(".source") for name in loaded))
+print(sum(name.startswith("implicit_conv") for name in sys.modules))
 """
     program = COMPUTE.replace("from implicit_conv.testing import Case\n", "").partition(
         "for dtype"
@@ -413,7 +414,9 @@ assert conv2d(x, w, padding=1)[0, 0, 2, 4] == 180
 """
     compute(folder, "", [], program)
     found = compute(folder, "", [], program + report)
-    assert found.stdout.split("\n")[0] == "False [] False"
+    emits, modules = found.stdout.splitlines()
+    assert emits == "False [] False"
+    assert int(modules) <= 90
 
 
 def test_every_maker_that_is_named_exists():

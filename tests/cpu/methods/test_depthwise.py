@@ -12,9 +12,9 @@ from implicit_conv import PlanError, conv2d, plan_conv2d
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.methods.depthwise import Depthwise
+from implicit_conv.cpu.problem_views import spatial, ungrouped, widened
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.cpu.tiling import Tiling, rounded_up
-from implicit_conv.cpu.views import spatial, ungrouped, widened
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import geometry

@@ -14,7 +14,7 @@ from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.planner import plan
-from implicit_conv.cpu.views import spatial
+from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Array, Case, plan_of, to_nchw
 

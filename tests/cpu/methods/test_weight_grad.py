@@ -9,7 +9,7 @@ from implicit_conv.cpu import wgrad
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Refusal, Request
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
-from implicit_conv.cpu.views import spatial
+from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.testing import Case
 
 ARCH = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14)

@@ -11,8 +11,8 @@ from sampling import examples
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Refusal, Request
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
+from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.cpu.record import executed_loads
-from implicit_conv.cpu.views import spatial
 from implicit_conv.plan import Plan
 from implicit_conv.problem import Problem
 from implicit_conv.testing import Case, plan_of, to_nchw

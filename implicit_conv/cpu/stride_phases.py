@@ -14,7 +14,7 @@ from implicit_conv.cache import cached_property
 from implicit_conv.cpu.call import Arrays, Call, CallForm, stand_in
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.packed import PackedFilter
-from implicit_conv.cpu.views import spatial
+from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.phases import Phase
 from implicit_conv.problem import Problem

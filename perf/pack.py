@@ -1,11 +1,16 @@
-"""Pack a kit: kernels are compiled here, and every launch is written down. No GPU is needed."""
+"""``perf pack``: pack a bring-up kit, for which `implicit_conv.verify.bringup` needs a GPU.
+
+Kernels are compiled here, and every launch is written down. No GPU is needed.
+"""
 
 from __future__ import annotations
 
+import argparse
 import functools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +39,6 @@ from implicit_conv.testing import Case
 from implicit_conv.tma.tiled import TiledMap
 from implicit_conv.verify.assembly import assembled
 from implicit_conv.verify.bringup.kit import Image, Kit, Launch
-from implicit_conv.verify.bringup.layers import cases
 from implicit_conv.verify.bringup.recipes import Problem
 from implicit_conv.verify.bringup.watchdog import with_watchdog
 from implicit_conv.verify.check_copies import copies_on
@@ -47,12 +51,36 @@ from implicit_conv.verify.testing import (
     production_problems,
     with_epilogue,
 )
+from perf.pack_layers import cases
 
 Array = NDArray[Any]
 NOTHING = Geometry(*[0] * len(Geometry._fields))
 PROBE_ROWS, PROBE_SHIFTS = 96, range(17)
 LAYER_KERNELS = 6  # kernels that a layer is timed with, the best by their estimates
 ENTRY = re.compile(r"\.visible \.entry (\w+)")
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser("pack", help="compile GPU kernels and write a bring-up kit")
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--target", default="sm_90a")
+    parser.add_argument("--problems", type=int, default=20, help="of each kernel")
+    parser.add_argument("--only", default="", help="regular expression of kernel names")
+    parser.add_argument("--small", action="store_true", help="small tiles and layers: to rehearse")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the kit; exit status 0."""
+    networks, batch = (("tiny",), 2) if options.small else (("ResNet-50", "narrow groups"), 256)
+    contents = Contents(
+        options.target, options.problems, options.small, options.only, networks, batch
+    )
+    kit = packed_kit(contents)
+    size = kit.save(options.file)
+    print(f"{options.file}: {size} bytes, {len(kit.images)} kernels, {len(kit.launches)} launches")
+    return 0
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Call, CallForm, contiguous_strides
 from implicit_conv.cpu.candidate import Candidate, Request
 from implicit_conv.cpu.dgrad import DgradEngine
-from implicit_conv.cpu.phased import PackedPhases
 from implicit_conv.cpu.runner import Runner, parse_out_dtype
+from implicit_conv.cpu.stride_phases import PackedPhases
 from implicit_conv.errors import ShapeError
 from implicit_conv.kernels import schedule
 from implicit_conv.options import ITEMSIZES, PADDING_MODES, SPACE

@@ -15,7 +15,7 @@ from implicit_conv.problem import Problem
 from implicit_conv.tma.elements import element_name, element_type
 from implicit_conv.tma.limits import Finding, TensorMapError, integer, integers
 from implicit_conv.tma.lowering import AxisWalk, Lowering, check_groups, default_channels
-from implicit_conv.tma.lowering_wide import PermutedLowering, Wide128Lowering, WideLowering
+from implicit_conv.tma.wide_lowering import PermutedLowering, Wide128Lowering, WideLowering
 
 OPERATORS = ("fprop", "dgrad", "wgrad")
 MODES: dict[str, type[Lowering]] = {

@@ -1,6 +1,6 @@
 """Checks that need a GPU, each in a process of its own.
 
-Usage: ``python -m implicit_conv.verify.check CHECK``.
+Usage: ``python -m implicit_conv.verify.hardware CHECK``.
 
     here                  which GPU there is, if kernels can run on it
     family NAME [COUNT [FIRST]]

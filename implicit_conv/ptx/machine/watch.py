@@ -1,0 +1,95 @@
+"""What those who watch a run are told of its tensor copies, and of who reads what they wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.ptx.memory.shared import SHARED_BASE, UNIT
+from implicit_conv.ptx.memory.tensor_map import TensorMap
+
+if TYPE_CHECKING:
+    from implicit_conv.ptx.machine.state import State
+
+
+@dataclass
+class TensorCopy:
+    """A tensor copy of one thread, as its instruction issues it and as it has come to an end.
+
+    Attributes
+    ----------
+    block : (x, y, z)
+        The block that issues it.
+    warp, line : int
+        The warp in the block, and the line of the PTX text, from 1.
+    direction : {"load", "store"}
+    mode : str
+        As the instruction has it: "tile", "im2col", "im2col::w" or "im2col::w::128".
+    map : TensorMap
+    coordinates, operands : tuple of int
+        Fastest axis first; the operands are the im2col offsets, or (w_halo, w_offset).
+    address : int
+        In the shared window: the destination of a load, the source of a store.
+    places : int array, rows x units, or None
+        Offset from `address` of each 16 bytes of each row; None until the copy is complete.
+    contents : uint8 array, rows x units x 16, or None
+        The bytes of shared memory at `places` when the copy was complete.
+    """
+
+    block: tuple[int, int, int]
+    warp: int
+    line: int
+    direction: str
+    mode: str
+    map: TensorMap
+    coordinates: tuple[int, ...]
+    operands: tuple[int, ...]
+    address: int
+    places: NDArray[Any] | None = None
+    contents: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True)
+class SharedRead:
+    """A matrix that an instruction of one warp reads from shared memory.
+
+    Attributes
+    ----------
+    block, line
+        As in `TensorCopy`.
+    instruction : {"wgmma", "ldmatrix"}
+    span : int or None
+        Bytes of the swizzle's span by the descriptor, 0 without a swizzle; None if there is no
+        descriptor.
+    addresses : int array, rows x units
+        Of each 16 bytes, in the shared window. Rows are those of a copy: of M or N if K is
+        contiguous, else of K.
+    copied : bool array, rows x units
+        Whether a bulk copy has written these bytes last.
+    """
+
+    block: tuple[int, int, int]
+    line: int
+    instruction: str
+    span: int | None
+    addresses: NDArray[Any]
+    copied: NDArray[np.bool_]
+
+
+def tell_read(w: State, line: int, instruction: str, span: int | None, units: NDArray[Any]) -> None:
+    """Tell those who watch reads that a warp reads these units of 16 bytes, rows x units."""
+    if w.launch.watch_reads is None:
+        return
+    first = w.cta.copy_queue(w.cta.warps_count)  # of the actors that stand for mbarriers
+    writers = w.shared.writer.reshape(-1, UNIT)[units]
+    copied = ((writers >= first) & (writers < w.shared.strong_actor)).all(axis=-1)
+    addresses = units * UNIT + SHARED_BASE
+    w.launch.watch_reads(SharedRead(w.cta.index, line, instruction, span, addresses, copied))
+
+
+Watch = Callable[[TensorCopy], None]
+WatchReads = Callable[[SharedRead], None]
