@@ -59,7 +59,7 @@ PROBLEMS = {
     ),
 }
 ACTIVATIONS = {  # of each kind
-    "clamp": ("relu", "relu6", ("clamp", -3.0, 5.0)),
+    "clamp": ("relu", ("clamp", -3.0, 5.0)),
     "leaky_relu": (("leaky_relu", 0.5),),
 }
 # What a method declares or accepts; a combination has one value of each.
@@ -124,20 +124,26 @@ class Suite:
             pytest.skip("this CPU has no dot products of bfloat16")
         assert self.kinds, f"no problem of the suite has a candidate of {self.method.__name__}"
         had: set[frozenset[tuple[str, object]]] = set()
+        fresh = {name: list(values) for name, values in self.values.items()}  # in no trial yet
         for names in itertools.combinations(DIMENSIONS, strength):
             for values in itertools.product(*(self.values[name] for name in names)):
                 wanted = dict(zip(names, values, strict=True))
                 if frozenset(wanted.items()) in had:
                     continue
-                for _ in range(TRIES):
+                for number in range(TRIES):
+                    new = number < TRIES // 2  # values that no trial has had, where there are any
                     combination = {
-                        name: wanted.get(name, self._dice.choice(self.values[name]))
+                        name: wanted.get(
+                            name, self._dice.choice((new and fresh[name]) or self.values[name])
+                        )
                         for name in DIMENSIONS
                     }
                     trial = self._trial(**combination)
                     if trial is not None and self._computes(trial):
                         subsets = itertools.combinations(combination.items(), strength)
                         had.update(map(frozenset, subsets))
+                        for name, value in combination.items():
+                            fresh[name] = [other for other in fresh[name] if other != value]
                         yield trial
                         break
                 else:
