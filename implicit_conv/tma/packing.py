@@ -39,12 +39,13 @@ def overlaps(m: Description) -> bool:
 def tells(mended: Description, m: Description) -> bool:
     """Whether the strides of `m` are hardly what was meant, since those of `mended` fit better.
 
-    Rows of a matrix may be any number of bytes apart: there, only shared bytes and a packed
-    alternative tell anything.
+    The rows of a matrix may be any number of bytes apart, and share bytes in windows: there, only
+    both, shared bytes and a packed alternative, tell anything. Elsewhere one of them does.
     """
-    if len(_outer(m)) > 1:
-        return packing(mended) > packing(m)
-    return overlaps(m) and packing(mended) == DENSE
+    if packing(mended) <= packing(m):
+        return False
+    dense, shared = packing(mended) == DENSE, overlaps(m)
+    return dense or shared if len(_outer(m)) > 1 else dense and shared
 
 
 def _outer(m: Description) -> list[tuple[int, int]]:

@@ -234,7 +234,7 @@ LEAST = {  # of a hundred maps, how many mistakes are undone or named; the other
     (tiled, "coordinates fastest-first"): 85,
     (im2col, "coordinates fastest-first"): 70,
     (tiled, "globalDim row-major"): 85,
-    (tiled, "globalStrides row-major"): 85,
+    (tiled, "globalStrides row-major"): 80,
     (tiled, "FLOAT32 for 16 bits"): 88,
     (tiled, "strides in elements"): 90,
     (tiled, "all arrays row-major"): 94,
