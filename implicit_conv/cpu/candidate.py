@@ -279,6 +279,9 @@ class Method(ABC):
     ) -> Call:
         """A call for arrays of these strides, which the method must accept; it computes the whole
         epilogue.
+
+        `arrays` tell shapes, dtypes and strides: x, y and residual have no memory, so that none of
+        their elements may be read, and those of w have no value.
         """
 
     def loads(self, c: Candidate) -> list[Load]:
