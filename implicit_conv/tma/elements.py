@@ -26,8 +26,14 @@ FLOATING = ("bfloat16", "float16", "float32", "float64", "float32_ftz", "tfloat3
 
 
 PACKED = (  # of ml_dtypes; a byte holds several of them, or a part of them
-    "int2", "uint2", "int4", "uint4", "float4_e2m1fn", "float6_e2m3fn", "float6_e3m2fn",
-)  # fmt: skip
+    "int2",
+    "uint2",
+    "int4",
+    "uint4",
+    "float4_e2m1fn",
+    "float6_e2m3fn",
+    "float6_e3m2fn",
+)
 
 
 def element_type(dtype: npt.DTypeLike) -> np.dtype[Any]:

@@ -48,9 +48,13 @@ WIDE_MAP = tma.Im2colWideMap(
 @pytest.mark.parametrize("target", sorted(TARGETS))
 @pytest.mark.parametrize(
     ("mode", "direction", "targets"),
-    [("w", "load", BLACKWELL), ("w", "multicast", FAMILY), ("w", "prefetch", FAMILY),
-     ("w128", "load", FAMILY)],
-)  # fmt: skip
+    [
+        ("w", "load", BLACKWELL),
+        ("w", "multicast", FAMILY),
+        ("w", "prefetch", FAMILY),
+        ("w128", "load", FAMILY),
+    ],
+)
 def test_lint_knows_the_targets(mode, direction, targets, target):
     map = {**WIDE_MAP.arguments, "mode": mode}
     found = tma.lint(map, direction=direction, arch=target)

@@ -78,8 +78,9 @@ SOUND = {
     "windows of a signal": view((4033, 64), (16,), (128, 64)),
     "windows that overlap by three quarters": view((1000, 64), (32,), (128, 64)),
     "windows of a batch": view((8, 497, 64), (4096 * 2, 16), (1, 128, 64)),
-    "windows of an image": view((8, 62, 60, 3, 3 * 64), (64 * 62 * 128, 62 * 128, 128, 62 * 128),
-                                (1, 1, 60, 1, 64)),
+    "windows of an image": view(
+        (8, 62, 60, 3, 3 * 64), (64 * 62 * 128, 62 * 128, 128, 62 * 128), (1, 1, 60, 1, 64)
+    ),
     "a Toeplitz matrix": view((512, 512), (16,), (128, 64)),
     "channels-last images": view((8, 56, 56, 64), (56 * 56 * 128, 56 * 128, 128), (1, 8, 8, 64)),
     "images, w outside of h": view((8, 48, 56, 64), (56 * 48 * 128, 128, 48 * 128), (1, 8, 8, 64)),
@@ -88,7 +89,7 @@ SOUND = {
     ),
     "an interior of images": view((8, 54, 54, 64), (56 * 56 * 128, 56 * 128, 128), (1, 8, 8, 64)),
     "scales of blocks": tma.TiledMap(shape=(56, 4096), dtype="float32", box=(1, 128)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SOUND)
@@ -108,8 +109,11 @@ def tiled(rng):
     inner = min(SPANS[swizzle], rng.choice([64, 128])) // size // rng.choice([1, 1, 1, 1, 2])
     outer = [rng.choice([1, 2, 3, 5, 8, 12, 30, 64, 100, 512, 1000]) for _ in range(rank - 1)]
     shape = (*outer, inner * rng.choice([1, 2, 2, 4, 8, 16, 30]) + rng.choice([0, 0, 0, unit]))
-    box = (*(min(extent, rng.choice([1, 1, 2, 3])) for extent in outer[:-1]),
-           min(outer[-1], rng.choice([8, 16, 64])), inner)  # fmt: skip
+    box = (
+        *(min(extent, rng.choice([1, 1, 2, 3])) for extent in outer[:-1]),
+        min(outer[-1], rng.choice([8, 16, 64])),
+        inner,
+    )
     pitch = 0
     kind = rng.choice(["packed", "packed", "packed", "padded", "permuted"])
     if kind == "padded":
@@ -120,8 +124,9 @@ def tiled(rng):
         outer_shape, strides = permuted(shape[:-1], strides, axes)
         shape, box = (*outer_shape, shape[-1]), (*permuted(box[:-1], box[:-1], axes)[0], inner)
     map = tma.TiledMap(shape=shape, strides=strides, box=box, dtype=dtype, swizzle=swizzle)
-    start = [rng.randrange(-(-extent // count)) * count
-             for extent, count in zip(shape, box, strict=True)]  # fmt: skip
+    start = [
+        rng.randrange(-(-extent // count)) * count for extent, count in zip(shape, box, strict=True)
+    ]
     return map, tuple(start)
 
 
@@ -139,9 +144,13 @@ def im2col(rng):
     upper = [pad - (tap - 1) for pad, tap in zip(pads, taps, strict=True)]
     shape = (rng.randint(1, 9), *extents, channels * rng.choice([1, 2, 3, 4, 8]))
     common = {
-        "shape": shape, "dtype": dtype, "channels_per_pixel": channels, "swizzle": swizzle,
-        "pixels_per_column": rng.choice([64, 128]), "strides": packed(shape, size),
-    }  # fmt: skip
+        "shape": shape,
+        "dtype": dtype,
+        "channels_per_pixel": channels,
+        "swizzle": swizzle,
+        "pixels_per_column": rng.choice([64, 128]),
+        "strides": packed(shape, size),
+    }
     block = rng.randrange(shape[-1] // channels) * channels
     if rng.random() < 0.4:
         map = tma.Im2colWideMap(
@@ -193,7 +202,7 @@ MISTAKES = {
     },
     "FLOAT32 for 16 bits": doubled_type,
     "coordinates fastest-first": lambda a, start, size: {"coords": start[::-1]},
-}  # fmt: skip
+}
 
 
 def outcome(map, start, mistake):

@@ -76,9 +76,13 @@ def check(swizzle_a="128B", columns=DEPTH, rows=64, **options):
     y = np.zeros((128, 32), np.float32)
     arguments = [*(tma.MapArgument(m, x) for m, x in zip(maps, bits, strict=True)), y]
     return tma.check_kernel(
-        product_text(**options), 1, 128, arguments, shared_bytes=2 * TILE + 8,
+        product_text(**options),
+        1,
+        128,
+        arguments,
+        shared_bytes=2 * TILE + 8,
         expected={2: in_registers(a @ b.T)},
-    )  # fmt: skip
+    )
 
 
 def test_a_right_product():

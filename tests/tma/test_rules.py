@@ -12,8 +12,10 @@ TAKEN = {  # PTX ISA 9.7.9.25.5.2, by the type of the tensor map
     "max": INTEGERS | HALVES,
     "inc": {"uint32"},
     "dec": {"uint32"},
-    "and": INTEGERS, "or": INTEGERS, "xor": INTEGERS,
-}  # fmt: skip
+    "and": INTEGERS,
+    "or": INTEGERS,
+    "xor": INTEGERS,
+}
 DTYPES = {*INTEGERS, *HALVES, "uint8", "int16", "float32", "float64", "float8_e5m2"}
 
 
@@ -45,9 +47,13 @@ def test_elements_of_less_than_a_byte_are_refused(name):
 
 BOX = tma.TiledMap(shape=(64, 64), dtype="float16", box=(8, 16), address=1 << 20).arguments
 IM2COL = tma.Im2colMap(
-    shape=(4, 9, 14, 64), dtype="float16", lower_corner=(-1, -1), upper_corner=(-1, -1),
-    pixels_per_column=64, channels_per_pixel=64,
-).arguments  # fmt: skip
+    shape=(4, 9, 14, 64),
+    dtype="float16",
+    lower_corner=(-1, -1),
+    upper_corner=(-1, -1),
+    pixels_per_column=64,
+    channels_per_pixel=64,
+).arguments
 
 
 @pytest.mark.parametrize(
@@ -74,8 +80,12 @@ def test_globaldim_between_the_limits_of_two_headers():
 
 
 PACKED = {
-    **BOX, "globalDim": (256, 64), "globalStrides": (128,), "boxDim": (128, 8), "swizzle": "128B",
-}  # fmt: skip
+    **BOX,
+    "globalDim": (256, 64),
+    "globalStrides": (128,),
+    "boxDim": (128, 8),
+    "swizzle": "128B",
+}
 
 
 @pytest.mark.parametrize("kind", ["16U4_ALIGN16B", "16U6_ALIGN16B"])
@@ -88,10 +98,19 @@ PACKED = {
         ({"globalDim": (192, 64)}, "globalDim[0]"),
         ({"boxDim": (64, 8)}, "boxDim[0]"),
         ({"swizzle": "64B"}, "swizzle"),
-        ({"interleave": "16B", "globalDim": (256, 64, 2), "globalStrides": (128, 8192),
-          "boxDim": (128, 8, 1), "elementStrides": (1, 1, 1), "tensorRank": 3}, "interleave"),
+        (
+            {
+                "interleave": "16B",
+                "globalDim": (256, 64, 2),
+                "globalStrides": (128, 8192),
+                "boxDim": (128, 8, 1),
+                "elementStrides": (1, 1, 1),
+                "tensorRank": 3,
+            },
+            "interleave",
+        ),
     ],
-)  # fmt: skip
+)
 def test_packed_types_have_rules_that_need_no_bytes(kind, change, field):
     found = tma.lint({**PACKED, "tensorDataType": f"CU_TENSOR_MAP_DATA_TYPE_{kind}", **change})
     errors = [finding.field for finding in found if finding.severity == "error"]

@@ -61,9 +61,14 @@ def check(compiled, edit=lambda text: text, **swizzles):
     arguments += [None] * (count - len(arguments))  # scratch memory
     expected = {places["c"]: arrays["a"].astype(np.float32) @ arrays["b"].astype(np.float32)}
     return tma.check_kernel(
-        edit(text), (M // 64, N // 64), 128, arguments, shared_bytes=shared,
-        unfenced_barriers=True, expected=expected,
-    )  # fmt: skip
+        edit(text),
+        (M // 64, N // 64),
+        128,
+        arguments,
+        shared_bytes=shared,
+        unfenced_barriers=True,
+        expected=expected,
+    )
 
 
 def test_it_is_right(compiled):
@@ -97,8 +102,10 @@ def exchanged(text):
     """The coordinates of the first copy, exchanged."""
     return re.sub(
         r"(cp\.async\.bulk\.tensor\.2d\.shared\S+ \[[^]]+\], \[[^{]+\{)(\S+), (\S+)(\}\])",
-        r"\1\3, \2\4", text, count=1,
-    )  # fmt: skip
+        r"\1\3, \2\4",
+        text,
+        count=1,
+    )
 
 
 def test_exchanged_coordinates(compiled):

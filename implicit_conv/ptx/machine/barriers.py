@@ -24,6 +24,7 @@ class Barrier:
         self.maker, self.born = maker, born
         self.fenced: tuple[int, int] | None = None  # (warp, stamp) of a fence past the init
         self.pending, self.bytes, self.phase = count, 0, 0
+        self.refused = -1  # the last phase that a warp waited for before its end
         self.joined = clock.copy()  # of the arrivals of this phase
         self.clock = clock.copy()  # of the last phase that has ended
 

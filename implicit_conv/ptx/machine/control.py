@@ -174,6 +174,7 @@ def mbarrier_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
             result |= passed[-1][1]
         else:
             waiting.append((barrier, phase))
+            barrier.refused = barrier.phase
     draw = w.launch.random
     if i.opcode[1] == "try_wait" and w.launch.flaky and draw.random() < w.launch.flaky:
         result &= np.array([draw.random() < GIVES_UP for _ in range(LANES)])

@@ -82,6 +82,9 @@ class Cta:
     def unseen(self) -> str:
         """What copies wrote last and no warp has waited for, in words; empty if there is none."""
         seen = np.max([warp.clock[GENERIC] for warp in self.warps], axis=0)
+        for barrier in self.barriers.values():
+            if barrier.refused == barrier.phase:  # a warp gave up waiting: a watchdog tells it
+                seen[barrier.actor] = barrier.filling
         late = np.flatnonzero(self.shared.written > seen[self.shared.writer])
         if not late.size:
             return ""

@@ -396,7 +396,7 @@ def test_threads_that_compile_at_once_keep_code_in_one_folder(store, tmp_path, m
 
 
 def test_a_warm_process_imports_little(filled):
-    """At most 90 modules: neither numba, nor modules of ours that import it, nor LLVM's assembly by llvmlite.ir."""
+    """At most 90 modules: neither numba, nor modules of ours that import it."""
     folder, _ = filled
     report = """
 import llvmlite.binding
