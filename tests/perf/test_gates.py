@@ -14,7 +14,7 @@ from perf.__main__ import main
 from perf.record import ROOT
 
 LOADS = "for b in range(g.phases_w):\n"
-TWICE = LOADS.replace("g.phases_w):", "2 * g.phases_w):") + 20 * " " + "b //= 2\n"
+TWICE = LOADS.replace("g.phases_w):", "2 * g.phases_w):") + 24 * " " + "b //= 2\n"
 
 
 def test_differences_name_each_count_that_changed():
