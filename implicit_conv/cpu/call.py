@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import mmap
+import os
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -77,13 +79,22 @@ def stand_in(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...] | None
     return np.lib.stride_tricks.as_strided(element, shape, strides, writeable=False)
 
 
+def _unwritten(size: int) -> mmap.mmap:
+    """Zeros of a private mapping, which nobody can write."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return mmap.mmap(-1, size, flags=flags, prot=mmap.PROT_READ)
+
+
 def blank(shape: tuple[int, ...], dtype: str, strides: tuple[int, ...]) -> Array:
-    """An array with these strides, whose elements may be read, but are of no value."""
+    """An array with these strides, whose elements are zeros. Strides may be large, so its memory is
+    pages that are never written, which take none.
+    """
     axes = list(zip(shape, strides, strict=True))
     low = sum(min(0, stride) * (size - 1) for size, stride in axes if size)
     high = sum(max(0, stride) * (size - 1) for size, stride in axes if size)
     kind = numpy_dtype(dtype)
-    memory = np.empty(high - low + kind.itemsize, np.uint8)
+    size = high - low + kind.itemsize
+    memory: Any = np.zeros(size, np.uint8) if os.name != "posix" else _unwritten(size)
     return np.ndarray(shape, kind, memory, -low, strides)
 
 
