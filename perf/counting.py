@@ -30,6 +30,7 @@ from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_microkern
 from implicit_conv.kernels.cpu.pixel_lanes.layout import tail_filters
 from implicit_conv.kernels.cpu.planes import fprop as planes
 from implicit_conv.kernels.cpu.runtime import launch, table
+from implicit_conv.kernels.cpu.runtime.call import PixelLanes
 from implicit_conv.kernels.cpu.runtime.part import Part
 from implicit_conv.kernels.cpu.runtime.pool import Block, aligned_bytes
 from implicit_conv.kernels.geometry import Geometry
@@ -146,7 +147,8 @@ class Microkernel:
 def microkernel_at(slot: int, compiled: Operator) -> Microkernel | None:
     """The microkernel at a slot of an operator's kernel table; None for other parts."""
     g, lanes = compiled.g, compiled.lanes
-    flat = bool(compiled.constant.get("long_rows"))
+    fields = compiled.constant.get("pixel_lanes", PixelLanes())
+    flat = bool(fields.long_rows)
     if slot < table.TRANSPOSE_IN:
         vectors, shape = divmod(slot, table.HEIGHTS**2)
         groups, inner = divmod(shape, table.HEIGHTS)
