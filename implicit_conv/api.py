@@ -23,6 +23,7 @@ from implicit_conv.dispatch import (
     run,
 )
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels.cpu.runtime.preparation import first
 from implicit_conv.options import COMPLEX_PARTS, DTYPES
 from implicit_conv.parse import Padding, parse_max_workspace, parse_padding_mode
 from implicit_conv.plan import Engine, Plan
@@ -432,6 +433,7 @@ def _plan(task: Task) -> Engine:
         **options.part(CONVOLUTION),
     )
     if problem.is_complex:
+        first("complex numbers")
         from implicit_conv.cpu.complex_numbers import plan_complex
 
         def plan_real(real: Problem, request: Request, parts: str) -> cpu_engine.CpuEngine:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.kernels.cpu.runtime.preparation import first
 from implicit_conv.libraries import check_tensor, detached, library
 
 Array = NDArray[Any]
@@ -51,6 +52,7 @@ def numpy_dtype(name: str) -> Any:
     """
     if name != "bfloat16":
         return np.dtype(name)
+    first("ml_dtypes")
     try:
         from ml_dtypes import bfloat16
     except ImportError as error:

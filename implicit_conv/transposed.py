@@ -10,6 +10,7 @@ from implicit_conv.arrays import Array
 from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.dispatch import LAYOUTS, WINDOW, Operator, Task, make_plan, run
+from implicit_conv.kernels.cpu.runtime.preparation import first
 from implicit_conv.parse import Padding, hashable
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.problem import Problem
@@ -307,6 +308,7 @@ def _plan(task: Task) -> Engine:
     activation, out_dtype = options.activation, options.out_dtype
     problem = parse_transposed(task.rank, *task.shapes, *task.dtypes, **options.part(TRANSPOSED))
     if problem.is_complex:
+        first("complex numbers")
         from implicit_conv.cpu.complex_numbers import plan_complex
 
         def plan_real(real: Problem, request: Request, parts: str) -> dgrad.DgradEngine:

@@ -22,6 +22,7 @@ from implicit_conv.cpu.probe import (
 )
 from implicit_conv.kernels.cpu.runtime.cpus import usable_cpus
 from implicit_conv.kernels.cpu.runtime.layout import LINE
+from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
 
 BFLOAT16 = {
     "widen": "widening to float32",
@@ -109,6 +110,7 @@ def cpu_features() -> frozenset[str]:
     PlanError
         Settings of Numba ask for features that this CPU lacks.
     """
+    checkpoint()
     target = compiled_target()
     if target.is_x86:
         check_target(target)

@@ -18,6 +18,7 @@ from implicit_conv.cpu.compiler import check_enabled
 from implicit_conv.cpu.packed import PackedFilter, PlainOrder
 from implicit_conv.cpu.tiling import Estimate, Tiling, thread_count
 from implicit_conv.kernels.cpu.runtime.layout import Layout
+from implicit_conv.kernels.cpu.runtime.preparation import first
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load, tiles_trace
@@ -127,6 +128,7 @@ def operator(c: Candidate, formats: Formats) -> Operator:
 
 @OPERATORS
 def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
+    first(f"operators of {type(c.method).__name__}")
     from implicit_conv.kernels.cpu.operator import Build
     from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SOFT_FLOAT16, Format
 

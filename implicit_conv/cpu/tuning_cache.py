@@ -16,6 +16,7 @@ from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Arrays
 from implicit_conv.cpu.candidate import Candidate, Method, Request
 from implicit_conv.cpu.compiler import compiled_target
+from implicit_conv.kernels.cpu.runtime.preparation import first
 from implicit_conv.kernels.disk import store
 from implicit_conv.kernels.disk_files import CHOICE
 from implicit_conv.kernels.sources import digest
@@ -41,6 +42,7 @@ def entry_of(
     methods: Sequence[type[Method]] | None = None,
 ) -> str:
     """The name of the entry for a plan: arguments are those of `planner.plan`."""
+    first("versions")
     from implicit_conv.kernels.cpu.runtime.code import versions
 
     strides = [a.strides for a in arrays if a is not None] if arrays else None

@@ -1,7 +1,7 @@
 """Ctrl-C at any moment of a first or a later call: the next call is right."""
 
 import pytest
-from processes import run_python
+from processes import output_of, run_python
 from sampling import count, sampled
 
 INTERRUPTED = """
@@ -39,6 +39,46 @@ call(20)
 call(23)
 print(interrupts, calls)
 """
+
+
+# What a thread that may be interrupted must not do: each import, and each call of LLVM, made while
+# it prepares for itself, with the line that makes it.
+WATCHED = """
+import importlib, sys, traceback
+import llvmlite.binding.ffi as ffi
+from implicit_conv.kernels.cpu.runtime import preparation
+from implicit_conv.testing.check import check
+from implicit_conv.testing.draw import Deck
+
+def see(what):
+    if preparation._task() is preparation.SELF and preparation._preparing._is_owned():
+        ours = [f for f in traceback.extract_stack() if "implicit_conv" in f.line + f.filename]
+        seen[what, ours[-1].filename, ours[-1].lineno] = None
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        see(f"import {name}")
+
+def watched(wrapper, *args):
+    see("llvm")
+    return call(wrapper, *args)
+
+seen = {}
+sys.meta_path.insert(0, Finder())
+call, ffi._lib_fn_wrapper.__call__ = ffi._lib_fn_wrapper.__call__, watched
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+deck = Deck(0, 2)
+for _ in range(int(sys.argv[1])):
+    check(deck.deal()[1][0])
+print(*seen, sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("imported", [(), ("numba", "implicit_conv.kernels.cpu.runtime.machine")])
+def test_no_thread_that_may_be_interrupted_imports_or_asks_llvm(imported):
+    """An exception in the middle of either leaves locks, or memory that is freed twice."""
+    assert output_of(WATCHED, 25, *imported) == ""
 
 
 @sampled

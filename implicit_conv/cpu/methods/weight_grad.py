@@ -203,10 +203,10 @@ class WeightGrad(KernelMethod):
         """Prepare the launches for arrays of these strides, of which `w` is dw and `y` is dy; a
         gradient has no epilogue, and its loads are not recorded.
         """
+        compiled = operator(c, formats)
         from implicit_conv.kernels.cpu.wgrad.operator import Gradients
         from implicit_conv.kernels.cpu.wgrad.operator import WeightGrad as WeightGradOperator
 
-        compiled = operator(c, formats)
         assert isinstance(compiled, WeightGradOperator) and arrays.w is not None
         dw = arrays.w.swapaxes(0, 1) if self.swapped else arrays.w
         operands = Gradients(*self.operands(c, arrays.x, arrays.y), dw)

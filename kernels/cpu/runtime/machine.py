@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 
-from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
+from implicit_conv.kernels.cpu.runtime.preparation import checkpoint, first
 
 # How large a function may be, in LLVM's measure, to be inlined in several places. LLVM's own limit
 # is 225. First calls take 12 % less time at 100, and all others as much (EPYC 9004, 2026-11).
@@ -35,18 +35,10 @@ class Settings(NamedTuple):
     slp_vectorize: bool = False
 
 
-@functools.cache
-def _initialize() -> None:
-    checkpoint()
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-
-
 def asked() -> tuple[str | None, str | None]:
     """The CPU's name and features that settings of Numba's ask for; None where they do not."""
     if _ask_numba():
-        from implicit_conv.kernels.cpu.emit.internals import config
-
+        config = _config()
         return config.CPU_NAME, config.CPU_FEATURES
     name, features = os.environ.get("NUMBA_CPU_NAME"), os.environ.get("NUMBA_CPU_FEATURES")
     if features is None and name is not None and name.lower() == "generic":
@@ -56,22 +48,42 @@ def asked() -> tuple[str | None, str | None]:
 
 def settings() -> Settings:
     """The machine and the options that settings of Numba's ask for, or this CPU."""
-    _initialize()
-    name, features = asked()
-    options: tuple[Any, ...] = ()
-    if _ask_numba():
-        from implicit_conv.kernels.cpu.emit.internals import config, get_host_cpu_features
+    if not _ask_numba():
+        return _described(*asked())
+    config = _config()
+    options = int(config.OPT), bool(config.LOOP_VECTORIZE), bool(config.SLP_VECTORIZE)
+    return _described(*asked(), config.ENABLE_AVX, *options)
 
-        options = int(config.OPT), bool(config.LOOP_VECTORIZE), bool(config.SLP_VECTORIZE)
-        features = get_host_cpu_features() if features is None else features
+
+@functools.cache
+def _described(
+    name: str | None, features: str | None, avx: object = None, *options: Any
+) -> Settings:
+    """The settings for a name and features that are asked for, and for Numba's other settings, if
+    it has been asked for them.
+    """
+    checkpoint()
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     host, its_features = _host()
-    triple = llvm.get_process_triple()
+    if features is None and options:
+        from implicit_conv.kernels.cpu.emit.internals import get_host_cpu_features
+
+        its_features = get_host_cpu_features()  # without AVX where `avx` says so
     return Settings(
-        triple,
+        llvm.get_process_triple(),
         host if name is None else name,
         its_features if features is None else features,
         *options,
     )
+
+
+def _config() -> Any:
+    """Numba's settings."""
+    first("ask Numba")
+    from implicit_conv.kernels.cpu.emit.internals import config
+
+    return config
 
 
 def _ask_numba() -> bool:
@@ -82,7 +94,6 @@ def _ask_numba() -> bool:
         return True
     asks = any(variable in os.environ for variable in VARIABLES) or Path(FILE).exists()
     if asks or (os.environ.get("NUMBA_CPU_NAME") or _host()[0]) in WITHOUT_AVX:
-        checkpoint()
         return True
     return False
 
@@ -90,6 +101,7 @@ def _ask_numba() -> bool:
 @functools.cache
 def _host() -> tuple[str, str]:
     """The name and the features of this CPU; no features where LLVM cannot tell."""
+    checkpoint()
     try:
         return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     except RuntimeError:

@@ -35,6 +35,7 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
+LLVM = f"{__package__}.machine"  # the module that imports LLVM
 STACK_BYTES = 8 << 20  # of a thread that compiles, as the main thread has it on Linux
 
 COMPILING: Any = threading.RLock()  # held by a thread that compiles or loads code
@@ -126,7 +127,7 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     if _preparing._is_owned():
         with _marked(None if _task() is SELF else _task()):
             return call()
-    if "llvmlite.binding" in sys.modules:  # else the first thing to do is to import it
+    if LLVM in sys.modules:  # else the first thing to do is to import it
         is_main = threading.get_ident() == threading.main_thread().ident
         line = contextlib.nullcontext() if is_main else _next
         with contextlib.suppress(CompilationError), line, _preparing, _marked(SELF):
@@ -139,7 +140,7 @@ def prepare(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 
 def checkpoint() -> None:
-    """Stand before each step that must not be interrupted: the creation of compiled functions.
+    """Stand before each step that must not be interrupted: whatever imports, or asks LLVM.
 
     Raises
     ------
@@ -153,6 +154,12 @@ def checkpoint() -> None:
         raise CompilationError
     if isinstance(task, _Task) and task.abandoned:
         raise AbandonedError
+
+
+@functools.cache
+def first(step: str) -> None:
+    """A checkpoint before the first time that this process does `step`, which imports something."""
+    checkpoint()
 
 
 def _task() -> object:
