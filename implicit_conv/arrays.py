@@ -247,19 +247,6 @@ def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: st
         )
 
 
-def accepts_result(out: Array | None, inputs: tuple[object, ...]) -> bool:
-    """Whether a kept call may write to `out`, whose shape, strides and dtype it knows; no `out` at
-    all is fine.
-
-    An input of another library could share memory with `out`, so that none is accepted here.
-    """
-    if out is None:
-        return True
-    arrays = tuple(array for array in inputs if isinstance(array, np.ndarray))
-    known = len(arrays) + sum(array is None for array in inputs) == len(inputs)
-    return known and out.flags.writeable and writable_directly(out, arrays)
-
-
 def writable_directly(out: Array, inputs: tuple[Array | None, ...]) -> bool:
     """Whether kernels may write to `out` itself, whose elements are distinct: it must be native and
     aligned, and share no memory with `inputs`.
