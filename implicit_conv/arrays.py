@@ -207,18 +207,21 @@ def ordered(array: Array, axes: tuple[int, ...]) -> Array:
 
 
 def check_vector(name: str, value: object, count: int, dtype: str) -> Array:
-    """A bias as a contiguous array of shape (count,) and dtype `dtype`.
+    """A bias, or one number for all filters, as a contiguous array of shape (count,) and dtype
+    `dtype`.
 
     Raises
     ------
     ShapeError, DTypeError
-        Its shape is not (count,), or its dtype does not convert to `dtype`.
+        Its shape is neither (count,) nor (), or its dtype does not convert to `dtype`.
     """
     array = as_array(name, value)
+    if not array.ndim:
+        array = np.broadcast_to(array, count)
     if array.shape != (count,):
         raise ShapeError(
             f"{name} has shape {array.shape}; it must have one value for each of K={count} "
-            f"filters, and so the shape ({count},)"
+            f"filters, and so the shape ({count},), or be one number for all"
         )
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise DTypeError(
