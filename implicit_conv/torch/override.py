@@ -20,6 +20,7 @@ from implicit_conv.torch.steps import Window
 from implicit_conv.torch.tensors import is_aligned
 
 LOG = logging.getLogger("implicit_conv")
+LIBRARY: Any = torch.library.Library  # which has no types
 REFUSED = "refused"  # what is kept where torch's own kernel must run
 
 
@@ -30,7 +31,9 @@ def _own_kernel(name: str) -> Any:
     return torch.library.get_kernel(f"aten::{name}", "Undefined")
 
 
-TORCH_FORWARD, TORCH_BACKWARD = map(_own_kernel, ("convolution", "convolution_backward"))
+TORCH_FORWARD, TORCH_SCRIPTED, TORCH_BACKWARD = map(
+    _own_kernel, ("convolution", "_convolution", "convolution_backward")
+)
 
 
 def _convolution(
@@ -49,15 +52,50 @@ def _convolution(
     window = Window(
         tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
     )
+    y = _result(x, w, bias, window)
+    if y is None:
+        return TORCH_FORWARD.call_boxed(
+            keys, x, w, bias, stride, padding, dilation, transposed, output_padding, groups
+        )
+    return y
+
+
+def _scripted_convolution(
+    keys: Any,
+    x: Any,
+    w: Any,
+    bias: Any,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    *flags: bool,
+) -> Any:
+    """``aten::_convolution`` on the CPU, which scripts of ``torch.jit.trace`` call; `flags` are
+    those of cuDNN.
+    """
+    window = Window(
+        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
+    )
+    y = _result(x, w, bias, window)
+    if y is None:
+        return TORCH_SCRIPTED.call_boxed(
+            keys, x, w, bias, stride, padding, dilation, transposed, output_padding, groups, *flags
+        )
+    return y
+
+
+def _result(x: Any, w: Any, bias: Any, window: Window) -> Any:
+    """The convolution, or the transposed one; None if torch's own kernel must run."""
     kind = None if bias is None else (bias.shape, bias.dtype)
     key = ("torch", *_kind(x), *_kind(w), kind, window, *_state())
     step = CALLS.get(key)
     if step is None:
         step = _prepared(key, steps.forward, x, w, bias, window)
     if step is REFUSED or not is_aligned(x, w):
-        return TORCH_FORWARD.call_boxed(
-            keys, x, w, bias, stride, padding, dilation, transposed, output_padding, groups
-        )
+        return None
     return step(x, w, bias, FILTERS.operand(step, w))
 
 
@@ -143,6 +181,8 @@ class Enabled:
         _SWITCH.add(self)
 
     def __enter__(self) -> Enabled:
+        """In force again, if it was undone: a second block of one object is like the first."""
+        _SWITCH.add(self)
         return self
 
     def __exit__(
@@ -170,9 +210,10 @@ class _Switch:
         self._lock = threading.RLock()
 
     def add(self, holder: Enabled) -> None:
-        """A call of `enable`."""
+        """A call of `enable`, or the block of one."""
         with self._lock:
-            self._holders.append(holder)
+            if holder not in self._holders:
+                self._holders.append(holder)
             self._update()
 
     def discard(self, holder: Enabled) -> None:
@@ -191,7 +232,7 @@ class _Switch:
     def _update(self) -> None:
         FILTERS.shrink(self._holders[-1].keep_packed if self._holders else 0)
         if self._holders and self._library is None:
-            self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+            self._library = LIBRARY("aten", "IMPL")
             for name, kernel in KERNELS.items():
                 self._library.impl(name, kernel, "CPU", with_keyset=True)
                 self._alive.append(torch.library.get_kernel(f"aten::{name}", "CPU"))
@@ -205,7 +246,11 @@ def disable() -> None:
     _SWITCH.clear()
 
 
-KERNELS = {"convolution": _convolution, "convolution_backward": _convolution_backward}
+KERNELS = {
+    "convolution": _convolution,
+    "_convolution": _scripted_convolution,
+    "convolution_backward": _convolution_backward,
+}
 _SWITCH = _Switch()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_SWITCH.renew_lock)

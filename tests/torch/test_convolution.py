@@ -161,6 +161,38 @@ def test_transforms_of_functions(ours):
     assert ours
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("transposed", [False, True])
+def test_scripts(transposed, ours):
+    """They call another operator, ``aten::_convolution``, which also has what we decline."""
+    kind = torch.nn.ConvTranspose2d if transposed else torch.nn.Conv2d
+    conv, x = kind(4, 6, 3), torch.randn(2, 4, 7, 7)
+    traced = torch.jit.trace(conv, x)
+    y = conv(x)
+    expected = y.detach(), torch.autograd.grad(y.sum(), conv.weight)[0]
+    with door.enable():
+        y = traced(x)
+        found = y.detach(), torch.autograd.grad(y.sum(), conv.weight)[0]
+        assert traced(x[:0]).shape == (0, *y.shape[1:])
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-3)
+    assert len(ours) == 2
+
+
+@pytest.mark.parametrize("dtype", EPS)
+def test_strided_and_unaligned_biases(dtype, ours):
+    x, w = torch.randn(1, 4, 5, 5, dtype=dtype), torch.randn(6, 4, 3, 3, dtype=dtype)
+    data = bytearray(1) + bytearray(torch.randn(6, dtype=dtype).view(torch.uint8).numpy())
+    shifted = torch.frombuffer(data, dtype=dtype, offset=1)
+    for bias in (torch.randn(12, dtype=dtype)[::2], torch.ones((), dtype=dtype).expand(6), shifted):
+        expected = F.conv2d(x.double(), w.double(), bias.double())
+        with door.enable():
+            found = F.conv2d(x, w, bias)
+        scale = float(expected.abs().max())
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=EPS[dtype] * scale)
+    assert len(ours) == 3
+
+
 def test_second_derivatives():
     x = torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
     w = torch.randn(4, 1, 2, 2, dtype=torch.float64, requires_grad=True)

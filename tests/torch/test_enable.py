@@ -49,6 +49,14 @@ def test_a_block_undoes_its_own_call(ours):
     assert not runs(ours)
 
 
+def test_a_block_may_be_entered_again(ours):
+    enabled = door.enable()
+    for _ in range(2):
+        with enabled:
+            assert runs(ours)
+        assert not runs(ours)
+
+
 def test_threads_switch_while_others_convolve():
     expected, stop, wrong = F.conv2d(X, W), threading.Event(), []
 
