@@ -30,6 +30,7 @@ from implicit_conv.libraries import as_library_of
 from implicit_conv.parse import exact_key, frozen, is_exact, parse_max_workspace, shape_tuple
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.settings import current
+from implicit_conv.tensors import TensorCall, tensor_call, tensor_key
 
 Shape = tuple[int, ...]
 
@@ -129,26 +130,26 @@ def run(
     """Compute an operator with the values of its options, which `Operator.options` names.
 
     A call for numpy arrays of the same shapes, strides, dtypes and options as an earlier one takes
-    one look-up. It needs no names, so that Options are made for other calls alone: to name 13
-    values takes a tenth of the time of a small convolution.
+    one look-up, and so does one for tensors of torch on the CPU. It needs no names, so that Options
+    are made for other calls alone: to name 13 values takes a tenth of the time of a small
+    convolution.
     """
-    key = None
-    plain = residual is None and scale is None and (out is None or type(out) is np.ndarray)
-    if type(x) is type(w) is np.ndarray and plain:
+    key = kinds = None
+    if residual is scale is None and (out is None or type(out) is np.ndarray):
+        if type(x) is type(w) is np.ndarray:
+            form = None if out is None else (out.shape, out.strides, out.dtype)
+            kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype, form
+        elif out is None:
+            kinds = tensor_key(x, w, bias)
+    if kinds is not None:
         stride, padding, dilation, groups = window
         ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
         if method[2] is not None:
             frozen("max_workspace", method[2])  # refuses True, which is equal to 1 in a key
         key = (
             operator,
-            x.shape,
-            x.strides,
-            x.dtype,
-            w.shape,
-            w.strides,
-            w.dtype,
+            kinds,
             bias is None,
-            None if out is None else (out.shape, out.strides, out.dtype),
             window if ints else exact_key(window),
             own,
             method,
@@ -158,6 +159,8 @@ def run(
             call = CALLS.get(key)
         except TypeError:  # an option is not hashable: `_plan` names it
             key = call = None
+        if type(call) is TensorCall:
+            return call(x, w, bias)  # type: ignore[no-any-return]
         if call is not None and x.flags.aligned and w.flags.aligned:
             if out is None or accepts_result(out, (x, w, bias)):
                 result: Array = call(x, w, bias, out)
@@ -171,13 +174,25 @@ def run(
         options = options._replace(device=device)
     plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
     y: Array = plan.engine.run(x, w, bias, residual, out, scale)
-    exact = x is given[0] and w is given[1] and is_exact(window)
-    if key is not None and exact and accepts_result(out, (x, w, bias)):
+    if key is not None and is_exact(window):
+        _keep(key, plan, given, (x, w, bias, out), y)
+    return as_library_of(given[0], y) if out is None else y
+
+
+def _keep(
+    key: object, plan: Plan, given: tuple[Any, Any], arrays: tuple[Any, Any, Any, Any], y: Array
+) -> None:
+    """Keep the call of a plan with `arrays`, which are (x, w, bias, out), unless it must check or
+    convert `given`, the x and w of the caller, each time.
+    """
+    x, w, bias, out = arrays
+    tensors = not isinstance(given[0], np.ndarray)
+    if tensors or (x is given[0] and w is given[1] and accepts_result(out, (x, w, bias))):
         binding = Binding(x.strides, w.strides, y.strides, biased=bias is not None)
         call = plan.engine.ready(binding)
+        call = tensor_call(call, y) if tensors else call
         if call is not None:
             keep_call(CALLS, key, call)
-    return as_library_of(given[0], y) if out is None else y
 
 
 def _foreign(

@@ -12,6 +12,7 @@ from implicit_conv.cache import CALLS, PLANS, cached_property, keep_call
 from implicit_conv.libraries import as_library_of
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
+from implicit_conv.tensors import TensorCall, tensor_call, tensor_key
 
 
 class Engine(Protocol):
@@ -251,20 +252,31 @@ class Plan:
         PlanError, DriverError
             No GPU can run the plan.
         """
-        key = None
+        key = kinds = None
         packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
         plain = residual is None and scale is None and (out is None or type(out) is np.ndarray)
-        if packed and type(x) is np.ndarray and plain:
-            form = None if out is None else (out.shape, out.strides, out.dtype)
-            key = (x.shape, x.strides, x.dtype, w.key, bias is None, form)
+        if packed and plain:
+            if type(x) is np.ndarray:
+                form = None if out is None else (out.shape, out.strides, out.dtype)
+                kinds = x.shape, x.strides, x.dtype, form
+            elif out is None:
+                kinds = tensor_key(x, bias)
+        if kinds is not None:
+            key = (kinds, w.key, bias is None)
             call = self._calls.get(key)
+            if type(call) is TensorCall:
+                return call(x, None, bias, w.operand)
             if call is not None and x.flags.aligned and accepts_result(out, (x, w.panels, bias)):
                 return call(x, w.operand, bias, out)
         given, (x, w) = x, self.engine.operands(x, w)
         y = self.engine.run(x, w, bias, residual, out, scale)
-        if key is not None and x is given and accepts_result(out, (x, w.panels, bias)):
+        tensors = not isinstance(given, np.ndarray)
+        if key is not None and (
+            tensors or (x is given and accepts_result(out, (x, w.panels, bias)))
+        ):
             binding = Binding(x.strides, None, y.strides, biased=bias is not None)
             call = self.engine.ready(binding)
+            call = tensor_call(call, y) if tensors else call
             if call is not None:
                 keep_call(self._calls, key, call)
         return y if out is not None else as_library_of(given, y)

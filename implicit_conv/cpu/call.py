@@ -169,6 +169,17 @@ class Call:
         """Write the result to `y`; see `__call__`."""
         raise NotImplementedError
 
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether there is a function `at`."""
+        return False
+
+    def at(self, x: Any, w: Any, bias: Array | None, y: Any) -> None:
+        """Write the result to `y`: `x`, `w` and `y` are objects of `tensors.memory` that stand for
+        arrays, and `w` may be the address of packed panels.
+        """
+        raise NotImplementedError
+
     def checked_bias(self, bias: object) -> Array:
         """A bias as a contiguous array of shape (K,) in the dtype of the sums."""
         return checked_bias(bias, self._form.problem)
@@ -231,6 +242,23 @@ class KernelCall(Call):
             self._pack_and_run(x, w, out, sums, residual, scaling)
         return y
 
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether operands are the arrays themselves."""
+        return self._split is None
+
+    def at(self, x: Any, w: Any, bias: Array | None, y: Any) -> None:
+        """See `Call`."""
+        sums = None
+        if bias is not None:
+            sums = bits(self._operator.initial_sums(self.checked_bias(bias)))
+        if type(w) is int:
+            self._main.run(x, x, y, w, sums)
+        elif self._packing is None:
+            self._main.run(x, w, y, 0, sums)
+        else:
+            self._pack_and_run(x, w, y, sums, None, None)
+
     def _pack_and_run(
         self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None, scaling: Any
     ) -> None:
@@ -266,6 +294,15 @@ class GradientCall(Call):
         super().__init__(form)
         self._partial_bytes, self._main, self._add, self._roles = partial_bytes, main, add, roles
 
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether operands are the arrays themselves."""
+        return self._roles is None
+
+    def at(self, x: Any, w: Any, bias: Array | None, y: Any) -> None:
+        """See `Call`; there is no bias."""
+        self._run(x, w, y)
+
     def _compute(
         self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
     ) -> None:
@@ -274,6 +311,10 @@ class GradientCall(Call):
         if self._roles is not None:
             axes = self._form.problem.axes
             x, dy = self._roles(ordered(x, axes), ordered(dy, axes))
+        self._run(x, dy, dw)
+
+    def _run(self, x: Any, dy: Any, dw: Any) -> None:
+        """Write dw."""
         if self._add is None:
             self._main.run(x, dy, dw)
             return

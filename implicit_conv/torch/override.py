@@ -17,7 +17,7 @@ from implicit_conv.settings import config, current
 from implicit_conv.torch import steps
 from implicit_conv.torch.packed import FILTERS
 from implicit_conv.torch.steps import Window
-from implicit_conv.torch.tensors import is_aligned
+from implicit_conv.torch.tensors import aligned
 
 LOG = logging.getLogger("implicit_conv")
 LIBRARY: Any = torch.library.Library  # which has no types
@@ -90,11 +90,12 @@ def _scripted_convolution(
 def _result(x: Any, w: Any, bias: Any, window: Window) -> Any:
     """The convolution, or the transposed one; None if torch's own kernel must run."""
     kind = None if bias is None else (bias.shape, bias.dtype)
-    key = ("torch", *_kind(x), *_kind(w), kind, window, *_state())
+    of_x, of_w = (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype)
+    key = ("torch", of_x, of_w, kind, window, _state())
     step = CALLS.get(key)
     if step is None:
         step = _prepared(key, steps.forward, x, w, bias, window)
-    if step is REFUSED or not is_aligned(x, w):
+    if step is REFUSED or not (aligned(x) and aligned(w)):
         return None
     return step(x, w, bias, FILTERS.operand(step, w))
 
@@ -120,11 +121,12 @@ def _convolution_backward(
         tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
     )
     wanted, shape = tuple(mask), None if bias_sizes is None else tuple(bias_sizes)
-    key = ("torch", *_kind(dy), *_kind(x), *_kind(w), shape, window, wanted, *_state())
+    kinds = tuple([(t.shape, t.stride(), t.dtype) for t in (dy, x, w)])
+    key = ("torch", kinds, shape, window, wanted, _state())
     found = CALLS.get(key)
     if found is None:
         found = _prepared(key, steps.backward, dy, x, w, bias_sizes, window, wanted)
-    if found is REFUSED or not is_aligned(dy, x, w):
+    if found is REFUSED or not all(map(aligned, (dy, x, w))):
         return TORCH_BACKWARD.call_boxed(
             keys,
             dy,
@@ -145,11 +147,6 @@ def _convolution_backward(
     dw = None if of_w is None else of_w(*images)
     db = dy.sum((0, *range(2, dy.dim()))) if mask[2] else None
     return dx, dw, db
-
-
-def _kind(tensor: Any) -> tuple[Any, ...]:
-    """What a step depends on of a tensor."""
-    return tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _state() -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from implicit_conv.arrays import Array
-from implicit_conv.torch.tensors import as_array
+from implicit_conv.tensors import tensor_array
 
 if TYPE_CHECKING:
     from implicit_conv.torch.steps import Step
@@ -83,7 +83,7 @@ class PackedFilters:
 
 def _words(w: Any) -> Array | None:
     """The memory of `w` as integers, if its elements fill it without gaps; else None."""
-    array = as_array(w)
+    array = tensor_array(w)
     for order in (array, array.transpose(0, *range(2, array.ndim), 1)):
         if order.flags.c_contiguous:
             line = order.reshape(-1)

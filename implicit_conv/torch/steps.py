@@ -16,6 +16,7 @@ from implicit_conv.arrays import Binding
 from implicit_conv.cache import cached_property
 from implicit_conv.errors import PlanError
 from implicit_conv.plan import Plan
+from implicit_conv.tensors import memory
 from implicit_conv.torch.tensors import DTYPES, View, sums_array
 
 # Bytes of a filter that are compared in one cycle (EPYC 9005, 2026-11: 3.6 from memory, 12 in
@@ -131,8 +132,13 @@ class Step:
         of_y = self.y
         y = torch.empty_strided(of_y.shape, of_y.strides, dtype=self._dtype, device="cpu")
         call = self._call if operand is None else self.packed_call
-        filters = self._b.array(b) if operand is None else operand
-        call(self._a.array(a), filters, sums_array(bias), of_y.array(y))
+        sums = None if bias is None else sums_array(bias)
+        if call.takes_addresses:
+            filters = memory(b.data_ptr()) if operand is None else operand
+            call.at(memory(a.data_ptr()), filters, sums, memory(y.data_ptr()))
+        else:
+            filters = self._b.array(b) if operand is None else operand
+            call(self._a.array(a), filters, sums, of_y.array(y))
         return y
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
-from implicit_conv.arrays import Array, numpy_dtype
+from implicit_conv.arrays import Array
+from implicit_conv.tensors import tensor_array
 
 DTYPES = {
     torch.float32: "float32",
@@ -16,7 +16,6 @@ DTYPES = {
     torch.float16: "float16",
     torch.bfloat16: "bfloat16",
 }
-TYPES = dict(zip(DTYPES, ("=f4", "=f8", "=f2", "=u2"), strict=True))  # numpy has no bfloat16
 CHANNELS_LAST = torch.channels_last, torch.channels_last_3d  # of images and of volumes
 PIXELS, TAPS = ("W", "HW", "DHW"), ("S", "RS", "TRS")  # letters of 1, 2 and 3 spatial axes
 
@@ -74,7 +73,7 @@ class View:
 
     def array(self, tensor: Any) -> Array:
         """Such a tensor as the plan's array."""
-        array = as_array(tensor)
+        array = tensor_array(tensor)
         return array if self.axes is None else array.transpose(self.axes)
 
 
@@ -86,40 +85,11 @@ def _new_strides(shape: Sequence[int], order: Any) -> tuple[int, ...]:
     return tuple((new.squeeze(2) if rows else new).stride())
 
 
-class _Memory:
-    """The memory of a tensor, as numpy reads it.
-
-    ``tensor.numpy()`` would forbid for ever to resize that memory, as FSDP does with parameters.
-    """
-
-    def __init__(self, tensor: Any) -> None:
-        self._tensor, size = tensor, tensor.element_size()  # the tensor keeps the memory alive
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": TYPES[tensor.dtype],
-            "shape": tuple(tensor.shape),
-            "strides": tuple(stride * size for stride in tensor.stride()),
-            "data": (tensor.data_ptr(), False),
-        }
-
-
-def as_array(tensor: Any) -> Array:
-    """A strided tensor on the CPU as an array that shares its memory.
-
-    Whether it requires gradients does not matter: kernels of torch are called where nothing records
-    them.
-    """
-    array: Array = np.asarray(_Memory(tensor))
-    return array.view(numpy_dtype("bfloat16")) if tensor.dtype is torch.bfloat16 else array
-
-
-def sums_array(bias: Any) -> Array | None:
+def sums_array(bias: Any) -> Array:
     """A bias as the array that calls take: 16-bit types are summed in float32."""
-    if bias is None:
-        return None
-    return as_array(bias if bias.element_size() > 2 else bias.detach().float())
+    return tensor_array(bias if bias.element_size() > 2 else bias.detach().float())
 
 
-def is_aligned(*tensors: Any) -> bool:
-    """Whether all elements are aligned; memory that is not torch's own need not be."""
-    return not any(tensor.data_ptr() % tensor.element_size() for tensor in tensors)
+def aligned(tensor: Any) -> bool:
+    """Whether its elements are aligned; memory that is not torch's own need not be."""
+    return not tensor.data_ptr() % tensor.element_size()

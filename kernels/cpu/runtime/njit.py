@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable
+from ctypes import c_int64
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -16,7 +17,7 @@ import numba
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import internals
-from implicit_conv.kernels.cpu.runtime.source import ARRAY, Source
+from implicit_conv.kernels.cpu.runtime.source import ARRAY, DATA, Source
 
 OPTIONS = {"error_model": "numpy", "boundscheck": False}  # as the translator: x // 0 is 0
 _compiled: dict[FunctionType, Any] = {}
@@ -39,7 +40,10 @@ def python_function(source: Source) -> Callable[..., Any]:
 
     def call(*arguments: Any) -> Any:
         pairs = zip(arguments, arrays, strict=True)
-        return called(*(value.ctypes.data if array else value for value, array in pairs))
+        address = c_int64.from_address
+        return called(
+            *(address(id(value) + DATA).value if array else value for value, array in pairs)
+        )
 
     return call
 
