@@ -13,8 +13,10 @@ import torch
 
 from implicit_conv.cache import CALLS, keep_call
 from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.kernels.cpu.runtime.launch import use
 from implicit_conv.settings import config, current
 from implicit_conv.torch import steps
+from implicit_conv.torch.openmp import torch_team
 from implicit_conv.torch.packed import FILTERS
 from implicit_conv.torch.steps import Window
 from implicit_conv.torch.tensors import aligned
@@ -229,11 +231,13 @@ class _Switch:
     def _update(self) -> None:
         FILTERS.shrink(self._holders[-1].keep_packed if self._holders else 0)
         if self._holders and self._library is None:
+            use(torch_team())
             self._library = LIBRARY("aten", "IMPL")
             for name, kernel in KERNELS.items():
                 self._library.impl(name, kernel, "CPU", with_keyset=True)
                 self._alive.append(torch.library.get_kernel(f"aten::{name}", "CPU"))
         elif self._library is not None and not self._holders:
+            use(None)
             self._library._destroy()
             self._library = None
 

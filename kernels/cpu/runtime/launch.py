@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from implicit_conv.kernels.cpu.runtime import crowd
 from implicit_conv.kernels.cpu.runtime.call import (
@@ -27,6 +27,9 @@ from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint, prepare
 from implicit_conv.kernels.geometry import Geometry
 
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.runtime.openmp import OpenMpTeam
+
 start, run_counted, address_of = (
     python_code(f".runtime.start:make_{name}") for name in ("start", "run_counted", "address_of")
 )
@@ -35,7 +38,9 @@ start, run_counted, address_of = (
 class Threads(Protocol):
     """A team of threads."""
 
-    helpers: int
+    @property
+    def helpers(self) -> int:
+        """How many threads may help a caller."""
 
     def run(self, entry: int, blob: int, threads: int) -> None:
         """Run an entry on up to `threads` threads; return when all items of its blob are done."""
@@ -53,11 +58,27 @@ def make_team() -> Threads:
 
 
 _teams: list[Threads] = []  # of this process: one, once it is made
+_guests: list[OpenMpTeam] = []  # a team of another library, while it is used in place of ours
 
 
 def team() -> Threads:
-    """The team of this process, which its first use makes."""
+    """The team of this process, which its first use makes, or the one to use in its place."""
+    for guest in _guests:
+        return guest
     return _teams[0] if _teams else prepare(_make_once)
+
+
+def use(other: OpenMpTeam | None) -> None:
+    """Use another team in place of ours, in this process but not in forked children; None ends it.
+
+    Launches that run on it go on.
+    """
+    _guests[:] = [] if other is None else [other]
+
+
+def guest_name() -> str | None:
+    """The name of the team that is used in place of ours; None if ours is used."""
+    return next((guest.name for guest in _guests), None)
 
 
 def _make_once() -> Threads:
@@ -71,6 +92,7 @@ def _make_once() -> Threads:
 def _after_fork() -> None:
     """The child has none of its parent's threads, but the one that forked."""
     _teams.clear()
+    _guests.clear()
     crowd.reset(crowd.cpu_count())
 
 
