@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from implicit_conv import ptx, tma
+    from implicit_conv import ptx, tma, torch
     from implicit_conv.api import (
         clear_plan_cache,
         conv1d,
@@ -88,6 +88,7 @@ __all__ = [
     "plan_conv_transpose3d",
     "ptx",
     "tma",
+    "torch",
 ]
 # A name is loaded from the first of these modules that has it; those that import least come first.
 _MODULES = (
@@ -103,7 +104,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> object:
-    if name in ("ptx", "tma"):
+    if name in ("ptx", "tma", "torch"):
         return importlib.import_module(f"implicit_conv.{name}")
     for module in _MODULES if name in __all__ else ():
         names = vars(importlib.import_module(f"implicit_conv.{module}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,26 @@ class Binding(NamedTuple):
     residual: tuple[int, ...] | None = None
     biased: bool = False
     scaled: bool = False
+
+
+class RepeatedCall(NamedTuple):
+    """A call that was made, and can be made again without other checks than `differing`.
+
+    Attributes
+    ----------
+    key : tuple or None
+        That of the packed filter; None for a plain one.
+    differing : function of (x, w, bias, residual, out)
+        The place, from 1 on, of the first array that is not stored like that of the first call, or
+        cannot be read and written in place; 0 if there is none. `w` are the panels of a packed
+        filter; bias, residual and out may be None.
+    call : function of (x, w, bias, out, residual)
+        `w` is a filter, or the operand of a packed one.
+    """
+
+    key: tuple[object, ...] | None
+    differing: Callable[..., int]
+    call: Callable[..., Any]
 
 
 @functools.cache

@@ -26,8 +26,9 @@ from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.libraries import as_library_of
 from implicit_conv.parse import exact_key, frozen, is_exact, parse_max_workspace, shape_tuple
-from implicit_conv.plan import Engine, Plan
+from implicit_conv.plan import Engine, Plan, repeated
 from implicit_conv.settings import current
+from implicit_conv.tensors import tensor_key
 
 Shape = tuple[int, ...]
 
@@ -127,40 +128,38 @@ def run(
     """Compute an operator with the values of its options, which `Operator.options` names.
 
     A call for numpy arrays of the same shapes, strides, dtypes and options as an earlier one takes
-    one look-up. It needs no names, so that Options are made for other calls alone: to name 13
-    values takes a tenth of the time of a small convolution.
+    one look-up, and so does one for tensors of torch on the CPU. It needs no names, so that Options
+    are made for other calls alone: to name 13 values takes a tenth of the time of a small
+    convolution.
     """
-    key = None
-    plain = type(x) is type(w) is np.ndarray and scale is None
-    plain = plain and (residual is None or type(residual) is np.ndarray)
-    if plain and (out is None or type(out) is np.ndarray):
+    key = kinds = None
+    tensors = type(x) is not np.ndarray
+    if tensors:
+        kinds = tensor_key(x, w, bias) if residual is out is None else None
+    elif type(w) is np.ndarray:
+        kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype
+    if kinds is not None and scale is None:
         stride, padding, dilation, groups = window
         ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
         if method[2] is not None:
             frozen("max_workspace", method[2])  # refuses True, which is equal to 1 in a key
         key = (
             operator,
-            x.shape,
-            x.strides,
-            x.dtype,
-            w.shape,
-            w.strides,
-            w.dtype,
+            kinds,
             bias is None,
-            None if residual is None else residual.strides,
-            None if out is None else out.strides,
+            type(residual) is np.ndarray and residual.strides,
+            type(out) is np.ndarray and out.strides,
             window if ints else exact_key(window),
             own,
             method,
             current().key,
         )
         try:
-            repeated = CALLS.get(key)
+            call = CALLS.get(key)
         except TypeError:  # an option is not hashable: `_plan` names it
-            key = repeated = None
-        if repeated is not None and not repeated.differing(x, w, bias, residual, out):
-            result: Array = repeated.call(x, w, bias, out, residual)
-            return result
+            key = call = None
+        if call is not None and (tensors or not call.differing(x, w, bias, residual, out)):
+            return call.call(x, w, bias, out, residual)  # type: ignore[no-any-return]
     given = x, w
     options = operator.options(*window, *own, *method)
     if isinstance(x, np.ndarray):
@@ -170,10 +169,10 @@ def run(
         options = options._replace(device=device)
     plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
     y: Array = plan.engine.run(x, w, bias, residual, out, scale)
-    if key is not None and x is given[0] and w is given[1] and is_exact(window):
-        repeated = plan.engine.repeated(x, w, bias, residual, out, y)
-        if repeated is not None:
-            keep_call(CALLS, key, repeated)
+    if key is not None and is_exact(window):
+        call = repeated(plan.engine, given, (x, w), bias, residual, out, y)
+        if call is not None:
+            keep_call(CALLS, key, call)
     return as_library_of(given[0], y) if out is None else y
 
 

@@ -61,7 +61,10 @@ def check_tensor(name: str, tensor: Any) -> None:
         raise DTypeError(f"{name} is a tensor of layout {tensor.layout}; pass {name}.to_dense()")
     if tensor.is_quantized:
         raise DTypeError(f"{name} is a quantized tensor; pass {name}.dequantize()")
-    if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if (
+        kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        or torch._is_functional_tensor(tensor)  # of torch.func.functionalize
+    ):
         raise DTypeError(
             f"{name} is a {kind.__name__}, whose memory is not its own; pass a torch.Tensor"
         )

@@ -171,24 +171,16 @@ class Call:
         """Write the result to `y`; see `__call__`."""
         raise NotImplementedError
 
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether there is a function `at`."""
+        return False
 
-class RepeatedCall(NamedTuple):
-    """A call that was made, and can be made again without other checks than `differing`.
-
-    Attributes
-    ----------
-    key : tuple or None
-        That of the packed filter; None for a plain one.
-    differing : function of (x, w, bias, residual, out)
-        The place, from 1 on, of the first array that is not stored like that of the first call, or
-        cannot be read and written in place; 0 if there is none. `w` are the panels of a packed
-        filter; bias, residual and out may be None.
-    call : Call
-    """
-
-    key: tuple[object, ...] | None
-    differing: Callable[..., int]
-    call: Call
+    def at(self, x: Any, w: Any, bias: Array | None, y: Any) -> None:
+        """Write the result to `y`: `x`, `w` and `y` are objects of `tensors.memory` that stand for
+        arrays, and `w` may be the address of packed panels.
+        """
+        raise NotImplementedError
 
 
 class KernelCall(Call):
@@ -260,6 +252,23 @@ class KernelCall(Call):
         launch = self._main.with_addends(sums, residual)
         return functools.partial(launch.run, x, x if is_packed else w, y, w if is_packed else 0)
 
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether operands are the arrays themselves."""
+        return self._split is None
+
+    def at(self, x: Any, w: Any, bias: Array | None, y: Any) -> None:
+        """See `Call`."""
+        sums = None
+        if bias is not None:
+            sums = bits(self._operator.initial_sums(bias.astype(self._sums, "C", copy=False)))
+        if type(w) is int:
+            self._main.run(x, x, y, w, sums)
+        elif self._packing is None:
+            self._main.run(x, w, y, 0, sums)
+        else:
+            self._pack_and_run(x, w, y, sums, None, None)
+
     def _pack_and_run(
         self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None, scaling: Any
     ) -> None:
@@ -295,6 +304,15 @@ class GradientCall(Call):
         super().__init__(form)
         self._partial_bytes, self._main, self._add, self._roles = partial_bytes, main, add, roles
 
+    @property
+    def takes_addresses(self) -> bool:
+        """Whether operands are the arrays themselves."""
+        return self._roles is None
+
+    def at(self, x: Any, w: Any, bias: Array | None, y: Any) -> None:
+        """See `Call`; there is no bias."""
+        self._run(x, w, y)
+
     def _compute(
         self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
     ) -> None:
@@ -303,6 +321,10 @@ class GradientCall(Call):
         if self._roles is not None:
             axes = self._form.problem.axes
             x, dy = self._roles(ordered(x, axes), ordered(dy, axes))
+        self._run(x, dy, dw)
+
+    def _run(self, x: Any, dy: Any, dw: Any) -> None:
+        """Write dw."""
         if self._add is None:
             self._main.run(x, dy, dw)
             return

@@ -16,6 +16,7 @@ import numpy as np
 from implicit_conv.arrays import (
     Array,
     Binding,
+    RepeatedCall,
     as_array,
     check_distinct,
     check_like_output,
@@ -28,7 +29,7 @@ from implicit_conv.arrays import (
     writable_directly,
 )
 from implicit_conv.cache import cached_property, keep_call
-from implicit_conv.cpu.call import Call, RepeatedCall
+from implicit_conv.cpu.call import Call
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.integers import (
     FLOATS,
@@ -187,22 +188,31 @@ class Runner(ABC):
         """
         read, key = (w, None) if isinstance(w, np.ndarray) else (w.panels, w.key)
         recorded = x, read, bias, residual, out
-        stored = y.size and y.dtype == self.y_dtype == self.out_dtype and can_record(*recorded)
+        stored = y.dtype == self.y_dtype and can_record(*recorded)
         if residual is not None:
             stored = stored and residual.dtype == self.residual_dtype
-        if self.problem.is_integer:  # the values of what is added are checked
-            stored = stored and bias is residual is None
         differing = Record(*recorded).comparison() if stored else None
         if differing is None or differing(*recorded):
             return None
-        binding = Binding(
-            x.strides,
-            w.strides if key is None else None,
-            y.strides,
-            None if residual is None else residual.strides,
-            biased=bias is not None,
+        call = self.ready(
+            Binding(
+                x.strides,
+                w.strides if key is None else None,
+                y.strides,
+                None if residual is None else residual.strides,
+                biased=bias is not None,
+            )
         )
-        return RepeatedCall(key, differing, self.bind(binding))
+        return None if call is None else RepeatedCall(key, differing, call)
+
+    def ready(self, binding: Binding) -> Call | None:
+        """The call that `run` makes for these strides; None if `run` does more than that call."""
+        added = binding.biased or binding.residual is not None
+        if 0 in self.y_shape or self.out_dtype != self.y_dtype:
+            return None
+        if added and self.problem.is_integer:  # the values of what is added are checked
+            return None
+        return self.bind(binding)
 
     def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> PreparedCall:
         """See `Plan.prepare`."""

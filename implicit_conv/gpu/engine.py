@@ -131,6 +131,9 @@ class GpuEngine:
     def repeated(self, *arrays: Any) -> None:
         """A call that could be repeated without checks: there is none on a GPU."""
 
+    def ready(self, binding: Any) -> None:
+        """A call of arrays of these strides: there is none on a GPU."""
+
     def prepared(self, *arrays: Any) -> None:
         """Refuse to prepare calls.
 

@@ -25,6 +25,7 @@ def describe() -> str:
     from implicit_conv.cpu.arch import BFLOAT16, cpu_arch, cpu_features
     from implicit_conv.gpu.evidence import lines
     from implicit_conv.kernels.cpu.runtime.crowd import cpu_count
+    from implicit_conv.kernels.cpu.runtime.guests import guest_name
     from implicit_conv.kernels.disk import store
     from implicit_conv.kernels.disk_files import KERNEL
 
@@ -38,7 +39,8 @@ def describe() -> str:
         "x 2 vectors",
         "bfloat16": f"multiplied by {BFLOAT16[arch.bfloat16]}",
         "caches": f"{arch.l1_bytes >> 10} KiB L1, {arch.l2_bytes >> 10} KiB L2",
-        "threads": f"{arch.threads} for a call; at most {cpu_count()} run at once in a process",
+        "threads": f"{arch.threads} for a call; at most {cpu_count()} run at once in a process; "
+        f"they are {guest_name() or 'our own'}",
         "kernel cache": f"none, so every process compiles its kernels: {trouble}"
         if trouble
         else f"{kernels.folder} ({len(parts)} compiled parts, {size_of(parts)} of at most "

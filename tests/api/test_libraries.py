@@ -90,6 +90,7 @@ class Tensor(Foreign):
 def stand_in_for_torch(monkeypatch):
     stand_in = SimpleNamespace(from_numpy=Tensor, Tensor=Tensor, bfloat16=ml_dtypes.bfloat16)
     stand_in.is_grad_enabled = lambda: True
+    stand_in._is_functional_tensor = lambda tensor: False
     monkeypatch.setitem(sys.modules, "torch", stand_in)
 
 

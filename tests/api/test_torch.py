@@ -1,6 +1,7 @@
 """Tensors of torch on the CPU: read in place with their bits resolved, and tensors as results."""
 
 import re
+import sys
 import warnings
 from dataclasses import replace
 
@@ -211,3 +212,95 @@ def test_parameters_are_read_where_no_gradients_are_recorded(mode):
         ic.conv2d(x, layer)
     with getattr(torch, mode)():
         check(ic.conv2d(x, layer, bias), expected + np.arange(7)[:, None, None])
+
+
+def python_calls(function):
+    """How many Python functions a repeated call enters."""
+    function()
+    function()
+    entered = []
+    sys.setprofile(lambda frame, event, argument: event == "call" and entered.append(frame))
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return len(entered)
+
+
+def test_a_kept_call_costs_at_most_twice_that_of_numpy():
+    x, w, _ = tensors()
+    bias, image, filters = torch.ones(7), x.numpy(), w.numpy()
+    plan = ic.plan_conv2d(x.shape, w.shape)
+    packed = plan.pack(w)
+    pairs = {
+        "conv2d": (lambda: ic.conv2d(x, w), lambda: ic.conv2d(image, filters)),
+        "plan": (lambda: plan(x, packed), lambda: plan(image, packed)),
+        "bias": (lambda: ic.conv2d(x, w, bias), lambda: ic.conv2d(image, filters, bias.numpy())),
+    }
+    for name, (ours, theirs) in pairs.items():
+        assert python_calls(ours) <= 2 * python_calls(theirs), name
+        assert torch.equal(ours(), torch.from_numpy(theirs())), name
+
+
+@pytest.mark.parametrize("dtype", NAMES)
+@pytest.mark.parametrize("compiler", ["translator", pytest.param("njit", marks=pytest.mark.slow)])
+def test_kept_calls_see_what_changed(dtype, compiler):
+    """Values, memory, a filter, alignment; a bias of each dtype; strides and settings are keys."""
+    for K, stride in ((7, 1), (32, 2)):
+        case, options = replace(CASE, K=K), {"stride": stride}
+        x, w, _ = tensors(dtype, case)
+        bias = torch.arange(case.K).to(x.dtype)
+        last = x.contiguous(memory_format=torch.channels_last)
+        with ic.config(compiler=compiler):
+            for image in (x, -x, last, x.clone(), last.clone()):
+                for initial in (None, bias, bias.flip(0), torch.stack([bias, bias], 1)[:, 0]):
+                    for filters in (w, w + 1, torch.nn.Parameter(w)):
+                        exact = torch.nn.functional.conv2d(
+                            image.double(),
+                            filters.detach().double(),
+                            None if initial is None else initial.double(),
+                            **options,
+                        )
+                        with torch.no_grad():
+                            y = ic.conv2d(image, filters, initial, **options)
+                        check(y, exact.numpy(), dtype)
+            if compiler == "njit":
+                break
+
+
+def test_a_kept_call_does_not_serve_what_was_refused():
+    x, w, expected = tensors()
+    ic.conv2d(x, w)
+    check(ic.conv2d(x, w), expected)
+    refused = {
+        "requires gradients": (x, w.clone().requires_grad_()),
+        "is on device meta": (x.to("meta"), w),
+        "has layout|of layout": (x.to_sparse(), w),
+    }
+    for words, operands in refused.items():
+        with pytest.raises((TypeError, ValueError), match=words):
+            ic.conv2d(*operands)
+    lazy = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert lazy.is_neg()
+    check(ic.conv2d(lazy, w), expected)
+    data = bytearray(1) + bytearray(x.numpy())
+    check(ic.conv2d(torch.frombuffer(data, dtype=x.dtype, offset=1).reshape(x.shape), w), expected)
+
+
+def test_kept_calls_inside_transforms_of_functions():
+    """Tensors without memory of their own must not be taken for plain ones."""
+    x, w, expected = tensors()
+    ic.conv2d(x, w)
+    check(torch.func.functionalize(lambda _: ic.conv2d(x, w))(x), expected)
+    with pytest.raises(TypeError, match="whose memory is not its own"):
+        torch.func.functionalize(lambda image: ic.conv2d(image, w))(x)
+
+
+def test_results_of_kept_calls_are_memory_of_torch():
+    x, w, _ = tensors()
+    ic.conv2d(x, w)
+    y = ic.conv2d(x, w)
+    assert y.resize_(3, 1000).shape == (3, 1000)
+    given = x.clone()
+    ic.conv2d(given, w)
+    given.untyped_storage().resize_(0)

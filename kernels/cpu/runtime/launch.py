@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any, Protocol
 
-from implicit_conv.kernels.cpu.runtime import alike, crowd
+from implicit_conv.kernels.cpu.runtime import alike, crowd, guests
 from implicit_conv.kernels.cpu.runtime.call import (
     BIAS,
     BLOB,
@@ -37,7 +37,9 @@ alike.use(python_code(".runtime.start:make_differing"))
 class Threads(Protocol):
     """A team of threads."""
 
-    helpers: int
+    @property
+    def helpers(self) -> int:
+        """How many threads may help a caller."""
 
     def run(self, entry: int, blob: int, threads: int) -> None:
         """Run an entry on up to `threads` threads; return when all items of its blob are done."""
@@ -58,7 +60,9 @@ _teams: list[Threads] = []  # of this process: one, once it is made
 
 
 def team() -> Threads:
-    """The team of this process, which its first use makes."""
+    """The team of this process, which its first use makes, or the one to use in its place."""
+    for guest in guests.GUESTS:
+        return guest
     return _teams[0] if _teams else prepare(_make_once)
 
 
@@ -73,6 +77,7 @@ def _make_once() -> Threads:
 def _after_fork() -> None:
     """The child has none of its parent's threads, but the one that forked."""
     _teams.clear()
+    guests.use(None)
     crowd.reset(crowd.cpu_count())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable
+from ctypes import c_int64
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -16,11 +17,16 @@ import numba
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import internals
+from implicit_conv.kernels.cpu.runtime.alike import FIELDS
 from implicit_conv.kernels.cpu.runtime.source import ARRAY, OBJECT, Source
 
 OPTIONS = {"error_model": "numpy", "boundscheck": False}  # as the translator: x // 0 is 0
 _compiled: dict[FunctionType, Any] = {}
-_WORDS = {ARRAY: lambda array: array.ctypes.data, OBJECT: id}
+# What stands for an argument: objects that are laid out as arrays may be given in their place.
+_WORDS = {
+    ARRAY: lambda array: c_int64.from_address(id(array) + FIELDS.data).value,
+    OBJECT: id,
+}
 _kept: list[Any] = []  # compiled entries, which live as long as the process
 
 

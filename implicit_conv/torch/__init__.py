@@ -1,0 +1,85 @@
+"""torch's convolutions on the CPU, computed by this package: no model needs a change.
+
+Importing this package does not import torch; its functions do.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from implicit_conv.torch.override import Enabled
+
+__all__ = ["disable", "enable"]
+
+OLDEST = 2, 13  # the first torch whose kernels can be kept and called, by torch.library.get_kernel
+
+
+def enable(keep_packed: int = 256 << 20) -> Enabled:
+    """Compute torch's convolutions on the CPU with this package, in the whole process.
+
+    It takes over ``aten::convolution`` and ``aten::convolution_backward`` for tensors on the CPU of
+    dtype float32, float64, float16 and bfloat16. What it does not serve runs torch's own kernel,
+    and so do the errors of torch. `docs/torch.md` says more.
+
+    Parameters
+    ----------
+    keep_packed : int
+        The most bytes that packed filters of parameters, and the copies that they are compared
+        with, may take. A packed filter is used only while every byte of the parameter is the same.
+        0 packs no filter in advance.
+
+    Returns
+    -------
+    enabled : context manager
+        Leaving its ``with`` block undoes this call. Without a block, `disable` does.
+
+    Raises
+    ------
+    ImportError
+        torch is not installed, or is older than 2.13.
+    ValueError
+        `keep_packed` is negative.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import implicit_conv.torch
+    >>> x, conv = torch.ones(1, 1, 3, 3), torch.nn.Conv2d(1, 1, 3, bias=False)
+    >>> with implicit_conv.torch.enable():
+    ...     y = conv(x)
+    """
+    _check_version()
+    from implicit_conv.torch.override import Enabled
+
+    return Enabled(keep_packed)
+
+
+def disable() -> None:
+    """Give torch its own kernels back, however often `enable` was called."""
+    _check_version()
+    from implicit_conv.torch import override
+
+    override.disable()
+
+
+def _check_version() -> None:
+    """Refuse another torch than those that this package knows.
+
+    Raises
+    ------
+    ImportError
+        torch is not installed, or is older than `OLDEST`.
+    """
+    oldest = ".".join(map(str, OLDEST))
+    if importlib.util.find_spec("torch") is None:
+        raise ImportError(f"torch is not installed; run pip install 'torch>={oldest}'")
+    import torch
+
+    release = torch.__version__.partition("+")[0].split(".")
+    if tuple(int(part) for part in release[:2]) < OLDEST:
+        raise ImportError(
+            f"torch {torch.__version__} is installed, but implicit_conv.torch needs at least "
+            f"{oldest}; run pip install 'torch>={oldest}'"
+        )

@@ -1,0 +1,257 @@
+"""What stands in torch's dispatcher while `enable` is in force, and how it gets there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from implicit_conv.cache import CALLS, keep_call
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.kernels.cpu.runtime.guests import use
+from implicit_conv.settings import config, current
+from implicit_conv.torch import steps
+from implicit_conv.torch.openmp import torch_team
+from implicit_conv.torch.packed import FILTERS
+from implicit_conv.torch.steps import Window
+from implicit_conv.torch.tensors import aligned
+
+LOG = logging.getLogger("implicit_conv")
+LIBRARY: Any = torch.library.Library  # which has no types
+REFUSED = "refused"  # what is kept where torch's own kernel must run
+
+
+def _own_kernel(name: str) -> Any:
+    """torch's own kernel, which is the same for all devices. It is asked for by the key of calls
+    without tensors, since others may have registered theirs for the CPU, and may remove them.
+    """
+    return torch.library.get_kernel(f"aten::{name}", "Undefined")
+
+
+TORCH_FORWARD, TORCH_SCRIPTED, TORCH_BACKWARD = map(
+    _own_kernel, ("convolution", "_convolution", "convolution_backward")
+)
+
+
+def _convolution(
+    keys: Any,
+    x: Any,
+    w: Any,
+    bias: Any,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> Any:
+    """``aten::convolution`` on the CPU; `keys` is the dispatcher's set of keys."""
+    window = Window(
+        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
+    )
+    y = _result(x, w, bias, window)
+    if y is None:
+        return TORCH_FORWARD.call_boxed(
+            keys, x, w, bias, stride, padding, dilation, transposed, output_padding, groups
+        )
+    return y
+
+
+def _scripted_convolution(
+    keys: Any,
+    x: Any,
+    w: Any,
+    bias: Any,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    *flags: bool,
+) -> Any:
+    """``aten::_convolution`` on the CPU, which scripts of ``torch.jit.trace`` call; `flags` are
+    those of cuDNN.
+    """
+    window = Window(
+        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
+    )
+    y = _result(x, w, bias, window)
+    if y is None:
+        return TORCH_SCRIPTED.call_boxed(
+            keys, x, w, bias, stride, padding, dilation, transposed, output_padding, groups, *flags
+        )
+    return y
+
+
+def _result(x: Any, w: Any, bias: Any, window: Window) -> Any:
+    """The convolution, or the transposed one; None if torch's own kernel must run."""
+    kind = None if bias is None else (bias.shape, bias.dtype)
+    of_x, of_w = (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype)
+    key = ("torch", of_x, of_w, kind, window, _state())
+    step = CALLS.get(key)
+    if step is None:
+        step = _prepared(key, steps.forward, x, w, bias, window)
+    if step is REFUSED or not (aligned(x) and aligned(w)):
+        return None
+    return step(x, w, bias, FILTERS.operand(step, w))
+
+
+def _convolution_backward(
+    keys: Any,
+    dy: Any,
+    x: Any,
+    w: Any,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    mask: list[bool],
+) -> Any:
+    """``aten::convolution_backward`` on the CPU: the gradients of (x, w, bias), or None of each
+    that `mask` does not ask for.
+    """
+    window = Window(
+        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
+    )
+    wanted, shape = tuple(mask), None if bias_sizes is None else tuple(bias_sizes)
+    kinds = tuple([(t.shape, t.stride(), t.dtype) for t in (dy, x, w)])
+    key = ("torch", kinds, shape, window, wanted, _state())
+    found = CALLS.get(key)
+    if found is None:
+        found = _prepared(key, steps.backward, dy, x, w, bias_sizes, window, wanted)
+    if found is REFUSED or not all(map(aligned, (dy, x, w))):
+        return TORCH_BACKWARD.call_boxed(
+            keys,
+            dy,
+            x,
+            w,
+            bias_sizes,
+            stride,
+            padding,
+            dilation,
+            transposed,
+            output_padding,
+            groups,
+            mask,
+        )
+    of_x, of_w = found
+    dx = None if of_x is None else of_x(dy, w)
+    images = (dy, x) if transposed else (x, dy)
+    dw = None if of_w is None else of_w(*images)
+    db = dy.sum((0, *range(2, dy.dim()))) if mask[2] else None
+    return dx, dw, db
+
+
+def _state() -> tuple[Any, ...]:
+    """What a step depends on besides its arguments: settings of ours and of torch."""
+    return current().key, torch.get_num_threads(), torch._C._get_mkldnn_enabled()
+
+
+def _prepared(key: object, make: Callable[..., Any], *arguments: Any) -> Any:
+    """What `make` returns, which is kept; REFUSED if torch's own kernel must run."""
+    threads = current().num_threads or min(torch.get_num_threads(), cpu_arch().threads)
+    try:
+        with config(num_threads=threads):
+            found = make(*arguments)
+    except (ValueError, TypeError, RuntimeError) as error:  # for what no plan takes
+        LOG.debug("torch's own kernel runs: %s", error)
+        found = None
+    found = REFUSED if found is None else found
+    keep_call(CALLS, key, found)
+    return found
+
+
+class Enabled:
+    """`enable` in force: leaving a ``with`` block of it undoes that call."""
+
+    def __init__(self, keep_packed: int) -> None:
+        if keep_packed < 0:
+            raise ValueError(f"keep_packed={keep_packed} must be a number of bytes, at least 0")
+        self.keep_packed = keep_packed
+        _SWITCH.add(self)
+
+    def __enter__(self) -> Enabled:
+        """In force again, if it was undone: a second block of one object is like the first."""
+        _SWITCH.add(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _SWITCH.discard(self)
+
+
+class _Switch:
+    """Calls of `enable` in force, the last of which sets the limit of packed filters; our kernels
+    are registered as long as there is one.
+    """
+
+    def __init__(self) -> None:
+        self.renew_lock()
+        self._holders: list[Enabled] = []
+        self._library: Any = None
+        self._alive: list[Any] = []  # kernels that were registered, in which threads may still be
+
+    def renew_lock(self) -> None:
+        """Forget a lock that another thread may hold, which a forked child does not have."""
+        self._lock = threading.RLock()
+
+    def add(self, holder: Enabled) -> None:
+        """A call of `enable`, or the block of one."""
+        with self._lock:
+            if holder not in self._holders:
+                self._holders.append(holder)
+            self._update()
+
+    def discard(self, holder: Enabled) -> None:
+        """Undo one call of `enable`, unless `disable` has."""
+        with self._lock:
+            if holder in self._holders:
+                self._holders.remove(holder)
+            self._update()
+
+    def clear(self) -> None:
+        """Undo all calls of `enable`."""
+        with self._lock:
+            self._holders.clear()
+            self._update()
+
+    def _update(self) -> None:
+        FILTERS.shrink(self._holders[-1].keep_packed if self._holders else 0)
+        if self._holders and self._library is None:
+            use(torch_team())
+            self._library = LIBRARY("aten", "IMPL")
+            for name, kernel in KERNELS.items():
+                self._library.impl(name, kernel, "CPU", with_keyset=True)
+                self._alive.append(torch.library.get_kernel(f"aten::{name}", "CPU"))
+        elif self._library is not None and not self._holders:
+            use(None)
+            self._library._destroy()
+            self._library = None
+
+
+def disable() -> None:
+    """Give torch its own kernels back, however often `enable` was called."""
+    _SWITCH.clear()
+
+
+KERNELS = {
+    "convolution": _convolution,
+    "_convolution": _scripted_convolution,
+    "convolution_backward": _convolution_backward,
+}
+_SWITCH = _Switch()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SWITCH.renew_lock)

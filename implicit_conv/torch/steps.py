@@ -1,0 +1,226 @@
+"""Steps: plans of one operator that are bound to the shapes, strides and dtype of tensors.
+
+A function that makes steps returns None, or raises ShapeError, DTypeError or PlanError, where
+torch's own kernel must compute the result or raise the error.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+
+import implicit_conv
+from implicit_conv.arrays import Binding
+from implicit_conv.cache import cached_property
+from implicit_conv.errors import PlanError
+from implicit_conv.plan import Plan
+from implicit_conv.tensors import memory
+from implicit_conv.torch.tensors import DTYPES, View, sums_array
+
+# Bytes of a filter that are compared in one cycle (EPYC 9005, 2026-11: 3.6 from memory, 12 in
+# cache): a filter is packed where its plan saves more cycles than comparing takes.
+COMPARED_PER_CYCLE = 3.6
+
+
+class Window(NamedTuple):
+    """The arguments of ``aten::convolution`` after its tensors."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options that plans of all operators take."""
+        names = ("stride", "padding", "dilation", "groups")
+        return {name: getattr(self, name) for name in names}
+
+    def serves(self, x: Any, w: Any, *others: Any) -> bool:
+        """Whether torch and plans read these tensors and arguments alike."""
+        rank, tensors = w.dim() - 2, (x, w, *others)
+        sizes = self.stride, self.padding, self.dilation, self.output_padding
+        return (
+            1 <= rank <= 3
+            and x.dim() == rank + 2
+            and x.dtype in DTYPES
+            and all(t.dtype is x.dtype and t.device.type == "cpu" for t in tensors)
+            and all(t.layout is torch.strided and t.numel() for t in tensors)
+            and all(len(size) == rank for size in sizes)
+            and min(*self.stride, *self.dilation, self.groups) > 0
+            and min(*self.padding, *self.output_padding) >= 0
+            and (self.transposed or not any(self.output_padding))
+        )
+
+    def memory_format(self, x: Any, w: Any, bias: Any, bias_sizes: Any = None) -> Any:
+        """The format of torch's own results, by the rule that torch.compile relies on too."""
+        backend = torch._C._select_conv_backend(
+            x,
+            w,
+            bias=bias,
+            transposed=self.transposed,
+            output_padding=self.output_padding,
+            bias_sizes=bias_sizes,
+            **self.options,
+        )
+        if w.dim() == 3:  # torch makes contiguous images of signals
+            x, w = x.new_empty(x.shape).unsqueeze(2), w.unsqueeze(2)
+        return torch._C._conv_determine_backend_memory_format(x, w, backend)
+
+
+class Step:
+    """One operator on tensors (a, b), of known shapes, strides and dtypes, with the result y.
+
+    Attributes
+    ----------
+    plan : Plan
+    y : View
+    """
+
+    def __init__(
+        self, plan: Plan, a: View, b: View, y: View, dtype: Any, *, biased: bool = False
+    ) -> None:
+        """`plan` is one for tensors with these views and this dtype of torch.
+
+        Raises
+        ------
+        PlanError
+            No method takes tensors of these strides.
+        """
+        self.plan, self._a, self._b, self.y, self._dtype = plan, a, b, y, dtype
+        self._biased = biased
+        self._call = self._bound(b.planned_strides)
+
+    def _bound(self, strides: tuple[int, ...] | None) -> Any:
+        """The plan's function of arrays (a, b, bias, y), for a filter b with these strides, or with
+        None for the operand of a packed one.
+        """
+        a, y = self._a.planned_strides, self.y.planned_strides
+        call = self.plan.engine.ready(Binding(a, strides, y, biased=self._biased))
+        if call is None:
+            raise PlanError("the result takes more than one call")
+        return call
+
+    @cached_property
+    def packed_call(self) -> Any:
+        """The function for packed filters; None where a plain one takes no more time than comparing
+        it with what was packed, or where no method reads a packed one.
+        """
+        parts = _parts(self.plan.engine)
+        saved = sum(part.best.cycles - part.best_packed.packed_cycles for part in parts)
+        compared = math.prod(self._b.shape) * self._dtype.itemsize / COMPARED_PER_CYCLE
+        try:
+            return self._bound(None) if saved > compared else None
+        except PlanError:
+            return None
+
+    @cached_property
+    def order(self) -> object:
+        """What a packed filter must have been packed for."""
+        return tuple(part.best_packed.packed.key for part in _parts(self.plan.engine))
+
+    def pack(self, b: Any) -> Any:
+        """The filter b in the order that the plan reads."""
+        return self.plan.pack(self._b.array(b))
+
+    def __call__(self, a: Any, b: Any, bias: Any = None, operand: Any = None) -> Any:
+        """The result, a new tensor; `operand` is that of b as a packed filter, if it has one."""
+        of_y = self.y
+        y = torch.empty_strided(of_y.shape, of_y.strides, dtype=self._dtype, device="cpu")
+        call = self._call if operand is None else self.packed_call
+        sums = None if bias is None else sums_array(bias)
+        if call.takes_addresses:
+            filters = memory(b.data_ptr()) if operand is None else operand
+            call.at(memory(a.data_ptr()), filters, sums, memory(y.data_ptr()))
+        else:
+            filters = self._b.array(b) if operand is None else operand
+            call(self._a.array(a), filters, sums, of_y.array(y))
+        return y
+
+
+def _parts(engine: Any) -> list[Any]:
+    """The engine itself, or those of the stride phases of which it consists."""
+    phases = getattr(engine, "parts", None)
+    return [engine] if phases is None else [phase.engine for phase in phases]
+
+
+def forward(x: Any, w: Any, bias: Any, window: Window) -> Step | None:
+    """The step that computes ``aten::convolution`` of x and w."""
+    tensors = (x, w) if bias is None else (x, w, bias)
+    if not window.serves(*tensors) or (bias is not None and bias.dim() != 1):
+        return None
+    return _product(x, w, window, window.memory_format(x, w, bias), biased=bias is not None)
+
+
+def backward(
+    dy: Any, x: Any, w: Any, bias_sizes: Any, window: Window, mask: tuple[bool, bool, bool]
+) -> tuple[Step | None, Step | None] | None:
+    """The steps that compute the gradients of x and w, of those that `mask` asks for."""
+    if not window.serves(x, w, dy) or dy.dim() != x.dim():
+        return None
+    order = window.memory_format(x, w, None, bias_sizes)
+    dx = dw = None
+    if mask[0] and window.transposed:  # the gradient of a transposed convolution is a convolution
+        dx = _product(dy, w, window._replace(transposed=False), order)
+        if dx.y.shape != tuple(x.shape):
+            return None
+    elif mask[0]:
+        dx = _input_gradient(dy, x, w, window, order)
+    if mask[1]:
+        dw = _weight_gradient(*((dy, x) if window.transposed else (x, dy)), w, window, order)
+    return dx, dw
+
+
+def _product(x: Any, w: Any, window: Window, order: Any, *, biased: bool = False) -> Step:
+    """The convolution, or the transposed one, of x and w, with a result in the format `order`."""
+    kind, letters, own = "conv", "KC", {}
+    if window.transposed:
+        kind, letters, own = "conv_transpose", "CK", {"output_padding": window.output_padding}
+    of_x, of_w = View.of_images(x, order), View.of_filter(w, letters)
+    plan = _plan(f"{kind}{{}}d", (of_x, of_w), (of_x, of_w), window, x.dtype, **own)
+    problem = plan.problem  # that of a transposed convolution has y as its input
+    shape = problem.input_shape if window.transposed else problem.output_shape
+    own_shape = shape if of_x.axes is None else (shape[0], shape[-1], *shape[1:-1])
+    of_y = View.of_images(x, order, own_shape)
+    return Step(plan, of_x, of_w, of_y, x.dtype, biased=biased)
+
+
+def _input_gradient(dy: Any, x: Any, w: Any, window: Window, order: Any) -> Step:
+    """The gradient dx of the convolution of x and w."""
+    of_dy, of_w = View.of_images(dy, order), View.of_filter(w, "KC")
+    of_dx = View.of_images(x, order, x.shape)
+    given, shape = (of_dy, of_w), of_dx.planned_shape
+    plan = _plan("conv{}d_input_grad", given, given, window, x.dtype, input_shape=shape)
+    return Step(plan, of_dy, of_w, of_dx, x.dtype)
+
+
+def _weight_gradient(x: Any, dy: Any, w: Any, window: Window, order: Any) -> Step:
+    """The gradient dw of the convolution of x and w."""
+    of_x, of_dy = View.of_images(x, order), View.of_images(dy, order)
+    of_dw = View.of_filter(w, "KC", order)
+    given, shape = (of_x, of_dy), of_dw.planned_shape
+    layouts = of_x, of_dw
+    plan = _plan("conv{}d_weight_grad", given, layouts, window, x.dtype, weight_shape=shape)
+    return Step(plan, of_x, of_dy, of_dw, x.dtype)
+
+
+def _plan(
+    name: str,
+    given: tuple[View, View],
+    layouts: tuple[View, View],
+    window: Window,
+    dtype: Any,
+    **own: Any,
+) -> Plan:
+    """The plan of the operator `name` of two arrays, with the layouts of images and filters."""
+    a, b = given
+    make = getattr(implicit_conv, "plan_" + name.format(len(a.shape) - 2))
+    shapes = a.planned_shape, b.planned_shape
+    images, filters = (view.layout for view in layouts)
+    options = {"layout": images, "weight_layout": filters} | window.options | own
+    plan: Plan = make(*shapes, dtype=DTYPES[dtype], device="cpu", **options)
+    return plan

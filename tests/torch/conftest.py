@@ -1,0 +1,31 @@
+"""Tests of implicit_conv.torch: torch's own kernels are the oracle."""
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
+
+import implicit_conv.torch as door  # noqa: E402  # after the reason to skip
+
+
+@pytest.fixture(autouse=True)
+def disabled():
+    """Every test begins and ends with torch's own kernels, and with random tensors of a seed."""
+    torch.manual_seed(0)
+    door.disable()
+    yield
+    door.disable()
+
+
+@pytest.fixture
+def ours(monkeypatch):
+    """The steps of this package that were run since the test began."""
+    from implicit_conv.torch.steps import Step
+
+    run, found = Step.__call__, []
+
+    def counted(step, *arguments, **options):
+        found.append(step)
+        return run(step, *arguments, **options)
+
+    monkeypatch.setattr(Step, "__call__", counted)
+    return found
