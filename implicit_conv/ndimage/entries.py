@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 from implicit_conv.arrays import Array
 from implicit_conv.errors import PlanError
 from implicit_conv.ndimage import filters, single
@@ -35,8 +37,8 @@ class Entries:
     Parameters
     ----------
     precision : "strict", "standard" or "fast"
-        "strict" has scipy's results; the others compute filters of float32 images in float32, where
-        they can.
+        "strict" has scipy's results; the others sum in float32 where neither the image nor the
+        result holds more.
 
     Raises
     ------
@@ -64,11 +66,12 @@ class Entries:
         """Correlate along all axes."""
         places, constant = [operator.index(origin) for origin in origins], float(cval)
         if filters.served(x, out, mode) and weights.ndim == x.ndim and weights.size:
-            if self._single(x, weights, out, mode, constant, places) or filters.correlate(
-                x, weights, out, mode, constant, places
-            ):
-                return
-        COMPILED.correlate(x, weights, out, mode, cval, origins)
+            dtype, args = self._sums(x, out), (x, weights, out, mode, constant, places)
+            if dtype is np.float32 and single.served(x, weights, out, mode, constant):
+                return single.correlate(*args, self._precision)
+            if filters.correlate(*args, dtype):
+                return None
+        return COMPILED.correlate(x, weights, out, mode, cval, origins)  # type: ignore[no-any-return]
 
     def correlate1d(
         self,
@@ -82,11 +85,8 @@ class Entries:
     ) -> None:
         """Correlate along an axis."""
         if filters.served(x, out, mode):
-            place, constant = operator.index(origin), float(cval)
-            origins, shape = [0] * x.ndim, [1] * x.ndim
-            origins[axis], shape[axis] = place, len(weights)
-            if not self._single(x, weights.reshape(shape), out, mode, constant, origins):
-                filters.correlate1d(x, weights, axis, out, mode, constant, place)
+            place, constant, dtype = operator.index(origin), float(cval), self._sums(x, out)
+            filters.correlate1d(x, weights, axis, out, mode, constant, place, dtype)
         else:
             COMPILED.correlate1d(x, weights, axis, out, mode, cval, origin)
 
@@ -100,19 +100,9 @@ class Entries:
         ):
             COMPILED.uniform_filter1d(x, size, axis, out, mode, cval, origin)
 
-    def _single(
-        self,
-        x: Array,
-        weights: Array,
-        out: Array,
-        mode: int,
-        cval: float,
-        origins: Sequence[int],
-    ) -> bool:
-        """Whether a convolution in float32 has computed a correlation."""
-        return self._precision != STRICT and single.correlate(
-            x, weights, out, mode, cval, origins, self._precision
-        )
+    def _sums(self, x: Array, out: Array) -> type:
+        """The dtype of sums."""
+        return np.float32 if self._precision != STRICT and filters.narrow(x, out) else np.float64
 
 
 @functools.cache

@@ -15,7 +15,7 @@ import numpy as np
 from implicit_conv.arrays import Array
 from implicit_conv.cpu import fixed_order
 from implicit_conv.cpu.fixed_order import Sum
-from implicit_conv.kernels.cpu.images.layout import COLUMNS, Order
+from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, Order
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.ndimage.boxes import MODES, boxes, load, runs
 
@@ -23,7 +23,7 @@ from implicit_conv.ndimage.boxes import MODES, boxes, load, runs
 EPSILON = np.finfo(np.float64).eps
 FEWEST_ELEMENTS = 4096  # of an image: scipy's C takes less time for a smaller one than a call
 FEWEST_COLUMNS = 32  # beside an axis: scipy's C computes means of its lines in less time
-MOST_ELEMENTS = 4 << 20  # of a box that cannot be divided
+MOST_BYTES = 32 << 20  # of a box that cannot be divided
 INPUTS = frozenset("?bBhHiIlLqQfd")  # the dtypes of scipy's C, by numpy's characters
 OUTPUTS = INPUTS - {"?"}
 
@@ -40,11 +40,22 @@ def served(x: Array, out: Array, mode: int) -> bool:
     )
 
 
+def narrow(x: Array, out: Array) -> bool:
+    """Whether neither the image nor the result holds more than float32 does."""
+    return all(a.dtype == np.float32 or a.itemsize <= 2 for a in (x, out))
+
+
 def correlate(
-    x: Array, weights: Array, out: Array, mode: int, cval: float, origins: Sequence[int]
+    x: Array,
+    weights: Array,
+    out: Array,
+    mode: int,
+    cval: float,
+    origins: Sequence[int],
+    dtype: type = np.float64,
 ) -> bool:
     """``y[p] = sum of w[t] * x[p + t - size // 2 - origin]``, in the order of the taps; returns
-    False where all weights count as zero.
+    False where all weights count as zero. Sums are of this dtype, float64 or float32.
     """
     places = np.argwhere(abs(weights) > EPSILON)
     if len(places) == 0:
@@ -52,12 +63,19 @@ def correlate(
     sums = Sum(Order.TAPS, np.stack([places, places], axis=1), weights[tuple(places.T)])
     if np.may_share_memory(x, out):
         x = x.copy()
-    _filter(sums, weights.shape, x, out, mode, cval, origins)
+    _filter(sums, weights.shape, x, out, mode, cval, origins, dtype)
     return True
 
 
 def correlate1d(
-    x: Array, weights: Array, axis: int, out: Array, mode: int, cval: float, origin: int
+    x: Array,
+    weights: Array,
+    axis: int,
+    out: Array,
+    mode: int,
+    cval: float,
+    origin: int,
+    dtype: type = np.float64,
 ) -> None:
     """Compute the sum along an axis, in the order of the loops of scipy's C."""
     order, taps = _line_order(weights)
@@ -66,7 +84,8 @@ def correlate1d(
     kernel, origins = [1] * x.ndim, [0] * x.ndim
     kernel[axis], origins[axis] = len(weights), origin
     x, whole = _separate(x, out, axis)
-    _filter(Sum(order, places, weights[taps[:, 0]]), kernel, x, out, mode, cval, origins, whole)
+    sums = Sum(order, places, weights[taps[:, 0]])
+    _filter(sums, kernel, x, out, mode, cval, origins, dtype, whole)
 
 
 def uniform_filter1d(
@@ -78,7 +97,7 @@ def uniform_filter1d(
     around = size - 1
     if (
         math.prod(x.shape[axis + 1 :]) < FEWEST_COLUMNS
-        or (x.shape[axis] + around) * COLUMNS > MOST_ELEMENTS
+        or (x.shape[axis] + around) * BLOCK_BYTES > MOST_BYTES
     ):
         return False
     x, _ = _separate(x, out, axis)
@@ -88,8 +107,8 @@ def uniform_filter1d(
     for box in boxes(x.shape, [around] + [0] * (x.ndim - 1), whole=0):
         extents = [part.stop - part.start for part in box]
         columns = math.prod(extents[1:])
-        width = fixed_order.room(columns)
-        rows, means = scratch(length + around, width), scratch(length, width)
+        width = fixed_order.room(columns, 8)
+        rows, means = (scratch(np.float64, n, width) for n in (length + around, length))
         along = [column, *(runs(part.start, part.stop, part.stop, mode) for part in box[1:])]
         load(x, along, cval, rows[:, :columns].reshape(-1, *extents[1:]))
         fixed_order.mean(rows, means, size)
@@ -135,6 +154,7 @@ def _filter(
     mode: int,
     cval: float,
     origins: Sequence[int],
+    dtype: type,
     whole: int | None = None,
 ) -> None:
     """Compute the sums box by box; boxes do not divide the axis `whole`.
@@ -156,18 +176,20 @@ def _filter(
         shape = [extent + more for extent, more in zip(extents, around, strict=True)]
         inner = math.prod(extents[last + 1 :])
         columns = extents[last] * inner
-        values = scratch(math.prod(shape) + COLUMNS)[: math.prod(shape)].reshape(shape)
+        values = scratch(dtype, math.prod(shape) + BLOCK_BYTES // 4)[: math.prod(shape)]
+        values = values.reshape(shape)
         load(x, along, cval, values)
         rows = values.reshape(math.prod(shape[:first]), *shape[first:last], -1)
         counted = math.prod(extents[:first]), *extents[first:last]
-        results = scratch(*counted, fixed_order.room(columns))
+        results = scratch(dtype, *counted, fixed_order.room(columns, values.itemsize))
         fixed_order.correlate(sums, rows, results, columns, inner)
         store(results[..., :columns].reshape(extents), out[box])
 
 
-def scratch(*shape: int) -> Array:
-    """Uninitialised float64 memory that begins on a cache line."""
-    values: Array = aligned_bytes(8 * math.prod(shape)).view(np.float64).reshape(shape)
+def scratch(dtype: type, *shape: int) -> Array:
+    """Uninitialised memory that begins on a cache line."""
+    size = np.dtype(dtype).itemsize * math.prod(shape)
+    values: Array = aligned_bytes(size).view(dtype).reshape(shape)
     return values
 
 

@@ -1,7 +1,4 @@
-"""Filters of float32 images by convolutions, which sum in float32: `precision` other than "strict".
-
-They are correlations whose results are stored as float32, without a constant beyond the border.
-"""
+"""Filters of several axes of float32 images by convolutions: `precision` other than "strict"."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from implicit_conv.api import conv1d, conv2d, conv3d
+from implicit_conv.api import conv2d, conv3d
 from implicit_conv.arrays import Array
 from implicit_conv.ndimage.boxes import CONSTANT, MIRROR, NEAREST, REFLECT, WRAP
 
@@ -20,7 +17,17 @@ PADDING_MODES = {
     MIRROR: "reflect",
     CONSTANT: "zeros",
 }
-CONVOLUTIONS = (conv1d, conv2d, conv3d)
+CONVOLUTIONS = {2: conv2d, 3: conv3d}  # by rank
+
+
+def served(x: Array, weights: Array, out: Array, mode: int, cval: float) -> bool:
+    """Whether it is a convolution: a last axis of length 1 would be a loop over colours."""
+    return (
+        x.dtype == out.dtype == np.float32
+        and x.ndim in CONVOLUTIONS
+        and weights.shape[-1] > 1
+        and (mode != CONSTANT or cval == 0)
+    )
 
 
 def correlate(
@@ -31,28 +38,15 @@ def correlate(
     cval: float,
     origins: Sequence[int],
     precision: str,
-) -> bool:
-    """Compute a correlation of float32 arrays; returns whether they are supported.
-
-    An unfiltered last axis of an image with three axes is its colours, which are a batch.
-    """
-    if x.dtype != np.float32 or out.dtype != np.float32 or (mode == CONSTANT and cval != 0):
-        return False
+) -> None:
+    """Compute a correlation."""
     before = [size // 2 + origin for size, origin in zip(weights.shape, origins, strict=True)]
     padding = [(low, size - 1 - low) for low, size in zip(before, weights.shape, strict=True)]
-    if x.ndim == 3 and weights.shape[-1] == 1:
-        images, results = (np.moveaxis(a, -1, 0)[:, None] for a in (x, out))
-        weights, padding = weights[..., 0], padding[:2]
-    else:
-        images, results = x[None, None], out[None, None]
-    if weights.ndim > len(CONVOLUTIONS):
-        return False
-    CONVOLUTIONS[weights.ndim - 1](
-        images,
+    CONVOLUTIONS[x.ndim](
+        x[None, None],
         weights[None, None].astype(np.float32),
         padding=tuple(padding),
         padding_mode=PADDING_MODES[mode],
-        out=results,
+        out=out[None, None],
         precision=precision,
     )
-    return True

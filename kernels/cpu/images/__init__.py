@@ -1,1 +1,1 @@
-"""Filters of images whose sums are added in a fixed order: float64, without fused multiply-adds."""
+"""Filters of images whose sums are added in a fixed order, without fused multiply-adds."""

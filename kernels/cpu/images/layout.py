@@ -1,8 +1,8 @@
-"""What callers know of the sums: their order, and the columns of a block."""
+"""What callers know of the sums: their order, and the width of a block."""
 
 import enum
 
-COLUMNS = 32  # of a block: 4 sums of 8 lanes hide the latency of an addition
+BLOCK_BYTES = 256  # of a block: 4 sums in vectors of 64 bytes hide the latency of an addition
 
 
 class Order(enum.Enum):

@@ -1,26 +1,25 @@
-"""Sums of float64 in a fixed order, which has the same bits as a plain loop over the taps.
+"""Sums of floats in a fixed order, which has the same bits as a plain loop over the taps.
 
     y[row, column] = sum over taps t, in order, of w[t] * x[row, column + offset[t]]
 
 The lanes of a vector are columns, so that vectors change the order of no sum. A product is rounded
 before it is added: compilers of C make no fused multiply-adds for x86-64, unless they are asked to.
-Rows have room for whole blocks of COLUMNS elements, and what a block computes too much is ignored.
+Rows have room for whole blocks of BLOCK_BYTES, and what a block computes too much is ignored.
 """
 
 from numba import types
 
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
-from implicit_conv.kernels.cpu.images.layout import COLUMNS, Order
+from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, Order
 from implicit_conv.kernels.cpu.runtime.part import Part, body
 from implicit_conv.kernels.cpu.runtime.source import INT, for_python
 
-LANES, ITEMSIZE = 8, 8
-PARTS = [part * LANES * ITEMSIZE for part in range(COLUMNS // LANES)]  # byte offsets of vectors
+PARTS = range(0, BLOCK_BYTES, 64)  # byte offsets of vectors
 
 
-def emitter(builder):
-    """Vectors of 8 float64, of which LLVM makes two where registers are narrower."""
-    return Emitter(builder, LANES, ITEMSIZE, fma=False)
+def emitter(builder, itemsize):
+    """Vectors of 64 bytes, of which LLVM makes several where registers are narrower."""
+    return Emitter(builder, 64 // itemsize, itemsize, fma=False)
 
 
 def loads(e, address):
@@ -33,12 +32,12 @@ def joined(operation, first, second):
     return [operation(*pair) for pair in zip(first, second, strict=True)]
 
 
-def make_block(order):
-    """block(out, x, offsets, weights, taps): COLUMNS sums."""
+def make_block(order, itemsize):
+    """block(out, x, offsets, weights, taps): the sums of a block."""
     pairs = order in (Order.MIRRORED, Order.OPPOSED)
 
     def emit(builder, at):
-        e = emitter(builder)
+        e = emitter(builder, itemsize)
         join = builder.fadd if order is Order.MIRRORED else builder.fsub
         base, table, factors, target = (
             builder.inttoptr(at[name], BYTES) for name in ("x", "offsets", "weights", "out")
@@ -49,7 +48,7 @@ def make_block(order):
             return loads(e, e.at(base, builder.load(e.pointer(entry, I64))))
 
         def products(tap, values):
-            weight = e.broadcast(e.at(factors, builder.mul(tap, i64(ITEMSIZE))))
+            weight = e.broadcast(e.at(factors, builder.mul(tap, i64(itemsize))))
             return [builder.fmul(value, weight) for value in values]
 
         def add(tap, sums):
@@ -69,27 +68,27 @@ def make_block(order):
     return body(Part(0, "sum_block", ("out", "x", "offsets", "weights", "taps"), ()), emit)
 
 
-def make_correlate(order):
-    """correlate(out, out_row, x, x_row, offsets, weights, taps, rows, columns): rows of sums.
+def make_correlate(order, itemsize):
+    """correlate(out, out_row, x, x_row, offsets, weights, taps, rows, width): rows of sums, which
+    are `width` bytes wide.
 
     `offsets` are in bytes, two for each tap: the second is that of the element which is joined with
     the first one. `out_row` and `x_row` are the byte strides of rows.
     """
-    block = make_block(order)
+    block = make_block(order, itemsize)
 
-    def correlate(out, out_row, x, x_row, offsets, weights, taps, rows, columns):
-        for row in range(rows):
-            for column in range(0, columns, COLUMNS):
-                target = out + row * out_row + column * ITEMSIZE
-                source = x + row * x_row + column * ITEMSIZE
-                block(target, source, offsets, weights, taps)
+    def correlate(out, out_row, x, x_row, offsets, weights, taps, rows, width):
+        for column in range(0, width, BLOCK_BYTES):
+            for row in range(rows):  # the rows of a window stay in L1
+                target = out + row * out_row + column
+                block(target, x + row * x_row + column, offsets, weights, taps)
 
     return for_python(types.void(*[INT] * 9), correlate)
 
 
 def emit_means(builder, at):
-    """Emit running means of `size` rows of COLUMNS elements."""
-    e, row, size = emitter(builder), at["row"], at["size"]
+    """Emit running means of `size` rows of a block."""
+    e, row, size = emitter(builder, 8), at["row"], at["size"]
     first, target = (builder.inttoptr(at[name], BYTES) for name in ("x", "out"))
     divisor = e.splat(builder.sitofp(size, e.scalar))
 
@@ -116,13 +115,13 @@ def emit_means(builder, at):
 
 
 def make_mean():
-    """mean(out, x, row, size, length, columns): means of `size` rows below each of `length` rows;
-    `row` is the byte stride of both arrays.
+    """mean(out, x, row, size, length): float64 means of `size` rows below each of `length` rows of
+    `row` bytes.
     """
     block = body(Part(0, "mean_block", ("out", "x", "row", "size", "length"), ()), emit_means)
 
-    def mean(out, x, row, size, length, columns):
-        for column in range(0, columns, COLUMNS):
-            block(out + column * ITEMSIZE, x + column * ITEMSIZE, row, size, length)
+    def mean(out, x, row, size, length):
+        for column in range(0, row, BLOCK_BYTES):
+            block(out + column, x + column, row, size, length)
 
-    return for_python(types.void(*[INT] * 6), mean)
+    return for_python(types.void(*[INT] * 5), mean)
