@@ -218,24 +218,38 @@ def test_dtypes_that_are_left_to_scipy(dtype):
 
 @pytest.mark.parametrize("precision", ["standard", "fast"])
 @pytest.mark.parametrize("mode", MODES)
-def test_faster_precisions_sum_in_float32(precision, mode):
-    """Images of float32 with colours or without; the bound is 2^-24 of the sum of magnitudes."""
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((90,), (5,)), ((30, 41), (4, 7)), ((30, 41, 3), (5, 3, 1)), ((9, 8, 9, 7), (3, 1, 2, 1))],
+)
+def test_faster_precisions_sum_in_float32(shape, size, precision, mode):
+    """The bound of docs/images.md, for images of float32 with colours or without."""
     rng = np.random.default_rng(3)
-    for shape, size in [
-        ((90,), (5,)),
-        ((30, 41), (4, 7)),
-        ((30, 41, 3), (5, 3, 1)),
-        ((9,) * 3, (3,) * 3),
-    ]:
-        x, w = rng.standard_normal(shape).astype("f"), rng.standard_normal(size)
-        origin = [-(n // 2) for n in size]
-        y = ndimage.correlate(x, w, mode=mode, origin=origin, precision=precision)
-        exact = scipy.correlate(x.astype("d"), w, mode=mode, origin=origin)
-        bound = scipy.correlate(abs(x).astype("d"), abs(w), mode=mode, origin=origin)
-        if len(size) < 3:
-            assert (abs(y - exact) <= 20 * 2.0**-24 * bound.max()).all()
-        assert y.dtype == np.float32
-        assert (y != scipy.correlate(x, w, mode=mode, origin=origin)).any()
+    x, w = rng.standard_normal(shape).astype("f"), rng.standard_normal(size)
+    options = {"mode": mode, "cval": 0, "origin": [-(n // 2) for n in size]}
+    y = ndimage.correlate(x, w, precision=precision, **options)
+    exact = scipy.correlate(x.astype("d"), w, **options)
+    bound = scipy.correlate(abs(x).astype("d"), abs(w), **options)
+    assert (abs(y - exact) <= (w.size + 2) * 2.0**-24 * bound).all()
+    assert y.dtype == np.float32
+    assert (y != scipy.correlate(x, w, **options)).any()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint16"])
+def test_faster_precisions_of_small_integers_differ_by_one_at_most(dtype):
+    x = (np.random.default_rng(5).random((64, 90)) * 60000).astype(dtype)
+    for output in (x.dtype, np.float32) if dtype != "bool" else (np.float32,):
+        y = ndimage.gaussian_filter(x, 1.3, output=output, precision="standard")
+        expected = scipy.gaussian_filter(x, 1.3, output=output)
+        assert y.dtype == output
+        assert (abs(y.astype("d") - expected) <= (0.05 if output == np.float32 else 1)).all()
+
+
+def test_wider_numbers_are_summed_in_float64_with_any_precision():
+    x = np.random.default_rng(6).integers(0, 2**31, (64, 90))
+    for values, output in ((x, np.float32), (x.astype("d"), "d"), (x.astype("u2"), "i4")):
+        y = ndimage.gaussian_filter1d(values, 2, output=output, precision="fast")
+        np.testing.assert_array_equal(y, scipy.gaussian_filter1d(values, 2, output=output))
 
 
 @pytest.mark.parametrize("name", ["correlate", "correlate1d", "uniform_filter1d"])
