@@ -18,6 +18,7 @@ import numpy as np
 from implicit_conv.arrays import Array
 from implicit_conv.errors import PlanError
 from implicit_conv.ndimage import filters, single
+from implicit_conv.ndimage.conventions import PROPAGATE
 
 try:
     from scipy.ndimage import _filters as scipy_filters
@@ -39,6 +40,8 @@ class Entries:
     precision : "strict", "standard" or "fast"
         "strict" has scipy's results; the others sum in float32 where neither the image nor the
         result holds more.
+    nan : "propagate", "interpolate" or "ignore"
+        What a NaN in a sum means.
 
     Raises
     ------
@@ -46,10 +49,10 @@ class Entries:
         The precision is unknown (a ValueError).
     """
 
-    def __init__(self, precision: str) -> None:
+    def __init__(self, precision: str, nan: str = PROPAGATE) -> None:
         if precision not in PRECISIONS:
             raise PlanError(f"precision is {precision!r}; it must be one of {PRECISIONS}")
-        self._precision = precision
+        self._precision, self._nan = precision, nan
 
     def __getattr__(self, name: str) -> Any:
         return getattr(COMPILED, name)
@@ -65,11 +68,12 @@ class Entries:
     ) -> None:
         """Correlate along all axes."""
         places, constant = [operator.index(origin) for origin in origins], float(cval)
-        if filters.served(x, out, mode) and weights.ndim == x.ndim and weights.size:
+        if filters.served(x, out, mode, self._nan) and weights.ndim == x.ndim and weights.size:
             dtype, args = self._sums(x, out), (x, weights, out, mode, constant, places)
-            if dtype is np.float32 and single.served(x, weights, out, mode, constant):
+            plain = dtype is np.float32 and self._nan == PROPAGATE
+            if plain and single.served(x, weights, out, mode, constant):
                 return single.correlate(*args, self._precision)
-            if filters.correlate(*args, dtype):
+            if filters.correlate(*args, dtype, self._nan):
                 return None
         return COMPILED.correlate(x, weights, out, mode, cval, origins)  # type: ignore[no-any-return]
 
@@ -84,9 +88,9 @@ class Entries:
         origin: int,
     ) -> None:
         """Correlate along an axis."""
-        if filters.served(x, out, mode):
+        if filters.served(x, out, mode, self._nan):
             place, constant, dtype = operator.index(origin), float(cval), self._sums(x, out)
-            filters.correlate1d(x, weights, axis, out, mode, constant, place, dtype)
+            filters.correlate1d(x, weights, axis, out, mode, constant, place, dtype, self._nan)
         else:
             COMPILED.correlate1d(x, weights, axis, out, mode, cval, origin)
 
@@ -106,9 +110,9 @@ class Entries:
 
 
 @functools.cache
-def scipy_filters_on(precision: str) -> ModuleType:
-    """A copy of scipy's module of filters that calls `Entries` of this precision."""
-    entries = Entries(precision)
+def scipy_filters_on(precision: str, nan: str = PROPAGATE) -> ModuleType:
+    """A copy of scipy's module of filters that calls these `Entries`."""
+    entries = Entries(precision, nan)
     spec = importlib.util.find_spec(scipy_filters.__name__)
     if spec is None or spec.loader is None:
         raise ImportError(f"the source of {scipy_filters.__name__} cannot be found")

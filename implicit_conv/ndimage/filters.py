@@ -18,6 +18,7 @@ from implicit_conv.cpu.fixed_order import Sum
 from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, Order
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.ndimage.boxes import MODES, boxes, load, runs
+from implicit_conv.ndimage.conventions import INTERPOLATE, PROPAGATE
 
 # Weights of at most this size count as zero, and as equal if they differ by as much, in scipy's C.
 EPSILON = np.finfo(np.float64).eps
@@ -28,12 +29,12 @@ INPUTS = frozenset("?bBhHiIlLqQfd")  # the dtypes of scipy's C, by numpy's chara
 OUTPUTS = INPUTS - {"?"}
 
 
-def served(x: Array, out: Array, mode: int) -> bool:
-    """Whether arrays are of the sort that is filtered here."""
+def served(x: Array, out: Array, mode: int, nan: str = PROPAGATE) -> bool:
+    """Whether arrays are of the sort that is filtered here; scipy's C counts no NaN."""
     return (
         x.dtype.char in INPUTS
         and out.dtype.char in OUTPUTS
-        and x.size >= max(1, FEWEST_ELEMENTS)
+        and x.size >= (max(1, FEWEST_ELEMENTS) if nan == PROPAGATE else 1)
         and x.shape == out.shape
         and out.flags.writeable
         and mode in MODES
@@ -53,6 +54,7 @@ def correlate(
     cval: float,
     origins: Sequence[int],
     dtype: type = np.float64,
+    nan: str = PROPAGATE,
 ) -> bool:
     """``y[p] = sum of w[t] * x[p + t - size // 2 - origin]``, in the order of the taps; returns
     False where all weights count as zero. Sums are of this dtype, float64 or float32.
@@ -63,7 +65,7 @@ def correlate(
     sums = Sum(Order.TAPS, np.stack([places, places], axis=1), weights[tuple(places.T)])
     if np.may_share_memory(x, out):
         x = x.copy()
-    _filter(sums, weights.shape, x, out, mode, cval, origins, dtype)
+    _filter(sums, weights.shape, x, out, mode, cval, origins, dtype, nan)
     return True
 
 
@@ -76,6 +78,7 @@ def correlate1d(
     cval: float,
     origin: int,
     dtype: type = np.float64,
+    nan: str = PROPAGATE,
 ) -> None:
     """Compute the sum along an axis, in the order of the loops of scipy's C."""
     order, taps = _line_order(weights)
@@ -85,7 +88,7 @@ def correlate1d(
     kernel[axis], origins[axis] = len(weights), origin
     x, whole = _separate(x, out, axis)
     sums = Sum(order, places, weights[taps[:, 0]])
-    _filter(sums, kernel, x, out, mode, cval, origins, dtype, whole)
+    _filter(sums, kernel, x, out, mode, cval, origins, dtype, nan, whole)
 
 
 def uniform_filter1d(
@@ -155,6 +158,7 @@ def _filter(
     cval: float,
     origins: Sequence[int],
     dtype: type,
+    nan: str,
     whole: int | None = None,
 ) -> None:
     """Compute the sums box by box; boxes do not divide the axis `whole`.
@@ -182,8 +186,31 @@ def _filter(
         rows = values.reshape(math.prod(shape[:first]), *shape[first:last], -1)
         counted = math.prod(extents[:first]), *extents[first:last]
         results = scratch(dtype, *counted, fixed_order.room(columns, values.itemsize))
-        fixed_order.correlate(sums, rows, results, columns, inner)
+        _sum(sums, rows, results, columns, inner, nan)
         store(results[..., :columns].reshape(extents), out[box])
+
+
+def _sum(sums: Sum, rows: Array, out: Array, columns: int, inner: int, nan: str) -> None:
+    """Compute the sums of a box, whose NaNs are left out, and sum the weights of what is left."""
+    absent = None if nan == PROPAGATE else np.isnan(rows)
+    if absent is None or not absent.any():
+        return fixed_order.correlate(sums, rows, out, columns, inner)
+    rows[absent] = 0
+    fixed_order.correlate(sums, rows, out, columns, inner)
+    if nan == INTERPOLATE:
+        np.logical_not(absent, out=rows, casting="unsafe")
+        left = np.empty_like(out)
+        fixed_order.correlate(sums, rows, left, columns, inner)
+        with np.errstate(invalid="ignore", divide="ignore"):  # windows of NaNs alone: 0 / 0
+            np.divide(out, left, out=out)
+        out *= _total(sums)
+    return None
+
+
+def _total(sums: Sum) -> float:
+    """The sum of all weights; that of a pair of elements is listed once."""
+    first, others = float(sums.weights[0]), math.fsum(sums.weights[1:])
+    return first + {Order.MIRRORED: 2, Order.OPPOSED: 0}.get(sums.order, 1) * others
 
 
 def scratch(dtype: type, *shape: int) -> Array:
