@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         plan_conv2d,
         plan_conv3d,
     )
+    from implicit_conv.causal import CausalConv1d
     from implicit_conv.columns import col2im, im2col
     from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError
     from implicit_conv.input_grad import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "CausalConv1d",
     "DTypeError",
     "DriverError",
     "Plan",
@@ -97,6 +99,7 @@ _MODULES = (
     "columns",
     "plan",
     "api",
+    "causal",
     "transposed",
     "input_grad",
     "weight_grad",
