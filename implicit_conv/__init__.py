@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from implicit_conv import ndimage, ptx, tma
+    from implicit_conv import ndimage, ptx, signal, tma
     from implicit_conv.api import (
         clear_plan_cache,
         conv1d,
@@ -90,6 +90,7 @@ __all__ = [
     "plan_conv_transpose2d",
     "plan_conv_transpose3d",
     "ptx",
+    "signal",
     "tma",
 ]
 # A name is loaded from the first of these modules that has it; those that import least come first.
@@ -107,7 +108,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> object:
-    if name in ("ndimage", "ptx", "tma"):
+    if name in ("ndimage", "ptx", "signal", "tma"):
         return importlib.import_module(f"implicit_conv.{name}")
     for module in _MODULES if name in __all__ else ():
         names = vars(importlib.import_module(f"implicit_conv.{module}"))
