@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from implicit_conv import ptx, tma, torch
+    from implicit_conv import ndimage, ptx, signal, tma, torch
     from implicit_conv.api import (
         clear_plan_cache,
         conv1d,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         plan_conv2d,
         plan_conv3d,
     )
+    from implicit_conv.causal import CausalConv1d
     from implicit_conv.columns import col2im, im2col
     from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError
     from implicit_conv.input_grad import (
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "CausalConv1d",
     "DTypeError",
     "DriverError",
     "Plan",
@@ -73,6 +75,7 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "im2col",
+    "ndimage",
     "plan_cache_size",
     "plan_conv1d",
     "plan_conv1d_input_grad",
@@ -87,6 +90,7 @@ __all__ = [
     "plan_conv_transpose2d",
     "plan_conv_transpose3d",
     "ptx",
+    "signal",
     "tma",
     "torch",
 ]
@@ -97,6 +101,7 @@ _MODULES = (
     "columns",
     "plan",
     "api",
+    "causal",
     "transposed",
     "input_grad",
     "weight_grad",
@@ -104,7 +109,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> object:
-    if name in ("ptx", "tma", "torch"):
+    if name in ("ndimage", "ptx", "signal", "tma", "torch"):
         return importlib.import_module(f"implicit_conv.{name}")
     for module in _MODULES if name in __all__ else ():
         names = vars(importlib.import_module(f"implicit_conv.{module}"))

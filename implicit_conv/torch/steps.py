@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-import implicit_conv
+from implicit_conv import api, input_grad, transposed, weight_grad
 from implicit_conv.arrays import Binding
 from implicit_conv.cache import cached_property
 from implicit_conv.errors import PlanError
@@ -22,6 +22,9 @@ from implicit_conv.torch.tensors import DTYPES, View, sums_array
 # Bytes of a filter that are compared in one cycle (EPYC 9005, 2026-11: 3.6 from memory, 12 in
 # cache): a filter is packed where its plan saves more cycles than comparing takes.
 COMPARED_PER_CYCLE = 3.6
+
+
+MODULES = (api, transposed, input_grad, weight_grad)  # with the functions that plan operators
 
 
 class Window(NamedTuple):
@@ -218,7 +221,8 @@ def _plan(
 ) -> Plan:
     """The plan of the operator `name` of two arrays, with the layouts of images and filters."""
     a, b = given
-    make = getattr(implicit_conv, "plan_" + name.format(len(a.shape) - 2))
+    function = "plan_" + name.format(len(a.shape) - 2)
+    make = next(vars(module)[function] for module in MODULES if function in vars(module))
     shapes = a.planned_shape, b.planned_shape
     images, filters = (view.layout for view in layouts)
     options = {"layout": images, "weight_layout": filters} | window.options | own

@@ -1,0 +1,187 @@
+"""implicit_conv.signal has scipy.signal's results, up to rounding."""
+
+import functools
+
+import numpy as np
+import pytest
+
+scipy = pytest.importorskip("scipy.signal", reason="pip install '.[images]'")
+
+from implicit_conv import signal  # noqa: E402
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+MODES = ("full", "same", "valid")
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The calls that are computed here."""
+    calls = []
+    for name in ("conv1d", "conv2d"):
+        function = getattr(signal, name)
+
+        @functools.wraps(function)
+        def counted(*args, _function=function, **kwargs):
+            calls.append(args)
+            return _function(*args, **kwargs)
+
+        monkeypatch.setattr(signal, name, counted)
+    monkeypatch.setattr(
+        signal, "CONVOLUTIONS", (signal.conv1d, signal.conv2d, signal.CONVOLUTIONS[2])
+    )
+    return calls
+
+
+def values(rng, shape, dtype):
+    x = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * rng.standard_normal(shape)
+    return x.astype(dtype)
+
+
+def agree(found, expected, terms):
+    """Sums of `terms` products of standard normal numbers."""
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    eps = np.finfo(expected.dtype).eps
+    np.testing.assert_allclose(found, expected, 0, 16 * eps * max(4, terms))
+
+
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_convolutions_of_each_rank(name, mode, dtype, computed):
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        rank = 1 + seed % 3
+        sizes = [np.sort(rng.integers(1, (40, 14, 7)[rank - 1], 2)) for _ in range(rank)]
+        shapes = [tuple(int(pair[i]) for pair in sizes) for i in (1, 0)]
+        if seed % 4 == 3:
+            shapes.reverse()
+        if seed % 5 == 4 and mode != "valid" and rank > 1:
+            shapes[0], shapes[1] = (shapes[0][0], *shapes[1][1:]), (shapes[1][0], *shapes[0][1:])
+        x, w = (values(rng, shape, dtype) for shape in shapes)
+        expected = getattr(scipy, name)(x, w, mode, "direct")
+        found = getattr(signal, name)(x, w, mode, ("direct", "auto")[seed % 2])
+        agree(found, expected, min(x.size, w.size))
+        if name == "convolve":
+            agree(signal.fftconvolve(x, w, mode), expected, min(x.size, w.size))
+            agree(signal.oaconvolve(x, w, mode), expected, min(x.size, w.size))
+    assert len(computed) >= 8
+
+
+@pytest.mark.parametrize("name", ["convolve2d", "correlate2d"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_convolutions_of_two_axes(name, mode, boundary, dtype, computed):
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        x = values(rng, rng.integers(1, 20, 2), dtype)
+        w = values(rng, rng.integers(1, 8, 2), dtype)
+        if mode == "valid" and not (signal._fits(x, w) or signal._fits(w, x)):
+            continue
+        expected = getattr(scipy, name)(x, w, mode, boundary)
+        agree(getattr(signal, name)(x, w, mode, boundary), expected, w.size)
+    assert len(computed) >= 4
+    assert (
+        getattr(signal, name)(x, w, "full", "fill", 3)
+        == getattr(scipy, name)(x, w, "full", "fill", 3)
+    ).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_filters_without_feedback(dtype, axis, computed):
+    rng = np.random.default_rng(1)
+    x = values(rng, (30, 4, 25), dtype)
+    for taps in (1, 2, 9, 40):
+        b = values(rng, taps, dtype)
+        a = np.array([2], dtype)
+        agree(signal.lfilter(b, a, x, axis), scipy.lfilter(b, a, x, axis), taps)
+        shape = list(x.shape)
+        shape[axis] = taps - 1
+        zi = values(rng, shape, dtype)
+        y, end = signal.lfilter(b, a, x, axis, zi)
+        expected, last = scipy.lfilter(b, a, x, axis, zi)
+        agree(y, expected, taps)
+        agree(end, last, taps)
+    assert len(computed) == 8
+    feedback = [1.0, -0.5], [1.0, 0.25]
+    np.testing.assert_array_equal(signal.lfilter(*feedback, x), scipy.lfilter(*feedback, x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("up", "down"), [(1, 1), (1, 3), (4, 1), (3, 2), (2, 7), (4, 6), (6, 6)])
+def test_upsampling_and_downsampling(up, down, dtype, computed):
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        x = values(rng, (3, int(rng.integers(1, 40)), 2), dtype)
+        h = values(rng, int(rng.integers(1, 30)), "float32" if dtype[-2:] in "3264" else dtype)
+        expected = scipy.upfirdn(h, x, up, down, axis=1)
+        agree(signal.upfirdn(h, x, up, down, axis=1), expected, h.size)
+        agree(signal.upfirdn(h, x[0, :, 0], up, down), scipy.upfirdn(h, x[0, :, 0], up, down), 30)
+    assert len(computed) >= 10
+    np.testing.assert_array_equal(
+        signal.upfirdn(h, x, up, down, 1, "symmetric"),
+        scipy.upfirdn(h, x, up, down, 1, "symmetric"),
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize(("up", "down"), [(3, 2), (2, 5), (10, 9)])
+@pytest.mark.parametrize("options", [{}, {"window": "hamming"}, {"padtype": "mean"}])
+def test_resampling(up, down, dtype, options, computed):
+    x = values(np.random.default_rng(2), (200, 3), dtype)
+    expected = scipy.resample_poly(x, up, down, **options)
+    agree(signal.resample_poly(x, up, down, **options), expected, 60)
+    assert computed
+
+
+def test_the_choice_says_why():
+    short = signal.choose_conv_method(np.ones(100000), np.ones(63))
+    long = signal.choose_conv_method(np.ones(100000), np.ones(50000))
+    assert (short, long) == ("direct", "fft")
+    assert "6300000 products of float64" in short.reason
+    assert "FFT of 149999 elements" in long.reason
+    assert signal.choose_conv_method(np.ones(9, int), np.ones(3, int)) == "direct"
+    method, times = signal.choose_conv_method(np.ones(9), np.ones(3), measure=True)
+    assert method in times
+
+
+def test_long_filters_are_left_to_the_fft(computed):
+    x, w = np.ones(30000), np.ones(20000)
+    for name in ("convolve", "fftconvolve", "oaconvolve"):
+        np.testing.assert_array_equal(getattr(signal, name)(x, w), getattr(scipy, name)(x, w))
+    assert not computed
+
+
+@pytest.mark.parametrize("name", ["convolve", "correlate", "fftconvolve", "oaconvolve"])
+def test_integers_are_left_to_scipy(name, computed):
+    x, w = np.arange(50, dtype=np.int8), np.arange(9, dtype=np.int8)
+    found, expected = getattr(signal, name)(x, w), getattr(scipy, name)(x, w)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+    assert not computed
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("convolve", (np.ones(3), np.ones((3, 3)))),
+        ("convolve", (np.ones(3), np.ones(3), "some")),
+        ("convolve", (np.ones(3), np.ones(3), "full", "quick")),
+        ("correlate", (np.ones((3, 5)), np.ones((5, 3)), "valid")),
+        ("convolve2d", (np.ones(3), np.ones(3))),
+        ("convolve2d", (np.ones((3, 3)), np.ones((3, 3)), "full", "edge")),
+        ("lfilter", ([1.0, 2], [1.0], np.ones(3), -1, np.ones(5))),
+        ("upfirdn", (np.ones(3), np.ones(3), 0)),
+        ("resample_poly", (np.ones(3), 0, 1)),
+    ],
+)
+def test_errors_are_those_of_scipy(name, args):
+    with pytest.raises((ValueError, TypeError)) as expected:
+        getattr(scipy, name)(*args)
+    with pytest.raises(expected.type) as found:
+        getattr(signal, name)(*args)
+    assert str(found.value) == str(expected.value)
