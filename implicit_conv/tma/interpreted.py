@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from implicit_conv import ptx
-from implicit_conv.tma.driver import ENUMS, WIDTH_NAMES, data_type, kind_of, our_name
+from implicit_conv.tma.driver import (
+    ENUMS,
+    WIDTH_NAMES,
+    data_type,
+    data_type_name,
+    kind_of,
+    our_name,
+)
 from implicit_conv.tma.image import SmemImage
 from implicit_conv.tma.limits import Finding, Start
 from implicit_conv.tma.maps import TensorMap
@@ -57,6 +64,7 @@ def interpreted_map(arguments: Mapping[str, Any], number: int) -> NumberedMap:
     kind = kind_of(arguments)
     common: dict[str, Any] = {
         "itemsize": element[0],
+        "element": data_type_name(arguments["tensorDataType"]),
         "address": 0,
         "dims": tuple(arguments["globalDim"]),
         "strides": tuple(arguments.get("globalStrides", ())),

@@ -151,6 +151,12 @@ def active(e: Emitter, i: Instruction) -> list[str]:
     return [e.write(i.operands[0], e.call(ballot, e.mask), "u4")]
 
 
+def policy(e: Emitter, i: Instruction) -> list[str]:
+    """``createpolicy``: a cache policy, which changes nothing that a program can see (9.7.9)."""
+    type_of(i, "b64")
+    return [e.write(i.operands[0], e.constant(0, "u8"), "u8")]
+
+
 HANDLERS = {
     **dict.fromkeys(("ld", "ldu"), load),
     "st": store,
@@ -159,4 +165,5 @@ HANDLERS = {
     "stmatrix": store_matrix,
     **dict.fromkeys(("fence", "membar"), fence),
     "activemask": active,
+    "createpolicy": policy,
 }
