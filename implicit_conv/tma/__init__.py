@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
     from implicit_conv.tma.simulate import load, store, walk
     from implicit_conv.tma.tiled import TiledMap
+    from implicit_conv.tma.triton_check import check_triton
 
 _HOME = {
     "Finding": "limits",
@@ -30,6 +31,7 @@ _HOME = {
     "TensorMapError": "limits",
     "TiledMap": "tiled",
     "check_kernel": "kernel_check",
+    "check_triton": "triton_check",
     "draw": "drawing",
     "lint": "linter",
     "load": "simulate",
@@ -48,6 +50,7 @@ __all__ = [
     "TensorMapError",
     "TiledMap",
     "check_kernel",
+    "check_triton",
     "draw",
     "lint",
     "load",
