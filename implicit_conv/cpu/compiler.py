@@ -14,6 +14,7 @@ from typing import NamedTuple
 from implicit_conv.cpu.probe import System
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.compilers import NJIT, TRANSLATOR
+from implicit_conv.kernels.cpu.runtime.preparation import first
 
 # Prefixes of the features that LLVM uses wherever it finds a use; others need an intrinsic.
 USED_UNASKED = tuple(
@@ -131,6 +132,7 @@ def check_enabled(compiler: str = TRANSLATOR) -> None:
         the code that LLVM loads would end the process.
     """
     if compiler == NJIT:
+        first("ask Numba")
         from numba import config
 
         if config.DISABLE_JIT:

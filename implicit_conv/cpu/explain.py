@@ -9,6 +9,7 @@ from implicit_conv.cpu.candidate import Candidate, Formats, Request
 from implicit_conv.cpu.phrases import count
 from implicit_conv.cpu.planner import Choice
 from implicit_conv.integers import describe_sums
+from implicit_conv.kernels.cpu.compilers import NJIT
 
 WIDTH = 119  # characters of a line at most; a longer value continues under its start
 
@@ -48,9 +49,10 @@ def _wrapped(start: str, text: str) -> str:
 
 def _machine(c: Candidate, formats: Formats) -> str:
     zeros = ", subnormals are treated as zero" if formats.flushes else ""
+    compiler = ", compiled by numba.njit" if formats.compiler == NJIT else ""
     return (
         f"{c.arch.vector_bits}-bit vectors, {c.arch.l2_bytes >> 10} KiB L2, "
-        f"{c.threads} of {c.arch.threads} threads{zeros}"
+        f"{c.threads} of {c.arch.threads} threads{zeros}{compiler}"
     )
 
 

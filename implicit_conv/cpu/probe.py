@@ -70,12 +70,12 @@ class System:
         if not hasattr(mmap, "PROT_EXEC"):
             return True  # Windows has no policy that refuses it to all
         writable, executable = mmap.PROT_READ | mmap.PROT_WRITE, mmap.PROT_READ | mmap.PROT_EXEC
-        with mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANON, writable) as page:
-            page[0] = 1  # some policies ask whether it was written
-            first = ctypes.c_char.from_buffer(page)
-            address, size = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(page))
-            del first  # else the page could not be unmapped
-            return bool(self.c.mprotect(address, size, executable) == 0)
+        # It is not closed, which would fail after an interrupt that leaves a pointer to it.
+        page = mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANON, writable)
+        page[0] = 1  # some policies ask whether it was written
+        first = ctypes.c_char.from_buffer(page)
+        address, size = ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(page))
+        return bool(self.c.mprotect(address, size, executable) == 0)
 
     @property
     def c(self) -> Any:

@@ -32,3 +32,10 @@ def test_config_refuses_thread_counts_that_are_none(value):
         ic.config(num_threads=value),
     ):
         pass
+
+
+def test_a_plan_tells_its_compiler():
+    shapes = (1, 2, 5, 6), (3, 2, 3, 3)
+    assert "numba" not in ic.plan_conv2d(*shapes).explain()
+    with ic.config(compiler="njit"):
+        assert "compiled by numba.njit" in ic.plan_conv2d(*shapes).explain()

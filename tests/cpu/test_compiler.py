@@ -34,6 +34,18 @@ TARGETS = [
     ("sapphirerapids", "", set(FEATURES)),
     ("sierraforest", "", AVX2 | {"avxvnni"}),  # it rounds bfloat16, but in AVX
 ]
+# What this package compiles for, and what Numba does.
+SETTINGS = """
+{first}
+from implicit_conv.kernels.cpu.runtime.machine import settings
+triple, name, features, *options = settings()
+print(triple, name, sorted(features.split(",")), *options)
+from numba.core import config
+from numba.core.registry import cpu_target
+triple, name, features = cpu_target.target_context.codegen().magic_tuple()
+options = int(config.OPT), bool(config.LOOP_VECTORIZE), bool(config.SLP_VECTORIZE)
+print(triple, name, sorted(features.split(",")), *options)
+"""
 ASSEMBLED = """
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 define void @add(ptr %p, ptr %q) {
@@ -152,3 +164,35 @@ def test_llvm_need_not_know_the_cpu(monkeypatch):
     monkeypatch.setattr(llvm, "get_host_cpu_features", unknown)
     monkeypatch.setattr("numba.config", SimpleNamespace(CPU_FEATURES="+avx2", CPU_NAME=None))
     check_target(Target(TRIPLE, "generic", "+avx2"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "",
+        "NUMBA_CPU_NAME=generic",
+        "NUMBA_CPU_NAME=GENERIC",
+        "NUMBA_CPU_NAME=haswell",
+        "NUMBA_CPU_NAME=host",
+        "NUMBA_CPU_NAME=sandybridge",  # for which Numba turns AVX off
+        "NUMBA_CPU_FEATURES=+sse2",
+        "NUMBA_CPU_FEATURES=",
+        "NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,-avx2",
+        "NUMBA_ENABLE_AVX=0",
+        "NUMBA_OPT=1 NUMBA_LOOP_VECTORIZE=0 NUMBA_SLP_VECTORIZE=1",
+        "cpu_name: haswell",
+        "enable_avx: 0",
+        "opt: 2",
+    ],
+)
+@pytest.mark.parametrize("first", ["", "import numba"])
+def test_settings_are_those_of_numba(asked, first, tmp_path):
+    """Before and after the process imports it, by variables or by a file."""
+    by_file = ": " in asked
+    if by_file:
+        (tmp_path / ".numba_config.yaml").write_text(f"{asked}\n")
+        pytest.importorskip("yaml", reason="Numba reads its file of settings with PyYAML")
+    variables = {} if by_file else dict(setting.split("=") for setting in asked.split())
+    ours, numbas = output_of(SETTINGS.format(first=first), folder=tmp_path, **variables).split("\n")
+    assert ours == numbas

@@ -2,10 +2,12 @@
 
 import ctypes
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from processes import output_of
 
 from implicit_conv.cpu import arch, probe
 from implicit_conv.cpu.probe import AT_HWCAP, AT_HWCAP2, System
@@ -183,3 +185,22 @@ def test_all_cpus_count_where_a_sandbox_does_not_tell(monkeypatch):
 
 def test_memory_may_be_executed_here():
     assert System().executable()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timer of signals")
+def test_interrupts_of_the_probe_for_executable_memory():
+    """They arrive as they were sent, wherever they come."""
+    interrupts = """
+import random, signal
+from implicit_conv.cpu.probe import System
+
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+for _ in range(1000):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 2e-5))
+        while True:
+            System().executable()
+    except KeyboardInterrupt:
+        pass
+"""
+    output_of(interrupts)

@@ -112,8 +112,8 @@ class Suite:
             for algorithm in self.method.algorithms
         )
 
-    def trials(self, strength: int) -> Iterator[Trial]:
-        """Trials that have all combinations of `strength` dimensions which are valid.
+    def trials(self, strength: int, among: Sequence[str] = DIMENSIONS) -> Iterator[Trial]:
+        """Trials that have all valid combinations of `strength` dimensions `among` these.
 
         Raises
         ------
@@ -125,7 +125,7 @@ class Suite:
         assert self.kinds, f"no problem of the suite has a candidate of {self.method.__name__}"
         had: set[frozenset[tuple[str, object]]] = set()
         fresh = {name: list(values) for name, values in self.values.items()}  # in no trial yet
-        for names in itertools.combinations(DIMENSIONS, strength):
+        for names in itertools.combinations(among, strength):
             for values in itertools.product(*(self.values[name] for name in names)):
                 wanted = dict(zip(names, values, strict=True))
                 if frozenset(wanted.items()) in had:

@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from llvmlite.binding import llvm_version_info
 from numba import njit, types
 from numba.extending import intrinsic
 from processes import output_of
@@ -47,7 +48,15 @@ def test_masks_of_bits_choose_the_first_lanes(count):
     np.testing.assert_array_equal(to[1], np.where(chosen, at, -1))
 
 
-BY_ELEMENT = ("gemm float32", "gemm float64", "gemm bfloat16", "weight gradient float32")
+OLD_LLVM = pytest.mark.xfail(
+    llvm_version_info < (21,), reason="LLVM 20 duplicates an element before bfdot", strict=True
+)
+BY_ELEMENT = (
+    "gemm float32",
+    "gemm float64",
+    pytest.param("gemm bfloat16", marks=OLD_LLVM),
+    "weight gradient float32",
+)
 
 
 @pytest.mark.parametrize("name", BY_ELEMENT)
