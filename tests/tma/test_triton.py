@@ -97,6 +97,21 @@ def sums(**options):
     )
 
 
+def one_more(**options):
+    """x + 1 by tensor maps that the kernel makes."""
+    import triton_kernels
+
+    x, y = small(48, 64, dtype=np.float32), np.zeros((48, 64), np.float32)
+    return tma.check_triton(
+        triton_kernels.one_more,
+        (2, 2),
+        {"x": x, "y": y, "M": 48, "N": 64, "BM": 32, "BN": 32},
+        expected={"y": x + 1},
+        unfenced_barriers=True,
+        **options,
+    )
+
+
 @pytest.fixture
 def edited(monkeypatch):
     """Let check_triton run an edited text, or with an edited map of an argument."""
@@ -120,6 +135,7 @@ KERNELS = {
     "product": (product, "wgmma", 24),
     "convolution": (convolution, ".im2col.", 36),
     "sums": (sums, "cp.reduce.async.bulk.tensor", 16),
+    "one_more": (one_more, "tensormap.replace.tile", 8),
 }
 
 
@@ -205,7 +221,19 @@ FAULTS = {  # name: (kernel, edit of its text, maps encoded otherwise, what the 
         "the reduction min takes",
     ),
     "the box is half as high": ("sums", None, {0: {"boxDim": [32, 16]}}, "boxDim"),
-    "globalDim is the box's": ("sums", None, {7 - 2: {"globalDim": [32, 32]}}, "globalDim"),
+    "globalDim is the box's": ("sums", None, {5: {"globalDim": [32, 32]}}, "globalDim"),
+    "a made map that nobody acquires": (
+        "one_more",
+        lambda text: re.sub(r"@%p\d+ fence\.proxy\.tensormap::generic\.acquire[^;]*;", "", text),
+        None,
+        "with no fence.proxy.tensormap::generic.acquire",
+    ),
+    "a made map whose stride is in elements": (
+        "one_more",
+        lambda text: re.sub(r"(mul\.wide\.s32 \s*%rd\d+, %r\d+, )4;", r"\g<1>1;", text),
+        None,
+        DIFFER,
+    ),
 }
 
 

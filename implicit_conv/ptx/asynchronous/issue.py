@@ -19,7 +19,7 @@ from implicit_conv.ptx.asynchronous.copies import (
     tensor_units,
 )
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.machine import mbarrier, reductions
+from implicit_conv.ptx.machine import mbarrier, reductions, tensor_maps
 from implicit_conv.ptx.machine.watch import TensorCopy
 from implicit_conv.ptx.memory.clocks import GENERIC, stamp
 from implicit_conv.ptx.memory.shared import UNIT
@@ -159,7 +159,7 @@ def _tensor(
         line=line,
         direction=direction,
         mode=mode,
-        map=w.launch.map_at(int(map[0][lane]) + map[1]),
+        map=tensor_maps.for_copy(w, int(map[0][lane]) + map[1]),
         coordinates=tuple(int(values[lane]) for values in coordinates),
         operands=tuple(int(values[lane]) for values in offsets),
         address=_shared(place, lane),

@@ -8,6 +8,7 @@ from implicit_conv.ptx.machine import access, mbarrier, order
 from implicit_conv.ptx.machine.lanes import ballot
 from implicit_conv.ptx.memory.spaces import PARAM_BASE
 from implicit_conv.ptx.syntax import Address, Instruction, Operand, Symbol, Vector
+from implicit_conv.ptx.text import translate_maps
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
 
 SPACES = "global shared shared::cta local param param::entry param::func const".split()
@@ -134,6 +135,8 @@ def store_matrix(e: Emitter, i: Instruction) -> list[str]:
 
 def fence(e: Emitter, i: Instruction) -> list[str]:
     """``fence`` and ``membar`` (9.7.13)."""
+    if i.opcode[:3] == translate_maps.PROXY:
+        return translate_maps.fence(e, i)
     words = modifiers(
         i,
         "acq_rel sc cta gpu sys gl cluster proxy async global shared::cta shared::cluster "
