@@ -65,7 +65,7 @@ class Launch:
     watch : function of a TensorCopy, optional
         Called when a tensor copy is issued, and again when it is complete.
     watch_reads : function of a SharedRead, optional
-        Called when ``wgmma`` or ``ldmatrix`` reads a matrix.
+        Called when ``wgmma``, ``ldmatrix`` or ``ld.shared`` reads shared memory.
     traffic : Traffic, optional
         Counts what the accesses of all lanes cost.
     limit : int

@@ -97,7 +97,8 @@ def run(
         Called when a tensor copy is issued, before its operands are checked, and again when it is
         complete.
     watch_reads : function of a SharedRead, optional
-        Called when ``wgmma`` or ``ldmatrix`` reads a matrix from shared memory.
+        Called when ``wgmma`` or ``ldmatrix`` reads a matrix from shared memory, or all lanes of a
+        warp read by ``ld.shared``.
     traffic : Traffic, optional
         Counts sectors of global memory and passes of the banks of shared memory.
     limit : int

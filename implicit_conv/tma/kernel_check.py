@@ -250,11 +250,12 @@ def check_kernel(
         )
         for n, a in given.items()
     }
+    outputs = () if error else tuple(_differing(arguments, expected or {}, tolerance))
     return KernelReport(
         copies=tuple(watcher.checked(copy) for copy in watcher.copies),
         findings={n: findings for n, findings in found.items() if findings},
-        readers=tuple(watcher.readers.lines(text, options.get("entry"))),
-        outputs=() if error else tuple(_differing(arguments, expected or {}, tolerance)),
+        readers=tuple(watcher.readers.lines(text, options.get("entry"), bool(outputs))),
+        outputs=outputs,
         missing=coverage.missing() if coverage and not error else (),
         error=error,
     )

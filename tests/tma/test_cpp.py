@@ -71,7 +71,11 @@ FAULTS = {
     "fence": (r'asm volatile\("fence.mb[^;]*;" ::: "memory"\);', "", "no fence.mbarrier_init"),
     "wait": (r"!done;\)", "false;)", "bytes that a copy is about to write"),
     "__syncthreads": (r"__syncthreads\(\);  // nobody", "// nobody", "no mbarrier was initialised"),
-    "swizzle": (r"at \^ \(at >> 7 & 7\) << 4", "at", "differ from those expected"),
+    "swizzle": (
+        r"at \^ \(at >> 7 & 7\) << 4",
+        "at",
+        "reads no swizzle, but the copy wrote swizzle 128B",
+    ),
 }
 
 

@@ -105,6 +105,17 @@ def test_a_kernel_of_libcuxx():
     assert report.problems == [] and len(report.copies) == 12
 
 
+def test_swizzles_that_the_kernel_does_not_know():
+    """Both ways, they cancel out; one way, the loads of the kernel are told."""
+    text = compile_ptx(KERNEL.replace("alignas(128)", "alignas(1024)"))
+    swizzled = {**BOX, "swizzle": "128B"}
+    assert checked(text, (swizzled, swizzled)).problems == []
+    (reader, differs) = checked(text, (swizzled, BOX)).problems
+    assert reader.startswith("ld.shared at line ") and "kernel.cu:" in reader
+    assert "reads no swizzle, but the copy wrote swizzle 128B; the copy is at line" in reader
+    assert "differ from those expected" in differs
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_planted_faults(fault):
     old, new, words = FAULTS[fault]

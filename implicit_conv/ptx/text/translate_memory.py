@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import TYPES
-from implicit_conv.ptx.machine import access, mbarrier, order
+from implicit_conv.ptx.machine import access, mbarrier, order, watch
 from implicit_conv.ptx.machine.lanes import ballot
 from implicit_conv.ptx.memory.spaces import PARAM_BASE
 from implicit_conv.ptx.syntax import Address, Instruction, Operand, Symbol, Vector
@@ -59,6 +59,7 @@ def load(e: Emitter, i: Instruction) -> list[str]:
     words = modifiers(i, ALLOWED)
     kind, space = TYPES[type_of(i)], _space(i)
     destination, source = i.operands[:2]
+    told: list[str] = []
     count = _elements(destination)
     if space == "param" and e.space_of(source) == "local":  # an argument of a call
         space = "local"
@@ -69,7 +70,9 @@ def load(e: Emitter, i: Instruction) -> list[str]:
         base, offset = e.address(source)
         form = repr(kind), count, e.lanes, repr(_semantics(words))
         values = e.call(LOADS[space], "w", base, offset, *form)
-    return [f"t = {values}", *e.write_parts(destination, "t", kind)]
+        if space == "shared":
+            told = [e.call(watch.tell_load, "w", i.line, base, offset, e.mask)]
+    return [f"t = {values}", *told, *e.write_parts(destination, "t", kind)]
 
 
 def store(e: Emitter, i: Instruction) -> list[str]:
