@@ -161,10 +161,6 @@ OPERANDS = r"(im2col\S+ \[[^]]+\], \[[^]]+\], \[[^]]+\], \{)(\S+), (\S+)(\})"
 DIFFER = "elements differ from those expected"
 
 
-def fewer_bytes(text):
-    return re.sub(r"(expect_tx\S+ _, \[\S+\], )8192", r"\g<1>4096", text)
-
-
 FAULTS = {  # name: (kernel, edit of its text, maps encoded otherwise, what the report names)
     "A's map lacks the swizzle": (
         "product",
@@ -183,18 +179,6 @@ FAULTS = {  # name: (kernel, edit of its text, maps encoded otherwise, what the 
         lambda text: re.sub(COPY, r"\1\3, \2\4", text, count=1),
         None,
         DIFFER,
-    ),
-    "nobody waits": (
-        "product",
-        lambda text: text.replace("@!complete bra.uni waitLoop;", ""),
-        None,
-        "a copy that completes on mbarrier",
-    ),
-    "fewer bytes expected": (
-        "product",
-        fewer_bytes,
-        None,
-        "no barrier orders it after its last write (last written by a copy",
     ),
     "no proxy fence before the store": (
         "product",
@@ -235,6 +219,59 @@ FAULTS = {  # name: (kernel, edit of its text, maps encoded otherwise, what the 
         DIFFER,
     ),
 }
+
+
+def bytes_expected(factor):
+    """The text with another number of bytes that its mbarriers expect."""
+
+    def changed(match):
+        return match[1] + str(int(int(match[2]) * factor))
+
+    return lambda text: re.sub(r"(expect_tx\S+ _, \[\S+\], )(\d+)", changed, text)
+
+
+LATE = "no barrier orders it|a copy is about to write|which writes shared"
+COMMON = {  # faults of each of three kernels: (edit of its text, maps, a pattern of the report)
+    "fewer bytes expected": (bytes_expected(0.5), None, f"{LATE}|more than were expected"),
+    "more bytes expected": (bytes_expected(2), None, "deadlock"),
+    "two arrivals expected": (
+        lambda text: re.sub(r"(mbarrier\.init\S+ \[\S+\], )1", r"\g<1>2", text),
+        None,
+        "deadlock",
+    ),
+    "nobody waits": (
+        lambda text: text.replace("@!complete bra.uni waitLoop;", ""),
+        None,
+        LATE,
+    ),
+    "no mbarrier": (
+        lambda text: re.sub(r"@\S+ mbarrier\.init[^;]*;", "", text),
+        None,
+        "no mbarrier was initialised",
+    ),
+    "a map without its swizzle": (None, {0: {"swizzle": 0}}, "swizzle = .*must be"),
+    "a map of other elements": (None, {0: {"tensorDataType": 8}}, "tensorDataType = 8"),
+    "a map of a smaller tensor": (None, {0: {"globalDim": [32, 16, 2, 1]}}, "globalDim = .*must"),
+    "strides in elements": (None, {0: {"globalStrides": [32, 64, 96]}}, "globalStrides = .*must"),
+    "a step of 2": (None, {0: {"elementStrides": [1, 2, 1, 1]}}, "elementStrides = .*must"),
+}
+
+
+@pytest.mark.parametrize("name", ["product", "convolution", "sums"])
+@pytest.mark.parametrize("fault", COMMON)
+def test_ten_faults_of_each(name, fault, edited):
+    edit, encoded, pattern = COMMON[fault]
+    if encoded:
+        rank = 4 if name == "convolution" else 2
+        ((number, fields),) = encoded.items()
+        cut = {
+            field: value[: rank - (field == "globalStrides")] if isinstance(value, list) else value
+            for field, value in fields.items()
+        }
+        encoded = {number: cut}
+    edited(edit or (lambda text: text), encoded)
+    problems = KERNELS[name][0]().problems
+    assert any(re.search(pattern, line) for line in problems), problems
 
 
 @pytest.mark.parametrize("fault", FAULTS)
