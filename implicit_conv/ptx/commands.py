@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from implicit_conv.ptx.limits import SECONDS, read_text
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
 ARRAY = re.compile(r"(\w+)\[(\d+)\]")
+MAP = object()  # stands for a tensor map among arguments
 SMALL = 4  # arrays hold random integers below it, so that sums are exact
 DESCRIPTION = """\
 Check a PTX file: say which instructions the interpreter does not cover. With --arguments, also run
@@ -23,18 +25,26 @@ that depends on the schedule:
 
   implicit-conv ptx check scale.ptx --block 128 --seeds 20 --arguments 'float32[128]' 0.5
 
-An argument is an array of random small integers, DTYPE[COUNT], an integer or a float.
+An argument is an array of random small integers, DTYPE[COUNT], an integer, a float, or null, a
+null pointer. With --map FILE it may be map, the next tensor map of a JSON file as `lint` reads it,
+over a tensor of random small integers; copies are then compared with the laboratory's simulator.
 """
 
 
-def register(subparsers: Subparsers) -> None:
-    """Add the command `ptx`, whose one action is `check`."""
+def register(
+    subparsers: Subparsers, check_with_maps: Callable[[str, argparse.Namespace], int]
+) -> None:
+    """Add the command `ptx`, whose one action is `check`.
+
+    `check_with_maps` runs a text with tensor maps, and returns the exit status.
+    """
     parser = subparsers.add_parser("ptx", help="check a PTX file, and run it without a GPU")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     style = argparse.RawDescriptionHelpFormatter
     check = actions.add_parser("check", description=DESCRIPTION, formatter_class=style)
     check.add_argument("file", type=Path, metavar="FILE")
     check.add_argument("--arguments", nargs="+", type=argument, metavar="ARGUMENT", default=[])
+    check.add_argument("--map", metavar="FILE", help="tensor maps in JSON; - is standard input")
     check.add_argument("--entry", help="the kernel, where the file has several")
     check.add_argument("--grid", type=_sizes, default=(1,), metavar="X[,Y,Z]", help="default: 1")
     check.add_argument("--block", type=_sizes, default=(32,), metavar="X[,Y,Z]", help="default: 32")
@@ -52,11 +62,13 @@ def register(subparsers: Subparsers) -> None:
         action="store_true",
         help="accept copies that complete on an mbarrier with no fence since its init",
     )
-    check.set_defaults(run=run_check)
+    check.set_defaults(run=run_check, check_with_maps=check_with_maps)
 
 
 def argument(text: str) -> Any:
-    """An argument of a kernel: "float32[64]", "12" or "0.5"."""
+    """An argument of a kernel: "float32[64]", "12", "0.5", "map" or "null"."""
+    if text in ("map", "null"):
+        return MAP if text == "map" else None
     match = ARRAY.fullmatch(text)
     try:
         if match:
@@ -65,8 +77,8 @@ def argument(text: str) -> Any:
         return int(text, 0) if re.fullmatch(r"-?(0x)?[0-9a-fA-F]+", text) else float(text)
     except (TypeError, ValueError, MemoryError):
         raise argparse.ArgumentTypeError(
-            f"{shortened(text)!r} is no array such as float32[64] that fits in memory, no integer "
-            "and no float"
+            f"{shortened(text)!r} is no array such as float32[64] that fits in memory, no "
+            "integer, no float, and neither map nor null"
         ) from None
 
 
@@ -93,8 +105,13 @@ def run_check(options: argparse.Namespace) -> int:
         print(f"{len(found)} instructions or directives are wrong or not covered")
         return 1
     print(f"all instructions are covered: {shortened(', '.join(names))}")
+    if options.map is not None:
+        status: int = options.check_with_maps(text, options)
+        return status
     if not options.arguments:
         return 0
+    if any(given is MAP for given in options.arguments):
+        raise PtxError("an argument is a tensor map: say by --map FILE which")
     wrong = check_runs(
         text,
         options.seeds,

@@ -65,7 +65,7 @@ class Launch:
     watch : function of a TensorCopy, optional
         Called when a tensor copy is issued, and again when it is complete.
     watch_reads : function of a SharedRead, optional
-        Called when ``wgmma`` or ``ldmatrix`` reads a matrix.
+        Called when ``wgmma``, ``ldmatrix`` or ``ld.shared`` reads shared memory.
     traffic : Traffic, optional
         Counts what the accesses of all lanes cost.
     limit : int
@@ -120,6 +120,7 @@ class Launch:
         self.variables = self._place_variables()
         self.constant: dict[int, NDArray[np.bool_]] = {}  # bytes of buffers read by ld.global.nc
         self.written: dict[int, NDArray[np.uint8]] = {}  # times that bytes of buffers were written
+        self.unreleased_maps: set[int] = set()  # addresses of tensor maps, replaced in place
         self.executed = self.divergences = self.turns = 0
 
     def run(self) -> Launch:
@@ -242,6 +243,14 @@ class Launch:
         count[cells] = np.minimum(count[cells], 254) + 1
         if buffer.address in self.constant and self.constant[buffer.address][cells].any():
             raise PtxError("st.global to bytes that ld.global.nc reads in this launch")
+
+    def has_written(self, address: int, size: int) -> bool:
+        """Whether the launch has written any of these bytes of a buffer."""
+        for start, written in self.written.items():
+            at = address - start
+            if 0 <= at < written.size:
+                return bool(written[at : at + size].any())
+        return False
 
     def note_store(self, address: int, size: int) -> None:
         """Contiguous bytes are written."""

@@ -78,8 +78,8 @@ def run(
         wait for each other does not end.
     arguments : sequence
         One for each parameter: a C-contiguous array (its address is passed), an int, a float, bytes
-        (a struct by value), a `Tensor` (128 bytes by value, or the address of a map), or None (a
-        null pointer).
+        (a struct by value), a `Tensor` (128 bytes by value, a longer struct that begins with them,
+        or the address of a map), or None (a null pointer).
     target : str, optional
         The GPU, such as "sm_90a"; by default the one in the text.
     shared_bytes : int
@@ -97,7 +97,8 @@ def run(
         Called when a tensor copy is issued, before its operands are checked, and again when it is
         complete.
     watch_reads : function of a SharedRead, optional
-        Called when ``wgmma`` or ``ldmatrix`` reads a matrix from shared memory.
+        Called when ``wgmma`` or ``ldmatrix`` reads a matrix from shared memory, or all lanes of a
+        warp read by ``ld.shared``.
     traffic : Traffic, optional
         Counts sectors of global memory and passes of the banks of shared memory.
     limit : int
@@ -167,9 +168,10 @@ def _word(argument: Any, size: int, memory: Memory, places: dict[int, int]) -> b
     elif isinstance(argument, Tensor):
         address = _address(argument.array, memory, places)
         word = memory.encode(replace(argument.map, address=address))
-        if size != len(word):  # the parameter is the address of a map
+        if size < len(word):  # the parameter is the address of a map
             table = np.frombuffer(word, np.uint8).copy()
             word = memory.put(table).to_bytes(8, "little")
+        word = word.ljust(size, b"\0")  # of a struct that begins with a map
     elif isinstance(argument, (float, np.floating)):
         if size not in FLOATS:
             raise PtxError(f"the argument {argument} for a parameter of {size} bytes: no float")

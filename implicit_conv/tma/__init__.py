@@ -11,25 +11,36 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from implicit_conv.tma.banks import BankReport
+    from implicit_conv.tma.descriptors import MatrixDescriptor
     from implicit_conv.tma.drawing import draw
-    from implicit_conv.tma.image import smem_image
-    from implicit_conv.tma.kernel_check import MapArgument, check_kernel
+    from implicit_conv.tma.image import SmemImage, smem_image
+    from implicit_conv.tma.kernel_check import KernelReport, MapArgument, check_kernel
     from implicit_conv.tma.limits import Finding, TensorMapError
     from implicit_conv.tma.linter import lint
     from implicit_conv.tma.logged import log_maps
+    from implicit_conv.tma.lowering import Lowering
     from implicit_conv.tma.lowering_choice import maps_for, phases_for
     from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
-    from implicit_conv.tma.simulate import load, store, walk
+    from implicit_conv.tma.simulate import Walk, load, store, walk
     from implicit_conv.tma.tiled import TiledMap
+    from implicit_conv.tma.triton_check import check_triton
 
 _HOME = {
+    "BankReport": "banks",
     "Finding": "limits",
     "Im2colMap": "maps",
     "Im2colWideMap": "maps",
+    "KernelReport": "kernel_check",
+    "Lowering": "lowering",
     "MapArgument": "kernel_check",
+    "MatrixDescriptor": "descriptors",
+    "SmemImage": "image",
     "TensorMapError": "limits",
     "TiledMap": "tiled",
+    "Walk": "simulate",
     "check_kernel": "kernel_check",
+    "check_triton": "triton_check",
     "draw": "drawing",
     "lint": "linter",
     "load": "simulate",
@@ -41,13 +52,20 @@ _HOME = {
     "walk": "simulate",
 }
 __all__ = [
+    "BankReport",
     "Finding",
     "Im2colMap",
     "Im2colWideMap",
+    "KernelReport",
+    "Lowering",
     "MapArgument",
+    "MatrixDescriptor",
+    "SmemImage",
     "TensorMapError",
     "TiledMap",
+    "Walk",
     "check_kernel",
+    "check_triton",
     "draw",
     "lint",
     "load",

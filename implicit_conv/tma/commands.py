@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from implicit_conv.errors import UsageError
 from implicit_conv.ptx.errors import printable, shortened
-from implicit_conv.ptx.limits import read_text
 from implicit_conv.tma.drawing import draw, show
 from implicit_conv.tma.examples import EXAMPLES, example
+from implicit_conv.tma.json_maps import ADVICE, read_objects
 from implicit_conv.tma.limits import Finding
 from implicit_conv.tma.linter import kind_of_map, lint
 from implicit_conv.tma.lowering_choice import parse_problem
 from implicit_conv.tma.maps import TensorMap
-from implicit_conv.tma.ptx import DIRECTIONS
+from implicit_conv.tma.ptx import DIRECTIONS, REDUCTIONS
 from implicit_conv.tma.simulate import HALO_ORDER, HALO_ORDERS
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
@@ -217,6 +215,7 @@ def _lint_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--schema", action="store_true", help="print the JSON schema of FILE.json")
     parser.add_argument("--direction", choices=DIRECTIONS, default="load")
+    parser.add_argument("--reduction", choices=REDUCTIONS, default="add", help="of reduce")
     parser.add_argument("--arch", metavar="TARGET", help="such as sm_100a")
     _map_arguments(parser)
 
@@ -233,7 +232,7 @@ def run_lint(options: argparse.Namespace) -> int:
     elif options.example:
         reports = {"": lint_example(options.example)}
     else:
-        operands: dict[str, Any] = {"direction": options.direction, "arch": options.arch}
+        operands = {n: getattr(options, n) for n in ("direction", "reduction", "arch")}
         if options.start is not None:
             operands |= {"coords": options.start, "offsets": options.offsets}
             operands |= {"w_halo": options.halo[0], "w_offset": options.offset[0]}
@@ -260,10 +259,7 @@ def lint_file(name: str) -> dict[str, list[Finding]]:
     ValueError
         The file is not JSON, holds no objects, or has members that no map has.
     """
-    source = "standard input" if name == "-" else name
-    opened = nullcontext(sys.stdin) if name == "-" else Path(name).open(encoding="utf-8")
-    with opened as file:
-        given = _objects(source, read_text(file, source))
+    source, given = read_objects(name)
     reports = {}
     for number, arguments in enumerate(given, 1):
         where = f"{source}, map {number}" if len(given) > 1 else source
@@ -275,56 +271,6 @@ def lint_file(name: str) -> dict[str, list[Finding]]:
         before = f"map {number}{f' ({function})' if function else ''}: "
         reports[before if len(given) > 1 else ""] = findings
     return reports
-
-
-DIGITS = 40  # of an integer in JSON: those of a tensor map have at most 64 bits
-ADVICE = "`implicit-conv lint --help` shows the form"
-
-
-def _objects(source: str, text: str) -> list[dict[str, Any]]:
-    """The objects of a JSON text: one, a list, or one a line."""
-    try:
-        found = _parsed(text)
-    except ValueError as error:
-        lines = [line for line in text.splitlines() if line.strip()]
-        try:
-            found = [_parsed(line) for line in lines]
-        except ValueError:
-            found = None
-        if not found or len(lines) < 2:
-            raise ValueError(f"{source} is not JSON: {error}; {ADVICE}") from None
-    objects = found if isinstance(found, list) else [found]
-    if not objects or not all(isinstance(entry, dict) for entry in objects):
-        raise ValueError(f"{source} must hold one JSON object, or a list of them; {ADVICE}")
-    return objects
-
-
-def _parsed(text: str) -> Any:
-    """The value of a JSON text without NaN and infinities, whose names stand once in an object."""
-
-    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"an object has {shortened(twice)!r} twice")
-        return found
-
-    def constant(name: str) -> Any:
-        raise ValueError(f"{name} is no number of JSON")
-
-    try:
-        return json.loads(
-            text, object_pairs_hook=members, parse_constant=constant, parse_int=_integer
-        )
-    except RecursionError:
-        raise ValueError("its brackets are too deep inside each other") from None
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > DIGITS:
-        raise ValueError(f"the integer {shortened(digits)} has more than {DIGITS} digits")
-    return int(digits)
 
 
 def _lint_object(arguments: dict[str, Any]) -> list[Finding]:

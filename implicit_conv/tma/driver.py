@@ -90,6 +90,12 @@ NUMBERS = (
     *WIDTH_NAMES,
 )
 ADDRESSES = ("globalAddress", "tensorMap")  # numbers, or None
+UNWALKED = (  # steps of channels, of images, and of H and D in im2col::w
+    "is ignored: without interleave this dimension has no step",
+    "steps over images where the walk carries to the next one, as hardware of compute capability "
+    "10 was seen to do in im2col::w; it is not modelled",
+    "is not used: im2col::w does not move along this dimension",
+)
 Arguments = Mapping[str, Any]
 
 
@@ -283,15 +289,7 @@ def _unwalked_steps(steps: tuple[int, ...], rank: int, kind: str, source: str) -
         if not 1 <= steps[axis] <= STEP_MAX and kind != "tiled":
             yield Finding(name, steps[axis], within(1, STEP_MAX), source, hint, fix=fix)
         elif 1 < steps[axis] <= STEP_MAX:
-            if axis == 0:
-                allowed = "is ignored: without interleave this dimension has no step"
-            elif axis == rank - 1:
-                allowed = (
-                    "steps over images where the walk carries to the next one, as hardware of "
-                    "compute capability 10 was seen to do in im2col::w; it is not modelled"
-                )
-            else:
-                allowed = "is not used: im2col::w does not move along this dimension"
+            allowed = UNWALKED[0 if axis == 0 else 1 if axis == rank - 1 else 2]
             yield Finding(name, steps[axis], allowed, source, hint, "warning", fix)
 
 

@@ -1,7 +1,7 @@
 """The explorer: one self-contained HTML page that steps through copies and convolutions.
 
-page/walk.js repeats the arithmetic of kernels/walk.py and lowering_choice.py; a test in a browser
-compares their results.
+page/walk.js repeats the arithmetic of kernels/walk.py and lowering_choice.py, page/rules.js the
+rules of rules.py and driver.py; tests in a browser compare their results.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from importlib import resources
 from typing import Any
 
 from implicit_conv.tma.examples import EXAMPLES, Example
+from implicit_conv.tma.page_limits import page_limits
 
 
 def page() -> str:
@@ -22,6 +23,8 @@ def page() -> str:
     parts = {
         "/*STYLE*/": (folder / "style.css").read_text(encoding="utf-8"),
         "/*EXAMPLES*/[]": json.dumps(examples),
+        "/*LIMITS*/{}": json.dumps(page_limits()),
+        "/*RULES*/": (folder / "rules.js").read_text(encoding="utf-8"),
         "/*WALK*/": (folder / "walk.js").read_text(encoding="utf-8"),
         "/*SCENE*/": (folder / "scene.js").read_text(encoding="utf-8"),
         "/*VIEW*/": (folder / "view.js").read_text(encoding="utf-8"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from implicit_conv.tma.limits import Description, Finding
+from implicit_conv.tma.limits import PACKED_SWIZZLES, Description, Finding
 
 UPPER = "upper = pad_hi - (taps - 1) * dilation, counted from the last pixel"
 WIDE_UPPER = "upper = lower + (L - 1) * stride - (W - 1), for L slots of an image row"
@@ -46,6 +46,15 @@ def _shape(m: Description, letter: str) -> str:
     return f"pad {'it' if m.tiled else 'C'} to {padded}" if 0 < m.shape[-1] != padded else ""
 
 
+def _channels(m: Description, letter: str) -> str:
+    return _packed(m) or f"take a multiple of {m.unit} channels"
+
+
+def _packed(m: Description) -> str:
+    """The one count that copies of elements of 4 and 6 bits have."""
+    return f"take {m.unit}" if m.element in PACKED_SWIZZLES else ""
+
+
 def _halo(m: Description, letter: str) -> str:
     if not m.wide:
         return "use offsets, or an Im2colWideMap"
@@ -67,7 +76,7 @@ HINTS: dict[str, Callable[[Description, str], str]] = {
     "upper_corner": _upper,
     "coords": _coords,
     "offsets": _offsets,
-    "channels_per_pixel": lambda m, letter: f"take a multiple of {m.unit} channels",
+    "channels_per_pixel": _channels,
     "pixels_per_column": _pixels,
     "traversal_stride": lambda m, letter: "it is the convolution's stride",
     "strides": lambda m, letter: "pad the rows in memory",
@@ -75,6 +84,6 @@ HINTS: dict[str, Callable[[Description, str], str]] = {
     "w_halo": _halo,
     "w_offset": _offset,
     "swizzle": lambda m, letter: "im2col::w writes only swizzled rows" if m.wide else "",
-    "box": lambda m, letter: "divide the box into several copies",
+    "box": lambda m, letter: _packed(m) or "divide the box into several copies",
     "address": lambda m, letter: "allocate with the alignment, and slice along n, h or w",
 }

@@ -9,11 +9,19 @@ from typing import Any
 import numpy as np
 
 from implicit_conv import ptx
-from implicit_conv.tma.driver import ENUMS, WIDTH_NAMES, data_type, kind_of, our_name
+from implicit_conv.tma.driver import (
+    ENUMS,
+    WIDTH_NAMES,
+    data_type,
+    data_type_name,
+    kind_of,
+    our_name,
+)
 from implicit_conv.tma.image import SmemImage
 from implicit_conv.tma.limits import Finding, Start
 from implicit_conv.tma.maps import TensorMap
 from implicit_conv.tma.ptx import INFIXES
+from implicit_conv.tma.tiled import TiledMap
 
 SPANS = {"none": 0, "32B": 32, "64B": 64, "128B": 128}  # bytes; the swizzles that are interpreted
 UNCHECKED = ("function", "globalAddress", "l2Promotion")  # of a driver's call
@@ -57,6 +65,7 @@ def interpreted_map(arguments: Mapping[str, Any], number: int) -> NumberedMap:
     kind = kind_of(arguments)
     common: dict[str, Any] = {
         "itemsize": element[0],
+        "element": data_type_name(arguments["tensorDataType"]),
         "address": 0,
         "dims": tuple(arguments["globalDim"]),
         "strides": tuple(arguments.get("globalStrides", ())),
@@ -74,6 +83,25 @@ def interpreted_map(arguments: Mapping[str, Any], number: int) -> NumberedMap:
     lower, upper = ((arguments[name],) for name in WIDTH_NAMES)
     mode = INFIXES[our_name("mode", arguments.get("mode", "w")) or "w"]
     return NumberedMap(mode, lower=lower, upper=upper, **common)
+
+
+def made_map(made: ptx.TensorMap) -> TensorMap:
+    """The map that a kernel has made by tensormap.replace.
+
+    Raises
+    ------
+    TensorMapError
+        It breaks rules.
+    """
+    return TiledMap(
+        shape=made.dims[::-1],
+        dtype=made.element.lower(),
+        box=made.box[::-1],
+        step=made.steps[::-1],
+        swizzle=next(name for name, span in SPANS.items() if span == made.span),
+        strides=made.strides[::-1],
+        address=made.address,
+    )
 
 
 def call_findings(map: TensorMap, encoded: Mapping[str, Any]) -> Iterator[Finding]:

@@ -15,7 +15,14 @@ import numpy as np
 from implicit_conv import ptx
 from implicit_conv.problem import Problem
 from implicit_conv.tma.image import smem_image
-from implicit_conv.tma.interpreted import call_findings, difference, interpreted_map, start_of
+from implicit_conv.tma.interpreted import (
+    NumberedMap,
+    call_findings,
+    difference,
+    interpreted_map,
+    made_map,
+    start_of,
+)
 from implicit_conv.tma.limits import Finding, Start, TensorMapError
 from implicit_conv.tma.linter import lint
 from implicit_conv.tma.lowering_choice import Shapes, parse_problem
@@ -59,8 +66,8 @@ class CheckedCopy:
         The warp that issued it, and the line of the PTX text.
     direction, mode : str
         "load" or "store", and the mode as the instruction names it.
-    argument : int
-        Which argument of the kernel its map is.
+    argument : int or None
+        Which argument of the kernel its map is; None for a map that the kernel has made.
     start : Start
         `coords`, `offsets`, `w_halo`, `w_offset` as `walk` takes them; `dst`, a shared address.
     walk : Walk or None
@@ -68,8 +75,8 @@ class CheckedCopy:
     complete : bool
         Whether it came to an end.
     difference : str or None
-        How shared memory differs from `smem_image`: empty where both agree, None for a store, or
-        where the copy breaks a rule or never came to an end.
+        How shared memory differs from `smem_image`: empty where both agree, None for a store or a
+        map that the kernel has made, or where the copy breaks a rule or never came to an end.
     findings : tuple of Finding
         What `lint` has to say of the instruction.
     serves : tuple of Service, or None
@@ -82,7 +89,7 @@ class CheckedCopy:
     line: int
     direction: str
     mode: str
-    argument: int
+    argument: int | None
     start: Start
     walk: Walk | None
     complete: bool
@@ -102,7 +109,8 @@ class CheckedCopy:
         served = [str(service) for service in self.serves or ()]
         if len(served) > 1:
             served = [f"{len(served)} taps, the first is {served[0]}"]
-        issued = number, block, self.warp, self.line, self.direction, self.mode, self.argument
+        of = "made" if self.argument is None else self.argument
+        issued = number, block, self.warp, self.line, self.direction, self.mode, of
         moved = start.coords, offsets, f"{start.dst:#x}", *counts, smem, *served
         return tuple(map(str, issued + moved))
 
@@ -242,11 +250,12 @@ def check_kernel(
         )
         for n, a in given.items()
     }
+    outputs = () if error else tuple(_differing(arguments, expected or {}, tolerance))
     return KernelReport(
         copies=tuple(watcher.checked(copy) for copy in watcher.copies),
         findings={n: findings for n, findings in found.items() if findings},
-        readers=tuple(watcher.readers.lines(text, options.get("entry"))),
-        outputs=() if error else tuple(_differing(arguments, expected or {}, tolerance)),
+        readers=tuple(watcher.readers.lines(text, options.get("entry"), bool(outputs))),
+        outputs=outputs,
         missing=coverage.missing() if coverage and not error else (),
         error=error,
     )
@@ -272,34 +281,41 @@ class _Watcher:
             return
         if copy.direction == "load":
             self.readers.wrote(copy)
-        number = copy.map.argument  # type: ignore[attr-defined]
-        argument, key = self.given[number], id(copy)
-        start, wrong = start_of(argument.map, copy)
-        operands = (start.coords, start.offsets, start.w_halo, start.w_offset)
-        if wrong or copy.direction == "store":
-            return
         try:
-            image = smem_image(argument.map, argument.array, start.coords, start.dst, *operands[1:])
+            number, map = self._map(copy)
+            start, wrong = start_of(map, copy)
+            operands = (start.coords, start.offsets, start.w_halo, start.w_offset)
+            if wrong or copy.direction == "store":
+                return
+            if number is not None:
+                array = self.given[number].array
+                image = smem_image(map, array, start.coords, start.dst, *operands[1:])
+                self.differences[id(copy)] = difference(image, copy)
+            walked = walk(map, *operands)
         except TensorMapError:  # the findings will say so
             return
-        self.differences[key] = difference(image, copy)
-        if self.coverage and self.coverage.serves(argument.map):
-            walked = walk(argument.map, *operands)
-            services = self.coverage.add(argument.map, walked, start.coords[-1], start.offsets)
-            self.services[key] = services
+        if self.coverage and self.coverage.serves(map):
+            services = self.coverage.add(map, walked, start.coords[-1], start.offsets)
+            self.services[id(copy)] = services
+
+    def _map(self, copy: ptx.TensorCopy) -> tuple[int | None, TensorMap]:
+        """(which argument the map of a copy is, or None if the kernel has made it; the map)."""
+        if isinstance(copy.map, NumberedMap):
+            return copy.map.argument, self.given[copy.map.argument].map
+        return None, made_map(copy.map)
 
     def checked(self, copy: ptx.TensorCopy) -> CheckedCopy:
         """The copy with what was found."""
-        number: int = copy.map.argument  # type: ignore[attr-defined]
-        map = self.given[number].map
-        start, wrong = start_of(map, copy)
-        walked = None
-        if not wrong:
-            operands = (start.coords, start.offsets, start.w_halo, start.w_offset)
-            try:
-                walked = walk(map, *operands)
-            except TensorMapError:
-                walked = None
+        number, walked, wrong = None, None, list[Finding]()
+        start = Start(copy.coordinates[::-1], dst=copy.address)
+        try:
+            number, map = self._map(copy)
+            start, wrong = start_of(map, copy)
+            if not wrong:
+                wrong = list(self._lint(map, start, copy.direction))
+                walked = walk(map, start.coords, start.offsets, start.w_halo, start.w_offset)
+        except TensorMapError as error:
+            wrong = wrong or list(error.findings)
         return CheckedCopy(
             block=copy.block,
             warp=copy.warp,
@@ -311,15 +327,14 @@ class _Watcher:
             walk=walked,
             complete=copy.contents is not None,
             difference=self.differences.get(id(copy)),
-            findings=tuple(wrong) or self._lint(number, start, copy.direction),
+            findings=tuple(wrong),
             serves=self.services.get(id(copy)),
         )
 
-    def _lint(self, number: int, start: Start, direction: str) -> tuple[Finding, ...]:
+    def _lint(self, map: TensorMap, start: Start, direction: str) -> tuple[Finding, ...]:
         """Findings of a copy that are not those of its map alone."""
-        key = number, start, direction
+        key = map, start, direction
         if key not in self.linted:
-            map = self.given[number].map
             found = lint(
                 map,
                 coords=start.coords,

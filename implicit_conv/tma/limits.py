@@ -160,6 +160,8 @@ class Description:
     @property
     def unit(self) -> int:
         """Elements in 16 bytes, the unit of a copy; at least one."""
+        if self.element in PACKED_SWIZZLES:
+            return PACKED_UNIT
         return max(1, 16 // max(1, self.itemsize))
 
     @property

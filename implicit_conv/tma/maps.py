@@ -149,6 +149,20 @@ class TensorMap(ABC):
             _raise_errors("a reduction", m, reduction_findings(m, reduction))
         return text
 
+    def cpp(self, offsets: Sequence[int] | None = None, w_halo: int = 0, w_offset: int = 0) -> str:
+        """CUDA C++ of the call that encodes this map, and of a minimal kernel that loads by it.
+
+        Operands are those of the kernel's copy, as in `walk`; its start is an argument of the
+        kernel. A TensorMapError lists all rules that they break; a ValueError says which maps no
+        kernel is written for.
+        """
+        from implicit_conv.tma.cpp import source
+
+        lower = self.description.lower
+        first = (*(0,) * (self.rank - 1 - len(lower)), *lower, 0)
+        start = self.start(first, offsets, w_halo, w_offset)
+        return source(self.description, self.arguments, start, self.rows(w_halo))
+
     def rows(self, w_halo: int = 0) -> int:
         """Shared-memory rows that one load fills, including the halo."""
         if self.mode == "w128":

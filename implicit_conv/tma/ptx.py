@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from implicit_conv.ptx.machine.reductions import REDUCED_TYPES
+
 INFIXES = {"tiled": "tile", "im2col": "im2col", "w": "im2col::w", "w128": "im2col::w::128"}
 DIRECTIONS = ("load", "multicast", "prefetch", "store", "reduce")
 CLUSTER_DIRECTIONS = ("multicast", "prefetch")  # not of .shared::cta
-_LOGIC = ("UINT32", "INT32", "UINT64", "INT64")
-_ORDER = (*_LOGIC, "FLOAT16", "BFLOAT16")
-REDUCED_TYPES = {  # reduction: the types that it takes, by the driver's names
-    "add": ("UINT32", "INT32", "UINT64", "FLOAT32", "FLOAT32_FTZ", "FLOAT16", "BFLOAT16"),
-    "min": _ORDER,
-    "max": _ORDER,
-    "inc": ("UINT32",),
-    "dec": ("UINT32",),
-    "and": _LOGIC,
-    "or": _LOGIC,
-    "xor": _LOGIC,
-}
 REDUCTIONS = tuple(REDUCED_TYPES)
 
 

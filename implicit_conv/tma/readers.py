@@ -1,6 +1,7 @@
 """Readers matched with copies: whether instructions read shared memory as tensor copies wrote it.
 
-Nothing is said of ld.shared: a kernel may load and store through any permutation of the bytes.
+A kernel may load and store through any permutation of the bytes, so that ``ld.shared`` with another
+swizzle is no fault by itself; it is told where results are wrong.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ class Readers:
     ----------
     found : dict of line of a copy -> dict of line of a reader -> text
         In the order of their first occurrence.
+    guesses : the same, of ``ld.shared``
     """
 
     def __init__(self) -> None:
         self.found: dict[int, dict[int, str]] = {}
+        self.guesses: dict[int, dict[int, str]] = {}
         self._block: tuple[int, int, int] | None = None
 
     def wrote(self, copy: ptx.TensorCopy) -> None:
@@ -47,20 +50,24 @@ class Readers:
         self._copies.append(copy)
 
     def read(self, read: ptx.SharedRead) -> None:
-        """A matrix is read."""
+        """A matrix is read, or a place by each lane."""
         if read.block != self._block:
             return
         at = read.addresses // UNIT
+        found = self.guesses if read.instruction == "ld.shared" else self.found
         owner = np.where(read.copied, self._owner[at], -1)
         for number in np.unique(owner[owner >= 0]).tolist():
             copy = self._copies[number]
             text = self._unlike(read, copy, at, owner == number)
             if text:
-                self.found.setdefault(copy.line, {}).setdefault(read.line, text)
+                found.setdefault(copy.line, {}).setdefault(read.line, text)
 
-    def lines(self, text: str, entry: str | None) -> Iterator[str]:
-        """A line for each copy that readers do not fit, with the places in the source."""
-        if not self.found:
+    def lines(self, text: str, entry: str | None, wrong: bool) -> Iterator[str]:
+        """A line for each copy that readers do not fit, with the places in the source.
+
+        `wrong`: results are, so that what ``ld.shared`` reads may be the reason.
+        """
+        if not self.found and not (wrong and self.guesses):
             return
         instructions = {i.line: i for i in ptx.parse(text, entry).instructions}
 
@@ -68,10 +75,12 @@ class Readers:
             source = instructions[line].source
             return f"line {line}" + (f" ({source})" if source else "")
 
-        for copy, found in self.found.items():
+        guesses = self.guesses.items() if wrong else ()
+        for copy, found in (*self.found.items(), *guesses):
             line, words = min(found.items())
             others = f" and {len(found) - 1} others" if found.keys() - {line} else ""
-            name = instructions[line].opcode[0]
+            opcode = instructions[line].opcode
+            name = "ld.shared" if opcode[0] == "ld" else opcode[0]
             yield f"{name} at {place(line)}{others}: {words}; the copy is at {place(copy)}"
 
     def _unlike(self, read: ptx.SharedRead, copy: ptx.TensorCopy, at: Cells, mask: Cells) -> str:
@@ -80,17 +89,20 @@ class Readers:
         if read.span is not None and read.span != written:
             return f"reads {NAMES[read.span]}, but the copy wrote {NAMES[written]}"
         row, unit = self._row[at], self._unit[at]
-        if read.instruction == "ldmatrix":
-            if not mask.all() or _straight(row, unit, mask):
+        if read.instruction != "wgmma":
+            if not mask.all():
                 return ""
-            plain = [swizzled(read.addresses, span) - copy.address for span in NAMES]
+            regular = _straight if read.instruction == "ldmatrix" else _steady
             pitch = max(copy.map.row_bytes, written)
             meant = [
                 span
-                for span, place in zip(NAMES, plain, strict=True)
-                if _straight(place // pitch, place % pitch, mask)
+                for span in NAMES
+                for place in [swizzled(read.addresses, span) - copy.address]
+                if regular(place // pitch, place % pitch, mask)
             ]
-            return f"reads {NAMES[meant[0]]}, but the copy wrote {NAMES[written]}" if meant else ""
+            if not meant or written in meant:
+                return ""
+            return f"reads {NAMES[meant[0]]}, but the copy wrote {NAMES[written]}"
         if copy.mode != "tile" or any(size > 1 for size in copy.map.box[2:]):
             # Rows of several dimensions: a descriptor may leave some out, as that of a tap does.
             mask = mask.copy()
@@ -115,3 +127,13 @@ def _straight(row: Cells, unit: Cells, mask: Cells) -> bool:
     i, j = np.indices(mask.shape)
     rows, units = (row - i)[mask], (unit - j)[mask]
     return bool((rows == rows[0]).all() and (units == units[0]).all())
+
+
+def _steady(row: Cells, byte: Cells, mask: Cells) -> bool:
+    """Whether each bit of a lane's number adds steps of its own to row and byte, none below 0."""
+    bits = np.arange(mask.size)[:, None] >> np.arange(5) & 1
+    for values in (row[:, 0], byte[:, 0]):
+        steps = values[1 << np.arange(5)] - values[0]
+        if (steps < 0).any() or (values != values[0] + bits @ steps).any():
+            return False
+    return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from implicit_conv.ptx.machine.reductions import REDUCED_TYPES
 from implicit_conv.ptx.targets import lacking
 from implicit_conv.tma.limits import (
     ADDRESS_BITS,
@@ -44,7 +45,7 @@ from implicit_conv.tma.limits import (
     Finding,
     Start,
 )
-from implicit_conv.tma.ptx import CLUSTER_DIRECTIONS, INFIXES, REDUCED_TYPES
+from implicit_conv.tma.ptx import CLUSTER_DIRECTIONS, INFIXES
 
 
 def within(low: int, high: int) -> str:

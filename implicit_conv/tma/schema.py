@@ -8,7 +8,7 @@ from typing import Any
 from implicit_conv.tma.driver import ADDRESSES, ARGUMENTS, ARRAYS, ENUMS, NEEDED, NUMBERS
 from implicit_conv.tma.limits import ALLOWED_SWIZZLES, FILLS, INTERLEAVES
 from implicit_conv.tma.maps import WIDE_MODES, Im2colMap, Im2colWideMap
-from implicit_conv.tma.ptx import DIRECTIONS
+from implicit_conv.tma.ptx import DIRECTIONS, REDUCTIONS
 from implicit_conv.tma.tiled import TiledMap
 
 INTEGER = {"type": "integer"}
@@ -22,6 +22,7 @@ OPERANDS = {
     "w_offset": INTEGER,
     "dst": {**INTEGER, "description": "shared address, bytes"},
     "direction": {"enum": list(DIRECTIONS)},
+    "reduction": {"enum": list(REDUCTIONS)},
     "arch": {"type": "string", "description": 'the target, such as "sm_100a"'},
     "operator": {"enum": ["fprop", "dgrad", "wgrad"]},
     "problem": {

@@ -131,6 +131,8 @@ def _units(m: Description) -> Iterator[Slip]:
     most = min(m.span // max(1, size) if m.span else CHANNELS_MAX, m.shape[-1])
     if size > 1 and m.channels % size == 0 and m.channels > most:
         text = f"it looks like bytes; that is {m.channels // size} channels of {size} bytes"
+        if m.channels == m.shape[-1] and m.channels // size == most:
+            text = f"it looks like bytes, or like all channels: a copy takes {most} at most"
         yield Slip(("channels_per_pixel",), text, replace(m, channels=m.channels // size), None)
 
 

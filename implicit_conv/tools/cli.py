@@ -12,6 +12,7 @@ from implicit_conv.errors import DriverError
 from implicit_conv.ptx import commands as interpreter
 from implicit_conv.ptx.errors import printable
 from implicit_conv.tma import commands as laboratory
+from implicit_conv.tma.ptx_command import check_with_maps
 from implicit_conv.tools import bench, demo, info, kernel_cache, plans
 
 USER_ERRORS = (
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kernel_cache.register(commands)
     bench.register(commands)
     laboratory.register(commands)
-    interpreter.register(commands)
+    interpreter.register(commands, check_with_maps)
     plans.register(commands)
     options = parser.parse_args(arguments)
     try:

@@ -224,6 +224,30 @@ def test_wgmma_transposed(span, of_a, of_b):
     assert np.array_equal(sums, a @ b[:COLUMNS].T)
 
 
+def test_wgmma_with_float16_sums():
+    """Each register holds the sums of two columns; stored pairs are those of float32 sums."""
+    rng = np.random.default_rng(2)
+    a, b = rng.integers(-3, 4, (64, 16)), rng.integers(-3, 4, (COLUMNS, 16))
+    parts = [k_major(halves(m, "f16"), 32) for m in (a, b)]
+
+    def edited(body):
+        for n in range(COLUMNS // 2):
+            body = body.replace(f"mov.f32 %f{n}, 0f3F800000;", "")
+            half, high = divmod(n, 2)
+            pick = f"mov.b32 {{%h0, %h1}}, %r{60 + half}; cvt.f32.f16 %f{n}, %h{high};"
+            store = f"st.global.f32 [%d7+{4 * n}], %f{n};"
+            body = body.replace(store, pick + store)
+        count = COLUMNS // 4
+        ones = "".join(f"mov.b32 %r{60 + n}, 0x3C003C00;" for n in range(count))
+        body = body.replace("wgmma.fence", ones + "wgmma.fence")
+        floats = "{" + ", ".join(f"%f{n}" for n in range(COLUMNS // 2)) + "}"
+        packs = "{" + ", ".join(f"%r{60 + n}" for n in range(count)) + "}"
+        return body.replace("k16.f32.f16.f16", "k16.f16.f16.f16").replace(floats, packs)
+
+    sums = run_wgmma("f16", a, b, "1, 1, 0, 0", *parts, edit=edited)
+    assert np.array_equal(sums, a @ b.T)
+
+
 def registers_of(a, form):
     return np.concatenate([in_registers(a[16 * w :][:16], form, 16).T for w in range(4)])
 

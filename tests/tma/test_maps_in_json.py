@@ -212,6 +212,10 @@ def test_tiled_maps_on_the_command_line(capsys):
     assert main(["lint", *tiled, "--start=0,0"]) == 0
     assert main(["lint", *tiled, "--start=-1,0", "--direction", "store"]) == 1
     assert "must be at least 0 for a store" in capsys.readouterr().out
+    reduced = [*tiled, "--dtype", "float32", "--box", "8,32", "--direction", "reduce"]
+    assert main(["lint", *reduced]) == 0
+    assert main(["lint", *reduced, "--reduction", "max"]) == 1
+    assert "max" in capsys.readouterr().out
     assert main(["draw", *tiled]) == 0
     assert "tiled of 30 x 128" in capsys.readouterr().out
     assert main(["lint", "--mode", "tiled", "--shape", "30,128"]) == 2

@@ -163,3 +163,43 @@ def test_ldmatrix_undoes_the_swizzle(swizzle, undone):
         (line,) = problems
         written, meant = ("swizzle 128B", "no swizzle")[:: 1 if swizzle == "128B" else -1]
         assert f"ldmatrix at line 22: reads {meant}, but the copy wrote {written}" in line
+
+
+WARP_LOAD = """
+    ld.param.u64 %d6, [y]; shl.b32 %r4, %r1, 4; shr.u32 %r5, %r1, 3; and.b32 %r5, %r5, 7;
+    shl.b32 %r5, %r5, 4; XOR add.u32 %r6, %r4, %r2;
+    ld.shared.v4.u32 {%r10, %r11, %r12, %r13}, [%r6];
+    mul.wide.u32 %d4, %r1, 16; add.s64 %d7, %d6, %d4;
+    st.global.v4.u32 [%d7], {%r10, %r11, %r12, %r13};"""
+
+
+@pytest.mark.parametrize("swizzle", ["none", "128B"])
+@pytest.mark.parametrize("undone", [False, True])
+def test_loads_of_a_warp_explain_wrong_results(swizzle, undone):
+    """Without expected arrays the same loads are no fault: the kernel may want that order."""
+    body = LDMATRIX[: LDMATRIX.index("and.b32")]
+    body += WARP_LOAD.replace("XOR", "xor.b32 %r4, %r4, %r5;" if undone else "")
+    map = tma.TiledMap(shape=(8, 64), dtype="uint16", box=(8, 64), swizzle=swizzle)
+    parameters = ".param .align 64 .b8 a[128], .param .u64 y"
+    text = kernel(body, parameters, shared=SHARED)
+    x = np.random.default_rng(0).integers(1, 999, (8, 64)).astype(np.uint16)
+    reports = [
+        tma.check_kernel(
+            text,
+            1,
+            64,
+            [tma.MapArgument(map, x), np.zeros_like(x)],
+            shared_bytes=1032,
+            expected=expected,
+        )
+        for expected in (None, {1: x})
+    ]
+    assert reports[0].problems == []
+    if undone == (swizzle == "128B"):
+        assert reports[1].problems == []
+    else:
+        reader, differs = reports[1].problems
+        written, meant = ("swizzle 128B", "no swizzle")[:: 1 if swizzle == "128B" else -1]
+        assert reader.startswith("ld.shared at line ")
+        assert f": reads {meant}, but the copy wrote {written}; the copy is at line" in reader
+        assert "differ from those expected" in differs

@@ -174,3 +174,12 @@ def test_operands_unlike_those_of_the_convolution():
         assert finding.field == "offsets" and words in finding.allowed + finding.hint
         if words == "dilation":
             assert finding.fix == {"offsets": (3, 6)}
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [({"globalDim": (192, 64)}, "pad it to 256"), ({"boxDim": (64, 8)}, "take 128")],
+)
+def test_hints_on_packed_types_work(change, hint):
+    (finding,) = (f for f in tma.lint({**PACKED, "tensorDataType": 14, **change}) if f.hint)
+    assert finding.hint == hint

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from implicit_conv.ptx.machine.state import State
 
 Lanes = NDArray[Any]
+Combine = Callable[[NDArray[np.uint8], NDArray[np.uint8]], NDArray[np.uint8]]
 TENSOR_ALIGNMENT = 128  # of a tensor copy's shared address
 PIECES = 3  # in which a tensor copy arrives, at most
 
@@ -123,8 +124,10 @@ class BulkStore:
         rows: list[tuple[int, int, int] | None],
         what: str,
         end: Callable[[], None] = lambda: None,
+        combine: Combine | None = None,
     ) -> None:
         self.w, self.lane, self.units, self.rows = w, lane, units, rows
+        self.combine = combine  # of a reduction: (bytes before, given bytes) -> bytes afterwards
         self.end = end  # called when it has written
         self.done = False
         w.shared.begin_read(w, units.reshape(-1), what)
@@ -138,7 +141,8 @@ class BulkStore:
                 if row is not None:
                     address, first, size = row
                     self.w.launch.note_store(address, size)
-                    self.w.memory.bytes(address, size)[:] = place[first : first + size]
+                    held, given = self.w.memory.bytes(address, size), place[first : first + size]
+                    held[:] = self.combine(held, given) if self.combine else given
             self.end()
         return True
 

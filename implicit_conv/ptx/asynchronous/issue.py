@@ -13,12 +13,13 @@ from implicit_conv.ptx.asynchronous.copies import (
     AsyncCopy,
     BulkLoad,
     BulkStore,
+    Combine,
     bulk_units,
     complete_tensor,
     tensor_units,
 )
 from implicit_conv.ptx.errors import PtxError
-from implicit_conv.ptx.machine import mbarrier
+from implicit_conv.ptx.machine import mbarrier, reductions, tensor_maps
 from implicit_conv.ptx.machine.watch import TensorCopy
 from implicit_conv.ptx.memory.clocks import GENERIC, stamp
 from implicit_conv.ptx.memory.shared import UNIT
@@ -119,16 +120,25 @@ def tensor_store(
     source: tuple[Lanes, int],
     map: tuple[Lanes, int],
     coordinates: Whole,
+    reduction: str,
     mask: Lanes,
 ) -> None:
-    """``cp.async.bulk.tensor`` to global memory, of a bulk group; what is outside is dropped."""
+    """``cp.async.bulk.tensor`` to global memory, of a bulk group; what is outside is dropped.
+
+    `reduction`: what ``cp.reduce`` does with each element; empty if elements are overwritten.
+    """
     for lane in np.flatnonzero(mask).tolist():
         copy = _tensor(w, line, "store", mode, source, map, coordinates, (), lane)
-        rows = copy.map.rows(copy.coordinates, (), mode)
+        offsets = (0,) * (len(coordinates) - 2) if mode == "im2col" else ()
+        rows = copy.map.rows(copy.coordinates, offsets, mode)
         units = tensor_units(w, copy.address, copy.map, rows, "tensor store")
         targets = [copy.map.address_of(row) for row in rows]
         end = functools.partial(complete_tensor, w, copy, units)
-        _store(w, lane, units, targets, "tensor store", end)
+        combine = None
+        if reduction:
+            reductions.check(reduction, copy.map.element)
+            combine = functools.partial(reductions.reduced, reduction, copy.map.element)
+        _store(w, lane, units, targets, "tensor store", end, combine)
 
 
 def _tensor(
@@ -149,7 +159,7 @@ def _tensor(
         line=line,
         direction=direction,
         mode=mode,
-        map=w.launch.map_at(int(map[0][lane]) + map[1]),
+        map=tensor_maps.for_copy(w, int(map[0][lane]) + map[1]),
         coordinates=tuple(int(values[lane]) for values in coordinates),
         operands=tuple(int(values[lane]) for values in offsets),
         address=_shared(place, lane),
@@ -198,8 +208,9 @@ def _store(
     rows: list[tuple[int, int, int] | None],
     what: str,
     end: Callable[[], None] = lambda: None,
+    combine: Combine | None = None,
 ) -> None:
-    store = BulkStore(w, lane, units, rows, what, end)
+    store = BulkStore(w, lane, units, rows, what, end, combine)
     w.stores[lane].append(store)
     w.cta.pending.append(store)
 

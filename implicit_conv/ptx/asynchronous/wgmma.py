@@ -13,7 +13,15 @@ from numpy.typing import NDArray
 
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.machine.lanes import BUSY, Missing
-from implicit_conv.ptx.machine.matrices import D_COLUMN, D_ROW, PER_REGISTER, matrix_a, values
+from implicit_conv.ptx.machine.matrices import (
+    D_COLUMN,
+    D_ROW,
+    PER_REGISTER,
+    elements,
+    matrix_a,
+    packed_halves,
+    values,
+)
 from implicit_conv.ptx.machine.watch import tell_read
 from implicit_conv.ptx.memory.shared import SHARED_BASE
 
@@ -21,16 +29,17 @@ if TYPE_CHECKING:
     from implicit_conv.ptx.machine.state import State
 
 Lanes = NDArray[Any]
-ROWS, WARP_ROWS, WARPS = 64, 16, 4
+ROWS, WARPS = 64, 4
 K_BYTES = 32  # of gemm_k that one wgmma reads
 UNIT = 16
 SPANS = {0: 16, 1: 128, 2: 64, 3: 32}  # bytes of a row of the swizzle's pattern, by its mode
 
 
 class Form(NamedTuple):
-    """What the instruction says: columns, formats, signs and major-ness."""
+    """What the instruction says: columns, formats of D, A and B, signs and major-ness."""
 
     columns: int
+    d: str
     a: str
     b: str
     scale_a: int
@@ -120,8 +129,12 @@ class Wgmma:
         product = form.scale_a * form.scale_b * (a @ b.T)
         for units in self.units:
             self.w.shared.end_read(self.w, units.reshape(-1))
-        count = len(self.registers)
+        count = len(self.registers) * (2 if form.d == "f16" else 1)
         sums = product[D_ROW[:count], D_COLUMN[:count]]
+        if form.d == "f16":  # a register holds two of a row
+            if self.accumulate:
+                sums = sums + elements(tuple(before), "f16")
+            return packed_halves(sums)
         if self.accumulate:
             sums = sums + np.stack(before)
         return list(sums.astype(np.float32))

@@ -25,6 +25,7 @@ from implicit_conv.ptx.syntax import Immediate, Instruction, Operand, Register
 Lanes = NDArray[Any]
 Control: TypeAlias = "Callable[[Warp, Part, Instruction], Part | None]"
 NAMED_BARRIERS = 16
+CLUSTER_BARRIER = NAMED_BARRIERS  # its number among the meetings of a block
 LEAST_REGISTERS, MOST_REGISTERS = 24, 256  # of setmaxnreg
 GIVES_UP = 0.5  # chance of a lane's try_wait that gives up early to say so
 
@@ -150,6 +151,54 @@ def block_sync(w: Warp, part: Part, i: Instruction) -> Part | None:
 
     def words() -> str:
         return f"barrier {number}: {meeting.arrived} of {needed()} threads"
+
+    part.wait = Wait(ready, then, words)
+    return None
+
+
+def cluster_arrive(w: Warp, part: Part, i: Instruction) -> Part | None:
+    """``barrier.cluster.arrive`` in a cluster of one block (9.7.13, barrier.cluster)."""
+    if "aligned" in i.opcode:
+        w.need_all(part.mask)
+    meeting = w.cta.meeting(CLUSTER_BARRIER)
+    if (w.cluster_turns[part.mask] == meeting.turn).any():
+        raise PtxError("barrier.cluster.arrive twice, without barrier.cluster.wait between them")
+    w.cluster_turns[part.mask] = meeting.turn
+    clock = w.release()
+    seen = np.full_like(clock, -1) if "relaxed" in i.opcode else clock
+    count = LANES if (part.mask == w.alive).all() else int(part.mask.sum())
+    meeting.arrive(count, seen, LANES * sum(not other.done for other in w.cta.warps))
+    part.block += 1
+    return part
+
+
+def cluster_wait(w: Warp, part: Part, i: Instruction) -> Part | None:
+    """``barrier.cluster.wait``: all threads have arrived (9.7.13, barrier.cluster)."""
+    if "aligned" in i.opcode:
+        w.need_all(part.mask)
+    meeting = w.cta.meeting(CLUSTER_BARRIER)
+    turn = int(w.cluster_turns[part.mask].max())
+    if (w.cluster_turns[part.mask] != turn).any() or turn < 0:
+        raise PtxError("barrier.cluster.wait without barrier.cluster.arrive before it")
+    part.block += 1
+
+    def needed() -> int:
+        return LANES * sum(not other.done for other in w.cta.warps)
+
+    def ready() -> bool:
+        if meeting.turn == turn:
+            meeting.settle(needed())
+        return bool(meeting.turn > turn)
+
+    def then() -> None:
+        w.acquire(meeting.clock)
+
+    if ready():
+        then()
+        return part
+
+    def words() -> str:
+        return f"the cluster's barrier: {meeting.arrived} of {needed()} threads"
 
     part.wait = Wait(ready, then, words)
     return None
@@ -283,6 +332,8 @@ TABLE: tuple[tuple[str, str, int, int, Control], ...] = (
     ("barrier.arrive", "aligned", 1, 2, block_sync),
     ("barrier.cta.sync", "aligned", 1, 2, block_sync),
     ("barrier.cta.arrive", "aligned", 1, 2, block_sync),
+    ("barrier.cluster.arrive", "release relaxed aligned", 0, 0, cluster_arrive),
+    ("barrier.cluster.wait", "acquire aligned", 0, 0, cluster_wait),
     ("mbarrier.try_wait", _WAIT, 3, 4, mbarrier_wait),
     ("mbarrier.test_wait", _WAIT, 3, 4, mbarrier_wait),
     ("setmaxnreg.inc", "sync aligned u32", 1, 1, set_registers),

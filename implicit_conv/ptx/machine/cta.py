@@ -43,6 +43,7 @@ class Cta:
         self.meetings: dict[int, Meeting] = {}
         self.flags: Flags = {}  # what its warps have released at shared and global addresses
         self.global_order = GlobalOrder(launch.memory)
+        self.acquired_maps: set[int] = set()  # addresses of tensor maps that kernels wrote
         self.pending: list[Pending] = []
         self.wgmma_said: dict[tuple[int, int], Any] = {}
         # A launch gives each thread all registers that fit, by eights. Later only those are free

@@ -40,12 +40,18 @@ def values(words: Lanes, form: str) -> Lanes:
     return values16(words, form)
 
 
-def _elements(registers: tuple[Lanes, ...], form: str) -> Lanes:
+def elements(registers: tuple[Lanes, ...], form: str) -> Lanes:
     """(register, element, lane) -> values, with the first two axes as one."""
     per = PER_REGISTER[form]
     words = np.stack(registers).view(f"u{4 // per}").reshape(len(registers), LANES, per)
     rows = np.ascontiguousarray(words.transpose(0, 2, 1)).reshape(-1, LANES)
     return values(rows, form)
+
+
+def packed_halves(sums: Lanes) -> list[Lanes]:
+    """Registers of two float16 sums each; `sums` are element x lane."""
+    halves = bits16(sums, "f16").reshape(-1, 2, LANES).transpose(0, 2, 1)
+    return list(np.ascontiguousarray(halves).reshape(len(halves), -1).view(np.uint32))
 
 
 @functools.cache
@@ -65,7 +71,7 @@ def matrix_a(registers: tuple[Lanes, ...], form: str) -> Lanes:
     per = PER_REGISTER[form]
     row, column = _places(len(registers), per, True)
     a = np.empty((16, 2 * per * len(registers)))
-    a[row, column] = _elements(registers, form)
+    a[row, column] = elements(registers, form)
     return a
 
 
@@ -74,7 +80,7 @@ def matrix_b(registers: tuple[Lanes, ...], form: str) -> Lanes:
     per = PER_REGISTER[form]
     column, row = _places(len(registers), per, False)
     b = np.empty((8, 4 * per * len(registers)))
-    b[column, row] = _elements(registers, form)
+    b[column, row] = elements(registers, form)
     return b
 
 
@@ -98,10 +104,8 @@ def mma(
         w.fragments = a, decoded
     product = decoded @ matrix_b(b, form_b).T
     if form_c == "f16":
-        before = _elements(c, "f16")
-        sums = product[D_ROW[:4], D_COLUMN[:4]] + before
-        halves = bits16(sums, "f16").reshape(2, 2, LANES).transpose(0, 2, 1)
-        return list(np.ascontiguousarray(halves).reshape(2, -1).view(np.uint32))
+        before = elements(c, "f16")
+        return packed_halves(product[D_ROW[:4], D_COLUMN[:4]] + before)
     sums = product[D_ROW[:4], D_COLUMN[:4]] + np.stack(c)
     if form_c == "s32":
         return list(sums.astype(np.int64).astype(np.int32))

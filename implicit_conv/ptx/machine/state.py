@@ -53,6 +53,7 @@ class State:
         self.fenced_registers: list[Any] | None = None  # as wgmma.fence or a wait left them
         self.fragments: tuple[Any, Any] = (None, None)  # of mma.sync: the last A, decoded
         self.register_count = cta.launch_registers
+        self.cluster_turns = np.full(LANES, -1)  # of the cluster's barrier: those that lanes await
         self.specials: dict[str, Lanes] = {}  # values of special registers
 
     def __str__(self) -> str:

@@ -55,21 +55,21 @@ class TensorCopy:
 
 @dataclass(frozen=True)
 class SharedRead:
-    """A matrix that an instruction of one warp reads from shared memory.
+    """What an instruction of one warp reads from shared memory: a matrix, or a place a lane.
 
     Attributes
     ----------
     block, line
         As in `TensorCopy`.
-    instruction : {"wgmma", "ldmatrix"}
+    instruction : {"wgmma", "ldmatrix", "ld.shared"}
     span : int or None
         Bytes of the swizzle's span by the descriptor, 0 without a swizzle; None if there is no
         descriptor.
     addresses : int array, rows x units
         Of each 16 bytes, in the shared window. Rows are those of a copy: of M or N if K is
-        contiguous, else of K.
-    copied : bool array, rows x units
-        Whether a bulk copy has written these bytes last.
+        contiguous, else of K. Of ``ld.shared``, lanes x 1: where each lane reads.
+    copied : bool array of the same shape
+        Whether a bulk copy has written the 16 bytes last.
     """
 
     block: tuple[int, int, int]
@@ -82,12 +82,31 @@ class SharedRead:
 
 def tell_read(w: State, line: int, instruction: str, span: int | None, units: NDArray[Any]) -> None:
     """Tell those who watch reads that a warp reads these units of 16 bytes, rows x units."""
-    if w.launch.watch_reads is None:
+    if w.launch.watch_reads is not None:
+        _tell(w, line, instruction, span, units, units * UNIT + SHARED_BASE)
+
+
+def tell_load(w: State, line: int, base: NDArray[Any], offset: int, mask: NDArray[Any]) -> None:
+    """Tell those who watch reads where ``ld.shared`` of a whole warp reads."""
+    if w.launch.watch_reads is None or not mask.all():
         return
+    at = (base.astype(np.int64) + offset)[:, None] & 0xFFFFFFFF
+    units = (at - SHARED_BASE) // UNIT
+    if (units >= 0).all() and (units < w.shared.size // UNIT).all():
+        _tell(w, line, "ld.shared", None, units, at)
+
+
+def _tell(
+    w: State,
+    line: int,
+    instruction: str,
+    span: int | None,
+    units: NDArray[Any],
+    addresses: NDArray[Any],
+) -> None:
     first = w.cta.copy_queue(w.cta.warps_count)  # of the actors that stand for mbarriers
     writers = w.shared.writer.reshape(-1, UNIT)[units]
     copied = ((writers >= first) & (writers < w.shared.strong_actor)).all(axis=-1)
-    addresses = units * UNIT + SHARED_BASE
     w.launch.watch_reads(SharedRead(w.cta.index, line, instruction, span, addresses, copied))
 
 

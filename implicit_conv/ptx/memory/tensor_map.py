@@ -44,6 +44,8 @@ class TensorMap:
         Corners of the pixel box, W first; W alone for the wide modes.
     channels, pixels : int
         channelsPerPixel and pixelsPerColumn.
+    element : str
+        The driver's name of the type of the elements, such as "BFLOAT16", which reductions need.
     """
 
     mode: str
@@ -58,6 +60,7 @@ class TensorMap:
     upper: tuple[int, ...] = ()
     channels: int = 0
     pixels: int = 0
+    element: str = ""
 
     @property
     def row_bytes(self) -> int:

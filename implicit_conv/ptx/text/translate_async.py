@@ -5,6 +5,7 @@ from __future__ import annotations
 from implicit_conv.ptx.asynchronous import issue
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.machine import mbarrier
+from implicit_conv.ptx.machine.reductions import REDUCED_TYPES
 from implicit_conv.ptx.syntax import Address, Immediate, Instruction, Operand, Sink, Vector
 from implicit_conv.ptx.targets import lacking
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
@@ -54,6 +55,8 @@ def barrier(e: Emitter, i: Instruction) -> list[str]:
 
 def copy(e: Emitter, i: Instruction) -> list[str]:
     """``cp.async`` in all its forms but the waits, which end a block (9.7.9)."""
+    if i.opcode[:5] == ["cp", "reduce", "async", "bulk", "tensor"]:
+        return _reduce(e, i)
     if i.opcode[:2] != ["cp", "async"]:
         raise unsupported(i)
     if i.opcode[2:] == ["commit_group"]:
@@ -127,14 +130,11 @@ def _tensor(e: Emitter, i: Instruction) -> list[str]:
     rest = [word for word in opcode[1:] if word not in MODES]
     operands = i.operands[: len(i.operands) - (len(opcode) != len(i.opcode[4:]))]
     loads = rest in LOADS
-    if not loads and (rest != STORE or mode != "tile"):
-        raise unsupported(i)
-    cluster = loads and rest[0] == "shared::cluster"
-    map = _check_form(e, i, operands[1] if loads else operands[0], opcode[0], mode, cluster)
-    at = f"({', '.join(e.read(x, 'i4') for x in map.coordinates)},)"
     if not loads:
-        places = _place(e, operands[1]), _place(e, map)
-        return [e.call(issue.tensor_store, "w", i.line, repr(mode), *places, at, e.mask)]
+        return _tensor_store(e, i, opcode, STORE, "")
+    cluster = rest[0] == "shared::cluster"
+    map = _check_form(e, i, operands[1], opcode[0], mode, cluster)
+    at = f"({', '.join(e.read(x, 'i4') for x in map.coordinates)},)"
     target, _, completes, *info = operands
     offsets = "()"
     if info and isinstance(info[0], Vector):
@@ -144,6 +144,29 @@ def _tensor(e: Emitter, i: Instruction) -> list[str]:
         offsets = e.read_parts(info[0], "u2")
     where = _place(e, target), _place(e, map), at, offsets, _place(e, completes)
     return [e.call(issue.tensor_load, "w", i.line, repr(mode), *where, e.mask)]
+
+
+def _tensor_store(
+    e: Emitter, i: Instruction, opcode: list[str], form: list[str], reduction: str
+) -> list[str]:
+    """A tensor copy from shared memory, whose words after the rank are those of `form`."""
+    modes = [word for word in opcode[1:] if word in ("tile", "im2col_no_offs")] or ["tile"]
+    if [word for word in opcode[1:] if word not in modes[:1]] != form:
+        raise unsupported(i)
+    mode = modes[0].removesuffix("_no_offs")
+    map = _check_form(e, i, i.operands[0], opcode[0], mode, False)
+    at = f"({', '.join(e.read(x, 'i4') for x in map.coordinates)},)"
+    places = _place(e, i.operands[1]), _place(e, map), at, repr(reduction)
+    return [e.call(issue.tensor_store, "w", i.line, repr(mode), *places, e.mask)]
+
+
+def _reduce(e: Emitter, i: Instruction) -> list[str]:
+    """``cp.reduce.async.bulk.tensor``, of a bulk group."""
+    opcode = [word for word in i.opcode[5:] if word not in HINTS]
+    how = next((word for word in opcode if word in REDUCED_TYPES), "")
+    if not how:
+        raise unsupported(i)
+    return _tensor_store(e, i, opcode, [*STORE[:2], how, *STORE[2:]], how)
 
 
 def _bulk(e: Emitter, i: Instruction) -> list[str]:

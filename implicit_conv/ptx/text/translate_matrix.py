@@ -47,13 +47,15 @@ def warpgroup(e: Emitter, i: Instruction) -> list[str]:
         groups = i.operands[0]
         assert isinstance(groups, Immediate)
         return [e.call(wgmma.wait, "w", groups.value, e.mask)]
-    found = re.fullmatch(r"m64n(\d+)k(\d+)\.f32\.(\w+)\.\3", ".".join(i.opcode[4:]))
-    if what != "mma_async" or found is None or WGMMA_K.get(found[3]) != int(found[2]):
+    found = re.fullmatch(r"m64n(\d+)k(\d+)\.(f32|f16)\.(\w+)\.\4", ".".join(i.opcode[4:]))
+    if what != "mma_async" or found is None or WGMMA_K.get(found[4]) != int(found[2]):
         raise unsupported(i)
-    return _multiply(e, i, int(found[1]), found[3])
+    if found[3] == "f16" and found[4] != "f16":
+        raise unsupported(i, f"float16 sums of {found[4]}")
+    return _multiply(e, i, int(found[1]), found[3], found[4])
 
 
-def _multiply(e: Emitter, i: Instruction, columns: int, form: str) -> list[str]:
+def _multiply(e: Emitter, i: Instruction, columns: int, sums: str, form: str) -> list[str]:
     """``wgmma.mma_async d, a, b, scale-d, imm-scale-a, imm-scale-b[, imm-trans-a], imm-trans-b``.
 
     A transposition exists for 16-bit formats, and for A only if that is in memory.
@@ -65,11 +67,15 @@ def _multiply(e: Emitter, i: Instruction, columns: int, form: str) -> list[str]:
     assert isinstance(d, Vector)
     if len(immediates) != wanted or len(literals) != wanted:
         raise unsupported(i, f"{len(literals)} immediates where {wanted} are needed")
-    if len(d.parts) != columns // 2 or columns % 8 or not 8 <= columns <= 256:
+    if (
+        len(d.parts) != columns // (4 if sums == "f16" else 2)
+        or columns % 8
+        or not 8 <= columns <= 256
+    ):
         raise unsupported(i, f"{len(d.parts)} accumulators")
     scale_a, scale_b, *transpositions = immediates
     transpose_a, transpose_b = [0, 0, *transpositions][-2:]
-    chosen = wgmma.Form(columns, form, form, scale_a, scale_b, transpose_a, transpose_b)
+    chosen = wgmma.Form(columns, sums, form, form, scale_a, scale_b, transpose_a, transpose_b)
     name = f"F{len(e.names)}"
     e.names[name] = chosen
     registers = tuple(x.number for x in d.parts if isinstance(x, Register))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.kinds import TYPES
-from implicit_conv.ptx.machine import access, mbarrier, order
+from implicit_conv.ptx.machine import access, mbarrier, order, watch
 from implicit_conv.ptx.machine.lanes import ballot
 from implicit_conv.ptx.memory.spaces import PARAM_BASE
 from implicit_conv.ptx.syntax import Address, Instruction, Operand, Symbol, Vector
+from implicit_conv.ptx.text import translate_maps
 from implicit_conv.ptx.text.emit import Emitter, modifiers, type_of, unsupported
 
 SPACES = "global shared shared::cta local param param::entry param::func const".split()
@@ -58,6 +59,7 @@ def load(e: Emitter, i: Instruction) -> list[str]:
     words = modifiers(i, ALLOWED)
     kind, space = TYPES[type_of(i)], _space(i)
     destination, source = i.operands[:2]
+    told: list[str] = []
     count = _elements(destination)
     if space == "param" and e.space_of(source) == "local":  # an argument of a call
         space = "local"
@@ -68,7 +70,9 @@ def load(e: Emitter, i: Instruction) -> list[str]:
         base, offset = e.address(source)
         form = repr(kind), count, e.lanes, repr(_semantics(words))
         values = e.call(LOADS[space], "w", base, offset, *form)
-    return [f"t = {values}", *e.write_parts(destination, "t", kind)]
+        if space == "shared":
+            told = [e.call(watch.tell_load, "w", i.line, base, offset, e.mask)]
+    return [f"t = {values}", *told, *e.write_parts(destination, "t", kind)]
 
 
 def store(e: Emitter, i: Instruction) -> list[str]:
@@ -134,6 +138,8 @@ def store_matrix(e: Emitter, i: Instruction) -> list[str]:
 
 def fence(e: Emitter, i: Instruction) -> list[str]:
     """``fence`` and ``membar`` (9.7.13)."""
+    if i.opcode[:3] == translate_maps.PROXY:
+        return translate_maps.fence(e, i)
     words = modifiers(
         i,
         "acq_rel sc cta gpu sys gl cluster proxy async global shared::cta shared::cluster "
@@ -151,6 +157,12 @@ def active(e: Emitter, i: Instruction) -> list[str]:
     return [e.write(i.operands[0], e.call(ballot, e.mask), "u4")]
 
 
+def policy(e: Emitter, i: Instruction) -> list[str]:
+    """``createpolicy``: a cache policy, which changes nothing that a program can see (9.7.9)."""
+    type_of(i, "b64")
+    return [e.write(i.operands[0], e.constant(0, "u8"), "u8")]
+
+
 HANDLERS = {
     **dict.fromkeys(("ld", "ldu"), load),
     "st": store,
@@ -159,4 +171,5 @@ HANDLERS = {
     "stmatrix": store_matrix,
     **dict.fromkeys(("fence", "membar"), fence),
     "activemask": active,
+    "createpolicy": policy,
 }

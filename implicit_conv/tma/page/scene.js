@@ -108,3 +108,29 @@ function boxScene(copy) {
   const steps = wrong.length ? [] : pixelSteps(block, buffers);
   return { mode: "tiled", blocks: [block], steps, buffers, outputs: null, wrong, facts: `A load delivers ${steps.length} rows; filled rows count too.` };
 }
+
+const lined = (f) => `${f.field} = ${JSON.stringify(f.value)}: ${f.allowed} [${f.source}]`;
+
+// The map in JSON: what is wrong with it, or one copy by it, which the form of a copy then holds.
+function ownScene() {
+  let object;
+  try {
+    object = JSON.parse($("json").value);
+  } catch (error) {
+    return { wrong: [`this is not JSON: ${error.message}`] };
+  }
+  if (object === null || typeof object !== "object" || Array.isArray(object)) return { wrong: ["write one object: {...}"] };
+  const { m, start, found } = lintMap(object);
+  if (m === null || found.some((f) => !f.warning)) return { wrong: found.map(lined) };
+  const box = isTiled(m);
+  const first = start?.coords.slice(0, -1) ?? [...Array(m.shape.length - 1 - m.lower.length).fill(0), ...m.lower];
+  const fields = {
+    mode: m.mode, shape: m.shape.slice(0, -1), box: m.box.slice(0, -1), lower: m.lower, upper: m.upper,
+    step: box ? m.step.slice(0, -1) : m.step, pixels: m.pixels, start: first,
+    offsets: start?.offsets ?? m.lower.map(() => 0), halo: start?.w_halo ?? 0, offset: start?.w_offset ?? 0,
+  };
+  for (const [id, value] of Object.entries(fields)) $(id).value = Array.isArray(value) ? value.join(", ") : value;
+  const copy = copyScene();
+  const said = ["It breaks no rule.", ...found.map(lined), "implicit-conv lint also looks for what is legal but unlikely."];
+  return { ...copy, facts: [copy.facts, ...said].join(" ") };
+}

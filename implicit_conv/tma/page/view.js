@@ -30,7 +30,7 @@ const WORDS = {
   box: "The pixels at which a filter may begin; the walk wraps at its end.",
 };
 const FIELDS = ["mode", "N", "H", "W", "kernel", "stride", "dilation", "padLo", "padHi", "tileRows", "tile",
-  "shape", "box", "lower", "upper", "step", "pixels", "start", "offsets", "halo", "offset"];
+  "shape", "box", "lower", "upper", "step", "pixels", "start", "offsets", "halo", "offset", "json"];
 let scene = null;
 let step = 0;
 let active = null; // {buffer, row}
@@ -52,14 +52,17 @@ function shape(tag, attributes) {
 // ---- the form ----------------------------------------------------------------------------------
 
 function rebuild(keepStep) {
-  const conv = checked("what") === "conv";
+  const what = checked("what");
+  const conv = what === "conv";
   if (conv && $("mode").value === "tiled") $("mode").value = "w";
   const kind = { im2col: "im2col", tiled: "tiled" }[$("mode").value] || "wide";
   $("conv").hidden = !conv;
-  $("copy").hidden = conv;
+  $("copy").hidden = what !== "copy";
+  $("own").hidden = what !== "own";
+  $("modes").hidden = what === "own";
   document.querySelectorAll("[data-for]").forEach((node) => { node.hidden = !node.dataset.for.split(" ").includes(kind); });
   $("tileRows").disabled = $("mode").value === "w128";
-  scene = conv ? convolutionScene() : copyScene();
+  scene = { conv: convolutionScene, copy: copyScene, own: ownScene }[what]();
   const count = scene.wrong?.length || !scene.steps ? 0 : scene.steps.length;
   if (!keepStep || !conv) step = count && scene.steps[0].upto ? scene.steps[0].of - 1 : 0; // all pixels of the first load
   step = Math.min(step, Math.max(0, count - 1));
@@ -467,7 +470,7 @@ function recall() {
   if (names.includes(said.get("show")) && said.get("show") !== OWN) {
     if (said.get("show") in CONVOLUTIONS && said.has("mode")) $("mode").value = said.get("mode");
     choose(said.get("show"));
-  } else if (["conv", "copy"].includes(said.get("what"))) {
+  } else if (["conv", "copy", "own"].includes(said.get("what"))) {
     document.querySelector(`input[name=what][value=${said.get("what")}]`).checked = true;
     for (const id of FIELDS) if (said.has(id)) $(id).value = said.get(id);
     $("preset").value = OWN;

@@ -1,0 +1,51 @@
+"""What a reducing tensor copy does with each element (PTX ISA 9.7.9.25.5, cp.reduce.async.bulk)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.machine.floats import bits16, values16
+from implicit_conv.ptx.machine.lanes import REDUCTIONS
+
+Bytes = NDArray[np.uint8]
+_LOGIC = ("UINT32", "INT32", "UINT64", "INT64")
+_ORDER = (*_LOGIC, "FLOAT16", "BFLOAT16")
+REDUCED_TYPES = {  # reduction: the types that it takes, by the driver's names
+    "add": ("UINT32", "INT32", "UINT64", "FLOAT32", "FLOAT32_FTZ", "FLOAT16", "BFLOAT16"),
+    "min": _ORDER,
+    "max": _ORDER,
+    "inc": ("UINT32",),
+    "dec": ("UINT32",),
+    "and": _LOGIC,
+    "or": _LOGIC,
+    "xor": _LOGIC,
+}
+
+
+def check(reduction: str, element: str) -> None:
+    """Raise PtxError unless a reduction takes elements of a type."""
+    types = REDUCED_TYPES[reduction]
+    if element not in types:
+        have = element or "of an unknown type"
+        raise PtxError(f"the reduction {reduction} takes {', '.join(types)}; the map's are {have}")
+
+
+def reduced(reduction: str, element: str, old: Bytes, given: Bytes) -> Bytes:
+    """The bytes of the elements of global memory afterwards."""
+    if element == "BFLOAT16":
+        before, added = (values16(x.view(np.uint16), "bf16") for x in (old, given))
+        return bits16(np.asarray(REDUCTIONS[reduction](before, added)), "bf16").view(np.uint8)
+    kind = element.removesuffix("_FTZ").lower()
+    before, added = old.view(kind), given.view(kind)
+    made: NDArray[Any]
+    if reduction == "inc":
+        made = np.where(before >= added, 0, before + 1).astype(kind)
+    elif reduction == "dec":
+        made = np.where((before == 0) | (before > added), added, before - 1).astype(kind)
+    else:
+        made = REDUCTIONS[reduction](before, added)
+    return made.view(np.uint8)

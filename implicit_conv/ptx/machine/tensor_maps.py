@@ -1,0 +1,186 @@
+"""Tensor maps that a kernel makes: ``tensormap.replace`` and fences of their proxy (PTX ISA 9.7.9).
+
+Zeros are a map of one axis of bytes, as in Triton's kernels. A copy that takes a map which this
+launch has written needs ``fence.proxy.tensormap::generic.acquire`` of its address in its block, and
+the writer a release before, which ``tensormap.cp_fenceproxy`` has in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from implicit_conv.ptx.errors import PtxError, UnsupportedError
+from implicit_conv.ptx.kinds import LANES
+from implicit_conv.ptx.machine import access
+from implicit_conv.ptx.memory.global_memory import MAP_BYTES
+from implicit_conv.ptx.memory.tensor_map import TensorMap
+
+if TYPE_CHECKING:
+    from implicit_conv.ptx.machine.state import State
+
+Lanes = NDArray[Any]
+Place = tuple[Lanes, int]
+ELEMENTS = (  # (the driver's name, bytes) by the values of .elemtype
+    ("UINT8", 1),
+    ("UINT16", 2),
+    ("UINT32", 4),
+    ("INT32", 4),
+    ("UINT64", 8),
+    ("INT64", 8),
+    ("FLOAT16", 2),
+    ("FLOAT32", 4),
+    ("FLOAT32_FTZ", 4),
+    ("FLOAT64", 8),
+    ("BFLOAT16", 2),
+    ("TFLOAT32", 4),
+    ("TFLOAT32_FTZ", 4),
+)
+SPANS = (0, 32, 64, 128)  # by the values of .swizzle_mode
+AXES = {  # field with an ordinal: that of TensorMap
+    "box_dim": "box",
+    "global_dim": "dims",
+    "global_stride": "strides",
+    "element_stride": "steps",
+}
+SCALARS = ("global_address", "rank", "elemtype", "swizzle_mode")
+ONLY_ZERO = ("interleave_layout", "swizzle_atomicity", "fill_mode")  # other values are not covered
+MOST_AXES, ALIGNMENT, MOST_BOX = 5, 16, 256
+WORDS = MAP_BYTES // 8
+
+
+def blank() -> TensorMap:
+    """The map that zeros are."""
+    return TensorMap("tile", 1, 0, (0,), (), (0,), box=(0,), element="UINT8")
+
+
+def replaced(map: TensorMap, field: str, ordinal: int, value: int) -> TensorMap:
+    """The map with another value in a field."""
+    if map.mode != "tile":
+        raise PtxError(f"tensormap.replace.tile of a tensor map for {map.mode}")
+    # A map of the host may be of a class that knows its argument; the new one is another map.
+    map = TensorMap(**{f.name: getattr(map, f.name) for f in fields(TensorMap)})
+    if field == "global_address":
+        return replace(map, address=value)
+    if field == "rank":
+        return _of_rank(map, value + 1)
+    if field in AXES:
+        values = list(getattr(map, AXES[field]))
+        if ordinal >= len(values):
+            rank = f"{len(map.dims)} axes"
+            raise PtxError(f"{field} {ordinal} of a tensor map of {rank}: replace its .rank before")
+        values[ordinal] = value
+        changed: dict[str, Any] = {AXES[field]: tuple(values)}
+        return replace(map, **changed)
+    if field == "elemtype" and value < len(ELEMENTS):
+        element, itemsize = ELEMENTS[value]
+        return replace(map, element=element, itemsize=itemsize)
+    if field == "swizzle_mode" and value < len(SPANS):
+        return replace(map, span=SPANS[value])
+    if field in ONLY_ZERO and value == 0:
+        return map
+    raise UnsupportedError(f"tensormap.replace of .{field} by {value} is not covered")
+
+
+def _of_rank(map: TensorMap, rank: int) -> TensorMap:
+    """The map with so many axes; new ones are zeros."""
+    if not 1 <= rank <= MOST_AXES:
+        raise PtxError(f".rank of {rank - 1}, which is one less than the axes: at most 4")
+
+    def fit(values: tuple[int, ...], count: int) -> tuple[int, ...]:
+        return (values + (0,) * count)[:count]
+
+    axes: dict[str, Any] = {
+        name: fit(getattr(map, name), rank) for name in ("dims", "steps", "box")
+    }
+    return replace(map, strides=fit(map.strides, rank - 1), **axes)
+
+
+def change(
+    w: State, space: str, place: Place, field: str, ordinal: int, value: Lanes, mask: Lanes
+) -> None:
+    """``tensormap.replace``: a weak access to all 128 bytes, of each lane that comes here."""
+    load, store = {
+        "shared": (access.load_shared, access.store_shared),
+        "global": (access.load_global, access.store_global),
+        "": (access.load_generic, access.store_generic),
+    }[space]
+    for lane in np.flatnonzero(mask).tolist():
+        alone = np.arange(LANES) == lane
+        words = np.ascontiguousarray(load(w, *place, "u8", WORDS, alone, "")[:, lane])
+        data = words.tobytes()
+        map = w.memory.decode(data) if words.any() else blank()
+        made = w.memory.encode(replaced(map, field, ordinal, int(value[lane])))
+        store(w, *place, "u8", _columns(np.frombuffer(made, np.uint64)), alone, "")
+        if space != "shared":
+            address = int(place[0][lane]) + place[1]
+            w.cta.acquired_maps.discard(address)
+            w.launch.unreleased_maps.add(address)
+
+
+def copy_and_release(w: State, target: Place, source: Place, mask: Lanes) -> None:
+    """``tensormap.cp_fenceproxy``: a map from shared to global memory, then a release."""
+    w.need_all(mask)
+    alone = np.arange(LANES) == int(np.flatnonzero(mask)[0])
+    words = access.load_shared(w, *source, "u8", WORDS, alone, "")[:, alone].reshape(-1)
+    access.store_global(w, *target, "u8", _columns(words), alone, "")
+    address = int(target[0][alone][0]) + target[1]
+    w.cta.acquired_maps.discard(address)
+    w.launch.unreleased_maps.discard(address)
+
+
+def release(w: State) -> None:
+    """``fence.proxy.tensormap::generic.release``."""
+    w.launch.unreleased_maps.clear()
+
+
+def acquire(w: State, place: Place, mask: Lanes) -> None:
+    """``fence.proxy.tensormap::generic.acquire`` of an address."""
+    for lane in np.flatnonzero(mask).tolist():
+        w.cta.acquired_maps.add(int(place[0][lane]) + place[1])
+
+
+def for_copy(w: State, address: int) -> TensorMap:
+    """The map at an address, which a copy of this block may take."""
+    map: TensorMap = w.launch.map_at(address)
+    if w.launch.has_written(address, MAP_BYTES):
+        if address in w.launch.unreleased_maps:
+            lacks = "release since it was replaced"
+        else:
+            lacks = "" if address in w.cta.acquired_maps else "acquire of it in this block"
+        if lacks:
+            raise PtxError(
+                f"the tensor map at {address:#x} was written by this launch, with no "
+                f"fence.proxy.tensormap::generic.{lacks}"
+            )
+        _check(map)
+    return map
+
+
+def _check(map: TensorMap) -> None:
+    """Raise PtxError if a map that the kernel has made breaks a rule of the driver."""
+    for name, values, right in (
+        ("global_address", (map.address,), map.address % ALIGNMENT == 0),
+        ("global_dim", map.dims, min(map.dims) > 0),
+        ("global_stride", map.strides, all(x % ALIGNMENT == 0 for x in map.strides)),
+        ("box_dim", map.box, all(0 < x <= MOST_BOX for x in map.box)),
+        ("element_stride", map.steps, min(map.steps) > 0),
+        ("box_dim", map.box, map.row_bytes % ALIGNMENT == 0),
+        ("swizzle_mode", (map.span,), map.row_bytes <= (map.span or map.row_bytes)),
+    ):
+        if not right:
+            shown = ", ".join(map_value(value) for value in values)
+            raise PtxError(f"the tensor map of this kernel breaks a rule: its {name} is {shown}")
+
+
+def map_value(value: int) -> str:
+    """A field's value, an address in hexadecimal digits."""
+    return hex(value) if value >= 1 << 32 else str(value)
+
+
+def _columns(words: Lanes) -> tuple[Lanes, ...]:
+    """Each word for all lanes."""
+    return tuple(np.full(LANES, word, np.uint64) for word in words)
