@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         plan_conv3d,
     )
     from implicit_conv.columns import col2im, im2col
-    from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError
+    from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError, TileError
     from implicit_conv.input_grad import (
         conv1d_input_grad,
         conv2d_input_grad,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from implicit_conv.plan import Plan
     from implicit_conv.settings import config
+    from implicit_conv.tiled import plan_tiles, tiles
     from implicit_conv.transposed import (
         conv_transpose1d,
         conv_transpose2d,
@@ -57,6 +58,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "ShapeError",
+    "TileError",
     "clear_plan_cache",
     "col2im",
     "config",
@@ -86,7 +88,9 @@ __all__ = [
     "plan_conv_transpose1d",
     "plan_conv_transpose2d",
     "plan_conv_transpose3d",
+    "plan_tiles",
     "ptx",
+    "tiles",
     "tma",
 ]
 # A name is loaded from the first of these modules that has it; those that import least come first.
@@ -99,6 +103,7 @@ _MODULES = (
     "transposed",
     "input_grad",
     "weight_grad",
+    "tiled",
 )
 
 
