@@ -101,7 +101,7 @@ class Axis:
         cropped = max(0, -self.pad_lo)  # negative padding crops x before the rest is padded
         size = self.size - cropped - max(0, -self.pad_hi)
         runs, pads = repeated(first - cropped, end - cropped, size, self.mode)
-        return Block(tuple(_shifted(run, cropped) for run in runs), pads)
+        return Block(tuple(shifted(run, cropped) for run in runs), pads)
 
     def _transposed(self, start: int, stop: int, low: int, high: int) -> Block:
         """A block of a transposed convolution that reads the pixels low .. high - 1."""
@@ -183,10 +183,12 @@ def _stop(run: slice) -> int:
     return -1 if run.stop is None else int(run.stop)
 
 
-def _shifted(run: slice, pixels: int) -> slice:
+def shifted(run: slice, pixels: int) -> slice:
+    """A run whose pixels have other indices, greater by `pixels`."""
     if not pixels:
         return run
-    return slice(run.start + pixels, _stop(run) + pixels, run.step)
+    stop = _stop(run) + pixels
+    return slice(run.start + pixels, stop if stop >= 0 else None, run.step)
 
 
 def ranges(sizes: Sequence[int]) -> list[tuple[int, int]]:

@@ -199,17 +199,21 @@ def _axes(problem: Any, flipped: bool) -> dict[str, Axis]:
     }
 
 
-def _packed(plan: Any, w: Array, token: str) -> Any:
+def _packed(plan: Plan, w: Array, token: str) -> Any:
     """The filter as `plan` reads it, packed once in this process."""
-    best = getattr(plan.engine, "best_packed", None)
-    order = plan.problem if best is None or best.packed is None else best.packed.key
-    key = token, w.shape, w.dtype.str, order
+    key = token, w.shape, w.dtype.str, _order(plan)
     with _PACKING:
         if key not in _PACKED:
             _PACKED[key] = plan.pack(w)
             if len(_PACKED) > PACKED_FILTERS:
                 _PACKED.popitem(last=False)
         return _PACKED[key]
+
+
+def _order(plan: Plan) -> object:
+    """Equal for plans that read the same packed filter."""
+    best = getattr(plan.engine, "best_packed", None)
+    return plan.problem if best is None or best.packed is None else best.packed.key
 
 
 def read(source: Any, blocks: Sequence[Block], dtype: Any) -> Array:
