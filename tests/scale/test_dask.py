@@ -258,3 +258,19 @@ def test_names_are_those_of_the_computation(tmp_path):
             implicit_conv.dask.conv2d(given, w, **{**options, "activation": "relu"}),
         ]
         assert len({first.name, *(other.name for other in others)}) == 5
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_chunks_are_as_many_tasks():
+    class Source:
+        shape, chunks = (1, 1, 31600, 31700), (1, 1, 100, 100)
+        dtype, ndim = np.dtype(np.float32), 4
+
+        def __getitem__(self, index):
+            return np.ones([part.stop - part.start for part in index], np.float32)
+
+    lazy = da.from_array(Source(), chunks=Source.chunks, name="source")
+    y = implicit_conv.dask.conv2d(lazy, np.ones((1, 1, 5, 5), np.float32), padding=2)
+    assert tasks(y) == y.npartitions == 316 * 317
+    corner = y[0, 0, 99:102, :2].compute(scheduler="synchronous")
+    np.testing.assert_array_equal(corner, [[15, 20]] * 3)
