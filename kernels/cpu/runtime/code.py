@@ -18,6 +18,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -205,23 +206,19 @@ new_function = ctypes.PYFUNCTYPE(
 )(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
-class PythonCode(functools.partial[Any]):
-    """Compiled code that Python calls, by its protocol METH_FASTCALL."""
-
-    _method: Method
+_methods: list[Method] = []  # CPython keeps pointers to them, so they are never freed
 
 
-def python_code(maker: str, *arguments: Any) -> PythonCode:
+def python_code(maker: str, *arguments: Any) -> Callable[..., Any]:
     """A function that Python calls, of code that `source.for_python` makes.
 
-    IMPLICIT_CONV_COMPILER chooses its compiler.
+    IMPLICIT_CONV_COMPILER chooses its compiler. CPython calls it by the protocol METH_FASTCALL.
     """
     wanted = code(maker, *arguments)
     if os.environ.get("IMPLICIT_CONV_COMPILER") == NJIT:
         from implicit_conv.kernels.cpu.runtime.njit import python_function
 
-        return PythonCode(python_function(wanted.make()))
+        return python_function(wanted.make())
     method = Method(wanted.title.encode(), wanted.address(), METH_FASTCALL, None)
-    called = PythonCode(new_function(method, None, None))
-    called._method = method  # CPython keeps a pointer to it
-    return called
+    _methods.append(method)
+    return new_function(method, None, None)  # type: ignore[no-any-return]
