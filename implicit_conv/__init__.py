@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from implicit_conv import ptx, tma
+    from implicit_conv import ndimage, ptx, tma
     from implicit_conv.api import (
         clear_plan_cache,
         conv1d,
@@ -75,6 +75,7 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "im2col",
+    "ndimage",
     "plan_cache_size",
     "plan_conv1d",
     "plan_conv1d_input_grad",
@@ -108,7 +109,7 @@ _MODULES = (
 
 
 def __getattr__(name: str) -> object:
-    if name in ("ptx", "tma"):
+    if name in ("ndimage", "ptx", "tma"):
         return importlib.import_module(f"implicit_conv.{name}")
     for module in _MODULES if name in __all__ else ():
         names = vars(importlib.import_module(f"implicit_conv.{module}"))

@@ -1,0 +1,129 @@
+"""scipy.ndimage's linear filters with scipy's arguments and results, several times as fast.
+
+The functions are scipy's own Python code on top of other C functions, so that arguments, dtypes,
+modes and errors are scipy's. They have more parameters, by keyword:
+
+precision : "strict" (default), "standard" or "fast"
+    "strict" sums in float64, in scipy's order, and has scipy's results. The others sum in float32
+    where neither the image nor the result holds more.
+channel_axis : int or None
+    The axis of colours, which are filtered one by one. Other arguments do not count this axis.
+rounding : "scipy" (default) or "nearest"
+    How results become integers. scipy truncates after each axis, and small integers wrap;
+    "nearest" computes all axes in floats, rounds once, half to even, and saturates.
+nan : "propagate" (default), "interpolate" or "ignore"
+    What a NaN in the image means. "interpolate" leaves it out and scales the sum by the sum of all
+    weights over the sum of the weights that are left; where none is left the result is NaN.
+    "ignore" leaves it out. Both take convolve, correlate, and Gaussian filters without derivatives.
+preserve_nan : bool
+    Whether a NaN of the image stays NaN in the result.
+
+`patch` makes scipy's own functions as fast, and those of scikit-image that call them.
+docs/images.md says what is computed here, and what is left to scipy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from typing import Any
+
+import scipy.ndimage
+
+from implicit_conv.ndimage import conventions
+from implicit_conv.ndimage.conventions import Conventions
+from implicit_conv.ndimage.entries import STRICT, Patch, scipy_filters_on, unpatch
+
+FILTERS = (
+    "convolve",
+    "convolve1d",
+    "correlate",
+    "correlate1d",
+    "gaussian_filter",
+    "gaussian_filter1d",
+    "gaussian_gradient_magnitude",
+    "gaussian_laplace",
+    "generic_gradient_magnitude",
+    "generic_laplace",
+    "laplace",
+    "prewitt",
+    "sobel",
+    "uniform_filter",
+    "uniform_filter1d",
+)
+OPTIONS = {field.name: field.default for field in dataclasses.fields(Conventions)}
+__all__ = [*FILTERS, "patch", "unpatch"]  # noqa: PLE0604
+
+
+def patch(precision: str = STRICT) -> Patch:
+    """Let scipy.ndimage's filters be computed here, for all that call them.
+
+    Parameters
+    ----------
+    precision : "strict" (default), "standard" or "fast"
+        See the module.
+
+    Returns
+    -------
+    patch : context manager
+        The end of a ``with`` block restores what was before; `unpatch` restores scipy's own code.
+
+    Raises
+    ------
+    PlanError
+        The precision is unknown (a ValueError).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import scipy.ndimage
+    >>> import implicit_conv.ndimage
+    >>> image = np.ones((200, 200), np.float32)
+    >>> with implicit_conv.ndimage.patch():
+    ...     blurred = scipy.ndimage.gaussian_filter(image, 3)
+    >>> (blurred == scipy.ndimage.gaussian_filter(image, 3)).all()
+    np.True_
+    """
+    return Patch(precision)
+
+
+def _filter(name: str) -> Any:
+    """scipy's filter of this name, with `Conventions`."""
+    original = getattr(scipy.ndimage, name)
+
+    signature = inspect.signature(original)
+
+    def function(precision: str, nan: str, **arguments: Any) -> Any:
+        bound = signature.bind(**arguments)
+        return getattr(scipy_filters_on(precision, nan), name)(*bound.args, **bound.kwargs)
+
+    @functools.wraps(original)
+    def filtered(*args: Any, **kwargs: Any) -> Any:
+        options = Conventions(**{key: kwargs.pop(key) for key in OPTIONS if key in kwargs})
+        if options == Conventions(options.precision):
+            return getattr(scipy_filters_on(options.precision), name)(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        extra = bound.arguments.pop("extra_keywords", {})
+        return conventions.apply(name, function, options, {**bound.arguments, **extra})
+
+    parameters = list(signature.parameters.values())
+    place = len(parameters) - (parameters[-1].kind is inspect.Parameter.VAR_KEYWORD)
+    parameters[place:place] = [
+        inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default)
+        for key, default in OPTIONS.items()
+    ]
+    filtered.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    filtered.__module__ = __name__
+    return filtered
+
+
+def __getattr__(name: str) -> Any:
+    if name not in FILTERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = _filter(name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,52 @@
+"""Filters of several axes of float32 images by convolutions: `precision` other than "strict"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from implicit_conv.api import conv2d, conv3d
+from implicit_conv.arrays import Array
+from implicit_conv.ndimage.boxes import CONSTANT, MIRROR, NEAREST, REFLECT, WRAP
+
+PADDING_MODES = {
+    NEAREST: "replicate",
+    WRAP: "circular",
+    REFLECT: "symmetric",
+    MIRROR: "reflect",
+    CONSTANT: "zeros",
+}
+CONVOLUTIONS = {2: conv2d, 3: conv3d}  # by rank
+
+
+def served(x: Array, weights: Array, out: Array, mode: int, cval: float) -> bool:
+    """Whether it is a convolution: a last axis of length 1 would be a loop over colours."""
+    return (
+        x.dtype == out.dtype == np.float32
+        and x.ndim in CONVOLUTIONS
+        and weights.shape[-1] > 1
+        and (mode != CONSTANT or cval == 0)
+    )
+
+
+def correlate(
+    x: Array,
+    weights: Array,
+    out: Array,
+    mode: int,
+    cval: float,
+    origins: Sequence[int],
+    precision: str,
+) -> None:
+    """Compute a correlation."""
+    before = [size // 2 + origin for size, origin in zip(weights.shape, origins, strict=True)]
+    padding = [(low, size - 1 - low) for low, size in zip(before, weights.shape, strict=True)]
+    CONVOLUTIONS[x.ndim](
+        x[None, None],
+        weights[None, None].astype(np.float32),
+        padding=tuple(padding),
+        padding_mode=PADDING_MODES[mode],
+        out=out[None, None],
+        precision=precision,
+    )

@@ -1,0 +1,259 @@
+"""implicit_conv.ndimage has the bits of scipy.ndimage's results, for drawn images and filters."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[images]'")
+
+from implicit_conv import ndimage  # noqa: E402
+from implicit_conv.ndimage import boxes, filters  # noqa: E402
+from implicit_conv.ndimage.entries import COMPILED, Entries  # noqa: E402
+
+MODES = ("reflect", "mirror", "nearest", "wrap", "constant")
+INPUTS = (*"?bBhHiIlLfd", ">f4", ">i2", ">u8")
+OUTPUTS = INPUTS[1:]
+DRAWS = 120
+
+
+@pytest.fixture(autouse=True)
+def served(monkeypatch):
+    """Small images are filtered here too; a list of what was."""
+    computed = []
+
+    def listed(name):
+        function = getattr(filters, name)
+
+        @functools.wraps(function)
+        def counted(*args):
+            result = function(*args)
+            computed.append((name, result is not False))
+            return result
+
+        monkeypatch.setattr(filters, name, counted)
+
+    for name in ("correlate", "correlate1d", "uniform_filter1d"):
+        listed(name)
+    monkeypatch.setattr(filters, "FEWEST_ELEMENTS", 1)
+    monkeypatch.setattr(filters, "FEWEST_COLUMNS", 1)
+    return computed
+
+
+def check(name, *args, output=None, **options):
+    """Compare a filter with scipy's; each writes to an array of its own if it is given one."""
+    results = []
+    for module in (scipy, ndimage):
+        given = output.copy() if isinstance(output, np.ndarray) else output
+        results.append(getattr(module, name)(*args, output=given, **options))
+    expected, found = results
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@dataclass
+class Draw:
+    """Drawn arguments."""
+
+    rng: np.random.Generator
+
+    def pick(self, values):
+        return values[self.rng.integers(len(values))]
+
+    def image(self):
+        """Contiguous or not, with any dtype and extents, one pixel wide at least."""
+        rank = self.pick((1, 2, 2, 3, 4))
+        longest = {1: 300, 2: 40, 3: 14, 4: 7}[rank]
+        shape = self.rng.integers(1, longest, rank)
+        values = self.rng.standard_normal(shape) * 60
+        dtype = np.dtype(self.pick(INPUTS))
+        values = (values if dtype.kind in "fi" else abs(values)).astype(dtype)
+        way = self.pick(("plain", "reversed", "transposed", "strided"))
+        if way == "strided":
+            wide = np.repeat(values, 2, axis=-1)
+            return wide[..., ::2]
+        return {"plain": values, "reversed": values[::-1, ...], "transposed": values.T}[way]
+
+    def weights(self, shape):
+        values = self.rng.standard_normal(shape)
+        if values.ndim == 1:
+            values = self.pick((values, values + values[::-1], values - values[::-1]))
+        return self.pick((values, np.rint(values) + 1, values))
+
+    def origin(self, size):
+        return int(self.rng.integers(-(size // 2), (size - 1) // 2 + 1))
+
+    def border(self):
+        mode = self.pick(MODES)
+        return {"mode": mode, "cval": self.pick((0.0, 1.5, -3))}
+
+    def output(self, x):
+        dtype = self.pick(OUTPUTS)
+        whole = np.full([2 * size for size in x.shape], 7, dtype)
+        return self.pick((None, np.dtype(dtype), whole[(slice(None, None, 2),) * x.ndim]))
+
+
+@pytest.mark.parametrize("elements", [60, boxes.BOX_ELEMENTS])
+@pytest.mark.parametrize("name", ["correlate", "convolve"])
+def test_correlations_of_all_axes(name, elements, monkeypatch, served):
+    monkeypatch.setattr(boxes, "BOX_ELEMENTS", elements)
+    for seed in range(DRAWS):
+        draw = Draw(np.random.default_rng(seed))
+        x = draw.image()
+        shape = draw.rng.integers(1, 6, x.ndim)
+        options = {"origin": [draw.origin(size) for size in shape], **draw.border()}
+        if name == "convolve":
+            options["origin"] = 0
+        check(name, x, draw.weights(shape), output=draw.output(x), **options)
+    assert sum(done for _, done in served) > 0.9 * DRAWS
+
+
+@pytest.mark.parametrize("elements", [60, boxes.BOX_ELEMENTS])
+@pytest.mark.parametrize("name", ["correlate1d", "convolve1d", "uniform_filter1d"])
+def test_filters_of_an_axis(name, elements, monkeypatch, served):
+    monkeypatch.setattr(boxes, "BOX_ELEMENTS", elements)
+    for seed in range(DRAWS):
+        draw = Draw(np.random.default_rng(seed))
+        x = draw.image()
+        axis, size = draw.rng.integers(x.ndim), int(draw.rng.integers(1, 16))
+        window = size if name == "uniform_filter1d" else draw.weights(size)
+        options = {"axis": int(axis), "origin": draw.origin(size), **draw.border()}
+        if name == "convolve1d":
+            options["origin"] = 0
+        check(name, x, window, output=draw.output(x), **options)
+    assert all(done for _, done in served)
+    assert len(served) > 0.9 * DRAWS  # bool results are left to scipy
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
+@pytest.mark.parametrize("mode", MODES)
+def test_filters_in_their_own_array(dtype, mode):
+    """scipy's filters of several axes write each axis over the one before."""
+    for seed in range(10):
+        draw = Draw(np.random.default_rng(seed))
+        x = (draw.rng.random(draw.rng.integers(1, 30, 3)) * 99).astype(dtype)
+        for size in (1, 4, 7):
+            a, b = x.copy(), x.copy()
+            for axis in range(3):
+                args = draw.weights(size), axis
+                scipy.correlate1d(a, *args, a, mode)
+                ndimage.correlate1d(b, *args, b, mode)
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("size", [1, 4, 7])
+def test_an_output_that_overlaps_with_the_image(size):
+    x = np.random.default_rng(size).random((20, 30))
+    weights = np.arange(1.0, size + 1)
+    expected = scipy.correlate1d(x[1:].copy(), weights, 0)
+    ndimage.correlate1d(x[1:], weights, 0, x[:-1])
+    np.testing.assert_array_equal(x[:-1], expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("gaussian_filter", (1.7,)),
+        ("gaussian_filter", ([0.5, 3], (1, 0))),
+        ("gaussian_filter1d", (2, 0, 2)),
+        ("gaussian_laplace", (1.5,)),
+        ("gaussian_gradient_magnitude", ([2, 1],)),
+        ("uniform_filter", ([4, 7],)),
+        ("sobel", (0,)),
+        ("prewitt", (1,)),
+        ("laplace", ()),
+        ("generic_laplace", (ndimage.sobel,)),
+        ("generic_gradient_magnitude", (ndimage.prewitt,)),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int32", "float32", "float64"])
+@pytest.mark.parametrize("mode", [*MODES, ("wrap", "mirror")])
+def test_filters_of_several_axes(name, args, dtype, mode, served):
+    if isinstance(mode, tuple) and name == "gaussian_filter1d":
+        mode = "grid-mirror"
+    x = (np.random.default_rng(1).random((33, 70)) * 250).astype(dtype)
+    check(name, x, *args, mode=mode)
+    assert any(done for _, done in served)
+
+
+def test_a_uniform_image_stays_so_where_it_does_in_scipy():
+    """The order of a sum decides whether 99.99999 or 100 is truncated."""
+    for value in range(0, 256, 5):
+        x = np.full((40, 60), value, np.uint8)
+        check("gaussian_filter", x, 1 + value / 50)
+        check("uniform_filter", x, 7)
+
+
+@pytest.mark.parametrize(
+    ("error", "name", "args", "options"),
+    [
+        (RuntimeError, "correlate", (np.ones(3),), {}),
+        (RuntimeError, "correlate1d", (np.ones((3, 3)),), {}),
+        (RuntimeError, "correlate1d", (np.ones(3),), {"mode": "edge"}),
+        (ValueError, "correlate1d", (np.ones(3),), {"origin": 2}),
+        (ValueError, "gaussian_filter", (1,), {"radius": -1}),
+        (RuntimeError, "uniform_filter1d", (0,), {}),
+        (RuntimeError, "correlate1d", (np.ones(3),), {"output": np.ones(3)}),
+        (ValueError, "gaussian_filter", (1,), {"precision": "half"}),
+    ],
+)
+def test_errors_are_those_of_scipy(error, name, args, options):
+    with pytest.raises(error) as found:
+        getattr(ndimage, name)(np.ones((9, 9)), *args, **options)
+    if "precision" not in options:
+        with pytest.raises(error, match=str(found.value).partition("(")[0]):
+            getattr(scipy, name)(np.ones((9, 9)), *args, **options)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "longdouble", "complex64"])
+def test_dtypes_that_are_left_to_scipy(dtype):
+    x = np.ones((9, 9)).astype(dtype)
+    if dtype == "complex64":
+        check("gaussian_filter1d", x, 2)
+        return
+    with pytest.raises(RuntimeError, match="not supported"):
+        ndimage.gaussian_filter1d(x, 2)
+
+
+@pytest.mark.parametrize("precision", ["standard", "fast"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [((90,), (5,)), ((30, 41), (4, 7)), ((30, 41, 3), (5, 3, 1)), ((9, 8, 9, 7), (3, 1, 2, 1))],
+)
+def test_faster_precisions_sum_in_float32(shape, size, precision, mode):
+    """The bound of docs/images.md, for images of float32 with colours or without."""
+    rng = np.random.default_rng(3)
+    x, w = rng.standard_normal(shape).astype("f"), rng.standard_normal(size)
+    options = {"mode": mode, "cval": 0, "origin": [-(n // 2) for n in size]}
+    y = ndimage.correlate(x, w, precision=precision, **options)
+    exact = scipy.correlate(x.astype("d"), w, **options)
+    bound = scipy.correlate(abs(x).astype("d"), abs(w), **options)
+    assert (abs(y - exact) <= (w.size + 2) * 2.0**-24 * bound).all()
+    assert y.dtype == np.float32
+    assert (y != scipy.correlate(x, w, **options)).any()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "uint16"])
+def test_faster_precisions_of_small_integers_differ_by_one_at_most(dtype):
+    x = (np.random.default_rng(5).random((64, 90)) * 60000).astype(dtype)
+    for output in (x.dtype, np.float32) if dtype != "bool" else (np.float32,):
+        y = ndimage.gaussian_filter(x, 1.3, output=output, precision="standard")
+        expected = scipy.gaussian_filter(x, 1.3, output=output)
+        assert y.dtype == output
+        assert (abs(y.astype("d") - expected) <= (0.05 if output == np.float32 else 1)).all()
+
+
+def test_wider_numbers_are_summed_in_float64_with_any_precision():
+    x = np.random.default_rng(6).integers(0, 2**31, (64, 90))
+    for values, output in ((x, np.float32), (x.astype("d"), "d"), (x.astype("u2"), "i4")):
+        y = ndimage.gaussian_filter1d(values, 2, output=output, precision="fast")
+        np.testing.assert_array_equal(y, scipy.gaussian_filter1d(values, 2, output=output))
+
+
+@pytest.mark.parametrize("name", ["correlate", "correlate1d", "uniform_filter1d"])
+def test_other_functions_of_scipys_module_are_its_own(name):
+    entries = Entries("strict")
+    assert entries.min_or_max_filter1d is COMPILED.min_or_max_filter1d
+    assert getattr(entries, name) is not getattr(COMPILED, name)
