@@ -113,14 +113,13 @@ class Axis:
             return Block((), (0, total - (stop - start)))
         return Block(runs, (pad_lo, total - pad_lo - (stop - start)))
 
-    def kept(self, block: Block, pixels: int) -> slice:
+    def kept(self, block: Block) -> slice:
         """The pixels of a block in the result of a `filter` that gives as many as it is given.
 
         Such a function pads what it reads by itself, where the block has padding and where it has
         none; what it makes of the latter is not kept.
         """
-        first = self.pad_lo - block.pads[0]
-        return slice(first, first + pixels)
+        return slice(self.pad_lo - block.pads[0], block.pixels - (self.pad_hi - block.pads[1]))
 
     def chunks(self, sizes: Sequence[int]) -> tuple[int, ...]:
         """The output pixels that belong to each of the chunks, of these sizes, that x has.

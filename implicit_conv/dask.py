@@ -10,8 +10,8 @@ IMPLICIT_CONV_NUM_THREADS sets another number. docs/scale.md is the guide.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.operation import REFUSED, Operation, Span, operation, read, signature
 from implicit_conv.settings import config, current
 from implicit_conv.sources import file_array
+
+if TYPE_CHECKING:
+    from implicit_conv.image_operation import ImageFilter
 
 try:
     import dask
@@ -35,20 +38,21 @@ except ImportError as error:
         "implicit_conv.dask needs dask 2025.1 or newer: pip install 'implicit-conv[dask]'"
     ) from error
 
+Work = Union[Operation, "ImageFilter"]  # what a task computes
 Chunks = tuple[tuple[int, ...], ...]  # the sizes of the chunks along each axis
 SMALL_FILTER = 1 << 14  # bytes of a filter that every task carries; a larger one is a task itself
 REACH = "a chunk of the result reads {} pixels before and {} after those of its chunk of x"
 
 
-def _convolved(name: str, x: Any, w: Any, *args: Any, **kwargs: Any) -> Any:
-    """The dask array that the function `name` makes of `x`."""
+def _lazy(made: Callable[..., Work], name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """The dask array that the function `name` makes of `x`; `made` is what a task computes."""
     source, chunks, token = _source(x)
     if source is None and not isinstance(x, da.Array):
         x = da.from_array(x)
         chunks, token = x.chunks, x.name
     if any(math.isnan(size) for parts in chunks for size in parts):
         raise ShapeError("chunks of x have unknown sizes; call x.compute_chunk_sizes() first")
-    own = operation(name, x, w, *args, **kwargs)
+    own: Work = made(name, x, *args, **kwargs)
     result = f"{name}-{tokenize(token, chunks, own.token, own.filters[1:], own.options, own.axes)}"
     if source is not None:
         return _from_source(own, source, chunks, result)
@@ -87,7 +91,7 @@ def _copied_file(x: Any) -> Any:
     return array if isinstance(array, np.ndarray) else file_array(array)
 
 
-def _from_source(own: Operation, source: Any, chunks: Chunks, name: str) -> Any:
+def _from_source(own: Work, source: Any, chunks: Chunks, name: str) -> Any:
     """A task for each chunk of the result, which reads what it needs."""
     parts: list[tuple[int, ...]] = []
     for letter, size, sizes in zip(own.letters, own.y_shape, chunks, strict=True):
@@ -121,7 +125,7 @@ def _is_large(filters: Sequence[Any]) -> bool:
 
 
 def _read_block(
-    place: tuple[slice, ...], source: Any, own: Operation, filters: tuple[Any, ...]
+    place: tuple[slice, ...], source: Any, own: Work, filters: tuple[Any, ...]
 ) -> Array:
     """The task of a chunk of the result at `place`."""
     blocks = own.spans([(part.start, part.stop) for part in place])
@@ -137,7 +141,7 @@ def _task_threads() -> Any:
     return config(num_threads=current().num_threads or 1)
 
 
-def _meta(own: Operation) -> Array:
+def _meta(own: Work) -> Array:
     return np.empty((0,) * len(own.y_shape), numpy_dtype(own.y_dtype))
 
 
@@ -204,7 +208,7 @@ def _last(run: slice) -> int:
     return 0 if run.stop is None else int(run.stop) + 1
 
 
-def _checked_halo(own: Operation, letter: str, position: int, chunks: tuple[int, ...]) -> Halo:
+def _checked_halo(own: Work, letter: str, position: int, chunks: tuple[int, ...]) -> Halo:
     """The halo along a spatial axis.
 
     Raises
@@ -228,7 +232,7 @@ def _checked_halo(own: Operation, letter: str, position: int, chunks: tuple[int,
         if _halo(axis, parts).fault() is None or count == 1:
             break
     raise PlanError(
-        f"chunks of x along {letter} are {_short(chunks)}: {fault}; use "
+        f"chunks of x along axis {position} are {_short(chunks)}: {fault}; use "
         f"x.rechunk({{{position}: {size}}}), or the file that x is made of"
     )
 
@@ -239,7 +243,7 @@ def _short(chunks: Sequence[int]) -> str:
     return f"({', '.join(map(str, chunks[:3]))}, ..., {chunks[-1]})"
 
 
-def _from_chunks(own: Operation, x: Any, name: str) -> Any:
+def _from_chunks(own: Work, x: Any, name: str) -> Any:
     """The result of an array in memory, or of lazy steps: dask gives each chunk its halo."""
     halos: dict[str, Halo] = {}
     depth: dict[int, Any] = {}
@@ -254,9 +258,9 @@ def _from_chunks(own: Operation, x: Any, name: str) -> Any:
             parts.append(halo.outputs)
         elif letter == "C" and len(x.chunks[position]) > 1:
             raise PlanError(
-                f"chunks of x along C are {_short(x.chunks[position])}: a pixel of the result sums "
-                f"over all channels; use x.rechunk({{{position}: -1}}), or the file that x is made "
-                "of"
+                f"chunks of x along axis {position} are {_short(x.chunks[position])}: a pixel of "
+                f"the result sums over all channels; use x.rechunk({{{position}: -1}}), or the "
+                "file that x is made of"
             )
         else:
             parts.append((size,) if letter == "C" else x.chunks[position])
@@ -282,7 +286,7 @@ def _from_chunks(own: Operation, x: Any, name: str) -> Any:
 
 def _halo_block(
     x: Array,
-    own: Operation,
+    own: Work,
     filters: tuple[Any, ...],
     halos: dict[str, Halo],
     block_id: tuple[int, ...],
@@ -311,7 +315,7 @@ def _function(name: str) -> Any:
     """The function `name` of `implicit_conv`, for dask arrays."""
 
     def convolved(x: Any, w: Any, *args: Any, **kwargs: Any) -> Any:
-        return _convolved(name, x, w, *args, **kwargs)
+        return _lazy(operation, name, x, w, *args, **kwargs)
 
     own = signature(name)
     kept = [part for part in own.parameters.values() if part.name not in REFUSED]
@@ -346,3 +350,51 @@ conv3d = _function("conv3d")
 conv_transpose1d = _function("conv_transpose1d")
 conv_transpose2d = _function("conv_transpose2d")
 conv_transpose3d = _function("conv_transpose3d")
+
+
+def _image_filter(name: str) -> Any:
+    """The function `name` of `implicit_conv.ndimage`, for dask arrays."""
+
+    def filtered(input: Any, *args: Any, **kwargs: Any) -> Any:  # scipy's name
+        from implicit_conv.image_operation import image_filter
+
+        return _lazy(image_filter, name, input, *args, **kwargs)
+
+    filtered.__name__ = filtered.__qualname__ = name
+    filtered.__doc__ = f"""`implicit_conv.ndimage.{name}` of a dask array, or of a file: lazy.
+
+    Parameters
+    ----------
+    input : dask array, zarr array, h5py dataset, numpy.memmap, or another array with numpy's
+        indexing
+    args, kwargs
+        As in `implicit_conv.ndimage.{name}`, whose channel_axis and output array it has not.
+
+    Returns
+    -------
+    y : dask array
+        Its chunks are those of the input.
+
+    Raises
+    ------
+    ImportError
+        scipy is not installed.
+    PlanError
+        Chunks of the input do not do, and the message says which ones do.
+    """
+    return filtered
+
+
+convolve = _image_filter("convolve")
+convolve1d = _image_filter("convolve1d")
+correlate = _image_filter("correlate")
+correlate1d = _image_filter("correlate1d")
+gaussian_filter = _image_filter("gaussian_filter")
+gaussian_filter1d = _image_filter("gaussian_filter1d")
+gaussian_gradient_magnitude = _image_filter("gaussian_gradient_magnitude")
+gaussian_laplace = _image_filter("gaussian_laplace")
+laplace = _image_filter("laplace")
+prewitt = _image_filter("prewitt")
+sobel = _image_filter("sobel")
+uniform_filter = _image_filter("uniform_filter")
+uniform_filter1d = _image_filter("uniform_filter1d")

@@ -159,7 +159,7 @@ def test_files_are_pickled_by_name(tmp_path):
         ((6, 4, 7, 3), {"padding": (3, 1)}, (2, 4, 9, 27), "smallest one has 2"),
         ((6, 4, 3, 3), {"stride": 10}, (2, 4, (9, 1, 10, 9), 27), "no pixel of the result"),
         ((6, 4, 3, 3), {"padding": 1}, (2, 2, 29, 27), "sums over all channels"),
-        ((6, 4, 9, 9), {"padding": 8, "padding_mode": "circular"}, (2, 4, 29, 5), "along W"),
+        ((6, 4, 9, 9), {"padding": 8, "padding_mode": "circular"}, (2, 4, 29, 5), "along axis 3"),
     ],
 )
 def test_errors_name_chunks_that_do(weight_shape, options, chunks, reason):
