@@ -30,6 +30,12 @@ class Block(NamedTuple):
     pads: tuple[int, int]
 
     @property
+    def extent(self) -> tuple[int, int]:
+        """The first pixel of x that the block reads, and the end; pixel 0 if it needs none."""
+        ends = [(run.start, _stop(run) - (run.step or 1)) for run in self.runs] or [(0, 0)]
+        return min(map(min, ends)), max(map(max, ends)) + 1
+
+    @property
     def pixels(self) -> int:
         """The number of pixels that the operator is given."""
         return sum(abs(_stop(run) - run.start) for run in self.runs) or 1

@@ -18,7 +18,7 @@ import numpy as np
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Axis, Block, ranges, shifted
 from implicit_conv.errors import PlanError, ShapeError
-from implicit_conv.operation import REFUSED, Operation, Span, operation, read, signature
+from implicit_conv.operation import REFUSED, Operation, operation, read, signature
 from implicit_conv.settings import config, current
 from implicit_conv.sources import file_array
 
@@ -186,26 +186,15 @@ def _halo(axis: Axis, chunks: tuple[int, ...]) -> Halo:
     for own, place in zip(ranges(chunks), ranges(outputs), strict=True):
         if place[0] == place[1]:
             continue
-        low, high = axis.span(*place) if around else _extent(axis, place, own)
+        if around:
+            low, high = axis.span(*place)
+        else:
+            block = axis.block(*place)
+            low, high = block.extent if block.runs else own
         before, after = max(before, own[0] - low), max(after, high - own[1])
     if around:  # dask has no chunks that go round with two depths
         before = after = max(before, after)
     return Halo((before, after), around, chunks, outputs)
-
-
-def _extent(axis: Axis, place: Span, own: Span) -> Span:
-    """The first pixel that a block reads, and the end; the chunk's `own` if it reads none."""
-    runs = axis.block(*place).runs
-    pixels = [(min(run.start, _last(run)), max(run.start, _last(run)) + 1) for run in runs]
-    firsts, ends = zip(*(pixels or [own]), strict=True)
-    return min(firsts), max(ends)
-
-
-def _last(run: slice) -> int:
-    """The last pixel of a run."""
-    if run.step != -1:
-        return int(run.stop) - 1
-    return 0 if run.stop is None else int(run.stop) + 1
 
 
 def _checked_halo(own: Work, letter: str, position: int, chunks: tuple[int, ...]) -> Halo:
