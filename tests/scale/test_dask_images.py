@@ -94,7 +94,7 @@ def test_errors():
         implicit_conv.dask.gaussian_filter(memory, 1.0, channel_axis=0)
     with pytest.raises(PlanError, match="must be a dtype"):
         implicit_conv.dask.gaussian_filter(memory, 1.0, output=IMAGE)
-    with pytest.raises(RuntimeError, match="filter weights array has incorrect shape"):
+    with pytest.raises(RuntimeError, match="weights"):
         implicit_conv.dask.correlate(memory, [1.0, 2.0])
     with pytest.raises(ShapeError, match="needs elements"):
         implicit_conv.dask.gaussian_filter(np.empty((0, 3), np.float32), 1.0)

@@ -1,5 +1,8 @@
 """Tiles have the bits of the whole, read each pixel once, and can be restarted."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -202,3 +205,47 @@ def test_no_bar_without_a_terminal(capfd):
     x, w = np.ones((1, 4, 20, 20), np.float32), np.ones((6, 4, 3, 3), np.float32)
     tiles(x, w)
     assert capfd.readouterr() == ("", "")
+
+
+FULL_DISK = """
+import resource, sys
+import numpy as np
+import implicit_conv
+from implicit_conv.errors import TileError
+
+x, w = np.ones((1, 1000, 1000), np.float32), np.ones((1, 1, 3, 3), np.float32)
+whole = implicit_conv.conv2d(x, w, padding=1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+class Out:
+    shape, dtype = whole.shape, whole.dtype
+    file = open(sys.argv[1], "wb+", buffering=0)
+    def __setitem__(self, index, y):
+        start = index[1].start * 1000
+        assert index[2] == slice(0, 1000)
+        self.file.seek(start * 4)
+        content = y.tobytes()
+        while content:  # a disk that is nearly full takes a part of them
+            content = content[self.file.write(content):]
+given = {"padding": 1, "memory": "1 MB", "out": Out()}
+try:
+    implicit_conv.tiles(x, w, **given)
+except TileError as error:
+    assert isinstance(error.__cause__, OSError), error
+    start = int(str(error).split("start=")[1].split()[0])
+assert 0 < start < len(implicit_conv.plan_tiles(x, w, padding=1, memory="1 MB"))
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+implicit_conv.tiles(x, w, start=start, **given)
+found = np.fromfile(sys.argv[1], np.float32).reshape(whole.shape)
+np.testing.assert_array_equal(found, whole)
+"""
+
+
+def test_a_full_disk_is_named_and_the_rest_is_done_when_there_is_room(tmp_path):
+    process = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path / "y")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
