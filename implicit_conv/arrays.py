@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.cpu.runtime.preparation import first
 from implicit_conv.libraries import check_tensor, detached, library
+
+if TYPE_CHECKING:
+    from implicit_conv.dlpack import ForeignArray
 
 Array = NDArray[Any]
 CPU_DEVICES = (1, 3, 11)  # DLPack's device types of a CPU's memory: plain, pinned by CUDA or ROCm
@@ -150,6 +152,8 @@ def _from_dlpack(name: str, value: Any) -> Array:
 
 def _from_capsule(name: str, value: Any) -> Array:
     """A numpy array over the memory of `value`, whose dtype may be bfloat16."""
+    from implicit_conv.dlpack import read_capsule
+
     kind = type(value).__name__
     try:
         array = read_capsule(value, value.__dlpack__(), name)

@@ -16,6 +16,7 @@ import enum
 import functools
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -122,9 +123,19 @@ def _find(wanted: Code, target: Machine) -> int:
             return target.load(bytes(found), symbol)
         except (RuntimeError, ValueError) as error:
             store().warn_of_entry(name, error)
+    _announce()
     compiled = _compile(wanted, target, symbol)
     store().save(name, compiled)
     return target.load(compiled, symbol)
+
+
+@functools.cache
+def _announce() -> None:
+    """Say, in the log and on a terminal, why the first call of this process takes its time."""
+    text = f"compiling kernels for this CPU, once; later processes load them from {store().folder}"
+    logging.getLogger("implicit_conv").info("%s", text)
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"implicit_conv: {text}", file=sys.stderr)
 
 
 def _compile(wanted: Code, target: Machine, symbol: str) -> bytes:
