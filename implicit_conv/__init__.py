@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     )
     from implicit_conv.causal import CausalConv1d
     from implicit_conv.columns import col2im, im2col
-    from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError
+    from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError, TileError
     from implicit_conv.input_grad import (
         conv1d_input_grad,
         conv2d_input_grad,
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     )
     from implicit_conv.plan import Plan
     from implicit_conv.settings import config
+    from implicit_conv.tiled import plan_tiles, tiles
     from implicit_conv.transposed import (
         conv_transpose1d,
         conv_transpose2d,
@@ -59,6 +60,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "ShapeError",
+    "TileError",
     "clear_plan_cache",
     "col2im",
     "config",
@@ -75,7 +77,6 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "im2col",
-    "ndimage",
     "plan_cache_size",
     "plan_conv1d",
     "plan_conv1d_input_grad",
@@ -89,10 +90,10 @@ __all__ = [
     "plan_conv_transpose1d",
     "plan_conv_transpose2d",
     "plan_conv_transpose3d",
+    "plan_tiles",
     "ptx",
-    "signal",
+    "tiles",
     "tma",
-    "torch",
 ]
 # A name is loaded from the first of these modules that has it; those that import least come first.
 _MODULES = (
@@ -105,11 +106,16 @@ _MODULES = (
     "transposed",
     "input_grad",
     "weight_grad",
+    "tiled",
 )
 
 
+# Modules for users of other libraries, which import these: they are loaded by name alone.
+_DOORS = ("blocks", "cubed", "dask", "ndimage", "signal", "torch")
+
+
 def __getattr__(name: str) -> object:
-    if name in ("ndimage", "ptx", "signal", "tma", "torch"):
+    if name in (*_DOORS, "ptx", "tma"):
         return importlib.import_module(f"implicit_conv.{name}")
     for module in _MODULES if name in __all__ else ():
         names = vars(importlib.import_module(f"implicit_conv.{module}"))
@@ -120,4 +126,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted({*__all__, *_DOORS, *(name for name in globals() if name.startswith("__"))})

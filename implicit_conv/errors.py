@@ -19,3 +19,7 @@ class UsageError(ValueError):
 
 class DriverError(RuntimeError):
     """The CUDA driver refused a call, or a kernel failed."""
+
+
+class TileError(RuntimeError):
+    """A tile could not be read, computed or written; those before it are written."""

@@ -1,0 +1,276 @@
+"""Convolutions of dask arrays: the bits of the whole, chunks as declared, few tasks, errors."""
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+
+import implicit_conv
+from implicit_conv.errors import PlanError, ShapeError
+
+dask = pytest.importorskip("dask", reason="dask is not installed: pip install -e '.[dask]'")
+da = pytest.importorskip("dask.array", reason="dask.array is not installed")
+
+import implicit_conv.dask  # noqa: E402
+
+CASES = [
+    ("conv2d", (6, 4, 5, 3), {"padding": 2}),
+    ("conv2d", (6, 4, 4, 6), {"padding": "same"}),
+    ("conv2d", (6, 4, 5, 3), {"padding": "causal", "bias": True, "activation": "relu"}),
+    ("conv2d", (6, 4, 5, 3), {}),
+    ("conv2d", (6, 4, 3, 3), {"padding": 1, "stride": (2, 3)}),
+    ("conv2d", (6, 2, 4, 4), {"padding": "full", "dilation": 2, "groups": 2}),
+    ("conv2d", (6, 4, 3, 3), {"padding": ((-2, 3), (4, -1))}),
+    ("conv2d", (6, 4, 1, 1), {"stride": 2}),
+    ("conv2d", (6, 4, 5, 4), {"padding": ((4, 1), (0, 3)), "padding_mode": "reflect"}),
+    ("conv2d", (6, 4, 5, 4), {"padding": ((4, 1), (0, 3)), "padding_mode": "symmetric"}),
+    ("conv2d", (6, 4, 5, 4), {"padding": ((4, 1), (0, 3)), "padding_mode": "replicate"}),
+    ("conv2d", (6, 4, 5, 4), {"padding": ((4, 1), (0, 3)), "padding_mode": "circular"}),
+    ("conv_transpose2d", (4, 6, 5, 3), {"padding": 1, "stride": (3, 1)}),
+    ("conv_transpose2d", (4, 6, 2, 2), {"stride": 3, "output_padding": 2}),
+]
+CHUNKS = ((1, 1), (4,), (8, 8, 7, 6), (9, 10, 8))
+
+
+def arrays(name, weight_shape, options, shape=(2, 4, 29, 27)):
+    random = np.random.default_rng(0)
+    x = random.standard_normal(shape).astype(np.float32)
+    w = random.standard_normal(weight_shape).astype(np.float32)
+    options = {**options, "precision": "strict"}
+    if options.get("bias"):
+        options["bias"] = random.standard_normal(weight_shape[0]).astype(np.float32)
+    return x, w, options, getattr(implicit_conv, name)(x, w, **options)
+
+
+def convolved(name, *args, **options):
+    return getattr(implicit_conv.dask, name)(*args, **options)
+
+
+def check(y, whole):
+    """Lazy `y` is `whole`, and its chunks have the shapes that they are declared to have."""
+    assert isinstance(y, da.Array)
+    assert y.dtype == whole.dtype
+    assert y.shape == whole.shape
+    parts = y.to_delayed()
+    found = dask.compute(*parts.ravel(), scheduler="synchronous")
+    declared = itertools.product(*y.chunks)
+    assert [part.shape for part in found] == list(declared)
+    np.testing.assert_array_equal(y.compute(scheduler="synchronous"), whole)
+
+
+def memmap(folder, x):
+    x.tofile(folder / "x")
+    return np.memmap(folder / "x", x.dtype, "r", shape=x.shape)
+
+
+@pytest.mark.parametrize(("name", "weight_shape", "options"), CASES, ids=str)
+@pytest.mark.parametrize("source", ["memory", "file"])
+def test_chunks_have_the_bits_of_the_whole(tmp_path, source, name, weight_shape, options):
+    x, w, options, whole = arrays(name, weight_shape, options)
+    given = x if source == "memory" else memmap(tmp_path, x)
+    check(convolved(name, da.from_array(given, chunks=CHUNKS), w, **options), whole)
+
+
+def test_signals_volumes_and_images_without_a_batch_axis(tmp_path):
+    for name, weight_shape, shape, chunks in [
+        ("conv1d", (3, 4, 5), (4, 90), (4, 20)),
+        ("conv_transpose1d", (4, 3, 5), (2, 4, 90), (1, 4, 20)),
+        ("conv3d", (3, 4, 3, 3, 3), (1, 4, 12, 8, 11), (1, 4, 4, 4, 4)),
+        ("conv_transpose3d", (4, 3, 2, 2, 2), (1, 4, 9, 8, 7), (1, 4, 4, 4, 4)),
+    ]:
+        x, w, options, whole = arrays(name, weight_shape, {"stride": 2}, shape)
+        for given in (x, memmap(tmp_path, x)):
+            check(convolved(name, da.from_array(given, chunks=chunks), w, **options), whole)
+
+
+def tasks(y):
+    return len(dict(dask.optimize(y)[0].dask))
+
+
+def test_a_file_takes_one_task_a_chunk(tmp_path):
+    x, w, options, whole = arrays("conv2d", (6, 4, 5, 3), {"padding": 2})
+    lazy = da.from_array(memmap(tmp_path, x), chunks=(1, 4, 4, 4))
+    y = implicit_conv.dask.conv2d(lazy, w, **options)
+    assert y.npartitions == 2 * 8 * 7
+    assert tasks(y) == y.npartitions + 1  # from_array has copied the file to memory
+    check(y, whole)
+    y = implicit_conv.dask.conv2d(memmap(tmp_path, x), w, **options)
+    assert tasks(y) == tasks(y * 2) == y.npartitions  # the next step is part of the task
+    check(y, whole)
+    large = np.ones((300, 4, 5, 5), np.float32)  # a filter that is a task of its own
+    y = implicit_conv.dask.conv2d(lazy, large)
+    assert tasks(y) == y.npartitions + 2 <= 1.1 * y.npartitions
+    check(y, implicit_conv.conv2d(x, large))
+    changed = implicit_conv.dask.conv2d((lazy + 0).rechunk(CHUNKS), w, **options)
+    assert tasks(changed) > y.npartitions
+    check(changed, whole)
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_zarr_and_h5py_are_read_by_the_tasks(tmp_path, inline):
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    x, w, options, whole = arrays("conv2d", (6, 4, 5, 3), {"padding": 2, "padding_mode": "reflect"})
+    stored = zarr.open(
+        str(tmp_path / "x"), mode="w", shape=x.shape, chunks=(1, 2, 8, 9), dtype="f4"
+    )
+    stored[...] = x
+    with h5py.File(tmp_path / "file", "w") as file:
+        dataset = file.create_dataset("x", data=x, chunks=(1, 2, 8, 9))
+        for source in (stored, dataset):
+            lazy = da.from_array(source, chunks=CHUNKS, inline_array=inline)
+            y = implicit_conv.dask.conv2d(lazy, w, **options)
+            assert tasks(y) == y.npartitions
+            check(y, whole)
+            check(implicit_conv.dask.conv2d(source, w, **options), whole)
+
+
+def test_a_lock_is_kept(tmp_path):
+    x, w, options, whole = arrays("conv2d", (6, 4, 3, 3), {"padding": 1})
+    lazy = da.from_array(memmap(tmp_path, x), chunks=CHUNKS, lock=True)
+    y = implicit_conv.dask.conv2d(lazy, w, **options)
+    assert tasks(y) > 2 * y.npartitions  # dask reads, with the lock
+    check(y, whole)
+
+
+def test_files_are_pickled_by_name(tmp_path):
+    from implicit_conv.sources import file_array
+
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    x = np.arange(1000000, dtype=np.float32).reshape(1000, 1000)
+    with h5py.File(tmp_path / "file", "w") as file:
+        file.create_dataset("x", data=x)
+    mapped = memmap(tmp_path, x)
+    views = [mapped, mapped[5:, 3:], mapped[::-1, ::2], mapped.T, mapped[7]]
+    with h5py.File(tmp_path / "file", "r") as file:
+        for view in [*views, file["x"]]:
+            content = pickle.dumps(file_array(view))
+            assert len(content) < 1000
+            np.testing.assert_array_equal(pickle.loads(content)[...], view[...])
+    assert file_array(x) is None
+    assert file_array(np.memmap(tmp_path / "x", np.float32, "c", shape=x.shape)) is None
+
+
+@pytest.mark.parametrize(
+    ("weight_shape", "options", "chunks", "reason"),
+    [
+        ((6, 4, 19, 3), {"padding": 9}, (2, 4, 8, 27), "reads 9 pixels before and 9 after"),
+        ((6, 4, 7, 3), {"padding": (3, 1)}, (2, 4, 9, 27), "smallest one has 2"),
+        ((6, 4, 3, 3), {"stride": 10}, (2, 4, (9, 1, 10, 9), 27), "no pixel of the result"),
+        ((6, 4, 3, 3), {"padding": 1}, (2, 2, 29, 27), "sums over all channels"),
+        ((6, 4, 9, 9), {"padding": 8, "padding_mode": "circular"}, (2, 4, 29, 5), "along axis 3"),
+    ],
+)
+def test_errors_name_chunks_that_do(weight_shape, options, chunks, reason):
+    x, w, options, whole = arrays("conv2d", weight_shape, options)
+    lazy = da.from_array(x, chunks=chunks)
+    with pytest.raises(PlanError, match=reason) as caught:
+        implicit_conv.dask.conv2d(lazy, w, **options)
+    change = str(caught.value).split("use x.")[1].split(", or the file")[0]
+    mended = eval(f"x.{change}", {"x": lazy})
+    check(implicit_conv.dask.conv2d(mended, w, **options), whole)
+
+
+def test_a_file_has_no_such_limits(tmp_path):
+    x, w, options, whole = arrays("conv2d", (6, 4, 19, 3), {"padding": 9, "stride": (1, 5)})
+    lazy = da.from_array(memmap(tmp_path, x), chunks=(1, 2, 3, 2))
+    check(implicit_conv.dask.conv2d(lazy, w, **options), whole)
+
+
+def test_errors_of_the_operator_come_at_once():
+    x, w = da.ones((1, 4, 20, 20), dtype=np.float32), np.ones((6, 4, 3, 3), np.float32)
+    with pytest.raises(ShapeError, match="x has C=4 but w"):
+        implicit_conv.dask.conv2d(x, w[:, :3])
+    with pytest.raises(PlanError, match="precision"):
+        implicit_conv.dask.conv2d(x, w, precision="precise")
+    with pytest.raises(PlanError, match="add it to the result"):
+        implicit_conv.dask.conv2d(x, w, residual=x)
+    with pytest.raises(ShapeError, match="compute_chunk_sizes"):
+        implicit_conv.dask.conv2d(x[:, :, x[0, 0, :, 0] > 0], w)
+    with pytest.raises(PlanError, match="crops x and goes round"):
+        implicit_conv.dask.conv2d(x, w, padding=((-1, 2), (0, 0)), padding_mode="circular")
+
+
+def test_a_task_has_one_thread_unless_more_are_set(tmp_path, monkeypatch):
+    from implicit_conv.operation import Operation
+    from implicit_conv.settings import current
+
+    x, w, options, _ = arrays("conv2d", (6, 4, 5, 3), {"padding": 2})
+    seen, compute = [], Operation.compute
+
+    def watched(self, *args):
+        seen.append(current().num_threads)
+        return compute(self, *args)
+
+    monkeypatch.setattr(Operation, "compute", watched)
+    for given in (x, memmap(tmp_path, x)):
+        y = implicit_conv.dask.conv2d(da.from_array(given, chunks=CHUNKS), w, **options)
+        y.compute(scheduler="threads", num_workers=2)
+    assert set(seen) == {1}
+    seen.clear()
+    with implicit_conv.config(num_threads=2):
+        y.compute(scheduler="synchronous")
+    assert set(seen) == {2}
+
+
+def test_a_filter_is_packed_once(tmp_path, monkeypatch):
+    from implicit_conv import operation
+    from implicit_conv.plan import Plan
+
+    x, w, options, _ = arrays("conv2d", (6, 4, 3, 3), {"padding": 1}, (1, 4, 64, 64))
+    w = w + np.float32(0.5)  # a filter that no other test has packed
+    packs, pack = [], Plan.pack
+
+    def watched(self, filters):
+        packs.append(self)
+        return pack(self, filters)
+
+    monkeypatch.setattr(Plan, "pack", watched)
+    y = implicit_conv.dask.conv2d(da.from_array(memmap(tmp_path, x), chunks=16), w, **options)
+    assert y.npartitions == 16
+    y.compute(scheduler="threads", num_workers=4)
+    assert len(packs) == len({operation._order(plan) for plan in packs}) <= 4
+    y.compute(scheduler="threads", num_workers=4)
+    assert len(packs) <= 4
+
+
+def test_read_only_chunks_and_nans(tmp_path):
+    x, w, options, _ = arrays("conv2d", (6, 4, 5, 3), {"padding": 2})
+    x[1, 2, 13, 11] = np.nan
+    whole = implicit_conv.conv2d(x, w, **options)
+    assert 0 < np.isnan(whole).sum() < whole.size / 10
+    x.flags.writeable = False
+    check(implicit_conv.dask.conv2d(da.from_array(x, chunks=CHUNKS), w, **options), whole)
+    check(implicit_conv.dask.conv2d(memmap(tmp_path, x), w, **options), whole)
+
+
+def test_names_are_those_of_the_computation(tmp_path):
+    x, w, options, _ = arrays("conv2d", (6, 4, 5, 3), {"padding": 2})
+    mapped = memmap(tmp_path, x)
+    for given in (mapped, da.from_array(x, chunks=CHUNKS)):
+        first = implicit_conv.dask.conv2d(given, w, **options)
+        assert implicit_conv.dask.conv2d(given, w, **options).name == first.name
+        others = [
+            implicit_conv.dask.conv2d(given, w + 1, **options),
+            implicit_conv.dask.conv2d(given, w, **{**options, "padding": 1}),
+            implicit_conv.dask.conv2d(given, w, np.ones(6, np.float32), **options),
+            implicit_conv.dask.conv2d(given, w, **{**options, "activation": "relu"}),
+        ]
+        assert len({first.name, *(other.name for other in others)}) == 5
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_chunks_are_as_many_tasks():
+    class Source:
+        shape, chunks = (1, 1, 31600, 31700), (1, 1, 100, 100)
+        dtype, ndim = np.dtype(np.float32), 4
+
+        def __getitem__(self, index):
+            return np.ones([part.stop - part.start for part in index], np.float32)
+
+    lazy = da.from_array(Source(), chunks=Source.chunks, name="source")
+    y = implicit_conv.dask.conv2d(lazy, np.ones((1, 1, 5, 5), np.float32), padding=2)
+    assert tasks(y) == y.npartitions == 316 * 317
+    corner = y[0, 0, 99:102, :2].compute(scheduler="synchronous")
+    np.testing.assert_array_equal(corner, [[15, 20]] * 3)

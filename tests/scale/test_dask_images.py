@@ -1,0 +1,100 @@
+"""Filters of dask images have scipy's numbers, at chunks of a file and of an array in memory."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("dask.array", reason="dask is not installed: pip install -e '.[dask]'")
+scipy_images = pytest.importorskip("scipy.ndimage", reason="scipy is not installed")
+
+import dask.array as da  # noqa: E402
+
+import implicit_conv.dask  # noqa: E402
+from implicit_conv.errors import PlanError, ShapeError  # noqa: E402
+
+RANDOM = np.random.default_rng(0)
+IMAGE = RANDOM.standard_normal((61, 47)).astype(np.float32)
+FILTERS = [
+    ("gaussian_filter", (1.5,), {}),
+    ("gaussian_filter", ((0, 2.0),), {"order": (0, 1), "truncate": 3.0}),
+    ("gaussian_filter1d", (1.0,), {"axis": 0}),
+    ("gaussian_laplace", (1.0,), {}),
+    ("gaussian_gradient_magnitude", (1.0,), {}),
+    ("correlate", (RANDOM.standard_normal((4, 5)),), {"origin": (1, -1)}),
+    ("convolve", (RANDOM.standard_normal((4, 3)),), {"cval": 2.0, "origin": (-2, 1)}),
+    ("correlate1d", ([1.0, 2.0, 3.0, 4.0],), {"axis": 0, "origin": 1}),
+    ("convolve1d", ([1.0, 2.0, 3.0, 4.0],), {"origin": -2}),
+    ("laplace", (), {}),
+    ("sobel", (), {"axis": 0}),
+    ("prewitt", (), {"output": np.float64}),
+]
+MODES = ["reflect", "mirror", "nearest", "wrap", "constant"]
+
+
+class Source:
+    """A file of small chunks."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
+
+    def __getitem__(self, index):
+        return self.array[index]
+
+
+def lazy_images(x):
+    memory = da.from_array(x, chunks=((20, 20, 21), (15, 15, 17)))
+    return memory, da.from_array(Source(x), chunks=(20, 6), name=False)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("name", "args", "options"), FILTERS, ids=str)
+def test_filters_have_the_bits_of_scipy(name, args, options, mode):
+    whole = getattr(scipy_images, name)(IMAGE, *args, mode=mode, **options)
+    for lazy in lazy_images(IMAGE):
+        y = getattr(implicit_conv.dask, name)(lazy, *args, mode=mode, **options)
+        assert y.dtype == whole.dtype
+        assert y.chunks == lazy.chunks
+        np.testing.assert_array_equal(y.compute(scheduler="synchronous"), whole)
+
+
+@pytest.mark.parametrize(("name", "size"), [("uniform_filter", (4, 3)), ("uniform_filter1d", 5)])
+def test_running_sums_start_anew_in_each_block(name, size):
+    whole = getattr(scipy_images, name)(IMAGE, size)
+    for lazy in lazy_images(IMAGE):
+        found = getattr(implicit_conv.dask, name)(lazy, size).compute(scheduler="synchronous")
+        np.testing.assert_allclose(found, whole, rtol=0, atol=1e-6)
+
+
+def test_volumes_integers_and_a_mode_for_each_axis():
+    volume = RANDOM.integers(0, 255, (13, 14, 15), np.uint8)
+    options = {"mode": ("nearest", "wrap", "reflect"), "origin": (0, 1, -1)}
+    whole = scipy_images.uniform_filter(volume, 3, **options)
+    y = implicit_conv.dask.uniform_filter(da.from_array(volume, chunks=5), 3, **options)
+    np.testing.assert_array_equal(y.compute(scheduler="synchronous"), whole)
+
+
+def test_missing_values_and_precision():
+    x = IMAGE.copy()
+    x[20:22, 15] = np.nan
+    options = {"nan": "interpolate", "precision": "standard"}
+    whole = implicit_conv.ndimage.gaussian_filter(x, 1.0, **options)
+    assert not np.isnan(whole).any()
+    for lazy in lazy_images(x):
+        y = implicit_conv.dask.gaussian_filter(lazy, 1.0, **options)
+        found = y.compute(scheduler="synchronous")
+        np.testing.assert_allclose(found, whole, rtol=0, atol=1e-5)
+
+
+def test_errors():
+    memory, _ = lazy_images(IMAGE)
+    with pytest.raises(PlanError, match="reads 20 pixels before and 20 after") as caught:
+        implicit_conv.dask.gaussian_filter(memory.rechunk(16), 5.0)
+    change = str(caught.value).split("use x.")[1].split(", or the file")[0]
+    assert change == "rechunk({0: 31})"
+    with pytest.raises(PlanError, match="one by one"):
+        implicit_conv.dask.gaussian_filter(memory, 1.0, channel_axis=0)
+    with pytest.raises(PlanError, match="must be a dtype"):
+        implicit_conv.dask.gaussian_filter(memory, 1.0, output=IMAGE)
+    with pytest.raises(RuntimeError, match="weights"):
+        implicit_conv.dask.correlate(memory, [1.0, 2.0])
+    with pytest.raises(ShapeError, match="needs elements"):
+        implicit_conv.dask.gaussian_filter(np.empty((0, 3), np.float32), 1.0)
