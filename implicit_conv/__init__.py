@@ -10,7 +10,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from implicit_conv import ndimage, ptx, signal, tma, torch
+    from implicit_conv import ndimage as ndimage
+    from implicit_conv import ptx, tma
+    from implicit_conv import signal as signal
+    from implicit_conv import torch as torch
     from implicit_conv.api import (
         clear_plan_cache,
         conv1d,
@@ -99,9 +102,9 @@ __all__ = [
 _MODULES = (
     "errors",
     "settings",
-    "columns",
     "plan",
     "api",
+    "columns",
     "causal",
     "transposed",
     "input_grad",

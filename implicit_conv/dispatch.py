@@ -26,9 +26,8 @@ from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.preparation import prepare
 from implicit_conv.libraries import as_library_of
 from implicit_conv.parse import exact_key, frozen, is_exact, parse_max_workspace, shape_tuple
-from implicit_conv.plan import Engine, Plan, repeated
+from implicit_conv.plan import Engine, Plan
 from implicit_conv.settings import current
-from implicit_conv.tensors import tensor_key
 
 Shape = tuple[int, ...]
 
@@ -135,6 +134,8 @@ def run(
     key = kinds = None
     tensors = type(x) is not np.ndarray
     if tensors:
+        from implicit_conv.tensors import tensor_key
+
         kinds = tensor_key(x, w, bias) if residual is out is None else None
     elif type(w) is np.ndarray:
         kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype
@@ -170,7 +171,7 @@ def run(
     plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
     y: Array = plan.engine.run(x, w, bias, residual, out, scale)
     if key is not None and is_exact(window):
-        call = repeated(plan.engine, given, (x, w), bias, residual, out, y)
+        call = plan.engine.repeated(given, (x, w), bias, residual, out, y)
         if call is not None:
             keep_call(CALLS, key, call)
     return as_library_of(given[0], y) if out is None else y

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from implicit_conv.arrays import Binding, RepeatedCall
+from implicit_conv.arrays import Binding
 from implicit_conv.cache import CALLS, PLANS, cached_property, keep_first
 from implicit_conv.libraries import as_library_of
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
-from implicit_conv.tensors import repeated_tensors
 
 
 class Engine(Protocol):
@@ -62,34 +61,24 @@ class Engine(Protocol):
     def run(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any = None) -> Any:
         """The result for `operands`; see `Plan.__call__`."""
 
-    def repeated(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, y: Any) -> Any:
-        """The call by which `run` got `y`, as a `RepeatedCall`; None if it took more."""
+    def repeated(
+        self,
+        given: tuple[Any, Any],
+        operands: tuple[Any, Any],
+        bias: Any,
+        residual: Any,
+        out: Any,
+        y: Any,
+    ) -> Any:
+        """The call by which `run` got `y`, as a `RepeatedCall`; None if it took more. `operands`
+        are x and w as the engine takes those that were given.
+        """
 
     def ready(self, binding: Binding) -> Any:
         """The call that `run` makes for arrays of these strides; None if `run` does more."""
 
     def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> Any:
         """See `Plan.prepare`."""
-
-
-def repeated(
-    engine: Engine,
-    given: tuple[Any, Any],
-    operands: tuple[Any, Any],
-    bias: Any,
-    residual: Any,
-    out: Any,
-    y: Any,
-) -> RepeatedCall | None:
-    """The call by which an engine got `y` of `operands`, to be made again for arrays or tensors
-    like the `given` ones; None if it took more than that call.
-    """
-    if operands[0] is given[0] and operands[1] is given[1]:
-        call: RepeatedCall | None = engine.repeated(*operands, bias, residual, out, y)
-        return call
-    if residual is out is None:
-        return repeated_tensors(engine, (*given, bias), operands, y)
-    return None
 
 
 @dataclass(frozen=True)
@@ -313,7 +302,7 @@ class Plan:
         given, (x, w) = (x, w), self.engine.operands(x, w)
         y = self.engine.run(x, w, bias, residual, out, scale)
         if scale is None:
-            call = repeated(self.engine, given, (x, w), bias, residual, out, y)
+            call = self.engine.repeated(given, (x, w), bias, residual, out, y)
             if call is not None:
                 keep_first(self._calls, call)
         return y if out is not None else as_library_of(given[0], y)

@@ -26,7 +26,7 @@ class PreparedCall:
         if bias is not None:
             bias = np.array(bias, engine.problem.sum_dtype)
         in_place = first is x and second is w and y is out
-        repeated = engine.repeated(x, w, bias, residual, out, y) if in_place else None
+        repeated = engine.repeated((x, w), (x, w), bias, residual, out, y) if in_place else None
         if repeated is None:
             raise PlanError(
                 "only a call of the CPU that reads and writes its arrays in place can be prepared: "

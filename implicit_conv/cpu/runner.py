@@ -181,11 +181,23 @@ class Runner(ABC):
         return y if self.out_dtype == self.y_dtype else y.astype(self.out_dtype)
 
     def repeated(
-        self, x: Array, w: Any, bias: Any, residual: Any, out: Any, y: Array
+        self,
+        given: tuple[Any, Any],
+        operands: tuple[Array, Any],
+        bias: Any,
+        residual: Any,
+        out: Any,
+        y: Array,
     ) -> RepeatedCall | None:
-        """The call by which `run` got `y`, to be made again for arrays that are stored like these;
-        None if `run` does more than that call.
+        """The call by which `run` got `y` of `operands`, to be made again for what is stored like
+        `given`; None if `run` does more than that call.
         """
+        x, w = operands
+        if not (x is given[0] and w is given[1]):
+            from implicit_conv.tensors import repeated_tensors
+
+            plain = residual is out is None
+            return repeated_tensors(self, (*given, bias), operands, y) if plain else None
         read, key = (w, None) if isinstance(w, np.ndarray) else (w.panels, w.key)
         recorded = x, read, bias, residual, out
         stored = y.dtype == self.y_dtype and can_record(*recorded)

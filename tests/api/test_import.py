@@ -45,7 +45,20 @@ def test_names_are_complete():
     for name in implicit_conv.__all__:
         assert getattr(implicit_conv, name) is not None
     public = {name for name in dir(implicit_conv) if not name.startswith("__")}
-    assert public == set(implicit_conv.__all__)
+    assert public == {*implicit_conv.__all__, *implicit_conv._DOORS}
+
+
+def test_all_names_are_imported_without_other_libraries():
+    """``import *`` must work where neither scipy nor torch is installed."""
+    code = """
+import sys
+from implicit_conv import *
+print(sorted({"scipy", "torch", "dask", "cubed", "jax"} & set(sys.modules)))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "[]"
 
 
 def test_every_package_is_installed():
