@@ -17,7 +17,7 @@ import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Axis, Block, ranges, shifted
-from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.operation import REFUSED, Operation, operation, read, signature
 from implicit_conv.settings import config, current
 from implicit_conv.sources import file_array
@@ -46,6 +46,8 @@ REACH = "a chunk of the result reads {} pixels before and {} after those of its 
 
 def _lazy(made: Callable[..., Work], name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
     """The dask array that the function `name` makes of `x`; `made` is what a task computes."""
+    if type(x).__module__.startswith("xarray."):
+        raise DTypeError("x is an array of xarray; pass x.data, or use it as docs/scale.md shows")
     source, chunks, token = _source(x)
     if source is None and not isinstance(x, da.Array):
         x = da.from_array(x)

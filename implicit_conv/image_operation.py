@@ -28,7 +28,6 @@ FILTERS = tuple(name for name in ndimage.FILTERS if not name.startswith("generic
 # The padding modes of `conv2d` by the codes of scipy's modes, as its C functions take them.
 MODES = ("replicate", "circular", "symmetric", "reflect", "zeros")
 LETTERS = "01234567"  # of axes
-_NOTING = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +132,10 @@ def _arguments(name: str, x: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
     return given
 
 
-class Notes:
-    """scipy's C functions, of which each call notes how far it reaches along which axis."""
+class Notes(threading.local):
+    """scipy's C functions, of which each call notes how far it reaches along which axis; each
+    thread has notes of its own.
+    """
 
     def __init__(self) -> None:
         self.reaches: list[tuple[int, int, int, int]] = []  # (axis, low, high, code of the mode)
@@ -173,6 +174,7 @@ def _noting() -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    module.__dict__["_nd_image"] = Notes()
     return module
 
 
@@ -182,11 +184,10 @@ def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, 
     A filter computes one pass along an axis at most of what it has computed before, so that the
     widest pass is its reach.
     """
-    notes = Notes()
-    with _NOTING:
-        module = _noting()
-        module.__dict__["_nd_image"] = notes
-        getattr(module, name)(pixel, **given)
+    module = _noting()
+    notes = module.__dict__["_nd_image"]
+    notes.reaches = []
+    getattr(module, name)(pixel, **given)
     found = [(0, 0, "zeros")] * pixel.ndim
     for axis, low, high, mode in notes.reaches:
         found[axis] = max(found[axis][0], low), max(found[axis][1], high), MODES[mode]

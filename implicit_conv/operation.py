@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import itertools
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -135,9 +136,11 @@ def operation(name: str, x: Any, w: Any, *args: Any, **kwargs: Any) -> Operation
     operator = OPERATORS[name]
     given = signature(name).bind(x, w, *args, **kwargs).arguments
     for option in REFUSED:
-        if given.pop(option, None) is not None:
+        value = given.pop(option, None)
+        if value is not None and not (option == "device" and value == "cpu"):
             raise PlanError(f"{option} cannot be given to {name} in blocks; {_OTHER_WAYS[option]}")
     del given["x"], given["w"]
+    given["device"] = "cpu"
     filters = np.asarray(w), *(given.pop(part, None) for part in ("bias", "scale"))
     shape, dtype = tuple(int(n) for n in x.shape), dtype_name(x.dtype)
     if 0 in shape:
@@ -151,10 +154,8 @@ def operation(name: str, x: Any, w: Any, *args: Any, **kwargs: Any) -> Operation
         **given,
     )
     engine: Any = plan.engine
-    for option in ("padding", "padding_mode", "output_padding", "output_size"):
-        value = given.pop(option, None)
-        if option == "padding_mode" and value is not None:
-            given[option] = value
+    for option in ("padding", "output_padding", "output_size"):  # each block has its own padding
+        given.pop(option, None)
     letters = plan.problem.array_layout
     return Operation(
         name=name,
@@ -208,6 +209,16 @@ def _packed(plan: Plan, w: Array, token: str) -> Any:
             if len(_PACKED) > PACKED_FILTERS:
                 _PACKED.popitem(last=False)
         return _PACKED[key]
+
+
+def _unlock() -> None:
+    """In a forked child no thread holds the lock, whoever held it in the parent."""
+    global _PACKING  # noqa: PLW0603
+    _PACKING = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_unlock)
 
 
 def _order(plan: Plan) -> object:

@@ -121,8 +121,8 @@ def _tile(
 
 
 def chunks_of(array: Any, rank: int) -> tuple[int, ...]:
-    """The chunks of an array on disk; 1 along each axis for one without."""
-    chunks = getattr(array, "chunks", None)
+    """The chunks, or shards, of an array on disk; 1 along each axis for one without."""
+    chunks = getattr(array, "shards", None) or getattr(array, "chunks", None)
     if chunks is None or len(chunks) != rank or not all(isinstance(n, int) for n in chunks):
         return (1,) * rank
     return tuple(chunks)

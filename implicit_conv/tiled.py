@@ -174,8 +174,8 @@ class Tiling:
                     done = self._count(done, count, progress)
             except Exception as error:
                 raise TileError(
-                    f"tile {done} of {count} failed: {error!r}; those before it are written: "
-                    f"the same call with start={done} does the rest"
+                    f"after {done} of {count} tiles were written one failed: {error!r}; the same "
+                    f"call with start={done} does the rest"
                 ) from error
             except KeyboardInterrupt:
                 logging.getLogger("implicit_conv").warning(

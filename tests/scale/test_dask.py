@@ -186,6 +186,9 @@ def test_errors_of_the_operator_come_at_once():
         implicit_conv.dask.conv2d(x, w, precision="precise")
     with pytest.raises(PlanError, match="add it to the result"):
         implicit_conv.dask.conv2d(x, w, residual=x)
+    with pytest.raises(PlanError, match="computed on the CPU"):
+        implicit_conv.dask.conv2d(x, w, device="cuda")
+    assert implicit_conv.dask.conv2d(x, w, device="cpu").shape == (1, 6, 18, 18)
     with pytest.raises(ShapeError, match="compute_chunk_sizes"):
         implicit_conv.dask.conv2d(x[:, :, x[0, 0, :, 0] > 0], w)
     with pytest.raises(PlanError, match="crops x and goes round"):

@@ -1,5 +1,7 @@
 """Tiles have the bits of the whole, read each pixel once, and can be restarted."""
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -249,3 +251,18 @@ def test_a_full_disk_is_named_and_the_rest_is_done_when_there_is_room(tmp_path):
         check=False,
     )
     assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_while_a_filter_is_packed_packs_its_own():
+    from implicit_conv import operation
+
+    x, w = np.ones((1, 1, 20, 20), np.float32), np.full((1, 1, 3, 3), 7, np.float32)
+    tiles(x, w)  # compiled here
+    with operation._PACKING:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if (tiles(x, w + 1) == 72).all() else 1)
+        assert os.waitpid(child, 0)[1] == 0
