@@ -10,6 +10,7 @@ import implicit_conv.torch as door  # noqa: E402
 pytestmark = [
     pytest.mark.slow,  # to import the samples takes as long as many tests
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # its own
+    pytest.mark.filterwarnings("ignore::FutureWarning:torch"),
     pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths"),
 ]
 NAMES = [f"nn.functional.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)]
