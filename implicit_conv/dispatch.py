@@ -15,8 +15,6 @@ import numpy as np
 from implicit_conv.activation import Activation
 from implicit_conv.arrays import (
     Array,
-    Binding,
-    accepts_result,
     as_array,
     dtype_key,
     dtype_name,
@@ -135,12 +133,12 @@ def run(
     convolution.
     """
     key = kinds = None
-    if residual is scale is None and (out is None or type(out) is np.ndarray):
-        if type(x) is type(w) is np.ndarray:
-            form = None if out is None else (out.shape, out.strides, out.dtype)
-            kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype, form
-        elif out is None:
-            kinds = tensor_key(x, w, bias)
+    if type(x) is type(w) is np.ndarray:
+        plain = scale is None and (residual is None or type(residual) is np.ndarray)
+        if plain and (out is None or type(out) is np.ndarray):
+            kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype
+    elif scale is residual is out is None:
+        kinds = tensor_key(x, w, bias)
     if kinds is not None:
         stride, padding, dilation, groups = window
         ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
@@ -150,21 +148,22 @@ def run(
             operator,
             kinds,
             bias is None,
+            None if residual is None else residual.strides,
+            None if out is None else out.strides,
             window if ints else exact_key(window),
             own,
             method,
             current().key,
         )
         try:
-            call = CALLS.get(key)
+            repeated = CALLS.get(key)
         except TypeError:  # an option is not hashable: `_plan` names it
-            key = call = None
-        if type(call) is TensorCall:
-            return call(x, w, bias)  # type: ignore[no-any-return]
-        if call is not None and x.flags.aligned and w.flags.aligned:
-            if out is None or accepts_result(out, (x, w, bias)):
-                result: Array = call(x, w, bias, out)
-                return result
+            key = repeated = None
+        if type(repeated) is TensorCall:
+            return repeated(x, w, bias)  # type: ignore[no-any-return]
+        if repeated is not None and not repeated.differing(x, w, bias, residual, out):
+            result: Array = repeated.call(x, w, bias, out, residual)
+            return result
     given = x, w
     options = operator.options(*window, *own, *method)
     if isinstance(x, np.ndarray):
@@ -175,24 +174,24 @@ def run(
     plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
     y: Array = plan.engine.run(x, w, bias, residual, out, scale)
     if key is not None and is_exact(window):
-        _keep(key, plan, given, (x, w, bias, out), y)
+        _keep(key, plan.engine, given, (x, w, bias, residual, out), y)
     return as_library_of(given[0], y) if out is None else y
 
 
 def _keep(
-    key: object, plan: Plan, given: tuple[Any, Any], arrays: tuple[Any, Any, Any, Any], y: Array
+    key: object, engine: Any, given: tuple[Any, Any], operands: tuple[Any, ...], y: Array
 ) -> None:
-    """Keep the call of a plan with `arrays`, which are (x, w, bias, out), unless it must check or
-    convert `given`, the x and w of the caller, each time.
+    """Keep the call by which the engine got `y` of `operands`, which are (x, w, bias, residual,
+    out), unless it must convert `given`, the x and w of the caller, each time.
     """
-    x, w, bias, out = arrays
-    tensors = not isinstance(given[0], np.ndarray)
-    if tensors or (x is given[0] and w is given[1] and accepts_result(out, (x, w, bias))):
-        binding = Binding(x.strides, w.strides, y.strides, biased=bias is not None)
-        call = plan.engine.ready(binding)
-        call = tensor_call(call, y) if tensors else call
-        if call is not None:
-            keep_call(CALLS, key, call)
+    x, w, bias, _, _ = operands
+    repeated = None
+    if not isinstance(given[0], np.ndarray):
+        repeated = tensor_call(engine, x, w, bias, y)
+    elif x is given[0] and w is given[1]:
+        repeated = engine.repeated(*operands, y)
+    if repeated is not None:
+        keep_call(CALLS, key, repeated)
 
 
 def _foreign(

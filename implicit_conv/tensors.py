@@ -104,8 +104,11 @@ class TensorCall:
         return y
 
 
-def tensor_call(call: Any, y: Any) -> TensorCall | None:
-    """The call for tensors that `call` is for arrays, of which `y` is a result; None if it is none
-    that takes addresses.
+def tensor_call(engine: Any, x: Array, w: Any, bias: Any, y: Array) -> TensorCall | None:
+    """The call for tensors such as those that x and w are the memory of, with a tensor as bias, by
+    which `engine` got `y`; None if it does more, or takes more than addresses.
     """
-    return TensorCall(call, y) if getattr(call, "takes_addresses", False) else None
+    initial = None if bias is None else tensor_array(bias)
+    repeated = engine.repeated(x, w, initial, None, None, y)
+    fits = repeated is not None and repeated.call.takes_addresses
+    return TensorCall(repeated.call, y) if fits else None
