@@ -6,12 +6,12 @@ Importing this package does not import torch; its functions do.
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from implicit_conv.torch.override import Enabled
 
-__all__ = ["disable", "enable"]
+__all__ = ["disable", "enable", "explain"]
 
 OLDEST = 2, 13  # the first torch whose kernels can be kept and called, by torch.library.get_kernel
 
@@ -62,6 +62,39 @@ def disable() -> None:
     from implicit_conv.torch import override
 
     override.disable()
+
+
+def explain(model: Any, x: Any) -> str:
+    """What `enable` changes for a model: a table of its convolutions, with measured times.
+
+    The model runs several times in eval mode, without gradients; its modes are as before at the
+    end. Meanwhile other threads of the process may find `enable` in force, or not.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, or another function of tensors
+    x : tensor, or tuple of the arguments of the model
+
+    Returns
+    -------
+    text : str
+        A line for each convolution, in the order in which they run: its module, the shapes of its
+        input and filter, the algorithm that computes it ("torch" for what is declined), its time
+        here and by torch's own kernel, medians of calls in turn, and its share of the time that the
+        model takes with torch's kernels. Below, the times of the whole model and the limit that
+        Amdahl's law sets: how much faster it would be if nothing but convolutions changed.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import implicit_conv.torch
+    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+    >>> table = implicit_conv.torch.explain(model, torch.ones(1, 3, 8, 8))
+    """
+    _check_version()
+    from implicit_conv.torch.report import report
+
+    return report(model, x if isinstance(x, tuple) else (x,))
 
 
 def _check_version() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -89,14 +90,18 @@ def _scripted_convolution(
     return y
 
 
-def _result(x: Any, w: Any, bias: Any, window: Window) -> Any:
-    """The convolution, or the transposed one; None if torch's own kernel must run."""
+def step_of(x: Any, w: Any, bias: Any, window: Window) -> Any:
+    """The step that computes the convolution of such tensors; REFUSED if torch's kernel does."""
     kind = None if bias is None else (bias.shape, bias.dtype)
     of_x, of_w = (x.shape, x.stride(), x.dtype), (w.shape, w.stride(), w.dtype)
     key = ("torch", of_x, of_w, kind, window, _state())
     step = CALLS.get(key)
-    if step is None:
-        step = _prepared(key, steps.forward, x, w, bias, window)
+    return _prepared(key, steps.forward, x, w, bias, window) if step is None else step
+
+
+def _result(x: Any, w: Any, bias: Any, window: Window) -> Any:
+    """The convolution, or the transposed one; None if torch's own kernel must run."""
+    step = step_of(x, w, bias, window)
     if step is REFUSED or not (aligned(x) and aligned(w)):
         return None
     return step(x, w, bias, FILTERS.operand(step, w))
@@ -228,6 +233,20 @@ class _Switch:
             self._holders.clear()
             self._update()
 
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """A block in which torch's own kernels run, in all threads."""
+        with self._lock:
+            holders = self._holders[:]
+            self._holders.clear()
+            self._update()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders[:0] = holders
+                self._update()
+
     def _update(self) -> None:
         FILTERS.shrink(self._holders[-1].keep_packed if self._holders else 0)
         if self._holders and self._library is None:
@@ -245,6 +264,11 @@ class _Switch:
 def disable() -> None:
     """Give torch its own kernels back, however often `enable` was called."""
     _SWITCH.clear()
+
+
+def suspended() -> AbstractContextManager[None]:
+    """A block in which torch's own kernels run, in all threads."""
+    return _SWITCH.suspended()
 
 
 KERNELS = {

@@ -103,10 +103,10 @@ class Step:
         None for the operand of a packed one.
         """
         a, y = self._a.planned_strides, self.y.planned_strides
-        call = self.plan.engine.ready(Binding(a, strides, y, biased=self._biased))
-        if call is None:
+        engine: Any = self.plan.engine
+        if 0 in self.y.shape or engine.out_dtype != engine.y_dtype:
             raise PlanError("the result takes more than one call")
-        return call
+        return engine.bind(Binding(a, strides, y, biased=self._biased))
 
     @cached_property
     def packed_call(self) -> Any:

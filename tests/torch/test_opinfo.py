@@ -1,5 +1,7 @@
 """torch's own samples of convolutions, and its checks of gradients and errors, under `enable`."""
 
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
@@ -10,6 +12,7 @@ import implicit_conv.torch as door  # noqa: E402
 pytestmark = [
     pytest.mark.slow,  # to import the samples takes as long as many tests
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # its own
+    pytest.mark.filterwarnings("ignore::FutureWarning:torch"),
     pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths"),
 ]
 NAMES = [f"nn.functional.conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3)]
@@ -19,7 +22,9 @@ EPS = {torch.float64: 1e-12, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfl
 @pytest.fixture(scope="module")
 def infos():
     """torch's descriptions of operators by their names."""
-    from torch.testing._internal.common_methods_invocations import op_db
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of torch's own imports
+        from torch.testing._internal.common_methods_invocations import op_db
 
     return {info.name: info for info in op_db}
 

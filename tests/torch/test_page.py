@@ -10,7 +10,11 @@ pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
 PAGE = Path(__file__).parents[2] / "docs/torch.md"
 
 
-def test_examples_run(ours):
+@pytest.mark.slow  # one imports Inductor
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_examples_run(ours, monkeypatch):
+    inductor = pytest.importorskip("torch._inductor.config")
+    monkeypatch.setattr(inductor.cpp, "weight_prepack", True)  # an example changes it
     names = {}
     for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL):
         exec(block, names)

@@ -1,0 +1,157 @@
+"""The table of `explain`: the convolutions of a model, and times of our and of torch's kernels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from implicit_conv.torch.override import REFUSED, TORCH_SCRIPTED, Enabled, step_of, suspended
+from implicit_conv.torch.steps import Window
+
+KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+NO_CUDNN = False, False, False, False  # flags of ``aten::_convolution``, which CPUs do not read
+KEPT = 256 << 20  # bytes of packed filters, as `enable` has by default
+LAYER_SECONDS, MODEL_RUNS = 0.05, 5  # for which each layer is measured; runs of the model
+
+
+class Layer(NamedTuple):
+    """One convolution of a model."""
+
+    name: str
+    arguments: tuple[Any, ...]  # of ``aten::convolution``
+
+
+class Row(NamedTuple):
+    """What is measured of a layer, in seconds."""
+
+    layer: Layer
+    kernel: str
+    ours: float
+    torch: float
+
+
+def _note(record: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """Run an operator of torch; if it is a convolution, note it and the module that calls it."""
+    if function is torch.ops.aten.convolution.default and args[0].device.type == "cpu":
+        name = record.modules[-1] if record.modules else "(function)"
+        record.layers.append(Layer(name or "(model)", tuple(args)))
+    return function(*args, **(kwargs or {}))
+
+
+Record: Any = type("Record", (TorchDispatchMode,), {"__torch_dispatch__": _note})
+
+
+def report(model: Any, inputs: tuple[Any, ...]) -> str:
+    """The table of `implicit_conv.torch.explain`."""
+    with torch.no_grad(), _evaluating(model):
+        layers = _layers(model, inputs)
+        with Enabled(KEPT):
+            rows = [_measured(layer) for layer in layers]
+        whole = _whole(model, inputs)
+    return "\n".join(_lines(rows, *whole))
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """A block in which all modules of the model are in eval mode."""
+    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+    modes = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode
+
+
+def _layers(model: Any, inputs: tuple[Any, ...]) -> list[Layer]:
+    """The convolutions of one run."""
+    record, stack = Record(), list[str]()
+    record.layers, record.modules = list[Layer](), stack
+    with ExitStack() as hooks, suspended():
+        for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
+            enter = module.register_forward_pre_hook(lambda *_, name=name: stack.append(name))
+            leave = module.register_forward_hook(lambda *_: stack.pop() and None)
+            hooks.callback(enter.remove)
+            hooks.callback(leave.remove)
+        with record:
+            model(*inputs)
+    return list(record.layers)
+
+
+def _measured(layer: Layer) -> Row:
+    """The times of a layer, by calls of both kernels in turn."""
+    x, w, bias, *rest = layer.arguments
+    stride, padding, dilation, transposed, output_padding, groups = rest
+    window = Window(
+        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
+    )
+    step = step_of(x, w, bias, window)
+    kernel = "torch" if step is REFUSED else step.plan.algorithm
+
+    def theirs() -> Any:
+        return TORCH_SCRIPTED.call_boxed(KEYS, x, w, bias, *rest, *NO_CUDNN)
+
+    def ours() -> Any:
+        return torch.ops.aten.convolution(x, w, bias, *rest)
+
+    found: tuple[list[float], list[float]] = [], []
+    until = time.perf_counter() + LAYER_SECONDS
+    for function in (ours, theirs):
+        function()
+    while time.perf_counter() < until or len(found[0]) < 3:
+        for function, times in zip((ours, theirs), found, strict=True):
+            times.append(_seconds(function))
+    return Row(layer, kernel, *map(median, found))
+
+
+def _whole(model: Any, inputs: tuple[Any, ...]) -> tuple[float, float]:
+    """The times of the model with our kernels and with torch's, in turn."""
+    ours, theirs = [], []
+    for _ in range(MODEL_RUNS):
+        with Enabled(KEPT):
+            model(*inputs)
+            ours.append(_seconds(lambda: model(*inputs)))
+        with suspended():
+            model(*inputs)
+            theirs.append(_seconds(lambda: model(*inputs)))
+    return median(ours), median(theirs)
+
+
+def _seconds(function: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def _lines(rows: list[Row], ours: float, theirs: float) -> Iterator[str]:
+    """The lines of the table; `ours` and `theirs` are times of the whole model."""
+    heads = "layer", "x", "w", "kernel", "here ms", "torch ms", "faster", "share"
+    cells = [heads]
+    for row in rows:
+        x, w = ("x".join(map(str, row.layer.arguments[i].shape)) for i in (0, 1))
+        times = f"{row.ours * 1e3:.3f}", f"{row.torch * 1e3:.3f}", f"{row.torch / row.ours:.2f}"
+        cells.append((row.layer.name, x, w, row.kernel, *times, f"{row.torch / theirs:.1%}"))
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        words = [
+            cell.ljust(width) if place < 4 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ]
+        yield "  ".join(words)
+    sum_ours, sum_theirs = sum(row.ours for row in rows), sum(row.torch for row in rows)
+    yield ""
+    yield f"the model: {ours * 1e3:.3f} ms here, {theirs * 1e3:.3f} ms with torch's kernels: "
+    yield f"{theirs / ours:.2f} times as fast"
+    rest = max(theirs - sum_theirs, 0.0)
+    yield (
+        f"{sum_theirs / theirs:.0%} of that time is in convolutions, so that by Amdahl's law their "
+        f"times allow {theirs / max(rest + sum_ours, 1e-9):.2f}"
+    )

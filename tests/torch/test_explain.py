@@ -1,0 +1,69 @@
+"""The table of `explain`: which layers there are, what computes them, and what stays as it was."""
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
+
+import implicit_conv.torch as door  # noqa: E402
+
+nn = torch.nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.up = nn.ConvTranspose2d(16, 8, 2, stride=2)
+        self.weight = nn.Parameter(torch.randn(4, 8, 1, 1))
+
+    def forward(self, x):
+        return nn.functional.conv2d(self.up(self.stem(x)), self.weight)
+
+
+def test_the_table():
+    model, x = Model(), torch.randn(2, 3, 12, 12)
+    model.stem[1].eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    lines = door.explain(model, x).splitlines()
+    assert lines[0].split()[:4] == ["layer", "x", "w", "kernel"]
+    rows = [line.split() for line in lines[1:4]]
+    assert [row[:3] for row in rows] == [
+        ["stem.0", "2x3x12x12", "16x3x3x3"],
+        ["up", "2x16x12x12", "16x8x2x2"],
+        ["(model)", "2x8x24x24", "4x8x1x1"],
+    ]
+    for *_, kernel, ours, theirs, faster, share in rows:
+        assert kernel != "torch" and float(ours) > 0 and share.endswith("%")
+        assert float(faster) == pytest.approx(float(theirs) / float(ours), rel=0.2)
+    assert "Amdahl" in lines[-1]
+    assert model.training and model.stem.training and not model.stem[1].training
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_switch_is_as_before(enabled, ours):
+    if enabled:
+        door.enable()
+    door.explain(Model(), torch.randn(1, 3, 8, 8))
+    ours.clear()
+    nn.functional.conv2d(torch.randn(1, 4, 5, 5), torch.randn(6, 4, 3, 3))
+    assert len(ours) == enabled
+
+
+def test_functions_arguments_and_what_is_declined():
+    """Several arguments, a function that is no module, and integers, which torch computes."""
+    x, w = (torch.randint(-5, 5, shape) for shape in ((1, 4, 9, 9), (6, 4, 3, 3)))
+    lines = door.explain(nn.functional.conv2d, (x, w)).splitlines()
+    assert lines[1].split()[:4] == ["(function)", "1x4x9x9", "6x4x3x3", "torch"]
+
+
+def test_an_error_of_the_model_leaves_everything_as_before(ours):
+    model = Model()
+    door.enable()
+    with pytest.raises(RuntimeError, match="channels"):
+        door.explain(model, torch.randn(1, 5, 8, 8))
+    assert model.training and not any(module._forward_hooks for module in model.modules())
+    nn.functional.conv2d(torch.randn(1, 4, 5, 5), torch.randn(6, 4, 3, 3))
+    assert len(ours) == 1
