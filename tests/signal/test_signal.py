@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 
-scipy = pytest.importorskip("scipy.signal", reason="pip install '.[images]'")
+scipy = pytest.importorskip("scipy.signal", reason="pip install '.[ndimage]'")
 
 from implicit_conv import signal  # noqa: E402
 
