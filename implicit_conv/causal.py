@@ -127,7 +127,7 @@ class CausalConv1d:
             end = np.zeros((*x.shape[:-1], missing), x.dtype)
             wanted = np.concatenate([wanted, end], axis=-1)
         y = conv1d(wanted, self._w, **self._options)[..., :count]
-        self._before = values[..., size:].copy()
+        self._before = values[..., size:].copy()  # a view would keep the whole chunk
         self._wait += count * self._stride - size
         return y
 

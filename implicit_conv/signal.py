@@ -24,7 +24,7 @@ try:
     from scipy.signal import _signaltools
 except ImportError as error:
     raise ImportError(
-        "implicit_conv.signal needs scipy 1.11 or newer: pip install 'implicit-conv[images]'"
+        "implicit_conv.signal needs scipy 1.11 or newer: pip install 'scipy>=1.11'"
     ) from error
 
 __all__ = [

@@ -24,7 +24,7 @@ try:
     from scipy.ndimage import _filters as scipy_filters
 except ImportError as error:
     raise ImportError(
-        "implicit_conv.ndimage needs scipy 1.11 or newer: pip install 'implicit-conv[images]'"
+        "implicit_conv.ndimage needs scipy 1.11 or newer: pip install 'scipy>=1.11'"
     ) from error
 
 STRICT = "strict"

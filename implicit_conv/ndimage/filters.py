@@ -107,15 +107,16 @@ def uniform_filter1d(
     x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
     length, first = len(x), -(size // 2) - origin
     column = runs(first, first + length + around, length, mode)
+    scratch = Scratch(np.float64, np.float64, np.int64)
     for box in boxes(x.shape, [around] + [0] * (x.ndim - 1), whole=0):
         extents = [part.stop - part.start for part in box]
         columns = math.prod(extents[1:])
         width = fixed_order.room(columns, 8)
-        rows, means = (scratch(np.float64, n, width) for n in (length + around, length))
+        rows, means = scratch(0, length + around, width), scratch(1, length, width)
         along = [column, *(runs(part.start, part.stop, part.stop, mode) for part in box[1:])]
         load(x, along, cval, rows[:, :columns].reshape(-1, *extents[1:]))
         fixed_order.mean(rows, means, size)
-        store(means[:, :columns].reshape(extents), out[box])
+        store(means[:, :columns].reshape(extents), out[box], scratch)
     return True
 
 
@@ -171,6 +172,7 @@ def _filter(
     filtered = [axis for axis, size in enumerate(kernel) if size > 1] or [x.ndim - 1]
     first, last = filtered[0], filtered[-1]
     sums = replace(sums, places=sums.places[..., first : last + 1])
+    scratch = Scratch(dtype, dtype, np.int64)
     for box in boxes(x.shape, around, whole):
         along = [
             runs(part.start - low, part.stop - low + more, size, mode)
@@ -180,14 +182,13 @@ def _filter(
         shape = [extent + more for extent, more in zip(extents, around, strict=True)]
         inner = math.prod(extents[last + 1 :])
         columns = extents[last] * inner
-        values = scratch(dtype, math.prod(shape) + BLOCK_BYTES // 4)[: math.prod(shape)]
-        values = values.reshape(shape)
+        values = scratch(0, *shape)
         load(x, along, cval, values)
         rows = values.reshape(math.prod(shape[:first]), *shape[first:last], -1)
         counted = math.prod(extents[:first]), *extents[first:last]
-        results = scratch(dtype, *counted, fixed_order.room(columns, values.itemsize))
+        results = scratch(1, *counted, fixed_order.room(columns, values.itemsize))
         _sum(sums, rows, results, columns, inner, nan)
-        store(results[..., :columns].reshape(extents), out[box])
+        store(results[..., :columns].reshape(extents), out[box], scratch)
 
 
 def _sum(sums: Sum, rows: Array, out: Array, columns: int, inner: int, nan: str) -> None:
@@ -213,16 +214,28 @@ def _total(sums: Sum) -> float:
     return first + {Order.MIRRORED: 2, Order.OPPOSED: 0}.get(sums.order, 1) * others
 
 
-def scratch(dtype: type, *shape: int) -> Array:
-    """Uninitialised memory that begins on a cache line."""
-    size = np.dtype(dtype).itemsize * math.prod(shape)
-    values: Array = aligned_bytes(size).view(dtype).reshape(shape)
-    return values
+class Scratch:
+    """Arrays that the boxes of a call use in turn: fresh memory costs a page fault per 4 KiB."""
+
+    def __init__(self, *dtypes: type) -> None:
+        self._dtypes = [np.dtype(dtype) for dtype in dtypes]
+        self._bytes = [aligned_bytes(0)] * len(dtypes)
+
+    def __call__(self, index: int, *shape: int) -> Array:
+        """Uninitialised memory that begins on a cache line, with readable BLOCK_BYTES behind it."""
+        dtype = self._dtypes[index]
+        size = dtype.itemsize * math.prod(shape)
+        if len(self._bytes[index]) < size + BLOCK_BYTES:
+            self._bytes[index] = aligned_bytes(size + BLOCK_BYTES)
+        values: Array = self._bytes[index][:size].view(dtype).reshape(shape)
+        return values
 
 
-def store(values: Array, out: Array) -> None:
+def store(values: Array, out: Array, scratch: Scratch) -> None:
     """Round or truncate sums to the dtype of the output, as scipy's C does: small integers wrap."""
     with np.errstate(all="ignore"):
         if out.dtype.kind in "iu" and out.dtype.itemsize < 8:
-            values = values.astype(np.int64)
+            integers = scratch(2, *values.shape)
+            np.copyto(integers, values, casting="unsafe")
+            values = integers
         np.copyto(out, values, casting="unsafe")

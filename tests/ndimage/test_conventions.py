@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[images]'")
+scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 from implicit_conv import ndimage  # noqa: E402
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[images]'")
+scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 from implicit_conv import ndimage  # noqa: E402
 from implicit_conv.ndimage import boxes, filters  # noqa: E402

@@ -7,7 +7,7 @@ import re
 import pytest
 from processes import ROOT, run_python
 
-pytest.importorskip("scipy.ndimage", reason="pip install '.[images]'")
+pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 SCIPY, SCIKIT_IMAGE = "scipy.ndimage.tests.test_filters", "skimage.filters.tests"
 

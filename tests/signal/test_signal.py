@@ -5,11 +5,12 @@ import functools
 import numpy as np
 import pytest
 
-scipy = pytest.importorskip("scipy.signal", reason="pip install '.[images]'")
+scipy = pytest.importorskip("scipy.signal", reason="pip install '.[ndimage]'")
 
 from implicit_conv import signal  # noqa: E402
 
-DTYPES = ("float32", "float64", "complex64", "complex128")
+SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in ("float64", "complex64")]
+DTYPES = ("float32", *SLOW, "complex128")
 MODES = ("full", "same", "valid")
 
 
@@ -73,7 +74,7 @@ def test_convolutions_of_each_rank(name, mode, dtype, computed):
 @pytest.mark.parametrize("name", ["convolve2d", "correlate2d"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("boundary", ["fill", "wrap", "symm"])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize("dtype", ["float32", *SLOW])
 def test_convolutions_of_two_axes(name, mode, boundary, dtype, computed):
     for seed in range(10):
         rng = np.random.default_rng(seed)
@@ -128,7 +129,7 @@ def test_upsampling_and_downsampling(up, down, dtype, computed):
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+@pytest.mark.parametrize("dtype", ["float32", *SLOW])
 @pytest.mark.parametrize(("up", "down"), [(3, 2), (2, 5), (10, 9)])
 @pytest.mark.parametrize("options", [{}, {"window": "hamming"}, {"padtype": "mean"}])
 def test_resampling(up, down, dtype, options, computed):
