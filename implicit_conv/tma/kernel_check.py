@@ -291,12 +291,12 @@ class _Watcher:
                 array = self.given[number].array
                 image = smem_image(map, array, start.coords, start.dst, *operands[1:])
                 self.differences[id(copy)] = difference(image, copy)
-            walked = walk(map, *operands)
+            if self.coverage and self.coverage.serves(map):
+                walked = walk(map, *operands)
+                services = self.coverage.add(map, walked, start.coords[-1], start.offsets)
+                self.services[id(copy)] = services
         except TensorMapError:  # the findings will say so
             return
-        if self.coverage and self.coverage.serves(map):
-            services = self.coverage.add(map, walked, start.coords[-1], start.offsets)
-            self.services[id(copy)] = services
 
     def _map(self, copy: ptx.TensorCopy) -> tuple[int | None, TensorMap]:
         """(which argument the map of a copy is, or None if the kernel has made it; the map)."""

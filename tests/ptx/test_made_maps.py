@@ -112,6 +112,7 @@ def test_a_map_that_is_changed_in_global_memory():
         ran(text_of(copy=COPY_MAP + change.replace("RELEASE", "")))
 
 
+SIZES = ("global_dim", "element_stride")
 WRONG = {  # what is left out or changed: what the error names
     "no acquire": ({"acquire": ""}, r"with no fence.proxy.tensormap::generic.acquire"),
     "acquire of another": (
@@ -136,6 +137,19 @@ WRONG = {  # what is left out or changed: what the error names
     ),
     "no box": ({"fields": {n: v for n, v in MADE.items() if n != "box_dim 1"}}, "box_dim is 32, 0"),
     "a wide row": ({"fields": {**MADE, "swizzle_mode": (32, "2")}}, "swizzle_mode is 64"),
+    "a box of 2 GiB": (
+        {
+            "fields": {
+                **MADE,
+                "rank": (32, "0x4"),
+                **{f"box_dim {n}": (32, f"{n}, 256") for n in (1, 2, 3)},
+                **{f"{what} {n}": (32, f"{n}, 1") for what in SIZES for n in (2, 3, 4)},
+                "box_dim 4": (32, "4, 1"),
+                **{f"global_stride {n}": (64, f"{n}, 16") for n in (1, 2, 3)},
+            }
+        },
+        "has 2147483648 bytes, a block",
+    ),
     "96 bytes": ({"fields": {**MADE, "swizzle_mode": (32, "4")}}, "swizzle_mode by 4 is not cov"),
     "no ordinal": ({"fields": {**MADE, "box_dim": (32, "8")}}, "not covered: 2 operands"),
     "a field that none has": (

@@ -7,12 +7,14 @@ the writer a release before, which ``tensormap.cp_fenceproxy`` has in it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from implicit_conv.ptx import limits
 from implicit_conv.ptx.errors import PtxError, UnsupportedError
 from implicit_conv.ptx.kinds import LANES
 from implicit_conv.ptx.machine import access
@@ -172,13 +174,12 @@ def _check(map: TensorMap) -> None:
         ("swizzle_mode", (map.span,), map.row_bytes <= (map.span or map.row_bytes)),
     ):
         if not right:
-            shown = ", ".join(map_value(value) for value in values)
+            shown = ", ".join(str(value) for value in values)
             raise PtxError(f"the tensor map of this kernel breaks a rule: its {name} is {shown}")
-
-
-def map_value(value: int) -> str:
-    """A field's value, an address in hexadecimal digits."""
-    return hex(value) if value >= 1 << 32 else str(value)
+    counts = [-(-size // step) for size, step in zip(map.box, map.steps, strict=True)]
+    size, room = map.row_bytes * math.prod(counts[1:]), limits.SPACE_BYTES["shared"]
+    if size > room:
+        raise PtxError(f"the box of this kernel's tensor map has {size} bytes, a block {room}")
 
 
 def _columns(words: Lanes) -> tuple[Lanes, ...]:
