@@ -19,7 +19,7 @@ from implicit_conv.plan import Plan
 from implicit_conv.tensors import memory
 from implicit_conv.torch.tensors import DTYPES, View, sums_array
 
-# Bytes of a filter that are compared in one cycle (EPYC 9005, 2026-11: 3.6 from memory, 12 in
+# Bytes of a filter that are compared in one cycle (Intel Xeon, 2026-11: 3.6 from memory, 12 in
 # cache): a filter is packed where its plan saves more cycles than comparing takes.
 COMPARED_PER_CYCLE = 3.6
 
