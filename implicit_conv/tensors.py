@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import sys
 from typing import Any
 
@@ -71,8 +72,8 @@ def tensor_array(tensor: Any) -> Array:
     """
     dtype, shape = _numpy_dtype(tensor.dtype), tuple(tensor.shape)
     strides = [stride * dtype.itemsize for stride in tensor.stride()]
-    size = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
-    block: Any = (ctypes.c_char * (size + dtype.itemsize)).from_address(tensor.data_ptr())
+    size = sum(map(operator.mul, shape, strides)) - sum(strides) + dtype.itemsize
+    block: Any = (ctypes.c_char * size).from_address(tensor.data_ptr())
     block.owner = tensor  # keeps the memory alive
     return np.ndarray(shape, dtype, block, 0, strides)
 

@@ -17,7 +17,7 @@ from implicit_conv.torch.steps import Window
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 NO_CUDNN = False, False, False, False  # flags of ``aten::_convolution``, which CPUs do not read
 KEPT = 256 << 20  # bytes of packed filters, as `enable` has by default
-LAYER_SECONDS, MODEL_RUNS = 0.05, 5  # for which each layer is measured; runs of the model
+LAYER_SECONDS, MODEL_RUNS = 0.05, 7  # for which each layer is measured; runs of the model
 
 
 class Layer(NamedTuple):
