@@ -187,7 +187,7 @@ def test_columns(extents, kernel, options, shape):
     assert other is None or other.shape == tuple(shape)
 
 
-NAMES = ("bias", "residual", "out", "layout", "weight_layout", "precision", "algorithm")
+NAMES = ("residual", "out", "layout", "weight_layout", "precision", "algorithm")
 
 
 @examples(100, 1000)
@@ -207,6 +207,10 @@ def test_numbers_in_place_of_arrays_and_names(number):
         assert answer(call, words=[f"{name} is", f"{name} has", f"{name} must be"]) is None
     for name in (*NAMES, "activation", "device"):
         assert answer(ic.conv2d, x, w, **{name: number}) is None
+    with np.errstate(over="ignore"):  # one number is a bias of all filters
+        expected = ic.conv2d(x, w) + np.float32(number)
+        y = answer(ic.conv2d, x, w, bias=number)
+    assert y is None or np.array_equal(y, expected, equal_nan=True)
     for name in ("x_shape", "w_shape", "dtype", "out_dtype"):
         if name.endswith("dtype") and isinstance(number, np.float32):
             continue  # numpy takes it for its dtype

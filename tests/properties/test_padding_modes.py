@@ -352,7 +352,7 @@ def test_empty_axes_without_padding_are_computed():
     assert conv2d(x, w, padding=1, padding_mode="reflect").shape == (0, 2, 4, 5)
 
 
-@pytest.mark.parametrize("mode", ["mirror", "", None, 3])
+@pytest.mark.parametrize("mode", ["mirrored", "", None, 3])
 def test_an_unknown_mode_is_refused_with_all_modes(mode):
     with pytest.raises(ShapeError, match="reflect, symmetric, replicate, circular"):
         plan_conv2d((1, 3, 5, 5), (4, 3, 3, 3), padding=1, padding_mode=mode)
