@@ -24,10 +24,11 @@ from implicit_conv.dispatch import (
 )
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels.cpu.runtime.preparation import first
+from implicit_conv.operand_checks import check_dtypes
 from implicit_conv.options import COMPLEX_PARTS, DTYPES
 from implicit_conv.parse import Padding, parse_max_workspace, parse_padding_mode
 from implicit_conv.plan import Engine, Plan
-from implicit_conv.problem import Problem, check_dtypes
+from implicit_conv.problem import Problem
 
 
 def conv2d(
@@ -67,7 +68,7 @@ def conv2d(
         No gradients are recorded.
     w : array of shape (K, C / groups, R, S), or in `weight_layout`
         The filters, of the dtype of `x`; both may be different ones of int8, uint8, int16.
-    bias : array of shape (K,), optional
+    bias : array of shape (K,), or one number, optional
         It is added in the dtype of the sum: see `out_dtype`.
     stride, dilation : int, or one for each of H, W
     padding : int, one for each of H, W, a (low, high) pair for each, or a name

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.dlpack import ForeignArray, read_capsule
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.kernels.cpu.runtime.preparation import first
 from implicit_conv.libraries import check_tensor, detached, library
+
+if TYPE_CHECKING:
+    from implicit_conv.dlpack import ForeignArray
 
 Array = NDArray[Any]
 CPU_DEVICES = (1, 3, 11)  # DLPack's device types of a CPU's memory: plain, pinned by CUDA or ROCm
@@ -150,6 +152,8 @@ def _from_dlpack(name: str, value: Any) -> Array:
 
 def _from_capsule(name: str, value: Any) -> Array:
     """A numpy array over the memory of `value`, whose dtype may be bfloat16."""
+    from implicit_conv.dlpack import read_capsule
+
     kind = type(value).__name__
     try:
         array = read_capsule(value, value.__dlpack__(), name)
@@ -207,18 +211,21 @@ def ordered(array: Array, axes: tuple[int, ...]) -> Array:
 
 
 def check_vector(name: str, value: object, count: int, dtype: str) -> Array:
-    """A bias as a contiguous array of shape (count,) and dtype `dtype`.
+    """A bias, or one number for all filters, as a contiguous array of shape (count,) and dtype
+    `dtype`.
 
     Raises
     ------
     ShapeError, DTypeError
-        Its shape is not (count,), or its dtype does not convert to `dtype`.
+        Its shape is neither (count,) nor (), or its dtype does not convert to `dtype`.
     """
     array = as_array(name, value)
+    if not array.ndim:
+        array = np.broadcast_to(array, count)
     if array.shape != (count,):
         raise ShapeError(
             f"{name} has shape {array.shape}; it must have one value for each of K={count} "
-            f"filters, and so the shape ({count},)"
+            f"filters, and so the shape ({count},), or be one number for all"
         )
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise DTypeError(
@@ -245,19 +252,6 @@ def check_like_output(name: str, array: Array, shape: tuple[int, ...], dtype: st
         raise DTypeError(
             f"{name} is {array.dtype} but the output is {dtype}; convert it, or pass out_dtype"
         )
-
-
-def accepts_result(out: Array | None, inputs: tuple[object, ...]) -> bool:
-    """Whether a kept call may write to `out`, whose shape, strides and dtype it knows; no `out` at
-    all is fine.
-
-    An input of another library could share memory with `out`, so that none is accepted here.
-    """
-    if out is None:
-        return True
-    arrays = tuple(array for array in inputs if isinstance(array, np.ndarray))
-    known = len(arrays) + sum(array is None for array in inputs) == len(inputs)
-    return known and out.flags.writeable and writable_directly(out, arrays)
 
 
 def writable_directly(out: Array, inputs: tuple[Array | None, ...]) -> bool:

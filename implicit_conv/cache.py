@@ -52,7 +52,7 @@ class Store:
             kept.cache_clear()
 
 
-CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and of each plan
+CALLS_KEPT = 512  # prepared calls of `conv2d` at most, and those of each plan by their strides
 
 PLANS = Store(512)  # maps (shapes, dtype, options, settings) to plans, for every engine
 OPERATORS = Store(512)  # maps (candidate, formats) to compiled kernels with their tables
@@ -65,6 +65,15 @@ def keep_call(calls: dict[object, Any], key: object, call: object) -> None:
     if len(calls) >= CALLS_KEPT:
         calls.clear()
     calls[key] = call
+
+
+PLAN_CALLS_KEPT = 4  # repeated calls of a plan, which tries one after another
+
+
+def keep_first(calls: list[Any], call: object) -> None:
+    """Keep a call as the first of a plan's."""
+    calls.insert(0, call)
+    del calls[PLAN_CALLS_KEPT:]
 
 
 def clear() -> None:

@@ -15,8 +15,6 @@ import numpy as np
 from implicit_conv.activation import Activation
 from implicit_conv.arrays import (
     Array,
-    Binding,
-    accepts_result,
     as_array,
     dtype_key,
     dtype_name,
@@ -133,8 +131,9 @@ def run(
     values takes a tenth of the time of a small convolution.
     """
     key = None
-    plain = residual is None and scale is None and (out is None or type(out) is np.ndarray)
-    if type(x) is type(w) is np.ndarray and plain:
+    plain = type(x) is type(w) is np.ndarray and scale is None
+    plain = plain and (residual is None or type(residual) is np.ndarray)
+    if plain and (out is None or type(out) is np.ndarray):
         stride, padding, dilation, groups = window
         ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
         if method[2] is not None:
@@ -148,20 +147,20 @@ def run(
             w.strides,
             w.dtype,
             bias is None,
-            None if out is None else (out.shape, out.strides, out.dtype),
+            None if residual is None else residual.strides,
+            None if out is None else out.strides,
             window if ints else exact_key(window),
             own,
             method,
             current().key,
         )
         try:
-            call = CALLS.get(key)
+            repeated = CALLS.get(key)
         except TypeError:  # an option is not hashable: `_plan` names it
-            key = call = None
-        if call is not None and x.flags.aligned and w.flags.aligned:
-            if out is None or accepts_result(out, (x, w, bias)):
-                result: Array = call(x, w, bias, out)
-                return result
+            key = repeated = None
+        if repeated is not None and not repeated.differing(x, w, bias, residual, out):
+            result: Array = repeated.call(x, w, bias, out, residual)
+            return result
     given = x, w
     options = operator.options(*window, *own, *method)
     if isinstance(x, np.ndarray):
@@ -171,12 +170,10 @@ def run(
         options = options._replace(device=device)
     plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
     y: Array = plan.engine.run(x, w, bias, residual, out, scale)
-    exact = x is given[0] and w is given[1] and is_exact(window)
-    if key is not None and exact and accepts_result(out, (x, w, bias)):
-        binding = Binding(x.strides, w.strides, y.strides, biased=bias is not None)
-        call = plan.engine.ready(binding)
-        if call is not None:
-            keep_call(CALLS, key, call)
+    if key is not None and x is given[0] and w is given[1] and is_exact(window):
+        repeated = plan.engine.repeated(x, w, bias, residual, out, y)
+        if repeated is not None:
+            keep_call(CALLS, key, repeated)
     return as_library_of(given[0], y) if out is None else y
 
 

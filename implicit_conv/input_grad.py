@@ -9,13 +9,14 @@ from implicit_conv.arrays import Array
 from implicit_conv.cpu import dgrad, repeated_padding
 from implicit_conv.dispatch import CONVOLUTION, LAYOUTS, Operator, Task, make_plan, run
 from implicit_conv.errors import DTypeError, ShapeError
+from implicit_conv.operand_checks import check_dtypes
 from implicit_conv.parse import (
     Padding,
     parse_shape,
     shape_tuple,
 )
 from implicit_conv.plan import Engine, Plan
-from implicit_conv.problem import Problem, check_dtypes
+from implicit_conv.problem import Problem
 
 
 def conv2d_input_grad(

@@ -28,6 +28,25 @@ MOST_PIXELS = (1 << 31) - 1
 # address more bytes. Byte offsets, and the scratch memory of all threads, then fit in int64.
 MOST_ELEMENTS = 1 << 47
 Padding: TypeAlias = "int | str | Sequence[int] | Sequence[Sequence[int]]"
+# Words of other libraries for padding modes, and ours. Their "reflect" is ours, but for
+# scipy.ndimage's, which repeats the edge: ours is "symmetric".
+MODES_ELSEWHERE = {
+    "constant": ("numpy", "zeros"),
+    "edge": ("numpy", "replicate"),
+    "wrap": ("numpy", "circular"),
+    "mirror": ("scipy", "reflect"),
+    "nearest": ("scipy", "replicate"),
+    "fill": ("scipy", "zeros"),
+    "symm": ("scipy", "symmetric"),
+    "grid-wrap": ("scipy", "circular"),
+    "grid-mirror": ("scipy", "symmetric"),
+    "grid-constant": ("scipy", "zeros"),
+    "border_constant": ("OpenCV", "zeros"),
+    "border_replicate": ("OpenCV", "replicate"),
+    "border_reflect": ("OpenCV", "symmetric"),
+    "border_reflect_101": ("OpenCV", "reflect"),
+    "border_wrap": ("OpenCV", "circular"),
+}
 Axes = tuple[int, ...]  # a value for each spatial axis, in the order of D, H, W
 
 
@@ -251,6 +270,7 @@ def parse_padding(
         [-MOST_PIXELS, MOST_PIXELS].
     """
     if isinstance(padding, str):
+        _refuse_mode(padding)
         padding = choice("padding", padding, PADDING_NAMES, {"same_upper": "same"})
         each = zip(size, kernel, stride, dilation, strict=True)
         pads = (_named_padding(padding, *axis) for axis in each)
@@ -269,7 +289,22 @@ def parse_padding_mode(mode: object) -> str:
     ShapeError
         It is none of PADDING_MODES.
     """
+    word = mode.lower() if isinstance(mode, str) else ""
+    if word in MODES_ELSEWHERE:
+        library, ours = MODES_ELSEWHERE[word]
+        raise ShapeError(f"padding_mode {mode!r} is a word of {library}; here it is {ours!r}")
     return choice("padding_mode", mode, PADDING_MODES)
+
+
+def _refuse_mode(padding: str) -> None:
+    """Refuse the word of a padding mode where sizes are expected, and say where it belongs."""
+    word = padding.lower()
+    ours = word if word in PADDING_MODES else MODES_ELSEWHERE.get(word, ("", ""))[1]
+    if ours:
+        raise ShapeError(
+            f"padding {padding!r} says what padding is made of, not how large it is; write, for "
+            f"example, padding='same', padding_mode={ours!r}"
+        )
 
 
 def _axis_padding(axis: str, value: object) -> tuple[int, int]:

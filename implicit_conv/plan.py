@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
-from implicit_conv.arrays import Binding, accepts_result
-from implicit_conv.cache import CALLS, PLANS, cached_property, keep_call
+from implicit_conv.cache import CALLS, PLANS, cached_property, keep_first
 from implicit_conv.libraries import as_library_of
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
@@ -63,10 +60,11 @@ class Engine(Protocol):
     def run(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any = None) -> Any:
         """The result for `operands`; see `Plan.__call__`."""
 
-    def ready(self, binding: Binding) -> Any:
-        """A function of (x, w, bias, out) that repeats ``run(x, w)`` for arrays of these strides;
-        None if repeating it takes more than that function.
-        """
+    def repeated(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, y: Any) -> Any:
+        """The call by which `run` got `y`, as a `cpu.call.RepeatedCall`; None if it took more."""
+
+    def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> Any:
+        """See `Plan.prepare`."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,9 @@ class Plan:
         return {"engine": self.engine}
 
     @cached_property
-    def _calls(self) -> dict[object, Any]:
-        """Fast path: maps (shape, strides, dtype, packed order, bias) to a prepared call."""
-        return {}
+    def _calls(self) -> list[Any]:
+        """The latest `RepeatedCall`s."""
+        return []
 
     @property
     def problem(self) -> Problem:
@@ -188,6 +186,36 @@ class Plan:
         """
         return self.engine.pack(w)
 
+    def prepare(self, x: Any, w: Any, out: Any, bias: Any = None, *, residual: Any = None) -> Any:
+        """A call of fixed arrays, which costs less time than one of the plan: each call computes
+        `out` anew from what x, w and the residual hold then.
+
+        The first result is computed at once.
+
+        Parameters
+        ----------
+        x, out, residual : arrays
+            As in a call of the plan. They are kept, and read and written in place.
+        w : array, or the result of `pack`
+        bias : array of shape (K,), optional
+            It is copied.
+
+        Returns
+        -------
+        prepared : function without parameters
+            It returns `out`, and raises a `PlanError` if an array has been resized since, or has
+            got another shape, strides or dtype. Two threads that call it at once write the same
+            `out`.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            A shape or dtype is not the one that the plan was made for.
+        PlanError
+            The arrays cannot be used in place, or the plan is one for a GPU.
+        """
+        return self.engine.prepared(x, w, bias, residual, out)
+
     def tune(self, filters: str = "packed") -> Plan:
         """Measure the best few candidates on this machine, and keep the fastest one on disk.
 
@@ -251,20 +279,16 @@ class Plan:
         PlanError, DriverError
             No GPU can run the plan.
         """
-        key = None
         packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
-        plain = residual is None and scale is None and (out is None or type(out) is np.ndarray)
-        if packed and type(x) is np.ndarray and plain:
-            form = None if out is None else (out.shape, out.strides, out.dtype)
-            key = (x.shape, x.strides, x.dtype, w.key, bias is None, form)
-            call = self._calls.get(key)
-            if call is not None and x.flags.aligned and accepts_result(out, (x, w.panels, bias)):
-                return call(x, w.operand, bias, out)
-        given, (x, w) = x, self.engine.operands(x, w)
+        read, key = (w.panels, w.key) if packed else (w, None)
+        if scale is None:
+            for known, differing, call in self._calls:
+                if (known is key or known == key) and not differing(x, read, bias, residual, out):
+                    return call(x, w.operand if packed else w, bias, out, residual)
+        given, (x, w) = (x, w), self.engine.operands(x, w)
         y = self.engine.run(x, w, bias, residual, out, scale)
-        if key is not None and x is given and accepts_result(out, (x, w.panels, bias)):
-            binding = Binding(x.strides, None, y.strides, biased=bias is not None)
-            call = self.engine.ready(binding)
+        if scale is None and x is given[0] and w is given[1]:
+            call = self.engine.repeated(x, w, bias, residual, out, y)
             if call is not None:
-                keep_call(self._calls, key, call)
-        return y if out is not None else as_library_of(given, y)
+                keep_first(self._calls, call)
+        return y if out is not None else as_library_of(given[0], y)

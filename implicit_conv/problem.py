@@ -17,15 +17,19 @@ from dataclasses import dataclass
 
 from implicit_conv.cache import cached_property
 from implicit_conv.errors import DTypeError, ShapeError
+from implicit_conv.operand_checks import (
+    check_axes,
+    check_channels,
+    check_dtypes,
+    other_layout,
+)
 from implicit_conv.options import (
     COMPLEX_PARTS,
     DTYPES,
     INTEGER_RANGES,
     ITEMSIZES,
-    LAYOUTS_OF,
     SPACE,
     TAPS,
-    WEIGHT_LAYOUTS_OF,
 )
 from implicit_conv.parse import (
     MOST_ELEMENTS,
@@ -117,9 +121,11 @@ class Problem:
         space, taps = SPACE[rank], TAPS[rank]
         layout, weight_layout = parse_layout(layout, rank), parse_weight_layout(weight_layout, rank)
         w_dtype = w_dtype or dtype
-        check_dtypes(dtype, w_dtype, dtypes)
         x_shape, w_shape = parse_shape("x", x_shape), parse_shape("w", w_shape)
-        check_axes(x_shape, layout, w_shape, weight_layout, f"conv{rank}d")
+        shapes, layouts = (x_shape, w_shape), (layout, weight_layout)
+        check_channels(shapes, layouts, (dtype, w_dtype), f"conv{rank}d")
+        check_dtypes(dtype, w_dtype, dtypes)
+        check_axes(shapes, layouts)
         batched = len(x_shape) == len(layout)
         x = dict(zip(layout if batched else layout.replace("N", ""), x_shape, strict=True))
         w = dict(zip(weight_layout, w_shape, strict=True))
@@ -350,71 +356,6 @@ def largest_product(x: str, w: str) -> int:
     return max(abs(a * b) for a in INTEGER_RANGES[x] for b in INTEGER_RANGES[w])
 
 
-def check_dtypes(
-    x: str, w: str, supported: Sequence[str] = DTYPES, *, names: tuple[str, str] = ("x", "w")
-) -> None:
-    """Check that x and w of these dtypes, which messages call `names`, can be multiplied.
-
-    Raises
-    ------
-    DTypeError
-        One is not supported, or they differ and are not both integers.
-    """
-    for name, dtype in zip(names, (x, w), strict=True):
-        if dtype not in supported:
-            raise DTypeError(
-                f"dtype {dtype} is not supported; {name} is {dtype}: convert it to one of "
-                f"{', '.join(supported)}"
-            )
-    if x == w or (x in INTEGER_RANGES and w in INTEGER_RANGES):
-        return
-    first, second = names
-    wider = w in INTEGER_RANGES or x in COMPLEX_PARTS  # what w converts to without loss
-    name, dtype = (second, x) if wider else (first, w)
-    raise DTypeError(
-        f"{first} is {x} but {second} is {w}, and both must be integers or have one float dtype; "
-        f"convert one, as in {name}.astype('{dtype}')"
-    )
-
-
-def check_axes(
-    x_shape: tuple[int, ...],
-    layout: str,
-    w_shape: tuple[int, ...],
-    weight_layout: str,
-    name: str,
-) -> None:
-    """Check the numbers of axes of x, which may lack N, and w, for the function `name`.
-
-    Raises
-    ------
-    ShapeError
-        An array has too many or too few; the message has a call that works for images and filters
-        without channels.
-    """
-    rank = len(layout) - 2
-    if len(x_shape) == len(w_shape) == rank:
-        order = (weight_layout if weight_layout[0] in "KC" else weight_layout[::-1]).index
-        usual = parse_layout(None, rank), parse_weight_layout(None, rank, min("KC", key=order))
-        options = f", layout={usual[0]!r}, weight_layout={usual[1]!r}"
-        raise ShapeError(
-            f"x has {rank} axes {x_shape} and w has {rank} axes {w_shape}; {name} takes arrays "
-            f"with channels, {layout} and {weight_layout}; for one channel and one filter write "
-            f"{name}(x[None, None], w[None, None]"
-            f"{'' if usual == (layout, weight_layout) else options})[0, 0]"
-        )
-    for array, shape, axes, least in (
-        ("x", x_shape, layout, rank + 1),
-        ("w", w_shape, weight_layout, rank + 2),
-    ):
-        if not least <= len(shape) <= rank + 2:
-            less = f", or {least} without N" if least < rank + 2 else ""
-            more = f"; add axes of extent 1, as in {array}[None]" if len(shape) < least else ""
-            raise ShapeError(
-                f"{array} has {len(shape)} axes {shape}; {axes} has {rank + 2}{less}{more}"
-            )
-
-
 def check_taps(kernel: Axes, letters: str) -> None:
     """Check the extents `kernel` of a filter along its axes `letters`.
 
@@ -445,30 +386,5 @@ def _check_groups(
     if x["C"] != expected:
         raise ShapeError(
             f"x has C={x['C']} but w ({weight_layout}) expects C/groups={w['C']} with groups="
-            f"{groups}, that is C={expected}; " + _other_layout(x, w, groups, layout, weight_layout)
+            f"{groups}, that is C={expected}; " + other_layout(x, w, groups, layout, weight_layout)
         )
-
-
-def _other_layout(
-    x: dict[str, int], w: dict[str, int], groups: int, layout: str, weight_layout: str
-) -> str:
-    """The way out if channels do not match: another layout that fits, if there is one."""
-    rank = len(layout) - 2
-    x_shape = [x[letter] for letter in layout if letter in x]
-    w_shape = [w[letter] for letter in weight_layout]
-    share = x["C"] // max(1, w["C"])
-    divides = w["C"] > 0 and x["C"] % w["C"] == 0 and share > 1 and w["K"] % share == 0
-    if divides and w["C"] == 1:
-        return f"did you mean groups={share}?"
-    for other in LAYOUTS_OF[rank]:
-        channels = x_shape[other.index("C") - len(other)]
-        if other != layout and channels == w["C"] * groups:
-            where = "last" if other.endswith("C") else "first"
-            return f"x has {channels} channels {where}; did you mean layout='{other}'?"
-    for other in WEIGHT_LAYOUTS_OF[rank]:
-        channels = w_shape[other.index("C")]
-        if other != weight_layout and channels * groups == x["C"]:
-            return f"w fits in another layout; did you mean weight_layout='{other}'?"
-    if divides:
-        return f"check layout and weight_layout; did you mean groups={share}?"
-    return "check layout, weight_layout and groups"

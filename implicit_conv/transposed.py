@@ -52,7 +52,7 @@ def conv_transpose2d(
     ----------
     x : array of shape (N, C, H, W), or in `layout`; the batch axis may be missing
     w : array of shape (C, K / groups, R, S), or in `weight_layout`
-    bias : array of shape (K,), optional
+    bias : array of shape (K,), or one number, optional
     stride, dilation : int, or one for each of H, W
     padding : int, one for each of H, W, a (low, high) pair for each, or a name
         The pixels that are removed from the borders of y; negative values add zeros there. "valid"

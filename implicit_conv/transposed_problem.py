@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from implicit_conv.errors import ShapeError
+from implicit_conv.operand_checks import check_axes, check_channels, check_dtypes
 from implicit_conv.options import (
     COMPLEX_PARTS,
     DTYPES,
@@ -31,7 +32,7 @@ from implicit_conv.parse import (
     parse_weight_layout,
     per_axis,
 )
-from implicit_conv.problem import Problem, check_axes, check_dtypes, check_taps
+from implicit_conv.problem import Problem, check_taps
 
 SWAPPED = str.maketrans("CK", "KC")
 NAMES = ("valid", "same", "same_lower")  # of paddings
@@ -67,9 +68,11 @@ def parse_transposed(
         parse_layout(layout, rank),
         parse_weight_layout(weight_layout, rank, "C"),
     )
-    check_dtypes(dtype, w_dtype, (*DTYPES, *COMPLEX_PARTS))
     x_shape, w_shape = parse_shape("x", x_shape), parse_shape("w", w_shape)
-    check_axes(x_shape, layout, w_shape, weight_layout, f"conv_transpose{rank}d")
+    shapes, layouts = (x_shape, w_shape), (layout, weight_layout)
+    check_channels(shapes, layouts, (dtype, w_dtype), f"conv_transpose{rank}d")
+    check_dtypes(dtype, w_dtype, (*DTYPES, *COMPLEX_PARTS))
+    check_axes(shapes, layouts)
     batched = len(x_shape) == len(layout)
     x = dict(zip(layout if batched else layout.replace("N", ""), x_shape, strict=True))
     w = dict(zip(weight_layout, w_shape, strict=True))

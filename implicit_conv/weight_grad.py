@@ -10,10 +10,11 @@ from implicit_conv.arrays import Array
 from implicit_conv.cpu import wgrad
 from implicit_conv.dispatch import CONVOLUTION, LAYOUTS, Operator, Task, make_plan, run
 from implicit_conv.errors import ShapeError
+from implicit_conv.operand_checks import check_dtypes
 from implicit_conv.options import FLOAT_DTYPES
 from implicit_conv.parse import Padding, shape_tuple
 from implicit_conv.plan import Engine, Plan
-from implicit_conv.problem import Problem, check_dtypes
+from implicit_conv.problem import Problem
 
 
 def conv2d_weight_grad(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 import os
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype, ordered
-from implicit_conv.integers import checked_bias
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.problem import Problem
 
@@ -124,16 +124,16 @@ class CallForm(NamedTuple):
 class Call:
     """A candidate bound to the dtypes and strides of arrays."""
 
-    __slots__ = ("_form",)
+    __slots__ = ("_form", "_sums")
 
     def __init__(self, form: CallForm) -> None:
-        self._form = form
+        self._form, self._sums = form, numpy_dtype(form.problem.sum_dtype)
 
     def __call__(
         self,
         x: Array,
         w: Any,
-        bias: object = None,
+        bias: Array | None = None,
         y: Array | None = None,
         residual: Array | None = None,
         scale: Array | None = None,
@@ -145,6 +145,7 @@ class Call:
         x, w, y, residual : arrays of the shapes, dtypes and strides that the call is bound to
             `w` may also be the address of packed panels.
         bias : array of shape (K,), optional
+            Sums of integers with it do not overflow.
         scale : contiguous array of shape (K,) in the dtype of `scaled_dtype`
             If the call is bound with a scale; the bias then has that dtype too.
 
@@ -152,16 +153,17 @@ class Call:
         -------
         y : array
             The given one, or a new one.
-
-        Raises
-        ------
-        ShapeError, DTypeError
-            The shape or dtype of the bias does not match, or sums with it could overflow.
         """
         if y is None:
             y = np.empty(self._form.y_shape, self._form.y_dtype)
         self._compute(x, w, bias, y, residual, scale)
         return y
+
+    def prepared(
+        self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None
+    ) -> Callable[[], object]:
+        """A function that makes this call of these arrays; the bias may not change."""
+        return functools.partial(self, x, w, bias, y, residual)
 
     def _compute(
         self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
@@ -169,9 +171,24 @@ class Call:
         """Write the result to `y`; see `__call__`."""
         raise NotImplementedError
 
-    def checked_bias(self, bias: object) -> Array:
-        """A bias as a contiguous array of shape (K,) in the dtype of the sums."""
-        return checked_bias(bias, self._form.problem)
+
+class RepeatedCall(NamedTuple):
+    """A call that was made, and can be made again without other checks than `differing`.
+
+    Attributes
+    ----------
+    key : tuple or None
+        That of the packed filter; None for a plain one.
+    differing : function of (x, w, bias, residual, out)
+        The place, from 1 on, of the first array that is not stored like that of the first call, or
+        cannot be read and written in place; 0 if there is none. `w` are the panels of a packed
+        filter; bias, residual and out may be None.
+    call : Call
+    """
+
+    key: tuple[object, ...] | None
+    differing: Callable[..., int]
+    call: Call
 
 
 class KernelCall(Call):
@@ -201,7 +218,7 @@ class KernelCall(Call):
         self,
         x: Array,
         w: Any,
-        bias: object = None,
+        bias: Array | None = None,
         y: Array | None = None,
         residual: Array | None = None,
         scale: Array | None = None,
@@ -213,7 +230,7 @@ class KernelCall(Call):
         if scale is not None:
             scaling = scale, np.zeros_like(scale) if bias is None else bias
         elif bias is not None:
-            sums = self._operator.initial_sums(self.checked_bias(bias))
+            sums = self._operator.initial_sums(bias.astype(self._sums, "C", copy=False))
         if y is None:
             y = np.empty(self._form.y_shape, self._form.y_dtype)
         out = y
@@ -230,6 +247,18 @@ class KernelCall(Call):
         else:
             self._pack_and_run(x, w, out, sums, residual, scaling)
         return y
+
+    def prepared(
+        self, x: Array, w: Any, bias: Array | None, y: Array, residual: Array | None
+    ) -> Callable[[], object]:
+        """See `Call`; a single launch is called at once."""
+        is_packed = type(w) is int
+        if self._split is not None or not (is_packed or self._packing is None):
+            return super().prepared(x, w, bias, y, residual)
+        x, y, w = bits(x), bits(y), w if is_packed else bits(w)
+        sums = None if bias is None else bits(self._operator.initial_sums(bias))
+        launch = self._main.with_addends(sums, residual)
+        return functools.partial(launch.run, x, x if is_packed else w, y, w if is_packed else 0)
 
     def _pack_and_run(
         self, x: Array, w: Array, y: Array, sums: Any, residual: Array | None, scaling: Any

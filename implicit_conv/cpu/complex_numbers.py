@@ -259,8 +259,7 @@ class ComplexCall(Call):
         plain = isinstance(w, np.ndarray) and w.dtype.kind == "c"
         filters = engine.real_filter(w) if plain else w
         if bias is not None:
-            vector = self.checked_bias(bias)
-            bias = vector.view(COMPLEX_PARTS[vector.dtype.name])
+            bias = bias.astype(self._sums, "C", copy=False).view(COMPLEX_PARTS[self._sums.name])
         added = None if residual is None else engine.real_array(residual)
         factors = None if scale is None else np.repeat(scale, 2)
         target = engine.real_array(y) if self._direct else None

@@ -74,7 +74,7 @@ class PackedFilter:
     panels: Array
     order: PackedOrder
 
-    @property
+    @cached_property
     def key(self) -> tuple[object, ...]:
         """The key of its order."""
         return self.order.key

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from implicit_conv.arrays import (
     writable_directly,
 )
 from implicit_conv.cache import cached_property, keep_call
-from implicit_conv.cpu.call import Call
+from implicit_conv.cpu.call import Call, RepeatedCall
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.integers import (
     FLOATS,
@@ -38,8 +38,12 @@ from implicit_conv.integers import (
     out_dtypes,
     refuse_int32,
 )
+from implicit_conv.kernels.cpu.runtime.alike import Record, can_record
 from implicit_conv.options import ITEMSIZES
 from implicit_conv.problem import Problem
+
+if TYPE_CHECKING:
+    from implicit_conv.cpu.prepared import PreparedCall
 
 
 class Runner(ABC):
@@ -175,11 +179,37 @@ class Runner(ABC):
             return out
         return y if self.out_dtype == self.y_dtype else y.astype(self.out_dtype)
 
-    def ready(self, binding: Binding) -> Call | None:
-        """The call that `run` makes for these strides; None if `run` does more than that call."""
-        if 0 in self.y_shape or self.out_dtype != self.y_dtype:
+    def repeated(
+        self, x: Array, w: Any, bias: Any, residual: Any, out: Any, y: Array
+    ) -> RepeatedCall | None:
+        """The call by which `run` got `y`, to be made again for arrays that are stored like these;
+        None if `run` does more than that call.
+        """
+        read, key = (w, None) if isinstance(w, np.ndarray) else (w.panels, w.key)
+        recorded = x, read, bias, residual, out
+        stored = y.size and y.dtype == self.y_dtype == self.out_dtype and can_record(*recorded)
+        if residual is not None:
+            stored = stored and residual.dtype == self.residual_dtype
+        if self.problem.is_integer:  # the values of what is added are checked
+            stored = stored and bias is residual is None
+        differing = Record(*recorded).comparison() if stored else None
+        if differing is None or differing(*recorded):
             return None
-        return self.bind(binding)
+        binding = Binding(
+            x.strides,
+            w.strides if key is None else None,
+            y.strides,
+            None if residual is None else residual.strides,
+            biased=bias is not None,
+        )
+        return RepeatedCall(key, differing, self.bind(binding))
+
+    def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> PreparedCall:
+        """See `Plan.prepare`."""
+        from implicit_conv.cpu.prepared import PreparedCall
+
+        check_out(out, self.y_shape, self.out_dtype)
+        return PreparedCall(self, x, w, bias, residual, out)
 
     def _factor(self, name: str, given: object) -> Array:
         """A scale, or a bias that is added after it, in the dtype in which sums are finished."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from implicit_conv.activation import parse_activation
-from implicit_conv.arrays import Binding, dtype_key, dtype_name
+from implicit_conv.arrays import dtype_key, dtype_name
 from implicit_conv.cache import PLANS
 from implicit_conv.errors import DTypeError, PlanError
 from implicit_conv.gpu.arch import GpuArch, device_number, gpu_arch, is_target
@@ -128,8 +128,18 @@ class GpuEngine:
         """`x` and `w` themselves: `run` checks them when it moves them to the GPU."""
         return x, w
 
-    def ready(self, binding: Binding) -> None:
+    def repeated(self, *arrays: Any) -> None:
         """A call that could be repeated without checks: there is none on a GPU."""
+
+    def prepared(self, *arrays: Any) -> None:
+        """Refuse to prepare calls.
+
+        Raises
+        ------
+        PlanError
+            Always.
+        """
+        raise PlanError("only calls on the CPU can be prepared; call the plan instead")
 
     def run(
         self,

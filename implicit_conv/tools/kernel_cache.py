@@ -1,11 +1,14 @@
-"""``implicit-conv cache``: look at the cache of compiled kernels, check it or clear it."""
+"""``implicit-conv cache``: look at the cache of compiled kernels, fill it, check it or clear it."""
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Iterable
 from datetime import date
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from implicit_conv.cpu.phrases import count
 from implicit_conv.kernels.disk import Store, store
@@ -15,7 +18,7 @@ from implicit_conv.kernels.disk_files import CHOICE, KERNEL, TEMPORARY, VARIABLE
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the command line."""
     parser = commands.add_parser(
-        "cache", help="look at the cache of compiled kernels, check it or clear it"
+        "cache", help="look at the cache of compiled kernels, fill it, check it or clear it"
     )
     actions: Any = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     info = actions.add_parser("info", help="print the folder, its files, bytes, limit and age")
@@ -24,6 +27,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "check", help="read every file and name the damaged ones; exit status 1 if there are any"
     )
     check.set_defaults(run=lambda _: _check(store()))
+    warm = actions.add_parser(
+        "warm", help="compile the kernels of common layers, so that first calls are fast"
+    )
+    warm.set_defaults(run=lambda _: _warm(store()))
     clear = actions.add_parser("clear", help="remove all compiled kernels")
     clear.set_defaults(run=lambda _: _clear(store()))
 
@@ -63,6 +70,66 @@ def _check(kernels: Store) -> int:
             " removes all kernels, `implicit-conv forget` all choices of tune."
         )
     return bool(damaged)
+
+
+class Layer(NamedTuple):
+    """A layer of which `cache warm` compiles the kernels."""
+
+    name: str
+    C: int
+    K: int
+    size: int
+    taps: int
+    stride: int = 1
+    groups: int = 1
+
+
+COMMON = (
+    Layer("1x1", 64, 128, 28, 1),
+    Layer("1x1, stride 2", 64, 128, 28, 1, 2),
+    Layer("3x3", 64, 64, 56, 3),
+    Layer("3x3, stride 2", 64, 128, 28, 3, 2),
+    Layer("3x3 of colours", 3, 32, 64, 3),
+    Layer("7x7 of colours, stride 2", 3, 64, 112, 7, 2),
+    Layer("5x5 of one channel", 1, 1, 240, 5),
+    Layer("3x3 depthwise", 96, 96, 56, 3, 1, 96),
+    Layer("3x3 depthwise, stride 2", 96, 96, 56, 3, 2, 96),
+    Layer("5x5 of each colour", 3, 3, 240, 5, 1, 3),
+)
+
+
+def _warm(kernels: Store) -> int:
+    trouble = kernels.trouble()
+    if trouble:
+        print(f"nothing can be kept: {trouble}")
+        return 1
+    before, start = len(kernels.files(KERNEL)), time.perf_counter()
+    for layer in COMMON:
+        for layout in ("NCHW", "NHWC"):
+            _call(layer, layout)
+        print(f"{layer.name:26}{len(kernels.files(KERNEL)) - before:4} kernels compiled")
+    print(f"{time.perf_counter() - start:.0f} s; float32, NCHW and NHWC, in {kernels.folder}")
+    return 0
+
+
+def _call(layer: Layer, layout: str) -> None:
+    """Calls of a layer with a plain filter and a packed one, with a bias and without."""
+    from implicit_conv.api import plan_conv2d
+
+    channels, pixels = (layer.C,), (layer.size, layer.size)
+    x = np.zeros((1, *(channels + pixels if layout == "NCHW" else pixels + channels)), np.float32)
+    w = np.zeros((layer.K, layer.C // layer.groups, layer.taps, layer.taps), np.float32)
+    plan = plan_conv2d(
+        x.shape,
+        w.shape,
+        stride=layer.stride,
+        padding=layer.taps // 2,
+        groups=layer.groups,
+        layout=layout,
+    )
+    for filters in (w, plan.pack(w)):
+        plan(x, filters)
+        plan(x, filters, np.zeros(layer.K, np.float32))
 
 
 def _clear(kernels: Store) -> int:

@@ -24,7 +24,8 @@ DY, WG, SHAPE = ones(1, 6, 3, 3), ones(6, 4, 3, 3), (1, 4, 5, 5)  # of a gradien
 TRANSPOSED = {
     "no axes": ((ones(), W), "x has 0 axes ()"),
     "x of five axes": ((X[None], W), "x has 5 axes (1, 1, 4, 5, 5); NCHW has 4, or 3 without N"),
-    "w of two axes": ((X, ones(3, 3)), "w has 2 axes (3, 3); CKRS has 4; add axes of extent 1"),
+    "w of three axes": ((X, ones(6, 3, 3)), "w has 3 axes (6, 3, 3); CKRS has 4; add axes of"),
+    "w of one axis": ((X, ones(3)), "add axes of extent 1, as in w[None, None, None]"),
     "channels": ((ones(1, 5, 8, 8), W), "x has C=5 but w (CKRS) has C=4; both must have as many"),
     "channels last": ((ones(1, 5, 8, 4), W), "did you mean layout='NHWC'?"),
     "filters first": ((X, WG), "did you mean weight_layout='KCRS'?"),
@@ -46,7 +47,10 @@ TRANSPOSED = {
         (X, W, {"bias": ones(4)}),
         "bias has shape (4,); it must have one value for each of K=6",
     ),
-    "scale": ((X, W, {"scale": 2.0}), "one value for each of K=6 filters, and so the shape (6,)"),
+    "scale": (
+        (X, W, {"scale": ones(2)}),
+        "each of K=6 filters, and so the shape (6,)",
+    ),
     "scale of two axes": ((X, W, {"scale": ones(6, 1)}), "scale has shape (6, 1)"),
     "residual": (
         (X, W, {"residual": X}),

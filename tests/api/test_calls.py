@@ -220,6 +220,17 @@ def test_a_kept_call_with_out_does_not_overwrite_a_bias_that_is_no_numpy_array(p
 
 
 @pytest.mark.parametrize("path", ["call", "packed"])
+def test_an_out_of_foreign_byte_order_is_written_in_its_order(path):
+    x, w, expected = exact(CASES["lanes are pixels"])
+    plan, out = ic.plan_conv2d(x.shape, w.shape), np.zeros(expected.shape, ">f4")
+    packed = plan.pack(w)
+    for _ in range(3):
+        out[...] = 0
+        plan(x, packed, out=out) if path == "packed" else ic.conv2d(x, w, out=out)
+        np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("path", ["call", "packed"])
 def test_strides_of_an_out_that_is_written_by_a_copy_need_no_memory(path):
     """The result for an out that overlaps with x goes through contiguous memory; no candidate with
     so little scratch memory takes the strides of out itself.

@@ -1,9 +1,12 @@
 """Commands refuse what cannot work before they start to work."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from processes import ROOT, run_python
 
 from implicit_conv.cpu import tuning, tuning_cache
 from implicit_conv.kernels import disk
@@ -41,7 +44,7 @@ def test_explain_takes_a_padding_mode(capsys):
     shapes = ["1,8,9,9", "8,8,3,3"]
     assert main(["explain", *shapes, "--padding", "1", "--padding-mode", "reflect"]) == 0
     assert "padding (1, 1) in mode 'reflect'" in capsys.readouterr().out
-    assert main(["explain", *shapes, "--padding-mode", "mirror"]) == 2
+    assert main(["explain", *shapes, "--padding-mode", "mirrored"]) == 2
     assert "none of zeros, reflect, symmetric" in capsys.readouterr().err
 
 
@@ -104,6 +107,51 @@ def test_cache_check_names_what_is_damaged(capsys, kernels):
     assert "`implicit-conv cache clear` removes all kernels" in rest[1]
     for command in (["cache", "clear"], ["forget"], ["cache", "check"]):  # the way out works
         assert main(command) == 0
+
+
+def test_cache_warm_says_why_it_cannot(capsys, kernels):
+    kernels.folder.chmod(0o777)
+    assert main(["cache", "warm"]) == 1
+    assert "nothing can be kept" in capsys.readouterr().out
+
+
+FIRST_CALL = """
+import numpy as np, implicit_conv as ic
+ic.conv2d(np.ones((1, 3, 9, 9), np.float32), np.ones((32, 3, 3, 3), np.float32), padding=1)
+"""
+
+
+@pytest.mark.slow
+def test_cache_warm_compiles_what_common_layers_need(tmp_path):
+    settings = {"IMPLICIT_CONV_CACHE_DIR": tmp_path / "cache", "IMPLICIT_CONV_LOG": "info"}
+    cold = run_python("-c", FIRST_CALL, **settings)
+    assert cold.stderr.count("compiling kernels for this CPU, once") == 1
+    warmed = run_python("-m", "implicit_conv", "cache", "warm", **settings)
+    assert warmed.returncode == 0
+    assert warmed.stdout.splitlines()[-1].endswith(f"in {tmp_path / 'cache'}")
+    warm = run_python("-c", FIRST_CALL.replace("9, 9", "64, 64"), **settings)
+    assert "compiling" not in warm.stderr
+    assert warm.returncode == cold.returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a terminal of Linux")
+def test_a_terminal_shows_that_kernels_are_compiled(tmp_path):
+    """Once, and in no process that finds them."""
+    said = []
+    for _ in range(2):
+        terminal, end = os.openpty()
+        environment = {**os.environ, "IMPLICIT_CONV_CACHE_DIR": str(tmp_path / "cache")}
+        with subprocess.Popen(
+            [sys.executable, "-c", FIRST_CALL], cwd=ROOT, env=environment, stderr=end
+        ) as process:
+            assert process.wait(100) == 0
+        os.write(end, b"|")
+        said.append(os.read(terminal, 10_000).decode())
+        os.close(end)
+        os.close(terminal)
+    once = "implicit_conv: compiling kernels for this CPU, once; later processes load them from "
+    assert said[0].split("|")[0].strip() == f"{once}{tmp_path / 'cache'}"
+    assert said[1] == "|"
 
 
 def test_cache_clear_removes_kernels_and_forget_choices(capsys, kernels):

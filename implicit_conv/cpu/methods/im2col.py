@@ -129,7 +129,7 @@ class ColumnsCall(Call):
         if scale is not None:
             pixels *= scale
         if bias is not None:
-            pixels += self.checked_bias(bias)
+            pixels += bias
         if added is not None:
             pixels += added
         self._activate(sums)

@@ -16,8 +16,10 @@ import enum
 import functools
 import importlib
 import importlib.util
+import logging
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -121,9 +123,19 @@ def _find(wanted: Code, target: Machine) -> int:
             return target.load(bytes(found), symbol)
         except (RuntimeError, ValueError) as error:
             store().warn_of_entry(name, error)
+    _announce()
     compiled = _compile(wanted, target, symbol)
     store().save(name, compiled)
     return target.load(compiled, symbol)
+
+
+@functools.cache
+def _announce() -> None:
+    """Say, in the log and on a terminal, why the first call of this process takes its time."""
+    text = f"compiling kernels for this CPU, once; later processes load them from {store().folder}"
+    logging.getLogger("implicit_conv").info("%s", text)
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"implicit_conv: {text}", file=sys.stderr)
 
 
 def _compile(wanted: Code, target: Machine, symbol: str) -> bytes:
@@ -205,23 +217,19 @@ new_function = ctypes.PYFUNCTYPE(
 )(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
-class PythonCode(functools.partial[Any]):
-    """Compiled code that Python calls, by its protocol METH_FASTCALL."""
-
-    _method: Method
+_methods: list[Method] = []  # CPython keeps pointers to them, so they are never freed
 
 
-def python_code(maker: str, *arguments: Any) -> PythonCode:
+def python_code(maker: str, *arguments: Any) -> Callable[..., Any]:
     """A function that Python calls, of code that `source.for_python` makes.
 
-    IMPLICIT_CONV_COMPILER chooses its compiler.
+    IMPLICIT_CONV_COMPILER chooses its compiler. CPython calls it by the protocol METH_FASTCALL.
     """
     wanted = code(maker, *arguments)
     if os.environ.get("IMPLICIT_CONV_COMPILER") == NJIT:
         from implicit_conv.kernels.cpu.runtime.njit import python_function
 
-        return PythonCode(python_function(wanted.make()))
+        return python_function(wanted.make())
     method = Method(wanted.title.encode(), wanted.address(), METH_FASTCALL, None)
-    called = PythonCode(new_function(method, None, None))
-    called._method = method  # CPython keeps a pointer to it
-    return called
+    _methods.append(method)
+    return new_function(method, None, None)  # type: ignore[no-any-return]

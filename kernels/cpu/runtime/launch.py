@@ -7,11 +7,12 @@ item. Items write disjoint outputs, so their order does not affect a result.
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from typing import Any, Protocol
 
-from implicit_conv.kernels.cpu.runtime import crowd
+from implicit_conv.kernels.cpu.runtime import alike, crowd
 from implicit_conv.kernels.cpu.runtime.call import (
     BIAS,
     BLOB,
@@ -30,6 +31,7 @@ from implicit_conv.kernels.geometry import Geometry
 start, run_counted, address_of = (
     python_code(f".runtime.start:make_{name}") for name in ("start", "run_counted", "address_of")
 )
+alike.use(python_code(".runtime.start:make_differing"))
 
 
 class Threads(Protocol):
@@ -127,6 +129,24 @@ class Launch:
         self._blob = blob_of(call._replace(scratch=scratch, crowd=crowd.ADDRESS), g)
         self._keep = keep
 
+    def with_addends(self, sums: Any, residual: Any) -> Launch:
+        """A copy with initial sums and a residual at addresses that stay."""
+        launch = copy.copy(self)
+        launch._blob = self._filled(sums, residual, None)
+        launch._keep = self._keep, sums
+        return launch
+
+    def _filled(self, sums: Any, residual: Any, scaling: tuple[Any, Any] | None) -> Any:
+        """The blob with the addresses of what is added to sums, and of what scales them."""
+        blob = self._blob.copy()
+        if scaling is not None:
+            blob[SCALE], blob[SHIFT] = (vector.ctypes.data for vector in scaling)
+        if sums is not None:
+            blob[BIAS] = address_of(sums)
+        if residual is not None:
+            blob[RESIDUAL] = residual.ctypes.data
+        return blob
+
     def run(
         self,
         x: Any,
@@ -144,13 +164,7 @@ class Launch:
         """
         blob = self._blob
         if sums is not None or residual is not None or scaling is not None:
-            blob = blob.copy()
-            if scaling is not None:
-                blob[SCALE], blob[SHIFT] = (vector.ctypes.data for vector in scaling)
-            if sums is not None:
-                blob[BIAS] = address_of(sums)
-            if residual is not None:
-                blob[RESIDUAL] = residual.ctypes.data
+            blob = self._filled(sums, residual, scaling)
         block = POOL.take(self._bytes)
         try:
             if self._threads == 1:

@@ -16,10 +16,11 @@ import numba
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import internals
-from implicit_conv.kernels.cpu.runtime.source import ARRAY, Source
+from implicit_conv.kernels.cpu.runtime.source import ARRAY, OBJECT, Source
 
 OPTIONS = {"error_model": "numpy", "boundscheck": False}  # as the translator: x // 0 is 0
 _compiled: dict[FunctionType, Any] = {}
+_WORDS = {ARRAY: lambda array: array.ctypes.data, OBJECT: id}
 _kept: list[Any] = []  # compiled entries, which live as long as the process
 
 
@@ -31,15 +32,15 @@ def address(source: Source) -> int:
 
 
 def python_function(source: Source) -> Callable[..., Any]:
-    """A function for Python; arrays may stand for their addresses."""
+    """A function for Python; arrays and objects stand for their addresses."""
     kinds, result = internals.normalize_signature(source.signature)
-    words = [types.int64 if kind == ARRAY else kind for kind in kinds]
+    words = [types.int64 if kind in _WORDS else kind for kind in kinds]
     _kept.append(numba.cfunc(result(*words), **OPTIONS)(_callable(source.function)))
-    called, arrays = _kept[-1].ctypes, [kind == ARRAY for kind in kinds]
+    called, readers = _kept[-1].ctypes, [_WORDS.get(kind, int) for kind in kinds]
 
     def call(*arguments: Any) -> Any:
-        pairs = zip(arguments, arrays, strict=True)
-        return called(*(value.ctypes.data if array else value for value, array in pairs))
+        pairs = zip(arguments, readers, strict=True)
+        return called(*(read(value) for value, read in pairs))
 
     return call
 

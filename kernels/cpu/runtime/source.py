@@ -6,6 +6,7 @@ the same object.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,15 +15,25 @@ from numba import types
 
 from implicit_conv.kernels.cpu.emit import internals
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
+from implicit_conv.kernels.cpu.runtime.alike import FIELDS
 from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, ENTRY
 from implicit_conv.kernels.cpu.runtime.part import Part, body
 from implicit_conv.kernels.cpu.translate.function import translate
 from implicit_conv.kernels.cpu.translate.module import Module
 from implicit_conv.kernels.cpu.translate.values import as_kind
 
-INT, ARRAY = types.int64, types.voidptr  # the types of arguments that Python gives
+# The types of arguments that Python gives: numbers, arrays for their addresses, and objects for
+# their own.
+INT, ARRAY, OBJECT = types.int64, types.voidptr, types.uintp
 CALL = INT(INT, INT, INT)  # of self, the address of the arguments, and their number
-DATA = object.__basicsize__  # offset of the address of its elements in an array
+
+
+class Caller(enum.Enum):
+    """Who calls compiled code."""
+
+    CODE = enum.auto()  # compiled code does, by address
+    PYTHON = enum.auto()  # Python does; the code runs without the GIL
+    LOCKED = enum.auto()  # Python does; the code runs with the GIL
 
 
 class Source(NamedTuple):
@@ -33,7 +44,7 @@ class Source(NamedTuple):
 
     signature: Any
     function: Any  # a Python function, or an intrinsic
-    for_python: bool = False  # whether it is called by Python, with integers and arrays
+    caller: Caller = Caller.CODE
 
 
 def of_function(signature: Any, function: Any) -> Source:
@@ -93,8 +104,11 @@ def _unpack(
     values = []
     for place, kind in enumerate(kinds):
         found = _read(builder, builder.add(objects, i64(8 * place)))
+        if kind == OBJECT:
+            values.append(found)
+            continue
         if kind == ARRAY:
-            values.append(_read(builder, builder.add(found, i64(DATA))))
+            values.append(_read(builder, builder.add(found, i64(FIELDS.data))))
             continue
         values.append(_call_python(builder, "PyLong_AsLongLong", I64, found))
         with builder.if_then(builder.icmp_signed("==", values[-1], i64(-1)), likely=False):
@@ -111,7 +125,15 @@ def for_python(signature: Any, function: Any) -> Source:
     It gets integers, and the addresses of numpy arrays that are given in place of integers; it runs
     without the GIL. Arrays are not checked.
     """
-    return Source(signature, function, for_python=True)
+    return Source(signature, function, Caller.PYTHON)
+
+
+def for_python_locked(signature: Any, function: Any) -> Source:
+    """A short function that Python calls, with arguments INT, ARRAY and OBJECT, for an INT or void.
+
+    It keeps the GIL, so that no thread of Python changes an object that it reads.
+    """
+    return Source(signature, function, Caller.LOCKED)
 
 
 def assembly(source: Source, symbol: str, triple: str) -> str:
@@ -128,9 +150,12 @@ def assembly(source: Source, symbol: str, triple: str) -> str:
     def emit_for_python(module: Module, builder: ir.IRBuilder, values: list[Any]) -> Any:
         _, objects, count = values
         values = _unpack(builder, arguments, objects, count)
-        state = _call_python(builder, "PyEval_SaveThread", I64)
-        value = emit(module, builder, values)
-        _call_python(builder, "PyEval_RestoreThread", VOID, state)
+        if source.caller is Caller.LOCKED:
+            value = emit(module, builder, values)
+        else:
+            state = _call_python(builder, "PyEval_SaveThread", I64)
+            value = emit(module, builder, values)
+            _call_python(builder, "PyEval_RestoreThread", VOID, state)
         if result != types.void:
             value = as_kind(builder, value, I64)
             return _call_python(builder, "PyLong_FromLongLong", I64, value)
@@ -139,8 +164,8 @@ def assembly(source: Source, symbol: str, triple: str) -> str:
         _call_python(builder, "Py_IncRef", VOID, none)
         return none
 
-    if source.for_python:
-        module.export(symbol, CALL, emit_for_python)
-    else:
+    if source.caller is Caller.CODE:
         module.export(symbol, internals.signature(result, *arguments), emit)
+    else:
+        module.export(symbol, CALL, emit_for_python)
     return str(module.ir)

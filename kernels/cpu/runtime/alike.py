@@ -1,0 +1,126 @@
+"""How the arrays of a repeated call must be stored: as those of the call that was made before.
+
+A `Record` says it in words, which compiled code (`start.differing`) compares with the fields of
+numpy's arrays; their offsets are part of numpy's C interface (PyArrayObject). Nothing here imports
+Numba.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+WORD = 8
+RANK = 5  # axes of an array at most
+
+
+class Fields(NamedTuple):
+    """Offsets of the fields of an array in bytes."""
+
+    kind: int
+    data: int
+    rank: int
+    shape: int
+    strides: int
+    dtype: int
+    flags: int
+
+
+DATA = object.__basicsize__
+FIELDS = Fields(DATA - 8, DATA, DATA + 8, DATA + 16, DATA + 24, DATA + 40, DATA + 48)
+ALIGNED, WRITEABLE = 0x100, 0x400  # bits of the flags
+APART = 1 << 62  # bytes to where those of an empty array are: away from all others
+
+
+class Slot(NamedTuple):
+    """What is known of one argument, None or an array.
+
+    `kind` and `dtype` are addresses of objects, which live as long as the record; `data` is 0 if
+    the array may be anywhere. Its bytes are those from `low` to before `high`, from its first
+    element on. After these words come the shape and the strides.
+    """
+
+    kind: int
+    rank: int = -1  # of None
+    dtype: int = 0
+    flags: int = 0  # bits that must be set
+    data: int = 0
+    low: int = 0
+    high: int = 0
+
+
+SHAPE = len(Slot._fields)
+STRIDES = SHAPE + RANK
+SLOT_WORDS = STRIDES + RANK
+
+
+NAMES = ("x", "w", "bias", "residual", "out")
+
+
+class Record:
+    """How x, w, a bias, a residual and an output are stored; each may be None.
+
+    Parameters
+    ----------
+    arrays : (x, w, bias, residual, out)
+        Numpy arrays of at most 5 axes, or None. The output, if there is one, must be writable and
+        share no memory with the others.
+    fixed : bool
+        Whether the arrays must be at the addresses of these, too.
+    """
+
+    def __init__(self, *arrays: Any, fixed: bool = False) -> None:
+        self.words = np.zeros((len(arrays), SLOT_WORDS), np.int64)
+        self._dtypes = tuple(getattr(array, "dtype", None) for array in arrays)
+        out = len(arrays) - 1
+        for place, (words, array) in enumerate(zip(self.words, arrays, strict=True)):
+            if array is None:
+                words[:SHAPE] = Slot(id(type(None)))
+                continue
+            axes = list(zip(array.strides, array.shape, strict=True))
+            ends = [stride * (size - 1) for stride, size in axes]
+            low = sum(min(0, end) for end in ends)
+            high = sum(max(0, end) for end in ends) + array.itemsize
+            if 0 in array.shape:
+                low = high = APART
+            words[:SHAPE] = Slot(
+                id(type(array)),
+                array.ndim,
+                id(array.dtype),
+                ALIGNED | WRITEABLE * (place == out),
+                array.ctypes.data if fixed else 0,
+                low,
+                high,
+            )
+            words[SHAPE : SHAPE + array.ndim] = array.shape
+            words[STRIDES : STRIDES + array.ndim] = array.strides
+
+    def comparison(self) -> Callable[..., int] | None:
+        """A function of (x, w, bias, residual, out): the place, from 1 on, of the first one that
+        differs, or shares memory with the output; 0 if there is none.
+
+        It is None if no compiled code has been loaded, since no call needed any.
+        """
+        if not _compare:
+            return None
+        comparison = functools.partial(_compare[0], self.words)
+        comparison.__dict__["record"] = self  # its dtypes live as long as their addresses are used
+        return comparison
+
+
+def can_record(*arrays: object) -> bool:
+    """Whether a `Record` can tell arrays like these: each is None, or just a numpy array."""
+    return all(
+        array is None or (type(array) is np.ndarray and array.ndim <= RANK) for array in arrays
+    )
+
+
+_compare: list[Callable[..., int]] = []  # `start.differing`, once it is loaded
+
+
+def use(compare: Callable[..., int]) -> None:
+    """Compare records with compiled code from now on."""
+    _compare[:] = [compare]
