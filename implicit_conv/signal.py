@@ -48,7 +48,11 @@ REALS = {"f": 4, "d": 8, "F": 4, "D": 8}  # bytes of a real number, by numpy's c
 PRODUCT = {4: 0.06, 8: 0.12}  # of a direct sum: 1e6 samples by 15 to 1023 taps, 2000^2 by 15^2
 FFT = {4: 1.7, 8: 2.2}  # of fftconvolve, for an element and a doubling of the size
 OVERLAP = {4: 0.8, 8: 1.5}  # of oaconvolve, for an element and a doubling of its blocks
+UPFIRDN = 0.5  # of scipy's upfirdn, for a product
 DIRECT_CALL, FFT_CALL = 7e3, 5e4
+MOST_STEP = (
+    2  # pixels between windows: strided sums of one channel are slower than scipy's above it
+)
 BLOCKS = 8  # filter lengths of a block of oaconvolve
 
 
@@ -282,13 +286,17 @@ def upfirdn(
     if not served or not all(isinstance(n, (int, np.integer)) and n >= 1 for n in (up, down)):
         return scipy_signal.upfirdn(h, x, up, down, axis, mode, cval)
     dtype = np.result_type(taps, values)
-    lines = np.moveaxis(values, axis, -1).astype(dtype, copy=False)
-    size = lines.shape[-1]
-    count = -(-((size - 1) * up + taps.size) // down)
-    y = np.zeros((*lines.shape[:-1], count), dtype)
-    rows, results = lines.reshape(-1, 1, size), y.reshape(-1, 1, count)
     common = math.gcd(up, down)
     period, step = up // common, down // common
+    size = values.shape[axis]
+    count = -(-((size - 1) * up + taps.size) // down)
+    products = values.size // size * count * -(-taps.size // up)
+    saved = (UPFIRDN - PRODUCT[REALS[dtype.char]]) * products
+    if step > MOST_STEP or saved < period * DIRECT_CALL:
+        return scipy_signal.upfirdn(h, x, up, down, axis, mode, cval)
+    lines = np.moveaxis(values, axis, -1).astype(dtype, copy=False)
+    y = np.zeros((*lines.shape[:-1], count), dtype)
+    rows, results = lines.reshape(-1, 1, size), y.reshape(-1, 1, count)
     for residue in range(min(period, count)):
         first, skipped = divmod(residue * down, up)  # the last sample of output `residue`
         part = taps[skipped::up].astype(dtype)

@@ -27,6 +27,8 @@ def computed(monkeypatch):
             return _function(*args, **kwargs)
 
         monkeypatch.setattr(signal, name, counted)
+    monkeypatch.setattr(signal, "UPFIRDN", 1e6)
+    monkeypatch.setattr(signal, "MOST_STEP", 99)
     monkeypatch.setattr(
         signal, "CONVOLUTIONS", (signal.conv1d, signal.conv2d, signal.CONVOLUTIONS[2])
     )
@@ -148,6 +150,17 @@ def test_the_choice_says_why():
     assert signal.choose_conv_method(np.ones(9, int), np.ones(3, int)) == "direct"
     method, times = signal.choose_conv_method(np.ones(9), np.ones(3), measure=True)
     assert method in times
+
+
+def test_what_scipy_upsamples_faster_is_left_to_it(computed, monkeypatch):
+    monkeypatch.setattr(signal, "UPFIRDN", 0.5)
+    monkeypatch.setattr(signal, "MOST_STEP", 2)
+    x, h = np.ones(3000), np.ones(63)
+    for up, down in [(160, 147), (1, 4)]:
+        np.testing.assert_array_equal(signal.upfirdn(h, x, up, down), scipy.upfirdn(h, x, up, down))
+    assert not computed
+    signal.upfirdn(h, np.ones(50000), 3, 2)
+    assert computed
 
 
 def test_long_filters_are_left_to_the_fft(computed):
