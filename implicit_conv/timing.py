@@ -12,6 +12,7 @@ threads.
 from __future__ import annotations
 
 import gc
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,10 +22,42 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+NOISY = 0.10  # a relative difference of equal calls above which nothing can be told
+WATCHED = 0.3  # seconds in which the work of others is watched
+SPARED = 0.3  # of a CPU, which the system and a terminal may take
 SAMPLE_SECONDS = 0.02  # least length of a sample
 LEAD_IN = 0.25  # calls before the clock starts, relative to those of a sample
 
 Seconds = NDArray[np.float64]
+
+
+def disturbance(threads: int) -> str:
+    """What disturbs measurements on so many threads, in words; an empty text if nothing does.
+
+    The system says how much of its CPUs others use while this process sleeps, which load averages
+    tell late. Systems without ``/proc/stat`` tell nothing.
+    """
+    try:
+        before, before_idle = _cpu_times()
+        time.sleep(WATCHED)
+        after, idle = _cpu_times()
+    except OSError:
+        return ""
+    cpus = os.cpu_count() or 1
+    free = cpus * (idle - before_idle) / max(1, after - before)
+    if free > threads - SPARED:
+        return ""
+    return (
+        f"other programs use {cpus - free:.1f} of {cpus} CPUs, and this is measured on {threads}: "
+        "no ratio can be told; end them and measure again"
+    )
+
+
+def _cpu_times() -> tuple[int, int]:
+    """(all time of all CPUs, that in which they were idle), in ticks since the system started."""
+    with open("/proc/stat") as file:
+        times = [int(word) for word in file.readline().split()[1:9]]
+    return sum(times), times[3] + times[4]  # idle, and idle while a disk works
 
 
 class Summary(NamedTuple):

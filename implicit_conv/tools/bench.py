@@ -6,9 +6,9 @@ import argparse
 from importlib.util import find_spec
 
 from implicit_conv.errors import UsageError
-from implicit_conv.timing import paired_ratio, summarise
+from implicit_conv.timing import NOISY, disturbance, paired_ratio, summarise
 
-NOISY = 0.05  # relative difference of equal calls above which a warning is printed
+INCONCLUSIVE = 3  # exit status of a run in which ratios are missing
 
 # One layer of each kind that networks consist of: (C, K, size, taps, stride).
 TYPICAL = {
@@ -46,8 +46,12 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def run(options: argparse.Namespace) -> None:
-    """Print one row for each layer, then the ceilings and the noise of this run."""
+def run(options: argparse.Namespace) -> int:
+    """Print one row for each layer, then the ceilings and the noise of this run.
+
+    Where other work disturbs the machine, "too noisy" stands in place of ratios, and the exit
+    status is INCONCLUSIVE.
+    """
     from implicit_conv.cpu.arch import cpu_arch
     from implicit_conv.testing import Case
     from implicit_conv.timing import Local
@@ -59,6 +63,9 @@ def run(options: argparse.Namespace) -> None:
     if threads > available:
         raise UsageError(f"--threads {threads}: at most {available} are available here")
     against = [options.against] if options.against else ["torch"] * bool(find_spec("torch"))
+    disturbed = disturbance(threads)
+    if disturbed:
+        print(disturbed, flush=True)
     heads = "".join(f"{name + '/call':>12}" for name in against)
     print(f"{'layer':16}{'call':>10}{'plan':>10}{'':>13}{heads}")
     noise = []
@@ -77,12 +84,15 @@ def run(options: argparse.Namespace) -> None:
         rivals = {which: Local(RIVALS[which](case, *arrays, threads)) for which in against}
         plan, _, samples = measure(case, rivals, threads, options.rounds)
         times = {which: summarise(values).median for which, values in samples.items()}
-        ratios = [paired_ratio(samples[which], samples["call"]) for which in against]
         noise.append(abs(paired_ratio(samples[CONTROL], samples["call"]) - 1))
+        ratios = [f"{paired_ratio(samples[which], samples['call']):.2f}x" for which in against]
+        if disturbed or noise[-1] > NOISY:
+            ratios = ["too noisy"] * len(against)
         print(
             f"{name:16}{times['call'] * 1e3:7.3f} ms{times['plan'] * 1e3:7.3f} ms"
             f"{plan.flops / times['plan'] / 1e9:6.0f} GFLOP/s"
-            + "".join(f"{ratio:11.2f}x" for ratio in ratios)
+            + "".join(f"{ratio:>12}" for ratio in ratios),
+            flush=True,
         )
     peak = measure_ceilings(threads, options.rounds)
     print(
@@ -90,5 +100,4 @@ def run(options: argparse.Namespace) -> None:
         f"{peak['copy'] / 1e9:.0f} GB/s; the same call against itself differs by up to "
         f"{max(noise):.1%}"
     )
-    if max(noise) > NOISY:
-        print("too noisy: other work disturbs this machine, so do not use these figures")
+    return INCONCLUSIVE if disturbed or max(noise) > NOISY else 0

@@ -1,5 +1,9 @@
 """The timing core and rivals: samples are long enough and paired, results are right."""
 
+import os
+import re
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -101,14 +105,68 @@ def test_a_missing_output_is_a_wrong_result():
         rivals.check(CASE, {"call": timing.Local(lambda: wrong)})
 
 
-def test_bench_prints_a_row_a_layer(monkeypatch, capsys):
+def bench_of_two(monkeypatch, *more):
+    """The exit status of bench on two tiny layers."""
     monkeypatch.setattr(bench, "TYPICAL", {"tiny": (4, 8, 10, 3, 1), "dot": (8, 8, 6, 1, 1)})
     monkeypatch.setattr(ceilings, "COPY_BYTES", 1 << 20)
     command = ["bench", "--threads", "1", "--rounds", "2", "--layout", "NHWC"]
-    against = ["--against", "scipy"] if find_spec("scipy") else []
-    assert main([*command, *against]) == 0
+    return main([*command, *more])
+
+
+AGAINST = ["--against", "scipy"] if find_spec("scipy") else []
+
+
+def test_bench_prints_a_row_a_layer(monkeypatch, capsys):
+    monkeypatch.setattr(bench, "disturbance", lambda threads: "")
+    monkeypatch.setattr(bench, "NOISY", 1e9)
+    assert bench_of_two(monkeypatch, *AGAINST) == 0
     out = capsys.readouterr().out
-    assert ("scipy/call" in out) == bool(against)
+    assert ("scipy/call" in out) == bool(AGAINST)
     assert "tiny" in out
     assert "dot" in out
     assert "FMA peak" in out
+    assert len(re.findall(r"\d\.\d\dx", out)) == len(AGAINST)
+
+
+@pytest.mark.parametrize("reason", ["others", "control"])
+def test_bench_prints_no_ratio_where_other_work_disturbs(monkeypatch, capsys, reason):
+    monkeypatch.setattr(
+        bench, "disturbance", lambda threads: "others" if reason == "others" else ""
+    )
+    monkeypatch.setattr(bench, "NOISY", 1e9 if reason == "others" else -1)
+    assert bench_of_two(monkeypatch, *AGAINST) == 3
+    out = capsys.readouterr().out
+    assert out.startswith("others\n") == (reason == "others"), "before the first figure"
+    assert out.count("too noisy") == len(AGAINST)
+    assert not re.findall(r"\d\.\d\dx", out)
+
+
+def test_others_are_seen_while_this_process_sleeps(monkeypatch):
+    """Of 4 CPUs, over 100 ticks each: all time, and that in which they were idle."""
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for idle, threads, said in (
+        (400, 4, ""),
+        (380, 4, ""),
+        (300, 4, "other programs use 1.0 of 4 CPUs, and this is measured on 4"),
+        (300, 2, ""),
+        (0, 1, "other programs use 4.0 of 4 CPUs, and this is measured on 1"),
+    ):
+        times = iter([(1000, 500), (1400, 500 + idle)])
+        monkeypatch.setattr(timing, "_cpu_times", lambda times=times: next(times))
+        found = timing.disturbance(threads)
+        assert found.startswith(said)
+        assert bool(found) == bool(said)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says what its CPUs do")
+def test_busy_loops_on_all_cpus_are_seen():
+    command = [sys.executable, "-c", "while True: pass"]
+    loops = [subprocess.Popen(command) for _ in range(os.cpu_count())]
+    try:
+        time.sleep(0.3)  # they start
+        assert "other programs use" in timing.disturbance(1)
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
