@@ -23,7 +23,7 @@ try:
     from cubed.core.ops import map_selection
 except ImportError as error:
     raise ImportError(
-        "implicit_conv.cubed needs cubed 0.27 or newer: pip install 'implicit-conv[cubed]'"
+        "implicit_conv.cubed needs cubed 0.27 or newer: pip install 'cubed>=0.27'"
     ) from error
 
 

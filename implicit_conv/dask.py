@@ -35,7 +35,7 @@ try:
     from dask.layers import ArraySliceDep
 except ImportError as error:
     raise ImportError(
-        "implicit_conv.dask needs dask 2025.1 or newer: pip install 'implicit-conv[dask]'"
+        "implicit_conv.dask needs dask 2025.1 or newer: pip install 'dask[array]>=2025.1'"
     ) from error
 
 Work = Union[Operation, "ImageFilter"]  # what a task computes

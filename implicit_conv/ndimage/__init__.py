@@ -1,4 +1,4 @@
-"""scipy.ndimage's linear filters with scipy's arguments and results, several times as fast.
+"""scipy.ndimage's linear filters with scipy's arguments and results, in less time.
 
 The functions are scipy's own Python code on top of other C functions, so that arguments, dtypes,
 modes and errors are scipy's. They have more parameters, by keyword:
@@ -28,8 +28,6 @@ import dataclasses
 import functools
 import inspect
 from typing import Any
-
-import scipy.ndimage
 
 from implicit_conv.ndimage import conventions
 from implicit_conv.ndimage.conventions import Conventions
@@ -90,8 +88,9 @@ def patch(precision: str = STRICT) -> Patch:
 
 def _filter(name: str) -> Any:
     """scipy's filter of this name, with `Conventions`."""
-    original = getattr(scipy.ndimage, name)
+    import scipy.ndimage
 
+    original = getattr(scipy.ndimage, name)
     signature = inspect.signature(original)
 
     def function(precision: str, nan: str, **arguments: Any) -> Any:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -70,3 +72,20 @@ def test_every_package_is_installed():
         "implicit_conv" / path.parent.relative_to(ROOT) for path in ROOT.glob("kernels/**/*.py")
     }
     assert set(settings["packages"]) == {".".join(folder.parts) for folder in folders}
+
+
+@pytest.mark.parametrize("door", ["cubed", "dask", "ndimage", "signal"])
+def test_a_door_without_its_library_says_what_to_install(door):
+    """The library is hidden, whether it is installed or not."""
+    library = {"ndimage": "scipy", "signal": "scipy"}.get(door, door)
+    code = f"""
+import sys
+sys.modules["{library}"] = None
+import implicit_conv.{door}
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    last = result.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"ImportError: implicit_conv.{door} needs {library} ")
+    assert f"pip install '{library}" in last
