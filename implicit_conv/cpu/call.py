@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype, ordered
+from implicit_conv.integers import checked_bias
 from implicit_conv.kernels.cpu.runtime.pool import POOL
 from implicit_conv.problem import Problem
 
@@ -124,10 +125,11 @@ class CallForm(NamedTuple):
 class Call:
     """A candidate bound to the dtypes and strides of arrays."""
 
-    __slots__ = ("_form", "_sums")
+    __slots__ = ("_counts", "_form", "_sums")
 
     def __init__(self, form: CallForm) -> None:
         self._form, self._sums = form, numpy_dtype(form.problem.sum_dtype)
+        self._counts = form.problem.is_integer
 
     def __call__(
         self,
@@ -145,7 +147,6 @@ class Call:
         x, w, y, residual : arrays of the shapes, dtypes and strides that the call is bound to
             `w` may also be the address of packed panels.
         bias : array of shape (K,), optional
-            Sums of integers with it do not overflow.
         scale : contiguous array of shape (K,) in the dtype of `scaled_dtype`
             If the call is bound with a scale; the bias then has that dtype too.
 
@@ -153,6 +154,11 @@ class Call:
         -------
         y : array
             The given one, or a new one.
+
+        Raises
+        ------
+        DTypeError
+            Sums of integers with the bias could overflow.
         """
         if y is None:
             y = np.empty(self._form.y_shape, self._form.y_dtype)
@@ -164,6 +170,12 @@ class Call:
     ) -> Callable[[], object]:
         """A function that makes this call of these arrays; the bias may not change."""
         return functools.partial(self, x, w, bias, y, residual)
+
+    def _addend(self, bias: Array) -> Array:
+        """A bias of the right shape as a contiguous array in the dtype of the sums."""
+        if self._counts:  # values that could overflow sums are refused at each call
+            return checked_bias(bias, self._form.problem)
+        return bias.astype(self._sums, "C", copy=False)
 
     def _compute(
         self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
@@ -222,7 +234,7 @@ class KernelCall(Call):
         if scale is not None:
             scaling = scale, np.zeros_like(scale) if bias is None else bias
         elif bias is not None:
-            sums = self._operator.initial_sums(bias.astype(self._sums, "C", copy=False))
+            sums = self._operator.initial_sums(self._addend(bias))
         if y is None:
             y = np.empty(self._form.y_shape, self._form.y_dtype)
         out = y
@@ -261,7 +273,7 @@ class KernelCall(Call):
         """See `Call`."""
         sums = None
         if bias is not None:
-            sums = bits(self._operator.initial_sums(bias.astype(self._sums, "C", copy=False)))
+            sums = bits(self._operator.initial_sums(self._addend(bias)))
         if type(w) is int:
             self._main.run(x, x, y, w, sums)
         elif self._packing is None:

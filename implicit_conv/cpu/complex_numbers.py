@@ -259,7 +259,7 @@ class ComplexCall(Call):
         plain = isinstance(w, np.ndarray) and w.dtype.kind == "c"
         filters = engine.real_filter(w) if plain else w
         if bias is not None:
-            bias = bias.astype(self._sums, "C", copy=False).view(COMPLEX_PARTS[self._sums.name])
+            bias = self._addend(bias).view(COMPLEX_PARTS[self._sums.name])
         added = None if residual is None else engine.real_array(residual)
         factors = None if scale is None else np.repeat(scale, 2)
         target = engine.real_array(y) if self._direct else None

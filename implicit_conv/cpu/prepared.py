@@ -32,7 +32,7 @@ class PreparedCall:
                 "only a call of the CPU that reads and writes its arrays in place can be prepared: "
                 "x, w, residual and out must be numpy arrays with aligned elements of native byte "
                 "order, out may not share memory with the others and must have the dtype of the "
-                "sums, and integers have no bias and no residual; call the plan instead"
+                "sums, and integers have no residual; call the plan instead"
             )
         packed = repeated.key is not None
         self.out: Array = out

@@ -219,10 +219,9 @@ class Runner(ABC):
 
     def ready(self, binding: Binding) -> Call | None:
         """The call that `run` makes for these strides; None if `run` does more than that call."""
-        added = binding.biased or binding.residual is not None
         if 0 in self.y_shape or self.out_dtype != self.y_dtype:
             return None
-        if added and self.problem.is_integer:  # the values of what is added are checked
+        if self.problem.is_integer and binding.residual is not None:  # its values are checked
             return None
         return self.bind(binding)
 

@@ -220,6 +220,22 @@ def test_a_kept_call_with_out_does_not_overwrite_a_bias_that_is_no_numpy_array(p
 
 
 @pytest.mark.parametrize("path", ["call", "packed"])
+def test_a_repeated_call_of_integers_checks_the_values_of_each_bias(path):
+    x, w = np.ones((1, 4, 5, 5), np.int8), np.ones((3, 4, 3, 3), np.int8)
+    plan = ic.plan_conv2d(x.shape, w.shape, x.dtype)
+    packed = plan.pack(w)
+
+    def compute(bias):
+        return plan(x, packed, bias) if path == "packed" else ic.conv2d(x, w, bias)
+
+    for value in (5, 7, 5):
+        np.testing.assert_array_equal(compute(np.full(3, value, np.int32)), 36 + value)
+    with pytest.raises(ic.DTypeError, match="bias"):
+        compute(np.full(3, 2**31 - 1, np.int32))
+    assert len(plan._calls if path == "packed" else cache.CALLS) == 1
+
+
+@pytest.mark.parametrize("path", ["call", "packed"])
 def test_an_out_of_foreign_byte_order_is_written_in_its_order(path):
     x, w, expected = exact(CASES["lanes are pixels"])
     plan, out = ic.plan_conv2d(x.shape, w.shape), np.zeros(expected.shape, ">f4")

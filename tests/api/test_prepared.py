@@ -119,8 +119,11 @@ def test_what_cannot_be_used_in_place_is_refused():
         plan.prepare(x, w, None)
     integers, x, w, _ = arranged("int8")
     out = integers(x, w)
-    with pytest.raises(ic.PlanError, match="integers have no bias"):
-        integers.prepare(x, w, out, np.ones(20, np.int32))
+    np.testing.assert_array_equal(
+        integers.prepare(x, w, out.copy(), np.ones(20, np.int32))(), out + 1
+    )
+    with pytest.raises(ic.PlanError, match="integers have no residual"):
+        integers.prepare(x, w, out.copy(), residual=out)
 
 
 def test_gradients_and_transposed_convolutions_are_prepared_too():
