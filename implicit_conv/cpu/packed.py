@@ -105,6 +105,27 @@ class PackedFilter:
         return f"<PackedFilter of {self.panels.nbytes} bytes: {self.order.key[0]}>"
 
 
+@dataclass(frozen=True, eq=False)
+class PackedParts:
+    """The packed filters of a convolution that consists of several."""
+
+    filters: tuple[Any, ...]
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """The keys of their orders."""
+        return tuple(packed.key for packed in self.filters)
+
+    @property
+    def panels(self) -> None:
+        """No array of the caller's overlaps with packed filters."""
+
+    @cached_property
+    def operand(self) -> tuple[Any, ...]:
+        """What a `Call` takes as w."""
+        return tuple(packed.operand for packed in self.filters)
+
+
 def packed_copy(content: bytes, order: PackedOrder) -> PackedFilter:
     """A packed filter with these bytes, aligned."""
     from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes

@@ -16,14 +16,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from implicit_conv.arrays import Array, Binding, numpy_dtype
-from implicit_conv.cache import cached_property
 from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.call import Call, CallForm, contiguous_strides
 from implicit_conv.cpu.candidate import Candidate, Request
 from implicit_conv.cpu.dgrad import DgradEngine
+from implicit_conv.cpu.packed import PackedParts
 from implicit_conv.cpu.runner import Runner, parse_out_dtype
-from implicit_conv.cpu.stride_phases import PackedPhases
 from implicit_conv.errors import ShapeError
 from implicit_conv.kernels import schedule
 from implicit_conv.options import ITEMSIZES, PADDING_MODES, SPACE
@@ -50,25 +49,8 @@ class Strip:
     engine: DgradEngine
 
 
-@dataclass(frozen=True, eq=False)
-class PackedStrips:
-    """The packed filters of the image and of all strips."""
-
-    filters: tuple[PackedPhases, ...]
-
-    @cached_property
-    def key(self) -> tuple[object, ...]:
-        """The keys of their orders."""
-        return tuple(packed.key for packed in self.filters)
-
-    @property
-    def panels(self) -> None:
-        """No array of the caller's overlaps with packed filters."""
-
-    @cached_property
-    def operand(self) -> tuple[Any, ...]:
-        """What a `FoldedCall` takes as w."""
-        return tuple(packed.operand for packed in self.filters)
+class PackedStrips(PackedParts):
+    """The packed filters of the image and of all strips, which are `PackedPhases`."""
 
 
 @dataclass(frozen=True)

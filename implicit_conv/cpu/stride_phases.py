@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype, ordered, with_own_strides
-from implicit_conv.cache import cached_property
 from implicit_conv.cpu.call import Arrays, Call, CallForm, stand_in
 from implicit_conv.cpu.engine import CpuEngine
-from implicit_conv.cpu.packed import PackedFilter
+from implicit_conv.cpu.packed import PackedParts
 from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.phases import Phase
@@ -50,25 +49,8 @@ def _slices(axes: str, slices: dict[str, slice]) -> tuple[slice, ...]:
     return tuple(slices.get(letter, slice(None)) for letter in axes)
 
 
-@dataclass(frozen=True, eq=False)
-class PackedPhases:
+class PackedPhases(PackedParts):
     """The packed filters of all phases."""
-
-    filters: tuple[PackedFilter, ...]
-
-    @cached_property
-    def key(self) -> tuple[object, ...]:
-        """The keys of their orders."""
-        return tuple(packed.key for packed in self.filters)
-
-    @property
-    def panels(self) -> None:
-        """No array of the caller's overlaps with packed filters."""
-
-    @cached_property
-    def operand(self) -> tuple[Any, ...]:
-        """What a `PhasedCall` takes as w."""
-        return tuple(packed.operand for packed in self.filters)
 
     def __repr__(self) -> str:
         size = sum(packed.panels.nbytes for packed in self.filters)
