@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.errors import UsageError
 from implicit_conv.settings import MOST_THREADS, current
 from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.fuzz import fuzz
@@ -52,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     threads = options.threads or cpu_arch(current().num_threads).threads
-    status: int = options.run(options, seed, threads)
+    try:
+        status: int = options.run(options, seed, threads)
+    except UsageError as error:
+        parser.error(str(error))
     return status
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from implicit_conv.activation import Activation, activation_kind, parse_activation
 from implicit_conv.cpu.phrases import count
-from implicit_conv.errors import PlanError
+from implicit_conv.errors import PlanError, UsageError
 from implicit_conv.options import (
     ACTIVATIONS,
     COMPLEX_PARTS,
@@ -44,6 +44,7 @@ from implicit_conv.transposed_problem import SWAPPED
 T = TypeVar("T")
 TRIALS = 18  # trials of a kind
 DRAWN = 3  # kinds of which one is dealt
+MOST_DRAWN = 2000  # kinds, until one is drawn that a method computes
 IMAGES = 18  # images of a kind, each with filters of its own size
 FLOATS = ("float32", "float64")
 # The operators of a round, with their numbers of spatial axes; columns have any number. Images have
@@ -171,15 +172,24 @@ def _scales(trial: Trial) -> bool:
 
 
 def draw_kind(seed: int, number: int, turn: int = 0, methods: tuple[str, ...] = ()) -> Kind:
-    """Kind `number` of a seed, one for each `turn`, that one of `methods` computes if given."""
+    """Kind `number` of a seed, one for each `turn`, that one of `methods` computes if given.
+
+    Raises
+    ------
+    UsageError
+        Of MOST_DRAWN kinds that were drawn, none of `methods` computes any.
+    """
     order = np.random.default_rng((seed, 2, number // len(ROUND))).permutation(len(ROUND))
     dice = Dice(seed, 0, number, turn)
-    for place in itertools.count(number):  # the first operator that has one of the methods
+    for place in range(number, number + MOST_DRAWN):
         operator, rank = ROUND[order[place % len(ROUND)]]
         kind = kind_of(operator, rank or dice.number(1, 3), dice, methods)
         if kind is not None:
             return kind
-    raise AssertionError
+    raise UsageError(
+        f"{' and '.join(methods)} computed none of {MOST_DRAWN} problems that were drawn; add a "
+        "family of problems that it computes to FAMILIES, in implicit_conv/testing/families.py"
+    )
 
 
 def kind_of(operator: str, rank: int, dice: Dice, methods: tuple[str, ...] = ()) -> Kind | None:

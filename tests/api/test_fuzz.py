@@ -14,7 +14,8 @@ import pytest
 import implicit_conv
 from implicit_conv import config, reference
 from implicit_conv.options import PADDING_MODES
-from implicit_conv.testing import Case
+from implicit_conv.testing import Case, draw
+from implicit_conv.testing.__main__ import main
 from implicit_conv.testing.check import EXACT, SMOOTH, check
 from implicit_conv.testing.coverage import VALUES as DIMENSIONS
 from implicit_conv.testing.coverage import Coverage, values_of
@@ -127,6 +128,14 @@ def test_trials_restricted_to_a_method_are_computed_by_it(name):
     plans = [drawn.plan() for drawn in dealt(1, methods=(name,))[0]]
     assert all(name in chosen(plan) or name not in offered(plan) for plan in plans)
     assert sum(name in chosen(plan) for plan in plans) > len(plans) / 2
+
+
+def test_a_method_of_which_nothing_is_drawn_ends_the_run(monkeypatch, capsys):
+    monkeypatch.setattr(draw, "kind_of", lambda *arguments: None)
+    with pytest.raises(SystemExit) as ended:
+        main(["fuzz", "--method", "planes"])
+    assert ended.value.code == 2
+    assert "planes computed none of 2000 problems" in capsys.readouterr().err
 
 
 def test_pairs_are_counted_once():
