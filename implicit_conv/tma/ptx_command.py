@@ -27,9 +27,10 @@ def check_with_maps(text: str, options: argparse.Namespace) -> int:
     source, objects = read_objects(options.map)
     wanted = sum(argument is MAP for argument in options.arguments)
     if wanted != len(objects):
+        noun = "map" if len(objects) == 1 else "maps"
         raise ValueError(
-            f"{source} has {len(objects)} maps, but {wanted} of the arguments are 'map'; name each "
-            "map once, in the order of the kernel's parameters"
+            f"{source} has {len(objects)} {noun}, but {wanted} of the arguments are 'map'; name "
+            "each map once, in the order of the kernel's parameters"
         )
     maps = [_map(given, f"{source}, map {n}") for n, given in enumerate(objects, 1)]
     first: list[bytes] = []

@@ -21,6 +21,7 @@ from implicit_conv.tma.limits import (
 from implicit_conv.tma.swizzles import SWIZZLES
 
 CORNERS = ("lower_corner", "upper_corner")
+ADJACENT = "the axis of adjacent elements"
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ def stride_slips(m: Description) -> Iterator[Slip]:
 def order(m: Description, what: str) -> str:
     """That an array is in the wrong order, in the words of the interface that the caller used."""
     if m.fastest_first:
-        return f"{what} row-major; the driver reads c first: (c, w, h, [d,] n)"
-    return f"{what} fastest-first; Python takes (n, [d,] h, w, c)"
+        axes = f"{ADJACENT} first" if m.tiled else "c first: (c, w, h, [d,] n)"
+        return f"{what} row-major; the driver reads {axes}"
+    axes = f"{ADJACENT} last" if m.tiled else "(n, [d,] h, w, c)"
+    return f"{what} fastest-first; Python takes {axes}"
 
 
 def _reversed_arrays(m: Description) -> Iterator[Slip]:
@@ -208,6 +211,8 @@ def _turned_start(m: Description, start: Start) -> Iterator[Slip]:
     told = coords[-1] != 0 or m.tiled
     if told and all(0 <= x < size for x, size in ends) and _rows_exist(m, turned):
         text = "coordinates look fastest-first {c, w, h, n}; here they are (n, [d,] h, w, c)"
+        if m.tiled:
+            text = f"coordinates look fastest-first; here {ADJACENT} comes last"
         yield Slip(("coords",), text, m, replace(start, coords=turned))
     if m.tiled:
         return

@@ -67,8 +67,8 @@ def test_a_fault_is_named_with_its_seed(check):
 @pytest.mark.parametrize(
     ("arguments", "maps", "words"),
     [
-        (("map", "map"), MAP, "has 1 maps, but 2 of the arguments are 'map'"),
-        (("0", "0"), MAP, "has 1 maps, but 0 of the arguments are 'map'"),
+        (("map", "map"), MAP, "has 1 map, but 2 of the arguments are 'map'"),
+        (("0", "0"), MAP, "has 1 map, but 0 of the arguments are 'map'"),
         (("map", "0"), {**MAP, "box": [8, 3]}, "map 1: TiledMap is refused"),
         (("map", "0"), {**MAP, "boxes": 1}, "map 1: "),
         (("map", "0"), {**MAP, "shape": [1 << 20, 1 << 20]}, "at most 1073741824 are run"),
