@@ -18,7 +18,9 @@ from implicit_conv.kernels.geometry import (
 # Terms of a sum of floats that are added one by one, at most. ResNet-50, NHWC, took 0.4 % longer
 # with 128 than with 256, and 1.7 % longer with 64 (Intel Xeon, AVX-512, 2026-11).
 CHAIN = 128
-CHAIN_STEP = 16  # elements that an instruction adds at once, at most: those of an AMX tile
+# Products to whose multiples a chain is shortened: an AMX tile adds those of 16 pairs at once. They
+# are products, not elements, so that sums of pairs are divided where those of single channels are.
+CHAIN_STEP = 32
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -460,8 +462,9 @@ def chain_parts(elements: int, chain: int) -> int:
 
 
 def chain_length(elements: int, chain: int) -> int:
-    """Elements of each of these parts but the last; a multiple of CHAIN_STEP, as `chain` is."""
-    return ceil_div(ceil_div(elements, chain_parts(elements, chain)), CHAIN_STEP) * CHAIN_STEP
+    """Elements of each of these parts but the last; their products are a multiple of CHAIN_STEP."""
+    step = chain // (CHAIN // CHAIN_STEP)  # elements that have CHAIN_STEP products
+    return ceil_div(ceil_div(elements, chain_parts(elements, chain)), step) * step
 
 
 def panel_offset(g: Geometry, panel: int, block: int, lanes: int) -> int:

@@ -143,13 +143,11 @@ def available_threads() -> int:
     return max(1, math.ceil(fast_cpus(System(), usable_cpus())))
 
 
-def _bfloat16(features: frozenset[str]) -> str:
-    """How a CPU multiplies bfloat16."""
-    if features >= BFLOAT16_FEATURES | AMX_FEATURES and amx_granted():
-        return "amx"
-    if "bf16" in features:
-        return "matrices"
-    return "pairs" if rounds_bfloat16(features) else "widen"
+def bfloat16_ways(features: frozenset[str]) -> tuple[str, ...]:
+    """The ways in which a CPU can multiply bfloat16, of those in BFLOAT16, the best one first."""
+    amx = features >= BFLOAT16_FEATURES | AMX_FEATURES and amx_granted()
+    has = {"amx": amx, "matrices": "bf16" in features, "pairs": rounds_bfloat16(features)}
+    return (*(way for way, is_there in has.items() if is_there), "widen")
 
 
 def rounds_bfloat16(features: frozenset[str]) -> bool:
@@ -157,11 +155,14 @@ def rounds_bfloat16(features: frozenset[str]) -> bool:
     return features >= BFLOAT16_FEATURES or "bf16" in features
 
 
-def _int8(features: frozenset[str], vector_bits: int) -> str:
-    """How a CPU multiplies integers of 8 bits, in vectors of `vector_bits`."""
-    if "avx512vnni" in features and (vector_bits == 512 or "avx512vl" in features):
-        return "quads"
-    return "quads" if "avxvnni" in features and vector_bits == 256 else "widen"
+def int8_ways(features: frozenset[str], vector_bits: int) -> tuple[str, ...]:
+    """The ways in which a CPU can multiply integers of 8 bits, of those in INT8, in vectors of
+    `vector_bits`, the best one first.
+    """
+    quads = "avxvnni" in features and vector_bits == 256
+    if "avx512vnni" in features:
+        quads = vector_bits == 512 or "avx512vl" in features
+    return ("quads", "widen") if quads else ("widen",)
 
 
 @functools.cache
@@ -186,8 +187,8 @@ def cpu_arch(threads: int | None = None) -> CpuArch:
         threads=threads or available_threads(),
         tile_pixels=REGISTER_PIXELS[bits, registers],
         f16c="f16c" in features or arm,
-        bfloat16=_bfloat16(features),
-        int8=_int8(features, bits),
+        bfloat16=bfloat16_ways(features)[0],
+        int8=int8_ways(features, bits)[0],
         rounds_bfloat16=rounds_bfloat16(features),
         l1_ways=cache_ways(system, 1, cpu) or DEFAULT_WAYS,
         hertz=clock_hertz(system, cpu) or DEFAULT_HERTZ,

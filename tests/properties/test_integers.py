@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import output_of
 from sampling import examples
+from ways import needs_quads
 
 import implicit_conv as ic
 from implicit_conv.cpu.arch import REGISTER_PIXELS, cpu_arch
@@ -22,7 +23,6 @@ from implicit_conv.testing import Case, from_nchw, plan_of, to_nchw
 MIXES = list(itertools.product(INTEGER_RANGES, INTEGER_RANGES))
 PATHS = ("widest", "widened", "256 bits", "128 bits", "256 bits by four")
 SAME = ((1, 1), (1, 1))
-needs_quads = pytest.mark.skipif(cpu_arch().int8 == "widen", reason="the CPU has no VNNI")
 
 
 def arch_of(path, threads=None):

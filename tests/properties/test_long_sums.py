@@ -9,6 +9,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from ways import arches
 
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.cpu.methods.im2col import Im2col
@@ -38,10 +39,11 @@ CASES = {  # sums of at least 30,000 terms, or of a filter row too long for one 
 
 
 def plans(case):
-    """A plan for each candidate of a case."""
-    plan = plan_of(case, precision="fast", out_dtype="float32")
-    for c in plan.candidates:
-        yield changed(plan, **{field.name: getattr(c, field.name) for field in fields(c)})
+    """A plan for each candidate of a case, on each way of multiplying that this CPU has."""
+    for arch in arches(case.dtype):
+        plan = plan_of(case, arch, precision="fast", out_dtype="float32")
+        for c in plan.candidates:
+            yield changed(plan, **{field.name: getattr(c, field.name) for field in fields(c)})
 
 
 def largest_error(y, exact):

@@ -8,41 +8,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples
+from ways import BFLOAT16, DOT_PRODUCTS, NARROW, arch_of
 
 import implicit_conv as ic
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.cpu.arch import REGISTER_PIXELS, cpu_arch
+from implicit_conv.cpu.arch import BFLOAT16_FEATURES, cpu_arch, cpu_features
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16  # of eps * sum|x||w|, eps = 2^-24, besides the one rounding to 16 bits
 DTYPES = ("float16", "bfloat16")
+PATHS = (*BFLOAT16, *NARROW, "soft float16")
 
 
-def arch_of(path):
+def machine(path):
     """This machine, held to one way of computing."""
-    arch = cpu_arch()
-    if path == "widened":
-        return replace(arch, bfloat16="widen")
     if path == "soft float16":
-        return replace(arch, f16c=False)
-    if path == "widest":
-        return arch
-    bits = int(path.removesuffix(" bits"))
-    return replace(arch, vector_bits=bits, tile_pixels=REGISTER_PIXELS[bits, 16], bfloat16="widen")
-
-
-needs_pairs = pytest.mark.skipif(
-    cpu_arch().bfloat16 != "pairs", reason="the CPU has no AVX512_BF16"
-)
-PATHS = ("widest", "widened", "256 bits", "128 bits", "soft float16")
+        return replace(cpu_arch(), f16c=False)
+    return arch_of(path)
 
 
 def compute(case, x, w, path, *, bias=None, residual=None, out=None, **options):
     """The convolution on `path`; axes N, K, P, Q."""
     arrays = case.arrange(x, w)
-    plan = plan_of(case, arch_of(path), **{"precision": "strict", **options})
+    plan = plan_of(case, machine(path), **{"precision": "strict", **options})
     return to_nchw(plan(*arrays, bias, residual=residual, out=out), case.layout)
 
 
@@ -143,12 +133,13 @@ def test_sums_past_the_range_of_float16_become_infinite_only_in_the_end():
     np.testing.assert_array_equal(halved, np.full((1, 1, 4, 4), 1000, np.float16))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("path", (*BFLOAT16, "float16"))
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("channels", [3, 17])
 @pytest.mark.parametrize("end", [0, -1])
-def test_nan_and_inf_reach_their_receptive_field_only(dtype, layout, channels, end):
+def test_nan_and_inf_reach_their_receptive_field_only(path, layout, channels, end):
     """An infinity stays one, also in the pair that a zero completes."""
+    dtype, path = ("float16", "widen") if path == "float16" else ("bfloat16", path)
     case = Case(
         C=channels, K=33, size=(9, 30), padding=((1, 1), (1, 1)), layout=layout, dtype=dtype
     )
@@ -156,7 +147,7 @@ def test_nan_and_inf_reach_their_receptive_field_only(dtype, layout, channels, e
     w[w == 0] = 1
     for value, is_such in ((np.nan, np.isnan), (np.inf, np.isinf)):
         x[0, end, 5, 7] = value
-        y = compute(case, x, w, "widest").astype(np.float32)[0]
+        y = compute(case, x, w, path).astype(np.float32)[0]
         assert is_such(y[:, 4:7, 6:9]).all()
         assert np.isfinite(y).sum() == y.size - 33 * 9
 
@@ -183,14 +174,16 @@ def test_any_strides_and_out(dtype):
     np.testing.assert_array_equal(y, case.reference(x, w))
 
 
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_bits_do_not_depend_on_batch_or_threads(dtype):
+def test_the_bits_do_not_depend_on_batch_or_threads(dtype, path):
     case = Case(N=5, C=70, K=33, size=(9, 30), padding=((1, 1), (1, 1)), dtype=dtype)
     x, w = case.inputs(0)
 
     def strict(x, threads):
-        with ic.config(num_threads=threads):
-            return ic.conv2d(x, w, padding=1, precision="strict").view(np.uint16)
+        arch = replace(machine(path), threads=threads)
+        plan = plan_of(replace(case, N=len(x)), arch, precision="strict")
+        return plan(x, w).view(np.uint16)
 
     whole = strict(x, 1)
     np.testing.assert_array_equal(strict(x, 3), whole)
@@ -206,11 +199,11 @@ def swapped(array):
     return filled.reshape(n, -1, 2, *rest)[:, :, ::-1].reshape(filled.shape)
 
 
-@needs_pairs
+@pytest.mark.skipif(not cpu_features() >= BFLOAT16_FEATURES, reason="this CPU has no AVX512_BF16")
 @pytest.mark.parametrize("weight_layout", ["KCRS", "KRSC", "RSCK"])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
-@pytest.mark.parametrize("channels", [2, 3, 31, 32, 33, 70])
+@pytest.mark.parametrize("channels", [2, 3, 31, 32, 33, 70, 200])
 def test_dot_products_are_two_fmas_the_second_channel_first(
     channels, kernel, layout, weight_layout
 ):
@@ -227,45 +220,48 @@ def test_dot_products_are_two_fmas_the_second_channel_first(
         dtype="bfloat16",
     )
     x, w = case.inputs(0)
-    got = compute(case, x, w, "widest", out_dtype="float32")
+    got = compute(case, x, w, "pairs", out_dtype="float32")
     even = replace(case, C=channels + channels % 2)
-    expected = compute(even, swapped(x), swapped(w), "widened", out_dtype="float32")
+    expected = compute(even, swapped(x), swapped(w), "widen", out_dtype="float32")
     np.testing.assert_array_equal(got, expected)
 
 
-@needs_pairs
-def test_a_filter_packed_with_a_channel_less_is_refused():
+@pytest.mark.parametrize("path", DOT_PRODUCTS)
+def test_a_filter_packed_with_a_channel_less_is_refused(path):
     """Of as many pairs, the last one filled up with zeros."""
-    plans = [ic.plan_conv2d((1, c, 9, 9), (40, c, 3, 3), "bfloat16") for c in (5, 6)]
+    cases = [Case(C=c, K=40, size=(9, 9), dtype="bfloat16") for c in (5, 6)]
+    plans = [plan_of(case, machine(path)) for case in cases]
     packed = plans[0].pack(np.ones((40, 5, 3, 3), ml_dtypes.bfloat16))
     with pytest.raises(ic.ShapeError, match="packed in another order"):
         plans[1](np.ones((1, 6, 9, 9), ml_dtypes.bfloat16), packed)
 
 
-@needs_pairs
-def test_subnormals_count_as_zeros_in_dot_products():
+@pytest.mark.parametrize("path", DOT_PRODUCTS)
+def test_subnormals_count_as_zeros_in_dot_products(path):
     x = np.full((1, 2, 4, 20), 2.0**-130, ml_dtypes.bfloat16)
     w = np.full((1, 2, 1, 1), 2.0**20, ml_dtypes.bfloat16)
     case = Case(C=2, size=(4, 20), kernel=(1, 1), dtype="bfloat16")
-    assert (compute(case, x, w, "widest").astype(float) == 0).all()
-    assert (compute(case, x, w, "widened").astype(float) == 2.0**-109).all()
+    assert (compute(case, x, w, path).astype(float) == 0).all()
+    assert (compute(case, x, w, "widen").astype(float) == 2.0**-109).all()
 
 
+@pytest.mark.parametrize("path", BFLOAT16)
 @pytest.mark.parametrize("weight_layout", ["KCRS", "KRSC", "RSCK"])
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
-def test_a_nan_in_a_filter_stays_there(kernel, weight_layout):
+def test_a_nan_in_a_filter_stays_there(kernel, weight_layout, path):
     """An odd number of channels is completed with a zero, not with what follows in memory."""
     case = Case(C=5, K=20, kernel=kernel, weight_layout=weight_layout, dtype="bfloat16")
     x, w = case.inputs(0, integers=True)
     w[7] = np.nan
-    finite = np.isfinite(compute(case, x, w, "widest").astype(np.float32)[0])
+    finite = np.isfinite(compute(case, x, w, path).astype(np.float32)[0])
     assert not finite[7].any()
     assert np.delete(finite, 7, axis=0).all()
 
 
+@pytest.mark.parametrize("path", BFLOAT16)
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize(("channels", "groups"), [(6, 1), (7, 1), (6, 2), (7, 2)])
-def test_executed_loads_are_the_planned_ones(layout, channels, groups):
+def test_executed_loads_are_the_planned_ones(layout, channels, groups, path):
     """Coordinates count channels, even where an element is a pair of them."""
     case = Case(
         N=2,
@@ -278,13 +274,13 @@ def test_executed_loads_are_the_planned_ones(layout, channels, groups):
         dtype="bfloat16",
     )
     x, w = case.arrange(*case.inputs(0))
-    plan = ic.plan_conv2d(x.shape, w.shape, "bfloat16", precision="strict", **case.options)
+    plan = plan_of(case, machine(path), precision="strict")
     assert executed_loads(plan.engine, x, w) == sorted(plan.trace())
     firsts = {load.coords[3] for load in plan.trace() if load.operand == "x"}
     assert firsts == {group * channels for group in range(groups)}
 
 
-@pytest.mark.parametrize("path", ["widest", "widened"])
+@pytest.mark.parametrize("path", BFLOAT16)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("channels", [6, 7, 64])
 def test_transposed_gemm(channels, dtype, path, force_method):
@@ -292,7 +288,7 @@ def test_transposed_gemm(channels, dtype, path, force_method):
     force_method(TransposedGemm)
     case = Case(N=3, C=channels, K=40, size=(8, 16), kernel=(1, 1), dtype=dtype)
     x, w = case.inputs(0, integers=True)
-    plan = plan_of(case, arch_of(path), precision="strict", algorithm="pointwise")
+    plan = plan_of(case, machine(path), precision="strict", algorithm="pointwise")
     bias = np.arange(40, dtype=np.float32) - 20
     residual = np.random.default_rng(1).integers(-9, 9, (3, 40, 8, 16)).astype(x.dtype)
     sums = case.reference(x, w)

@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from ways import arches
 
 import implicit_conv as ic
 from implicit_conv.arrays import numpy_dtype
@@ -74,14 +75,15 @@ def largest_units(y, rows, dtype):
 
 
 def plans(case):
-    """A plan for each method whose errors `most_units` bounds."""
-    plan = plan_of(case, out_dtype="float64" if case.dtype == "float64" else "float32")
-    found = {}
-    for c in plan.candidates:
-        if "winograd" not in c.algorithm:
-            found.setdefault((type(c.method), c.method.order), c)
-    for c in found.values():
-        yield changed(plan, **{field.name: getattr(c, field.name) for field in fields(c)})
+    """A plan for each method whose errors `most_units` bounds, on each way that this CPU has."""
+    for arch in arches(case.dtype):
+        plan = plan_of(case, arch, out_dtype="float64" if case.dtype == "float64" else "float32")
+        found = {}
+        for c in plan.candidates:
+            if "winograd" not in c.algorithm:
+                found.setdefault((type(c.method), c.method.order), c)
+        for c in found.values():
+            yield changed(plan, **{field.name: getattr(c, field.name) for field in fields(c)})
 
 
 def filters(rows, case):
@@ -133,7 +135,7 @@ CASES = {
     "volume": rank((5, 6, 9), (3, 5, 5), C=20),
     "float64": Case(C=1000, size=(2, 9), dtype="float64", **POINT),
     "float64 3x3": Case(C=70, size=(5, 9), dtype="float64"),
-    "AMX, if there is": Case(C=1024, size=(4, 9), dtype="bfloat16", layout="NHWC", **POINT),
+    "whole tiles of AMX": Case(C=1024, size=(4, 9), dtype="bfloat16", layout="NHWC", **POINT),
     "bfloat16": Case(C=1000, size=(2, 9), dtype="bfloat16", layout="NHWC", **POINT),
     "float16": Case(C=300, size=(3, 9), dtype="float16"),
 }
@@ -273,22 +275,27 @@ def additions(count):
     )  # all levels, the last chain
 
 
-def chains(row, rows):
-    """(The longest chain, the number of chains) of implicit GEMM for `rows` rows of products."""
-    chain = schedule.CHAIN
+def chains(row, rows, word):
+    """(Products of the longest chain, the number of chains) of implicit GEMM for `rows` rows of
+    elements, each of `word` channels.
+    """
+    chain = schedule.CHAIN // word
     if row > chain:
-        return schedule.chain_length(row, chain), rows * schedule.chain_parts(row, chain)
+        return word * schedule.chain_length(row, chain), rows * schedule.chain_parts(row, chain)
     together = schedule.chain_rows(row, chain)
-    return row * min(rows, together), -(-rows // together)
+    return word * row * min(rows, together), -(-rows // together)
 
 
 def test_no_product_takes_part_in_more_additions_than_the_bound():
     for taps, rows in itertools.product((1, 2, 3, 7, 31, 173, 1001), repeat=2):
         for C in (*range(1, 300), *range(300, 40_000, 397), 1 << 20):
             n = C * taps * rows
-            blocks = min(-(-n // BLOCK_ELEMENTS), C, BLOCKS)  # added one by one
-            longest, count = chains(-(-C // blocks) * taps, rows)
-            assert longest + additions(count) + blocks - 1 <= most_units(n), (C, taps, rows)
+            for word in (1, 2):  # channels of an element: pairs of bfloat16 have two
+                words = -(-C // word)
+                blocks = min(-(-words * taps * rows // BLOCK_ELEMENTS), words, BLOCKS)
+                longest, count = chains(-(-words // blocks) * taps, rows, word)
+                added = longest + additions(count) + blocks - 1  # blocks are added one by one
+                assert added <= most_units(words * word * taps * rows), (C, taps, rows, word)
             longest, count = min(schedule.CHAIN, n), -(-n // schedule.CHAIN)  # of other methods
             assert longest + additions(count) <= most_units(n), n
     for n in (*range(1, 3000), *(1 << bits for bits in range(12, 31))):  # pixels in 16 parts

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from sampling import examples
+from ways import DOT_PRODUCTS, arch_of
 
-from implicit_conv.cpu.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.candidate import Refusal, Request
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
 from implicit_conv.cpu.problem_views import spatial
@@ -31,9 +32,9 @@ STEM = Case(
 )
 
 
-def planned(case):
+def planned(case, way):
     """The plan of a case by this method alone, or () if the method refuses."""
-    made = plan_of(case, algorithm="implicit_gemm").engine
+    made = plan_of(case, arch_of(way), algorithm="implicit_gemm").engine
     found = tuple(c for c in made.candidates if isinstance(c.method, WindowGemm))
     return found and Plan(replace(made, choice=made.choice._replace(candidates=found)))
 
@@ -59,16 +60,16 @@ def few_channels(draw):
     return case
 
 
-@pytest.mark.skipif(cpu_arch().bfloat16 == "widen", reason="no dot products of bfloat16")
+@pytest.mark.parametrize("way", DOT_PRODUCTS)
 @examples(150, 600)
 @given(
     case=few_channels(), step=st.sampled_from([1, 1, 1, -1, 2]), at=st.sampled_from([0.3, 0.5, 0.7])
 )
-def test_windows_are_those_of_the_image(case, step, at):
+def test_windows_are_those_of_the_image(way, case, step, at):
     """All around the image is NaN in memory, which a read beyond it would bring into a sum, and one
     element is infinite, which only the windows around it have.
     """
-    plan = planned(case)
+    plan = planned(case, way)
     assume(plan)
     inputs = case.inputs(0, integers=True)
     inputs[0].flat[int(at * inputs[0].size)] = np.inf
@@ -84,22 +85,22 @@ def test_windows_are_those_of_the_image(case, step, at):
         np.testing.assert_array_equal(y, expected)
 
 
-@pytest.mark.skipif(cpu_arch().bfloat16 == "widen", reason="no dot products of bfloat16")
-def test_executed_loads_are_those_of_the_trace():
-    engine = planned(STEM).engine
+@pytest.mark.parametrize("way", DOT_PRODUCTS)
+def test_executed_loads_are_those_of_the_trace(way):
+    engine = planned(STEM, way).engine
     x, w = STEM.arrange(*STEM.inputs(0))
     loads = executed_loads(engine, x, w)
     assert loads == sorted(engine.trace())
     assert {load.coords[2] for load in loads if load.operand == "x"} == {-3}
 
 
-@pytest.mark.skipif(cpu_arch().bfloat16 == "widen", reason="no dot products of bfloat16")
+@pytest.mark.parametrize("way", DOT_PRODUCTS)
 @pytest.mark.parametrize("size", [(9, 9), (80, 80)])
 @pytest.mark.parametrize("weight_layout", ["KCRS", "KRSC", "RSCK"])
-def test_the_copy_of_a_filter_counts_as_memory(weight_layout, size):
+def test_the_copy_of_a_filter_counts_as_memory(weight_layout, size, way):
     """A filter of one load tile is packed panel by panel, one of several tiles before."""
     case = replace(STEM, K=1024, size=size, weight_layout=weight_layout)
-    plan, (x, w) = planned(case), case.arrange(*case.inputs(0))
+    plan, (x, w) = planned(case, way), case.arrange(*case.inputs(0))
     peak = memory_of(lambda: plan(x, w)).peak
     assert abs(peak - plan.peak_bytes) < w.nbytes / 8, (peak, plan.peak_bytes)
 
