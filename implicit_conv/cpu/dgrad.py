@@ -131,7 +131,7 @@ class DgradEngine(Runner):
         yield f"problem     {self._problem_text()}"
         count = len(self.parts)
         each = "one fprop" if count == 1 else f"{count} fprops, one for each stride phase of"
-        yield f"algorithm   {each} {self.result}"
+        yield f"algorithm   {each if count else 'none: no tap reaches a pixel of'} {self.result}"
         if self.empty is not None:
             yield "            pixels that no tap reaches are written first"
         shown: dict[Problem, int] = {}
@@ -270,7 +270,7 @@ def plan(
         # The default counts all taps, of which a phase may have a part: it must not change with
         # the stride.
         out_dtype = parse_out_dtype(None, replace(problem, C=problem.K, K=problem.C))
-    empty = None if is_covered(problem, phases) else _without_channels(problem)
+    empty = None if phases and is_covered(problem, phases) else _without_channels(problem)
     reserved = request.reserved_bytes + copied_bytes(problem)
     request = replace(request, reserved_bytes=reserved)
     for phase in phases:
@@ -335,14 +335,17 @@ def _check_workspace(
 
 
 def _without_channels(problem: Problem) -> Problem:
-    """The fprop that has the output of the gradient, and no channels."""
+    """The fprop that has the output of the gradient, and no channels; images without pixels, which
+    no fprop has as its output, are no images of one pixel.
+    """
     ones, zeros = (1,) * problem.rank, (0,) * problem.rank
+    has_pixels = min(problem.size) > 0
     return Problem(
-        N=problem.N,
+        N=problem.N * has_pixels,
         C=0,
         K=problem.C,
         groups=1,
-        size=problem.size,
+        size=problem.size if has_pixels else ones,
         kernel=ones,
         stride=ones,
         dilation=ones,

@@ -324,6 +324,11 @@ def _image(shared: Trial, rank: int, dice: Dice) -> Trial:
         size = family.size(dice, case)
         if len(size) < rank:
             size = (dice.number(1, 5), *size)
+        # An image without pixels, whose outputs read padding alone. It is no result of an operator
+        # but of the input gradient.
+        if dice.happens(8) and shared.operator not in ("conv_transpose", "col2im"):
+            axis = dice.number(1, rank)
+            size = (*size[:-axis], 0, *size[len(size) - axis + 1 :])
         padding, case = _padded(dice, shared.operator, replace(case, size=size[-rank:]))
         if case.is_valid and _products(case) <= family.products:
             if shared.operator == "conv_transpose" and dice.happens(3):
