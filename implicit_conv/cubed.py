@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Block, ranges, shifted
 from implicit_conv.operation import Operation, Span, operation, read
-from implicit_conv.settings import config, current
+from implicit_conv.settings import current, local
 
 if TYPE_CHECKING:
     from implicit_conv.image_operation import ImageFilter
@@ -67,7 +67,7 @@ class Chunks:
             Block(tuple(shifted(run, -block.extent[0]) for run in block.runs), block.pads)
             for block in self.blocks(block_id)
         ]
-        with config(num_threads=current().num_threads or 1):
+        with local(num_threads=current().num_threads or 1):
             return self._own.compute(read(x, blocks, x.dtype), blocks)
 
 

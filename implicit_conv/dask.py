@@ -19,7 +19,7 @@ from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Axis, Block, ranges, shifted
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.operation import REFUSED, Operation, operation, read, signature
-from implicit_conv.settings import config, current
+from implicit_conv.settings import current, local
 from implicit_conv.sources import file_array
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _task_threads() -> Any:
     """The threads of a task: one, as dask runs one on each thread of a worker, if no other number
     is set.
     """
-    return config(num_threads=current().num_threads or 1)
+    return local(num_threads=current().num_threads or 1)
 
 
 def _meta(own: Work) -> Array:

@@ -1,4 +1,4 @@
-"""Settings: environment variables, read once, and a context manager that overrides them."""
+"""Settings: environment variables, read once, and `config`, which overrides them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import functools
 import logging
 import operator
 import os
+import re
+import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from types import EllipsisType
+from types import EllipsisType, TracebackType
 
 from implicit_conv.cache import cached_property
 from implicit_conv.kernels.cpu.compilers import COMPILERS, TRANSLATOR
 from implicit_conv.kernels.disk_files import largest_folder
+from implicit_conv.options import ALGORITHMS
 
 PREFIX = "IMPLICIT_CONV_"
 VARIABLES = (
     *("DEVICE", "ALGORITHM", "NUM_THREADS", "SUBNORMALS", "COMPILER"),
     *("CACHE_DIR", "CACHE_BYTES", "LOG"),
 )
-SUBNORMALS = ("keep", "flush")
+WORDS = {  # of settings, the default first
+    "algorithm": ("auto", *ALGORITHMS),
+    "subnormals": ("keep", "flush"),
+    "compiler": COMPILERS,
+}
+DEVICE = re.compile(r"cpu|cuda(:\d{1,4})?")
 MOST_THREADS = 4096  # of a call: each thread has scratch memory of its own
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -74,12 +83,12 @@ def _from_environment() -> Config:
         logging.getLogger("implicit_conv").setLevel(level)
     _warn_of_unknown_variables()
     largest_folder()  # the cache reads it where no error may be raised
+    device = os.environ.get(f"{PREFIX}DEVICE")
+    words = {name: os.environ.get(PREFIX + name.upper()) or WORDS[name][0] for name in WORDS}
     return Config(
-        device=os.environ.get(f"{PREFIX}DEVICE") or None,
-        algorithm=os.environ.get(f"{PREFIX}ALGORITHM") or "auto",
+        device=_device(device) if device else None,
         num_threads=_read_thread_count(threads) if threads else None,
-        subnormals=_subnormals(os.environ.get(f"{PREFIX}SUBNORMALS") or "keep"),
-        compiler=_compiler(os.environ.get(f"{PREFIX}COMPILER") or TRANSLATOR),
+        **{name: _word(name, value) for name, value in words.items()},
     )
 
 
@@ -103,19 +112,67 @@ def _warn_of_unknown_variables() -> None:
         )
 
 
-def _subnormals(value: object) -> str:
-    if value not in SUBNORMALS:
-        raise ValueError(f"subnormals={value!r} is unknown; choose from {', '.join(SUBNORMALS)}")
-    return str(value)
+def _word(name: str, value: object) -> str:
+    """A value of a setting that has WORDS, given in any case."""
+    word = value.lower() if isinstance(value, str) else ""
+    if word not in WORDS[name]:
+        raise ValueError(f"{name}={value!r} is unknown; choose from {', '.join(WORDS[name])}")
+    return word
 
 
-def _compiler(value: object) -> str:
-    if value not in COMPILERS:
-        raise ValueError(f"compiler={value!r} is unknown; choose from {', '.join(COMPILERS)}")
-    return str(value)
+def _device(value: object) -> str:
+    if not (isinstance(value, str) and DEVICE.fullmatch(value)):
+        raise ValueError(f"device={value!r} is none of None, 'cpu', 'cuda' and 'cuda:N'")
+    return value
 
 
-_config: ContextVar[Config | None] = ContextVar("implicit_conv.settings", default=None)
+class _Scope:
+    """The settings of the process, or of a block, and the calls of `config` that were made in it.
+
+    A call changes the settings of its scope until the scope ends, or the call becomes a block.
+    """
+
+    def __init__(self, config: Config, outer: _Scope | None) -> None:
+        self.config, self.outer = config, outer
+        self._first = config  # before the calls
+        self._calls: list[tuple[weakref.ref[Setting], dict[str, object]]] = []
+
+    def add(self, setting: Setting) -> None:
+        """A call was made; earlier ones that can become no block any more are for good."""
+        while self._calls and self._calls[0][0]() is None:
+            self._first = _changed(self._first, self._calls.pop(0)[1])
+        self._calls.append((weakref.ref(setting), setting.changes))
+        self.config = _changed(self.config, setting.changes)
+
+    def remove(self, setting: Setting) -> None:
+        """A call becomes a block."""
+        self._calls = [call for call in self._calls if call[0]() is not setting]
+        self.config = self._first
+        for _, changes in self._calls:
+            self.config = _changed(self.config, changes)
+
+
+def _changed(config: Config, changes: dict[str, object]) -> Config:
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+_own: ContextVar[_Scope | None] = ContextVar("implicit_conv.settings", default=None)
+_open: list[_Scope] = []  # that of the process, and blocks in force in the order of their beginning
+_lock = threading.RLock()  # of what follows from several scopes
+
+
+def _scope() -> _Scope:
+    """The scope of this thread or task. One without a block of its own is in the block that began
+    last, in whichever thread: so threads that are started in a block are in it.
+    """
+    return _own.get() or (_open or _opened())[-1]
+
+
+def _opened() -> list[_Scope]:
+    with _lock:
+        if not _open:
+            _open.append(_Scope(_from_environment(), None))
+    return _open
 
 
 def current() -> Config:
@@ -126,10 +183,70 @@ def current() -> Config:
     ValueError
         An environment variable has an invalid value.
     """
-    return _config.get() or _from_environment()
+    return (_own.get() or (_open or _opened())[-1]).config  # _scope(), for each call
 
 
 @contextmanager
+def local(*, num_threads: int) -> Iterator[None]:
+    """A block whose number of threads other threads of the process do not see."""
+    scope = _Scope(replace(current(), num_threads=num_threads), _own.get())
+    _own.set(scope)
+    try:
+        yield
+    finally:
+        _own.set(scope.outer)
+
+
+class Setting:
+    """A call of `config`: in force until the block ends in which it was made, or, as the head of a
+    ``with`` block of its own, until that ends.
+    """
+
+    def __init__(self, changes: dict[str, object]) -> None:
+        self.changes = changes
+        with _lock:
+            self._made_in = _scope()
+            self._made_in.add(self)
+
+    def __enter__(self) -> Config:
+        with _lock:
+            self._made_in.remove(self)
+            scope = _Scope(_changed(current(), self.changes), _own.get())
+            _open.append(scope)
+        _own.set(scope)
+        return scope.config
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        scope = _own.get()
+        assert scope is not None, "a block ends in the thread or task in which it began"
+        with _lock:
+            _open.remove(scope)
+        _own.set(scope.outer)
+
+
+def _forget_other_threads() -> None:
+    """In a forked child: blocks of threads that it does not have would never end."""
+    scope, kept = _own.get(), set(_open[:1])
+    while scope is not None:
+        kept.add(scope)
+        scope = scope.outer
+    _open[:] = [scope for scope in _open if scope in kept]
+    _lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_lock.acquire,
+        after_in_parent=_lock.release,
+        after_in_child=_forget_other_threads,
+    )
+
+
 def config(
     *,
     device: str | EllipsisType | None = ...,
@@ -137,37 +254,43 @@ def config(
     num_threads: int | EllipsisType | None = ...,
     subnormals: str | EllipsisType | None = ...,
     compiler: str | EllipsisType | None = ...,
-) -> Iterator[Config]:
-    """Change settings for the calls inside a ``with`` block.
+) -> Setting:
+    """Change settings: ``config(num_threads=4)`` for the process, ``with config(num_threads=1):``
+    for a block.
+
+    A call alone holds for all threads from then on; inside a ``with`` block it holds until that
+    ends. A block holds for its thread or task, for threads that are started in it and, as long as
+    it lasts, for all other threads that are in no block of their own. Leaving it restores what was
+    before.
 
     Parameters
     ----------
     device, algorithm, num_threads, subnormals, compiler
         As in `Config`; None restores the default, and omitted settings do not change.
 
+    Returns
+    -------
+    setting
+        What a ``with`` statement takes; ``with config(...) as settings`` names the `Config` in
+        force.
+
     Raises
     ------
     TypeError
         num_threads is not an integer.
     ValueError
-        num_threads is below 1 or above 4096, or `subnormals` or `compiler` is unknown.
+        num_threads is below 1 or above 4096, or another value is unknown.
     """
     changes: dict[str, object] = {}
     if device is not ...:
-        changes["device"] = device
-    if algorithm is not ...:
-        changes["algorithm"] = "auto" if algorithm is None else algorithm
+        changes["device"] = None if device is None else _device(device)
     if num_threads is not ...:
         changes["num_threads"] = None if num_threads is None else _thread_count(num_threads)
-    if subnormals is not ...:
-        changes["subnormals"] = _subnormals("keep" if subnormals is None else subnormals)
-    if compiler is not ...:
-        changes["compiler"] = _compiler(TRANSLATOR if compiler is None else compiler)
-    token = _config.set(replace(current(), **changes))  # type: ignore[arg-type]
-    try:
-        yield current()
-    finally:
-        _config.reset(token)
+    words = {"algorithm": algorithm, "subnormals": subnormals, "compiler": compiler}
+    for name, value in words.items():
+        if value is not ...:
+            changes[name] = WORDS[name][0] if value is None else _word(name, value)
+    return Setting(changes)
 
 
 def _thread_count(value: object) -> int:

@@ -1,12 +1,32 @@
-"""Settings for the calls inside a `with config(...)`."""
+"""Settings of the process, by `config(...)`, and of blocks, by `with config(...)`."""
 
+import gc
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv.settings import Config
+from implicit_conv import settings
+from implicit_conv.settings import Config, current
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    """Settings that a test leaves to the process are undone."""
+    before = settings._open[:]
+    yield
+    assert settings._open[1:] == before[1:], "a block is still in force"
+    settings._open.clear()
+
+
+def of_a_new_thread():
+    """The number of threads that a thread sees which begins now."""
+    with ThreadPoolExecutor(1) as threads:
+        return threads.submit(lambda: current().num_threads).result()
 
 
 def test_config_sets_threads_and_algorithm():
@@ -25,13 +45,126 @@ def test_config_sets_a_default_back_for_the_calls_inside():
             assert inner == replace(outer, num_threads=3)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2"])
+@pytest.mark.parametrize("value", [0, -1, 1.5, True, "2", 5000])
 def test_config_refuses_thread_counts_that_are_none(value):
-    with (
-        pytest.raises((ValueError, TypeError), match=f"num_threads={value!r} must be"),
-        ic.config(num_threads=value),
-    ):
-        pass
+    with pytest.raises((ValueError, TypeError), match=f"num_threads={value!r} must be"):
+        ic.config(num_threads=value)
+    assert current() == Config()
+
+
+@pytest.mark.parametrize("name", ["algorithm", "subnormals", "compiler", "device"])
+@pytest.mark.parametrize("value", ["wingrad", "", 3, "cuda:x"])
+def test_config_refuses_unknown_words_at_once(name, value):
+    with pytest.raises(ValueError, match=f"{name}={value!r} is (unknown; choose from|none of)"):
+        ic.config(**{name: value})
+    assert current() == Config()
+
+
+def test_a_call_alone_holds_for_the_process():
+    ic.config(num_threads=3)
+    gc.collect()
+    ic.config(algorithm="Implicit_GEMM")
+    assert current() == Config(num_threads=3, algorithm="implicit_gemm")
+    assert of_a_new_thread() == 3
+    shapes = (1, 64, 56, 56), (64, 64, 1, 1)
+    assert ic.plan_conv2d(*shapes).algorithm == "implicit_gemm"
+    ic.config(num_threads=None, algorithm=None)
+    assert current() == Config()
+
+
+def test_many_calls_take_no_memory():
+    for number in range(1, 200):
+        ic.config(num_threads=number)
+    assert current().num_threads == 199
+    assert len(settings._open[0]._calls) == 1
+
+
+def test_a_block_restores_what_was_before():
+    ic.config(num_threads=3)
+    with ic.config(num_threads=1):
+        assert (current().num_threads, of_a_new_thread()) == (1, 1)
+        with ic.config(algorithm="pointwise"):
+            assert current() == Config(num_threads=1, algorithm="pointwise")
+        assert current() == Config(num_threads=1)
+    assert (current().num_threads, of_a_new_thread()) == (3, 3)
+
+
+def test_a_call_inside_a_block_holds_until_its_end():
+    with ic.config(num_threads=1):
+        ic.config(num_threads=2, subnormals="flush")
+        assert (current().num_threads, of_a_new_thread()) == (2, 2)
+    assert current() == Config()
+
+
+def test_one_setting_heads_several_blocks():
+    setting = ic.config(num_threads=2)
+    assert current().num_threads == 2
+    for _ in range(2):
+        with setting, setting:
+            assert current().num_threads == 2
+        assert current() == Config()
+
+
+def test_an_error_inside_a_block_ends_it():
+    with pytest.raises(KeyError), ic.config(num_threads=2):
+        raise KeyError
+    assert current() == Config()
+
+
+def test_blocks_of_threads_are_their_own():
+    """Each sees its own number, whatever blocks begin and end in others meanwhile; one without a
+    block sees the last one that began.
+    """
+    begun, ending, seen = threading.Barrier(5), threading.Barrier(5), []
+
+    def work(number):
+        with ic.config(num_threads=number):
+            begun.wait()
+            seen.append(current().num_threads == number)
+            ending.wait()
+            for inner in range(1, 50):
+                with ic.config(num_threads=inner):
+                    seen.append(current().num_threads == inner)
+            seen.append(current().num_threads == number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    begun.wait()
+    seen.append(current().num_threads in range(1, 5))
+    ending.wait()
+    for thread in threads:
+        thread.join()
+    assert all(seen) and len(seen) == 4 * 51 + 1
+    assert current() == Config()
+
+
+def test_a_block_for_this_thread_alone_is_not_seen_by_others():
+    with settings.local(num_threads=1):
+        assert (current().num_threads, of_a_new_thread()) == (1, None)
+    assert current() == Config()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_has_no_blocks_of_threads_that_it_lacks():
+    begun, ending = threading.Event(), threading.Event()
+
+    def work():
+        with ic.config(num_threads=7):
+            begun.set()
+            ending.wait()
+
+    thread = threading.Thread(target=work)
+    with ic.config(num_threads=2):
+        thread.start()
+        begun.wait()
+        child = os.fork()
+        if child == 0:
+            os._exit(of_a_new_thread() != 2)
+        ending.set()
+        thread.join()
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_plan_tells_its_compiler():

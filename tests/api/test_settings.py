@@ -8,9 +8,14 @@ from implicit_conv import settings
 @pytest.fixture(autouse=True)
 def read_again():
     """The environment is read once; these tests read it anew, and so do later ones."""
-    settings._from_environment.cache_clear()
+    forget()
     yield
+    forget()
+
+
+def forget():
     settings._from_environment.cache_clear()
+    settings._open.clear()
 
 
 def test_a_misspelt_variable_is_named(monkeypatch, caplog):
