@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,10 +124,8 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a line for each row: milliseconds, and in brackets scipy's time over ours."""
-    try:
-        import cv2
-    except ImportError:
-        cv2 = None
+    cv2: Any = import_module("cv2") if find_spec("cv2") else None
+    if cv2 is None:
         print("OpenCV is left out: pip install '.[rivals]'")
     else:
         cv2.setNumThreads(1)
