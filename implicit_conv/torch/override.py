@@ -104,7 +104,7 @@ def _result(x: Any, w: Any, bias: Any, window: Window) -> Any:
     step = step_of(x, w, bias, window)
     if step is REFUSED or not (aligned(x) and aligned(w)):
         return None
-    return step(x, w, bias, FILTERS.operand(step, w))
+    return step(x, w, bias, FILTERS.packed(step, w))
 
 
 def _convolution_backward(

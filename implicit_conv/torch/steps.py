@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from implicit_conv import api, input_grad, transposed, weight_grad
-from implicit_conv.arrays import Binding
+from implicit_conv.arrays import Array, Binding
 from implicit_conv.cache import cached_property
 from implicit_conv.errors import PlanError
 from implicit_conv.plan import Plan
@@ -123,16 +123,22 @@ class Step:
 
     @cached_property
     def order(self) -> object:
-        """What a packed filter must have been packed for."""
-        return tuple(part.best_packed.packed.key for part in _parts(self.plan.engine))
+        """What a packed filter depends on besides the bytes of the filter b: how they are read, and
+        the order in which the plan of this operator wants them.
+        """
+        engine = self.plan.engine
+        keys = tuple(part.best_packed.packed.key for part in _parts(engine))
+        return type(engine), self._b.shape, self._b.strides, self._dtype, keys
 
-    def pack(self, b: Any) -> Any:
-        """The filter b in the order that the plan reads."""
-        return self.plan.pack(self._b.array(b))
+    def pack(self, b: Array) -> Any:
+        """The filter b, an array with the axes of the tensor, in the order that the plan reads."""
+        return self.plan.pack(self._b.planned(b))
 
-    def __call__(self, a: Any, b: Any, bias: Any = None, operand: Any = None) -> Any:
-        """The result, a new tensor; `operand` is that of b as a packed filter, if it has one."""
-        of_y = self.y
+    def __call__(self, a: Any, b: Any, bias: Any = None, packed: Any = None) -> Any:
+        """The result, a new tensor; `packed` is the filter b as a packed one, if there is one. This
+        frame holds it until the kernel, which reads it by its address, has returned.
+        """
+        of_y, operand = self.y, None if packed is None else packed.operand
         y = torch.empty_strided(of_y.shape, of_y.strides, dtype=self._dtype, device="cpu")
         call = self._call if operand is None else self.packed_call
         sums = None if bias is None else sums_array(bias)

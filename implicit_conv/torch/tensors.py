@@ -73,7 +73,10 @@ class View:
 
     def array(self, tensor: Any) -> Array:
         """Such a tensor as the plan's array."""
-        array = tensor_array(tensor)
+        return self.planned(tensor_array(tensor))
+
+    def planned(self, array: Array) -> Array:
+        """An array with the axes of the tensor as the plan's array."""
         return array if self.axes is None else array.transpose(self.axes)
 
 
