@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from implicit_conv.arrays import Array
-from implicit_conv.tensors import tensor_array
+from implicit_conv.tensors import address, tensor_array
 
 if TYPE_CHECKING:
     from implicit_conv.torch.steps import Step
@@ -83,11 +83,14 @@ class PackedFilters:
             return None
         if w.requires_grad and torch.is_grad_enabled():  # an optimiser is about to change it
             return None
+        place = address(w)
+        if not place:
+            return None
         array = tensor_array(w)
         words = _words(array)
         if words is None:
             return None
-        key = (w.data_ptr(), step.order)
+        key = (place, step.order)
         kept = self._kept.get(key)
         if kept is None or not np.array_equal(kept.words, words):
             kept = self._pack(key, step, w, array, words)
