@@ -65,15 +65,23 @@ def tensor_key(*tensors: Any) -> tuple[Any, ...] | None:
     return key
 
 
+def address(tensor: Any) -> int:
+    """The address of the first element, 0 if it has no memory. Whoever asks for it only reads:
+    ``tensor.data_ptr()`` would copy the memory of a lazy clone.
+    """
+    first: int = sys.modules["torch"]._C._data_address(tensor)
+    return first and first + tensor.storage_offset() * tensor.element_size()
+
+
 def tensor_array(tensor: Any) -> Array:
-    """The memory of a plain tensor as an array.
+    """The memory of a plain tensor as an array, to be read.
 
     ``tensor.numpy()`` would forbid for ever to resize that memory, as FSDP does with parameters.
     """
     dtype, shape = _numpy_dtype(tensor.dtype), tuple(tensor.shape)
     strides = [stride * dtype.itemsize for stride in tensor.stride()]
     size = sum(map(operator.mul, shape, strides)) - sum(strides) + dtype.itemsize
-    block: Any = (ctypes.c_char * size).from_address(tensor.data_ptr())
+    block: Any = (ctypes.c_char * size).from_address(address(tensor))
     block.owner = tensor  # keeps the memory alive
     return np.ndarray(shape, dtype, block, 0, strides)
 

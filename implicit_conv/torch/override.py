@@ -20,11 +20,11 @@ from implicit_conv.torch import steps
 from implicit_conv.torch.openmp import torch_team
 from implicit_conv.torch.packed import FILTERS
 from implicit_conv.torch.steps import Window
-from implicit_conv.torch.tensors import aligned
 
 LOG = logging.getLogger("implicit_conv")
 LIBRARY: Any = torch.library.Library  # which has no types
 REFUSED = "refused"  # what is kept where torch's own kernel must run
+in_function_mode = torch._C._is_torch_function_mode_enabled
 
 
 def _own_kernel(name: str) -> Any:
@@ -101,10 +101,11 @@ def step_of(x: Any, w: Any, bias: Any, window: Window) -> Any:
 
 def _result(x: Any, w: Any, bias: Any, window: Window) -> Any:
     """The convolution, or the transposed one; None if torch's own kernel must run."""
+    if in_function_mode():  # of a script: our calls are none of those that the mode is to see
+        with torch._C.DisableTorchFunction():
+            return _result(x, w, bias, window)
     step = step_of(x, w, bias, window)
-    if step is REFUSED or not (aligned(x) and aligned(w)):
-        return None
-    return step(x, w, bias, FILTERS.operand(step, w))
+    return None if step is REFUSED else step(x, w, bias, FILTERS.packed(step, w))
 
 
 def _convolution_backward(
@@ -127,13 +128,8 @@ def _convolution_backward(
     window = Window(
         tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
     )
-    wanted, shape = tuple(mask), None if bias_sizes is None else tuple(bias_sizes)
-    kinds = tuple([(t.shape, t.stride(), t.dtype) for t in (dy, x, w)])
-    key = ("torch", kinds, shape, window, wanted, _state())
-    found = CALLS.get(key)
-    if found is None:
-        found = _prepared(key, steps.backward, dy, x, w, bias_sizes, window, wanted)
-    if found is REFUSED or not all(map(aligned, (dy, x, w))):
+    gradients = _gradients(dy, x, w, bias_sizes, window, (mask[0], mask[1], mask[2]))
+    if gradients is None:
         return TORCH_BACKWARD.call_boxed(
             keys,
             dy,
@@ -148,11 +144,31 @@ def _convolution_backward(
             groups,
             mask,
         )
+    return gradients
+
+
+def _gradients(
+    dy: Any, x: Any, w: Any, bias_sizes: Any, window: Window, wanted: tuple[bool, bool, bool]
+) -> Any:
+    """The gradients that are `wanted`; None if torch's own kernel must run."""
+    if in_function_mode():
+        with torch._C.DisableTorchFunction():
+            return _gradients(dy, x, w, bias_sizes, window, wanted)
+    shape = None if bias_sizes is None else tuple(bias_sizes)
+    kinds = tuple([(t.shape, t.stride(), t.dtype) for t in (dy, x, w)])
+    key = ("torch", kinds, shape, window, wanted, _state())
+    found = CALLS.get(key)
+    if found is None:
+        found = _prepared(key, steps.backward, dy, x, w, bias_sizes, window, wanted)
+    if found is REFUSED:
+        return None
     of_x, of_w = found
     dx = None if of_x is None else of_x(dy, w)
-    images = (dy, x) if transposed else (x, dy)
+    images = (dy, x) if window.transposed else (x, dy)
     dw = None if of_w is None else of_w(*images)
-    db = dy.sum((0, *range(2, dy.dim()))) if mask[2] else None
+    if (of_x is not None and dx is None) or (of_w is not None and dw is None):
+        return None
+    db = dy.sum((0, *range(2, dy.dim()))) if wanted[2] else None
     return dx, dw, db
 
 
@@ -261,6 +277,17 @@ class _Switch:
             self._library = None
 
 
+def _hide_from_dynamo(kernel: Any) -> None:
+    """Have Dynamo run a function as it is, with all that it calls. Where a graph breaks inside a
+    ``with`` block, it traces every Python frame below, and so ours.
+
+    ``torch.compiler.disable`` would import Dynamo, and add frames to each call.
+    """
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(kernel.__code__, frames._FrameExecStrategy(skip, skip))
+
+
 def disable() -> None:
     """Give torch its own kernels back, however often `enable` was called."""
     _SWITCH.clear()
@@ -276,6 +303,8 @@ KERNELS = {
     "_convolution": _scripted_convolution,
     "convolution_backward": _convolution_backward,
 }
+for _kernel in KERNELS.values():
+    _hide_from_dynamo(_kernel)
 _SWITCH = _Switch()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_SWITCH.renew_lock)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from implicit_conv import api, input_grad, transposed, weight_grad
-from implicit_conv.arrays import Binding
+from implicit_conv.arrays import Array, Binding
 from implicit_conv.cache import cached_property
 from implicit_conv.errors import PlanError
 from implicit_conv.plan import Plan
@@ -24,6 +24,9 @@ from implicit_conv.torch.tensors import DTYPES, View, sums_array
 COMPARED_PER_CYCLE = 3.6
 
 
+# That of a tensor's storage. A call reads memory by it, because `tensor.data_ptr()` would copy the
+# memory of a lazy clone; see `tensors.address`.
+storage_address: Any = vars(torch._C)["_data_address"]  # which has no types
 MODULES = (api, transposed, input_grad, weight_grad)  # with the functions that plan operators
 
 
@@ -95,7 +98,7 @@ class Step:
             No method takes tensors of these strides.
         """
         self.plan, self._a, self._b, self.y, self._dtype = plan, a, b, y, dtype
-        self._biased = biased
+        self._biased, self._size = biased, dtype.itemsize
         self._call = self._bound(b.planned_strides)
 
     def _bound(self, strides: tuple[int, ...] | None) -> Any:
@@ -123,22 +126,33 @@ class Step:
 
     @cached_property
     def order(self) -> object:
-        """What a packed filter must have been packed for."""
-        return tuple(part.best_packed.packed.key for part in _parts(self.plan.engine))
+        """What a packed filter depends on besides the bytes of the filter b: how they are read, and
+        the order in which the plan of this operator wants them.
+        """
+        engine = self.plan.engine
+        keys = tuple(part.best_packed.packed.key for part in _parts(engine))
+        return type(engine), self._b.shape, self._b.strides, self._dtype, keys
 
-    def pack(self, b: Any) -> Any:
-        """The filter b in the order that the plan reads."""
-        return self.plan.pack(self._b.array(b))
+    def pack(self, b: Array) -> Any:
+        """The filter b, an array with the axes of the tensor, in the order that the plan reads."""
+        return self.plan.pack(self._b.planned(b))
 
-    def __call__(self, a: Any, b: Any, bias: Any = None, operand: Any = None) -> Any:
-        """The result, a new tensor; `operand` is that of b as a packed filter, if it has one."""
-        of_y = self.y
+    def __call__(self, a: Any, b: Any, bias: Any = None, packed: Any = None) -> Any:
+        """The result, a new tensor; None if elements have no memory, or are not aligned in memory
+        that is not torch's own. `packed` is the filter b as a packed one, if there is one. This
+        frame holds it until the kernel, which reads it by its address, has returned.
+        """
+        of_a, of_b, size = storage_address(a), storage_address(b), self._size
+        if not (of_a and of_b) or of_a % size or of_b % size:
+            return None
+        of_a, of_b = of_a + a.storage_offset() * size, of_b + b.storage_offset() * size
+        of_y, operand = self.y, None if packed is None else packed.operand
         y = torch.empty_strided(of_y.shape, of_y.strides, dtype=self._dtype, device="cpu")
         call = self._call if operand is None else self.packed_call
         sums = None if bias is None else sums_array(bias)
         if call.takes_addresses:
-            filters = memory(b.data_ptr()) if operand is None else operand
-            call.at(memory(a.data_ptr()), filters, sums, memory(y.data_ptr()))
+            filters = memory(of_b) if operand is None else operand
+            call.at(memory(of_a), filters, sums, memory(y.data_ptr()))
         else:
             filters = self._b.array(b) if operand is None else operand
             call(self._a.array(a), filters, sums, of_y.array(y))

@@ -73,7 +73,10 @@ class View:
 
     def array(self, tensor: Any) -> Array:
         """Such a tensor as the plan's array."""
-        array = tensor_array(tensor)
+        return self.planned(tensor_array(tensor))
+
+    def planned(self, array: Array) -> Array:
+        """An array with the axes of the tensor as the plan's array."""
         return array if self.axes is None else array.transpose(self.axes)
 
 
@@ -88,8 +91,3 @@ def _new_strides(shape: Sequence[int], order: Any) -> tuple[int, ...]:
 def sums_array(bias: Any) -> Array:
     """A bias as the array that calls take: 16-bit types are summed in float32."""
     return tensor_array(bias if bias.element_size() > 2 else bias.detach().float())
-
-
-def aligned(tensor: Any) -> bool:
-    """Whether its elements are aligned; memory that is not torch's own need not be."""
-    return not tensor.data_ptr() % tensor.element_size()

@@ -27,8 +27,9 @@ def ours(monkeypatch):
     run, found = Step.__call__, []
 
     def counted(step, *arguments, **options):
-        found.append(step)
-        return run(step, *arguments, **options)
+        result = run(step, *arguments, **options)
+        found.extend([step] * (result is not None))  # else torch's kernel runs
+        return result
 
     monkeypatch.setattr(Step, "__call__", counted)
     return found

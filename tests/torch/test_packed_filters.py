@@ -1,7 +1,11 @@
 """Packed filters of parameters are kept, and never stale, whoever writes to the parameter."""
 
 import gc
+import itertools
 import math
+import threading
+import time
+import weakref
 
 import pytest
 
@@ -160,3 +164,127 @@ def test_filters_of_deleted_parameters_are_dropped(conv):
         conv.weight = torch.nn.Parameter(torch.randn_like(conv.weight))
         gc.collect()
         assert len(FILTERS) == 0
+
+
+C = 32
+CONV, TRANSPOSED = torch.nn.functional.conv2d, torch.nn.functional.conv_transpose2d
+SQUARE = C, C, 3, 3
+# Uses of the same bytes: a view of them, an operator, channels of x, options.
+USES = {
+    "conv": (lambda line: line.view(SQUARE), CONV, C, {"padding": 1}),
+    "transposed": (lambda line: line.view(SQUARE), TRANSPOSED, C, {"padding": 1}),
+    "phases": (lambda line: line.view(SQUARE), TRANSPOSED, C, {"stride": 2}),
+    "shifted phases": (lambda line: line.view(SQUARE), TRANSPOSED, C, {"stride": 2, "padding": 1}),
+    "groups": (lambda line: line.view(SQUARE), CONV, 4 * C, {"groups": 4}),
+    "two groups": (lambda line: line.view(SQUARE), CONV, 2 * C, {"groups": 2}),
+    "transposed groups": (lambda line: line.view(SQUARE), TRANSPOSED, C, {"groups": 4}),
+    "channels last": (lambda line: line.view(C, 3, 3, C).permute(0, 3, 1, 2), CONV, C, {}),
+    "other channels": (lambda line: line.view(SQUARE).transpose(0, 1), CONV, C, {}),
+    "other taps": (lambda line: line.view(SQUARE).transpose(2, 3), CONV, C, {}),
+    "wide": (lambda line: line.view(C // 2, 2 * C, 3, 3), CONV, 2 * C, {}),
+    "column": (lambda line: line.view(C, C, 9, 1), CONV, C, {"padding": (0, 4)}),
+    "row": (lambda line: line.view(C, C, 1, 9), CONV, C, {"padding": (4, 0)}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_packed_filter_is_that_of_its_use(dtype):
+    """One parameter in two uses that differ in the operator, the strides or the shape."""
+    line = torch.randn(C * C * 9).to(dtype)
+    packed = 0
+    for pair in itertools.permutations(USES.values(), 2):
+        parameter = torch.nn.Parameter(line.clone())
+        with torch.no_grad(), door.enable(keep_packed=BYTES):
+            for view, function, channels, options in pair:
+                parameter.data = view(parameter.data.as_strided((line.numel(),), (1,)))
+                x = torch.randn(1, channels, 12, 12).to(dtype)
+                found = function(x, parameter, **options)
+                exact = function(x.double(), parameter.double(), **options)
+                torch.testing.assert_close(found.double(), exact, rtol=1e-2, atol=0.5)
+            packed += len(FILTERS)
+    assert packed > len(USES)
+
+
+def test_a_call_holds_the_filter_that_its_kernel_reads(conv, monkeypatch):
+    """Whoever drops it meanwhile, as another thread may by `disable`."""
+    from implicit_conv.torch.steps import Step
+
+    packed, alive = [], []
+
+    class Dropped:
+        """A call before which all filters are dropped."""
+
+        takes_addresses = True
+
+        def __init__(self, call):
+            self.call = call
+
+        def at(self, *arguments):
+            FILTERS.shrink(0)
+            gc.collect()
+            alive.append(packed[0]() is not None)
+            self.call.at(*arguments)
+
+    def pack(step, w, of=Step.pack):
+        found = of(step, w)
+        packed.append(weakref.ref(found))
+        step.packed_call = Dropped(step.packed_call)
+        return found
+
+    monkeypatch.setattr(Step, "pack", pack)
+    with door.enable(keep_packed=BYTES):
+        check(conv)
+    clear_plan_cache()
+    gc.collect()
+    assert alive == [True] and packed[0]() is None
+
+
+def test_threads_drop_filters_that_others_read():
+    """A filter of 9 MB, whose memory is unmapped or used again at once if nobody holds it."""
+    x = torch.randint(-2, 3, (1, 512, 14, 14)).float()
+    w = torch.nn.Parameter(torch.randint(-2, 3, (512, 512, 3, 3)).float())
+    expected, wrong = CONV(x, w).detach(), []
+
+    def convolve():
+        with torch.inference_mode():
+            wrong.extend(1 for _ in range(20) if not torch.equal(CONV(x, w), expected))
+
+    with door.enable(keep_packed=BYTES):
+        threads = [threading.Thread(target=convolve) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            FILTERS.shrink(0)
+            FILTERS.shrink(BYTES)
+            torch.full((w.numel(),), 1e6)  # where the filter was
+            time.sleep(2e-3)
+    assert not wrong
+
+
+def test_a_parameter_that_is_written_while_it_is_packed(conv, monkeypatch):
+    """And gets its old values back: what was packed must be what is compared."""
+    from implicit_conv.torch.steps import Step
+
+    before = conv.weight.detach().clone()
+
+    def pack(step, w, of=Step.pack):
+        conv.weight.data.fill_(7)
+        try:
+            return of(step, w)
+        finally:
+            conv.weight.data.copy_(before)
+
+    monkeypatch.setattr(Step, "pack", pack)
+    with door.enable(keep_packed=BYTES):
+        assert check(conv) == 1
+
+
+def test_parameters_can_be_swapped(conv):
+    """`Module.to` and `load_state_dict` swap them, which a weak reference to one forbids."""
+    other = torch.nn.Parameter(torch.randn_like(conv.weight))
+    with door.enable(keep_packed=BYTES):
+        assert check(conv) == 1
+        torch.utils.swap_tensors(conv.weight, other)
+        check(conv)
+        torch.utils.swap_tensors(conv.weight, other)
+        check(conv)
