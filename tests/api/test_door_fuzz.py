@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from implicit_conv.testing import loop
 from implicit_conv.testing.__main__ import main
 from implicit_conv.testing.doors import fuzz as doors
+from implicit_conv.testing.doors.data import DifferenceError
 from implicit_conv.testing.doors.fuzz import DOORS, Door
 from implicit_conv.testing.families import Dice
 
@@ -110,3 +112,29 @@ def test_a_crash_and_a_hang_are_traced_to_their_program(function, words, monkeyp
     assert output.startswith(f"Program 3 of kind 1 (signal) failed:\n\n{words}")
     assert f"Planted(function='{function}').check()" in output
     assert "Program 3 of kind 2 " in output
+
+
+def exchanged_operands(monkeypatch):
+    """A tap that is not finite is multiplied by padding, whichever operand it is of."""
+    from implicit_conv import signal
+
+    monkeypatch.setattr(signal, "_spreads", lambda taps: False)
+
+
+PLANTS = [("signal", exchanged_operands, "should be")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the child has what the test plants")
+@pytest.mark.parametrize(("name", "plant", "words"), PLANTS)
+def test_a_planted_fault_is_found_within_a_minute(name, plant, words, monkeypatch, capfd):
+    for package in module(name).REQUIRED:
+        pytest.importorskip(package, reason="the door needs its library")
+    with monkeypatch.context() as patched:
+        plant(patched)
+        patched.setattr(loop, "MOST_FAILURES", 1)
+        output = found(name, 1, capfd)
+        assert words in output
+        with pytest.raises(DifferenceError):
+            exec(program(output), {})
+    exec(program(output), {})

@@ -113,7 +113,9 @@ def _words(outcome: Outcome) -> str:
 
 def check_bits(expected: Array, found: Array) -> None:
     """Raise a DifferenceError if elements differ; two NaNs are equal, and so are both zeros."""
-    wrong = (found != expected) & ~(np.isnan(found) & np.isnan(expected))
+    wrong = np.asarray(found != expected)
+    if expected.dtype.kind in "fc":
+        wrong &= ~(np.isnan(found) & np.isnan(expected))
     _report(wrong, expected, found)
 
 
