@@ -49,6 +49,12 @@ def register(
     check.add_argument("--grid", type=_sizes, default=(1,), metavar="X[,Y,Z]", help="default: 1")
     check.add_argument("--block", type=_sizes, default=(32,), metavar="X[,Y,Z]", help="default: 32")
     check.add_argument("--shared", type=int, default=0, help="bytes of dynamic shared memory")
+    check.add_argument(
+        "--shared-alignment",
+        type=int,
+        default=0,
+        help="of dynamic shared memory, where it is more than the declared one; Triton needs 1024",
+    )
     check.add_argument("--target", help="the GPU, such as sm_90a; default: that of the file")
     check.add_argument("--seeds", type=int, default=10, help="schedules to run; default: 10")
     check.add_argument(
@@ -120,6 +126,7 @@ def run_check(options: argparse.Namespace) -> int:
         block=options.block,
         target=options.target,
         shared_bytes=options.shared,
+        shared_alignment=options.shared_alignment,
         entry=options.entry,
         seconds=options.seconds,
         unfenced_barriers=options.unfenced_barriers,

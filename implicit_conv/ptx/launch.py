@@ -21,6 +21,7 @@ from implicit_conv.ptx.machine.cta import Cta
 from implicit_conv.ptx.machine.warp import Warp
 from implicit_conv.ptx.machine.watch import TensorCopy, Watch, WatchReads
 from implicit_conv.ptx.memory.global_memory import MAP_BYTES, Buffer, Memory
+from implicit_conv.ptx.memory.shared_layout import odd_multiple, place_shared
 from implicit_conv.ptx.memory.spaces import PARAM_BASE, WINDOW_BYTES, WINDOWS
 from implicit_conv.ptx.memory.tensor_map import TensorMap
 from implicit_conv.ptx.memory.traffic import Traffic
@@ -51,12 +52,12 @@ class Launch:
         What the addresses among the parameters lead to.
     grid, block : (x, y, z)
         Blocks, and threads of a block.
-    shared_bytes : int
-        Dynamic shared memory.
-    names : dict of offset in shared memory -> str, optional
+    shared_bytes, shared_alignment : int
+        Dynamic shared memory, and its alignment where that is more than the declared one.
+    names : dict of offset in dynamic shared memory -> str, optional
         Regions and mbarriers, for messages.
     seed : int
-        Draws the order of warps and copies.
+        Draws the order of warps and copies, and where shared variables lie.
     flaky : float
         Chance of a ``try_wait`` to give up before its phase has ended, as the ISA allows.
     unfenced_barriers : bool
@@ -84,6 +85,7 @@ class Launch:
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
         shared_bytes: int = 0,
+        shared_alignment: int = 0,
         names: dict[int, str] | None = None,
         seed: int = 0,
         flaky: float = 0.0,
@@ -99,7 +101,6 @@ class Launch:
         self.threads = block[0] * block[1] * block[2]
         self.dynamic_bytes = shared_bytes
         self.shared_bytes = self.code.spaces.static_bytes + shared_bytes
-        self.names = names or {}
         self.random, self.flaky, self.limit = random.Random(seed), flaky, limit
         self.leader = self.random.randrange(LANES)  # of elect.sync
         self.unfenced_barriers, self.watch = unfenced_barriers, self._watched
@@ -117,6 +118,9 @@ class Launch:
         if kernel.max_threads is not None and self.threads > kernel.max_threads:
             raise PtxError(f"{self.threads} threads, but .maxntid is {kernel.max_threads}")
         self.parameters = np.frombuffer(parameters, np.uint8)
+        self.shared = place_shared(kernel.variables, shared_bytes, shared_alignment, seed)
+        first = self.shared.dynamic
+        self.names = {first + offset: name for offset, name in (names or {}).items()}
         self.variables = self._place_variables()
         self.constant: dict[int, NDArray[np.bool_]] = {}  # bytes of buffers read by ld.global.nc
         self.written: dict[int, NDArray[np.uint8]] = {}  # times that bytes of buffers were written
@@ -295,13 +299,17 @@ class Launch:
             )
 
     def _place_variables(self) -> dict[str, Lanes]:
-        """Put .global and .const variables into memory; their addresses."""
-        found = {}
+        """Put .global and .const variables into memory; the addresses of all but local ones."""
+        found = {
+            name: np.full(LANES, address, np.uint64)
+            for name, address in self.shared.addresses.items()
+        }
         for made in self.kernel.variables:
             if made.space in ("global", "const"):
                 data = np.zeros(max(made.size, 1), np.uint8)
                 data[: len(made.data)] = np.frombuffer(made.data, np.uint8)
-                found[made.name] = np.full(LANES, self.memory.put(data), np.uint64)
+                offset = odd_multiple(made.align, self.memory.next) - self.memory.next
+                found[made.name] = np.full(LANES, self.memory.put(data, offset), np.uint64)
         return found
 
 

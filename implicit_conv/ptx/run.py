@@ -57,6 +57,7 @@ def run(
     target: str | None = None,
     *,
     shared_bytes: int = 0,
+    shared_alignment: int = 0,
     entry: str | None = None,
     seed: int = 0,
     flaky: float = 0.0,
@@ -84,10 +85,15 @@ def run(
         The GPU, such as "sm_90a"; by default the one in the text.
     shared_bytes : int
         Dynamic shared memory of a block.
+    shared_alignment : int
+        Alignment of dynamic shared memory, bytes, where it is more than the declared one. Triton
+        declares 16 and counts on 1,024, where a kernel without static shared memory has it.
     entry : str, optional
         The kernel's name, where the text has several.
     seed : int
-        Draws the order in which warps run and copies arrive.
+        Draws the order in which warps run and copies arrive, and that of shared variables. Each
+        of these lies at an odd multiple of its declared alignment, because hardware promises it no
+        more, and dynamic shared memory comes last.
     flaky : float
         Chance of a ``mbarrier.try_wait`` to give up early, as the PTX ISA allows.
     unfenced_barriers : bool
@@ -126,6 +132,7 @@ def run(
         grid=_three(grid),
         block=_three(block),
         shared_bytes=shared_bytes,
+        shared_alignment=shared_alignment,
         seed=seed,
         flaky=flaky,
         unfenced_barriers=unfenced_barriers,

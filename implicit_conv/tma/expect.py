@@ -41,13 +41,13 @@ def operand_findings(
 ) -> Iterator[Finding]:
     """A warning on operands that no load of the convolution has; the map has its walk."""
     mine = [lowering for lowering in lowerings if not list(_differences(m, lowering))]
-    loads = [x for walk in mine for block in walk.k_blocks(0) for x in block.loads]
+    loads = {x for walk in mine for x in walk.operands()}
     if m.wide:
         yield from _wide_operands(start, sorted({(x.w_halo, x.w_offset) for x in loads}))
         return
     taps = {x.offsets or (0,) * len(m.sizes) for x in loads}
     given = start.offsets or (0,) * len(m.sizes)
-    if not taps or given in taps:
+    if given in taps:
         return
     dilated = tuple(x * axis.dilation for x, axis in zip(given, mine[0].axes, strict=False))
     allowed = f"name a tap outside of the filter, whose last tap has {max(taps)}"
@@ -61,7 +61,7 @@ def operand_findings(
 def _wide_operands(start: Start, pairs: list[tuple[int, int]]) -> Iterator[Finding]:
     """The same for the w_halo and w_offset of the buffers."""
     halo, offset = start.w_halo, start.w_offset
-    if not pairs or (halo, offset) in pairs:
+    if (halo, offset) in pairs:
         return
     buffers = ", ".join(map(str, pairs))
     allowed = f"the buffers of this convolution have (w_halo, w_offset) {buffers}"

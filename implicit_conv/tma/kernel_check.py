@@ -209,8 +209,8 @@ def check_kernel(
     tolerance : float
         The largest difference of floats, relative to the largest number that is expected.
     **options
-        As in `ptx.run`: shared_bytes, entry, seed, flaky, unfenced_barriers, limit,
-        seconds.
+        As in `ptx.run`: shared_bytes, shared_alignment, entry, seed, flaky, unfenced_barriers,
+        limit, seconds.
 
     Returns
     -------

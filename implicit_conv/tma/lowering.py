@@ -59,6 +59,14 @@ class AxisWalk(NamedTuple):
         return (self.filter_taps.start or 0) + tap * (self.filter_taps.step or 1)
 
 
+class Operands(NamedTuple):
+    """The operands of a load that depend on its tap alone: offsets of im2col, or those of W."""
+
+    offsets: tuple[int, ...] | None = None
+    w_halo: int = 0
+    w_offset: int = 0
+
+
 class AxisBox(NamedTuple):
     """What one axis of a map must have: two maps with equal boxes walk alike.
 
@@ -237,11 +245,22 @@ class Lowering:
         """Loads and taps of a tile; a k-block is one tap and channel block."""
         n, *position = map(int, self.positions(tile)[0][0])
         start = [a.lower + p * a.stride for a, p in zip(self.axes, position, strict=True)]
-        for tap in itertools.product(*(range(axis.taps) for axis in self.axes)):
-            offsets = tuple(r * axis.dilation for r, axis in zip(tap, self.axes, strict=True))
+        for tap in self.taps():
             for c in self.group_channels(group):
-                load = self.make_load((n, *start, c), offsets=offsets)
+                load = self.make_load((n, *start, c), self.tap_operands(tap))
                 yield KBlock((load,), (self.make_tap(tap, 0, 0),))
+
+    def taps(self) -> Iterator[tuple[int, ...]]:
+        """The taps ([t, [r,]] s) of the walk."""
+        return itertools.product(*(range(axis.taps) for axis in self.axes))
+
+    def tap_operands(self, tap: tuple[int, ...]) -> Operands:
+        """The operands of the loads of one tap."""
+        return Operands(tuple(r * axis.dilation for r, axis in zip(tap, self.axes, strict=True)))
+
+    def operands(self) -> set[Operands]:
+        """The operands of all loads, whose maps need not exist."""
+        return {self.tap_operands(tap) for tap in self.taps()}
 
     def make_tap(self, tap: tuple[int, ...], buffer: int, shift: int) -> Tap:
         """The Tap for a tap ([t, [r,]] s) of the walk."""
@@ -265,20 +284,11 @@ class Lowering:
         check_groups(gradient)
         return gradient
 
-    def make_load(
-        self,
-        coords: tuple[int, ...],
-        offsets: tuple[int, ...] | None = None,
-        w_halo: int = 0,
-        w_offset: int = 0,
-        buffer: int = 0,
-    ) -> Load:
+    def make_load(self, coords: tuple[int, ...], operands: Operands, buffer: int = 0) -> Load:
         """A checked load of one buffer."""
         map, rows = self.maps[buffer], self.rows(buffer)
-        map.start(coords, offsets, w_halo, w_offset)
-        size = rows * map.row_bytes
-        operands = (coords, offsets, w_halo, w_offset, buffer, rows, size)
-        return Load(self.operand, map.mode, *operands)
+        map.start(coords, *operands)
+        return Load(self.operand, map.mode, coords, *operands, buffer, rows, rows * map.row_bytes)
 
 
 def check_groups(lowering: Lowering) -> None:

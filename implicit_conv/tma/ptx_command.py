@@ -48,6 +48,7 @@ def check_with_maps(text: str, options: argparse.Namespace) -> int:
             options.target,
             seed=seed,
             shared_bytes=options.shared,
+            shared_alignment=options.shared_alignment,
             entry=options.entry,
             seconds=options.seconds,
             unfenced_barriers=options.unfenced_barriers,

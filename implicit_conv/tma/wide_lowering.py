@@ -20,7 +20,7 @@ from implicit_conv.kernels import schedule
 from implicit_conv.kernels import walk as steps
 from implicit_conv.schedule import KBlock, Load, Tap, slots_per_row
 from implicit_conv.tma.limits import CORNER_BITS, HALO_END, OFFSET_BITS, W_OFFSET_END
-from implicit_conv.tma.lowering import AxisBox, Lowering
+from implicit_conv.tma.lowering import AxisBox, Lowering, Operands
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
 from implicit_conv.tma.simulate import Array
 
@@ -134,7 +134,15 @@ class WideLowering(Lowering):
 
     def load(self, coords: tuple[int, ...], buffer: int) -> Load:
         """The load of one phase buffer."""
-        return self.make_load(coords, None, self.halo(buffer), self.offset(buffer), buffer)
+        return self.make_load(coords, self.buffer_operands(buffer), buffer)
+
+    def buffer_operands(self, buffer: int) -> Operands:
+        """The operands of the loads of one phase buffer."""
+        return Operands(None, self.halo(buffer), self.offset(buffer))
+
+    def operands(self) -> set[Operands]:
+        """The operands of all loads: those of each phase buffer."""
+        return set(map(self.buffer_operands, range(self.buffers)))
 
     def _tap(self, tap: tuple[int, ...]) -> Tap:
         a, s = self.width, tap[-1]
@@ -247,8 +255,11 @@ class PermutedLowering(WideLowering):
 
     def load(self, coords: tuple[int, ...], buffer: int) -> Load:
         """The load of one phase buffer; its coordinates have the order of the map's axes."""
-        offsets = (*(0,) * (self.rank - 3), self.offset(buffer))
-        return self.make_load(self._order(coords), offsets, buffer=buffer)
+        return self.make_load(self._order(coords), self.buffer_operands(buffer), buffer)
+
+    def buffer_operands(self, buffer: int) -> Operands:
+        """The operands of the loads of one phase buffer; the halo is in the map's pixels."""
+        return Operands((*(0,) * (self.rank - 3), self.offset(buffer)))
 
 
 def _packed_strides(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

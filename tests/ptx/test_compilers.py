@@ -155,7 +155,8 @@ def test_triton_matmul_by_pointers(cc, instructions):
     for seed in SEEDS:
         a, b, c, expected = problem()
         arguments = all_parameters(text, [a, b, c, M, N, K])
-        ptx.run(text, (M // 64, N // 64), 128, arguments, shared_bytes=shared, seed=seed)
+        options = {"shared_bytes": shared, "shared_alignment": 1024, "seed": seed}
+        ptx.run(text, (M // 64, N // 64), 128, arguments, **options)
         assert np.array_equal(c, expected)
 
 
@@ -181,6 +182,7 @@ def test_triton_matmul_by_tensor_copies():
             )
             arguments += [ptx.Tensor(map, array), *array.shape, *(s // size for s in strides)]
         arguments = all_parameters(text, [*arguments, M, N, K])
-        options = {"shared_bytes": shared, "seed": seed, "unfenced_barriers": True}
+        options = {"shared_bytes": shared, "shared_alignment": 1024, "seed": seed}
+        options["unfenced_barriers"] = True
         ptx.run(text, (M // 64, N // 64), 128, arguments, **options)
         assert np.array_equal(c, expected)

@@ -42,7 +42,7 @@ FUNCTIONS = """
 .func (.reg .b32 r) magnitude(.reg .b32 a) {
  .reg .pred %p<2>; setp.lt.s32 %p1, a, 0; @%p1 bra NEGATIVE; mov.b32 r, a; ret;
  NEGATIVE: neg.s32 r, a; ret; }
-.func sum(.param .b64 at, .param .align 4 .b8 pair[8]) {
+.func sum(.param .b64 at, .param .align 8 .b8 pair[8]) {
  .reg .b32 %r<4>; .reg .b64 %d<2>; ld.param.b64 %d1, [at]; ld.param.v2.b32 {%r1, %r2}, [pair];
  add.s32 %r3, %r1, %r2; st.global.b32 [%d1], %r3; ret; }
 """
@@ -54,7 +54,7 @@ def test_calls():
         call (%r3), magnitude, (%r2);
         {{ .param .b32 a; .param .b32 b; st.param.b32 [a], %r3;
            call.uni (b), square, (a); ld.param.b32 %r4, [b]; }}
-        {{ .param .b64 at; .param .align 4 .b8 pair[8]; st.param.b64 [at], %d2;
+        {{ .param .b64 at; .param .align 8 .b8 pair[8]; st.param.b64 [at], %d2;
            st.param.v2.b32 [pair], {{%r3, %r4}}; call.uni sum, (at, pair); }}"""
     x, _ = run(kernel(body, functions=FUNCTIONS))
     distance = np.abs(np.arange(64) - 20)

@@ -168,7 +168,7 @@ TEXTS = {  # name: (text, the error)
             "[s], [%d1], 2147483632, [s];",
             shared=".shared .align 16 .b8 s[16];",
         ),
-        "line 11: cp.async.bulk.*outside the block's 16 bytes",
+        "line 11: cp.async.bulk.*outside the block's shared memory",
     ),
 }
 

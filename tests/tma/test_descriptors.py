@@ -9,7 +9,7 @@ import pytest
 
 from implicit_conv import tma
 from implicit_conv.ptx.asynchronous.wgmma import descriptor_units
-from implicit_conv.ptx.memory.shared import SHARED_BASE
+from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 
 UNIT = 16
 CODES = {  # instruction: (first bit, {code: (units of a row, shift and mask of the swizzle)})

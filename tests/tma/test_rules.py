@@ -1,8 +1,10 @@
 """Rules of the documentation that count no bytes: types, calls, operands of a convolution."""
 
+import numpy as np
 import pytest
 
 from implicit_conv import tma
+from implicit_conv.problem import Problem
 
 INTEGERS = {"uint32", "int32", "uint64", "int64"}
 HALVES = {"float16", "bfloat16"}
@@ -152,6 +154,43 @@ def test_the_operands_of_a_lowering_have_no_finding(mode, stride, dilation):
     lowering, given = loads(mode, stride=stride, dilation=dilation)
     for load in given:
         assert tma.lint(lowering.maps[0], **operands(load), problem=lowering.problem) == []
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("operator", ["fprop", "wgrad", "dgrad"])
+@pytest.mark.parametrize("mode", ["im2col", "w", "w_sm90"])
+def test_operands_are_compared_for_elements_of_each_size(mode, operator, dtype):
+    """Channels are multiples of 16 bytes of this type, but not of another."""
+    count = 48 // np.dtype(dtype).itemsize
+    shapes = (8, 9, 10, count), (count, 3, 3, count)
+    lowering = tma.maps_for(shapes, mode, operator=operator, dtype=dtype, padding=1, dilation=2)
+    about = {"problem": lowering.problem, "operator": operator}
+    for block in lowering.k_blocks(0):
+        for load in block.loads:
+            assert tma.lint(lowering.maps[load.buffer], **operands(load), **about) == []
+    wrong = {"offsets": (1, 1)} if mode == "im2col" else {"w_halo": 9}
+    if mode != "w_sm90":
+        assert tma.lint(lowering.maps[0], **operands(load, **wrong), **about) != []
+
+
+def test_operands_are_compared_where_no_copy_reaches_the_last_tap():
+    """The corners of this convolution fit, and its last offsets do not."""
+    shapes = (2, 40, 40, 40, 16), (16, 2, 2, 2, 16)
+    problem = Problem.parse(
+        *shapes, rank=3, padding=16, dilation=32, layout="NDHWC", weight_layout="KTRSC"
+    )
+    map = tma.Im2colMap(
+        shape=shapes[0],
+        dtype="float16",
+        lower_corner=(-16,) * 3,
+        upper_corner=(-16,) * 3,
+        pixels_per_column=8,
+        channels_per_pixel=16,
+    )
+    at = {"coords": (0, -16, -16, -16, 0), "problem": problem}
+    assert tma.lint(map, **at, offsets=(0, 0, 0)) == []
+    (finding,) = tma.lint(map, **at, offsets=(0, 0, 1))
+    assert finding.field == "offsets" and "no tap" in finding.allowed
 
 
 def test_operands_unlike_those_of_the_convolution():

@@ -16,7 +16,8 @@ from implicit_conv.ptx.errors import PtxError
 from implicit_conv.ptx.machine.barriers import Barrier
 from implicit_conv.ptx.machine.watch import TensorCopy
 from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, stamp
-from implicit_conv.ptx.memory.shared import SHARED_BASE, UNIT
+from implicit_conv.ptx.memory.shared import UNIT
+from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 from implicit_conv.ptx.memory.tensor_map import Row, TensorMap, swizzled
 
 if TYPE_CHECKING:

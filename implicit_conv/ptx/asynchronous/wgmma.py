@@ -23,7 +23,7 @@ from implicit_conv.ptx.machine.matrices import (
     values,
 )
 from implicit_conv.ptx.machine.watch import tell_read
-from implicit_conv.ptx.memory.shared import SHARED_BASE
+from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 
 if TYPE_CHECKING:
     from implicit_conv.ptx.machine.state import State

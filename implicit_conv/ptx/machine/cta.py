@@ -14,6 +14,7 @@ from implicit_conv.ptx.machine.warp import Warp
 from implicit_conv.ptx.memory.clocks import BARRIERS, GENERIC, new_clock
 from implicit_conv.ptx.memory.global_order import GlobalOrder
 from implicit_conv.ptx.memory.shared import SharedMemory
+from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 
 REGISTERS = 1 << 16  # of a multiprocessor
 MOST_REGISTERS = 255  # of a thread
@@ -37,7 +38,7 @@ class Cta:
         threads = launch.threads
         self.warps_count: int = -(-threads // LANES)
         strong = 2 * self.warps_count + BARRIERS - 1
-        self.shared = SharedMemory(launch.shared_bytes, self.warps_count, launch.names, strong)
+        self.shared = SharedMemory(launch.shared, self.warps_count, launch.names, strong)
         self.barriers: dict[int, Barrier] = {}  # by shared address
         self.barrier_actors = 0
         self.meetings: dict[int, Meeting] = {}
@@ -69,7 +70,8 @@ class Cta:
 
     def barrier_name(self, offset: int) -> str:
         """The name of an mbarrier at an offset in shared memory, for messages."""
-        return self.shared.names.get(offset) or f"mbarrier at {self.shared.place(offset)}"
+        name: str | None = self.launch.names.get(offset + SHARED_BASE)
+        return name or f"mbarrier at {self.shared.place(offset)}"
 
     def actor(self, number: int) -> str:
         """An actor in words."""

@@ -13,7 +13,8 @@ from implicit_conv.ptx.machine import order
 from implicit_conv.ptx.machine.barriers import COUNT_LIMIT, Barrier
 from implicit_conv.ptx.memory import clocks
 from implicit_conv.ptx.memory.clocks import GENERIC, new_clock, stamp
-from implicit_conv.ptx.memory.shared import BARRIER, SHARED_BASE, UNDEFINED
+from implicit_conv.ptx.memory.shared import BARRIER, UNDEFINED
+from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 from implicit_conv.ptx.memory.spaces import WINDOW_BYTES
 
 if TYPE_CHECKING:

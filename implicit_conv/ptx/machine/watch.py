@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.ptx.memory.shared import SHARED_BASE, UNIT
+from implicit_conv.ptx.memory.shared import UNIT
+from implicit_conv.ptx.memory.shared_layout import SHARED_BASE
 from implicit_conv.ptx.memory.tensor_map import TensorMap
 
 if TYPE_CHECKING:

@@ -13,13 +13,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv.ptx.errors import PtxError
+from implicit_conv.ptx.errors import PtxError, shortened
 from implicit_conv.ptx.memory.clocks import ASYNC, GENERIC, LANE_BITS, Clock, stamp
+from implicit_conv.ptx.memory.shared_layout import SHARED_BASE, SharedLayout
 
 Lanes = NDArray[Any]
-SHARED_BASE = 0x400  # where a kernel's shared memory begins in the shared window, as on sm_90
-UNDEFINED, DEFINED, IN_FLIGHT, BARRIER = range(4)  # states of a byte
-STATES = ("were never written", "", "a copy is about to write", "hold an mbarrier")
+UNDEFINED, DEFINED, IN_FLIGHT, BARRIER, NOBODYS = range(5)  # states of a byte
+STATES = (
+    *("were never written", "", "a copy is about to write", "hold an mbarrier"),
+    "belong to no variable",
+)
 LANE = np.arange(32)
 UNIT = 16  # bytes that copies and wgmma handle at least
 
@@ -35,14 +38,21 @@ class Accessor(Protocol):
 
 
 class SharedMemory:
-    """`size` bytes from address SHARED_BASE on; `names` are regions by offset, for messages."""
+    """The bytes from SHARED_BASE on; `names` are those of addresses besides the variables'."""
 
-    def __init__(self, size: int, warps: int, names: dict[int, str], strong_actor: int) -> None:
-        self.size, self.names, self.strong_actor = size, names, strong_actor
+    def __init__(
+        self, layout: SharedLayout, warps: int, names: dict[int, str], strong_actor: int
+    ) -> None:
+        self.size, self.strong_actor = layout.size, strong_actor
+        # The reader of a text adds to a name, after a blank, which of several declarations it is.
+        symbols = {at: name.partition(" ")[0] for name, at in layout.addresses.items()}
+        self.names = symbols | names
         self.strong_writes = 0  # of the whole block
-        room = max(-(-size // 1024) * 1024, 1024)
+        room = max(-(-self.size // 1024) * 1024, 1024)
         self.data = np.full(room, 0xFF, np.uint8)  # a NaN in every floating-point type
-        self.state = np.zeros(room, np.uint8)
+        self.state = np.full(room, NOBODYS, np.uint8)
+        for start, size in layout.regions.items():
+            self.state[start - SHARED_BASE : start - SHARED_BASE + size] = UNDEFINED
         self.reading = np.zeros(room // UNIT, np.int32)  # asynchronous reads of a unit under way
         self.writer = np.zeros(room, np.int16)  # the actor that wrote a byte last
         self.written = np.full(room, -1, np.int32)  # and its stamp
@@ -51,12 +61,12 @@ class SharedMemory:
 
     def place(self, offset: int) -> str:
         """A byte by its region, if it has a name, and its address."""
-        address = f"shared {offset + SHARED_BASE:#x}"
-        regions = [(start, name) for start, name in self.names.items() if start <= offset]
+        address = offset + SHARED_BASE
+        regions = [(start, name) for start, name in self.names.items() if start <= address]
         if not regions:
-            return address
+            return f"shared {address:#x}"
         start, name = max(regions)
-        return f"{address} ({name} + {offset - start})"
+        return f"shared {address:#x} ({shortened(name)} + {address - start})"
 
     def offsets(self, at: Lanes, size: int, what: str) -> Lanes:
         """Offsets of accesses of `size` bytes, which must be aligned and inside the block's."""
@@ -72,7 +82,7 @@ class SharedMemory:
         if start < 0 or end > self.size:
             raise PtxError(
                 f"{what} at shared {start + SHARED_BASE:#x} to {end + SHARED_BASE:#x}: outside the "
-                f"block's {self.size} bytes, which begin at {SHARED_BASE:#x}"
+                f"block's shared memory, {SHARED_BASE:#x} to {SHARED_BASE + self.size:#x}"
             )
 
     # -- the generic proxy --------------------------------------------------------------------

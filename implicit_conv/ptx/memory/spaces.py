@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from implicit_conv.ptx import limits
 from implicit_conv.ptx.errors import PtxError, shortened
-from implicit_conv.ptx.memory.shared import SHARED_BASE
+from implicit_conv.ptx.memory.shared_layout import SHARED_BASE, odd_multiple
 from implicit_conv.ptx.syntax import Kernel
 
 PARAM_BASE = 0x240  # of the parameters in the param space; it keeps every alignment
@@ -17,37 +17,35 @@ WINDOWS = {"local": 0x7D00_0000_0000, "shared": 0x7E00_0000_0000, "param": 0x7F0
 WINDOW_BYTES = 1 << 32
 
 
-class Place(NamedTuple):
-    """A variable's space and its address there."""
-
-    space: str
-    address: int
-
-
 class Spaces(NamedTuple):
-    """Where a kernel's variables lie. Global variables get their addresses at the launch."""
+    """The spaces of a kernel's variables, and the addresses of parameters and local variables.
 
-    places: dict[str, Place]
-    static_bytes: int  # of shared memory, up to where the dynamic part begins
+    Variables of other spaces get their addresses at the launch.
+    """
+
+    names: dict[str, str]
+    addresses: dict[str, int]
+    static_bytes: int  # of shared memory in the order of the text, up to where the dynamic begins
     local_bytes: int
 
-    def address(self, name: str) -> Place:
-        """The place of a variable."""
-        if name not in self.places:
+    def address(self, name: str) -> int:
+        """The address of a parameter or a local variable."""
+        if name not in self.addresses:
             raise PtxError(f"{shortened(name)} is not declared")
-        return self.places[name]
+        return self.addresses[name]
 
 
 def lay_out(kernel: Kernel) -> Spaces:
-    """Parameters in order, shared variables with the dynamic ones last, and local ones."""
-    places = {
-        name: Place("param", PARAM_BASE + offset) for name, (offset, _) in kernel.parameters.items()
-    }
+    """Parameters and local variables in order; what all shared variables need."""
+    addresses = {name: PARAM_BASE + offset for name, (offset, _) in kernel.parameters.items()}
+    names = dict.fromkeys(addresses, "param")
+    names |= {made.name: made.space for made in kernel.variables}
     ends = {"shared": SHARED_BASE, "local": LOCAL_BASE}
     for made in sorted(kernel.variables, key=lambda made: made.size == 0):
         if made.space in ends:
             at = -(-ends[made.space] // made.align) * made.align
-            places[made.name] = Place(made.space, at)
+            if made.space == "local":
+                at = addresses[made.name] = odd_multiple(made.align, at)
             ends[made.space] = at + made.size
     total = dict.fromkeys(("const", "global"), 0)
     for made in kernel.variables:
@@ -59,4 +57,4 @@ def lay_out(kernel: Kernel) -> Spaces:
                 f"the .{space} variables of {shortened(kernel.name)} have {size} bytes; "
                 f"{limits.SPACE_BYTES[space]} is the most"
             )
-    return Spaces(places, total["shared"], ends["local"])
+    return Spaces(names, addresses, total["shared"], ends["local"])

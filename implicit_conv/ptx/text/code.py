@@ -102,7 +102,7 @@ class Code:
         if isinstance(base, Register):
             values: Lanes = w.r[base.number].astype(np.int64)
         elif isinstance(base, Symbol):
-            values = np.full(LANES, self.spaces.address(base.name).address)
+            values = w.launch.variable(base.name).astype(np.int64)
         elif isinstance(base, Immediate):
             values = np.full(LANES, base.value)
         else:

@@ -155,8 +155,8 @@ class Emitter:
 
     def variable(self, name: str) -> str:
         """An expression for the address of a variable in its own space."""
-        if name in self.spaces.places:
-            return self.constant(self.spaces.places[name].address, "u8")
+        if name in self.spaces.addresses:
+            return self.constant(self.spaces.addresses[name], "u8")
         return f"w.launch.variable({name!r})"
 
     def address(self, operand: Operand) -> tuple[str, int]:
@@ -172,8 +172,7 @@ class Emitter:
     def space_of(self, operand: Operand) -> str:
         """The space of a named variable, or an empty string."""
         if isinstance(operand, Address) and isinstance(operand.base, Symbol):
-            place = self.spaces.places.get(operand.base.name)
-            return "global" if place is None else place.space
+            return self.spaces.names.get(operand.base.name, "global")
         return ""
 
     def window(self, space: str) -> str:

@@ -64,7 +64,7 @@ def load(e: Emitter, i: Instruction) -> list[str]:
     if space == "param" and e.space_of(source) == "local":  # an argument of a call
         space = "local"
     if space == "param" and isinstance(source, Address) and isinstance(source.base, Symbol):
-        offset = e.spaces.address(source.base.name).address - PARAM_BASE + source.offset
+        offset = e.spaces.address(source.base.name) - PARAM_BASE + source.offset
         values = e.call(access.load_parameter, "w", offset, repr(kind), count)
     else:
         base, offset = e.address(source)
