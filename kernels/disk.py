@@ -3,9 +3,10 @@
 A cache never decides whether a call works: `Store.load` and `Store.save` raise nothing that a disk
 can do. Whatever fails is a miss, and each kind of failure is logged once per process.
 
-Entries become code that runs. Therefore no folder and no file is used that another user can write,
-and a digest of name and payload is compared before a payload is returned. The digest also detects
-files that a full disk or a power failure cut short, so no file needs an fsync.
+Entries become code that runs. Therefore no folder and no file is used that another user can write
+or exchange (`disk_trust`), and a digest of name and payload is compared before a payload is
+returned. The digest also detects files that a full disk or a power failure cut short, so no file
+needs an fsync.
 
 An entry's modification time says when it was last used, to the day: access times do not exist on
 every disk. `disk_files` removes the entries that nobody used for the longest time.
@@ -15,14 +16,13 @@ import functools
 import hashlib
 import logging
 import os
-import shlex
 import stat
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from implicit_conv.kernels import disk_files
+from implicit_conv.kernels import disk_files, disk_trust
 from implicit_conv.kernels.disk_files import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, File
 
 VARIABLE = "IMPLICIT_CONV_CACHE_DIR"
@@ -36,11 +36,14 @@ CACHES = {"darwin": "~/Library/Caches", "win32": "~/AppData/Local"}
 def user_folder() -> Path:
     """The folder that IMPLICIT_CONV_CACHE_DIR names, or one in the user's folder of caches.
 
-    It is not absolute where the home folder is unknown, or XDG_CACHE_HOME is not absolute.
+    It is not absolute where the home folder is unknown, XDG_CACHE_HOME is not absolute, or the
+    working directory was removed.
     """
     chosen = os.environ.get(VARIABLE, "")
     if chosen and not chosen.startswith("~"):
-        return Path(chosen).absolute()  # a later change of the working directory changes nothing
+        with suppress(FileNotFoundError):  # the working directory was removed
+            return Path(chosen).absolute()  # a later change of directory changes nothing
+        return Path(chosen)
     caches = CACHES.get(sys.platform) or os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(os.path.expanduser(chosen or os.path.join(caches, "implicit_conv")))
 
@@ -182,8 +185,11 @@ class Store:
         if not self.folder.is_absolute():
             raise FolderError(f"{self.folder} is not an absolute path; set {VARIABLE} to one")
         try:
+            unsafe = disk_trust.risk_of_way(self.folder)
+            if unsafe:
+                raise FolderError(f"{unsafe}{WAY_OUT}")
             status = os.stat(self.folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, FolderError):
             raise
         except OSError as error:
             raise FolderError(
@@ -191,9 +197,10 @@ class Store:
             ) from error
         if not stat.S_ISDIR(status.st_mode):
             raise FolderError(f"{self.folder} is not a folder; {WAY_OUT}")
-        risk = _risk(status)
+        risk = disk_trust.risk(status)
         if risk:
-            raise FolderError(f"{self.folder} {risk}; {_mend(self.folder, status)}{WAY_OUT}")
+            mend = disk_trust.command_that_mends(self.folder, status)
+            raise FolderError(f"{self.folder} {risk}; {mend}{WAY_OUT}")
 
     def _make_folder(self) -> None:
         try:
@@ -217,7 +224,7 @@ class Store:
         """The payload of an entry, and when it was last used."""
         with open(self.folder / name, "rb", opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
-            risk = _risk(status)
+            risk = disk_trust.risk(status)
             if not stat.S_ISREG(status.st_mode):
                 raise EntryError("it is not a regular file")
             if status.st_size > ENTRY_BYTES:
@@ -260,22 +267,3 @@ def _open_at_once(path: str, flags: int) -> int:
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-def _risk(status: os.stat_result) -> str:
-    """Who else could have written a file or folder with this status; empty if nobody could."""
-    if os.name != "posix":
-        return ""  # other systems keep lists of rights, which a status does not show
-    if status.st_uid not in (0, os.geteuid()):  # root can write everything anyway
-        return f"belongs to user {status.st_uid}, who could put code there"
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return f"can be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
-    return ""
-
-
-def _mend(folder: Path, status: os.stat_result) -> str:
-    """The command that makes a folder private, if it is meant to be: one like /tmp is not."""
-    shared = status.st_mode & stat.S_ISVTX
-    if shared or status.st_uid != os.geteuid():
-        return ""
-    return f"run `chmod go-w {shlex.quote(str(folder))}`, or "

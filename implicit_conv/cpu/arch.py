@@ -20,7 +20,7 @@ from implicit_conv.cpu.probe import (
     fast_cpus,
     fastest,
 )
-from implicit_conv.kernels.cpu.runtime.cpus import usable_cpus
+from implicit_conv.kernels.cpu.runtime.crowd import usable_cpus
 from implicit_conv.kernels.cpu.runtime.layout import LINE
 from implicit_conv.kernels.cpu.runtime.preparation import checkpoint
 

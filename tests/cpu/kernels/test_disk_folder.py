@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from entries import NAME, OTHER, PAYLOAD, files
 from implicit_conv.kernels import disk
 from implicit_conv.kernels.disk import Store, user_folder
 
-pwd = pytest.importorskip("pwd")
+pwd, grp = pytest.importorskip("pwd"), pytest.importorskip("grp")
 
 ROOT = os.geteuid() == 0
 VARIABLE = "IMPLICIT_CONV_CACHE_DIR"
@@ -105,6 +106,20 @@ def test_a_link_is_followed(store, warnings, target):
     assert len(warnings()) == (target != "cache")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="it keeps the folder a process is in")
+def test_a_relative_folder_needs_a_working_directory(tmp_path, monkeypatch, warnings):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.setenv(VARIABLE, "mine")
+    gone.rmdir()
+    store = Store(user_folder())
+    assert store.load(NAME) is None
+    store.save(NAME, PAYLOAD)
+    (warning,) = warnings()
+    assert f"mine is not an absolute path; set {VARIABLE} to one" in warning
+
+
 # Other users
 
 
@@ -146,6 +161,107 @@ def test_a_folder_that_all_users_share_is_refused(tmp_path, warnings):
     assert VARIABLE in warning
     assert "chmod" not in warning
     assert files(tmp_path) == []
+
+
+def refused(store, warnings):
+    """The one warning of a store whose folder is not used."""
+    for _ in range(2):
+        assert store.load(NAME) is None
+        store.save(OTHER, PAYLOAD)
+    (warning,) = warnings()
+    assert VARIABLE in warning
+    return warning
+
+
+@pytest.mark.parametrize("writable", [0o777, 0o770, 0o703])
+@pytest.mark.parametrize("up", [1, 2])
+def test_a_folder_that_others_could_exchange_is_refused_until_it_is_mended(
+    tmp_path, warnings, writable, up
+):
+    folder = tmp_path / "a" / "b" / "cache"
+    Store(folder).save(NAME, PAYLOAD)
+    parent = folder.parents[up - 1]
+    parent.chmod(writable)
+    warning = refused(Store(folder), warnings)
+    assert f"{parent}, on the way to {folder}, can be written by others (mode 0{writable:o})" in (
+        warning
+    )
+    (command,) = re.findall("`(.*)`", warning)
+    subprocess.run(command, shell=True, check=True)
+    assert Store(folder).load(NAME) == PAYLOAD
+
+
+def test_nothing_is_made_where_others_can_exchange_it(tmp_path, warnings):
+    tmp_path.chmod(0o777)
+    refused(Store(tmp_path / "cache"), warnings)
+    assert files(tmp_path) == []
+
+
+def test_entries_of_a_folder_with_the_sticky_bit_are_their_owners(tmp_path, warnings):
+    """As those of /tmp are."""
+    tmp_path.chmod(0o1777)
+    store = Store(tmp_path / "cache")
+    store.save(NAME, PAYLOAD)
+    assert Store(tmp_path / "cache").load(NAME) == PAYLOAD
+    assert warnings() == []
+
+
+@pytest.mark.parametrize("place", ["of the link", "between links", "of the folder"])
+def test_all_folders_on_the_way_of_links_are_looked_at(tmp_path, warnings, place):
+    """The link that is planted is the victim's own way into a folder of the victim's own files."""
+    names = "of the link", "between links", "of the folder"
+    folders = dict(zip(names, (tmp_path / name for name in "abc"), strict=True))
+    for folder in folders.values():
+        folder.mkdir(mode=0o700)
+    first, second, last = (folder / "x" for folder in folders.values())
+    Store(last).save(NAME, PAYLOAD)
+    second.symlink_to(last)
+    first.symlink_to(os.path.join("..", "b", "x"))
+    assert Store(first).load(NAME) == PAYLOAD
+    folders[place].chmod(0o777)
+    assert f"{folders[place]}, on the way to {first}" in refused(Store(first), warnings)
+
+
+def test_a_parent_of_another_user_is_refused(store, warnings, monkeypatch):
+    give_away(store.folder.parent, monkeypatch)
+    assert "belongs to user" in refused(store, warnings)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can give a link away")
+def test_a_link_of_another_user_is_refused(store, warnings):
+    link = store.folder.parent / "link"
+    link.symlink_to(store.folder)
+    os.chown(link, 1234, -1, follow_symlinks=False)
+    assert f"{link}, on the way to {link}, belongs to user 1234" in refused(Store(link), warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "primary", "trusted"),
+    [
+        ("me", [], True, True),
+        ("me", ["me"], True, True),
+        ("me", ["me", "you"], True, False),
+        ("us", [], True, False),
+        ("me", [], False, False),
+    ],
+)
+def test_a_parent_may_be_writable_for_the_users_private_group(
+    tmp_path, warnings, monkeypatch, name, members, primary, trusted
+):
+    folder = tmp_path / "cache"
+    Store(folder).save(NAME, PAYLOAD)
+    tmp_path.chmod(0o770)
+    group = tmp_path.stat().st_gid
+    user = pwd.struct_passwd(("me", "", 1234, group if primary else group + 1, "", "", ""))
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: user)
+    monkeypatch.setattr(
+        grp, "getgrgid", lambda number: grp.struct_group((name, "", number, members))
+    )
+    if trusted:
+        assert Store(folder).load(NAME) == PAYLOAD
+        assert warnings() == []
+    else:
+        assert "mode 0770" in refused(Store(folder), warnings)
 
 
 def test_the_folder_of_another_user_is_refused(store, warnings, monkeypatch):
