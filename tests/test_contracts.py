@@ -24,6 +24,12 @@ PLANTED = [  # (module, what it must not import)
     ("implicit_conv.cpu.runner", "implicit_conv.gpu.engine"),
     ("implicit_conv.cpu.engine", "implicit_conv.cpu.methods.winograd"),
     ("implicit_conv.cpu.methods.winograd", "implicit_conv.cpu.methods.depthwise"),
+    ("implicit_conv.tools.bench", "perf.rival"),
+    ("implicit_conv.api", "perf.rival"),
+    ("implicit_conv.kernels.cpu.tile.load", "numba"),
+    ("implicit_conv.kernels.cpu.gemm.operator", "llvmlite"),
+    ("implicit_conv.signal", "torch"),
+    ("implicit_conv.blocks", "numpy"),
 ]
 
 

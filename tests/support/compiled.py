@@ -4,7 +4,7 @@ import ctypes
 import itertools
 
 from numba import types
-from numba.core import sigutils
+from numba.core import sigutils  # noqa: TID251
 
 from implicit_conv.kernels.cpu.runtime import source
 from implicit_conv.kernels.cpu.runtime.code import METH_FASTCALL, Method, new_function
