@@ -59,6 +59,8 @@ def correlate(
     """``y[p] = sum of w[t] * x[p + t - size // 2 - origin]``, in the order of the taps; returns
     False where all weights count as zero. Sums are of this dtype, float64 or float32.
     """
+    if x.ndim == 0:  # an image of one pixel
+        x, weights, out, origins = x.reshape(1), weights.reshape(1), out.reshape(1), [0]
     places = np.argwhere(abs(weights) > EPSILON)
     if len(places) == 0:
         return False
@@ -107,7 +109,7 @@ def uniform_filter1d(
     x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
     length, first = len(x), -(size // 2) - origin
     column = runs(first, first + length + around, length, mode)
-    scratch = Scratch(np.float64, np.float64, np.int64)
+    scratch = Scratch(np.float64, np.float64, np.int32, np.int64)
     for box in boxes(x.shape, [around] + [0] * (x.ndim - 1), whole=0):
         extents = [part.stop - part.start for part in box]
         columns = math.prod(extents[1:])
@@ -172,7 +174,7 @@ def _filter(
     filtered = [axis for axis, size in enumerate(kernel) if size > 1] or [x.ndim - 1]
     first, last = filtered[0], filtered[-1]
     sums = replace(sums, places=sums.places[..., first : last + 1])
-    scratch = Scratch(dtype, dtype, np.int64)
+    scratch = Scratch(dtype, dtype, np.int32, np.int64)
     for box in boxes(x.shape, around, whole):
         along = [
             runs(part.start - low, part.stop - low + more, size, mode)
@@ -232,10 +234,15 @@ class Scratch:
 
 
 def store(values: Array, out: Array, scratch: Scratch) -> None:
-    """Round or truncate sums to the dtype of the output, as scipy's C does: small integers wrap."""
+    """Round or truncate sums to the dtype of the output, as scipy's C does: small integers wrap.
+
+    C leaves it undefined what a number beyond the range of an integer becomes. Compilers for x86-64
+    convert to 32 bits, or to 64 bits for uint32, and keep the low ones.
+    """
     with np.errstate(all="ignore"):
-        if out.dtype.kind in "iu" and out.dtype.itemsize < 8:
-            integers = scratch(2, *values.shape)
+        narrow = out.dtype.kind in "iu" and out.dtype.itemsize <= 2
+        if narrow or out.dtype == np.uint32:
+            integers = scratch(2 if narrow else 3, *values.shape)
             np.copyto(integers, values, casting="unsafe")
             values = integers
         np.copyto(out, values, casting="unsafe")

@@ -1,6 +1,7 @@
 """implicit_conv.ndimage has the bits of scipy.ndimage's results, for drawn images and filters."""
 
 import functools
+import platform
 from dataclasses import dataclass
 
 import numpy as np
@@ -175,6 +176,25 @@ def test_filters_of_several_axes(name, args, dtype, mode, served):
     x = (np.random.default_rng(1).random((33, 70)) * 250).astype(dtype)
     check(name, x, *args, mode=mode)
     assert any(done for _, done in served)
+
+
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"),
+    reason="C leaves it undefined, and compilers for other CPUs than x86-64 saturate",
+)
+@pytest.mark.parametrize("dtype", [dtype for dtype in OUTPUTS if dtype not in "fd>f4"])
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [("correlate", (np.ones((3, 3)),)), ("correlate1d", ([1, 2, 1],)), ("uniform_filter", (3,))],
+)
+def test_numbers_beyond_an_integers_range_and_nan(name, args, dtype):
+    """Each in an image of its own: several passes sum what the first one has made of them."""
+    for value in (np.nan, np.inf, -np.inf, 3e9, -3e9, 300, -1, -7e4, 2.0**33 + 5, 1e19, -1e19):
+        if value < -(2.0**63) and np.dtype(dtype).char == "L":
+            continue  # scipy's correlate and correlate1d differ
+        x = np.zeros((40, 50))
+        x[10:20, 30] = value
+        check(name, x, *args, output=np.dtype(dtype))
 
 
 def test_a_uniform_image_stays_so_where_it_does_in_scipy():
