@@ -17,24 +17,23 @@ from implicit_conv.cpu import fixed_order
 from implicit_conv.cpu.fixed_order import Sum
 from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, Order
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
+from implicit_conv.ndimage import worth
 from implicit_conv.ndimage.boxes import MODES, boxes, load, runs
 from implicit_conv.ndimage.conventions import INTERPOLATE, PROPAGATE
 
 # Weights of at most this size count as zero, and as equal if they differ by as much, in scipy's C.
 EPSILON = np.finfo(np.float64).eps
-FEWEST_ELEMENTS = 4096  # of an image: scipy's C takes less time for a smaller one than a call
-FEWEST_COLUMNS = 32  # beside an axis: scipy's C computes means of its lines in less time
 MOST_BYTES = 32 << 20  # of a box that cannot be divided
 INPUTS = frozenset("?bBhHiIlLqQfd")  # the dtypes of scipy's C, by numpy's characters
 OUTPUTS = INPUTS - {"?"}
 
 
-def served(x: Array, out: Array, mode: int, nan: str = PROPAGATE) -> bool:
-    """Whether arrays are of the sort that is filtered here; scipy's C counts no NaN."""
+def served(x: Array, out: Array, mode: int) -> bool:
+    """Whether arrays are of the sort that is filtered here."""
     return (
         x.dtype.char in INPUTS
         and out.dtype.char in OUTPUTS
-        and x.size >= (max(1, FEWEST_ELEMENTS) if nan == PROPAGATE else 1)
+        and x.size > 0
         and x.shape == out.shape
         and out.flags.writeable
         and mode in MODES
@@ -57,12 +56,13 @@ def correlate(
     nan: str = PROPAGATE,
 ) -> bool:
     """``y[p] = sum of w[t] * x[p + t - size // 2 - origin]``, in the order of the taps; returns
-    False where all weights count as zero. Sums are of this dtype, float64 or float32.
+    False where all weights count as zero, or scipy's C is faster and propagates NaN as asked.
+    Sums are of this dtype, float64 or float32.
     """
     if x.ndim == 0:  # an image of one pixel
         x, weights, out, origins = x.reshape(1), weights.reshape(1), out.reshape(1), [0]
     places = np.argwhere(abs(weights) > EPSILON)
-    if len(places) == 0:
+    if len(places) == 0 or (nan == PROPAGATE and not worth.window(x, len(places))):
         return False
     sums = Sum(Order.TAPS, np.stack([places, places], axis=1), weights[tuple(places.T)])
     if np.may_share_memory(x, out):
@@ -81,9 +81,15 @@ def correlate1d(
     origin: int,
     dtype: type = np.float64,
     nan: str = PROPAGATE,
-) -> None:
-    """Compute the sum along an axis, in the order of the loops of scipy's C."""
+) -> bool:
+    """Compute the sum along an axis, in the order of the loops of scipy's C; returns False where
+    that is faster and propagates NaN as asked.
+    """
+    if nan == PROPAGATE and not worth.line(x, out, axis, len(weights)):
+        return False
     order, taps = _line_order(weights)
+    if nan == PROPAGATE and not worth.line(x, out, axis, len(taps)):
+        return False
     places = np.zeros((*taps.shape, x.ndim), np.int64)
     places[..., axis] = taps
     kernel, origins = [1] * x.ndim, [0] * x.ndim
@@ -91,19 +97,17 @@ def correlate1d(
     x, whole = _separate(x, out, axis)
     sums = Sum(order, places, weights[taps[:, 0]])
     _filter(sums, kernel, x, out, mode, cval, origins, dtype, nan, whole)
+    return True
 
 
 def uniform_filter1d(
     x: Array, size: int, axis: int, out: Array, mode: int, cval: float, origin: int
 ) -> bool:
-    """Compute means along an axis by scipy's running sum; returns False for lines that are nearly
-    contiguous, and for long ones, which cannot be divided.
+    """Compute means along an axis by scipy's running sum; returns False where scipy's C is faster,
+    and for long lines, which cannot be divided.
     """
     around = size - 1
-    if (
-        math.prod(x.shape[axis + 1 :]) < FEWEST_COLUMNS
-        or (x.shape[axis] + around) * BLOCK_BYTES > MOST_BYTES
-    ):
+    if not worth.mean(x, axis) or (x.shape[axis] + around) * BLOCK_BYTES > MOST_BYTES:
         return False
     x, _ = _separate(x, out, axis)
     x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)

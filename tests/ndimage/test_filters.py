@@ -10,13 +10,16 @@ import pytest
 scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 from implicit_conv import ndimage  # noqa: E402
-from implicit_conv.ndimage import boxes, filters  # noqa: E402
+from implicit_conv.ndimage import boxes, filters, worth  # noqa: E402
 from implicit_conv.ndimage.entries import COMPILED, Entries  # noqa: E402
 
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
 INPUTS = (*"?bBhHiIlLfd", ">f4", ">i2", ">u8")
 OUTPUTS = INPUTS[1:]
 DRAWS = 120
+
+
+LINE, WINDOW, MEAN = worth.line, worth.window, worth.mean
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +40,8 @@ def served(monkeypatch):
 
     for name in ("correlate", "correlate1d", "uniform_filter1d"):
         listed(name)
-    monkeypatch.setattr(filters, "FEWEST_ELEMENTS", 1)
-    monkeypatch.setattr(filters, "FEWEST_COLUMNS", 1)
+    for name in ("line", "window", "mean"):
+        monkeypatch.setattr(worth, name, lambda *args: True)
     return computed
 
 
@@ -277,3 +280,31 @@ def test_other_functions_of_scipys_module_are_its_own(name):
     entries = Entries("strict")
     assert entries.min_or_max_filter1d is COMPILED.min_or_max_filter1d
     assert getattr(entries, name) is not getattr(COMPILED, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "shape", "dtype", "here"),
+    [
+        ("gaussian_filter", (1,), (64, 64), "float32", 0),
+        ("gaussian_filter", (1,), (2000, 2000), "float32", 2),
+        ("gaussian_filter", (1,), (2000, 2000), "uint8", 1),  # along the first axis
+        ("gaussian_filter", (5,), (600, 600), "uint8", 2),
+        ("gaussian_filter", (1,), (128, 128, 128), "float32", 3),
+        ("sobel", (), (2000, 2000), "uint8", 0),
+        ("uniform_filter", (3,), (2000, 2000), "uint8", 0),
+        ("uniform_filter", (3,), (128, 128, 128), "float32", 2),
+        ("correlate", (np.ones((3, 3)),), (128, 128), "uint8", 0),
+        ("correlate", (np.ones((3, 3)),), (200, 200), "uint8", 1),
+        ("correlate", (np.ones((15, 15)),), (40, 40), "float32", 1),
+    ],
+)
+def test_what_scipy_computes_in_less_time_is_left_to_it(
+    name, args, shape, dtype, here, served, monkeypatch
+):
+    for decision, function in (("line", LINE), ("window", WINDOW), ("mean", MEAN)):
+        monkeypatch.setattr(worth, decision, function)
+    x = (np.random.default_rng(0).random(shape) * 9).astype(dtype)
+    with ndimage.patch():
+        found = getattr(scipy, name)(x, *args)
+    assert sum(done for _, done in served) == here
+    np.testing.assert_array_equal(found, getattr(scipy, name)(x, *args))
