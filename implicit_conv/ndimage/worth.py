@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from implicit_conv.arrays import Array
 
 # Sums along an axis: (products of an output at least, elements of the image at least), by whether
@@ -25,12 +27,15 @@ LINES = {
 PRODUCTS = 1 << 18  # of a sum along all axes: those of the whole image, at least
 # Means along an axis: (elements behind the axis at least, elements of the image at least).
 MEANS = ((1 << 12, 1 << 18), (1 << 7, 1 << 21))
-MEAN_LENGTH = 512  # pixels of that axis, at most: boxes of longer ones are narrow
+# Pixels of an axis that boxes must not divide, at most: boxes of longer ones are narrow.
+MEAN_LENGTH, IN_PLACE_LENGTH = 512, 1024
 
 
 def line(x: Array, out: Array, axis: int, products: int) -> bool:
     """Whether a sum along an axis takes less time here; `products` of an output at most."""
     last = math.prod(x.shape[axis:]) == x.shape[axis]
+    if not last and x.shape[axis] > IN_PLACE_LENGTH and np.may_share_memory(x, out):
+        return False
     floats = x.dtype.kind == out.dtype.kind == "f"
     return any(products >= least and x.size >= few for least, few in LINES[last, floats])
 

@@ -291,6 +291,8 @@ def test_other_functions_of_scipys_module_are_its_own(name):
         ("gaussian_filter", (5,), (600, 600), "uint8", 2),
         ("gaussian_filter", (1,), (128, 128, 128), "float32", 3),
         ("sobel", (), (2000, 2000), "uint8", 0),
+        ("sobel", (), (1000, 1100), "float32", 1),  # in place along the first axis
+        ("sobel", (), (1100, 1000), "float32", 0),
         ("uniform_filter", (3,), (2000, 2000), "uint8", 0),
         ("uniform_filter", (3,), (128, 128, 128), "float32", 2),
         ("correlate", (np.ones((3, 3)),), (128, 128), "uint8", 0),

@@ -152,10 +152,15 @@ def _convolution(dice: Dice) -> Call:
         arguments["padding"] = tuple(dice.pair(0, 5) for _ in range(rank))
         arguments["padding_mode"] = dice.pick(*PADDING_MODES)
     x = Data((batch, channels, *space), "float32", dice.number(0, 1 << 31), dice.happens(8) * 1)
+    parts = [_parts(dice, size) for size in space]
+    steps = arguments["stride"][-1] if transposed else 1
+    if rank > 1 and kernel[-1] < 2 * steps:
+        # A chunk that reads a single column by a single tap is computed as a row: docs/scale.md.
+        parts[-1] = (space[-1],)
     chunks = (
         dice.pick((batch,), (1,) * batch),
         (1,) * channels if dice.happens(8) else (channels,),
-        *(_parts(dice, size) for size in space),
+        *parts,
     )
     return Call(function, x, chunks, dice.pick(*SOURCES), arguments)
 
