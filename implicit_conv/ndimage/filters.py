@@ -244,8 +244,9 @@ def store(values: Array, out: Array, scratch: Scratch) -> None:
     convert to 32 bits, or to 64 bits for uint32, and keep the low ones.
     """
     with np.errstate(all="ignore"):
-        narrow = out.dtype.kind in "iu" and out.dtype.itemsize <= 2
-        if narrow or out.dtype == np.uint32:
+        kind, size = out.dtype.kind, out.dtype.itemsize  # in any byte order
+        narrow = kind in "iu" and size <= 2
+        if narrow or (kind == "u" and size == 4):
             integers = scratch(2 if narrow else 3, *values.shape)
             np.copyto(integers, values, casting="unsafe")
             values = integers

@@ -14,7 +14,7 @@ from implicit_conv.ndimage import boxes, filters, worth  # noqa: E402
 from implicit_conv.ndimage.entries import COMPILED, Entries  # noqa: E402
 
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
-INPUTS = (*"?bBhHiIlLfd", ">f4", ">i2", ">u8")
+INPUTS = (*"?bBhHiIlLfd", ">f4", ">i2", ">u4", ">u8")
 OUTPUTS = INPUTS[1:]
 DRAWS = 120
 
