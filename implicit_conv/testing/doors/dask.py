@@ -153,8 +153,7 @@ def _convolution(dice: Dice) -> Call:
         arguments["padding_mode"] = dice.pick(*PADDING_MODES)
     x = Data((batch, channels, *space), "float32", dice.number(0, 1 << 31), dice.happens(8) * 1)
     parts = [_parts(dice, size) for size in space]
-    steps = arguments["stride"][-1] if transposed else 1
-    if rank > 1 and kernel[-1] < 2 * steps:
+    if transposed and rank > 1 and kernel[-1] < 2 * arguments["stride"][-1]:
         # A chunk that reads a single column by a single tap is computed as a row: docs/scale.md.
         parts[-1] = (space[-1],)
     chunks = (
