@@ -70,7 +70,7 @@ class Entries:
         """Correlate along all axes."""
         places, constant = [operator.index(origin) for origin in origins], float(cval)
         mode = SYNONYMS.get(mode, mode)
-        if filters.served(x, out, mode, self._nan) and weights.ndim == x.ndim and weights.size:
+        if filters.served(x, out, mode) and weights.ndim == x.ndim and weights.size:
             dtype, args = self._sums(x, out), (x, weights, out, mode, constant, places)
             plain = dtype is np.float32 and self._nan == PROPAGATE
             if plain and single.served(x, weights, out, mode, constant):
@@ -91,11 +91,11 @@ class Entries:
     ) -> None:
         """Correlate along an axis."""
         mode = SYNONYMS.get(mode, mode)
-        if filters.served(x, out, mode, self._nan):
-            place, constant, dtype = operator.index(origin), float(cval), self._sums(x, out)
-            filters.correlate1d(x, weights, axis, out, mode, constant, place, dtype, self._nan)
-        else:
-            COMPILED.correlate1d(x, weights, axis, out, mode, cval, origin)
+        if filters.served(x, out, mode):
+            args = x, weights, axis, out, mode, float(cval), operator.index(origin)
+            if filters.correlate1d(*args, self._sums(x, out), self._nan):
+                return
+        COMPILED.correlate1d(x, weights, axis, out, mode, cval, origin)
 
     def uniform_filter1d(
         self, x: Array, size: int, axis: int, out: Array, mode: int, cval: float, origin: int

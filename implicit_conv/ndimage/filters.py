@@ -17,24 +17,23 @@ from implicit_conv.cpu import fixed_order
 from implicit_conv.cpu.fixed_order import Sum
 from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, Order
 from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
+from implicit_conv.ndimage import worth
 from implicit_conv.ndimage.boxes import MODES, boxes, load, runs
 from implicit_conv.ndimage.conventions import INTERPOLATE, PROPAGATE
 
 # Weights of at most this size count as zero, and as equal if they differ by as much, in scipy's C.
 EPSILON = np.finfo(np.float64).eps
-FEWEST_ELEMENTS = 4096  # of an image: scipy's C takes less time for a smaller one than a call
-FEWEST_COLUMNS = 32  # beside an axis: scipy's C computes means of its lines in less time
 MOST_BYTES = 32 << 20  # of a box that cannot be divided
 INPUTS = frozenset("?bBhHiIlLqQfd")  # the dtypes of scipy's C, by numpy's characters
 OUTPUTS = INPUTS - {"?"}
 
 
-def served(x: Array, out: Array, mode: int, nan: str = PROPAGATE) -> bool:
-    """Whether arrays are of the sort that is filtered here; scipy's C counts no NaN."""
+def served(x: Array, out: Array, mode: int) -> bool:
+    """Whether arrays are of the sort that is filtered here."""
     return (
         x.dtype.char in INPUTS
         and out.dtype.char in OUTPUTS
-        and x.size >= (max(1, FEWEST_ELEMENTS) if nan == PROPAGATE else 1)
+        and x.size > 0
         and x.shape == out.shape
         and out.flags.writeable
         and mode in MODES
@@ -57,10 +56,13 @@ def correlate(
     nan: str = PROPAGATE,
 ) -> bool:
     """``y[p] = sum of w[t] * x[p + t - size // 2 - origin]``, in the order of the taps; returns
-    False where all weights count as zero. Sums are of this dtype, float64 or float32.
+    False where all weights count as zero, or scipy's C is faster and propagates NaN as asked.
+    Sums are of this dtype, float64 or float32.
     """
+    if x.ndim == 0:  # an image of one pixel
+        x, weights, out, origins = x.reshape(1), weights.reshape(1), out.reshape(1), [0]
     places = np.argwhere(abs(weights) > EPSILON)
-    if len(places) == 0:
+    if len(places) == 0 or (nan == PROPAGATE and not worth.window(x, len(places))):
         return False
     sums = Sum(Order.TAPS, np.stack([places, places], axis=1), weights[tuple(places.T)])
     if np.may_share_memory(x, out):
@@ -79,9 +81,15 @@ def correlate1d(
     origin: int,
     dtype: type = np.float64,
     nan: str = PROPAGATE,
-) -> None:
-    """Compute the sum along an axis, in the order of the loops of scipy's C."""
+) -> bool:
+    """Compute the sum along an axis, in the order of the loops of scipy's C; returns False where
+    that is faster and propagates NaN as asked.
+    """
+    if nan == PROPAGATE and not worth.line(x, out, axis, len(weights)):
+        return False
     order, taps = _line_order(weights)
+    if nan == PROPAGATE and not worth.line(x, out, axis, len(taps)):
+        return False
     places = np.zeros((*taps.shape, x.ndim), np.int64)
     places[..., axis] = taps
     kernel, origins = [1] * x.ndim, [0] * x.ndim
@@ -89,25 +97,23 @@ def correlate1d(
     x, whole = _separate(x, out, axis)
     sums = Sum(order, places, weights[taps[:, 0]])
     _filter(sums, kernel, x, out, mode, cval, origins, dtype, nan, whole)
+    return True
 
 
 def uniform_filter1d(
     x: Array, size: int, axis: int, out: Array, mode: int, cval: float, origin: int
 ) -> bool:
-    """Compute means along an axis by scipy's running sum; returns False for lines that are nearly
-    contiguous, and for long ones, which cannot be divided.
+    """Compute means along an axis by scipy's running sum; returns False where scipy's C is faster,
+    and for long lines, which cannot be divided.
     """
     around = size - 1
-    if (
-        math.prod(x.shape[axis + 1 :]) < FEWEST_COLUMNS
-        or (x.shape[axis] + around) * BLOCK_BYTES > MOST_BYTES
-    ):
+    if not worth.mean(x, axis) or (x.shape[axis] + around) * BLOCK_BYTES > MOST_BYTES:
         return False
     x, _ = _separate(x, out, axis)
     x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
     length, first = len(x), -(size // 2) - origin
     column = runs(first, first + length + around, length, mode)
-    scratch = Scratch(np.float64, np.float64, np.int64)
+    scratch = Scratch(np.float64, np.float64, np.int32, np.int64)
     for box in boxes(x.shape, [around] + [0] * (x.ndim - 1), whole=0):
         extents = [part.stop - part.start for part in box]
         columns = math.prod(extents[1:])
@@ -172,7 +178,7 @@ def _filter(
     filtered = [axis for axis, size in enumerate(kernel) if size > 1] or [x.ndim - 1]
     first, last = filtered[0], filtered[-1]
     sums = replace(sums, places=sums.places[..., first : last + 1])
-    scratch = Scratch(dtype, dtype, np.int64)
+    scratch = Scratch(dtype, dtype, np.int32, np.int64)
     for box in boxes(x.shape, around, whole):
         along = [
             runs(part.start - low, part.stop - low + more, size, mode)
@@ -232,10 +238,16 @@ class Scratch:
 
 
 def store(values: Array, out: Array, scratch: Scratch) -> None:
-    """Round or truncate sums to the dtype of the output, as scipy's C does: small integers wrap."""
+    """Round or truncate sums to the dtype of the output, as scipy's C does: small integers wrap.
+
+    C leaves it undefined what a number beyond the range of an integer becomes. Compilers for x86-64
+    convert to 32 bits, or to 64 bits for uint32, and keep the low ones.
+    """
     with np.errstate(all="ignore"):
-        if out.dtype.kind in "iu" and out.dtype.itemsize < 8:
-            integers = scratch(2, *values.shape)
+        kind, size = out.dtype.kind, out.dtype.itemsize  # in any byte order
+        narrow = kind in "iu" and size <= 2
+        if narrow or (kind == "u" and size == 4):
+            integers = scratch(2 if narrow else 3, *values.shape)
             np.copyto(integers, values, casting="unsafe")
             values = integers
         np.copyto(out, values, casting="unsafe")

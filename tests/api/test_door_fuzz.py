@@ -7,8 +7,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
+from implicit_conv import cache
 from implicit_conv.testing import loop
 from implicit_conv.testing.__main__ import main
 from implicit_conv.testing.doors import fuzz as doors
@@ -121,7 +123,63 @@ def exchanged_operands(monkeypatch):
     monkeypatch.setattr(signal, "_spreads", lambda taps: False)
 
 
-PLANTS = [("signal", exchanged_operands, "should be")]
+def widened_integers(monkeypatch):
+    """Sums beyond an integer's range wrap by way of int64."""
+    from implicit_conv.ndimage import filters
+
+    def store(values, out, scratch):
+        with np.errstate(all="ignore"):
+            if out.dtype.kind in "iu" and out.dtype.itemsize < 8:
+                values = values.astype(np.int64)
+            np.copyto(out, values, casting="unsafe")
+
+    monkeypatch.setattr(filters, "store", store)
+
+
+def unknown_modes(monkeypatch):
+    """The codes of grid-wrap and grid-constant are not those of their synonyms."""
+    from implicit_conv import image_operation
+
+    monkeypatch.setattr(image_operation, "SYNONYMS", {})
+
+
+def periodic_chunks(monkeypatch):
+    """A single chunk on a round axis gets the halo that several chunks get."""
+    import implicit_conv.dask
+    from implicit_conv.dask import Halo
+
+    def halo(axis, chunks):
+        found = right(axis, chunks)
+        if axis.mode != "circular" or len(chunks) > 1 or max(axis.pad_lo, axis.pad_hi) <= 0:
+            return found
+        depth = max(axis.pad_lo, axis.pad_hi)
+        return Halo((depth, depth), True, chunks, found.outputs)
+
+    right = implicit_conv.dask._halo
+    monkeypatch.setattr(implicit_conv.dask, "_halo", halo)
+
+
+def order_of_buffers(monkeypatch):
+    """The taps of a row are summed buffer by buffer, of which few outputs have more."""
+    from implicit_conv import schedule
+    from implicit_conv.cpu.methods import gemm_tilings
+
+    def geometry(*args, **options):
+        g = right(*args, **options)
+        return g._replace(remainders_w=g.phases_w if g.step_w > 1 else 1)
+
+    right = schedule.geometry
+    monkeypatch.setattr(gemm_tilings, "geometry", geometry)
+    cache.clear()
+
+
+PLANTS = [
+    ("signal", exchanged_operands, "should be"),
+    ("ndimage", widened_integers, "should be"),
+    ("dask", unknown_modes, "KeyError"),
+    ("dask", periodic_chunks, "Error"),
+    ("dask", order_of_buffers, "should be"),
+]
 
 
 @pytest.mark.slow
@@ -137,4 +195,5 @@ def test_a_planted_fault_is_found_within_a_minute(name, plant, words, monkeypatc
         assert words in output
         with pytest.raises(DifferenceError):
             exec(program(output), {})
+    cache.clear()  # plans that the fault has made
     exec(program(output), {})

@@ -197,3 +197,15 @@ def test_rounding_happens_once():
         ndimage.gaussian_filter(x, 2, output="f4", rounding="nearest"),
         scipy.gaussian_filter(x, 2, output="f4"),
     )
+
+
+@pytest.mark.parametrize("name", ["correlate", "convolve", "gaussian_filter"])
+@pytest.mark.parametrize(("nan", "absent"), [("interpolate", np.nan), ("ignore", 0.0)])
+def test_missing_values_of_an_image_without_axes(name, nan, absent):
+    weights = 1.0 if name == "gaussian_filter" else np.float64(2)
+    function = getattr(ndimage, name)
+    whole = function(np.float64(3), weights)
+    assert function(np.float64(3), weights, nan=nan) == whole
+    np.testing.assert_equal(float(function(np.float64(np.nan), weights, nan=nan)), absent)
+    kept = function(np.float64(np.nan), weights, nan=nan, preserve_nan=True)
+    assert np.isnan(kept)

@@ -1,6 +1,7 @@
 """implicit_conv.ndimage has the bits of scipy.ndimage's results, for drawn images and filters."""
 
 import functools
+import platform
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +10,16 @@ import pytest
 scipy = pytest.importorskip("scipy.ndimage", reason="pip install '.[ndimage]'")
 
 from implicit_conv import ndimage  # noqa: E402
-from implicit_conv.ndimage import boxes, filters  # noqa: E402
+from implicit_conv.ndimage import boxes, filters, worth  # noqa: E402
 from implicit_conv.ndimage.entries import COMPILED, Entries  # noqa: E402
 
 MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
-INPUTS = (*"?bBhHiIlLfd", ">f4", ">i2", ">u8")
+INPUTS = (*"?bBhHiIlLfd", ">f4", ">i2", ">u4", ">u8")
 OUTPUTS = INPUTS[1:]
 DRAWS = 120
+
+
+LINE, WINDOW, MEAN = worth.line, worth.window, worth.mean
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +40,8 @@ def served(monkeypatch):
 
     for name in ("correlate", "correlate1d", "uniform_filter1d"):
         listed(name)
-    monkeypatch.setattr(filters, "FEWEST_ELEMENTS", 1)
-    monkeypatch.setattr(filters, "FEWEST_COLUMNS", 1)
+    for name in ("line", "window", "mean"):
+        monkeypatch.setattr(worth, name, lambda *args: True)
     return computed
 
 
@@ -177,6 +181,25 @@ def test_filters_of_several_axes(name, args, dtype, mode, served):
     assert any(done for _, done in served)
 
 
+@pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64"),
+    reason="C leaves it undefined, and compilers for other CPUs than x86-64 saturate",
+)
+@pytest.mark.parametrize("dtype", [dtype for dtype in OUTPUTS if dtype not in "fd>f4"])
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [("correlate", (np.ones((3, 3)),)), ("correlate1d", ([1, 2, 1],)), ("uniform_filter", (3,))],
+)
+def test_numbers_beyond_an_integers_range_and_nan(name, args, dtype):
+    """Each in an image of its own: several passes sum what the first one has made of them."""
+    for value in (np.nan, np.inf, -np.inf, 3e9, -3e9, 300, -1, -7e4, 2.0**33 + 5, 1e19, -1e19):
+        if value < -(2.0**63) and np.dtype(dtype).char == "L":
+            continue  # scipy's correlate and correlate1d differ
+        x = np.zeros((40, 50))
+        x[10:20, 30] = value
+        check(name, x, *args, output=np.dtype(dtype))
+
+
 def test_a_uniform_image_stays_so_where_it_does_in_scipy():
     """The order of a sum decides whether 99.99999 or 100 is truncated."""
     for value in range(0, 256, 5):
@@ -257,3 +280,33 @@ def test_other_functions_of_scipys_module_are_its_own(name):
     entries = Entries("strict")
     assert entries.min_or_max_filter1d is COMPILED.min_or_max_filter1d
     assert getattr(entries, name) is not getattr(COMPILED, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "shape", "dtype", "here"),
+    [
+        ("gaussian_filter", (1,), (64, 64), "float32", 0),
+        ("gaussian_filter", (1,), (2000, 2000), "float32", 2),
+        ("gaussian_filter", (1,), (2000, 2000), "uint8", 1),  # along the first axis
+        ("gaussian_filter", (5,), (600, 600), "uint8", 2),
+        ("gaussian_filter", (1,), (128, 128, 128), "float32", 3),
+        ("sobel", (), (2000, 2000), "uint8", 0),
+        ("sobel", (), (1000, 1100), "float32", 1),  # in place along the first axis
+        ("sobel", (), (1100, 1000), "float32", 0),
+        ("uniform_filter", (3,), (2000, 2000), "uint8", 0),
+        ("uniform_filter", (3,), (128, 128, 128), "float32", 2),
+        ("correlate", (np.ones((3, 3)),), (128, 128), "uint8", 0),
+        ("correlate", (np.ones((3, 3)),), (200, 200), "uint8", 1),
+        ("correlate", (np.ones((15, 15)),), (40, 40), "float32", 1),
+    ],
+)
+def test_what_scipy_computes_in_less_time_is_left_to_it(
+    name, args, shape, dtype, here, served, monkeypatch
+):
+    for decision, function in (("line", LINE), ("window", WINDOW), ("mean", MEAN)):
+        monkeypatch.setattr(worth, decision, function)
+    x = (np.random.default_rng(0).random(shape) * 9).astype(dtype)
+    with ndimage.patch():
+        found = getattr(scipy, name)(x, *args)
+    assert sum(done for _, done in served) == here
+    np.testing.assert_array_equal(found, getattr(scipy, name)(x, *args))

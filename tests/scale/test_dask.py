@@ -210,6 +210,16 @@ def test_a_single_chunk_may_be_smaller_than_the_reach(padding, mode):
     check(implicit_conv.dask.conv1d(da.from_array(x) + 0, w, **options), whole)
 
 
+@pytest.mark.parametrize("options", [{}, {"stride": (3, 1)}, {"dilation": (2, 1), "stride": 3}])
+def test_chunks_of_a_single_column_have_the_bits_of_the_whole(options, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 40, 23, 6)).astype(np.float32)
+    w = rng.standard_normal((5, 40, 4, 1)).astype(np.float32)
+    whole = implicit_conv.conv2d(x, w, precision="strict", **options)
+    lazy = da.from_array(memmap(tmp_path, x), chunks=(2, 40, 9, (1, 3, 1, 1)))
+    check(convolved("conv2d", lazy, w, precision="strict", **options), whole)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 40])
 @pytest.mark.parametrize(("taps", "stride", "dilation"), [(4, 3, 2), (5, 2, 3), (3, 2, 7)])
 def test_chunks_of_few_outputs_have_the_bits_of_the_whole(

@@ -1,0 +1,184 @@
+"""Random calls of `implicit_conv.dask`, against the function of the whole array, by the bits.
+
+Convolutions are compared with those of this package under precision "strict", filters with
+scipy.ndimage's.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from implicit_conv.errors import PlanError
+from implicit_conv.options import PADDING_MODES
+from implicit_conv.testing import Array
+from implicit_conv.testing.doors.data import (
+    Data,
+    DifferenceError,
+    check_bits,
+    compared,
+    made,
+    outcome,
+)
+from implicit_conv.testing.families import Dice
+
+REQUIRED = ("dask", "scipy")
+CONVOLUTIONS = tuple(f"{name}{rank}d" for name in ("conv", "conv_transpose") for rank in (1, 2, 3))
+SUMS = ("convolve", "correlate")
+SCALES = ("gaussian_filter", "gaussian_laplace", "gaussian_gradient_magnitude")
+DERIVATIVES = ("laplace", "prewitt", "sobel")
+# Means are left out: running sums of floats start anew in each chunk.
+FILTERS = (*SUMS, "correlate1d", *SCALES, *DERIVATIVES)
+FUNCTIONS = (*CONVOLUTIONS, *FILTERS)
+MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
+SOURCES = ("memory", "steps", "file")
+PIXELS = {1: 150, 2: 30, 3: 12}  # of an axis at most, by the rank
+MOST_CHANGES = 8  # of chunks, as errors advise
+
+
+class File:
+    """What dask slices as it does a file."""
+
+    def __init__(self, array: Array) -> None:
+        self._array, self.shape, self.dtype, self.ndim = array, array.shape, array.dtype, array.ndim
+
+    def __getitem__(self, index: Any) -> Array:
+        part: Array = self._array[index]
+        return part
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function by keywords.
+
+    Attributes
+    ----------
+    function : one of FUNCTIONS
+    x : Data
+    chunks : tuple of tuples of ints
+        The sizes of its chunks along each axis.
+    source : one of SOURCES
+        What the dask array is: one of numpy's, lazy steps on it, or a file.
+    arguments : dict
+        All others; arrays are `Data`.
+    """
+
+    function: str
+    x: Data
+    chunks: tuple[tuple[int, ...], ...]
+    source: str
+    arguments: dict[str, Any]
+
+    def check(self) -> None:
+        """Compare the result with that of the whole array; follow the advice of errors.
+
+        Raises
+        ------
+        DifferenceError
+            An element, a shape, a dtype or the type of an error differs; or chunks are refused,
+            and what the message advises does not help.
+        """
+        import dask.array
+        import scipy.ndimage
+
+        import implicit_conv
+        import implicit_conv.dask
+
+        x, arguments = self.x.array(), made(self.arguments)
+        whole = implicit_conv if self.function in CONVOLUTIONS else scipy.ndimage
+        name = "x" if self.function in CONVOLUTIONS else "input"
+        expected = outcome(getattr(whole, self.function), {name: x, **arguments})
+        given = File(x) if self.source == "file" else x
+        lazy = dask.array.from_array(given, chunks=self.chunks, name=False)
+        lazy = lazy + 0 if self.source == "steps" else lazy
+        function = getattr(implicit_conv.dask, self.function)
+        found = outcome(self._computed, {"function": function, "lazy": lazy, "rest": arguments})
+        for result, own in compared(expected, found):
+            check_bits(result, own)
+
+    def _computed(self, function: Callable[..., Any], lazy: Any, rest: dict[str, Any]) -> Array:
+        for _ in range(MOST_CHANGES):
+            try:
+                y = function(lazy, **rest)
+            except PlanError as error:
+                advice = re.search(r"x\.rechunk\((\{.*?\})\)", str(error))
+                if advice is None:
+                    raise
+                lazy = lazy.rechunk(ast.literal_eval(advice[1]))
+                continue
+            whole: Array = y.compute(scheduler="synchronous")
+            if y.shape != whole.shape or y.dtype != whole.dtype:
+                raise DifferenceError(f"{whole.dtype} {whole.shape} was declared as {y}")
+            return whole
+        raise DifferenceError(f"{MOST_CHANGES} changes of chunks as advised did not help")
+
+
+def draw(dice: Dice) -> Call:
+    """A call of any function."""
+    return _convolution(dice) if dice.happens(2) else _filter(dice)
+
+
+def _parts(dice: Dice, size: int) -> tuple[int, ...]:
+    """Sizes of chunks, equal ones or any."""
+    most, parts = dice.pick(3, 10, 40, size), []
+    equal = dice.number(1, most) if dice.happens(3) else 0
+    while size:
+        parts.append(min(size, equal or dice.number(1, most)))
+        size -= parts[-1]
+    return tuple(parts)
+
+
+def _convolution(dice: Dice) -> Call:
+    function = dice.pick(*CONVOLUTIONS)
+    rank, transposed = int(function[-2]), "transpose" in function
+    groups, batch = dice.pick(1, 1, 2), dice.number(1, 2)
+    channels, filters = groups * dice.number(1, 2), groups * dice.number(1, 2)
+    space = tuple(dice.number(1, PIXELS[rank]) for _ in range(rank))
+    kernel = tuple(dice.number(1, 5 if rank < 3 else 3) for _ in range(rank))
+    first = (channels, filters // groups) if transposed else (filters, channels // groups)
+    arguments: dict[str, Any] = {
+        "w": Data((*first, *kernel), "float32", dice.number(0, 1 << 31)),
+        "stride": tuple(dice.number(1, 3) for _ in range(rank)),
+        "dilation": tuple(dice.pick(1, 1, 2, 3) for _ in range(rank)),
+        "groups": groups,
+        "precision": "strict",
+    }
+    if transposed:
+        arguments["padding"] = tuple(dice.number(0, 1) for _ in range(rank))
+    else:
+        arguments["padding"] = tuple(dice.pair(0, 5) for _ in range(rank))
+        arguments["padding_mode"] = dice.pick(*PADDING_MODES)
+    x = Data((batch, channels, *space), "float32", dice.number(0, 1 << 31), dice.happens(8) * 1)
+    parts = [_parts(dice, size) for size in space]
+    if transposed and rank > 1 and kernel[-1] < 2 * arguments["stride"][-1]:
+        # A chunk that reads a single column by a single tap is computed as a row: docs/scale.md.
+        parts[-1] = (space[-1],)
+    chunks = (
+        dice.pick((batch,), (1,) * batch),
+        (1,) * channels if dice.happens(8) else (channels,),
+        *parts,
+    )
+    return Call(function, x, chunks, dice.pick(*SOURCES), arguments)
+
+
+def _filter(dice: Dice) -> Call:
+    function, rank = dice.pick(*FILTERS), dice.number(1, 3)
+    space = tuple(dice.number(1, PIXELS[rank]) for _ in range(rank))
+    arguments: dict[str, Any] = {"mode": dice.pick(*MODES), "cval": dice.pick(0.0, 3.0)}
+    seed = dice.number(0, 1 << 31)
+    if function in SUMS:
+        sizes = tuple(dice.number(1, 5) for _ in range(rank))
+        arguments["weights"] = Data(sizes, "float64", seed)
+        arguments["origin"] = [dice.number(-(size // 2), (size - 1) // 2) for size in sizes]
+    elif function == "correlate1d":
+        arguments |= {"weights": Data((dice.number(1, 7),), "float64", seed)}
+    elif function in SCALES:
+        arguments["sigma"] = dice.pick(0.5, 1.0, 2.0)
+    if function in ("correlate1d", "sobel", "prewitt"):
+        arguments["axis"] = dice.number(-rank, rank - 1)
+    x = Data(space, dice.pick("float32", "float64", "uint8", "int16"), seed + 1, scale=50.0)
+    chunks = tuple(_parts(dice, size) for size in space)
+    return Call(function, x, chunks, dice.pick(*SOURCES), arguments)

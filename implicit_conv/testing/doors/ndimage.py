@@ -1,0 +1,202 @@
+"""Random calls of `implicit_conv.ndimage`, against scipy.ndimage: by the bits, as on x86-64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from implicit_conv.testing import Array
+from implicit_conv.testing.doors.data import Data, check_bits, compared, made, outcome
+from implicit_conv.testing.families import Dice
+from implicit_conv.testing.storage import STORAGES
+
+REQUIRED = ("scipy",)
+DTYPES = (*"?bBhHiIlLqQ", "float16", "longdouble", "complex64", *["f", "d"] * 4)
+MODES = ("reflect", "mirror", "nearest", "wrap", "constant")
+SYNONYMS = ("grid-mirror", "grid-wrap", "grid-constant")
+SUMS = ("convolve", "correlate")
+LINES = ("convolve1d", "correlate1d")
+MEANS = ("uniform_filter", "uniform_filter1d")
+GAUSSIANS = ("gaussian_filter", "gaussian_filter1d")
+SCALES = ("gaussian_laplace", "gaussian_gradient_magnitude")
+DERIVATIVES = ("sobel", "prewitt")
+GENERIC = {"generic_laplace": "derivative2", "generic_gradient_magnitude": "derivative"}
+FUNCTIONS = (*SUMS, *LINES, *MEANS, *GAUSSIANS, *SCALES, *DERIVATIVES, "laplace", *GENERIC)
+ONE_AXIS = (*LINES, "uniform_filter1d", "gaussian_filter1d", *DERIVATIVES)
+# Arrays that results are written to: new ones of some storage, and the image or its neighbourhood.
+NEW = ("contiguous", "strided", "reversed", "permuted", "read-only", "misshapen")
+TARGETS = (*NEW, "same", "overlapping")
+# scipy 1.17.1 itself reads other elements than those of a line with the stride 0.
+IMAGES = tuple(storage for storage in STORAGES if storage != "repeated")
+SIZES = {0: 0, 1: 200, 2: 40, 3: 16, 4: 8}  # of an axis at most, by the rank
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a filter.
+
+    Attributes
+    ----------
+    function : one of FUNCTIONS
+    image : Data
+    arguments : dict
+        By scipy's names, without input and output; arrays are `Data`, functions of scipy.ndimage
+        are names.
+    output : str or None
+        The dtype of the result.
+    target : one of TARGETS, or ""
+        The array that the result is written to.
+    box : int
+        Elements of a box in which the image is filtered.
+    """
+
+    function: str
+    image: Data
+    arguments: dict[str, Any]
+    output: str | None = None
+    target: str = ""
+    box: int = 300
+
+    def check(self) -> None:
+        """Compare the result with scipy's.
+
+        Raises
+        ------
+        DifferenceError
+            An element, a shape, a dtype or the type of an error differs, or the image was changed.
+        """
+        import scipy.ndimage
+
+        from implicit_conv import ndimage
+        from implicit_conv.ndimage import boxes, worth
+
+        always: Callable[..., bool] = lambda *_: True  # noqa: E731
+        expected, _ = self._outcome(scipy.ndimage)
+        with (
+            mock.patch.multiple(worth, line=always, window=always, mean=always),
+            mock.patch.object(boxes, "BOX_ELEMENTS", self.box),
+        ):
+            found, image = self._outcome(ndimage)
+        for result, own in compared(expected, found):
+            check_bits(result, own)
+        if self.target not in ("same", "overlapping"):
+            check_bits(self.image.array(), image)
+
+    def _outcome(self, module: Any) -> tuple[Any, Array]:
+        """(the outcome with a module's function, the image afterwards)."""
+        image, output = self._arrays()
+        arguments = made(self.arguments)
+        if self.function in GENERIC:
+            name = GENERIC[self.function]
+            arguments[name] = getattr(module, arguments[name])
+        found = outcome(
+            getattr(module, self.function), {"input": image, "output": output, **arguments}
+        )
+        if found.error is None and isinstance(output, np.ndarray):
+            found = replace(found, results=(output,))
+        return found, image
+
+    def _arrays(self) -> tuple[Array, Any]:
+        """The image, and the output."""
+        image = self.image.array()
+        if not self.target:
+            return image, None if self.output is None else np.dtype(self.output)
+        if self.target == "same":
+            return (image.copy(),) * 2
+        if self.target == "overlapping" and image.ndim:
+            rows = np.zeros((len(image) + 1, *image.shape[1:]), image.dtype)
+            rows[:-1] = image
+            return rows[:-1], rows[1:]
+        dtype = self.output or self.image.dtype
+        if self.target == "misshapen":
+            return image, np.zeros([size + 1 for size in image.shape], dtype)
+        storage = self.target if image.ndim and self.target in STORAGES else "contiguous"
+        return image, replace(Data(image.shape, dtype, 0), storage=storage).array()
+
+
+def draw(dice: Dice) -> Call:
+    """A call of any filter."""
+    function = dice.pick(*FUNCTIONS)
+    rank = dice.number(0 if dice.happens(20) else 1, 4)
+    shape = tuple(dice.number(1, SIZES[rank]) for _ in range(rank))
+    if dice.happens(40):
+        shape = tuple(dice.pick(0, size) for size in shape)
+    arguments = _arguments(dice, function, rank)
+    output = dice.pick(*DTYPES) if dice.happens(4) else None
+    image = Data(
+        shape,
+        dice.pick(*DTYPES),
+        dice.number(0, 1 << 31),
+        special=dice.number(1, 3) if dice.happens(5) else 0,
+        storage=dice.pick(*IMAGES) if dice.happens(2) else "contiguous",
+        scale=dice.pick(1.0, 1.0, 1e-3, 300.0),
+    )
+    if function in SUMS and np.dtype(output or image.dtype) == np.uint64:
+        # scipy's own functions differ in what becomes of sums below -2**63.
+        image = replace(image, special=0)
+        arguments |= {"cval": 0.0, "weights": replace(arguments["weights"], special=0)}
+    return Call(
+        function,
+        image,
+        arguments,
+        output,
+        dice.pick(*TARGETS) if dice.happens(3) else "",
+        dice.pick(300, 3000, 48 << 10),
+    )
+
+
+def _mode(dice: Dice) -> str:
+    if dice.happens(60):
+        return "bad"
+    return dice.pick(*MODES, *SYNONYMS)
+
+
+def _arguments(dice: Dice, function: str, rank: int) -> dict[str, Any]:
+    """All arguments but the image and the output; some are wrong, and raise scipy's errors."""
+    arguments: dict[str, Any] = {}
+    if not dice.happens(5):
+        arguments["mode"] = _mode(dice)
+        if function in ("gaussian_filter", "uniform_filter", *SCALES) and dice.happens(3):
+            arguments["mode"] = [_mode(dice) for _ in range(rank)]
+    if dice.happens(2):
+        arguments["cval"] = dice.pick(0.0, 1.5, -3.0, 300.0, 7e4, 1e300, float("nan"))
+    if function in ONE_AXIS and dice.happens(2):
+        arguments["axis"] = dice.number(-rank - dice.happens(20), max(0, rank - 1))
+    taps = 0 if dice.happens(40) else dice.number(1, 13)
+    if function in SUMS:
+        sizes = tuple(dice.number(1, 5 if rank < 3 else 3) for _ in range(rank))
+        arguments["weights"] = _weights(dice, sizes)
+        if dice.happens(2):
+            arguments["origin"] = [_origin(dice, size) for size in sizes]
+    elif function in LINES:
+        arguments["weights"] = _weights(dice, (taps,))
+        arguments["origin"] = _origin(dice, taps)
+    elif function in MEANS:
+        arguments["size"] = taps
+        if function == "uniform_filter1d":
+            arguments["origin"] = _origin(dice, taps)
+    elif function in (*GAUSSIANS, *SCALES):
+        arguments["sigma"] = dice.pick(0.3, 0.7, 1.0, 1.5, 2.5)
+    elif function in GENERIC:
+        arguments[GENERIC[function]] = dice.pick(*DERIVATIVES)
+    if function in GAUSSIANS and dice.happens(2):
+        arguments |= dice.pick({"order": dice.number(0, 3)}, {"truncate": dice.pick(1.0, 5.5)})
+    return arguments
+
+
+def _origin(dice: Dice, size: int) -> int:
+    """A place in the window, seldom outside."""
+    return dice.number(-(size // 2) - dice.happens(30), max(0, size - 1) // 2)
+
+
+def _weights(dice: Dice, shape: tuple[int, ...]) -> Data:
+    return Data(
+        shape,
+        dice.pick("d", "d", "d", "f", "b", "complex128" if dice.happens(6) else "d"),
+        dice.number(0, 1 << 31),
+        special=int(dice.happens(12)),
+    )
