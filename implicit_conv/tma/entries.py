@@ -1,8 +1,9 @@
-"""Guesses on the entries of a tensor map: two that were exchanged, and one in the wrong unit.
+"""Guesses on the entries of a tensor map: two exchanged, one in the wrong unit, one that misfits.
 
 There is no list of mistakes here. Every pair of entries of every array is exchanged, every
 count is divided by the bytes of an element, and every stride multiplied, so that a mistake of these
-kinds always has the guess that undoes it among those that explain it.
+kinds always has the guess that undoes it among those that explain it. Each extent and stride is
+also replaced by what its neighbours say.
 """
 
 from __future__ import annotations
@@ -67,6 +68,25 @@ def scales(m: Description) -> Iterator[Change]:
             if not left:
                 changed = (*values[:i], scaled, *values[i + 1 :])
                 yield Change(_field(m, name), text, _with(m, name, changed))
+
+
+def fits(m: Description) -> Iterator[Change]:
+    """Every stride as if it were packed on the next one, and every extent as its strides have it."""
+    strides = m.byte_strides
+    if not strides or len(strides) != m.rank - 1:
+        return
+    ends = (*strides[1:], m.itemsize)
+    for i, (stride, end) in enumerate(zip(strides, ends, strict=True)):
+        letter, inner = _letter(m, "shape", i), _letter(m, "shape", i + 1)
+        packed = end * m.shape[i + 1]
+        text = f"that of {letter} is no step over {inner}, which is {packed} bytes"
+        yield Change(
+            "strides", text, _with(m, "strides", (*strides[:i], packed, *strides[i + 1 :]))
+        )
+        if end > 0 and stride % end == 0:
+            extents = (*m.shape[: i + 1], stride // end, *m.shape[i + 2 :])
+            text = f"{inner} does not fit the strides, which step over {stride // end}"
+            yield Change("shape", text, _with(m, "shape", extents))
 
 
 def _letter(m: Description, name: str, index: int) -> str:

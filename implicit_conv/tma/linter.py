@@ -358,7 +358,8 @@ def _explained(
     severity = "error" if _errors(found) else "warning"
     same = [f for f in found if f.severity == severity and root(f) in slip.fields]
     if same:
-        return replace(same[0], hint=slip.text)
+        own = same[0].hint if slip.kind == "advice" else ""
+        return replace(same[0], hint=own or slip.text)
     first, name = found[0], slip.fields[0]
     value = f"{m.itemsize} bytes" if name == "dtype" else getattr(m, VALUES.get(name, name), None)
     allowed = f"does not fit {name_of(first.field)} = {first.value}, which {first.allowed}"

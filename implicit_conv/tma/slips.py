@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from implicit_conv.tma.entries import exchanges, scales
+from implicit_conv.tma.entries import exchanges, fits, scales
 from implicit_conv.tma.limits import (
     BOX_MAX,
     CHANNELS_MAX,
@@ -186,6 +186,11 @@ def _entries(m: Description) -> Iterator[Slip]:
         yield Slip((change.field,), change.text, change.map, None)
 
 
+def _fits(m: Description) -> Iterator[Slip]:
+    for change in fits(m):
+        yield Slip((change.field,), change.text, change.map, None)
+
+
 def _counts(m: Description) -> Iterator[Slip]:
     """Steps, and rows of shared memory, that the map can have."""
     span, size = m.span, max(1, m.itemsize)
@@ -320,6 +325,7 @@ MAP_SLIPS: tuple[tuple[Callable[[Description], Iterator[Slip]], str], ...] = (
     (_modes, "part"),
     (_corners, "part"),
     (_counts, "advice"),
+    (_fits, "advice"),
 )
 START_SLIPS: tuple[tuple[Callable[[Description, Start], Iterator[Slip]], str], ...] = (
     (_turned_start, "whole"),
