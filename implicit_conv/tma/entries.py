@@ -71,7 +71,7 @@ def scales(m: Description) -> Iterator[Change]:
 
 
 def fits(m: Description) -> Iterator[Change]:
-    """Every stride as if it were packed on the next one, and every extent as its strides have it."""
+    """Every stride packed on the next one, and every extent as its strides have it."""
     strides = m.byte_strides
     if not strides or len(strides) != m.rank - 1:
         return
