@@ -36,7 +36,9 @@ class Change:
 
 
 def exchanges(m: Description) -> Iterator[Change]:
-    """Every exchange of two entries of an array, and that of the two counts of im2col."""
+    """Every exchange of two entries of an array, every array one place off, and the exchange of the
+    two counts of im2col.
+    """
     for name in ARRAYS:
         values = getattr(m, name) or ()
         for i, j in itertools.combinations(range(len(values)), 2):
@@ -44,6 +46,9 @@ def exchanges(m: Description) -> Iterator[Change]:
             turned[i], turned[j] = values[j], values[i]
             text = f"{_letter(m, name, i)} and {_letter(m, name, j)} look exchanged"
             yield Change(_field(m, name), text, _with(m, name, tuple(turned)))
+        for turn in (1, -1) if len(values) > 2 else ():
+            moved = (*values[turn:], *values[:turn])
+            yield Change(_field(m, name), "its entries look one place off", _with(m, name, moved))
     if not m.tiled:
         text = "it and the pixels of a load look exchanged"
         counts = replace(m, channels=m.pixels, pixels=m.channels)

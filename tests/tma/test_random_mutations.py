@@ -112,7 +112,10 @@ def test_one_wrong_single_fix_in_a_hundred_at_most(kind, count):
         "table": lambda: (rng.choice(list(SOUND.values())), None),
     }[kind]
     while sum(counts.values()) < count:
-        map, start = draw()
+        try:
+            map, start = draw()
+        except tma.TensorMapError:  # five large extents: a stride of 2^40 bytes
+            continue
         given = dict(map.arguments)
         if start and rng.random() < 0.5:
             given["coords"] = start
