@@ -284,13 +284,12 @@ def _unwalked_steps(steps: tuple[int, ...], rank: int, kind: str, source: str) -
     """
     first = {"tiled": rank, "im2col": rank - 1, "w": 2}[kind]
     for axis in (0, *range(first, rank)):
-        fix = {"elementStrides": (*steps[:axis], 1, *steps[axis + 1 :])}
         name, hint = f"elementStrides[{axis}]", "pass 1; entries are for c, w, h, d, n"
         if not 1 <= steps[axis] <= STEP_MAX and kind != "tiled":
-            yield Finding(name, steps[axis], within(1, STEP_MAX), source, hint, fix=fix)
+            yield Finding(name, steps[axis], within(1, STEP_MAX), source, hint)
         elif 1 < steps[axis] <= STEP_MAX:
             allowed = UNWALKED[0 if axis == 0 else 1 if axis == rank - 1 else 2]
-            yield Finding(name, steps[axis], allowed, source, hint, "warning", fix)
+            yield Finding(name, steps[axis], allowed, source, hint, "warning")
 
 
 def _enums(arguments: Arguments, source: str) -> tuple[dict[str, str], list[Finding]]:

@@ -1,7 +1,8 @@
 """The explorer: one self-contained HTML page that steps through copies and convolutions.
 
 page/walk.js repeats the arithmetic of kernels/walk.py and lowering_choice.py, page/rules.js the
-rules of rules.py and driver.py; tests in a browser compare their results.
+rules of rules.py and driver.py, page/suspicions.js the warnings of suspicions.py that need no guess
+of a mistake; tests in a browser compare their results.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def page() -> str:
         "/*EXAMPLES*/[]": json.dumps(examples),
         "/*LIMITS*/{}": json.dumps(page_limits()),
         "/*RULES*/": (folder / "rules.js").read_text(encoding="utf-8"),
+        "/*SUSPICIONS*/": (folder / "suspicions.js").read_text(encoding="utf-8"),
         "/*WALK*/": (folder / "walk.js").read_text(encoding="utf-8"),
         "/*SCENE*/": (folder / "scene.js").read_text(encoding="utf-8"),
         "/*VIEW*/": (folder / "view.js").read_text(encoding="utf-8"),

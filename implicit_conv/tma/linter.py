@@ -33,7 +33,7 @@ from implicit_conv.tma.limits import (
 from implicit_conv.tma.lowering import Lowering
 from implicit_conv.tma.lowering_choice import Shapes, parse_problem
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap, TensorMap
-from implicit_conv.tma.packing import DENSE, packing
+from implicit_conv.tma.packing import packing
 from implicit_conv.tma.ptx import DIRECTIONS, REDUCTIONS
 from implicit_conv.tma.rules import (
     map_findings,
@@ -42,7 +42,7 @@ from implicit_conv.tma.rules import (
     store_findings,
     target_findings,
 )
-from implicit_conv.tma.slips import Slip, slips
+from implicit_conv.tma.slips import Slip, is_sure, slips, told_apart
 from implicit_conv.tma.suspicions import driver_suspicions, map_suspicions, start_suspicions
 from implicit_conv.tma.tiled import TiledMap
 
@@ -254,25 +254,13 @@ class Diagnosis:
         return [self._repaired(finding, found, guesses, m, start) for finding in found]
 
     def _causes(self, guesses: Sequence[Slip], m: Description, start: Start | None) -> list[Slip]:
-        """The most likely slips that each explain everything: several where nothing tells more.
-
-        Mistakes go before advice, then those whose strides pack the tensor best; of these another
-        type is less likely if rows fill the swizzle. No change may loosen the packing.
-        """
+        """The guesses that each explain everything. None may loosen the packing."""
         explaining = [
             slip
             for slip in guesses
             if packing(slip.map) >= packing(m) and not self.check(slip.map, slip.start)
         ]
-        mistakes = [slip for slip in explaining if slip.kind != "advice"]
-        if not mistakes:
-            return explaining[:1]
-        best = max(_likelihood(slip, m) for slip in mistakes)
-        found: dict[tuple[Description, Start | None], Slip] = {}
-        for slip in mistakes:
-            if _likelihood(slip, m) == best:
-                found.setdefault((slip.map, slip.start), slip)
-        return list(found.values())
+        return told_apart(explaining)
 
     def check(self, m: Description, start: Start | None) -> list[Finding]:
         """Broken rules and suspicions, in our words."""
@@ -317,14 +305,19 @@ class Diagnosis:
     ) -> Finding:
         """The finding with the fix of the first guess that removes it and breaks no other rule."""
         errors = {f.field for f in _errors(found)}
+        removing = []
         for slip in guesses:
             if slip.kind == "whole" or (slip.fields and root(finding) not in slip.fields):
                 continue
             left = self.check(slip.map, slip.start)
             gone = all(f.field != finding.field for f in left)
             if gone and errors.issuperset(f.field for f in _errors(left)):
-                return self._told(replace(finding, hint=slip.text), [slip], m, start, finding.hint)
-        return self._told(finding, [], m, start)
+                removing.append(slip)
+        walk = [slip for slip in removing if not slip.fields]  # of the convolution
+        causes = walk or told_apart(removing)
+        if not causes:
+            return self._told(finding, [], m, start)
+        return self._told(replace(finding, hint=causes[0].text), causes, m, start, finding.hint)
 
     def _told(
         self,
@@ -334,12 +327,15 @@ class Diagnosis:
         start: Start | None,
         words: str = "",
     ) -> Finding:
-        """The finding in the caller's words; several causes are all named, and none is undone."""
+        """The finding in the caller's words; a cause is undone if it is sure and the only one."""
         told = replace(finding, hint=finding.hint or words or hint(m, finding))
-        if len(causes) > 1:
-            named = [f"{self.given.name(slip.fields[0])}: {slip.text}" for slip in causes]
+        sure = len(causes) == 1 and is_sure(causes[0], m)
+        mistakes = [slip for slip in causes if slip.fields and not sure]
+        named = [f"{self.given.name(slip.fields[0])}: {slip.text}" for slip in mistakes]
+        named += [formula] if (formula := hint(m, finding)) else []
+        if mistakes and len(named) > 1 and causes[0].kind != "advice":
             told = replace(told, hint=f"either {', or '.join(named)}")
-        for slip in causes if len(causes) == 1 else ():
+        for slip in causes if sure else ():
             before, after = self.given.arguments(m), self.given.arguments(slip.map)
             fix = {name: value for name, value in after.items() if value != before[name]}
             if start is not None and slip.start is not None:
@@ -362,19 +358,20 @@ def _explained(
     severity = "error" if _errors(found) else "warning"
     same = [f for f in found if f.severity == severity and root(f) in slip.fields]
     if same:
-        return replace(same[0], hint=slip.text)
+        own = same[0].hint if slip.kind == "advice" else ""
+        return replace(same[0], hint=own or slip.text)
     first, name = found[0], slip.fields[0]
     value = f"{m.itemsize} bytes" if name == "dtype" else getattr(m, VALUES.get(name, name), None)
     allowed = f"does not fit {name_of(first.field)} = {first.value}, which {first.allowed}"
     return Finding(name, value, allowed, first.source, slip.text, severity)
 
 
-def _likelihood(slip: Slip, m: Description) -> tuple[int, bool]:
-    fit, fills = packing(slip.map), m.channels * m.itemsize == m.span
-    return fit, fit == DENSE and fills and slip.map.itemsize == m.itemsize
-
-
-VALUES = {"lower_corner": "lower", "upper_corner": "upper"}  # fields with other names
+VALUES = {  # attributes of a description that have other names than their fields
+    "lower_corner": "lower",
+    "upper_corner": "upper",
+    "traversal_stride": "step",
+    "channels_per_pixel": "channels",
+}
 
 
 def root(finding: Finding) -> str:

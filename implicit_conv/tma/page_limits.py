@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import Any
 
-from implicit_conv.tma import driver, limits
+from implicit_conv.tma import driver, limits, suspicions
 from implicit_conv.tma.elements import STORED_AS, element_type, is_floating
 from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
 from implicit_conv.tma.schema import OPERANDS, OURS
@@ -31,6 +31,9 @@ def page_limits() -> dict[str, Any]:
         "ranks": limits.RANKS,
         "tiledRanks": limits.TILED_RANKS,
         "sizeMax": limits.SIZE_MAX,
+        "sizeMaxNew": limits.SIZE_MAX_NEW,
+        "smemBytes": suspicions.SMEM_BYTES,
+        "endMin": suspicions.END_MIN,
         "itemsizes": limits.ITEMSIZES,
         "cornerBits": limits.CORNER_BITS,
         "offsetBits": limits.OFFSET_BITS,

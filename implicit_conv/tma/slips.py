@@ -7,17 +7,21 @@ what was meant; it is taken where no mistake explains the findings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from implicit_conv.tma.entries import exchanges, fits, scales
 from implicit_conv.tma.limits import (
     BOX_MAX,
     CHANNELS_MAX,
+    ITEMSIZES,
     SMEM_ALIGNMENT,
     Description,
     Start,
     with_rows,
 )
+from implicit_conv.tma.packing import DENSE, NESTED, packing
 from implicit_conv.tma.swizzles import SWIZZLES
 
 CORNERS = ("lower_corner", "upper_corner")
@@ -32,7 +36,7 @@ class Slip:
     ----------
     kind : {"part", "whole", "advice"}
         Whether it is believed where it explains only a part of what was found, only where it
-        explains all, or only where no mistake does so.
+        explains all, or only where no mistake does so; an advice has words, and no fix.
     """
 
     fields: tuple[str, ...]
@@ -56,9 +60,36 @@ def slips(m: Description, start: Start | None) -> Iterator[Slip]:
                 yield replace(slip, start=start, kind=kind)
 
 
+def is_sure(slip: Slip, m: Description) -> bool:
+    """Whether what explains a finding is also what was meant.
+
+    Advice is not. One array alone, the extents or the strides, must fit the other one: any pitch of
+    the rows of a matrix is legal.
+    """
+    alone = slip.fields in (("shape",), ("strides",)) and len(m.byte_strides) == m.rank - 1
+    least = NESTED if m.rank > 2 else DENSE
+    return slip.kind != "advice" and (not alone or packing(slip.map) >= least)
+
+
+def told_apart(guesses: Sequence[Slip]) -> list[Slip]:
+    """The mistakes among the guesses that lead to different maps or starts, or one advice.
+
+    Advice that leads to another map says that there may have been another mistake: it is named too.
+    """
+    advice = [slip for slip in guesses if slip.kind == "advice"]
+    mistakes = [slip for slip in guesses if slip.kind != "advice"]
+    if not mistakes:
+        return advice[:1]
+    maps = {slip.map for slip in mistakes}
+    found: dict[tuple[Description, Start | None], Slip] = {}
+    for slip in (*mistakes, *(slip for slip in advice if slip.map not in maps)):
+        found.setdefault((slip.map, slip.start), slip)
+    return list(found.values())
+
+
 def stride_slips(m: Description) -> Iterator[Slip]:
     """The mistakes that show in the strides of a tiled map."""
-    for guess in (_stride_units, _types, _reversed_arrays):
+    for guess in (_stride_units, _half_type, _reversed_arrays):
         yield from guess(m)
 
 
@@ -115,12 +146,18 @@ def _stride_units(m: Description) -> Iterator[Slip]:
 
 
 def _types(m: Description) -> Iterator[Slip]:
-    """A type of twice the size; which type was meant is not known, so that there is no fix."""
-    if m.strides is not None and m.itemsize > 1:
-        size = m.itemsize // 2
+    """Smaller elements; which type was meant is not known, so that there is no fix."""
+    for size in ITEMSIZES if m.strides is not None else ():
+        if size >= m.itemsize:
+            continue
         names = {1: "1 byte (UINT8)", 2: "2 bytes (FLOAT16 or BFLOAT16)"}.get(size, f"{size} bytes")
         text = f"the tensor looks like elements of {names}, not of {m.itemsize} bytes"
         yield Slip(("dtype",), text, replace(m, itemsize=size), None)
+
+
+def _half_type(m: Description) -> Iterator[Slip]:
+    """The type that is taken most often for another one: twice the size of the tensor's."""
+    return (slip for slip in _types(m) if 2 * slip.map.itemsize == m.itemsize)
 
 
 def _units(m: Description) -> Iterator[Slip]:
@@ -144,9 +181,22 @@ def _inner(m: Description, count: int) -> Description:
     return with_rows(replace(m, box=(*m.box[:-1], count)))
 
 
+def _entries(m: Description) -> Iterator[Slip]:
+    for change in itertools.chain(exchanges(m), scales(m)):
+        yield Slip((change.field,), change.text, change.map, None)
+
+
+def _fits(m: Description) -> Iterator[Slip]:
+    for change in fits(m):
+        yield Slip((change.field,), change.text, change.map, None)
+
+
 def _counts(m: Description) -> Iterator[Slip]:
-    """Rows of shared memory that the map can have."""
+    """Steps, and rows of shared memory, that the map can have."""
     span, size = m.span, max(1, m.itemsize)
+    if 0 in m.step and not m.tiled:
+        steps = tuple(step or 1 for step in m.step)
+        yield Slip(("traversal_stride",), "1 visits every pixel", replace(m, step=steps), None)
     if m.tiled:
         if m.box and span and m.box[-1] * size > span:
             text = f"load {span // size} elements at a time"
@@ -182,8 +232,8 @@ def _corners(m: Description) -> Iterator[Slip]:
     )
     text = "it looks like the padding; a filter of 2 * pad + 1 taps has upper = -pad"
     yield Slip(("upper_corner",), text, replace(m, upper=mirrored), None)
-    negated = tuple(
-        -low if 0 < low <= size // 2 else low for low, size in zip(m.lower, m.sizes, strict=True)
+    negated = tuple(  # where the other corner has the same padding
+        -low if low > 0 and up == -low else low for low, up in zip(m.lower, m.upper, strict=True)
     )
     yield Slip(("lower_corner",), "lower = -pad_lo", replace(m, lower=negated), None)
 
@@ -198,9 +248,9 @@ def _modes(m: Description) -> Iterator[Slip]:
     yield Slip(("interleave",), "use none", replace(m, interleave="none"), None)
     if not m.floating:
         yield Slip(("oob_fill",), "integers fill with zero", replace(m, oob_fill="zero"), None)
-    if 0 in m.step:
+    if 0 in m.step and m.tiled:  # a box that steps is rare
         steps = tuple(step or 1 for step in m.step)
-        yield Slip(("traversal_stride",), "1 visits every pixel", replace(m, step=steps), None)
+        yield Slip(("step",), "1 loads every element", with_rows(replace(m, step=steps)), None)
 
 
 def _turned_start(m: Description, start: Start) -> Iterator[Slip]:
@@ -271,9 +321,11 @@ MAP_SLIPS: tuple[tuple[Callable[[Description], Iterator[Slip]], str], ...] = (
     (_types, "whole"),
     (_reversed_arrays, "whole"),
     (_units, "part"),
+    (_entries, "whole"),
+    (_modes, "part"),
     (_corners, "part"),
     (_counts, "advice"),
-    (_modes, "advice"),
+    (_fits, "advice"),
 )
 START_SLIPS: tuple[tuple[Callable[[Description, Start], Iterator[Slip]], str], ...] = (
     (_turned_start, "whole"),

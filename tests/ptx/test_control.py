@@ -274,3 +274,16 @@ def test_an_entry_is_chosen_by_name():
         run(text + ".visible" + other)
     x, _ = run(text + ".visible" + other, entry="other")
     assert (x == 6).all()
+
+
+def test_a_deadlock_names_barriers_by_their_variables_and_lines_of_the_source():
+    body = """.shared .align 8 .b8 full[8]; mov.u32 %r2, full;
+    mbarrier.init.shared.b64 [%r2], 1;
+    .loc 1 12 5
+    WAIT: mbarrier.try_wait.parity.shared.b64 %p3, [%r2], 0; @!%p3 bra WAIT;
+    """
+    text = kernel(body) + '\n.file 1 "/home/me/pipe.cu"\n'
+    with pytest.raises(ptx.PtxError) as caught:
+        ptx.run(text, 1, 1, [None])
+    said = str(caught.value)
+    assert "pipe.cu:12); it waits for mbarrier at shared 0x408 (full + 0) phase 0" in said

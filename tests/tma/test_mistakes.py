@@ -1,7 +1,8 @@
 """A table of wrong inputs: each has one finding, in the right field, whose advice is right.
 
 The mistakes are those that users of tensor maps report. `fix` of a finding either is exactly the
-change that makes the input right, or None where only the user knows what was meant.
+change that makes the input right, or None where only the user knows what was meant: where another
+mistake explains the same input, and where the advice is only what is legal.
 """
 
 import random
@@ -56,7 +57,7 @@ UNKNOWN = "the fix is not known"
 # (input that is changed, change, field of the finding, words of the hint, fix or None to restore)
 TABLE = [
     # order of dimensions
-    ("im2col", {"globalDim": A["globalDim"][::-1]}, "globalDim", "row-major"),
+    ("im2col", {"globalDim": A["globalDim"][::-1]}, "globalDim", "row-major", UNKNOWN),
     ("im2col", {"globalStrides": A["globalStrides"][::-1]}, "globalStrides[2]", "row-major"),
     (
         "im2col",
@@ -64,7 +65,7 @@ TABLE = [
         "globalStrides[2]",
         "shape and strides both look row-major",
     ),
-    ("small", {"shape": (128, 14, 9, 4)}, "shape[c]", "fastest-first"),
+    ("small", {"shape": (128, 14, 9, 4)}, "shape[c]", "fastest-first", UNKNOWN),
     ("flat", {"lower_corner": (-100, 0), "upper_corner": (20, 0)}, "lower_corner", "look W-first"),
     ("im2col", {"coords": (0, 4, 7, 7)}, "coords[c]", "fastest-first", {"coords": (7, 7, 4, 0)}),
     ("im2col", {"coords": (0, 4, 2, 63)}, "coords[c]", "fastest-first", {"coords": (63, 2, 4, 0)}),
@@ -72,12 +73,18 @@ TABLE = [
     ("im2col", {"coords": (7, 11, 4, 0)}, "coords[h]", "exchanged", {"coords": (7, 4, 11, 0)}),
     ("wide", {"coords": (7, 12, 14, 0)}, "coords[w]", "not right of it", UNKNOWN),
     # units
-    ("im2col", {"globalStrides": (128, 1792, 16128)}, "globalStrides[0]", "look like elements"),
+    (
+        "im2col",
+        {"globalStrides": (128, 1792, 16128)},
+        "globalStrides[0]",
+        "look like elements",
+        UNKNOWN,
+    ),
     ("im2col", {"globalStrides": (2, *A["globalStrides"])}, "globalStrides", "stride of c"),
-    ("im2col", {"channelsPerPixel": 128}, "channelsPerPixel", "looks like bytes"),
-    ("im2col", {"channelsPerPixel": 72}, "channelsPerPixel", "load 64 channels at a time"),
+    ("im2col", {"channelsPerPixel": 128}, "channelsPerPixel", "looks like bytes", UNKNOWN),
+    ("im2col", {"channelsPerPixel": 72}, "channelsPerPixel", "load 64 channels at a", UNKNOWN),
     ("im2col", {"coords": (7, 2, 4, 128)}, "coords[c]", "like bytes", {"coords": (7, 2, 4, 64)}),
-    ("im2col", {"coords": (7, 2, 4, 7)}, "coords[c]", "multiple of 8", {"coords": (7, 2, 4, 0)}),
+    ("im2col", {"coords": (7, 2, 4, 7)}, "coords[c]", "multiple of 8", UNKNOWN),
     # corners
     ("im2col", {"pixelBoxUpperCorner": (12, 7)}, "pixelBoxUpperCorner[1]", "absolute end"),
     ("im2col", {"pixelBoxUpperCorner": (1, 1)}, "pixelBoxUpperCorner[1]", "upper = -pad"),
@@ -87,7 +94,13 @@ TABLE = [
     ("im2col", {"pixelBoxUpperCorner": (-20, -1)}, "pixelBoxUpperCorner[0]", "taps", UNKNOWN),
     ("wide", {"pixelBoxUpperCornerWidth": 13}, "pixelBoxUpperCornerWidth", "absolute end"),
     ("wide", {"pixelBoxUpperCornerWidth": -20}, "pixelBoxUpperCornerWidth", "L slots", UNKNOWN),
-    ("wide", {"pixelBoxLowerCornerWidth": 1}, "pixelBoxLowerCornerWidth", "lower = -pad_lo"),
+    (
+        "wide",
+        {"pixelBoxLowerCornerWidth": 1},
+        "pixelBoxLowerCornerWidth",
+        "lower = -pad_lo",
+        UNKNOWN,
+    ),
     # starts and operands
     ("im2col", {"coords": (7, 2, 99, 0)}, "coords[w]", "tap belongs in the offsets", UNKNOWN),
     ("wide", {"coords": (7, 2, 99, 0)}, "coords[w]", "not right of it", UNKNOWN),
@@ -100,15 +113,21 @@ TABLE = [
     ("wide", {"offsets": (0, 1)}, "offsets", "w_offset", {"offsets": None, "w_offset": 1}),
     ("wide", {"w_halo": 512}, "w_halo", "t div stride", UNKNOWN),
     ("wide", {"w_offset": 32}, "w_offset", "extend the halo", UNKNOWN),
-    ("im2col", {"dst": 64}, "dst", "align it to 1024 bytes", {"dst": 1024}),
+    ("im2col", {"dst": 64}, "dst", "align it to 1024 bytes", UNKNOWN),
     # counts, steps, modes
     ("im2col", {"pixelsPerColumn": 0}, "pixelsPerColumn", "rows of one load", UNKNOWN),
     ("im2col", {"pixelsPerColumn": 2048}, "pixelsPerColumn", "several loads", UNKNOWN),
-    ("im2col", {"elementStrides": (1, 0, 1, 1)}, "elementStrides[1]", "1 visits every pixel"),
+    (
+        "im2col",
+        {"elementStrides": (1, 0, 1, 1)},
+        "elementStrides[1]",
+        "1 visits every pixel",
+        UNKNOWN,
+    ),
     ("im2col", {"elementStrides": (1, 9, 1, 1)}, "elementStrides[1]", "stride", UNKNOWN),
-    ("im2col", {"elementStrides": (2, 1, 1, 1)}, "elementStrides[0]", "c, w, h, d, n"),
-    ("wide", {"elementStrides": (1, 1, 2, 1)}, "elementStrides[2]", "c, w, h, d, n"),
-    ("wide", {"elementStrides": (1, 1, 1, 2)}, "elementStrides[3]", "c, w, h, d, n"),
+    ("im2col", {"elementStrides": (2, 1, 1, 1)}, "elementStrides[0]", "c, w, h, d, n", UNKNOWN),
+    ("wide", {"elementStrides": (1, 1, 2, 1)}, "elementStrides[2]", "c, w, h, d, n", UNKNOWN),
+    ("wide", {"elementStrides": (1, 1, 1, 2)}, "elementStrides[3]", "c, w, h, d, n", UNKNOWN),
     ("wide", {"swizzle": 0}, "swizzle", "128B holds a row"),
     ("wide", {"swizzle": 1}, "swizzle", "128B holds a row"),
     ("wide", {"interleave": 1}, "interleave", "use none"),
@@ -118,18 +137,18 @@ TABLE = [
     ("im2col", {"globalAddress": 0x1008}, "globalAddress", "alignment", UNKNOWN),
     ("python", {"shape": (64, 9, 14, 3)}, "shape[c]", "pad C to 8", UNKNOWN),
     # tiled maps
-    ("tiled", {"boxDim": (1, 4, 8, 64)}, "boxDim[0]", "row-major"),
+    ("tiled", {"boxDim": (1, 4, 8, 64)}, "boxDim[0]", "row-major", UNKNOWN),
     ("tiled", {"globalDim": T["globalDim"][::-1]}, "globalDim", "row-major"),
-    ("tiled", {"boxDim": (128, 8, 4, 1)}, "boxDim[0]", "looks like bytes"),
-    ("tiled", {"boxDim": (60, 8, 4, 1)}, "boxDim[0]", "multiple of 8", {"boxDim": (56, 8, 4, 1)}),
+    ("tiled", {"boxDim": (128, 8, 4, 1)}, "boxDim[0]", "looks like bytes", UNKNOWN),
+    ("tiled", {"boxDim": (60, 8, 4, 1)}, "boxDim[0]", "multiple of 8", UNKNOWN),
     ("tiled", {"boxDim": (64, 8, 512, 1)}, "boxDim[2]", "several copies", UNKNOWN),
     ("tiled", {"boxDim": (64, 40, 60, 1)}, "boxDim", "several copies", UNKNOWN),
     ("tiled", {"elementStrides": (1, 9, 1, 1)}, "elementStrides[1]", "", UNKNOWN),
     ("tiled", {"coords": (64, 8, 4, 3)}, "coords[3]", "fastest-first", {"coords": (3, 4, 8, 64)}),
-    ("tiled", {"coords": (3, 4, 8, 4)}, "coords[3]", "multiple of 8", {"coords": (3, 4, 8, 0)}),
+    ("tiled", {"coords": (3, 4, 8, 4)}, "coords[3]", "multiple of 8", UNKNOWN),
     ("tiled", {"coords": (3, 40, 8, 0)}, "coords[1]", "", UNKNOWN),
     ("tiled", {"offsets": (1, 1)}, "offsets", "", UNKNOWN),
-    ("tiled", {"dst": 1152}, "dst", "align it to 1024 bytes", {"dst": 2048}),
+    ("tiled", {"dst": 1152}, "dst", "align it to 1024 bytes", UNKNOWN),
     ("im2col", {"tensorDataType": 13}, "tensorDataType", "", UNKNOWN),
 ]
 
@@ -265,7 +284,7 @@ def errors(findings):
 def test_advice_removes_its_finding_and_breaks_no_rule():
     rng = random.Random(19)
     fixed = 0
-    for _ in range(1000):
+    for _ in range(2000):
         given, at = spoiled(rng)
         findings = tma.lint(given, **at)
         for finding in findings:

@@ -6,10 +6,12 @@ import re
 
 import pytest
 
+from implicit_conv import tma
 from implicit_conv.tma.explore import page as html
 from implicit_conv.tma.limits import Start, rename
-from implicit_conv.tma.linter import _read
+from implicit_conv.tma.linter import _read, root
 from implicit_conv.tma.rules import map_findings, start_findings
+from implicit_conv.tma.suspicions import LAYOUT, map_suspicions
 
 pytestmark = pytest.mark.browser
 OPERANDS = ("coords", "offsets", "w_halo", "w_offset", "dst")
@@ -33,6 +35,11 @@ def page(tmp_path_factory):
         assert tab.errors == []
 
 
+def not_guessed(finding):
+    """The page has no guesses of mistakes, by which strides of tiled maps are judged."""
+    return finding.source != LAYOUT
+
+
 def by_python(given):
     """The rules that an object breaks: (field, rule, source, whether only a warning)."""
     operands = {name: given[name] for name in OPERANDS if name in given}
@@ -40,9 +47,15 @@ def by_python(given):
     found = list(read.findings)
     if read.map is not None:
         broken = map_findings(read.map)
+        readable = not any(root(f) in ("shape", "strides", "dtype") for f in broken)
         if not broken and operands:
             tuples = {n: tuple(v) if isinstance(v, list) else v for n, v in operands.items()}
             broken = start_findings(read.map, Start(**tuples))
+        wrong = {root(f) for f in broken}
+        if readable:
+            broken += [
+                f for f in map_suspicions(read.map) if root(f) not in wrong and not_guessed(f)
+            ]
         found += rename(broken, read.name)
     return [[f.field, f.allowed, f.source, f.severity == "warning"] for f in found]
 
@@ -136,7 +149,7 @@ def test_a_thousand_maps(page):
     wrong, rules = 0, set()
     for given, found in zip(maps, theirs, strict=True):
         assert found == by_python(given), given
-        wrong += bool(found)
+        wrong += not all(warning for *_, warning in found)
         rules |= {re.sub(r"-?\d+", "", f"{field} {allowed}") for field, allowed, *_ in found}
     assert 300 < wrong < 900
     assert len(rules) > 120
@@ -181,3 +194,66 @@ def test_a_user_writes_a_map(page):
 def test_what_is_no_map(page, text, words):
     write(page, text)
     assert any(words in line for line in said(page)), said(page)
+
+
+def facts(page):
+    return page.evaluate("document.getElementById('facts').textContent")
+
+
+@pytest.mark.parametrize(
+    ("map", "start"),
+    [
+        (
+            tma.TiledMap(shape=(2, 12, 1000, 128), dtype="float16", box=(1, 1, 64, 64)),
+            (1, 3, 960, 64),
+        ),
+        (tma.TiledMap(shape=(1 << 22, 64), dtype="float16", box=(128, 64)), (1 << 21, 0)),
+        (
+            tma.Im2colMap(
+                shape=(8, 112, 112, 64),
+                dtype="float16",
+                lower_corner=(-1, -1),
+                upper_corner=(-1, -1),
+                pixels_per_column=96,
+                channels_per_pixel=64,
+            ),
+            (2, 3, 5, 0),
+        ),
+    ],
+    ids=["attention", "rows", "images"],
+)
+def test_a_map_that_is_too_large_to_draw(page, map, start):
+    """The page says what a copy loads, and that the picture alone is left out."""
+    write(page, json.dumps({**map.arguments, "coords": start}))
+    walked = tma.walk(map, start)
+    assert said(page) == []
+    assert f"A load delivers {len(walked.coordinates)} rows" in facts(page)
+    assert "It breaks no rule." in facts(page)
+    assert page.evaluate("document.querySelectorAll('[data-row]').length") == len(
+        walked.coordinates
+    )
+    words = page.evaluate("document.getElementById('tensor').textContent")
+    assert words == "The tensor is not drawn: this page draws images of at most 4096 pixels."
+
+
+def test_a_box_of_too_many_rows_to_draw(page):
+    map = tma.TiledMap(shape=(512, 64), dtype="uint8", box=(256, 16))
+    more = tma.TiledMap(shape=(64, 512, 64), dtype="uint8", box=(8, 256, 16))
+    for drawn, rows in ((map, 256), (more, 2048)):
+        write(page, json.dumps(drawn.arguments))
+        assert f"A load delivers {rows} rows" in facts(page) and "breaks no rule." in facts(page)
+    assert said(page) == ["this page draws boxes of at most 1024 rows"]
+    heading = page.evaluate("document.getElementById('says').textContent")
+    assert heading == "This is right, but not drawn:"
+
+
+def test_an_upper_corner_of_the_padding_has_a_warning(page):
+    common = {"shape": [2, 9, 14, 64], "dtype": "float16", "lower_corner": [-1, -1]}
+    given = {**common, "upper_corner": [1, 1], "pixels_per_column": 64, "channels_per_pixel": 64}
+    write(page, json.dumps(given))
+    assert said(page) == [] and "breaks no rule, but:" in facts(page)
+    assert facts(page).count("reaches past the last output: rows would overrun") == 2
+    page.evaluate("document.querySelector('input[name=what][value=copy]').click()")  # as a form
+    assert facts(page).count("reaches past the last output: rows would overrun") == 2
+    write(page, json.dumps({**given, "upper_corner": [-1, -1]}))
+    assert "breaks no rule." in facts(page) and "overrun" not in facts(page)

@@ -108,8 +108,11 @@ class Cta:
             for part in warp.parts:
                 words = part.wait.words() if part.wait else "nothing"
                 block = self.launch.kernel.blocks[part.block]
-                line = block.instructions[0].line if block.instructions else "?"
-                lines.append(f"  {warp}: next is line {line}; it waits for {words}")
+                place = "the end"
+                if block.instructions:
+                    line, source = block.instructions[0].line, block.instructions[0].source
+                    place = f"line {line} ({source})" if source else f"line {line}"
+                lines.append(f"  {warp}: next is {place}; it waits for {words}")
         for barrier in self.barriers.values():
             if barrier.pending != barrier.count or barrier.bytes:
                 lines.append(f"  {barrier}")

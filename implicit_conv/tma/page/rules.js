@@ -392,6 +392,9 @@ function lintMap(object) {
     return { m: null, start, found: [...found, { field: name("dtype"), value: "", allowed, source: callOf(m) }] };
   }
   let broken = mapFindings(m);
+  const readable = !broken.some((f) => ["shape", "strides", "dtype"].includes(rootOf(f)));
   if (!broken.length && start) broken = startFindings(m, start);
+  const wrong = new Set(broken.map(rootOf));
+  if (readable) broken.push(...mapSuspicions(m).filter((f) => !wrong.has(rootOf(f))));
   return { m, start, found: [...found, ...broken.map((f) => ({ ...f, field: name(f.field) }))] };
 }

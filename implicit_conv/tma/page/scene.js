@@ -1,8 +1,9 @@
-// Convert the form to a scene: {mode, blocks, steps, buffers, outputs, facts, wrong}. A block is the
-// loads and taps of a k-block; a step is one load, one pixel of a load (`upto` pixels are there), or
-// one tap; `wrong` lists the errors.
+// Convert the form to a scene: {mode, blocks, steps, buffers, outputs, facts, wrong, undrawn}. A block
+// is the loads and taps of a k-block; a step is one load, one pixel of a load (`upto` pixels are there),
+// or one tap; `wrong` lists the errors; `undrawn` says why there is no picture of what is right.
 
 const PIXELS_DRAWN = 4096; // most pixels of an image that the page draws
+const ROWS_DRAWN = 1024; // most rows of shared memory
 const TOO_LARGE = `this page draws images of at most ${PIXELS_DRAWN} pixels`;
 const $ = (id) => document.getElementById(id);
 const numbers = (id) => $(id).value.split(",").map((part) => (part.trim() === "" ? NaN : Number(part)));
@@ -22,7 +23,7 @@ function readConvolution() {
   if (counts.some((x) => !(Number.isInteger(x) && x >= 1))) return { wrong: ["sizes, taps, strides and dilations are integers of at least 1"] };
   if ([...conv.padLo, ...conv.padHi].some((x) => !Number.isInteger(x))) return { wrong: ["padding is integers: low h, w and high h, w"] };
   if (Math.max(...conv.stride) > 8) return { wrong: ["a traversal stride is at most 8"] };
-  if (conv.H * conv.W > PIXELS_DRAWN) return { wrong: [TOO_LARGE] };
+  if (conv.H * conv.W > PIXELS_DRAWN) return { undrawn: TOO_LARGE };
   if (conv.tile > 1024) return { wrong: ["a load has at most 1024 rows"] };
   return { conv };
 }
@@ -36,8 +37,8 @@ function pixelSteps(block, buffers) {
 }
 
 function convolutionScene() {
-  const { conv, wrong } = readConvolution();
-  if (wrong) return { wrong };
+  const { conv, wrong, undrawn } = readConvolution();
+  if (!conv) return { wrong, undrawn };
   const { P, Q } = lower({ ...conv, mode: "im2col" });
   if (P < 1 || Q < 1) return { wrong: ["the output has no pixels: the filter is larger than the padded image"] };
   const plan = lower(conv);
@@ -85,12 +86,19 @@ function copyScene() {
   const all = [copy.shape, copy.lower, copy.upper, copy.step, copy.start, [copy.pixels], ...(mode === "im2col" ? [copy.offsets] : [halos, offsets])];
   if (all.flat().some((x) => !Number.isInteger(x))) wrong.push("all entries are integers");
   if (!wrong.length) wrong.push(...faults(copy, buffers));
-  if (!wrong.length && copy.shape.slice(1).slice(-2).reduce((a, b) => a * b) > PIXELS_DRAWN) wrong.push(TOO_LARGE);
+  const undrawn = tooLarge(copy.shape.slice(1));
   const block = { r: 0, loads: buffers.map(() => copy), taps: [] };
   const steps = wrong.length ? [] : pixelSteps(block, buffers);
+  const [map, said] = [{ mode, shape: [...copy.shape, 1] }, []];
+  const say = (field, value, allowed) => said.push(` ${field} = ${value}: ${allowed}.`);
+  if (!wrong.length) cornerSuspicions(lettersOf(map), sizesOf(map), copy, say);
   const rows = mode === "w128" ? `128 + 4 x ${buffers[0].halo}` : `${copy.pixels}${mode === "w" ? ` + ${buffers[0].halo}` : ""}`;
-  return { mode, blocks: [block], steps, buffers, outputs: null, wrong, facts: `A load delivers ${rows} rows; filled rows count too.` };
+  return { mode, blocks: [block], steps, buffers, outputs: null, wrong, undrawn, warnings: said.join(""),
+    facts: `A load delivers ${rows} rows; filled rows count too.` };
 }
+
+// Why an image, the last two of these dimensions, is not drawn; empty if it is.
+const tooLarge = (sizes) => (sizes.slice(-2).reduce((a, b) => a * b, 1) > PIXELS_DRAWN ? TOO_LARGE : "");
 
 // A tiled copy; the page leaves out the last dimension, whose elements make a row.
 function boxScene(copy) {
@@ -103,10 +111,12 @@ function boxScene(copy) {
   }
   if ([copy.shape, copy.box, copy.step, copy.start].flat().some((x) => !Number.isInteger(x))) wrong.push("all entries are integers");
   if (!wrong.length) wrong.push(...faults(copy, []));
-  if (!wrong.length && copy.shape.slice(-2).reduce((a, b) => a * b) > PIXELS_DRAWN) wrong.push(TOO_LARGE);
+  const rows = copy.box.reduce((product, count, i) => product * ceilDiv(count, copy.step[i]), 1);
+  const undrawn = rows > ROWS_DRAWN ? `this page draws boxes of at most ${ROWS_DRAWN} rows` : tooLarge(copy.shape);
   const [buffers, block] = [[{ halo: 0, offset: 0 }], { r: 0, loads: [copy], taps: [] }];
-  const steps = wrong.length ? [] : pixelSteps(block, buffers);
-  return { mode: "tiled", blocks: [block], steps, buffers, outputs: null, wrong, facts: `A load delivers ${steps.length} rows; filled rows count too.` };
+  const steps = wrong.length || rows > ROWS_DRAWN ? [] : pixelSteps(block, buffers);
+  return { mode: "tiled", blocks: [block], steps, buffers, outputs: null, wrong, undrawn,
+    facts: wrong.length ? "" : `A load delivers ${rows} rows; filled rows count too.` };
 }
 
 const lined = (f) => `${f.field} = ${JSON.stringify(f.value)}: ${f.allowed} [${f.source}]`;
@@ -131,6 +141,6 @@ function ownScene() {
   };
   for (const [id, value] of Object.entries(fields)) $(id).value = Array.isArray(value) ? value.join(", ") : value;
   const copy = copyScene();
-  const said = ["It breaks no rule.", ...found.map(lined), "implicit-conv lint also looks for what is legal but unlikely."];
-  return { ...copy, facts: [copy.facts, ...said].join(" ") };
+  const said = [found.length ? "It breaks no rule, but:" : "It breaks no rule.", ...found.map(lined), "implicit-conv lint also looks for what is legal but unlikely."];
+  return { ...copy, warnings: "", facts: [copy.facts, ...said].join(" ") };
 }

@@ -68,9 +68,10 @@ function rebuild(keepStep) {
   step = Math.min(step, Math.max(0, count - 1));
   $("step-slider").max = Math.max(0, count - 1);
   $("step-slider").disabled = $("play").disabled = count < 2;
-  $("faults").replaceChildren(...(scene.wrong || []).map((text) => element("li", {}, text)));
+  const why = scene.wrong?.length || count || !scene.undrawn ? scene.wrong || [] : [scene.undrawn];
+  $("faults").replaceChildren(...why.map((text) => element("li", {}, text)));
   const inferred = scene.mode === "w128" ? " Where the halos of the four groups lie is inferred, not proven." : "";
-  $("facts").replaceChildren(...glossed((scene.facts || "") + inferred));
+  $("facts").replaceChildren(...glossed((scene.facts || "") + (scene.warnings || "") + inferred));
   active = null;
   show();
 }
@@ -78,7 +79,7 @@ function rebuild(keepStep) {
 // ---- one step -------------------------------------------------------------------------------
 
 function show() {
-  const usable = !scene.wrong?.length && scene.steps.length;
+  const usable = !scene.wrong?.length && scene.steps?.length;
   $("legend").hidden = !usable;
   $("before").hidden = scene.mode !== "im2col";
   $("previous").disabled = !usable || step === 0;
@@ -88,7 +89,8 @@ function show() {
     $("tensor").replaceChildren();
     $("memory").replaceChildren();
     $("output").replaceChildren();
-    $("says").textContent = scene.wrong?.length ? "This cannot be loaded:" : scene.empty || "";
+    const heading = scene.wrong?.length ? "This cannot be loaded:" : "This is right, but not drawn:";
+    $("says").textContent = scene.wrong?.length || scene.undrawn ? heading : scene.empty || "";
     $("ptx").textContent = $("light").textContent = "";
     return;
   }
@@ -102,7 +104,8 @@ function show() {
   const reads = tap && readsOf(tap);
   document.body.classList.toggle("tapping", !!tap);
   describe(now, block, contents, tap);
-  drawTensor(block, contents, now, reads);
+  if (scene.undrawn) $("tensor").replaceChildren(element("p", {}, `The tensor is not drawn: ${scene.undrawn}.`));
+  else drawTensor(block, contents, now, reads);
   drawMemory(contents, now, tap, reads);
   drawOutput(tap);
   remember();

@@ -92,10 +92,9 @@ function faults(copy, buffers) {
     const check = (name, value, low, high) => {
       if (!(value >= low && value <= high)) found.push(`${name} = ${value}: must be in [${low}, ${high}]`);
     };
-    copy.shape.forEach((size, i) => check(`tensor[${i}]`, size, 1, 1 << 20));
+    copy.shape.forEach((size, i) => check(`tensor[${i}]`, size, 1, LIMITS.sizeMax));
     copy.box.forEach((count, i) => check(`box[${i}]`, count, 1, 256));
     copy.step.forEach((step, i) => check(`step[${i}]`, step, 1, 8));
-    if (copy.box.reduce((a, b) => a * b, 1) > 1024) found.push("this page draws boxes of at most 1024 rows");
     return found;
   }
   const letters = "dhw".slice(5 - 1 - copy.shape.length);
@@ -107,7 +106,7 @@ function faults(copy, buffers) {
   const range = (name, value, low, high) => {
     if (!(value >= low && value <= high)) found.push(`${name} = ${value}: must be in [${low}, ${high}]`);
   };
-  copy.shape.forEach((size, i) => range("NDHW"[i && i + 4 - copy.shape.length], size, 1, 1 << 20));
+  copy.shape.forEach((size, i) => range("NDHW"[i && i + 4 - copy.shape.length], size, 1, LIMITS.sizeMax));
   range("pixels", copy.pixels, 1, 1024);
   names.forEach((name, i) => {
     const [lower, last] = [copy.lower[i], sizes[i] - 1 + copy.upper[i]];
