@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from implicit_conv.torch.override import REFUSED, TORCH_SCRIPTED, Enabled, step_of, suspended
+from implicit_conv.torch.override import REFUSED, TORCH_SCRIPTED, enable, step_of, suspended
 from implicit_conv.torch.steps import Window
 
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -51,7 +51,7 @@ def report(model: Any, inputs: tuple[Any, ...]) -> str:
     """The table of `implicit_conv.torch.explain`."""
     with torch.no_grad(), _evaluating(model):
         layers = _layers(model, inputs)
-        with Enabled(KEPT):
+        with enable(KEPT, "standard"):
             rows = [_measured(layer) for layer in layers]
         whole = _whole(model, inputs)
     return "\n".join(_lines(rows, *whole))
@@ -116,7 +116,7 @@ def _whole(model: Any, inputs: tuple[Any, ...]) -> tuple[float, float]:
     """The times of the model with our kernels and with torch's, in turn."""
     ours, theirs = [], []
     for _ in range(MODEL_RUNS):
-        with Enabled(KEPT):
+        with enable(KEPT, "standard"):
             model(*inputs)
             ours.append(_seconds(lambda: model(*inputs)))
         with suspended():
