@@ -47,7 +47,7 @@ def test_strict_has_the_infinities_and_nans_of_torch(case, dtype, ours):
         finite = of_torch.isfinite()
         assert torch.equal(values.isfinite(), finite)
         assert torch.equal(values[~finite].nan_to_num(), of_torch[~finite].nan_to_num())
-    # Some of torch's kernels multiply zeros of the padding by infinities of dy, so dw has more NaNs.
+    # Some of torch's kernels multiply zeros of the padding by infinities of dy: dw has more NaNs.
     assert not (~found[2].isfinite() & expected[2].isfinite()).any()
 
 
