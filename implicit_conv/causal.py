@@ -13,17 +13,13 @@ from implicit_conv.arrays import Array
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
 from implicit_conv.options import WEIGHT_LAYOUTS_OF
 
-# Outputs of a call with a stride and a dilation: plans for fewer may sum the taps in another order.
-FEWEST_OUTPUTS = 32
-
 
 class CausalConv1d:
     """A causal convolution that remembers the end of the signal it has seen.
 
     The results of all calls, one after the other, are `conv1d` of the whole signal with
     ``padding="causal"``: output q is a sum over samples up to q * stride. With precision "strict"
-    they have its bits for any division into chunks; with a stride and a dilation above 1, if the
-    whole signal has at least 32 outputs.
+    they have its bits for any division into chunks.
 
     Parameters
     ----------
@@ -75,7 +71,6 @@ class CausalConv1d:
             raise ShapeError(f"w has shape {self._w.shape}; it must have the axes {layout}")
         self._stride = int(stride)
         self._reach = (self._w.shape[layout.index("S")] - 1) * int(dilation)  # samples before one
-        self._fewest = FEWEST_OUTPUTS if stride > 1 and dilation > 1 else 1
         self._options: dict[str, Any] = {
             "bias": bias if bias is None else np.array(bias),
             "scale": scale if scale is None else np.array(scale),
@@ -121,7 +116,7 @@ class CausalConv1d:
         size = x.shape[-1]
         count = max(0, -(-(size - self._wait) // self._stride))
         wanted = values[..., self._wait :] if count else values[..., :0]
-        missing = self._reach + 1 + (max(count, self._fewest) - 1) * self._stride
+        missing = self._reach + 1 + (max(count, 1) - 1) * self._stride
         missing -= wanted.shape[-1]
         if missing > 0:
             end = np.zeros((*x.shape[:-1], missing), x.dtype)

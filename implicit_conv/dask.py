@@ -183,7 +183,8 @@ class Halo(NamedTuple):
 def _halo(axis: Axis, chunks: tuple[int, ...]) -> Halo:
     """The halo that chunks of these sizes need."""
     outputs = axis.chunks(chunks)
-    around = axis.mode == "circular" and max(axis.pad_lo, axis.pad_hi) > 0
+    # A single chunk has all pixels that padding repeats.
+    around = len(chunks) > 1 and axis.mode == "circular" and max(axis.pad_lo, axis.pad_hi) > 0
     before = after = 0
     for own, place in zip(ranges(chunks), ranges(outputs), strict=True):
         if place[0] == place[1]:

@@ -23,10 +23,17 @@ from implicit_conv.arrays import Array
 from implicit_conv.blocks import Axis, Block
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.ndimage import entries
+from implicit_conv.ndimage.boxes import CONSTANT, MIRROR, NEAREST, REFLECT, SYNONYMS, WRAP
 
 FILTERS = tuple(name for name in ndimage.FILTERS if not name.startswith("generic"))
 # The padding modes of `conv2d` by the codes of scipy's modes, as its C functions take them.
-MODES = ("replicate", "circular", "symmetric", "reflect", "zeros")
+MODES = {
+    NEAREST: "replicate",
+    WRAP: "circular",
+    REFLECT: "symmetric",
+    MIRROR: "reflect",
+    CONSTANT: "zeros",
+}
 LETTERS = "01234567"  # of axes
 
 
@@ -190,5 +197,9 @@ def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, 
     getattr(module, name)(pixel, **given)
     found = [(0, 0, "zeros")] * pixel.ndim
     for axis, low, high, mode in notes.reaches:
-        found[axis] = max(found[axis][0], low), max(found[axis][1], high), MODES[mode]
+        found[axis] = (
+            max(found[axis][0], low),
+            max(found[axis][1], high),
+            MODES[SYNONYMS.get(mode, mode)],
+        )
     return found

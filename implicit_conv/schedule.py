@@ -69,7 +69,7 @@ def slots_per_row(
     reach = (taps - 1) * dilation // stride
     if stride > LONGEST_STEP or reach - offset_max // stride > LONGEST_HALO:
         return q + reach
-    phases = min(taps, stride // math.gcd(stride, dilation))
+    phases = remainder_count(taps, stride, dilation)
     shifts = [
         (
             tap * dilation % stride,
@@ -101,11 +101,16 @@ def _wraps_into_zeros(
     return True
 
 
+def remainder_count(taps: int, step: int, dilation: int) -> int:
+    """The number of remainders of the taps of an axis modulo the step."""
+    return min(taps, step // math.gcd(step, dilation))
+
+
 def phase_count(taps: int, step: int, dilation: int, pixels: int) -> int:
     """The number of phase buffers of an axis for tiles of `pixels`: one per remainder of the taps
     modulo the stride, or one per tap where that takes less memory.
     """
-    phases = min(taps, step // math.gcd(step, dilation))
+    phases = remainder_count(taps, step, dilation)
     halos = schedule.halo_before(phases, taps, phases, dilation, step, UNLIMITED)
     return taps if taps * pixels < phases * pixels + halos else phases
 
@@ -218,8 +223,7 @@ def geometry(
     pad_d, pad_h, pad_w = _three(problem.pad_lo, 0)
     step = step_w or stride_w
     tile_p, tile_q = min(tile[1], p), min(tile[2], q)
-    # Phases are counted for the whole row: the order of the taps, and so of the sums, must not
-    # depend on the tile.
+    # Phases are counted for the whole row.
     columns, slots = (q - 1) * (stride_w // step) + 1, q
     if offset_max != UNLIMITED:
         columns = UNLIMITED
@@ -250,6 +254,7 @@ def geometry(
         step_w=step,
         phases_h=phase_count(r, stride_h, dilation_h, tile_p),
         phases_w=phase_count(s, step, dilation_w, columns),
+        remainders_w=remainder_count(s, step, dilation_w),
         slots=slots,
         tile_n=min(tile[0], z if z > 1 else max(1, problem.N)),
         tile_p=tile_p,

@@ -100,14 +100,20 @@ def _choice(x: Array, w: Array, overlapping: bool = False) -> Choice:
     return Choice("direct" if direct <= fft else "fft", reason)
 
 
-def _direct(x: Array, w: Array, mode: str, padding_mode: str = "zeros") -> Array:
-    """The convolution of `x` by `w`; "same" has the shape of `x`."""
+def _direct(x: Array, w: Array, mode: str, padding_mode: str = "zeros") -> Array | None:
+    """The convolution of `x` by `w`; "same" has the shape of `x`. None if taps are not finite and
+    meet padding: scipy's code knows where they show.
+    """
     if mode == "valid" and not _fits(x, w):
         x, w = w, x
     shape = x.shape
-    starts = [(m - 1) // 2 for m in w.shape]
+    starts, second = [(m - 1) // 2 for m in w.shape], w
     if mode != "valid" and math.prod(w.shape) > math.prod(x.shape) and padding_mode == "zeros":
         x, w = w, x  # the smaller one is the filter; the result is cut from the full one
+    if mode != "valid" and padding_mode == "zeros":
+        # scipy pads the first operand of "same" for the taps of the second one, even a longer one.
+        if _spreads(w) or (mode == "same" and second is not w and _spreads(second)):
+            return None
     padding = []
     for n, m, size, start in zip(x.shape, w.shape, shape, starts, strict=True):
         if mode == "same":
@@ -119,6 +125,11 @@ def _direct(x: Array, w: Array, mode: str, padding_mode: str = "zeros") -> Array
     flipped = np.flip(w)[None, None]
     y = convolution(x[None, None], flipped, padding=tuple(padding), padding_mode=padding_mode)
     return y[0, 0]  # type: ignore[no-any-return]
+
+
+def _spreads(taps: Array) -> bool:
+    """Whether taps are not finite: padding times such a tap is NaN, where there is no product."""
+    return not np.isfinite(taps).all()
 
 
 def _refused(x: Array, w: Array, mode: str) -> bool:
@@ -167,7 +178,8 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> An
         return scipy_signal.convolve(in1, in2, mode, method)
     if method == "auto" and _choice(*pair) == "fft":
         return scipy_signal.convolve(in1, in2, mode, "fft")
-    return _direct(*pair, mode)
+    y = _direct(*pair, mode)
+    return scipy_signal.convolve(in1, in2, mode, "direct") if y is None else y
 
 
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Any:
@@ -177,7 +189,8 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> A
         return scipy_signal.correlate(in1, in2, mode, method)
     if method == "auto" and _choice(*pair) == "fft":
         return scipy_signal.correlate(in1, in2, mode, "fft")
-    return _direct(pair[0], np.conj(np.flip(pair[1])), mode)
+    y = _direct(pair[0], np.conj(np.flip(pair[1])), mode)
+    return scipy_signal.correlate(in1, in2, mode, "direct") if y is None else y
 
 
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any:
@@ -196,7 +209,8 @@ def _unless_direct(
     pair = _pair(in1, in2) if axes is None else None
     if pair is None or _refused(*pair, mode) or _choice(*pair, overlapping) == "fft":
         return function(in1, in2, mode, axes)
-    return _direct(*pair, mode)
+    y = _direct(*pair, mode)
+    return function(in1, in2, mode, axes) if y is None else y
 
 
 def convolve2d(
@@ -225,13 +239,17 @@ def _two_axes(
     x, w = pair
     if function is scipy_signal.correlate2d:
         w = np.conj(np.flip(w))
-        if mode == "same":  # scipy's centre of an even filter
-            return _centred(x, w, PADDING_MODES[boundary])
-    return _direct(x, w, mode, PADDING_MODES[boundary])
+    if function is scipy_signal.correlate2d and mode == "same":  # scipy's centre of an even filter
+        y = _centred(x, w, PADDING_MODES[boundary])
+    else:
+        y = _direct(x, w, mode, PADDING_MODES[boundary])
+    return function(in1, in2, mode, boundary, fillvalue) if y is None else y
 
 
-def _centred(x: Array, w: Array, padding_mode: str) -> Array:
+def _centred(x: Array, w: Array, padding_mode: str) -> Array | None:
     """The part of a correlation whose window has its centre, at (size - 1) // 2, on each pixel."""
+    if padding_mode == "zeros" and _spreads(w):
+        return None
     padding = tuple(((m - 1) // 2, m // 2) for m in w.shape)
     flipped = np.flip(w)[None, None]
     return conv2d(x[None, None], flipped, padding=padding, padding_mode=padding_mode)[0, 0]  # type: ignore[no-any-return]
@@ -245,6 +263,7 @@ def lfilter(b: Any, a: Any, x: Any, axis: int = -1, zi: Any = None) -> Any:
     served = all(array.dtype.kind in "fc" for array in arrays) and values.ndim >= 1
     served = served and np.result_type(*arrays).char in REALS
     served = served and taps.ndim == 1 and divisor.shape == (1,) and divisor[0] != 0
+    served = served and not _spreads(taps / divisor[0])
     served = served and values.size > 0 and -values.ndim <= axis < values.ndim
     more = taps.size - 1
     if served and state is not None:
@@ -277,11 +296,13 @@ def upfirdn(
     """Upsample, filter and downsample as ``scipy.signal.upfirdn`` does.
 
     Output ``k = r + up * q`` reads every `up`-th tap, so that each residue r is a convolution with
-    stride `down` of a part of the filter.
+    stride `down` of a part of the filter. All parts are as long as the longest one, as they are in
+    scipy's code: a NaN that meets the zeros at their ends shows.
     """
     taps, values = np.asarray(h), np.asarray(x)
     served = all(a.dtype.kind in "fc" and a.dtype.char in REALS and a.size for a in (taps, values))
     served = served and mode == "constant" and cval in (0, None) and taps.ndim == 1
+    served = served and not _spreads(taps)
     served = served and values.ndim >= 1 and -values.ndim <= axis < values.ndim
     if not served or not all(isinstance(n, (int, np.integer)) and n >= 1 for n in (up, down)):
         return scipy_signal.upfirdn(h, x, up, down, axis, mode, cval)
@@ -295,17 +316,17 @@ def upfirdn(
     if step > MOST_STEP or saved < period * DIRECT_CALL:
         return scipy_signal.upfirdn(h, x, up, down, axis, mode, cval)
     lines = np.moveaxis(values, axis, -1).astype(dtype, copy=False)
-    y = np.zeros((*lines.shape[:-1], count), dtype)
+    parts = np.zeros((-(-taps.size // up), up), dtype)
+    parts.ravel()[: taps.size] = taps
+    y = np.empty((*lines.shape[:-1], count), dtype)
     rows, results = lines.reshape(-1, 1, size), y.reshape(-1, 1, count)
     for residue in range(min(period, count)):
         first, skipped = divmod(residue * down, up)  # the last sample of output `residue`
-        part = taps[skipped::up].astype(dtype)
         target = results[..., residue::period]
-        if part.size:  # first - part.size + 1 is the first sample of its window
-            low = part.size - 1 - first
-            high = (target.shape[-1] - 1) * step + part.size - low - size
-            padding = ((low, high),)
-            target[...] = conv1d(rows, np.flip(part)[None, None], stride=step, padding=padding)
+        low = len(parts) - 1 - first  # first - len(parts) + 1 is the first sample of its window
+        high = (target.shape[-1] - 1) * step + len(parts) - low - size
+        kernel = np.flip(parts[:, skipped])[None, None]
+        target[...] = conv1d(rows, kernel, stride=step, padding=((low, high),))
     return np.moveaxis(y, -1, axis)
 
 

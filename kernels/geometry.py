@@ -47,6 +47,9 @@ class Geometry(NamedTuple):
     # that takes less memory, because the dilation is large.
     phases_h: int
     phases_w: int
+    # Remainders that tap * dilation_w leave modulo step_w: taps are summed remainder by remainder,
+    # also where each has a buffer of its own, so that the order depends on no output extent.
+    remainders_w: int
     slots: int  # L: slots of one image row in the (n, slot) order of im2col::w, at least Q
     tile_n: int  # output planes, output rows and output columns of one load tile
     tile_p: int

@@ -234,15 +234,15 @@ def edge_columns(g: Geometry) -> int:
 
 
 def column_tap(g: Geometry, i: int) -> int:
-    """The i-th filter column in the order of summation, which is buffer by buffer.
+    """The i-th filter column in the order of summation, which is remainder by remainder.
 
-    The first `longer` buffers have `rounds` + 1 taps each, the others `rounds`.
+    The first `longer` remainders have `rounds` + 1 taps each, the others `rounds`.
     """
-    rounds, longer = g.S // g.phases_w, g.S % g.phases_w
+    rounds, longer = g.S // g.remainders_w, g.S % g.remainders_w
     if i < longer * (rounds + 1):
-        return i // (rounds + 1) + i % (rounds + 1) * g.phases_w
+        return i // (rounds + 1) + i % (rounds + 1) * g.remainders_w
     i -= longer * (rounds + 1)
-    return longer + i // rounds + i % rounds * g.phases_w
+    return longer + i // rounds + i % rounds * g.remainders_w
 
 
 def repeated_pixel(mode: int, position: int, size: int) -> int:

@@ -28,6 +28,7 @@ def folded(g: Geometry) -> Geometry:
         dilation_w=1,
         step_w=g.stride_w * g.C,
         phases_w=1,
+        remainders_w=1,
     )
 
 

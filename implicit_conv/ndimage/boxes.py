@@ -18,6 +18,8 @@ from implicit_conv.arrays import Array
 # The codes of scipy's modes, as its C functions take them.
 NEAREST, WRAP, REFLECT, MIRROR, CONSTANT = range(5)
 MODES = (NEAREST, WRAP, REFLECT, MIRROR, CONSTANT)
+GRID_WRAP, GRID_CONSTANT = 5, 6
+SYNONYMS = {GRID_WRAP: WRAP, GRID_CONSTANT: CONSTANT}  # of filters; interpolation tells them apart
 OUTSIDE = -2  # the pixel of a position that has the constant; no neighbour of pixel 0
 BOX_ELEMENTS = 48 << 10  # of a box with its surroundings, in float64: 384 KiB of L2
 LAST_ELEMENTS = 64  # the cost of another row of a box, in elements

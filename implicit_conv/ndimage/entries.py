@@ -18,6 +18,7 @@ import numpy as np
 from implicit_conv.arrays import Array
 from implicit_conv.errors import PlanError
 from implicit_conv.ndimage import filters, single
+from implicit_conv.ndimage.boxes import SYNONYMS
 from implicit_conv.ndimage.conventions import PROPAGATE
 
 try:
@@ -68,6 +69,7 @@ class Entries:
     ) -> None:
         """Correlate along all axes."""
         places, constant = [operator.index(origin) for origin in origins], float(cval)
+        mode = SYNONYMS.get(mode, mode)
         if filters.served(x, out, mode, self._nan) and weights.ndim == x.ndim and weights.size:
             dtype, args = self._sums(x, out), (x, weights, out, mode, constant, places)
             plain = dtype is np.float32 and self._nan == PROPAGATE
@@ -88,6 +90,7 @@ class Entries:
         origin: int,
     ) -> None:
         """Correlate along an axis."""
+        mode = SYNONYMS.get(mode, mode)
         if filters.served(x, out, mode, self._nan):
             place, constant, dtype = operator.index(origin), float(cval), self._sums(x, out)
             filters.correlate1d(x, weights, axis, out, mode, constant, place, dtype, self._nan)
@@ -99,6 +102,7 @@ class Entries:
     ) -> None:
         """Means along an axis."""
         length, place, constant = operator.index(size), operator.index(origin), float(cval)
+        mode = SYNONYMS.get(mode, mode)
         if not filters.served(x, out, mode) or not filters.uniform_filter1d(
             x, length, axis, out, mode, constant, place
         ):

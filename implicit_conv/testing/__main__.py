@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from implicit_conv.cpu.arch import cpu_arch
 from implicit_conv.errors import UsageError
-from implicit_conv.settings import MOST_THREADS, current
+from implicit_conv.settings import MOST_THREADS, config, current
+from implicit_conv.testing.doors import fuzz as doors
+from implicit_conv.testing.doors.fuzz import DOORS
 from implicit_conv.testing.draw import Deck
 from implicit_conv.testing.fuzz import fuzz
 from implicit_conv.testing.machine import check_machine
@@ -42,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="NAME[,NAME]",
         help=f"only problems that these methods compute, of {', '.join(NAMES)}",
     )
+    command.add_argument(
+        "--door",
+        choices=DOORS,
+        help="random programs of this door, against the library that it is for, instead",
+    )
     command.set_defaults(run=_fuzz)
     command = commands.add_parser(
         "check",
@@ -66,6 +73,11 @@ def _add_common(command: argparse.ArgumentParser) -> None:
 
 
 def _fuzz(options: argparse.Namespace, seed: int, threads: int) -> int:
+    if options.door:
+        if options.guard or options.method:
+            raise UsageError("--door takes neither --guard nor --method: they are of operators")
+        with config(num_threads=threads):
+            return doors.fuzz(options.door, seed, options.seconds)
     guards = SIDES if options.guard else ("",)
     return fuzz(Deck(seed, threads, guards, options.method), options.seconds)
 

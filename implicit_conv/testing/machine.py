@@ -29,7 +29,8 @@ from implicit_conv.cpu.phrases import count as counted
 from implicit_conv.testing import Case
 from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Deck
-from implicit_conv.testing.fuzz import Tally, compute
+from implicit_conv.testing.fuzz import compute
+from implicit_conv.testing.loop import Tally
 from implicit_conv.testing.trial import SIDES, Trial
 
 PART_SECONDS = 45  # of random problems, and again of those with guard pages

@@ -27,8 +27,7 @@ class Draw:
             "activation": None if dtype in ("int8", "complex64") else pick([None, "relu"]),
             "weight_layout": str(pick(["KCS", "KSC", "SCK"])),
         }
-        many = self.options["stride"] > 1 and self.options["dilation"] > 1
-        size = int(rng.integers(32 * self.options["stride"] if many else 1, 200))
+        size = int(rng.integers(1, pick([20, 200])))
         batch = [int(pick([1, 3]))] if pick([False, True]) else []
         self.x = self.values((*batch, channels, size), dtype)
         shape = {"K": filters, "C": channels // groups, "S": taps}

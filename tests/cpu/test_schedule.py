@@ -14,8 +14,10 @@ from implicit_conv.kernels.geometry import UNLIMITED, Geometry
 def filter_rows(draw):
     """A geometry of one filter row, with as many phase buffers as strides or taps need."""
     taps, dilation, stride = (draw(st.integers(1, most)) for most in (40, 20, 20))
-    phases = draw(st.sampled_from([min(taps, stride // math.gcd(stride, dilation)), taps]))
+    remainders = min(taps, stride // math.gcd(stride, dilation))
+    phases = draw(st.sampled_from([remainders, taps]))
     sizes = {"S": taps, "dilation_w": dilation, "step_w": stride, "phases_w": phases}
+    sizes |= {"remainders_w": remainders}
     return Geometry(**{**dict.fromkeys(Geometry._fields, 1), **sizes, "w_offset_max": UNLIMITED})
 
 
@@ -27,5 +29,5 @@ def test_halos_and_taps(g):
     sums = [schedule.halo_before(b, *axis) for b in range(g.phases_w + 1)]
     assert sums == [sum(halos[:b]) for b in range(g.phases_w + 1)]
     assert schedule.halo_max(g) == max(halos)
-    order = [tap for b in range(g.phases_w) for tap in range(b, g.S, g.phases_w)]
+    order = sorted(range(g.S), key=lambda tap: (tap % g.remainders_w, tap))
     assert [schedule.column_tap(g, i) for i in range(g.S)] == order

@@ -12,7 +12,7 @@ from implicit_conv import ndimage  # noqa: E402
 from implicit_conv.ndimage import boxes, filters  # noqa: E402
 from implicit_conv.ndimage.entries import COMPILED, Entries  # noqa: E402
 
-MODES = ("reflect", "mirror", "nearest", "wrap", "constant")
+MODES = ("reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant")
 INPUTS = (*"?bBhHiIlLfd", ">f4", ">i2", ">u8")
 OUTPUTS = INPUTS[1:]
 DRAWS = 120

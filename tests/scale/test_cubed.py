@@ -38,7 +38,9 @@ def test_convolutions(spec, name, weight_shape, options):
     np.testing.assert_array_equal(y.compute(), whole)
 
 
-@pytest.mark.parametrize("mode", ["reflect", "mirror", "nearest", "wrap", "constant"])
+@pytest.mark.parametrize(
+    "mode", ["reflect", "mirror", "nearest", "wrap", "constant", "grid-wrap", "grid-constant"]
+)
 def test_filters_of_images(spec, mode):
     images = pytest.importorskip("scipy.ndimage", reason="scipy is not installed")
     x = np.random.default_rng(0).standard_normal((61, 47))

@@ -192,7 +192,40 @@ def test_errors_of_the_operator_come_at_once():
     with pytest.raises(ShapeError, match="compute_chunk_sizes"):
         implicit_conv.dask.conv2d(x[:, :, x[0, 0, :, 0] > 0], w)
     with pytest.raises(PlanError, match="crops x and goes round"):
-        implicit_conv.dask.conv2d(x, w, padding=((-1, 2), (0, 0)), padding_mode="circular")
+        implicit_conv.dask.conv2d(
+            x.rechunk({2: 10}), w, padding=((-1, 2), (0, 0)), padding_mode="circular"
+        )
+
+
+@pytest.mark.parametrize("padding", [(9, 8), (0, 9), (-1, 8)])
+@pytest.mark.parametrize("mode", ["circular", "reflect", "symmetric", "replicate"])
+def test_a_single_chunk_may_be_smaller_than_the_reach(padding, mode):
+    x = np.random.default_rng(0).standard_normal((1, 1, 9)).astype(np.float32)
+    w = np.random.default_rng(1).standard_normal((1, 1, 9)).astype(np.float32)
+    if mode == "reflect":
+        padding = (min(padding[0], 7), min(padding[1], 6))
+    options = {"padding": (padding,), "padding_mode": mode, "precision": "strict"}
+    whole = implicit_conv.conv1d(x, w, **options)
+    check(implicit_conv.dask.conv1d(da.from_array(x), w, **options), whole)
+    check(implicit_conv.dask.conv1d(da.from_array(x) + 0, w, **options), whole)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 40])
+@pytest.mark.parametrize(("taps", "stride", "dilation"), [(4, 3, 2), (5, 2, 3), (3, 2, 7)])
+def test_chunks_of_few_outputs_have_the_bits_of_the_whole(
+    tmp_path, channels, taps, stride, dilation
+):
+    """The order of a sum depends neither on the number of outputs nor on that of rows."""
+    rng = np.random.default_rng(0)
+    for shape, size in (((40,), (taps,)), ((33, 40), (taps, 3)), ((33, 40), (2, taps))):
+        x = rng.standard_normal((1, channels, *shape)).astype(np.float32)
+        w = rng.standard_normal((5, channels, *size)).astype(np.float32)
+        options = {"stride": stride, "dilation": dilation, "precision": "strict"}
+        name = f"conv{len(shape)}d"
+        whole = getattr(implicit_conv, name)(x, w, **options)
+        given = memmap(tmp_path, x)  # whose chunks may be smaller than the reach of the filter
+        lazy = da.from_array(given, chunks=(1, channels, *[7] * len(shape)))
+        check(convolved(name, lazy, w, **options), whole)
 
 
 def test_a_task_has_one_thread_unless_more_are_set(tmp_path, monkeypatch):

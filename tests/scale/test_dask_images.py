@@ -27,7 +27,8 @@ FILTERS = [
     ("sobel", (), {"axis": 0}),
     ("prewitt", (), {"output": np.float64}),
 ]
-MODES = ["reflect", "mirror", "nearest", "wrap", "constant"]
+SYNONYMS = ["grid-mirror", "grid-wrap", "grid-constant"]
+MODES = ["reflect", "mirror", "nearest", "wrap", "constant", *SYNONYMS]
 
 
 class Source:
@@ -62,6 +63,16 @@ def test_running_sums_start_anew_in_each_block(name, size):
     for lazy in lazy_images(IMAGE):
         found = getattr(implicit_conv.dask, name)(lazy, size).compute(scheduler="synchronous")
         np.testing.assert_allclose(found, whole, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_single_chunk_may_be_smaller_than_the_reach(mode):
+    """Of an array in memory, and of one that a step has made."""
+    small = IMAGE[:5, :40]
+    whole = scipy_images.gaussian_filter(small, 3.0, mode=mode)
+    for lazy in (da.from_array(small), da.from_array(small) + 0):
+        y = implicit_conv.dask.gaussian_filter(lazy, 3.0, mode=mode)
+        np.testing.assert_array_equal(y.compute(scheduler="synchronous"), whole)
 
 
 def test_volumes_integers_and_a_mode_for_each_axis():

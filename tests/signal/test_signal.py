@@ -141,6 +141,54 @@ def test_resampling(up, down, dtype, options, computed):
     assert computed
 
 
+SPREADING = [  # (function, shapes, the argument that is not finite, the other arguments)
+    ("convolve", {"in1": 3, "in2": 6}, "in1", {"method": "direct"}),
+    ("convolve", {"in1": 3, "in2": 6}, "in1", {}),
+    ("convolve", {"in1": 6, "in2": 3}, "in2", {"mode": "same", "method": "direct"}),
+    ("convolve", {"in1": 3, "in2": 6}, "in2", {"mode": "same", "method": "direct"}),
+    ("convolve", {"in1": 3, "in2": 6}, "in1", {"mode": "valid", "method": "direct"}),
+    ("convolve", {"in1": 60, "in2": 3}, "in1", {"method": "direct"}),
+    ("convolve", {"in1": (4, 3), "in2": (5, 6)}, "in1", {"method": "direct"}),
+    ("correlate", {"in1": 3, "in2": 6}, "in1", {"method": "direct"}),
+    ("correlate", {"in1": 6, "in2": 3}, "in2", {"method": "direct"}),
+    ("convolve2d", {"in1": (9, 8), "in2": (3, 2)}, "in2", {}),
+    ("convolve2d", {"in1": (9, 8), "in2": (3, 2)}, "in2", {"boundary": "wrap"}),
+    ("correlate2d", {"in1": (9, 8), "in2": (3, 2)}, "in2", {"mode": "same"}),
+    ("lfilter", {"b": 25, "x": 40}, "b", {"a": [1.0]}),
+    ("lfilter", {"b": 25, "x": (40, 3)}, "x", {"a": [1.0], "axis": 0}),
+    ("upfirdn", {"h": 31, "x": 170}, "h", {"up": 5, "down": 4}),
+    ("upfirdn", {"h": 31, "x": 170}, "x", {"up": 5, "down": 4}),
+]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("name", "shapes", "place", "options"), SPREADING)
+def test_what_is_not_finite_shows_where_it_does_in_scipy(
+    name, shapes, place, options, value, computed
+):
+    """Padding is no sample, whichever operand is the filter."""
+    rng = np.random.default_rng(0)
+    arrays = {key: rng.standard_normal(shape) for key, shape in shapes.items()}
+    for at in range(arrays[place].size):
+        given = {key: array.copy() for key, array in arrays.items()}
+        given[place].flat[at] = value
+        found = getattr(signal, name)(**given, **options)
+        exact = {"method": "direct"} if name in ("convolve", "correlate") else {}
+        with np.errstate(invalid="ignore"):
+            expected = getattr(scipy, name)(**given, **{**options, **exact})
+        np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+        np.testing.assert_allclose(found, expected, 1e-9, 1e-9)
+
+
+@pytest.mark.parametrize("name", ["fftconvolve", "oaconvolve"])
+def test_what_is_not_finite_shows_no_wider_than_in_ffts(name, computed):
+    for sizes, place in (((3, 6), 0), ((6, 3), 1)):
+        operands = [np.ones(size) for size in sizes]
+        operands[place][1] = np.nan
+        found, expected = getattr(signal, name)(*operands), getattr(scipy, name)(*operands)
+        assert (np.isnan(found) <= np.isnan(expected)).all()
+
+
 def test_the_choice_says_why():
     short = signal.choose_conv_method(np.ones(100000), np.ones(63))
     long = signal.choose_conv_method(np.ones(100000), np.ones(50000))

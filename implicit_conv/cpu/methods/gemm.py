@@ -137,9 +137,8 @@ class Gemm(KernelMethod):
         return GemmOperator(c.layout, c.lanes, build, self.multiplier)
 
     def packed(self, c: Candidate) -> PackedOrder:
-        """Panels of filters, with taps ordered by phase buffer unless rows have no gaps."""
+        """Panels of filters, with taps ordered by their remainders modulo the step."""
         g, problem = c.geometry, c.problem
-        phases = g.phases_w if g.step_w > 1 else 1
         key = (
             "GEMM panels",
             self.channels,
@@ -153,7 +152,7 @@ class Gemm(KernelMethod):
             g.groups,
             g.tile_c,
             g.tile_k,
-            phases,
+            g.remainders_w,
         )
         return PackedOrder(key, c.layout.packed_bytes)
 

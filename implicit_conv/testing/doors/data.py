@@ -1,0 +1,139 @@
+"""Arrays of random programs, and what calls of two libraries with the same arguments come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.testing import Array
+from implicit_conv.testing.storage import stored
+
+LARGEST = 40  # integers, in magnitude, where the dtype has them
+NOT_FINITE = (np.nan, np.inf, -np.inf)
+
+
+@dataclass(frozen=True)
+class Data:
+    """An array of normally distributed numbers, or of integers.
+
+    Attributes
+    ----------
+    shape : tuple of ints
+    dtype : str
+    seed : int
+    special : int
+        Elements that are not finite, in a dtype that has such ones.
+    storage : one of `storage.STORAGES`
+    scale : float
+        A factor of floats.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    seed: int
+    special: int = 0
+    storage: str = "contiguous"
+    scale: float = 1.0
+
+    def array(self) -> Array:
+        """The array, a new one each time."""
+        rng, dtype = np.random.default_rng(self.seed), np.dtype(self.dtype)
+        if dtype.kind in "biu":
+            low = 0 if dtype.kind in "bu" else -LARGEST
+            values: Array = rng.integers(low, 2 if dtype.kind == "b" else LARGEST + 1, self.shape)
+        else:
+            values = rng.standard_normal(self.shape) * self.scale
+            if dtype.kind == "c":
+                values = values + 1j * rng.standard_normal(self.shape) * self.scale
+        values = np.asarray(values).astype(dtype)
+        if self.special and values.size and dtype.kind in "fc":
+            at = rng.integers(values.size, size=self.special)
+            values.flat[at] = rng.choice(NOT_FINITE, self.special)
+        return stored(values, self.storage, rng) if values.ndim else values
+
+
+def made(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with arrays in the place of their `Data`."""
+    return {
+        name: value.array() if isinstance(value, Data) else value
+        for name, value in arguments.items()
+    }
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call comes to: its results, or its error."""
+
+    results: tuple[Array, ...] = ()
+    error: Exception | None = None
+
+
+def outcome(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Outcome:
+    """Call a function; its exceptions are outcomes like others."""
+    try:
+        with np.errstate(all="ignore"):
+            found = function(**arguments)
+    except Exception as error:
+        return Outcome(error=error)
+    return Outcome(tuple(map(np.asarray, found if isinstance(found, tuple) else (found,))))
+
+
+class DifferenceError(AssertionError):
+    """A door and its library come to different outcomes."""
+
+
+def compared(expected: Outcome, found: Outcome) -> list[tuple[Array, Array]]:
+    """The pairs of results of two calls.
+
+    Raises
+    ------
+    DifferenceError
+        One of them failed, they failed in different ways, or their shapes or dtypes differ.
+    """
+    if type(expected.error) is not type(found.error):
+        raise DifferenceError(f"expected {_words(expected)}, found {_words(found)}") from (
+            found.error or expected.error
+        )
+    if len(expected.results) != len(found.results):
+        raise DifferenceError(f"expected {_words(expected)}, found {_words(found)}")
+    pairs = list(zip(expected.results, found.results, strict=True))
+    if any((one.shape, one.dtype) != (other.shape, other.dtype) for one, other in pairs):
+        raise DifferenceError(f"expected {_words(expected)}, found {_words(found)}")
+    return pairs
+
+
+def _words(outcome: Outcome) -> str:
+    if outcome.error is not None:
+        return repr(outcome.error)
+    return " and ".join(f"{result.dtype} {result.shape}" for result in outcome.results)
+
+
+def check_bits(expected: Array, found: Array) -> None:
+    """Raise a DifferenceError if elements differ; two NaNs are equal, and so are both zeros."""
+    wrong = np.asarray(found != expected)
+    if expected.dtype.kind in "fc":
+        wrong &= ~(np.isnan(found) & np.isnan(expected))
+    _report(wrong, expected, found)
+
+
+def check_close(expected: Array, found: Array, bound: float) -> None:
+    """Raise a DifferenceError if elements differ by more than `bound`, or if one of them alone is
+    finite.
+    """
+    finite = np.isfinite(expected)
+    with np.errstate(all="ignore"):
+        apart = np.abs(found - expected) > bound
+    _report((finite != np.isfinite(found)) | (finite & apart), expected, found)
+
+
+def _report(wrong: Array, expected: Array, found: Array) -> None:
+    at = np.argwhere(wrong)
+    if len(at):
+        first = tuple(at[0].tolist())
+        raise DifferenceError(
+            f"{len(at)} of {wrong.size} elements are wrong; the first, {list(first)}, is "
+            f"{found[first]!r} and should be {expected[first]!r}"
+        )

@@ -1,0 +1,97 @@
+"""Check what a source deals in a child process, for some time, and tell what fails."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from implicit_conv.testing.worker import Worker
+
+INTERRUPTED = 130  # exit status of a program that Ctrl-C ended
+MOST_FAILURES = 20  # a run ends after so many
+Item = TypeVar("Item")
+
+
+class Source(Protocol[Item]):
+    """What a fuzz draws from, in kinds of items.
+
+    Attributes
+    ----------
+    word : str
+        What an item is called.
+    limit : float or None
+        Seconds of an item, after which it hangs.
+    """
+
+    word: str
+    limit: float | None
+
+    def deal(self) -> tuple[str, Sequence[Item]]:
+        """The name of the next kind, and its items."""
+
+    def check(self, item: Item) -> None:
+        """Check an item, in the child process; raise an exception if anything is wrong."""
+
+    def program(self, item: Item) -> str:
+        """A program that repeats an item, and fails if it does."""
+
+    def add(self, items: Sequence[Item]) -> None:
+        """Count items that were computed."""
+
+
+@dataclass
+class Tally:
+    """What a run computed."""
+
+    computed: int = 0  # items
+    kinds: int = 0
+    failed: int = 0  # items
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def status(self) -> int:
+        """0, 1 after a failure, or 130 after Ctrl-C."""
+        return INTERRUPTED if self.interrupted else int(self.failed > 0)
+
+
+def compute(source: Source[Item], seconds: float, items: float = math.inf) -> Tally:
+    """Check what a source deals for `seconds`, or so many of its `items`.
+
+    A program that repeats it is printed for each one that fails; the others of its kind are left
+    out.
+    """
+    tally, start = Tally(), time.monotonic()
+    worker = Worker(source.check, start + seconds, source.limit)
+    try:
+        name, kind = source.deal()
+        while tally.seconds < seconds and tally.computed < items:
+            _show_progress(tally, source.word, name)
+            worker.begin(kind)
+            following = source.deal()  # while the worker computes
+            done, error = worker.result()
+            source.add(kind[:done])
+            tally.computed, tally.kinds = tally.computed + done, tally.kinds + 1
+            if error:
+                tally.failed += 1
+                print(f"{source.word.capitalize()} {done} of kind {tally.kinds} ({name}) failed:")
+                print(f"\n{error}\nThis program repeats it:\n")
+                print(source.program(kind[done - 1]), flush=True)
+                if tally.failed == MOST_FAILURES:
+                    break
+            name, kind = following
+            tally.seconds = time.monotonic() - start
+    except KeyboardInterrupt:
+        tally.interrupted = True
+    worker.end()
+    return tally
+
+
+def _show_progress(tally: Tally, word: str, name: str) -> None:
+    if sys.stdout.isatty():
+        text = f"{tally.seconds:4.0f} s: {tally.computed} {word}s, now {name}"
+        print(f"\r{text:70}", end="\r", flush=True)

@@ -1,0 +1,140 @@
+"""The fuzz of doors: the same programs every time; faults, crashes and hangs are found and told."""
+
+import importlib
+import os
+import signal as signals
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+
+from implicit_conv.testing import loop
+from implicit_conv.testing.__main__ import main
+from implicit_conv.testing.doors import fuzz as doors
+from implicit_conv.testing.doors.data import DifferenceError
+from implicit_conv.testing.doors.fuzz import DOORS, Door
+from implicit_conv.testing.families import Dice
+
+
+@pytest.fixture(params=DOORS)
+def door(request):
+    """The name of a door whose library is installed."""
+    for package in module(request.param).REQUIRED:
+        pytest.importorskip(package, reason="the door needs its library")
+    return request.param
+
+
+def module(name):
+    return importlib.import_module(f"implicit_conv.testing.doors.{name}")
+
+
+def found(name, seed, capfd, seconds=60):
+    """What a run that must find a fault prints."""
+    started = time.monotonic()
+    status = doors.fuzz(name, seed, seconds)
+    output = capfd.readouterr().out
+    assert status == 1, output
+    assert time.monotonic() - started < seconds + 60  # it ends
+    assert "This program repeats it:" in output
+    return output
+
+
+def program(output):
+    """The first program that a run prints."""
+    head = output.partition("This program repeats it:")[2].lstrip()
+    return head[: head.index(".check()\n") + len(".check()\n")]
+
+
+def test_a_seed_gives_the_same_programs(door):
+    drawn = [Door(door, 3).deal()[1] for _ in range(2)]
+    assert list(map(repr, drawn[0])) == list(map(repr, drawn[1]))
+    assert repr(drawn[0]) != repr(Door(door, 4).deal()[1])
+
+
+def test_a_program_is_repeated_by_its_code(door):
+    source = Door(door, 3)
+    drawn = source.deal()[1][0]
+    code = source.program(drawn)
+    names = {}
+    exec(code.rpartition("\n\n")[0], names)
+    assert repr(eval(repr(drawn), names)) == repr(drawn)
+    exec(code, {})
+
+
+def test_every_function_is_drawn_often(door):
+    counts = Counter(module(door).draw(Dice(1, number)).function for number in range(1000))
+    assert set(counts) == set(module(door).FUNCTIONS)
+    assert min(counts.values()) >= 5
+
+
+def test_a_door_without_its_library_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(module("signal"), "REQUIRED", ("scipy", "absent_package"))
+    with pytest.raises(SystemExit) as ended:
+        main(["fuzz", "--door", "signal"])
+    assert ended.value.code == 2
+    assert "pip install absent_package" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--guard", "--method=gemm"])
+def test_options_of_operators_are_refused(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["fuzz", "--door", "signal", option])
+    assert ended.value.code == 2
+    assert "--door takes neither" in capsys.readouterr().err
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A program that ends its process, or does not end, or is right."""
+
+    function: str
+
+    def check(self):
+        if self.function == "crash":
+            os.kill(os.getpid(), signals.SIGSEGV)
+        while self.function == "hang":
+            time.sleep(1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the child has what the test plants")
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [("crash", "the process died of SIGSEGV"), ("hang", "the process had not ended after 1 s")],
+)
+def test_a_crash_and_a_hang_are_traced_to_their_program(function, words, monkeypatch, capfd):
+    """The third program of each kind is planted, and the run goes on with the next kind."""
+    functions = iter(["right", "right", function, "right"] * 999)
+    monkeypatch.setattr(module("signal"), "draw", lambda dice: Planted(next(functions)))
+    monkeypatch.setattr(doors, "PROGRAMS", 4)
+    monkeypatch.setattr(Door, "limit", 1.0)
+    output = found("signal", 0, capfd, seconds=4)
+    assert output.startswith(f"Program 3 of kind 1 (signal) failed:\n\n{words}")
+    assert f"Planted(function='{function}').check()" in output
+    assert "Program 3 of kind 2 " in output
+
+
+def exchanged_operands(monkeypatch):
+    """A tap that is not finite is multiplied by padding, whichever operand it is of."""
+    from implicit_conv import signal
+
+    monkeypatch.setattr(signal, "_spreads", lambda taps: False)
+
+
+PLANTS = [("signal", exchanged_operands, "should be")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the child has what the test plants")
+@pytest.mark.parametrize(("name", "plant", "words"), PLANTS)
+def test_a_planted_fault_is_found_within_a_minute(name, plant, words, monkeypatch, capfd):
+    for package in module(name).REQUIRED:
+        pytest.importorskip(package, reason="the door needs its library")
+    with monkeypatch.context() as patched:
+        plant(patched)
+        patched.setattr(loop, "MOST_FAILURES", 1)
+        output = found(name, 1, capfd)
+        assert words in output
+        with pytest.raises(DifferenceError):
+            exec(program(output), {})
+    exec(program(output), {})
