@@ -69,6 +69,11 @@ class Switch:
         self._registered: Registered | None = None
         self._retired: deque[Registered] = deque()
 
+    @property
+    def claims(self) -> int:
+        """The number of claims."""
+        return len(self._claims)
+
     def add(self, claim: Claim) -> None:
         """Have a claim in force; one that is in force keeps its place."""
         self._change(lambda claims: claims if claim in claims else [*claims, claim])
