@@ -90,7 +90,13 @@ def explain(model: Any, x: Any) -> str:
         input and filter, the algorithm that computes it ("torch" for what is declined), its time
         here and by torch's own kernel, medians of calls in turn, and its share of the time that the
         model takes with torch's kernels. Below, the times of the whole model and the limit that
-        Amdahl's law sets: how much faster it would be if nothing but convolutions changed.
+        Amdahl's law sets: how much faster it would be if nothing but convolutions changed. Beside
+        other work no ratio is told.
+
+    Raises
+    ------
+    TypeError
+        `model` cannot be called, or `x` is a shape or an array of numpy.
 
     Examples
     --------
