@@ -294,24 +294,3 @@ if __name__ == "__main__":
     )
     result = run_python("-W", "ignore", script)
     assert result.returncode == 0, result.stderr[-3000:]
-
-
-def test_a_fork_while_planning_is_logged():
-    """A fork takes the lock of logging after that of preparation, as planning does."""
-    check(
-        """
-import logging
-from implicit_conv.kernels.cpu.runtime.preparation import prepare
-def log():
-    plans.set()
-    time.sleep(0.3)  # until the main thread forks
-    logging.getLogger("new").isEnabledFor(logging.DEBUG)  # the first time it takes the lock
-plans = threading.Event()
-thread = threading.Thread(target=prepare, args=(log,))
-thread.start()
-plans.wait()
-signal.alarm(60)
-assert fork(4, 2) == 0
-thread.join()
-"""
-    )
