@@ -34,7 +34,15 @@ def detached(name: str, array: Any) -> Any:
     ------
     PlanError
         It requires gradients, and they would be recorded.
+    TypeError
+        It is a module of torch.
     """
+    if library(array) == "torch" and isinstance(array, sys.modules["torch"].nn.Module):
+        kind = type(array).__name__
+        raise TypeError(
+            f"{name} must be an array, not the module {kind}: call the module itself, under "
+            f"implicit_conv.torch.enable(), or pass its weight.detach() and bias.detach()"
+        )
     if not getattr(array, "requires_grad", False):
         return array
     if library(array) == "torch" and not sys.modules["torch"].is_grad_enabled():

@@ -6,17 +6,23 @@ Importing this package does not import torch; its functions do.
 from __future__ import annotations
 
 import importlib.util
+import operator
+import types
 from typing import TYPE_CHECKING, Any
 
+from implicit_conv.kernels.cpu.runtime.preparation import first, prepare
+from implicit_conv.options import PRECISIONS
+from implicit_conv.parse import choice
+
 if TYPE_CHECKING:
-    from implicit_conv.torch.override import Enabled
+    from implicit_conv.torch.switch import Enabled
 
 __all__ = ["disable", "enable", "explain"]
 
 OLDEST = 2, 13  # the first torch whose kernels can be kept and called, by torch.library.get_kernel
 
 
-def enable(keep_packed: int = 256 << 20) -> Enabled:
+def enable(keep_packed: int = 256 << 20, *, precision: str = "standard") -> Enabled:
     """Compute torch's convolutions on the CPU with this package, in the whole process.
 
     It takes over ``aten::convolution`` and ``aten::convolution_backward`` for tensors on the CPU of
@@ -29,6 +35,10 @@ def enable(keep_packed: int = 256 << 20) -> Enabled:
         The most bytes that packed filters of parameters, and the copies that they are compared
         with, may take. A packed filter is used only while every byte of the parameter is the same.
         0 packs no filter in advance.
+    precision : "strict", "standard" (default) or "fast"
+        As in `implicit_conv.conv2d`. With "strict" an infinity or a NaN in the input gives what
+        torch's kernel gives, and results do not depend on the number of threads; "standard" may
+        compute 3x3 filters by Winograd, which turns an infinity into NaNs.
 
     Returns
     -------
@@ -39,8 +49,10 @@ def enable(keep_packed: int = 256 << 20) -> Enabled:
     ------
     ImportError
         torch is not installed, or is older than 2.13.
+    TypeError
+        `keep_packed` is no integer, for example a model.
     ValueError
-        `keep_packed` is negative.
+        `keep_packed` is negative, or `precision` is unknown.
 
     Examples
     --------
@@ -50,18 +62,14 @@ def enable(keep_packed: int = 256 << 20) -> Enabled:
     >>> with implicit_conv.torch.enable():
     ...     y = conv(x)
     """
-    _check_version()
-    from implicit_conv.torch.override import Enabled
-
-    return Enabled(keep_packed)
+    size, word = _bytes(keep_packed), choice("precision", precision, PRECISIONS)
+    enabled: Enabled = prepare(_override).enable(size, word)
+    return enabled
 
 
 def disable() -> None:
     """Give torch its own kernels back, however often `enable` was called."""
-    _check_version()
-    from implicit_conv.torch import override
-
-    override.disable()
+    prepare(_override).disable()
 
 
 def explain(model: Any, x: Any) -> str:
@@ -82,7 +90,13 @@ def explain(model: Any, x: Any) -> str:
         input and filter, the algorithm that computes it ("torch" for what is declined), its time
         here and by torch's own kernel, medians of calls in turn, and its share of the time that the
         model takes with torch's kernels. Below, the times of the whole model and the limit that
-        Amdahl's law sets: how much faster it would be if nothing but convolutions changed.
+        Amdahl's law sets: how much faster it would be if nothing but convolutions changed. Beside
+        other work no ratio is told.
+
+    Raises
+    ------
+    TypeError
+        `model` cannot be called, or `x` is a shape or an array of numpy.
 
     Examples
     --------
@@ -91,10 +105,51 @@ def explain(model: Any, x: Any) -> str:
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
     >>> table = implicit_conv.torch.explain(model, torch.ones(1, 3, 8, 8))
     """
-    _check_version()
-    from implicit_conv.torch.report import report
+    text: str = prepare(_report).report(model, x if isinstance(x, tuple) else (x,))
+    return text
 
-    return report(model, x if isinstance(x, tuple) else (x,))
+
+def _bytes(keep_packed: Any) -> int:
+    """`keep_packed` as an integer.
+
+    Raises
+    ------
+    TypeError
+        It is none.
+    ValueError
+        It is negative.
+    """
+    try:
+        size = operator.index(keep_packed)
+    except TypeError:
+        given = type(keep_packed).__name__
+        raise TypeError(
+            f"keep_packed must be a number of bytes, not {given}; enable() takes no model, because "
+            "it serves all models of the process: call enable() alone, or explain(model, x)"
+        ) from None
+    if size < 0:
+        raise ValueError(f"keep_packed={size} must be a number of bytes, at least 0")
+    return size
+
+
+# Both import torch, so `prepare` calls them: a child that is forked meanwhile would wait
+# for the lock of an import for ever.
+
+
+def _override() -> types.ModuleType:
+    first("implicit_conv.torch.override")
+    _check_version()
+    from implicit_conv.torch import override
+
+    return override
+
+
+def _report() -> types.ModuleType:
+    first("implicit_conv.torch.report")
+    _check_version()
+    from implicit_conv.torch import report
+
+    return report
 
 
 def _check_version() -> None:

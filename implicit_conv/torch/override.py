@@ -1,28 +1,22 @@
-"""What stands in torch's dispatcher while `enable` is in force, and how it gets there."""
+"""The kernels that stand in torch's dispatcher while `enable` is in force."""
 
 from __future__ import annotations
 
 import logging
-import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from implicit_conv.cache import CALLS, keep_call
 from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.kernels.cpu.runtime.guests import use
-from implicit_conv.settings import config, current
+from implicit_conv.settings import current, local
 from implicit_conv.torch import steps
-from implicit_conv.torch.openmp import torch_team
 from implicit_conv.torch.packed import FILTERS
 from implicit_conv.torch.steps import Window
+from implicit_conv.torch.switch import Enabled, Settings, Suspended, Switch
 
 LOG = logging.getLogger("implicit_conv")
-LIBRARY: Any = torch.library.Library  # which has no types
 REFUSED = "refused"  # what is kept where torch's own kernel must run
 in_function_mode = torch._C._is_torch_function_mode_enabled
 
@@ -52,9 +46,15 @@ def _convolution(
     groups: int,
 ) -> Any:
     """``aten::convolution`` on the CPU; `keys` is the dispatcher's set of keys."""
-    window = Window(
-        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
+    sizes = (
+        tuple(stride),
+        tuple(padding),
+        tuple(dilation),
+        transposed,
+        tuple(output_padding),
+        groups,
     )
+    window = Window(*sizes, SWITCH.precision)
     y = _result(x, w, bias, window)
     if y is None:
         return TORCH_FORWARD.call_boxed(
@@ -79,9 +79,15 @@ def _scripted_convolution(
     """``aten::_convolution`` on the CPU, which scripts of ``torch.jit.trace`` call; `flags` are
     those of cuDNN.
     """
-    window = Window(
-        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
+    sizes = (
+        tuple(stride),
+        tuple(padding),
+        tuple(dilation),
+        transposed,
+        tuple(output_padding),
+        groups,
     )
+    window = Window(*sizes, SWITCH.precision)
     y = _result(x, w, bias, window)
     if y is None:
         return TORCH_SCRIPTED.call_boxed(
@@ -125,9 +131,15 @@ def _convolution_backward(
     """``aten::convolution_backward`` on the CPU: the gradients of (x, w, bias), or None of each
     that `mask` does not ask for.
     """
-    window = Window(
-        tuple(stride), tuple(padding), tuple(dilation), transposed, tuple(output_padding), groups
+    sizes = (
+        tuple(stride),
+        tuple(padding),
+        tuple(dilation),
+        transposed,
+        tuple(output_padding),
+        groups,
     )
+    window = Window(*sizes, SWITCH.precision)
     gradients = _gradients(dy, x, w, bias_sizes, window, (mask[0], mask[1], mask[2]))
     if gradients is None:
         return TORCH_BACKWARD.call_boxed(
@@ -181,7 +193,7 @@ def _prepared(key: object, make: Callable[..., Any], *arguments: Any) -> Any:
     """What `make` returns, which is kept; REFUSED if torch's own kernel must run."""
     threads = current().num_threads or min(torch.get_num_threads(), cpu_arch().threads)
     try:
-        with config(num_threads=threads):
+        with local(num_threads=threads):
             found = make(*arguments)
     except (ValueError, TypeError, RuntimeError) as error:  # for what no plan takes
         LOG.debug("torch's own kernel runs: %s", error)
@@ -189,92 +201,6 @@ def _prepared(key: object, make: Callable[..., Any], *arguments: Any) -> Any:
     found = REFUSED if found is None else found
     keep_call(CALLS, key, found)
     return found
-
-
-class Enabled:
-    """`enable` in force: leaving a ``with`` block of it undoes that call."""
-
-    def __init__(self, keep_packed: int) -> None:
-        if keep_packed < 0:
-            raise ValueError(f"keep_packed={keep_packed} must be a number of bytes, at least 0")
-        self.keep_packed = keep_packed
-        _SWITCH.add(self)
-
-    def __enter__(self) -> Enabled:
-        """In force again, if it was undone: a second block of one object is like the first."""
-        _SWITCH.add(self)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        _SWITCH.discard(self)
-
-
-class _Switch:
-    """Calls of `enable` in force, the last of which sets the limit of packed filters; our kernels
-    are registered as long as there is one.
-    """
-
-    def __init__(self) -> None:
-        self.renew_lock()
-        self._holders: list[Enabled] = []
-        self._library: Any = None
-        self._alive: list[Any] = []  # kernels that were registered, in which threads may still be
-
-    def renew_lock(self) -> None:
-        """Forget a lock that another thread may hold, which a forked child does not have."""
-        self._lock = threading.RLock()
-
-    def add(self, holder: Enabled) -> None:
-        """A call of `enable`, or the block of one."""
-        with self._lock:
-            if holder not in self._holders:
-                self._holders.append(holder)
-            self._update()
-
-    def discard(self, holder: Enabled) -> None:
-        """Undo one call of `enable`, unless `disable` has."""
-        with self._lock:
-            if holder in self._holders:
-                self._holders.remove(holder)
-            self._update()
-
-    def clear(self) -> None:
-        """Undo all calls of `enable`."""
-        with self._lock:
-            self._holders.clear()
-            self._update()
-
-    @contextmanager
-    def suspended(self) -> Iterator[None]:
-        """A block in which torch's own kernels run, in all threads."""
-        with self._lock:
-            holders = self._holders[:]
-            self._holders.clear()
-            self._update()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._holders[:0] = holders
-                self._update()
-
-    def _update(self) -> None:
-        FILTERS.shrink(self._holders[-1].keep_packed if self._holders else 0)
-        if self._holders and self._library is None:
-            use(torch_team())
-            self._library = LIBRARY("aten", "IMPL")
-            for name, kernel in KERNELS.items():
-                self._library.impl(name, kernel, "CPU", with_keyset=True)
-                self._alive.append(torch.library.get_kernel(f"aten::{name}", "CPU"))
-        elif self._library is not None and not self._holders:
-            use(None)
-            self._library._destroy()
-            self._library = None
 
 
 def _hide_from_dynamo(kernel: Any) -> None:
@@ -288,23 +214,26 @@ def _hide_from_dynamo(kernel: Any) -> None:
     frames.set_code_exec_strategy(kernel.__code__, frames._FrameExecStrategy(skip, skip))
 
 
+def enable(keep_packed: int, precision: str) -> Enabled:
+    """See `implicit_conv.torch.enable`; the arguments are checked."""
+    return Enabled(SWITCH, Settings(keep_packed, precision))
+
+
 def disable() -> None:
     """Give torch its own kernels back, however often `enable` was called."""
-    _SWITCH.clear()
+    SWITCH.clear()
 
 
-def suspended() -> AbstractContextManager[None]:
+def suspended() -> Suspended:
     """A block in which torch's own kernels run, in all threads."""
-    return _SWITCH.suspended()
+    return Suspended(SWITCH)
 
 
-KERNELS = {
+KERNELS: dict[str, Any] = {
     "convolution": _convolution,
     "_convolution": _scripted_convolution,
     "convolution_backward": _convolution_backward,
 }
 for _kernel in KERNELS.values():
     _hide_from_dynamo(_kernel)
-_SWITCH = _Switch()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_SWITCH.renew_lock)
+SWITCH = Switch(KERNELS)

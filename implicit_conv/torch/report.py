@@ -8,10 +8,12 @@ from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from implicit_conv.torch.override import REFUSED, TORCH_SCRIPTED, Enabled, step_of, suspended
+from implicit_conv.timing import disturbance
+from implicit_conv.torch.override import REFUSED, TORCH_SCRIPTED, enable, step_of, suspended
 from implicit_conv.torch.steps import Window
 
 KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
@@ -25,6 +27,13 @@ class Layer(NamedTuple):
 
     name: str
     arguments: tuple[Any, ...]  # of ``aten::convolution``
+
+
+class Whole(NamedTuple):
+    """What is measured of the model, in seconds."""
+
+    ours: float
+    torch: float
 
 
 class Row(NamedTuple):
@@ -49,12 +58,37 @@ Record: Any = type("Record", (TorchDispatchMode,), {"__torch_dispatch__": _note}
 
 def report(model: Any, inputs: tuple[Any, ...]) -> str:
     """The table of `implicit_conv.torch.explain`."""
+    _check(model, inputs)
+    disturbed = disturbance(torch.get_num_threads())
     with torch.no_grad(), _evaluating(model):
         layers = _layers(model, inputs)
-        with Enabled(KEPT):
+        with enable(KEPT, "standard"):
             rows = [_measured(layer) for layer in layers]
         whole = _whole(model, inputs)
-    return "\n".join(_lines(rows, *whole))
+    disturbed = disturbed or disturbance(torch.get_num_threads())
+    return "\n".join([*_table(rows, whole, disturbed), "", *_summary(rows, whole, disturbed)])
+
+
+def _check(model: Any, inputs: tuple[Any, ...]) -> None:
+    """Refuse what cannot be run.
+
+    Raises
+    ------
+    TypeError
+        The model cannot be called, or its arguments are a shape or arrays of numpy.
+    """
+    if not callable(model):
+        kind = type(model).__name__
+        raise TypeError(f"model must be a module or a function, not {kind}: explain(model, x)")
+    if inputs and all(isinstance(value, int) for value in inputs):
+        raise TypeError(
+            f"x must be a tensor or a tuple of the model's arguments, not a shape: "
+            f"explain(model, torch.zeros({inputs}))"
+        )
+    if any(isinstance(value, np.ndarray) for value in inputs):
+        raise TypeError(
+            "x must be a tensor, not a numpy array: explain(model, torch.from_numpy(x))"
+        )
 
 
 @contextmanager
@@ -112,17 +146,17 @@ def _measured(layer: Layer) -> Row:
     return Row(layer, kernel, *map(median, found))
 
 
-def _whole(model: Any, inputs: tuple[Any, ...]) -> tuple[float, float]:
+def _whole(model: Any, inputs: tuple[Any, ...]) -> Whole:
     """The times of the model with our kernels and with torch's, in turn."""
     ours, theirs = [], []
     for _ in range(MODEL_RUNS):
-        with Enabled(KEPT):
+        with enable(KEPT, "standard"):
             model(*inputs)
             ours.append(_seconds(lambda: model(*inputs)))
         with suspended():
             model(*inputs)
             theirs.append(_seconds(lambda: model(*inputs)))
-    return median(ours), median(theirs)
+    return Whole(median(ours), median(theirs))
 
 
 def _seconds(function: Callable[[], Any]) -> float:
@@ -131,14 +165,16 @@ def _seconds(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def _lines(rows: list[Row], ours: float, theirs: float) -> Iterator[str]:
-    """The lines of the table; `ours` and `theirs` are times of the whole model."""
+def _table(rows: list[Row], whole: Whole, disturbed: str) -> Iterator[str]:
+    """The lines of the table, without ratios if other work `disturbed` what was measured."""
     heads = "layer", "x", "w", "kernel", "here ms", "torch ms", "faster", "share"
-    cells = [heads]
+    cells, total = [heads], _total(rows, whole)
     for row in rows:
         x, w = ("x".join(map(str, row.layer.arguments[i].shape)) for i in (0, 1))
-        times = f"{row.ours * 1e3:.3f}", f"{row.torch * 1e3:.3f}", f"{row.torch / row.ours:.2f}"
-        cells.append((row.layer.name, x, w, row.kernel, *times, f"{row.torch / theirs:.1%}"))
+        times = f"{row.ours * 1e3:.3f}", f"{row.torch * 1e3:.3f}"
+        ratios = f"{row.torch / row.ours:.2f}", f"{row.torch / total:.1%}"
+        told = ratios if not disturbed else ("-", "-")
+        cells.append((row.layer.name, x, w, row.kernel, *times, *told))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for line in cells:
         words = [
@@ -146,12 +182,26 @@ def _lines(rows: list[Row], ours: float, theirs: float) -> Iterator[str]:
             for place, (cell, width) in enumerate(zip(line, widths, strict=True))
         ]
         yield "  ".join(words)
-    sum_ours, sum_theirs = sum(row.ours for row in rows), sum(row.torch for row in rows)
-    yield ""
-    yield f"the model: {ours * 1e3:.3f} ms here, {theirs * 1e3:.3f} ms with torch's kernels: "
-    yield f"{theirs / ours:.2f} times as fast"
-    rest = max(theirs - sum_theirs, 0.0)
+
+
+def _total(rows: list[Row], whole: Whole) -> float:
+    """The time of the model with torch's kernels, of which layers have shares. It is that of the
+    layers where these take more alone than the whole model does, for what they read is not cached.
+    """
+    return max(whole.torch, sum(row.torch for row in rows))
+
+
+def _summary(rows: list[Row], whole: Whole, disturbed: str) -> Iterator[str]:
+    """The lines below the table."""
+    times = f"the model: {whole.ours * 1e3:.3f} ms here, {whole.torch * 1e3:.3f} ms with torch's"
+    if disturbed:
+        yield f"{times} kernels"
+        yield disturbed
+        return
+    total, here = _total(rows, whole), sum(row.ours for row in rows)
+    theirs = sum(row.torch for row in rows)
+    yield f"{times} kernels: {whole.torch / whole.ours:.2f} times as fast"
     yield (
-        f"{sum_theirs / theirs:.0%} of that time is in convolutions, so that by Amdahl's law their "
-        f"times allow {theirs / max(rest + sum_ours, 1e-9):.2f}"
+        f"{theirs / total:.0%} of that time is in convolutions, so that by Amdahl's law their "
+        f"times allow {total / max(total - theirs + here, 1e-9):.2f}"
     )

@@ -31,7 +31,7 @@ MODULES = (api, transposed, input_grad, weight_grad)  # with the functions that 
 
 
 class Window(NamedTuple):
-    """The arguments of ``aten::convolution`` after its tensors."""
+    """The arguments of ``aten::convolution`` after its tensors, and the precision of `enable`."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
@@ -39,10 +39,11 @@ class Window(NamedTuple):
     transposed: bool
     output_padding: tuple[int, ...]
     groups: int
+    precision: str = "standard"
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options that plans of all operators take."""
+        """The options that plans of all operators, and torch, take."""
         names = ("stride", "padding", "dilation", "groups")
         return {name: getattr(self, name) for name in names}
 
@@ -240,5 +241,6 @@ def _plan(
     shapes = a.planned_shape, b.planned_shape
     images, filters = (view.layout for view in layouts)
     options = {"layout": images, "weight_layout": filters} | window.options | own
-    plan: Plan = make(*shapes, dtype=DTYPES[dtype], device="cpu", **options)
+    kind = {"dtype": DTYPES[dtype], "device": "cpu", "precision": window.precision}
+    plan: Plan = make(*shapes, **kind, **options)
     return plan

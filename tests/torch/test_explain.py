@@ -5,8 +5,16 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[torch]'")
 
 import implicit_conv.torch as door  # noqa: E402
+from implicit_conv import conv2d  # noqa: E402
+from implicit_conv.torch import report  # noqa: E402
 
 nn = torch.nn
+
+
+@pytest.fixture(autouse=True)
+def undisturbed(monkeypatch):
+    """Ratios are told, whatever else this machine does."""
+    monkeypatch.setattr(report, "disturbance", lambda threads: "")
 
 
 class Model(nn.Module):
@@ -67,3 +75,46 @@ def test_an_error_of_the_model_leaves_everything_as_before(ours):
     assert model.training and not any(module._forward_hooks for module in model.modules())
     nn.functional.conv2d(torch.randn(1, 4, 5, 5), torch.randn(6, 4, 3, 3))
     assert len(ours) == 1
+
+
+def test_no_ratio_is_told_beside_other_work(monkeypatch):
+    """Also if it begins in the middle."""
+    texts = iter(["", "other programs use 2.0 of 2 CPUs"])
+    monkeypatch.setattr(report, "disturbance", lambda threads: next(texts))
+    lines = door.explain(Model(), torch.randn(1, 3, 8, 8)).splitlines()
+    assert [line.split()[-2:] for line in lines[1:4]] == [["-", "-"]] * 3
+    assert lines[-1] == "other programs use 2.0 of 2 CPUs"
+    assert "%" not in "".join(lines) and "times" not in lines[-2]
+
+
+def test_no_share_exceeds_the_whole():
+    """Layers may take longer alone than the model did, for example beside other work."""
+    arguments = torch.ones(1, 1, 3, 3), torch.ones(1, 1, 1, 1)
+    rows = [report.Row(report.Layer(name, arguments), "gemm", 1.0, 3.0) for name in ("a", "b")]
+    whole = report.Whole(ours=0.1, torch=0.2)
+    shares = [line.split()[-1] for line in report._table(rows, whole, "")][1:]
+    assert shares == ["50.0%", "50.0%"]
+    last = list(report._summary(rows, whole, ""))[-1]
+    assert last.startswith("100% of that time") and last.endswith("allow 3.00")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((Model(), (1, 3, 8, 8)), r"not a shape: explain\(model, torch.zeros\(\(1, 3, 8, 8\)\)\)"),
+        ((Model(), torch.Size([1, 3, 8, 8])), "not a shape"),
+        ((torch.ones(1, 3, 8, 8), Model()), r"not Tensor: explain\(model, x\)"),
+        ((Model(), torch.ones(1, 3, 8, 8).numpy()), r"explain\(model, torch.from_numpy\(x\)\)"),
+    ],
+)
+def test_what_is_no_model_or_no_tensor_is_told(arguments, words):
+    with pytest.raises(TypeError, match=words):
+        door.explain(*arguments)
+
+
+def test_a_model_is_told_what_to_call():
+    with pytest.raises(TypeError, match=r"not Model; .* call enable\(\) alone, or explain"):
+        door.enable(Model())
+    for x in (torch.ones(1, 3, 8, 8), torch.ones(1, 3, 8, 8).numpy()):
+        with pytest.raises(TypeError, match="w must be an array, not the module Conv2d: call"):
+            conv2d(x, nn.Conv2d(3, 8, 3))

@@ -24,6 +24,7 @@ import _thread
 import contextlib
 import contextvars
 import functools
+import logging  # noqa: F401  # forks take its lock after ours, as planning does: it comes first here
 import operator
 import os
 import queue

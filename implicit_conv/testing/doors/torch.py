@@ -1,0 +1,398 @@
+"""Random programs of torch with `implicit_conv.torch.enable`, against torch alone in float64.
+
+A program uses few parameters again and again: by several operators, with other shapes and strides
+of the same bytes, after writes that no version counter tells, in new and in freed memory, in
+threads and forked children, and while the switch is moved.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from implicit_conv.testing import Array
+from implicit_conv.testing.doors.data import DifferenceError, check_close
+from implicit_conv.testing.families import Dice
+
+REQUIRED = ("torch",)
+FUNCTIONS = tuple(f"conv{kind}{rank}d" for kind in ("", "_transpose") for rank in (1, 2, 3))
+EPS = {"float64": 0.0, "float32": 0.0, "float16": 2.0**-10, "bfloat16": 2.0**-7}  # sums are exact
+TAPS = {1: ((9,),), 2: ((3, 3), (9, 1), (1, 9)), 3: ((3, 3, 1), (1, 3, 3))}
+WRITES = ("data", "numpy", "in place", "new memory", "new parameter", "swap", "optimiser")
+SWITCHES = ("block", "no room", "off and on", "strict")
+PARAMETERS, REPEATS, KEPT = 2, 12, 64 << 20
+CHILD_SECONDS = 20  # after which a forked child hangs
+
+
+@dataclass(frozen=True)
+class Use:
+    """A convolution whose filter is the memory of a parameter.
+
+    Attributes
+    ----------
+    function : one of FUNCTIONS
+    parameter : int
+        Its number.
+    shape, order : tuple of ints
+        The filter's shape, and its axes from the longest stride to the shortest.
+    size : tuple of ints
+        The batch, and the pixels of x.
+    options : dict
+        Arguments of the function.
+    seed : int
+        That of x and of the gradient of y.
+    gradients : bool
+        Whether the gradients of x and of the filter are computed too.
+    last : bool
+        Whether the channels of x are contiguous.
+    """
+
+    function: str
+    parameter: int
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    size: tuple[int, ...]
+    options: dict[str, int]
+    seed: int
+    gradients: bool = False
+    last: bool = False
+
+    def view(self, line: Any) -> Any:
+        """The filter in contiguous memory."""
+        stored = line.view([self.shape[axis] for axis in self.order])
+        return stored.permute([self.order.index(axis) for axis in range(len(self.order))])
+
+    def results(self, w: Any, dtype: Any) -> list[Array]:
+        """y, and dx and dw if they are asked for."""
+        import torch
+
+        channels = self.shape[0 if "transpose" in self.function else 1]
+        if "transpose" not in self.function:
+            channels *= self.options["groups"]
+        x = _integers((self.size[0], channels, *self.size[1:]), self.seed).to(dtype)
+        if self.last:
+            x = x.movedim(1, -1).contiguous().movedim(-1, 1)
+        convolve = getattr(torch.nn.functional, self.function)
+        if not self.gradients:
+            with torch.no_grad():
+                return [_array(convolve(x, w, **self.options))]
+        x, w = x.requires_grad_(), w.requires_grad_()
+        y = convolve(x, w, **self.options)
+        found = torch.autograd.grad(y, (x, w), _integers(y.shape, self.seed + 1).to(dtype))
+        w.requires_grad_(False)
+        return [_array(tensor) for tensor in (y.detach(), *found)]
+
+
+@dataclass(frozen=True)
+class Write:
+    """Other values, other memory or another object for a parameter."""
+
+    how: str  # one of WRITES
+    parameter: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Uses by threads at once, each several times, while another one moves the switch."""
+
+    uses: tuple[Use, ...]
+    switch: str  # one of SWITCHES
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A use by a forked child."""
+
+    use: Use
+
+
+@dataclass(frozen=True)
+class Switch:
+    """The switch is moved, and a call of `enable` is in force at the end."""
+
+    how: str  # one of SWITCHES
+
+
+Action = Use | Write | Threads | Fork | Switch
+
+
+@dataclass(frozen=True)
+class Program:
+    """Actions on parameters of one dtype, of `elements` each."""
+
+    dtype: str
+    elements: int
+    seed: int
+    actions: tuple[Action, ...]
+
+    @property
+    def function(self) -> str:
+        """The operator of the first use."""
+        return next(_uses(action)[0].function for action in self.actions if _uses(action))
+
+    def check(self) -> None:
+        """Compare all results with those of torch alone, in float64.
+
+        Raises
+        ------
+        DifferenceError
+            A result differs, a child does not end, or something is left after `disable`.
+        """
+        import torch
+
+        import implicit_conv.torch as door
+        from implicit_conv import clear_plan_cache
+
+        torch.set_num_threads(1)  # a forked child has no threads of OpenMP
+        expected = _Run(self, torch.float64, is_on=False).results()
+        # Filters are packed even where comparing them takes longer than packing saves.
+        with mock.patch("implicit_conv.torch.steps.COMPARED_PER_CYCLE", float("inf")):
+            clear_plan_cache()
+            door.enable(KEPT)
+            try:
+                found = _Run(self, getattr(torch, self.dtype), is_on=True).results()
+            finally:
+                door.disable()
+                clear_plan_cache()
+        for own, result in zip(found, expected, strict=True):
+            check_close(result, own, EPS[self.dtype] * float(abs(result).max(initial=0.0)))
+        _check_rest()
+
+
+def _check_rest() -> None:
+    """Raise a DifferenceError if filters or claims are left."""
+    from implicit_conv.torch.override import SWITCH
+    from implicit_conv.torch.packed import FILTERS
+
+    if len(FILTERS) or SWITCH.claims:
+        raise DifferenceError(f"{len(FILTERS)} filters, {SWITCH.claims} claims left by disable()")
+
+
+class _Run:
+    """A run of a program: with the switch as it says, or with torch alone and the same values."""
+
+    def __init__(self, program: Program, dtype: Any, is_on: bool) -> None:
+        self._program, self._dtype, self._is_on = program, dtype, is_on
+        self._parameters = [self._parameter(program.seed + n) for n in range(PARAMETERS)]
+
+    def _parameter(self, seed: int) -> Any:
+        import torch
+
+        return torch.nn.Parameter(self._line(seed), requires_grad=False)
+
+    def _line(self, seed: int) -> Any:
+        return _integers((self._program.elements,), seed).to(self._dtype)
+
+    def results(self) -> list[Array]:
+        """What all uses come to, in their order."""
+        return [result for action in self._program.actions for result in self._done(action)]
+
+    def _done(self, action: Action) -> list[Array]:
+        if isinstance(action, Use):
+            parameter = self._parameters[action.parameter]
+            parameter.data = action.view(_line_of(parameter))
+            return action.results(parameter, self._dtype)
+        if isinstance(action, Threads):
+            return self._by_threads(action)
+        if isinstance(action, Fork):
+            return self._by_child(action.use)
+        if isinstance(action, Write):
+            self._write(action)
+        elif self._is_on:
+            _move_switch(action.how)
+        return []
+
+    def _write(self, write: Write) -> None:
+        import torch
+
+        place, new = write.parameter, self._line(write.seed)
+        parameter = self._parameters[place]
+        line = _line_of(parameter)
+        if write.how == "data":
+            line.copy_(new)
+        elif write.how == "numpy" and self._program.dtype != "bfloat16":  # which numpy lacks
+            line.numpy()[::3] = new.numpy()[::3]
+        elif write.how == "in place":
+            with torch.inference_mode():
+                parameter.neg_()
+        elif write.how == "new memory":
+            parameter.data = line.clone()
+        elif write.how == "new parameter":
+            del line, parameter
+            self._parameters[place] = self._parameter(write.seed)
+        elif write.how == "swap":
+            swap: Any = torch.utils.swap_tensors  # which has no types
+            swap(*self._parameters)
+        elif write.how == "optimiser":
+            parameter.grad = torch.ones_like(parameter)
+            torch.optim.SGD([parameter], lr=1.0).step()
+            parameter.grad = None
+
+    def _by_threads(self, action: Threads) -> list[Array]:
+        """The results of all threads, which share the memory of parameters."""
+        import torch
+
+        if not self._is_on:  # the same use gives the same results
+            return [
+                result
+                for use in action.uses
+                for result in use.results(self._shared(use), self._dtype) * REPEATS
+            ]
+        found: list[list[Array]] = [[] for _ in action.uses]
+
+        def repeat(use: Use, results: list[Array]) -> None:
+            w = self._shared(use)
+            for _ in range(REPEATS):
+                results.extend(use.results(w, self._dtype))
+
+        threads = [
+            threading.Thread(target=repeat, args=pair)
+            for pair in zip(action.uses, found, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            _move_switch(action.switch)
+            torch.full((self._program.elements,), 1e6)  # where a packed filter may have been
+            time.sleep(1e-3)
+        return [result for results in found for result in results]
+
+    def _shared(self, use: Use) -> Any:
+        """Another parameter with the memory of that of a use."""
+        import torch
+
+        line = _line_of(self._parameters[use.parameter])
+        return torch.nn.Parameter(use.view(line), requires_grad=False)
+
+    def _by_child(self, use: Use) -> list[Array]:
+        """The results that a forked child computes."""
+        if not self._is_on or not hasattr(os, "fork"):
+            return self._done(use)
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                with os.fdopen(theirs, "wb") as file:
+                    pickle.dump(self._done(use), file)
+            finally:
+                os._exit(0)
+        os.close(theirs)
+        return _received(ours, child)
+
+
+def _received(pipe: int, child: int) -> list[Array]:
+    """Arrays that a child sends before it ends."""
+    timer = threading.Timer(CHILD_SECONDS, os.kill, (child, 9))
+    timer.start()
+    try:
+        with os.fdopen(pipe, "rb") as file:
+            found: list[Array] = pickle.load(file)
+            return found
+    except (EOFError, pickle.UnpicklingError) as error:
+        raise DifferenceError("a forked child crashed, or had to be ended") from error
+    finally:
+        timer.cancel()
+        os.waitpid(child, 0)
+
+
+def _move_switch(how: str) -> None:
+    """Move the switch; `enable` is in force at the end."""
+    import implicit_conv.torch as door
+
+    if how == "block":
+        with door.enable(KEPT // 2):
+            pass
+    elif how == "no room":
+        with door.enable(0):
+            pass
+    elif how == "strict":
+        with door.enable(KEPT, precision="strict"):
+            time.sleep(1e-3)
+    else:
+        door.disable()
+        door.enable(KEPT)
+
+
+def _line_of(parameter: Any) -> Any:
+    """All elements of a parameter that fills its memory, in the order of their addresses."""
+    return parameter.data.as_strided((parameter.numel(),), (1,), 0)
+
+
+def _integers(shape: tuple[int, ...], seed: int) -> Any:
+    """A tensor of float64 with small integers, whose sums every dtype but the 16-bit ones holds."""
+    import torch
+
+    return torch.from_numpy(np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float64))
+
+
+def _array(tensor: Any) -> Array:
+    found: Array = tensor.double().numpy()
+    return found
+
+
+def _uses(action: Action) -> tuple[Use, ...]:
+    if isinstance(action, Threads):
+        return action.uses
+    if isinstance(action, Fork):
+        return (action.use,)
+    return (action,) if isinstance(action, Use) else ()
+
+
+def draw(dice: Dice) -> Program:
+    """Few parameters and many uses of them; large ones for threads, which hold them for longer."""
+    rank, dtype = dice.number(1, 3), dice.pick(*EPS)
+    if dice.happens(6):
+        width = dice.pick(128, 512)
+        uses = tuple(_use(dice, 2, width, gradients=False) for _ in range(2))
+        actions: tuple[Action, ...] = (Threads(uses, dice.pick(*SWITCHES)), uses[0])
+        return Program("float32", width * width * 9, dice.number(0, 1 << 30), actions)
+    width = dice.pick(16, 32)
+    makers: tuple[Callable[[], Action], ...] = (
+        *(lambda: _use(dice, rank, width, gradients=dice.happens(6)),) * 8,
+        *(lambda: Write(dice.pick(*WRITES), dice.number(0, 1), dice.number(0, 1 << 30)),) * 3,
+        lambda: Switch(dice.pick(*SWITCHES)),
+    )
+    drawn = [_use(dice, rank, width), *(dice.pick(*makers)() for _ in range(dice.number(6, 14)))]
+    if dice.happens(8):
+        drawn.append(Fork(_use(dice, rank, width, gradients=dice.happens(3))))
+    return Program(dtype, width * width * 9, dice.number(0, 1 << 30), tuple(drawn))
+
+
+def _use(dice: Dice, rank: int, width: int, gradients: bool = False) -> Use:
+    """A use of memory of width * width * 9 elements."""
+    kind = dice.pick("", "_transpose")
+    share = dice.pick(1, 1, 1, 2)
+    shape = (width // share, width * share, *dice.pick(*TAPS[rank]))
+    axes = list(range(rank + 2))
+    if dice.happens(2) and not gradients:  # which torch's own kernels refuse for some strides
+        axes = [axes.pop(dice.number(0, len(axes) - 1)) for _ in range(rank + 2)]
+    stride, dilation = dice.pick(1, 1, 2), dice.pick(1, 1, 2)
+    size = {1: (40,), 2: (18, 18), 3: (18, 18, 5)}[rank]
+    if width > 32:
+        size = (14, 14) if 9 not in shape[2:] else (18, 18)
+        dilation = 1
+    return Use(
+        f"conv{kind}{rank}d",
+        dice.number(0, PARAMETERS - 1),
+        shape,
+        tuple(axes),
+        (dice.number(1, 2), *size),
+        {
+            "stride": stride,
+            "dilation": dilation,
+            "padding": dice.number(0, 2),
+            "groups": dice.pick(1, 1, 2, 4),
+        },
+        dice.number(0, 1 << 30),
+        gradients=gradients,
+        last=dice.happens(3),
+    )
