@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from implicit_conv.cpu.candidate import Candidate
 from implicit_conv.cpu.planner import METHODS, WEIGHT_GRADIENTS, Choice
 from implicit_conv.plan import Plan
 
@@ -19,9 +20,14 @@ def name_of(method: type) -> str:
 NAMES = {name_of(method): method for method in (*METHODS, *WEIGHT_GRADIENTS)}
 
 
+def best(plan: Plan) -> list[Candidate]:
+    """The candidates that compute a plan, or its parts, for contiguous arrays."""
+    return [choice.best for choice in _choices(plan)]
+
+
 def chosen(plan: Plan) -> list[str]:
-    """The names of the methods that compute a plan for contiguous arrays."""
-    return list(dict.fromkeys(name_of(type(choice.best.method)) for choice in _choices(plan)))
+    """The names of the methods of these candidates."""
+    return list(dict.fromkeys(name_of(type(c.method)) for c in best(plan)))
 
 
 def offered(plan: Plan) -> list[str]:

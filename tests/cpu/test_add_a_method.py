@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 from conformance import Suite, conform
+from method_page import FILES, ROOT, TEXT
+from tight_machine import tight_machine
 
 from implicit_conv import clear_plan_cache, plan_conv2d
 from implicit_conv.cpu import methods, planner
 from implicit_conv.kernels import cpu as kernels
 
-ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs/add-a-method.md").read_text(encoding="utf-8")
-FILES = dict(re.findall(r"^### `(\S+)`\n\n```\w+\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE))
 TABLE = FILES["implicit_conv/cpu/planner.py"].splitlines()
 TESTS = next(path for path in FILES if path.startswith("tests/"))
 CANDIDATE, ROWS = re.findall(r"^```text\n(.*?)\n```$", TEXT, re.DOTALL | re.MULTILINE)
@@ -60,8 +59,8 @@ def test_its_tests_pass(page, name, request, force_method):
 
 
 def test_it_conforms(page):
-    for trial in Suite(page[1]).trials(1):
-        conform(trial)
+    with tight_machine():
+        conform(Suite(page[1]).trials(1))
 
 
 def test_explain_prints_what_it_shows(page, force_method):

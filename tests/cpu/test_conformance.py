@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conformance import Suite, conform
 from fft_method import Fft, FftCall
+from tight_machine import tight_machine
 
 from implicit_conv import PlanError, clear_plan_cache, conv2d, plan_conv2d
 from implicit_conv.cpu import planner
@@ -21,25 +22,29 @@ every_method = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture(autouse=True)
+def tight():
+    """Small problems have several load tiles, chunks and threads."""
+    with tight_machine():
+        yield
+
+
 @every_method
 def test_each_value_that_a_method_declares(method):
-    for trial in Suite(method).trials(1):
-        conform(trial)
+    conform(Suite(method).trials(1))
 
 
 @pytest.mark.slow
 @every_method
 def test_each_pair_of_values_that_a_method_declares(method):
-    for trial in Suite(method).trials(2):
-        conform(trial)
+    conform(Suite(method).trials(2))
 
 
 @pytest.mark.exhaustive
 @every_method
 def test_all_combinations_of_values_that_a_method_declares(method):
     suite = Suite(method)
-    for trial in suite.trials(len(suite.values)):
-        conform(trial)
+    conform(suite.trials(len(suite.values)))
 
 
 @pytest.fixture
@@ -59,8 +64,7 @@ def planned(monkeypatch):
 
 
 def test_a_method_without_kernels_conforms(planned):
-    for trial in Suite(planned(Fft)).trials(1):
-        conform(trial)
+    conform(Suite(planned(Fft)).trials(1))
 
 
 @dataclass(frozen=True)
@@ -151,8 +155,7 @@ FAULTS = {
 def test_a_method_with_a_fault_does_not_conform(method, planned):
     planned(method)
     with pytest.raises(AssertionError, match=FAULTS[method]), np.errstate(all="ignore"):
-        for trial in Suite(method).trials(1):
-            conform(trial)
+        conform(Suite(method).trials(1))
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conformance import examples
 
 from implicit_conv import conv2d, plan_conv2d, plan_conv2d_input_grad
 from implicit_conv.arrays import Binding
 from implicit_conv.cpu import dgrad, engine, planner
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.call import CallForm
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.kernel_method import operator
-from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
-from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
@@ -25,13 +25,8 @@ from implicit_conv.plan import Plan
 from implicit_conv.testing import Case, plan_of, to_nchw
 
 SAME = ((1, 1), (1, 1))
-NEEDS = {  # a case of every method that does not accept all strides
-    ChannelLanes: Case(N=2, C=5, K=4, size=(3, 4), kernel=(3, 4)),
-    Depthwise: Case(N=2, groups=96, size=(7, 20), padding=SAME, layout="NHWC"),
-    Gemm: Case(N=2, C=32, K=40, size=(8, 9), kernel=(1, 1), layout="NHWC"),
-    PixelLanes: Case(N=2, C=30, K=40, size=(9, 11), kernel=(1, 1)),
-    TransposedGemm: Case(N=2, C=20, K=40, size=(8, 16), kernel=(1, 1)),
-}
+# Methods that do not accept all strides.
+WITH_NEEDS = [method for method in METHODS if "needs" in vars(method)]
 
 
 def elements_apart(array, layout):
@@ -52,7 +47,6 @@ def rows_apart(array, layout):
 
 
 GAPS = {"elements": elements_apart, "rows": rows_apart}
-ACCEPTED = {(Depthwise, "rows"), (TransposedGemm, "elements")}
 
 
 def choices(caplog):
@@ -60,51 +54,69 @@ def choices(caplog):
     return [record.args for record in caplog.records if " runs, because " in record.msg]
 
 
-def test_every_method_with_needs_is_tested():
-    assert set(NEEDS) == {method for method in METHODS if "needs" in vars(method)}
+def computed(method):
+    """(case, plan) of a problem of the conformance suite that the method computes, plain and
+    packed, if the planner prefers it, and for which it does not accept all strides.
+    """
+    for case in examples(method):
+        plan = plan_of(case)
+        best = plan.engine.best.method
+        if best.needs and {type(best), type(plan.engine.best_packed.method)} == {method}:
+            return case, plan
+    raise AssertionError(f"{method.__name__} computes no such problem of the conformance suite")
+
+
+def accepts(plan, x, w, y):
+    """Whether the best candidate of a plan takes arrays of these strides."""
+    c = plan.engine.best
+    form = CallForm(c.problem, y.shape, y.dtype, c.problem.filter_axes)
+    return c.method.accepts(c, form.arrays(x, w, y, None))
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "packed"])
-@pytest.mark.parametrize("gap", GAPS)
-@pytest.mark.parametrize("method", NEEDS, ids=lambda method: method.__name__)
-def test_the_next_candidate_of_the_same_order_runs(method, gap, packed, force_method, caplog):
+@pytest.mark.parametrize("method", WITH_NEEDS, ids=lambda method: method.__name__)
+def test_the_next_candidate_of_the_same_order_runs(method, packed, force_method, caplog):
     """Its results are exact, and it is named; a plan remembers it."""
     force_method(method)
-    case = NEEDS[method]
+    case, plan = computed(method)
     x, w = case.inputs(0, integers=True)
     arrays, expected = case.arrange(x, w), case.reference(x, w)
-    plan = plan_of(case)
-    assert type(plan.engine.best.method) is method
     needs = plan.engine.best.method.needs
-    assert needs
     filters = plan.pack(arrays[1]) if packed else arrays[1]
     caplog.set_level(logging.DEBUG, logger="implicit_conv")
     np.testing.assert_array_equal(to_nchw(plan(arrays[0], filters), case.layout), expected)
     assert choices(caplog) == []
-    strided = GAPS[gap](arrays[0], case.layout)
-    for _ in range(2):
-        np.testing.assert_array_equal(to_nchw(plan(strided, filters), case.layout), expected)
-    said = choices(caplog)
-    assert len(said) == ((method, gap) not in ACCEPTED)  # once, though it ran twice
-    for runs, instead, what in said:
-        assert (instead, what) == (plan.engine.best.name, needs)
-        others = [c for c in plan.candidates[1:] if c.name == runs]
-        assert others
-        if packed and filters.plain is None:
-            assert others[0].packed.key == filters.key
+    refused = 0
+    for apart in (elements_apart, rows_apart):
+        caplog.clear()
+        strided = apart(arrays[0], case.layout)
+        y = np.zeros(plan.problem.output_shape, np.float32)
+        accepted = accepts(plan, strided, None if packed else arrays[1], y)
+        for _ in range(2):
+            np.testing.assert_array_equal(to_nchw(plan(strided, filters), case.layout), expected)
+        said = choices(caplog)
+        assert len(said) == (not accepted)  # once, though it ran twice
+        refused += len(said)
+        for runs, instead, what in said:
+            assert (instead, what) == (plan.engine.best.name, needs)
+            others = [c for c in plan.candidates[1:] if c.name == runs]
+            assert others
+            if packed and filters.plain is None:
+                assert others[0].packed.key == filters.key
+    assert refused, "it accepts all strides that were tried"
 
 
-@pytest.mark.parametrize("method", [Gemm, PixelLanes, TransposedGemm], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("method", WITH_NEEDS, ids=lambda method: method.__name__)
 def test_strides_of_the_output_count_too(method, force_method, caplog):
     force_method(method)
-    case = NEEDS[method]
+    case, plan = computed(method)
     x, w = case.inputs(0, integers=True)
-    plan = plan_of(case)
+    arrays = case.arrange(x, w)
     out = rows_apart(np.zeros(plan.problem.output_shape, np.float32), case.layout)
     caplog.set_level(logging.DEBUG, logger="implicit_conv")
-    assert plan(*case.arrange(x, w), out=out) is out
+    assert plan(*arrays, out=out) is out
     np.testing.assert_array_equal(to_nchw(out, case.layout), case.reference(x, w))
-    assert len(choices(caplog)) == 1
+    assert len(choices(caplog)) == (not accepts(plan, *arrays, out))
 
 
 def explained(plan):
@@ -114,10 +126,10 @@ def explained(plan):
 
 
 @pytest.mark.parametrize("precision", ["strict", "standard", "fast"])
-@pytest.mark.parametrize("case", NEEDS.values(), ids=[method.__name__ for method in NEEDS])
-def test_explain_lists_every_candidate_and_every_refusal(case, precision):
+@pytest.mark.parametrize("method", WITH_NEEDS, ids=lambda method: method.__name__)
+def test_explain_lists_every_candidate_and_every_refusal(method, precision):
     """In the order in which candidates are tried; one takes any strides."""
-    plan = plan_of(case, precision=precision)
+    plan = plan_of(next(examples(method)), precision=precision)
     _, table = explained(plan)
     lines = table.splitlines()
     able = lines[: len(plan.candidates)]

@@ -8,26 +8,33 @@ trial is drawn at random, always the same.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from item_stores import items_alone
 
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Candidate, Method, Request
+from implicit_conv.cpu.kernel_method import KernelMethod
 from implicit_conv.cpu.planner import WEIGHT_GRADIENTS
 from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.errors import PlanError
+from implicit_conv.kernels import schedule
 from implicit_conv.options import INTEGER_RANGES, LAYOUTS_OF, WEIGHT_LAYOUTS_OF
 from implicit_conv.testing import Array, Case
 from implicit_conv.testing.check import verify
-from implicit_conv.testing.methods import chosen, name_of
+from implicit_conv.testing.fuzz import program
+from implicit_conv.testing.methods import best, chosen, name_of
 from implicit_conv.testing.operators import OPERATORS
 from implicit_conv.testing.storage import STORAGES, WRITABLE
 from implicit_conv.testing.trial import Trial, compute, inputs
+from implicit_conv.testing.worker import Worker
 
+SECONDS = 120  # of a trial, after which it hangs
 TRIES = 40  # draws for a combination, of which most can be invalid: int8 has no gelu
 # Problems that between them every method computes, with an odd number of everything.
 PROBLEMS = {
@@ -35,13 +42,16 @@ PROBLEMS = {
     "channels": Case(C=40, K=33, size=(7, 9), padding=((1, 0), (0, 1))),
     "stride": Case(C=3, K=9, size=(11, 12), stride=(2, 2), padding=((1, 1), (1, 1))),
     "dilation": Case(N=2, C=3, K=5, size=(9, 12), kernel=(2, 3), dilation=(3, 2)),
-    "few channels": Case(C=3, K=8, size=(12, 14), kernel=(5, 7), stride=(2, 2)),
+    "wide": Case(N=2, C=5, K=70, size=(36, 44), padding=((1, 1), (1, 1))),
+    "few channels": Case(C=3, K=300, size=(12, 14), kernel=(5, 7), stride=(2, 2)),
     "pixels": Case(N=2, C=20, K=40, size=(8, 16), kernel=(1, 1)),
-    "one channel": Case(N=2, K=5, size=(9, 70), kernel=(1, 1)),
+    "filters": Case(C=4, K=1100, size=(6, 8), kernel=(1, 1)),
+    "one channel": Case(N=2, K=5, size=(80, 70), kernel=(1, 1)),
+    "one channel, filters": Case(K=40, size=(6, 8), kernel=(1, 1)),
     "window": Case(N=3, C=5, K=6, size=(3, 4), kernel=(3, 4)),
     "depthwise": Case(N=2, groups=37, size=(7, 20), padding=((1, 1), (1, 1))),
-    "planes": Case(groups=3, size=(9, 33), kernel=(3, 5)),
-    "multiplier": Case(groups=12, C=2, K=4, size=(6, 9), padding=((1, 1), (1, 1))),
+    "planes": Case(groups=3, size=(40, 132), kernel=(3, 5)),
+    "multiplier": Case(groups=12, C=2, K=4, size=(16, 18), padding=((1, 1), (1, 1))),
     "groups": Case(groups=2, C=5, K=6, size=(7, 8), kernel=(3, 2)),
     "cropped": Case(C=4, K=5, size=(9, 9), padding=((-1, 2), (0, -1))),
     "repeated": Case(C=4, K=5, padding=((2, 1), (1, 1)), padding_mode="reflect"),
@@ -65,6 +75,23 @@ ACTIVATIONS = {  # of each kind
 # What a method declares or accepts; a combination has one value of each.
 DIMENSIONS = ("dtype", "precision", "activation", "operands", "layout", "storage")
 DECLARED = DIMENSIONS[:4]
+# Of what a trial of each method with kernels must have more than one. Methods whose groups are
+# channels of one launch have a single group.
+PARTS = {
+    "load tile an image": lambda c, g: (
+        schedule.ceil_div(g.P, g.tile_p) * schedule.ceil_div(g.Q, g.tile_q)
+    ),
+    "chunk of filter panels": lambda c, g: schedule.ceil_div(schedule.panel_count(g), c.chunk),
+    "group": lambda c, g: g.groups,
+    "thread": lambda c, g: c.threads,
+}
+
+
+def examples(method: type[Method]) -> Iterator[Case]:
+    """The problems of the suite that a method can compute, in each layout."""
+    suite = Suite(method)
+    for name, layouts, _ in suite.kinds:
+        yield replace(_arranged(PROBLEMS[name], *layouts), dtype=method.serves.dtypes[0])
 
 
 class Suite:
@@ -93,14 +120,18 @@ class Suite:
 
     def _offers(self, case: Case, algorithm: str, arch: CpuArch, dtypes: Sequence[str]) -> bool:
         """Whether the method has a candidate of a case for one of these dtypes."""
+        return any(True for _ in self._candidates(case, algorithm, arch, dtypes))
+
+    def _candidates(
+        self, case: Case, algorithm: str, arch: CpuArch, dtypes: Sequence[str] = ()
+    ) -> Iterator[Candidate]:
+        """The candidates of a case for these dtypes, or for all that the method serves."""
         request = Request(self.method.serves.precisions[-1], algorithm)
-        return any(
-            isinstance(found, Candidate)
-            for dtype in dtypes
-            for found in self.method.candidates(
-                spatial(replace(case, dtype=dtype).problem), arch, request
-            )
-        )
+        for dtype in dtypes or self.method.serves.dtypes:
+            problem = spatial(replace(case, dtype=dtype).problem)
+            for found in self.method.candidates(problem, arch, request):
+                if isinstance(found, Candidate):
+                    yield found
 
     def needs_another_cpu(self, dtypes: Sequence[str]) -> bool:
         """Whether the method computes these dtypes with instructions that this CPU has not."""
@@ -124,6 +155,7 @@ class Suite:
             pytest.skip("this CPU has no dot products of bfloat16")
         assert self.kinds, f"no problem of the suite has a candidate of {self.method.__name__}"
         had: set[frozenset[tuple[str, object]]] = set()
+        missing = self._possible_parts()
         fresh = {name: list(values) for name, values in self.values.items()}  # in no trial yet
         for names in itertools.combinations(among, strength):
             for values in itertools.product(*(self.values[name] for name in names)):
@@ -144,6 +176,7 @@ class Suite:
                         had.update(map(frozenset, subsets))
                         for name, value in combination.items():
                             fresh[name] = [other for other in fresh[name] if other != value]
+                        missing -= self._parts(trial)
                         yield trial
                         break
                 else:
@@ -152,6 +185,55 @@ class Suite:
                         f"{self.method.__name__} declares {names[0]} {values[0]!r}, but computes "
                         "no problem of the suite with it"
                     )
+        yield from self._of_parts(missing)
+
+    def _possible_parts(self) -> set[str]:
+        """The parts of which some problem of the suite has more than one.
+
+        Raises
+        ------
+        AssertionError
+            A part is missing of which problems of each method with kernels can have several.
+        """
+        if not issubclass(self.method, KernelMethod):
+            return set()
+        found = {
+            part
+            for name, layouts, algorithm in self.kinds
+            for c in self._candidates(_arranged(PROBLEMS[name], *layouts), algorithm, cpu_arch(2))
+            for part, count in PARTS.items()
+            if count(c, c.geometry) > 1
+        }
+        lacking = PARTS.keys() - found - {"group"}
+        assert not lacking, (
+            f"no problem of the suite has more than one {' or '.join(sorted(lacking))} with "
+            f"{self.method.__name__}: add one to PROBLEMS"
+        )
+        return found
+
+    def _parts(self, trial: Trial) -> set[str]:
+        """The parts of which a trial has more than one."""
+        ours = [c for c in best(trial.plan()) if type(c.method) is self.method]
+        return {
+            part
+            for c in ours
+            if isinstance(c.method, KernelMethod)
+            for part, count in PARTS.items()
+            if count(c, c.geometry) > 1
+        }
+
+    def _of_parts(self, missing: set[str]) -> Iterator[Trial]:
+        """Trials with more than one of each of these parts."""
+        for _ in range(TRIES * TRIES):
+            if not missing:
+                return
+            trial = self._trial(
+                **{name: self._dice.choice(self.values[name]) for name in DIMENSIONS}
+            )
+            if trial is not None and self._computes(trial) and missing & self._parts(trial):
+                missing -= self._parts(trial)
+                yield trial
+        assert not missing, f"{TRIES * TRIES} trials had one {' and one '.join(sorted(missing))}"
 
     def _trial(self, dtype, precision, activation, operands, layout, storage) -> Trial | None:
         """A trial with these values, or None if `conv2d` does not allow them together."""
@@ -191,13 +273,34 @@ class Suite:
             return False
 
 
-def conform(trial: Trial) -> None:
-    """Compare the result of a trial with the oracle, and under precision "strict" its bits with
-    those of the last image alone, contiguous, on one thread, by whatever the planner chooses.
+def conform(trials: Iterator[Trial]) -> None:
+    """Check trials in a child process, which a method with a fault may end.
+
+    Raises
+    ------
+    AssertionError
+        A result is wrong, or the process crashed or hangs; the message has the trial.
+    """
+    worker: Worker[Trial] = Worker(check, math.inf, SECONDS)
+    drawn = list(trials)
+    try:
+        worker.begin(drawn)
+        number, error = worker.result()
+    finally:
+        worker.end()
+    assert not error, f"{error}\n{program(drawn[max(0, number - 1)])}"
+
+
+def check(trial: Trial) -> None:
+    """Compare the result of a trial with the oracle, and with what the work items write one by one;
+    under precision "strict" compare its bits with those of the last image alone, contiguous, on one
+    thread, by whatever the planner chooses.
     """
     given = inputs(trial)
     y = compute(trial, given)
     verify(trial, given, y)
+    with items_alone():
+        np.testing.assert_array_equal(compute(trial, given), y, "work items one by one")
     if trial.precision == "strict" and OPERATORS[trial.operator].result == "y":
         case = replace(trial.case, N=1)
         other = replace(trial, case=case, out="", method="", packed=False, threads=1)

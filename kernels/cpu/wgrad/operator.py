@@ -120,10 +120,9 @@ class WeightGrad(Operator):
         main = Launch(self._address(self._entry()), g, scratch, threads, call, keep=self)
         if layout.parts == 1:
             return main, None
-        adders = min(threads, layout.items)
-        return main, Launch(
-            self._address(self._adder()), g, ScratchLayout(), adders, call, keep=self
-        )
+        adder, own = self._address(self._adder()), call._replace(items=layout.items)
+        threads = min(threads, layout.items)
+        return main, Launch(adder, g, ScratchLayout(), threads, own, keep=self)
 
 
 class WeightGradLanes(WeightGrad):

@@ -39,7 +39,7 @@ def adder(store_item):
     def add_parts(blob, thread):
         call = fields(blob).call
         index = next_item(blob, thread)
-        while index < call.gradient.part_items:
+        while index < call.items:
             sums = call.panels.address + index * call.gradient.item_sums
             for part in range(1, call.gradient.parts):
                 at = sums + part * call.gradient.part_items * call.gradient.item_sums

@@ -1,0 +1,29 @@
+"""A machine on which small problems have all that large ones have elsewhere: several load tiles,
+chunks of panels, and threads.
+"""
+
+from contextlib import contextmanager
+
+import pytest
+
+from implicit_conv import clear_plan_cache
+from implicit_conv.cpu import arch, tiling
+
+CACHE_BYTES = {1: 4 << 10, 2: 16 << 10}  # by level
+
+
+@contextmanager
+def tight_machine():
+    """In a block, caches are small, and little work pays for another thread."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arch, "cache_bytes", lambda system, level, cpu: CACHE_BYTES[level])
+        patch.setattr(tiling, "FLOPS_PER_THREAD", 2e3)
+        patch.setattr(tiling, "BYTES_PER_THREAD", 256)
+        _forget()
+        yield
+    _forget()
+
+
+def _forget():
+    arch.cpu_arch.cache_clear()
+    clear_plan_cache()
