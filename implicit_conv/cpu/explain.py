@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from typing import NamedTuple
 
+from implicit_conv.cpu.arch import CpuArch
 from implicit_conv.cpu.candidate import Candidate, Formats, Request
+from implicit_conv.cpu.peak import FLOPS, clock
 from implicit_conv.cpu.phrases import count
 from implicit_conv.cpu.planner import Choice
 from implicit_conv.integers import describe_sums
@@ -15,15 +18,39 @@ from implicit_conv.kernels.cpu.runtime.guests import guest_name
 WIDTH = 119  # characters of a line at most; a longer value continues under its start
 
 
+class Clock(NamedTuple):
+    """What turns cycles into time: cycles a second, as measured here, or the nominal ones of a CPU
+    that is not here.
+    """
+
+    hertz: float
+    is_measured: bool
+
+    @classmethod
+    def of(cls, arch: CpuArch) -> Clock:
+        """That of the CPU of a plan."""
+        measured = clock(arch)
+        return cls(measured or arch.hertz, measured is not None)
+
+    def milliseconds(self, c: Candidate, cycles: float) -> float:
+        """The time that so many cycles of one core take on the threads of a candidate."""
+        return 1e3 * cycles / c.threads / self.hertz
+
+
 def explain(problem: str, choice: Choice, request: Request, formats: Formats) -> str:
     """The rows ``name  value`` of the best candidate, then all candidates and refusals.
 
-    `problem` is the text of the problem.
+    `problem` is the text of the problem. The first call in a process measures the rate of FMAs,
+    for some milliseconds.
     """
-    return "\n".join([*_chosen(problem, choice, request, formats), *_table(choice)])
+    clock = Clock.of(choice.best.arch)
+    chosen = _chosen(problem, choice, request, formats, clock)
+    return "\n".join([*chosen, *_table(choice, clock)])
 
 
-def _chosen(problem: str, choice: Choice, request: Request, formats: Formats) -> Iterator[str]:
+def _chosen(
+    problem: str, choice: Choice, request: Request, formats: Formats, clock: Clock
+) -> Iterator[str]:
     c, packed = choice.best, choice.best_packed
     rows = {
         "problem": problem,
@@ -33,8 +60,8 @@ def _chosen(problem: str, choice: Choice, request: Request, formats: Formats) ->
         "machine": _machine(c, formats),
         **c.method.describe(c),
         "memory": _memory(choice, request),
-        "estimate": _estimate(c),
-        **({"packed": _packed(packed)} if packed is not c else {}),
+        "estimate": _estimate(c, clock),
+        **({"packed": _packed(packed, clock)} if packed is not c else {}),
         **({"tuned": choice.tuned} if choice.tuned else {}),
     }
     return (_wrapped(f"{name:12}", value) for name, value in rows.items())
@@ -69,27 +96,29 @@ def _memory(choice: Choice, request: Request) -> str:
     )
 
 
-def _estimate(c: Candidate) -> str:
-    peak = c.problem.flops / (4 * c.lanes * c.method.channels) / max(c.cycles, 1.0)
+def _estimate(c: Candidate, clock: Clock) -> str:
+    rate = FLOPS * c.lanes * c.method.channels  # operations of a cycle
+    share = c.problem.flops / rate / max(c.cycles, 1.0)
+    source = "measured as" if clock.is_measured else "by the nominal clock"
     return (
-        f"{c.seconds * 1e3:.3f} ms on {count(c.threads, 'thread')} at {c.arch.hertz / 1e9:.2f} "
-        f"GHz, {c.cycles / 1e6:.3f} million cycles of one core: {peak:.0%} of a direct sum's FMA "
-        "peak"
+        f"{clock.milliseconds(c, c.cycles):.3f} ms on {count(c.threads, 'thread')}, "
+        f"{c.cycles / 1e6:.3f} million cycles: {share:.0%} of a direct sum's FMA peak, {source} "
+        f"{rate * clock.hertz / 1e9:.0f} GFLOP/s a thread"
     )
 
 
-def _packed(c: Candidate) -> str:
+def _packed(c: Candidate, clock: Clock) -> str:
     """What runs with packed filters."""
-    milliseconds = 1e3 * c.seconds * c.packed_cycles / c.cycles
+    milliseconds = clock.milliseconds(c, c.packed_cycles)
     return f"calls with the result of plan.pack(w) run {c.name}: {milliseconds:.3f} ms"
 
 
-def _table(choice: Choice) -> Iterator[str]:
+def _table(choice: Choice, clock: Clock) -> Iterator[str]:
     """Every candidate with its estimate and what it needs of strides, then every refusal."""
     yield "candidates, in the order in which they are tried for the strides of the arrays:"
     for c in choice.candidates:
         needs = c.method.needs
         strides = f"needs {needs}" if needs else "takes any strides"
-        yield _wrapped(f"  {c.seconds * 1e3:9.3f} ms  ", f"{c.name}; {strides}")
+        yield _wrapped(f"  {clock.milliseconds(c, c.cycles):9.3f} ms  ", f"{c.name}; {strides}")
     for name, reason in choice.refusals:
         yield _wrapped(f"  {'refused':>12}  ", f"{name}: {reason}")

@@ -44,7 +44,7 @@ from implicit_conv.transposed_problem import SWAPPED
 T = TypeVar("T")
 TRIALS = 18  # trials of a kind
 DRAWN = 3  # kinds of which one is dealt
-MOST_DRAWN = 2000  # kinds, until one is drawn that a method computes
+MOST_DRAWN = 10_000  # kinds, until one is drawn that a method computes
 IMAGES = 18  # images of a kind, each with filters of its own size
 FLOATS = ("float32", "float64")
 # The operators of a round, with their numbers of spatial axes; columns have any number. Images have

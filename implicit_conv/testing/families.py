@@ -71,7 +71,7 @@ FAMILIES = {
     ),
     "pointwise": Family(
         lambda dice: Case(
-            C=dice.channels(64),
+            C=dice.pick(1, dice.channels(64), dice.channels(64)),
             K=dice.number(1, 70),
             kernel=(1, 1),
             stride=dice.pick((1, 1), (1, 1), (2, 1)),

@@ -135,7 +135,7 @@ def test_a_method_of_which_nothing_is_drawn_ends_the_run(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["fuzz", "--method", "planes"])
     assert ended.value.code == 2
-    assert "planes computed none of 2000 problems" in capsys.readouterr().err
+    assert "planes computed none of 10000 problems" in capsys.readouterr().err
 
 
 def test_pairs_are_counted_once():

@@ -2,7 +2,7 @@
 all layouts and strides; see `conformance`. Methods with a fault do not.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -132,6 +132,15 @@ class Float64(Fft):
 
 
 @dataclass(frozen=True)
+class OneThread(PixelLanes):
+    """It never has more than one thread."""
+
+    @classmethod
+    def candidates(cls, problem, arch, request):
+        return super().candidates(problem, replace(arch, threads=1), request)
+
+
+@dataclass(frozen=True)
 class Nothing(Fft):
     """It has no candidates at all."""
 
@@ -147,6 +156,7 @@ FAULTS = {
     LargeErrors: "elements are wrong",
     AnyOrder: "bits of precision 'strict'",
     Float64: "declares dtype 'float64', but computes no problem",
+    OneThread: "more than one chunk of filter panels or thread with OneThread",
     Nothing: "no problem of the suite has a candidate of Nothing",
 }
 

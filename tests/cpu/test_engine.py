@@ -18,6 +18,7 @@ from implicit_conv.cpu.kernel_method import operator
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
+from implicit_conv.cpu.peak import clock
 from implicit_conv.cpu.planner import METHODS
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.options import ALGORITHMS
@@ -135,7 +136,8 @@ def test_explain_lists_every_candidate_and_every_refusal(method, precision):
     able = lines[: len(plan.candidates)]
     for line, c in zip(able, plan.candidates, strict=True):
         ms, words = re.fullmatch(r" +(\d+\.\d{3}) ms  (.*)", line).groups()
-        assert float(ms) == pytest.approx(1e3 * c.seconds, abs=1e-3)
+        wanted = 1e3 * c.cycles / c.threads / clock(c.arch)
+        assert float(ms) == pytest.approx(wanted, abs=1e-3)
         needs = c.method.needs
         assert words == f"{c.name}; " + (f"needs {needs}" if needs else "takes any strides")
     assert any(line.endswith("takes any strides") for line in able)
@@ -153,6 +155,24 @@ def test_the_first_line_of_the_table_is_what_runs():
     name = plan.engine.best.name
     assert f"algorithm   {name}, " in text
     assert name in table.splitlines()[0]
+
+
+def test_the_estimate_speaks_of_the_peak_that_is_measured():
+    """On this machine; a plan for wider vectors than it has speaks of a nominal clock."""
+    plan = plan_of(Case(C=64, K=64, size=(28, 28)), algorithm="implicit_gemm")
+    text = " ".join(plan.explain().split())
+    rate = 4 * plan.engine.best.lanes * clock(cpu_arch())
+    share, gflops = re.search(
+        r"(\d+)% of .* peak, measured as (\d+) GFLOP/s a thread", text
+    ).groups()
+    assert int(gflops) == round(rate / 1e9)
+    c = plan.engine.best
+    milliseconds = float(re.search(r"estimate (\d+\.\d+) ms", text)[1])
+    achieved = c.problem.flops / (milliseconds / 1e3) / c.threads
+    assert int(share) == pytest.approx(100 * achieved / rate, abs=2)
+    wider = CpuArch(2048, True, 48 << 10, 1 << 20, 1, 14)
+    text = " ".join(plan_of(Case(C=64, K=64, size=(28, 28)), wider).explain().split())
+    assert "FMA peak, by the nominal clock" in text
 
 
 # Filters are read in place if each call would have to pack them.
