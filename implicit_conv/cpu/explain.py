@@ -102,8 +102,8 @@ def _estimate(c: Candidate, clock: Clock) -> str:
     source = "measured as" if clock.is_measured else "by the nominal clock"
     return (
         f"{clock.milliseconds(c, c.cycles):.3f} ms on {count(c.threads, 'thread')}, "
-        f"{c.cycles / 1e6:.3f} million cycles: {share:.0%} of a direct sum's FMA peak, {source} "
-        f"{rate * clock.hertz / 1e9:.0f} GFLOP/s a thread"
+        f"{c.cycles / 1e6:.3f} million cycles: {share:.0%} of a direct sum's peak on a core, "
+        f"{source} {rate * clock.hertz / 1e9:.0f} GFLOP/s"
     )
 
 

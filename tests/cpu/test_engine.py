@@ -163,7 +163,7 @@ def test_the_estimate_speaks_of_the_peak_that_is_measured():
     text = " ".join(plan.explain().split())
     rate = 4 * plan.engine.best.lanes * clock(cpu_arch())
     share, gflops = re.search(
-        r"(\d+)% of .* peak, measured as (\d+) GFLOP/s a thread", text
+        r"(\d+)% of .* peak on a core, measured as (\d+) GFLOP/s", text
     ).groups()
     assert int(gflops) == round(rate / 1e9)
     c = plan.engine.best
@@ -172,7 +172,7 @@ def test_the_estimate_speaks_of_the_peak_that_is_measured():
     assert int(share) == pytest.approx(100 * achieved / rate, abs=2)
     wider = CpuArch(2048, True, 48 << 10, 1 << 20, 1, 14)
     text = " ".join(plan_of(Case(C=64, K=64, size=(28, 28)), wider).explain().split())
-    assert "FMA peak, by the nominal clock" in text
+    assert "peak on a core, by the nominal clock" in text
 
 
 # Filters are read in place if each call would have to pack them.
