@@ -9,15 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import output_of
 from sampling import examples
-from ways import needs_quads
+from ways import QUADS, needs_quads
 
 import implicit_conv as ic
+from implicit_conv.cpu import dgrad
 from implicit_conv.cpu.arch import REGISTER_PIXELS, cpu_arch
+from implicit_conv.cpu.candidate import Request
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.record import executed_loads
 from implicit_conv.kernels import schedule
 from implicit_conv.options import INTEGER_RANGES, PRECISIONS
+from implicit_conv.plan import Plan
 from implicit_conv.testing import Case, from_nchw, plan_of, to_nchw
 
 MIXES = list(itertools.product(INTEGER_RANGES, INTEGER_RANGES))
@@ -367,7 +370,7 @@ def test_bytes_are_multiplied_four_at_a_time(x, w):
         with pytest.MonkeyPatch.context() as patch:
             if elements:  # several channel blocks, each with a head
                 patch.setattr("implicit_conv.cpu.methods.gemm_tilings.BLOCK_ELEMENTS", elements)
-            plan = plan_of(laid)
+            plan = plan_of(laid, QUADS)
         assert plan.engine.best.method.channels == 4
         assert "dot products of four channels" in plan.explain()
         arrays = laid.inputs(0)
@@ -380,8 +383,9 @@ def test_bytes_are_multiplied_four_at_a_time(x, w):
 def test_inverted_signs_multiply_every_tap():
     """Large dilations skip taps, so there signs are not inverted."""
     case = Case(C=8, K=16, size=(5, 30), dilation=(1, 6), padding=((1, 1), (6, 6)), dtype="int8")
-    assert plan_of(case).engine.best.method.channels == 1
-    assert plan_of(replace(case, dtype="uint8", w_dtype="int8")).engine.best.method.channels == 4
+    assert plan_of(case, QUADS).engine.best.method.channels == 1
+    mixed = replace(case, dtype="uint8", w_dtype="int8")
+    assert plan_of(mixed, QUADS).engine.best.method.channels == 4
 
 
 @needs_quads
@@ -405,7 +409,7 @@ def test_inverted_signs_multiply_every_tap_in_padding_of_one_axis(dtype, channel
         w_dtype=dtype,
     )
     x, w = case.inputs(1)
-    y = to_nchw(plan_of(case)(*case.arrange(x, w)), "NHWC")
+    y = to_nchw(plan_of(case, QUADS)(*case.arrange(x, w)), "NHWC")
     np.testing.assert_array_equal(y, case.reference(x, w))
 
 
@@ -414,7 +418,8 @@ def test_inverted_signs_multiply_every_tap_in_padding_of_one_axis(dtype, channel
 @pytest.mark.parametrize("size", [(5, 6), (14, 14), (56, 56)], ids=str)
 def test_no_candidate_skips_taps_where_signs_are_inverted(dtype, size):
     """A phase of a 3x3 filter with stride 2 has two taps along one axis and one along the other."""
-    plan = ic.plan_conv_transpose2d((1, *size, 8), (8, 16, 3, 3), dtype, stride=2, layout="NHWC")
+    made = ic.plan_conv_transpose2d((1, *size, 8), (8, 16, 3, 3), dtype, stride=2, layout="NHWC")
+    plan = Plan(dgrad.plan(made.problem, QUADS, Request(), dgrad.TransposedEngine))
     inverting = [c for c in plan.candidates if getattr(c.layout, "heads", False)]
     assert inverting
     for c in inverting:

@@ -30,6 +30,7 @@ DOT_PRODUCTS = tuple(map(_needs, INSTRUCTIONS))  # of bfloat16
 BFLOAT16 = (*DOT_PRODUCTS, "widen")
 HAS_QUADS = "quads" in int8_ways(cpu_features(), cpu_arch().vector_bits)
 needs_quads = pytest.mark.skipif(not HAS_QUADS, reason="this CPU has no AVX512_VNNI or AVX_VNNI")
+QUADS = replace(cpu_arch(), int8="quads")  # this machine, held to dot products of four
 
 
 def arch_of(way, threads=None):
