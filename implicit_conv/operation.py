@@ -84,29 +84,10 @@ class Operation:
 
     def compute(self, x: Array, blocks: Sequence[Block], out: Array | None = None) -> Array:
         """The block of y that needs `blocks`, of which `read` or a halo exchange has made `x`."""
-        y: Array
         w, bias, scale = self.filters
-        column = self._column(x, blocks)
-        if column is not None:
-            y = self.compute(np.repeat(x, 2, column), blocks).take([0], column)
-            if out is None:
-                return y
-            out[...] = y
-            return out
         plan = self._plan(x.shape, blocks)
-        y = plan(x, _packed(plan, w, self.token), bias, scale=scale, out=out)
+        y: Array = plan(x, _packed(plan, w, self.token), bias, scale=scale, out=out)
         return y
-
-    def _column(self, x: Array, blocks: Sequence[Block]) -> int | None:
-        """The last axis of a convolution of wider images, if the block has a single column of it.
-
-        An image of one column is computed as a row, whose sums have another order; two are not.
-        """
-        letter = max(self.axes, key=self.letters.index)
-        place, axis = self.letters.index(letter), self.axes[letter]
-        flat = x.shape[place] == axis.taps == 1 and blocks[place].pads == (0, 0)
-        wider = axis.size > 1 or axis.pad_lo or axis.pad_hi
-        return place if flat and wider and len(self.axes) > 1 and not axis.transposed else None
 
     def seconds(self, blocks: Sequence[Block]) -> float:
         """The estimated time of a block that needs `blocks`, on all threads of the settings."""

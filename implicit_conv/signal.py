@@ -179,7 +179,7 @@ def convolve(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> An
     if method == "auto" and _choice(*pair) == "fft":
         return scipy_signal.convolve(in1, in2, mode, "fft")
     y = _direct(*pair, mode)
-    return scipy_signal.convolve(in1, in2, mode, "direct") if y is None else y
+    return scipy_signal.convolve(in1, in2, mode, method) if y is None else y
 
 
 def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> Any:
@@ -190,7 +190,7 @@ def correlate(in1: Any, in2: Any, mode: str = "full", method: str = "auto") -> A
     if method == "auto" and _choice(*pair) == "fft":
         return scipy_signal.correlate(in1, in2, mode, "fft")
     y = _direct(pair[0], np.conj(np.flip(pair[1])), mode)
-    return scipy_signal.correlate(in1, in2, mode, "direct") if y is None else y
+    return scipy_signal.correlate(in1, in2, mode, method) if y is None else y
 
 
 def fftconvolve(in1: Any, in2: Any, mode: str = "full", axes: Any = None) -> Any:

@@ -102,7 +102,10 @@ class DgradEngine(Runner):
     def call_bytes(self) -> int:
         """Bytes that the phase which needs most takes besides its arrays, and of the copy of w."""
         taken = [
-            part.engine.call_bytes_of(stand_ins(self.problem, part.phase).w) for part in self.parts
+            part.engine.call_bytes_of(
+                stand_ins(self.problem, part.phase, part.engine.best.problem).w
+            )
+            for part in self.parts
         ]
         if self.empty is not None:
             taken.append(self.empty.call_bytes)
@@ -286,7 +289,7 @@ def plan(
                 request,
                 activation=activation,
                 out_dtype=out_dtype,
-                arrays=stand_ins(problem, phase),
+                arrays=stand_ins(problem, phase, spatial(phase.problem, request.precision)),
             )
         return engines[phase.problem]
 
@@ -323,10 +326,10 @@ def _check_workspace(
     if request.max_workspace is None:
         return
     different = {phase.problem: phase for phase in phases}.values()
-    needs = [
-        least_workspace(spatial(phase.problem), arch, request, stand_ins(problem, phase))
-        for phase in different
-    ]
+    needs = []
+    for phase in different:
+        view = spatial(phase.problem, request.precision)
+        needs.append(least_workspace(view, arch, request, stand_ins(problem, phase, view)))
     if empty is not None:
         needs.append(least_workspace(spatial(empty), arch, _of_empty(request)))
     least = max(needs)

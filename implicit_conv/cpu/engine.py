@@ -161,7 +161,7 @@ class CpuEngine(Runner):
 
     def trace(self) -> list[Load]:
         """The loads of the best candidate for contiguous arrays."""
-        return in_own_axes(self.problem, self.best.method.loads(self.best))
+        return in_own_axes(self.problem, self.best.problem, self.best.method.loads(self.best))
 
     def pack(self, w: object) -> PackedFilter:
         """The filter `w` in the order that the best candidate for it reads; see `Plan.pack`."""
@@ -200,7 +200,7 @@ class CpuEngine(Runner):
             call = one.bind(binding._replace(w=None))
             return lambda: call(x, packed.operand, None, y)
 
-        query = tuning.Query(spatial(self.problem), self.arch, self.request, view, self.methods)
+        query = tuning.Query(self.best.problem, self.arch, self.request, view, self.methods)
         return query, run
 
     def _examples(self) -> tuple[Array, Array, Array]:
@@ -265,7 +265,7 @@ class CpuEngine(Runner):
         names, request = " and ".join(self.names), self.request
         needs = self.best.method.needs
         because = f", because {self.best.name} needs {needs}" if needs else ""
-        view = spatial(self.problem)
+        view = self.best.problem
         least = planner.least_workspace(view, self.arch, request, arrays, self.methods)
         if request.max_workspace is not None and least > request.max_workspace:
             return PlanError(
@@ -339,7 +339,7 @@ def plan(
         problem = replace(problem, wide=out_dtype in ("int64", "float64"))
     parsed = parse_activation(activation)
     request = replace(request, activation=activation_kind(parsed))
-    choice = planner.plan(spatial(problem), arch, request, arrays)
+    choice = planner.plan(spatial(problem, request.precision), arch, request, arrays)
     best = choice.best
     LOG.debug("%s: %s on %d threads", problem, best.name, best.threads)
     return CpuEngine(problem, arch, request, choice, parsed, out_dtype)
@@ -360,5 +360,5 @@ def _for_this_cpu(
     """
     if replace(cpu_arch(), threads=before.threads) != before:
         arch = cpu_arch(None if arch.threads == before.threads else arch.threads)
-        choice = prepare(planner.plan, spatial(problem), arch, request, methods=kind.methods)
+        choice = prepare(planner.plan, choice.best.problem, arch, request, methods=kind.methods)
     return kind(problem, arch, request, choice, *options)

@@ -34,4 +34,4 @@ def executed_loads(engine: CpuEngine, x: Array, w: Array) -> list[Load]:
         else Load("x", mode, tuple(where), None, halo, offset, buffer, rows, size)
         for is_filter, *where, offset, halo, buffer, rows, size in recording.loads()
     ]
-    return sorted(in_own_axes(engine.problem, c.method.as_problem(c, loads)))
+    return sorted(in_own_axes(engine.problem, c.problem, c.method.as_problem(c, loads)))

@@ -13,7 +13,6 @@ from implicit_conv.arrays import Array, numpy_dtype, ordered, with_own_strides
 from implicit_conv.cpu.call import Arrays, Call, CallForm, stand_in
 from implicit_conv.cpu.engine import CpuEngine
 from implicit_conv.cpu.packed import PackedParts
-from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.options import ITEMSIZES, WEIGHT_LAYOUTS_OF
 from implicit_conv.phases import Phase
 from implicit_conv.problem import Problem
@@ -73,9 +72,9 @@ def swapped(problem: Problem, w: Array) -> Array:
     return copied.reshape(problem.C, k // problem.groups, *taps)
 
 
-def stand_ins(problem: Problem, phase: Phase) -> Arrays:
-    """Arrays with the strides of those that a phase gets if dy, w and dx are contiguous; they have
-    no memory of their own.
+def stand_ins(problem: Problem, phase: Phase, view: Problem) -> Arrays:
+    """Arrays with the strides of those that a phase gets if dy, w and dx are contiguous, with the
+    axes of `view`, which is that of the phase's fprop; they have no memory of their own.
     """
     shape, axes = problem.weight_shape, filter_layout(problem)
     if problem.groups > 1:
@@ -84,7 +83,6 @@ def stand_ins(problem: Problem, phase: Phase) -> Arrays:
     dy = stand_in(problem.output_shape, problem.dtype)
     dx = stand_in(problem.input_shape, problem.dtype)
     dx = sliced(dx, problem.array_layout, phase.pixels)
-    view = spatial(phase.problem)
     return CallForm(view, dx.shape, dx.dtype, view.filter_axes).arrays(dy, w, dx, None)
 
 

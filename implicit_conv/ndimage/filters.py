@@ -81,15 +81,9 @@ def correlate1d(
     origin: int,
     dtype: type = np.float64,
     nan: str = PROPAGATE,
-) -> bool:
-    """Compute the sum along an axis, in the order of the loops of scipy's C; returns False where
-    that is faster and propagates NaN as asked.
-    """
-    if nan == PROPAGATE and not worth.line(x, out, axis, len(weights)):
-        return False
+) -> None:
+    """Compute the sum along an axis, in the order of the loops of scipy's C."""
     order, taps = _line_order(weights)
-    if nan == PROPAGATE and not worth.line(x, out, axis, len(taps)):
-        return False
     places = np.zeros((*taps.shape, x.ndim), np.int64)
     places[..., axis] = taps
     kernel, origins = [1] * x.ndim, [0] * x.ndim
@@ -97,17 +91,16 @@ def correlate1d(
     x, whole = _separate(x, out, axis)
     sums = Sum(order, places, weights[taps[:, 0]])
     _filter(sums, kernel, x, out, mode, cval, origins, dtype, nan, whole)
-    return True
 
 
 def uniform_filter1d(
     x: Array, size: int, axis: int, out: Array, mode: int, cval: float, origin: int
 ) -> bool:
-    """Compute means along an axis by scipy's running sum; returns False where scipy's C is faster,
-    and for long lines, which cannot be divided.
+    """Compute means along an axis by scipy's running sum; returns False for long lines, which
+    cannot be divided.
     """
     around = size - 1
-    if not worth.mean(x, axis) or (x.shape[axis] + around) * BLOCK_BYTES > MOST_BYTES:
+    if (x.shape[axis] + around) * BLOCK_BYTES > MOST_BYTES:
         return False
     x, _ = _separate(x, out, axis)
     x, out = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)

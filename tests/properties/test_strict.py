@@ -1,8 +1,9 @@
-"""precision="strict": the same bits for any batch size, thread count and tiling."""
+"""precision="strict": bits do not depend on batch, threads, tiles and the size of an image."""
 
 import numpy as np
 import pytest
 
+import implicit_conv
 from implicit_conv import clear_plan_cache, config, conv2d
 from implicit_conv.cpu import tiling
 from implicit_conv.testing import Case
@@ -40,3 +41,49 @@ def test_bits_do_not_depend_on_batch_threads_or_tiles(case, monkeypatch):
         clear_plan_cache()
         np.testing.assert_array_equal(compute(x, threads=1), whole)
     clear_plan_cache()
+
+
+# (size, filter, axis, first output along it, end) of a part: of one pixel along an axis that a view
+# may move, or of planes that fill less than half of the lanes of a vector.
+PARTS = {
+    "column": ((30, 9), (4, 1), 1, 5, 6),
+    "row": ((9, 30), (1, 4), 0, 5, 6),
+    "volume of a column": ((7, 12, 6), (2, 4, 1), 2, 3, 4),
+    "volume of a row": ((12, 6, 40), (4, 1, 3), 1, 3, 4),
+    "narrow": ((12, 40), (3, 3), 1, 4, 7),
+}
+
+
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+@pytest.mark.parametrize("depthwise", [False, True], ids=["full", "depthwise"])
+@pytest.mark.parametrize("channels", [4, 40, 200])
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_an_image_have_the_bits_of_the_whole(name, step, channels, depthwise, layout):
+    size, kernel, axis, first, end = PARTS[name]
+    rank = len(size)
+    rng = np.random.default_rng(0)
+    groups, filters = (channels, channels) if depthwise else (1, 3)
+    x = rng.standard_normal((1, channels, *size)).astype(np.float32)
+    w = rng.standard_normal((filters, channels // groups, *kernel)).astype(np.float32)
+    stride = [step] * rank
+    stride[axis] = 1
+    part = x.take(range(first, end + kernel[axis] - 1), 2 + axis)
+    convolve = getattr(implicit_conv, f"conv{rank}d")
+    space = "DHW"[3 - rank :]
+    options = {"layout": f"N{space}C"} if layout == "channels last" else {}
+
+    def compute(x):
+        x = np.moveaxis(x, 1, -1).copy() if options else x
+        y = convolve(x, w, stride=tuple(stride), groups=groups, precision="strict", **options)
+        return np.moveaxis(y, -1, 1) if options else y
+
+    np.testing.assert_array_equal(compute(part), compute(x).take(range(first, end), 2 + axis))
+
+
+def test_a_column_of_few_channels_is_a_row():
+    """Its sums have one order as a row and as a column; columns took 12 times as long."""
+    plan = implicit_conv.plan_conv2d(
+        (1, 1, 16000, 1), (16, 1, 9, 1), dtype="float32", precision="strict"
+    )
+    assert plan.engine.best.problem.size == (1, 1, 16000)

@@ -220,6 +220,26 @@ def test_chunks_of_a_single_column_have_the_bits_of_the_whole(options, tmp_path)
     check(convolved("conv2d", lazy, w, precision="strict", **options), whole)
 
 
+@pytest.mark.parametrize("stride", [1, 2, (3, 1)])
+def test_chunks_of_a_column_have_the_bits_of_the_whole_transposed(stride, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 40, 23, 6)).astype(np.float32)
+    w = rng.standard_normal((40, 5, 7, 1)).astype(np.float32)
+    whole = implicit_conv.conv_transpose2d(x, w, stride=stride, precision="strict")
+    lazy = da.from_array(memmap(tmp_path, x), chunks=(2, 40, 9, (1, 3, 1, 1)))
+    check(convolved("conv_transpose2d", lazy, w, stride=stride, precision="strict"), whole)
+
+
+@pytest.mark.parametrize("rows", [(3, 2), (3, 1)])
+def test_chunks_of_depthwise_convolutions_have_the_bits_of_the_whole(rows):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 40, 23, 40)).astype(np.float32)
+    w = rng.standard_normal((40, 1, *rows)).astype(np.float32)
+    whole = implicit_conv.conv2d(x, w, groups=40, precision="strict")
+    lazy = da.from_array(x, chunks=(1, 40, 9, (20, 3, 17)))
+    check(implicit_conv.dask.conv2d(lazy, w, groups=40, precision="strict"), whole)
+
+
 @pytest.mark.parametrize("channels", [1, 3, 40])
 @pytest.mark.parametrize(("taps", "stride", "dilation"), [(4, 3, 2), (5, 2, 3), (3, 2, 7)])
 def test_chunks_of_few_outputs_have_the_bits_of_the_whole(

@@ -189,6 +189,18 @@ def test_what_is_not_finite_shows_no_wider_than_in_ffts(name, computed):
         assert (np.isnan(found) <= np.isnan(expected)).all()
 
 
+@pytest.mark.parametrize("name", ["convolve", "correlate"])
+def test_scipy_chooses_the_method_of_what_is_left_to_it(name):
+    """Its FFT does not read the planes that "same" cuts off, and its direct sum pads them."""
+    x, w = np.ones((1, 5, 8)), np.ones((5, 9, 7))
+    w[0, 0, 0] = np.inf
+    assert signal.choose_conv_method(x, w, "same") == "direct"
+    with np.errstate(invalid="ignore"):
+        found, expected = (getattr(of, name)(x, w, "same") for of in (signal, scipy))
+    assert np.isfinite(expected).all()
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_the_choice_says_why():
     short = signal.choose_conv_method(np.ones(100000), np.ones(63))
     long = signal.choose_conv_method(np.ones(100000), np.ones(50000))

@@ -134,8 +134,10 @@ def _parts(dice: Dice, size: int) -> tuple[int, ...]:
 def _convolution(dice: Dice) -> Call:
     function = dice.pick(*CONVOLUTIONS)
     rank, transposed = int(function[-2]), "transpose" in function
-    groups, batch = dice.pick(1, 1, 2), dice.number(1, 2)
+    batch, groups = dice.number(1, 2), dice.pick(1, 1, 2)
     channels, filters = groups * dice.number(1, 2), groups * dice.number(1, 2)
+    if dice.happens(3):  # depthwise methods, and sums of several chains
+        groups, channels, filters = dice.pick((20, 20, 20), (1, 70, 2))
     space = tuple(dice.number(1, PIXELS[rank]) for _ in range(rank))
     kernel = tuple(dice.number(1, 5 if rank < 3 else 3) for _ in range(rank))
     first = (channels, filters // groups) if transposed else (filters, channels // groups)
@@ -153,9 +155,6 @@ def _convolution(dice: Dice) -> Call:
         arguments["padding_mode"] = dice.pick(*PADDING_MODES)
     x = Data((batch, channels, *space), "float32", dice.number(0, 1 << 31), dice.happens(8) * 1)
     parts = [_parts(dice, size) for size in space]
-    if transposed and rank > 1 and kernel[-1] < 2 * arguments["stride"][-1]:
-        # A chunk that reads a single column by a single tap is computed as a row: docs/scale.md.
-        parts[-1] = (space[-1],)
     chunks = (
         dice.pick((batch,), (1,) * batch),
         (1,) * channels if dice.happens(8) else (channels,),

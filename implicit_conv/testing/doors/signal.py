@@ -147,7 +147,8 @@ def _filter(dice: Dice) -> Call:
         "x": _array(dice, shape, special=True),
         "axis": axis,
     }
-    if dice.happens(3):
+    undefined = len(arguments["a"]) > 1 and 0 in shape  # scipy leaves the final state unwritten
+    if dice.happens(3) and not undefined:
         state = list(shape)
         state[axis] = max(taps, len(arguments["a"])) - 1 + dice.happens(20)
         arguments["zi"] = _array(dice, tuple(state))
