@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.kernels.cpu.runtime.preparation import first
+from implicit_conv.kernels.cpu.runtime.preparation import first, imports
 from implicit_conv.libraries import check_tensor, detached, library
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def as_array(name: str, value: object) -> Array:
         `value` is in the memory of a GPU or another device, or records gradients.
     """
     array = np.asarray(value if isinstance(value, np.ndarray) else _from_foreign(name, value))
-    if isinstance(value, np.ma.MaskedArray):
+    masked = sys.modules.get("numpy.ma")  # `np.ma` would import it, while others may fork
+    if masked is not None and isinstance(value, masked.MaskedArray):
         raise DTypeError(f"{name} is a masked array; sums ignore masks, so pass {name}.filled(0)")
     check_numbers(name, array, type(value).__name__)
     if not array.dtype.isnative:
@@ -173,13 +175,25 @@ def _from_dlpack(name: str, value: Any) -> Array:
         raise _not_exported(name, value, error) from error
 
 
-def _from_capsule(name: str, value: Any) -> Array:
-    """A numpy array over the memory of `value`, whose dtype may be bfloat16."""
+@imports
+def _read_capsule() -> Any:
     from implicit_conv.dlpack import read_capsule
 
+    return read_capsule
+
+
+@imports
+def _shortened() -> Any:
+    from implicit_conv.ptx.errors import shortened
+
+    return shortened
+
+
+def _from_capsule(name: str, value: Any) -> Array:
+    """A numpy array over the memory of `value`, whose dtype may be bfloat16."""
     kind = type(value).__name__
     try:
-        array = read_capsule(value, value.__dlpack__(), name)
+        array = _read_capsule()(value, value.__dlpack__(), name)
     except (DTypeError, ShapeError):
         raise
     except Exception as error:
@@ -194,9 +208,7 @@ def _from_capsule(name: str, value: Any) -> Array:
 
 def _not_exported(name: str, value: Any, error: Exception) -> DTypeError:
     """The error of an array whose own library raises one, of whatever kind."""
-    from implicit_conv.ptx.errors import shortened
-
-    kind, reason = type(value).__name__, shortened(f"{type(error).__name__}: {error}")
+    kind, reason = type(value).__name__, _shortened()(f"{type(error).__name__}: {error}")
     return DTypeError(
         f"{name} is a {kind} that does not export its memory ({reason}); pass a numpy array"
     )

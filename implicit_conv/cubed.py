@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Block, ranges, shifted
+from implicit_conv.kernels.cpu.runtime.preparation import imports
 from implicit_conv.operation import Operation, Span, operation, read
 from implicit_conv.settings import current, local
 
@@ -111,13 +112,18 @@ def _convolution(name: str) -> Any:
     return convolved
 
 
+@imports
+def _image_operation() -> Any:
+    from implicit_conv import image_operation
+
+    return image_operation
+
+
 def _image_filter(name: str) -> Any:
     """The function `name` of `implicit_conv.ndimage`, for cubed arrays."""
 
     def filtered(input: Any, *args: Any, **kwargs: Any) -> Any:  # scipy's name
-        from implicit_conv.image_operation import image_filter
-
-        return _lazy(image_filter, name, input, *args, **kwargs)
+        return _lazy(_image_operation().image_filter, name, input, *args, **kwargs)
 
     filtered.__name__ = filtered.__qualname__ = name
     filtered.__doc__ = (

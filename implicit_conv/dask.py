@@ -18,6 +18,7 @@ import numpy as np
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.blocks import Axis, Block, ranges, shifted
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.kernels.cpu.runtime.preparation import imports
 from implicit_conv.operation import REFUSED, Operation, operation, read, signature
 from implicit_conv.settings import current, local
 from implicit_conv.sources import file_array
@@ -344,13 +345,18 @@ conv_transpose2d = _function("conv_transpose2d")
 conv_transpose3d = _function("conv_transpose3d")
 
 
+@imports
+def _image_operation() -> Any:
+    from implicit_conv import image_operation
+
+    return image_operation
+
+
 def _image_filter(name: str) -> Any:
     """The function `name` of `implicit_conv.ndimage`, for dask arrays."""
 
     def filtered(input: Any, *args: Any, **kwargs: Any) -> Any:  # scipy's name
-        from implicit_conv.image_operation import image_filter
-
-        return _lazy(image_filter, name, input, *args, **kwargs)
+        return _lazy(_image_operation().image_filter, name, input, *args, **kwargs)
 
     filtered.__name__ = filtered.__qualname__ = name
     filtered.__doc__ = f"""`implicit_conv.ndimage.{name}` of a dask array, or of a file: lazy.

@@ -23,11 +23,12 @@ from implicit_conv.cache import CALLS, PLANS, keep_call
 from implicit_conv.cpu.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.candidate import Request
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.cpu.runtime.preparation import prepare
+from implicit_conv.kernels.cpu.runtime.preparation import imports, prepare
 from implicit_conv.libraries import as_library_of
 from implicit_conv.parse import exact_key, frozen, is_exact, parse_max_workspace, shape_tuple
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.settings import current
+from implicit_conv.tensors import tensor_key
 
 Shape = tuple[int, ...]
 
@@ -134,8 +135,6 @@ def run(
     key = kinds = None
     tensors = type(x) is not np.ndarray
     if tensors:
-        from implicit_conv.tensors import tensor_key
-
         kinds = tensor_key(x, w, bias) if residual is out is None else None
     elif type(w) is np.ndarray:
         kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype
@@ -181,11 +180,18 @@ def _foreign(
     names: tuple[str, str], x: object, w: object, device: str | None
 ) -> tuple[Any, Any, Any]:
     """(x, w, device) for an `x` of another library: arrays on its GPU, or numpy arrays."""
-    from implicit_conv.gpu.arrays import device_operands, is_device_array
-
-    if is_device_array(x):
-        return device_operands(x, w, device)
+    arrays = _device_arrays()
+    if arrays.is_device_array(x):
+        operands: tuple[Any, Any, Any] = arrays.device_operands(x, w, device)
+        return operands
     return as_array(names[0], x), as_array(names[1], w), device
+
+
+@imports
+def _device_arrays() -> Any:
+    from implicit_conv.gpu import arrays
+
+    return arrays
 
 
 def make_plan(operator: Operator, *, dtype: object, w_dtype: object = None, **given: Any) -> Plan:

@@ -24,7 +24,7 @@ from implicit_conv.cpu.runner import Runner, check_array, parse_out_dtype
 from implicit_conv.errors import PlanError, ShapeError
 from implicit_conv.integers import check_activation
 from implicit_conv.kernels.activation import Epilogue
-from implicit_conv.kernels.cpu.runtime.preparation import prepare
+from implicit_conv.kernels.cpu.runtime.preparation import imports, prepare
 from implicit_conv.problem import Problem
 from implicit_conv.schedule import Load
 
@@ -32,6 +32,20 @@ if TYPE_CHECKING:
     from implicit_conv.cpu import tuning
 
 LOG = logging.getLogger("implicit_conv")
+
+
+@imports
+def _explain() -> Any:
+    from implicit_conv.cpu.explain import explain
+
+    return explain
+
+
+@imports
+def _tuning() -> Any:
+    from implicit_conv.cpu import tuning
+
+    return tuning
 
 
 @dataclass(frozen=True)
@@ -150,10 +164,9 @@ class CpuEngine(Runner):
 
     def explain(self) -> str:
         """The text of `Plan.explain`: the best candidate, then the table of all candidates."""
-        from implicit_conv.cpu.explain import explain
-
         choice = self.choice._replace(candidates=self.candidates)
-        return explain(self._problem_text(), choice, self.request, self.formats)
+        text: str = _explain()(self._problem_text(), choice, self.request, self.formats)
+        return text
 
     def _problem_text(self) -> str:
         """The problem in the words of the operator."""
@@ -172,8 +185,7 @@ class CpuEngine(Runner):
         """The plan with its fastest candidate first, measured with `arrays` (x, w, y) or with
         contiguous ones; see `Plan.tune`.
         """
-        from implicit_conv.cpu import tuning
-
+        tuning = _tuning()
         packs = tuning.parse_filters(filters)
         if math.prod(self.y_shape) == 0:
             return self
@@ -185,8 +197,7 @@ class CpuEngine(Runner):
         """What was planned, and a function that makes a call of a candidate; its filter is packed
         before the call if `packs`.
         """
-        from implicit_conv.cpu import tuning
-
+        tuning = _tuning()
         x, w, y = arrays or self._examples()
         binding = Binding(x.strides, w.strides, y.strides)
         view = None if arrays is None else self._views(binding)[1]
@@ -205,9 +216,7 @@ class CpuEngine(Runner):
 
     def _examples(self) -> tuple[Array, Array, Array]:
         """Arrays (x, w, y) to measure with."""
-        from implicit_conv.cpu import tuning
-
-        problem = self.problem
+        problem, tuning = self.problem, _tuning()
         x = tuning.example(self.x_shape, problem.dtype, 0)
         w = tuning.example(self.w_shape, problem.filter_dtype, 1)
         return x, w, np.empty(self.y_shape, numpy_dtype(self.y_dtype))

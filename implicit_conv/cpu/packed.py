@@ -10,6 +10,7 @@ import numpy as np
 
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.cache import cached_property
+from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
 from implicit_conv.options import ITEMSIZES
 from implicit_conv.problem import Problem
 
@@ -128,8 +129,6 @@ class PackedParts:
 
 def packed_copy(content: bytes, order: PackedOrder) -> PackedFilter:
     """A packed filter with these bytes, aligned."""
-    from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
-
     panels = aligned_bytes(len(content))
     panels[:] = np.frombuffer(content, np.uint8)
     return PackedFilter(panels, order)

@@ -40,11 +40,20 @@ from implicit_conv.integers import (
     refuse_int32,
 )
 from implicit_conv.kernels.cpu.runtime.alike import Record, can_record
+from implicit_conv.kernels.cpu.runtime.preparation import imports
 from implicit_conv.options import ITEMSIZES
 from implicit_conv.problem import Problem
+from implicit_conv.tensors import repeated_tensors
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.prepared import PreparedCall
+
+
+@imports
+def _prepared_call() -> Any:
+    from implicit_conv.cpu.prepared import PreparedCall
+
+    return PreparedCall
 
 
 class Runner(ABC):
@@ -194,8 +203,6 @@ class Runner(ABC):
         """
         x, w = operands
         if not (x is given[0] and w is given[1]):
-            from implicit_conv.tensors import repeated_tensors
-
             plain = residual is out is None
             return repeated_tensors(self, (*given, bias), operands, y) if plain else None
         read, key = (w, None) if isinstance(w, np.ndarray) else (w.panels, w.key)
@@ -227,10 +234,9 @@ class Runner(ABC):
 
     def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> PreparedCall:
         """See `Plan.prepare`."""
-        from implicit_conv.cpu.prepared import PreparedCall
-
         check_out(out, self.y_shape, self.out_dtype)
-        return PreparedCall(self, x, w, bias, residual, out)
+        call: PreparedCall = _prepared_call()(self, x, w, bias, residual, out)
+        return call
 
     def _factor(self, name: str, given: object) -> Array:
         """A scale, or a bias that is added after it, in the dtype in which sums are finished."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import default_rng
 
 from implicit_conv.arrays import Array, numpy_dtype
 from implicit_conv.cpu import planner, tuning_cache
@@ -110,7 +111,7 @@ def parse_filters(filters: str) -> bool:
 
 def example(shape: tuple[int, ...], dtype: str, seed: int) -> Array:
     """Random numbers to measure with: normal ones, or integers of the whole range of `dtype`."""
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     if dtype in INTEGER_RANGES:
         low, high = INTEGER_RANGES[dtype]
         return random.integers(low, high, shape, numpy_dtype(dtype), endpoint=True)

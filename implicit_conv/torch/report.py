@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch._dynamo  # which a dispatch mode imports otherwise, while others may fork
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from implicit_conv.timing import disturbance

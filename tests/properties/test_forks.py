@@ -294,3 +294,130 @@ if __name__ == "__main__":
     )
     result = run_python("-W", "ignore", script)
     assert result.returncode == 0, result.stderr[-3000:]
+
+
+def test_a_fork_while_a_first_step_is_logged():
+    """Planning takes the lock of logging after that of preparation, and a fork must do so too,
+    although its hooks run in the reverse order of their registration, by imports.
+    """
+    code = """
+import os, signal, sys, threading, time
+from implicit_conv.kernels.cpu.runtime.preparation import prepare  # before logging is imported
+import logging
+def log():
+    plans.set()
+    time.sleep(0.3)  # until the main thread forks
+    logging.getLogger("new").isEnabledFor(logging.DEBUG)  # the first time it takes the lock
+plans = threading.Event()
+thread = threading.Thread(target=prepare, args=(log,))
+thread.start()
+plans.wait()
+signal.alarm(20)
+child = os.fork()
+if child == 0:
+    os._exit(0)
+thread.join()
+sys.exit(os.waitpid(child, 0)[1])
+"""
+    assert run_python("-W", "ignore", "-c", code).returncode == 0
+
+
+# Imports, and what makes a first call; its result is 1 everywhere.
+DOORS = {
+    "numpy": ("", "conv2d(np.ones((1, 4, 9, 9)), np.full((1, 4, 3, 3), 1 / 36))"),
+    "explain": (
+        "from implicit_conv import plan_conv2d",
+        "len(plan_conv2d((1, 4, 9, 9), (1, 4, 3, 3)).explain()) > 0",
+    ),
+    "tune": (
+        "from implicit_conv import plan_conv2d",
+        "plan_conv2d((1, 4, 9, 9), (1, 4, 3, 3)).tune() is not None",
+    ),
+    "prepare": (
+        "from implicit_conv import plan_conv1d",
+        "plan_conv1d((1, 1, 9), (1, 1, 3), dtype='float64')"
+        ".prepare(np.ones((1, 1, 9)), np.ones((1, 1, 3)), out=np.ones((1, 1, 7)))() / 3",
+    ),
+    "torch": ("import torch", "conv2d(torch.ones(1, 4, 9, 9), torch.full((1, 4, 3, 3), 1 / 36))"),
+    "dask": (
+        "import dask.array as da, implicit_conv.dask as door",
+        "door.conv2d(da.ones((1, 4, 40, 40), chunks=20), np.full((1, 4, 3, 3), 1 / 36))"
+        ".compute(scheduler='sync')",
+    ),
+    "dask images": (
+        "import dask.array as da, implicit_conv.dask as door",
+        "door.uniform_filter(da.ones((80, 80), chunks=40), 3).compute(scheduler='sync')",
+    ),
+    "cubed images": (
+        "import cubed.array_api as xp, implicit_conv.cubed as door",
+        "door.uniform_filter(xp.ones((80, 80), chunks=40), 3).compute()",
+    ),
+    "ndimage": (
+        "import scipy.ndimage, implicit_conv.ndimage as door",
+        "(door.patch(), scipy.ndimage.gaussian_filter(np.ones((900, 900)), 3))[1]",
+    ),
+    "signal": (
+        "import implicit_conv.signal as door",
+        "door.convolve(np.ones(3000), np.full(9, 1 / 9), 'valid', 'direct')",
+    ),
+}
+LIBRARIES = {
+    "torch": "torch",
+    "dask": "dask",
+    "cubed": "cubed",
+    "ndimage": "scipy",
+    "signal": "scipy",
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_fork_during_the_imports_of_a_first_call(door):
+    """The child would wait for ever for the lock of a module that another thread imports."""
+    pytest.importorskip(LIBRARIES.get(door.split()[0], "numpy"), reason="the door needs it")
+    imports, call = DOORS[door]
+    check(
+        f"""
+from pathlib import Path
+import implicit_conv
+from implicit_conv.kernels.cpu.runtime.preparation import _preparing
+try:
+    import distributed  # which dask imports in the first `compute`, where a fork may meet it
+except ImportError:
+    pass
+{imports}
+OURS = [str(Path(implicit_conv.__file__).parent / name) for name in (".", "kernels")]
+OURS = tuple(os.path.realpath(path) + os.sep for path in OURS)
+
+def importer(frame):
+    # The file whose code imports; numpy imports for whoever reads an attribute of it.
+    while "importlib" in frame.f_code.co_filename or "numpy/__init__" in frame.f_code.co_filename:
+        frame = frame.f_back
+    return os.path.realpath(frame.f_code.co_filename)
+
+def note(event, arguments):
+    if event not in ("import", "open") or threading.current_thread() is threading.main_thread():
+        return
+    if event == "import" and importer(sys._getframe(1)).startswith(OURS):
+        if not _preparing._is_owned():
+            unprepared.append(arguments[0])
+    works.set()
+    time.sleep(0.001)
+
+def first():
+    return bool(np.allclose({call}, 1))
+
+right, unprepared, works = [], [], threading.Event()
+thread = threading.Thread(target=lambda: right.append(first()))
+sys.addaudithook(note)
+thread.start()
+assert works.wait(60)
+signal.alarm(60)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    os._exit(0 if first() else 1)
+status = os.waitpid(child, 0)[1]
+thread.join()
+assert (right, unprepared, status) == ([True], [], 0), (right, unprepared, status)
+"""
+    )

@@ -118,6 +118,7 @@ time.sleep({seconds})
 child = os.fork()
 if child == 0:
     signal.alarm(60)
+    calls[{first!r}]()
     with door.enable():
         os._exit(0 if (torch.nn.functional.conv2d(x, w) == 72).all() else 1)
 status = os.waitpid(child, 0)[1]

@@ -163,6 +163,18 @@ def first(step: str) -> None:
     checkpoint()
 
 
+def imports(function: Callable[[], R]) -> Callable[[], R]:
+    """Decorate a function that imports in the middle of a call, and returns what it needs of that:
+    it runs once, prepared.
+    """
+
+    def imported() -> R:
+        checkpoint()
+        return function()
+
+    return functools.cache(functools.wraps(function)(functools.partial(prepare, imported)))
+
+
 def _task() -> object:
     """What this thread prepares, or None."""
     return getattr(_here, "task", None)
