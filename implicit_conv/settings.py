@@ -129,50 +129,83 @@ def _device(value: object) -> str:
 class _Scope:
     """The settings of the process, or of a block, and the calls of `config` that were made in it.
 
-    A call changes the settings of its scope until the scope ends, or the call becomes a block.
+    A call changes the settings of its scope until the scope ends, or the call becomes a block. A
+    block is over, too, once the setting that heads it is freed: nothing can leave it any more.
     """
 
-    def __init__(self, config: Config, outer: _Scope | None) -> None:
+    def __init__(
+        self, config: Config, outer: _Scope | None = None, setting: Setting | None = None
+    ) -> None:
         self.config, self.outer = config, outer
+        self._setting = None if setting is None else weakref.ref(setting)
+        self._has_ended = False
         self._first = config  # before the calls
         self._calls: list[tuple[weakref.ref[Setting], dict[str, object]]] = []
 
     def add(self, setting: Setting) -> None:
         """A call was made; earlier ones that can become no block any more are for good."""
         while self._calls and self._calls[0][0]() is None:
-            self._first = _changed(self._first, self._calls.pop(0)[1])
+            self._first = _changed(self._first, self._calls[0][1])
+            del self._calls[0]
         self._calls.append((weakref.ref(setting), setting.changes))
         self.config = _changed(self.config, setting.changes)
 
     def remove(self, setting: Setting) -> None:
-        """A call becomes a block."""
+        """A call becomes a block, or was interrupted."""
         self._calls = [call for call in self._calls if call[0]() is not setting]
-        self.config = self._first
+        config = self._first
         for _, changes in self._calls:
-            self.config = _changed(self.config, changes)
+            config = _changed(config, changes)
+        self.config = config
+
+    def end(self) -> None:
+        self._has_ended = True
+
+    @property
+    def is_over(self) -> bool:
+        return self._has_ended or (self._setting is not None and self._setting() is None)
+
+    def is_headed_by(self, setting: Setting) -> bool:
+        """Whether this is a block of `setting` that is in force."""
+        return not self._has_ended and self._setting is not None and self._setting() is setting
 
 
 def _changed(config: Config, changes: dict[str, object]) -> Config:
     return replace(config, **changes)  # type: ignore[arg-type]
 
 
+# The innermost block of this thread or task. It may be over: a task that was started in the block
+# keeps it, and it may end in another task than it began, as that of a generator can.
 _own: ContextVar[_Scope | None] = ContextVar("implicit_conv.settings", default=None)
-_open: list[_Scope] = []  # that of the process, and blocks in force in the order of their beginning
-_lock = threading.RLock()  # of what follows from several scopes
+_open: list[_Scope] = []  # that of the process, and blocks in the order of their beginning
+_lock = threading.RLock()  # of what changes or follows from several scopes
 
 
-def _scope() -> _Scope:
-    """The scope of this thread or task. One without a block of its own is in the block that began
-    last, in whichever thread: so threads that are started in a block are in it.
+def _block() -> _Scope | None:
+    """The innermost block of this thread or task that is in force."""
+    scope = _own.get()
+    while scope is not None and scope.is_over:
+        scope = scope.outer
+    return scope
+
+
+def _process() -> _Scope:
+    if not _open:
+        with _lock:
+            if not _open:
+                _open.append(_Scope(_from_environment()))
+    return _open[0]
+
+
+def _shared() -> _Scope:
+    """The scope of threads without a block of their own: the block that began last, in whichever
+    thread, so that threads which are started in a block are in it.
     """
-    return _own.get() or (_open or _opened())[-1]
-
-
-def _opened() -> list[_Scope]:
-    with _lock:
-        if not _open:
-            _open.append(_Scope(_from_environment(), None))
-    return _open
+    process = _process()
+    for scope in reversed(_open):
+        if not scope.is_over:
+            return scope
+    return process  # another thread has changed the list meanwhile
 
 
 def current() -> Config:
@@ -183,13 +216,15 @@ def current() -> Config:
     ValueError
         An environment variable has an invalid value.
     """
-    return (_own.get() or (_open or _opened())[-1]).config  # _scope(), for each call
+    if len(_open) == 1 and _own.get() is None:  # most calls
+        return _open[0].config
+    return (_block() or _shared()).config
 
 
 @contextmanager
 def local(*, num_threads: int) -> Iterator[None]:
     """A block whose number of threads other threads of the process do not see."""
-    scope = _Scope(replace(current(), num_threads=num_threads), _own.get())
+    scope = _Scope(replace(current(), num_threads=num_threads), _block())
     _own.set(scope)
     try:
         yield
@@ -200,21 +235,40 @@ def local(*, num_threads: int) -> Iterator[None]:
 class Setting:
     """A call of `config`: in force until the block ends in which it was made, or, as the head of a
     ``with`` block of its own, until that ends.
+
+    An interrupt, such as Ctrl-C, may come between any two steps: each undoes what it had begun.
     """
 
     def __init__(self, changes: dict[str, object]) -> None:
         self.changes = changes
-        with _lock:
-            self._made_in = _scope()
-            self._made_in.add(self)
+        self._made_in = _block() or _process()
+
+    def call(self) -> Setting:
+        """Change the settings of the block in which this was made, or of the process."""
+        try:
+            with _lock:
+                self._made_in.add(self)
+            return self
+        except BaseException:
+            with _lock:
+                self._made_in.remove(self)
+            raise
 
     def __enter__(self) -> Config:
-        with _lock:
-            self._made_in.remove(self)
-            scope = _Scope(_changed(current(), self.changes), _own.get())
-            _open.append(scope)
-        _own.set(scope)
-        return scope.config
+        scope = None
+        try:
+            with _lock:
+                self._made_in.remove(self)
+                scope = _Scope(_changed(current(), self.changes), _block(), self)
+                _open.append(scope)
+            _own.set(scope)
+            return scope.config
+        except BaseException:
+            with _lock:
+                self._made_in.remove(self)
+            if scope is not None:
+                scope.end()
+            raise
 
     def __exit__(
         self,
@@ -223,10 +277,17 @@ class Setting:
         trace: TracebackType | None,
     ) -> None:
         scope = _own.get()
-        assert scope is not None, "a block ends in the thread or task in which it began"
+        while scope is not None and not scope.is_headed_by(self):
+            scope = scope.outer
         with _lock:
-            _open.remove(scope)
-        _own.set(scope.outer)
+            if scope is None:  # the block of a generator, say, which another thread closes
+                scope = [each for each in _open if each.is_headed_by(self)][-1]
+            scope.end()
+            for each in _open:
+                if each.outer is scope:
+                    each.outer = scope.outer
+            _open[1:] = [each for each in _open[1:] if not each.is_over]
+        _own.set(_block())
 
 
 def _forget_other_threads() -> None:
@@ -258,10 +319,11 @@ def config(
     """Change settings: ``config(num_threads=4)`` for the process, ``with config(num_threads=1):``
     for a block.
 
-    A call alone holds for all threads from then on; inside a ``with`` block it holds until that
-    ends. A block holds for its thread or task, for threads that are started in it and, as long as
-    it lasts, for all other threads that are in no block of their own. Leaving it restores what was
-    before.
+    A call alone holds for all threads from then on; in a thread or task that is inside a ``with``
+    block it changes that block, and ends with it. A block holds for its thread or task, for tasks
+    that are started in it and, as long as it lasts, for all threads that are in no block of their
+    own, such as those that are started in it: of several blocks, for these the one that began last.
+    Leaving it, in whichever thread or task, restores what was before.
 
     Parameters
     ----------
@@ -290,7 +352,7 @@ def config(
     for name, value in words.items():
         if value is not ...:
             changes[name] = WORDS[name][0] if value is None else _word(name, value)
-    return Setting(changes)
+    return Setting(changes).call()
 
 
 def _thread_count(value: object) -> int:

@@ -1,7 +1,9 @@
 """Settings of the process, by `config(...)`, and of blocks, by `with config(...)`."""
 
+import asyncio
 import gc
 import os
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -137,6 +139,137 @@ def test_blocks_of_threads_are_their_own():
         thread.join()
     assert all(seen) and len(seen) == 4 * 51 + 1
     assert current() == Config()
+
+
+def block_of(number):
+    """A generator that is suspended inside a block."""
+    with ic.config(num_threads=number):
+        while True:
+            yield current().num_threads
+
+
+def test_blocks_of_generators_end_in_any_order():
+    first, second = block_of(1), block_of(2)
+    assert (next(first), next(second)) == (1, 2)
+    first.close()
+    assert next(second) == 2
+    second.close()
+    assert current() == Config()
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside a block"])
+def test_a_block_may_end_in_another_thread(inside):
+    """As that of a generator which another thread closes, whatever block that is in itself."""
+    generator, seen = block_of(1), []
+    assert next(generator) == 1
+
+    def close():
+        if inside:
+            with ic.config(num_threads=2):
+                generator.close()
+                seen.append(current().num_threads)
+        else:
+            generator.close()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(close).result()
+    assert seen == [2] * inside
+    assert current() == Config() and of_a_new_thread() is None
+
+
+def test_a_block_may_end_in_another_task():
+    """As those of asynchronous fixtures do."""
+    setting = ic.config(num_threads=2)
+
+    async def begin():
+        setting.__enter__()
+
+    async def end():
+        setting.__exit__(None, None, None)
+
+    async def both():
+        await asyncio.create_task(begin())
+        seen = current().num_threads
+        await asyncio.create_task(end())
+        return seen, current().num_threads
+
+    assert asyncio.run(both()) == (2, None)
+
+
+def test_a_task_that_outlives_its_block_has_the_settings_of_the_process():
+    async def work(ended):
+        before = current().num_threads
+        await ended.wait()
+        ic.config(algorithm="implicit_gemm")
+        return before, current()
+
+    async def outlive():
+        ended = asyncio.Event()
+        with ic.config(num_threads=2):
+            task = asyncio.create_task(work(ended))
+            await asyncio.sleep(0)
+        ended.set()
+        return await task
+
+    assert asyncio.run(outlive()) == (2, Config(algorithm="implicit_gemm"))
+    assert current() == Config(algorithm="implicit_gemm")
+
+
+def test_a_call_of_a_thread_outside_of_blocks_changes_no_block_of_others():
+    generator = block_of(1)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(next, generator).result() == 1
+        ic.config(num_threads=4)
+        assert threads.submit(next, generator).result() == 1
+        threads.submit(generator.close).result()
+    assert current().num_threads == 4
+
+
+def function_interrupted(step):
+    """Begin and end a block; a line of the module, the one with the number `step`, is interrupted.
+    Returns the name of its function, or None if there are fewer lines.
+
+    A line counts once: the end of a `with` block is traced as its first line, where no interrupt
+    can keep it from leaving its lock.
+    """
+    lines, name = set(), None
+
+    def trace(frame, event, _):
+        nonlocal name
+        if frame.f_code.co_filename != settings.__file__:
+            return None
+        if event == "line" and frame.f_lineno not in lines:
+            lines.add(frame.f_lineno)
+            if len(lines) == step:
+                name = frame.f_code.co_name
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with ic.config(num_threads=2):
+            pass
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return name
+
+
+def test_an_interrupt_anywhere_leaves_no_block_in_force():
+    """Only one that comes between the call and the block's beginning leaves the call in force."""
+    left, step = [], 1
+    while name := function_interrupted(step):
+        if current() != Config() or of_a_new_thread() is not None:
+            left.append(name)
+            ic.config(num_threads=None)
+        with ic.config():
+            pass
+        assert len(settings._open) == 1
+        step += 1
+    assert step > 30
+    assert {*left} <= {"__enter__"} and len(left) <= 2
 
 
 def test_a_block_for_this_thread_alone_is_not_seen_by_others():
