@@ -28,7 +28,6 @@ from implicit_conv.libraries import as_library_of
 from implicit_conv.parse import exact_key, frozen, is_exact, parse_max_workspace, shape_tuple
 from implicit_conv.plan import Engine, Plan
 from implicit_conv.settings import current
-from implicit_conv.tensors import tensor_key
 
 Shape = tuple[int, ...]
 
@@ -135,7 +134,7 @@ def run(
     key = kinds = None
     tensors = type(x) is not np.ndarray
     if tensors:
-        kinds = tensor_key(x, w, bias) if residual is out is None else None
+        kinds = _tensor_key()(x, w, bias) if residual is out is None else None
     elif type(w) is np.ndarray:
         kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype
     if kinds is not None and scale is None:
@@ -185,6 +184,13 @@ def _foreign(
         operands: tuple[Any, Any, Any] = arrays.device_operands(x, w, device)
         return operands
     return as_array(names[0], x), as_array(names[1], w), device
+
+
+@imports
+def _tensor_key() -> Any:
+    from implicit_conv.tensors import tensor_key
+
+    return tensor_key
 
 
 @imports

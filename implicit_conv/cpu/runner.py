@@ -43,10 +43,16 @@ from implicit_conv.kernels.cpu.runtime.alike import Record, can_record
 from implicit_conv.kernels.cpu.runtime.preparation import imports
 from implicit_conv.options import ITEMSIZES
 from implicit_conv.problem import Problem
-from implicit_conv.tensors import repeated_tensors
 
 if TYPE_CHECKING:
     from implicit_conv.cpu.prepared import PreparedCall
+
+
+@imports
+def _repeated_tensors() -> Any:
+    from implicit_conv.tensors import repeated_tensors
+
+    return repeated_tensors
 
 
 @imports
@@ -204,7 +210,7 @@ class Runner(ABC):
         x, w = operands
         if not (x is given[0] and w is given[1]):
             plain = residual is out is None
-            return repeated_tensors(self, (*given, bias), operands, y) if plain else None
+            return _repeated_tensors()(self, (*given, bias), operands, y) if plain else None
         read, key = (w, None) if isinstance(w, np.ndarray) else (w.panels, w.key)
         recorded = x, read, bias, residual, out
         stored = y.dtype == self.y_dtype and can_record(*recorded)
