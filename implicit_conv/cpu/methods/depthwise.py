@@ -131,15 +131,8 @@ class Depthwise(KernelMethod):
         else:
             variants.insert(0, cls(in_place=True))
         for method in variants:
-            yield from ranked(
-                method,
-                "depthwise",
-                problem,
-                view,
-                arch,
-                tilings(view, arch, method.in_place),
-                request,
-            )
+            costs = tilings(view, arch, method.in_place)
+            yield from ranked(method, "depthwise", problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """x copied, in blocks of the size that `c` has, so that both read one packed filter."""
