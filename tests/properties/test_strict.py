@@ -1,11 +1,16 @@
 """precision="strict": bits do not depend on batch, threads, tiles and the size of an image."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import implicit_conv
-from implicit_conv import clear_plan_cache, config, conv2d
+from implicit_conv import clear_plan_cache, config, conv2d, plan_conv2d
 from implicit_conv.cpu import tiling
+from implicit_conv.cpu.methods.depthwise import Depthwise
+from implicit_conv.cpu.methods.planes import Planes
+from implicit_conv.cpu.planner import Choice
 from implicit_conv.testing import Case
 
 CASES = [
@@ -81,9 +86,34 @@ def test_parts_of_an_image_have_the_bits_of_the_whole(name, step, channels, dept
     np.testing.assert_array_equal(compute(part), compute(x).take(range(first, end), 2 + axis))
 
 
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "dilation"),
+    [
+        ((7, 7), (3, 3), 1, 1),
+        ((20, 21), (5, 4), 2, 1),
+        ((20, 30), (8, 5), 1, (1, 6)),
+        ((20, 30), (1, 7), (3, 1), 1),
+        ((5, 20), (2, 3), 1, 2),
+    ],
+)
+def test_planes_and_channels_have_the_same_bits(size, kernel, stride, dilation):
+    """Which of them is faster depends on the width of the image."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((2, 20, *size)).astype(np.float32)
+    w = rng.standard_normal((20, 1, *kernel)).astype(np.float32)
+    options = {"stride": stride, "dilation": dilation, "padding": 2, "groups": 20}
+    plan = plan_conv2d(x.shape, w.shape, dtype="float32", precision="strict", **options)
+    candidates = plan.engine.choice.candidates
+    assert {type(c.method) for c in candidates} == {Planes, Depthwise}
+    results = []
+    for candidate in candidates:
+        one = replace(plan.engine, choice=Choice((candidate,), ()))
+        results.append(replace(plan, engine=one)(x, w))
+    for result in results:
+        np.testing.assert_array_equal(result, results[0])
+
+
 def test_a_column_of_few_channels_is_a_row():
     """Its sums have one order as a row and as a column; columns took 12 times as long."""
-    plan = implicit_conv.plan_conv2d(
-        (1, 1, 16000, 1), (16, 1, 9, 1), dtype="float32", precision="strict"
-    )
+    plan = plan_conv2d((1, 1, 16000, 1), (16, 1, 9, 1), dtype="float32", precision="strict")
     assert plan.engine.best.problem.size == (1, 1, 16000)

@@ -39,6 +39,7 @@ from implicit_conv.cpu.tiling import (
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
+from implicit_conv.kernels.cpu.planes.layout import ROWS_TOGETHER, TAPS_TOGETHER
 from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.problem import Problem
@@ -71,23 +72,31 @@ SWAP_CYCLES = 0.6  # cycles per element that is transposed into or out of a buff
 VECTOR_CYCLES = 10  # fixed cycles per vector of channels: loop ends
 
 
+COLUMN_ORDER = "taps of a channel, column by column"  # of sums
+
+
 @dataclass(frozen=True)
 class Depthwise(KernelMethod):
-    """Blocks of channels; x is read in place or copied."""
+    """Blocks of channels; x is read in place or copied.
+
+    Taps are added row by row where that is faster, or `by_columns`, as `planes` adds them.
+    """
 
     name: ClassVar[str] = "depthwise"
     algorithms: ClassVar[tuple[str, ...]] = ("depthwise",)
     in_place: bool = False
+    by_columns: bool = False
 
     @property
     def summary(self) -> str:
         """The method in a few words, for tables."""
-        return f"vector lanes are channels, x {'in place' if self.in_place else 'copied'}"
+        taps = ", taps by columns" if self.by_columns else ""
+        return f"vector lanes are channels, x {'in place' if self.in_place else 'copied'}{taps}"
 
     @property
     def order(self) -> str:
         """Each lane sums the taps of its own channel."""
-        return "taps of a channel"
+        return COLUMN_ORDER if self.by_columns else "taps of a channel"
 
     @property
     def needs(self) -> str:
@@ -98,7 +107,9 @@ class Depthwise(KernelMethod):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """Two candidates: x in place, and x copied."""
+        """Two candidates: x in place, and x copied; under precision "strict" x copied, in the two
+        orders of sums.
+        """
         reason = refusal(problem, arch, request)
         if reason:
             yield Refusal("depthwise", reason)
@@ -110,6 +121,8 @@ class Depthwise(KernelMethod):
                 "depthwise in place",
                 "its order of sums differs at the border, which precision 'strict' does not allow",
             )
+            if sums_planes_in_one_pass(view):
+                variants.append(cls(by_columns=True))
         elif not reads_in_place(view, arch):
             yield Refusal(
                 "depthwise in place",
@@ -118,15 +131,8 @@ class Depthwise(KernelMethod):
         else:
             variants.insert(0, cls(in_place=True))
         for method in variants:
-            yield from ranked(
-                method,
-                "depthwise",
-                problem,
-                view,
-                arch,
-                tilings(view, arch, method.in_place),
-                request,
-            )
+            costs = tilings(view, arch, method.in_place)
+            yield from ranked(method, "depthwise", problem, view, arch, costs, request)
 
     def fallbacks(self, c: Candidate, limit: float = math.inf) -> Iterator[Candidate]:
         """x copied, in blocks of the size that `c` has, so that both read one packed filter."""
@@ -136,7 +142,9 @@ class Depthwise(KernelMethod):
 
     def layout(self, c: Candidate) -> DepthwiseLayout:
         """Sizes of scratch memory and packed filters."""
-        return DepthwiseLayout(c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place)
+        return DepthwiseLayout(
+            c.geometry, c.itemsize, c.lanes, c.chunk, self.in_place, by_columns=self.by_columns
+        )
 
     def operator(self, c: Candidate, build: Build) -> Operator:
         """The compiled kernels of a candidate."""
@@ -202,6 +210,12 @@ def refusal(problem: Problem, arch: CpuArch, request: Request) -> str:
             f"here {problem.groups}; ask for algorithm='depthwise'"
         )
     return ""
+
+
+def sums_planes_in_one_pass(problem: Problem) -> bool:
+    """Whether `planes` adds the taps in COLUMN_ORDER; it adds those of more rows pass by pass."""
+    planes, rows, columns = problem.kernel
+    return planes == 1 and rows <= min(ROWS_TOGETHER, TAPS_TOGETHER // columns)
 
 
 def reads_in_place(problem: Problem, arch: CpuArch) -> bool:

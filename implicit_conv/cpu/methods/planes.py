@@ -58,7 +58,7 @@ class Planes(KernelMethod):
     @property
     def order(self) -> str:
         """Each lane sums the taps of its own pixel."""
-        return "taps of a plane"
+        return depthwise.COLUMN_ORDER
 
     @classmethod
     def candidates(

@@ -21,6 +21,7 @@ class DepthwiseLayout(Layout):
     """
 
     group: tuple[int, int] = (1, 1)  # (channels, filters) of a true group
+    by_columns: bool = False  # whether taps are added one by one, column by column
 
     @property
     def packs_in_loop(self) -> bool:

@@ -23,7 +23,8 @@ class Depthwise(Operator):
 
     def __init__(self, layout: DepthwiseLayout, lanes: int, build: Build) -> None:
         self.group = layout.group
-        self._row = depthwise_row(layout.g, layout.in_place, layout.group[0])
+        row = depthwise_row(layout.g, layout.in_place, layout.group[0])
+        self._row = None if layout.by_columns else row
         super().__init__(layout, lanes, build)
         self.pieces = self._pieces() if layout.in_place and self._row else np.empty(0, np.int64)
         self.constant |= {
