@@ -352,8 +352,10 @@ def draw(dice: Dice) -> Program:
     rank, dtype = dice.number(1, 3), dice.pick(*EPS)
     if dice.happens(6):
         width = dice.pick(128, 512)
-        uses = tuple(_use(dice, 2, width, gradients=False) for _ in range(2))
-        actions: tuple[Action, ...] = (Threads(uses, dice.pick(*SWITCHES)), uses[0])
+        switch = dice.pick(*SWITCHES)
+        contiguous = switch == "off and on"  # torch's own kernels run in between
+        uses = tuple(_use(dice, 2, width, contiguous=contiguous) for _ in range(2))
+        actions: tuple[Action, ...] = (Threads(uses, switch), uses[0])
         return Program("float32", width * width * 9, dice.number(0, 1 << 30), actions)
     width = dice.pick(16, 32)
     makers: tuple[Callable[[], Action], ...] = (
@@ -367,13 +369,19 @@ def draw(dice: Dice) -> Program:
     return Program(dtype, width * width * 9, dice.number(0, 1 << 30), tuple(drawn))
 
 
-def _use(dice: Dice, rank: int, width: int, gradients: bool = False) -> Use:
-    """A use of memory of width * width * 9 elements."""
+def _use(
+    dice: Dice, rank: int, width: int, *, gradients: bool = False, contiguous: bool = False
+) -> Use:
+    """A use of memory of width * width * 9 elements.
+
+    With `gradients`, or if it has to be, the filter is contiguous. torch's own kernels refuse some
+    other strides, and oneDNN's grouped conv_transpose2d is wrong for some in float32 (torch 2.13).
+    """
     kind = dice.pick("", "_transpose")
     share = dice.pick(1, 1, 1, 2)
     shape = (width // share, width * share, *dice.pick(*TAPS[rank]))
     axes = list(range(rank + 2))
-    if dice.happens(2) and not gradients:  # which torch's own kernels refuse for some strides
+    if dice.happens(2) and not (gradients or contiguous):
         axes = [axes.pop(dice.number(0, len(axes) - 1)) for _ in range(rank + 2)]
     stride, dilation = dice.pick(1, 1, 2), dice.pick(1, 1, 2)
     size = {1: (40,), 2: (18, 18), 3: (18, 18, 5)}[rank]
