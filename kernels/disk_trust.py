@@ -5,10 +5,12 @@ folder at its end. sshd does the same with a user's keys (StrictModes in sshd_co
 """
 
 import errno
+import functools
 import os
 import shlex
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 MOST_LINKS = 40  # on a way, as on Linux
@@ -30,7 +32,10 @@ def risk_of_way(path: Path) -> str:
     exchange, and how to mend that; empty if there is none.
 
     In a folder with the sticky bit, such as /tmp, only the owner can exchange an entry. A folder
-    that is writable for the private group of its user alone is as good as one that is not.
+    that is writable for the private group of its user alone is as good as one that is not. Whoever
+    can exchange a folder or link on the way to this package can exchange the package, too, and
+    needs no cache for that: such places are trusted. One is /, which belongs to nobody in a user
+    namespace without root.
 
     Raises
     ------
@@ -39,6 +44,8 @@ def risk_of_way(path: Path) -> str:
     """
     if os.name == "posix":
         for place, status in _way(path):
+            if place in _places_of_this_package():
+                continue
             is_link, foreign = stat.S_ISLNK(status.st_mode), status.st_uid not in (0, os.geteuid())
             if foreign or not (is_link or _keeps_entries(status)):
                 mend = command_that_mends(place, status)
@@ -59,14 +66,14 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
     at its end is not among them.
     """
     here, links = Path(path.anchor), 0
-    left = [*reversed(path.parts[1:])]
+    left, folder = [*reversed(path.parts[1:])], os.stat(here)
     while left:
-        yield here, os.stat(here)
+        yield here, folder
         name = left.pop()
         entry = here.parent if name == ".." else here / name
         status = os.lstat(entry)
         if not stat.S_ISLNK(status.st_mode):
-            here = entry
+            here, folder = entry, status
             continue
         yield entry, status
         links += 1
@@ -75,7 +82,15 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         target = Path(os.readlink(entry))
         if target.anchor:
             here = Path(target.anchor)
+            folder = os.stat(here)
         left += reversed(target.parts[bool(target.anchor) :])
+
+
+@functools.cache
+def _places_of_this_package() -> frozenset[Path]:
+    with suppress(OSError):  # it lies in an archive
+        return frozenset(place for place, _ in _way(Path(__file__).absolute()))
+    return frozenset()
 
 
 def _keeps_entries(status: os.stat_result) -> bool:
@@ -88,15 +103,17 @@ def _keeps_entries(status: os.stat_result) -> bool:
 
 def _is_private(group: int) -> bool:
     """Whether a group is the private one of this user, which many systems make for each user: it
-    has the user's name, and nobody else is in it. That of root has other users on some systems.
+    has the user's name, and nobody else is in it, be it as a member or as a user whose own group it
+    is. That of root has other users on some systems.
     """
-    import grp
-    import pwd
-
     try:
+        import grp
+        import pwd
+
         user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
-    except KeyError:
+    except (KeyError, ImportError):  # a process that changed its user may not read Python's folder
         return False
-    names = {user.pw_name}
-    is_own = user.pw_gid == group and entry.gr_name == user.pw_name and {*entry.gr_mem} <= names
-    return is_own and user.pw_uid != 0
+    if user.pw_uid == 0 or user.pw_gid != group or user.pw_name != entry.gr_name:
+        return False
+    users = {*entry.gr_mem, *(each.pw_name for each in pwd.getpwall() if each.pw_gid == group)}
+    return users <= {user.pw_name}

@@ -15,6 +15,7 @@ from implicit_conv.arrays import numpy_dtype
 from implicit_conv.cpu.arch import BFLOAT16_FEATURES, cpu_arch, cpu_features
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.record import executed_loads
+from implicit_conv.kernels import schedule
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw
 
 UNITS = 16  # of eps * sum|x||w|, eps = 2^-24, besides the one rounding to 16 bits
@@ -224,6 +225,29 @@ def test_dot_products_are_two_fmas_the_second_channel_first(
     even = replace(case, C=channels + channels % 2)
     expected = compute(even, swapped(x), swapped(w), "widen", out_dtype="float32")
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.skipif(not cpu_features() >= BFLOAT16_FEATURES, reason="this CPU has no AVX512_BF16")
+@pytest.mark.parametrize(
+    ("channels", "blocks", "blocks_of_pairs"),
+    [(1000, 1, 1), (1024, 2, 1), (2048, 3, 2), (5200, 2, 1), (10_300, 3, 2)],
+)
+def test_sums_of_one_block_have_the_bits_of_float32(channels, blocks, blocks_of_pairs):
+    """Larger ones are divided by elements, which are pairs or single channels; so are those whose
+    pixels have no way in L1 beside each other, here one of 8 ways and 32 KiB.
+    """
+    case = Case(C=channels, K=37, size=(3, 20), kernel=(1, 1), layout="NHWC", dtype="bfloat16")
+    x, w = case.inputs(0)
+    arch = replace(machine("pairs"), l1_bytes=32 << 10, l1_ways=8)
+    results, found = [], []
+    for dtype in ("bfloat16", "float32"):
+        arrays = (x, w) if dtype == "bfloat16" else (swapped(x), swapped(w))
+        given = [array.astype(numpy_dtype(dtype)) for array in case.arrange(*arrays)]
+        plan = plan_of(replace(case, dtype=dtype), arch, precision="strict", out_dtype="float32")
+        found.append(schedule.block_count(plan.engine.best.geometry))
+        results.append(plan(*given))
+    assert found == [blocks_of_pairs, blocks]
+    assert np.array_equal(*results) == (found == [1, 1])
 
 
 @pytest.mark.parametrize("path", DOT_PRODUCTS)

@@ -16,7 +16,8 @@ from ways import arches
 
 import implicit_conv as ic
 from implicit_conv.arrays import numpy_dtype
-from implicit_conv.cpu.methods.gemm_tilings import BLOCK_ELEMENTS, BLOCKS
+from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.methods.gemm_tilings import BLOCK_ELEMENTS, BLOCKS, spread_block
 from implicit_conv.cpu.methods.im2col import Im2col
 from implicit_conv.kernels import schedule
 from implicit_conv.testing import EPS, Case, changed, from_nchw, plan_of, to_nchw
@@ -303,3 +304,19 @@ def test_no_product_takes_part_in_more_additions_than_the_bound():
         assert min(n, 256) + additions(tiles) + 15 * (tiles > 64) <= most_units_of_weight_gradients(
             n
         ), n
+
+
+@pytest.mark.parametrize("word", [1, 2])
+@pytest.mark.parametrize("ways", [4, 8, 12])
+def test_blocks_that_L1_makes_smaller_keep_the_bound(ways, word):
+    """Pixels whose channels are a multiple of its sets displace each other."""
+    arch = replace(cpu_arch(), l1_ways=ways, l1_bytes=ways << 12, tile_pixels=14)
+    problem = ic.plan_conv2d((1, 1, 8, 8), (8, 1, 1, 1)).problem
+    smaller = 0
+    for C in (*range(32, 9000, 32), *(1 << bits for bits in range(14, 21))):
+        block, size = spread_block(replace(problem, C=C // word), arch), C // word
+        blocks = -(-size // block)
+        longest, count = chains(block, 1, word)
+        assert longest + additions(count) + blocks - 1 <= most_units(C), C
+        smaller += blocks > -(-size // BLOCK_ELEMENTS)
+    assert smaller

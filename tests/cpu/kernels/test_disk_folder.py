@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from entries import NAME, OTHER, PAYLOAD, files
 
-from implicit_conv.kernels import disk
+from implicit_conv.kernels import disk, disk_trust
 from implicit_conv.kernels.disk import Store, user_folder
 
 pwd, grp = pytest.importorskip("pwd"), pytest.importorskip("grp")
@@ -236,24 +236,27 @@ def test_a_link_of_another_user_is_refused(store, warnings):
 
 
 @pytest.mark.parametrize(
-    ("name", "members", "primary", "trusted"),
+    ("name", "members", "primary", "others", "trusted"),
     [
-        ("me", [], True, True),
-        ("me", ["me"], True, True),
-        ("me", ["me", "you"], True, False),
-        ("us", [], True, False),
-        ("me", [], False, False),
+        ("me", [], True, [], True),
+        ("me", ["me"], True, [], True),
+        ("me", ["me", "you"], True, [], False),
+        ("me", [], True, ["you"], False),  # whose own group it is
+        ("us", [], True, [], False),
+        ("me", [], False, [], False),
     ],
 )
 def test_a_parent_may_be_writable_for_the_users_private_group(
-    tmp_path, warnings, monkeypatch, name, members, primary, trusted
+    tmp_path, warnings, monkeypatch, name, members, primary, others, trusted
 ):
     folder = tmp_path / "cache"
     Store(folder).save(NAME, PAYLOAD)
     tmp_path.chmod(0o770)
     group = tmp_path.stat().st_gid
     user = pwd.struct_passwd(("me", "", 1234, group if primary else group + 1, "", "", ""))
+    users = [user, *(pwd.struct_passwd((each, "", 1235, group, "", "", "")) for each in others)]
     monkeypatch.setattr(pwd, "getpwuid", lambda number: user)
+    monkeypatch.setattr(pwd, "getpwall", lambda: users)
     monkeypatch.setattr(
         grp, "getgrgid", lambda number: grp.struct_group((name, "", number, members))
     )
@@ -262,6 +265,39 @@ def test_a_parent_may_be_writable_for_the_users_private_group(
         assert warnings() == []
     else:
         assert "mode 0770" in refused(Store(folder), warnings)
+
+
+@pytest.mark.parametrize("module", ["grp", "pwd"])
+def test_a_process_that_cannot_look_up_groups_trusts_none(tmp_path, warnings, monkeypatch, module):
+    """It may have changed its user, and Python's folder be of the user it was."""
+    Store(tmp_path / "cache").save(NAME, PAYLOAD)
+    tmp_path.chmod(0o770)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert "mode 0770" in refused(Store(tmp_path / "cache"), warnings)
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can give a folder away")
+@pytest.mark.parametrize("beside", [False, True])
+def test_the_way_to_this_package_is_trusted(tmp_path, warnings, monkeypatch, beside):
+    """Whoever can exchange a folder there can exchange the package; no place beside it is."""
+    package, folder = tmp_path / "a" / "package" / "disk_trust.py", tmp_path / "a" / "cache"
+    package.parent.mkdir(parents=True)
+    package.touch()
+    if beside:
+        folder = folder.parent / "beside" / "cache"
+    Store(folder).save(NAME, PAYLOAD)
+    os.chown(tmp_path / "a", 1234, -1)
+    monkeypatch.setattr(disk_trust, "__file__", str(package))
+    disk_trust._places_of_this_package.cache_clear()
+    try:
+        assert Store(folder).load(NAME) == PAYLOAD
+        folder.parent.chmod(0o777)
+        if beside:
+            assert f"{folder.parent}, on the way to" in refused(Store(folder), warnings)
+        else:
+            assert Store(folder).load(NAME) == PAYLOAD
+    finally:
+        disk_trust._places_of_this_package.cache_clear()
 
 
 def test_the_folder_of_another_user_is_refused(store, warnings, monkeypatch):
