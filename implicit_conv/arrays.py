@@ -117,7 +117,7 @@ def as_array(name: str, value: object) -> Array:
     DTypeError
         `value` is not an array of numbers, is a masked array, or a tensor that is not strided.
     TypeError
-        `value` is a module of torch.
+        `value` is a module of torch, or another object of torch that is no tensor.
     PlanError
         `value` is in the memory of a GPU or another device, or records gradients.
     """

@@ -35,10 +35,12 @@ def detached(name: str, array: Any) -> Any:
     PlanError
         It requires gradients, and they would be recorded.
     TypeError
-        It is a module of torch.
+        It is a module of torch, or another object of torch that is no tensor.
     """
-    if library(array) == "torch" and isinstance(array, sys.modules["torch"].nn.Module):
+    if library(array) == "torch" and not isinstance(array, sys.modules["torch"].Tensor):
         kind = type(array).__name__
+        if not isinstance(array, sys.modules["torch"].nn.Module):
+            raise TypeError(f"{name} must be an array, not torch's {kind}; pass a tensor")
         raise TypeError(
             f"{name} must be an array, not the module {kind}: call the module itself, under "
             f"implicit_conv.torch.enable(), or pass its weight.detach() and bias.detach()"

@@ -74,7 +74,7 @@ class Operand(NamedTuple):
 def is_device_array(array: Any) -> bool:
     """Whether an array is in the memory of a CUDA device."""
     if library(array) == "torch":
-        return bool(array.is_cuda)
+        return bool(getattr(array, "is_cuda", False))  # modules and shapes have none
     device = getattr(array, "__dlpack_device__", None)
     if device is not None:
         try:
@@ -116,7 +116,7 @@ def operand(array: Any, name: str = "x") -> Operand:
     if isinstance(array, Operand):
         return array
     array = detached(name, array)
-    if library(array) == "torch" and array.is_cuda:
+    if library(array) == "torch" and is_device_array(array):
         return _from_torch(array, name)
     if not is_device_array(array):
         raise DTypeError(

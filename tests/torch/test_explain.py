@@ -115,6 +115,19 @@ def test_what_is_no_model_or_no_tensor_is_told(arguments, words):
 def test_a_model_is_told_what_to_call():
     with pytest.raises(TypeError, match=r"not Model; .* call enable\(\) alone, or explain"):
         door.enable(Model())
+    module, words = nn.Conv2d(3, 8, 3), "must be an array, not the module Conv2d: call the module"
     for x in (torch.ones(1, 3, 8, 8), torch.ones(1, 3, 8, 8).numpy()):
-        with pytest.raises(TypeError, match="w must be an array, not the module Conv2d: call"):
-            conv2d(x, nn.Conv2d(3, 8, 3))
+        with pytest.raises(TypeError, match=f"w {words}"):
+            conv2d(x, module)
+        with pytest.raises(TypeError, match=f"x {words}"):
+            conv2d(module, x)
+
+
+@pytest.mark.parametrize(
+    "other", [torch.ones(1).shape, torch.float32, torch.ones(1).untyped_storage()]
+)
+def test_what_is_no_tensor_of_torch_is_no_array(other):
+    x = torch.ones(1, 3, 8, 8)
+    for name, arrays in (("x", (other, x)), ("w", (x, other)), ("w", (x.numpy(), other))):
+        with pytest.raises(TypeError, match=f"{name} must be an array, not torch's "):
+            conv2d(*arrays)

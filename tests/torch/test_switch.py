@@ -1,6 +1,7 @@
 """Calls of `enable` that are cut in two: by Ctrl-C, by errors of torch and by forks."""
 
 import os
+import sys
 
 import pytest
 from processes import output_of
@@ -96,6 +97,37 @@ def test_kernels_are_freed(monkeypatch):
     with door.enable():
         pass
     assert not override.SWITCH._retired
+
+
+TOGGLED = """
+import threading, time, torch
+import implicit_conv.torch as door
+from implicit_conv.torch import switch
+torch.set_num_threads(1)
+x, w, over, errors = torch.ones(1, 1, 5, 5), torch.ones(1, 1, 3, 3), threading.Event(), []
+def convolve():
+    while not over.is_set():
+        try:
+            assert (torch.nn.functional.conv2d(x, w) == 9).all()
+        except Exception as error:
+            errors.append(error)
+threads = [threading.Thread(target=convolve) for _ in range(20)]
+[thread.start() for thread in threads]
+for _ in range(10):
+    with door.enable():
+        time.sleep(0.02)
+over.set()
+[thread.join() for thread in threads]
+print(len(errors), str(errors[:1])[:200])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc overwrites the memory that is freed")
+@pytest.mark.slow
+def test_a_kernel_is_not_freed_while_a_thread_is_about_to_run_it():
+    """torch's dispatcher waits for the GIL with a plain address of the kernel."""
+    freed = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0", "MALLOC_PERTURB_": 165}
+    assert output_of(TOGGLED, timeout=120, **freed).split()[0] == "0"
 
 
 @pytest.mark.slow
