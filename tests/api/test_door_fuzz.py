@@ -70,6 +70,19 @@ def test_every_function_is_drawn_often(door):
     assert min(counts.values()) >= 5
 
 
+def test_programs_leave_out_what_scipy_leaves_undefined():
+    """Sums that uint64 does not hold, and the state of a filter with feedback after no sample."""
+    ndimage, signal = module("ndimage"), module("signal")
+    for number in range(20000):
+        call = ndimage.draw(Dice(1, number))
+        if call.function in ndimage.SUMS and call.target in ndimage.IN_PLACE:
+            special = call.image.special or call.arguments["weights"].special
+            assert not special or np.dtype(call.image.dtype) != np.uint64
+        call = signal.draw(Dice(1, number))
+        if call.function == "lfilter" and 0 in call.arguments["x"].shape:
+            assert "zi" not in call.arguments or len(call.arguments["a"]) == 1
+
+
 def test_a_door_without_its_library_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(module("signal"), "REQUIRED", ("scipy", "absent_package"))
     with pytest.raises(SystemExit) as ended:
