@@ -138,7 +138,7 @@ def draw(dice: Dice) -> Call:
     )
     target = dice.pick(*TARGETS) if dice.happens(3) else ""
     results = [output or image.dtype, *[image.dtype] * (target in IN_PLACE)]
-    if function in SUMS and np.uint64 in map(np.dtype, results):
+    if function in SUMS and np.dtype(np.uint64) in map(np.dtype, results):
         # scipy's own functions differ in what becomes of sums below -2**63.
         image = replace(image, special=0)
         arguments |= {"cval": 0.0, "weights": replace(arguments["weights"], special=0)}
