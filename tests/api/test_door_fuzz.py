@@ -75,6 +75,25 @@ def test_every_function_is_drawn_often(door):
     assert min(counts.values()) >= 5
 
 
+def test_sums_that_uint64_does_not_hold_are_not_drawn():
+    """scipy's own functions differ in what becomes of them, in the image's own memory too."""
+    ndimage = module("ndimage")
+    for number in range(20000):
+        call = ndimage.draw(Dice(1, number))
+        if call.function in ndimage.SUMS and call.target in ndimage.IN_PLACE:
+            special = call.image.special or call.arguments["weights"].special
+            assert not special or np.dtype(call.image.dtype) != np.uint64
+
+
+def test_no_state_is_drawn_that_scipy_leaves_unwritten(monkeypatch):
+    """That of a filter with feedback after no sample."""
+    signal = module("signal")
+    monkeypatch.setattr(signal, "_shape", lambda dice, rank, most: (0,) * rank)
+    calls = [signal._filter(Dice(1, number)).arguments for number in range(200)]
+    assert any("zi" in arguments for arguments in calls)
+    assert all("zi" not in arguments for arguments in calls if len(arguments["a"]) > 1)
+
+
 def test_a_door_without_its_library_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(module("signal"), "REQUIRED", ("scipy", "absent_package"))
     with pytest.raises(SystemExit) as ended:

@@ -29,7 +29,8 @@ FUNCTIONS = (*SUMS, *LINES, *MEANS, *GAUSSIANS, *SCALES, *DERIVATIVES, "laplace"
 ONE_AXIS = (*LINES, "uniform_filter1d", "gaussian_filter1d", *DERIVATIVES)
 # Arrays that results are written to: new ones of some storage, and the image or its neighbourhood.
 NEW = ("contiguous", "strided", "reversed", "permuted", "read-only", "misshapen")
-TARGETS = (*NEW, "same", "overlapping")
+IN_PLACE = ("same", "overlapping")  # the output has the dtype of an image that has axes
+TARGETS = (*NEW, *IN_PLACE)
 # scipy 1.17.1 itself reads other elements than those of a line with the stride 0.
 IMAGES = tuple(storage for storage in STORAGES if storage != "repeated")
 SIZES = {0: 0, 1: 200, 2: 40, 3: 16, 4: 8}  # of an axis at most, by the rank
@@ -83,7 +84,7 @@ class Call:
             found, image = self._outcome(ndimage)
         for result, own in compared(expected, found):
             check_bits(result, own)
-        if self.target not in ("same", "overlapping"):
+        if self.target not in IN_PLACE:
             check_bits(self.image.array(), image)
 
     def _outcome(self, module: Any) -> tuple[Any, Array]:
@@ -135,7 +136,9 @@ def draw(dice: Dice) -> Call:
         storage=dice.pick(*IMAGES) if dice.happens(2) else "contiguous",
         scale=dice.pick(1.0, 1.0, 1e-3, 300.0),
     )
-    if function in SUMS and np.dtype(output or image.dtype) == np.uint64:
+    target = dice.pick(*TARGETS) if dice.happens(3) else ""
+    results = [output or image.dtype, *[image.dtype] * (target in IN_PLACE)]
+    if function in SUMS and np.dtype(np.uint64) in map(np.dtype, results):
         # scipy's own functions differ in what becomes of sums below -2**63.
         image = replace(image, special=0)
         arguments |= {"cval": 0.0, "weights": replace(arguments["weights"], special=0)}
@@ -144,7 +147,7 @@ def draw(dice: Dice) -> Call:
         image,
         arguments,
         output,
-        dice.pick(*TARGETS) if dice.happens(3) else "",
+        target,
         dice.pick(300, 3000, 48 << 10),
     )
 
