@@ -64,11 +64,11 @@ class Planes(KernelMethod):
     def candidates(
         cls, problem: Problem, arch: CpuArch, request: Request
     ) -> Iterator[Candidate | Refusal]:
-        """One candidate, if rows fill at least half a vector."""
+        """One candidate, if rows fill at least half a vector, or with precision "strict"."""
         if depthwise.refusal(problem, arch, request):
             return
         view = ungrouped(widened(problem))
-        reason = refusal(view, arch)
+        reason = refusal(view, arch, request.strict)
         if reason:
             yield Refusal(cls.name, reason)
             return
@@ -116,10 +116,11 @@ def pixel_step(problem: Problem) -> int:
     return problem.C if problem.channels_last else 1
 
 
-def refusal(problem: Problem, arch: CpuArch) -> str:
+def refusal(problem: Problem, arch: CpuArch, strict: bool) -> str:
     """Why vector lanes cannot be pixels of a plane, or an empty string.
 
-    The answer must not depend on batch size or threads, which precision "strict" requires.
+    Under precision "strict" the answer must depend on no output extent: a part of an image has the
+    bits of the whole.
     """
     if problem.stride[-1] not in STEPS:
         return f"it supports strides 1 and 2 along W, not {problem.stride[-1]}"
@@ -129,7 +130,7 @@ def refusal(problem: Problem, arch: CpuArch) -> str:
     if taps > ROW_TAPS:
         return f"its kernels unroll filter rows of at most {ROW_TAPS} taps, not {taps}"
     lanes = arch.lanes(problem.itemsize)
-    if columns < lanes // 2:
+    if columns < lanes // 2 and not strict:
         return f"rows of {columns} pixels fill less than half of {lanes} vector lanes"
     return ""
 
