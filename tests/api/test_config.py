@@ -157,6 +157,22 @@ def test_blocks_of_generators_end_in_any_order():
     assert current() == Config()
 
 
+def test_blocks_that_overlap_for_ever_take_no_memory():
+    """Each begins in the one before, which ends first."""
+    before = block_of(1)
+    next(before)
+    for number in range(2, 50):
+        generator = block_of(number)
+        next(generator)
+        before.close()
+        before = generator
+    scope, count = settings._own.get(), 0
+    while scope is not None:
+        scope, count = scope.outer, count + 1
+    assert count == 1
+    before.close()
+
+
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "inside a block"])
 def test_a_block_may_end_in_another_thread(inside):
     """As that of a generator which another thread closes, whatever block that is in itself."""

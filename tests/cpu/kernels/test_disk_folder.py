@@ -222,6 +222,16 @@ def test_all_folders_on_the_way_of_links_are_looked_at(tmp_path, warnings, place
     assert f"{folders[place]}, on the way to {first}" in refused(Store(first), warnings)
 
 
+def test_each_place_on_the_way_is_seen_as_it_is(tmp_path):
+    """Through a relative link, an absolute one and `..`."""
+    (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+    (tmp_path / "a" / "link").symlink_to("b")
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "link")
+    seen = list(disk_trust._way(tmp_path / "link" / ".." / "b" / "c"))
+    assert all(os.path.samestat(os.lstat(place), status) for place, status in seen)
+    assert {tmp_path / "link", tmp_path / "a" / "link", tmp_path / "a" / "b"} <= {*dict(seen)}
+
+
 def test_a_parent_of_another_user_is_refused(store, warnings, monkeypatch):
     give_away(store.folder.parent, monkeypatch)
     assert "belongs to user" in refused(store, warnings)
