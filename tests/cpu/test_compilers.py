@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conformance import Suite
+from tight_machine import tight_machine
 
 import implicit_conv as ic
 from implicit_conv.cpu.methods.gemm import Gemm
@@ -13,6 +14,13 @@ from implicit_conv.testing.trial import inputs
 every_method = pytest.mark.parametrize(
     "method", (*METHODS, *WEIGHT_GRADIENTS), ids=lambda method: method.__name__
 )
+
+
+@pytest.fixture(autouse=True)
+def tight():
+    """The machine for which the suite has its problems."""
+    with tight_machine():
+        yield
 
 
 def assert_equal_bits(trial):
