@@ -282,7 +282,7 @@ def test_a_deadlock_names_barriers_by_their_variables_and_lines_of_the_source():
     .loc 1 12 5
     WAIT: mbarrier.try_wait.parity.shared.b64 %p3, [%r2], 0; @!%p3 bra WAIT;
     """
-    text = kernel(body) + '\n.file 1 "/home/me/pipe.cu"\n'
+    text = kernel(body) + '\n.file 1 "/src/pipe.cu"\n'
     with pytest.raises(ptx.PtxError) as caught:
         ptx.run(text, 1, 1, [None])
     said = str(caught.value)
