@@ -192,10 +192,10 @@ def _bound(trial: Trial, first: Array, second: Array, scale: Array, addends: lis
 def _largest(trial: Trial, box: int, first: Array, second: Array) -> Array:
     """The sum over c of max|x_c| * max|w_c|, which scales the error of Winograd with a box."""
     case = trial.case
-    weights = np.abs(second).max(axis=tuple(range(2, second.ndim)))
+    weights = np.abs(second).max(axis=tuple(range(2, second.ndim)), initial=0)
     if trial.operator != "conv" or case.rank != 2:
         # Phases and volumes: with the maximum of the whole image.
-        pixels = np.abs(first).max(axis=tuple(range(2, first.ndim)))
+        pixels = np.abs(first).max(axis=tuple(range(2, first.ndim)), initial=0)
         most = pixels @ (weights.T if trial.operator == "conv" else weights)
         whole: Array = most.reshape(*most.shape, *[1] * case.rank)
         return whole
@@ -204,6 +204,6 @@ def _largest(trial: Trial, box: int, first: Array, second: Array) -> Array:
     padded = np.pad(padded, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
     extents = tuple(taps + 2 * reach for taps in case.kernel)
     windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axis=(2, 3))
-    windows = windows[:, :, :: case.stride[0], :: case.stride[1]].max(axis=(4, 5))
+    windows = windows[:, :, :: case.stride[0], :: case.stride[1]].max(axis=(4, 5), initial=0)
     found: Array = np.einsum("ncpq,kc->nkpq", windows, weights)
     return found

@@ -32,6 +32,13 @@ PLAIN = Trial(DENSE, padding=1)
 GRADIENT = replace(PLAIN, operator="weight_grad")
 VOLUME = Case(C=3, K=5, size=(3, 4, 5), kernel=(2, 2, 2), stride=(2, 1, 1), dilation=(1, 1, 1))
 VOLUME = replace(VOLUME, padding=((0, 0),) * 3, layout="NCDHW", weight_layout="KCTRS")
+EMPTY = Trial(  # an image without pixels, of which all outputs are 0
+    replace(
+        VOLUME, size=(3, 4, 0), kernel=(1, 3, 3), stride=(1, 1, 1), padding=((0, 0), (1, 1), (2, 2))
+    ),
+    padding=(0, 1, 2),
+    values="normal",
+)
 COLUMNS = Trial(replace(DENSE, K=5 * 9), "im2col", padding=1)
 FLAGS = ("scaled", "biased", "added", "sized", "packed", "unbatched")
 # Code that runs first in all processes of a fuzz.
@@ -232,6 +239,7 @@ BUGS = [
     (Trial(replace(DENSE, dtype="complex64"), padding=1, values="normal"), rounded, "are wrong"),
     (Trial(VOLUME, "conv_transpose", added=True), shifted, "1 of 180"),
     (Trial(VOLUME, "input_grad", values="normal"), rounded, "are wrong"),
+    (EMPTY, shifted, "1 of 120 elements are wrong"),
     (GRADIENT, shifted, r"1 of 900 elements are wrong; .*\[19, 4, 2, 2\] in K, C, R, S order"),
     (replace(GRADIENT, values="first not finite"), np.nan_to_num, "should be"),
     (replace(GRADIENT, values="second not finite"), np.nan_to_num, "does not show"),
