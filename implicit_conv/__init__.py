@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from implicit_conv import ptx, tma
     from implicit_conv import signal as signal
     from implicit_conv import torch as torch
-    from implicit_conv.api import (
+    from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError, TileError
+    from implicit_conv.operators.causal import CausalConv1d
+    from implicit_conv.operators.columns import col2im, im2col
+    from implicit_conv.operators.conv import (
         clear_plan_cache,
         conv1d,
         conv2d,
@@ -24,10 +27,7 @@ if TYPE_CHECKING:
         plan_conv2d,
         plan_conv3d,
     )
-    from implicit_conv.causal import CausalConv1d
-    from implicit_conv.columns import col2im, im2col
-    from implicit_conv.errors import DriverError, DTypeError, PlanError, ShapeError, TileError
-    from implicit_conv.input_grad import (
+    from implicit_conv.operators.input_grad import (
         conv1d_input_grad,
         conv2d_input_grad,
         conv3d_input_grad,
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
         plan_conv2d_input_grad,
         plan_conv3d_input_grad,
     )
-    from implicit_conv.plan import Plan
-    from implicit_conv.settings import config
-    from implicit_conv.tiled import plan_tiles, tiles
-    from implicit_conv.transposed import (
+    from implicit_conv.operators.plan import Plan
+    from implicit_conv.operators.transposed import (
         conv_transpose1d,
         conv_transpose2d,
         conv_transpose3d,
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
         plan_conv_transpose2d,
         plan_conv_transpose3d,
     )
-    from implicit_conv.weight_grad import (
+    from implicit_conv.operators.weight_grad import (
         conv1d_weight_grad,
         conv2d_weight_grad,
         conv3d_weight_grad,
@@ -54,6 +52,8 @@ if TYPE_CHECKING:
         plan_conv2d_weight_grad,
         plan_conv3d_weight_grad,
     )
+    from implicit_conv.scale.tiled import plan_tiles, tiles
+    from implicit_conv.settings import config
 
 __version__ = "0.1.0"
 __all__ = [
@@ -102,14 +102,14 @@ __all__ = [
 _MODULES = (
     "errors",
     "settings",
-    "plan",
-    "api",
-    "columns",
-    "causal",
-    "transposed",
-    "input_grad",
-    "weight_grad",
-    "tiled",
+    "operators.plan",
+    "operators.conv",
+    "operators.columns",
+    "operators.causal",
+    "operators.transposed",
+    "operators.input_grad",
+    "operators.weight_grad",
+    "scale.tiled",
 )
 
 

@@ -1,5 +1,7 @@
 """Exceptions; their messages give the rule, the numbers and a way out."""
 
+QUOTED = 80  # characters that a message quotes of another library's error at most
+
 
 class ShapeError(ValueError):
     """Shapes, strides, padding or layouts do not match."""

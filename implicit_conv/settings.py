@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from types import EllipsisType, TracebackType
 
 from implicit_conv.cache import cached_property
-from implicit_conv.kernels.cpu.compilers import COMPILERS, TRANSLATOR
-from implicit_conv.kernels.disk_files import largest_folder
-from implicit_conv.options import ALGORITHMS
+from implicit_conv.kernels.disk_folder import largest_folder
+from implicit_conv.kernels.sources import COMPILERS, TRANSLATOR
+from implicit_conv.problem.options import ALGORITHMS
 
 PREFIX = "IMPLICIT_CONV_"
 VARIABLES = (

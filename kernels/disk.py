@@ -4,12 +4,12 @@ A cache never decides whether a call works: `Store.load` and `Store.save` raise 
 can do. Whatever fails is a miss, and each kind of failure is logged once per process.
 
 Entries become code that runs. Therefore no folder and no file is used that another user can write
-or exchange (`disk_trust`), and a digest of name and payload is compared before a payload is
+or exchange (`disk_folder`), and a digest of name and payload is compared before a payload is
 returned. The digest also detects files that a full disk or a power failure cut short, so no file
 needs an fsync.
 
 An entry's modification time says when it was last used, to the day: access times do not exist on
-every disk. `disk_files` removes the entries that nobody used for the longest time.
+every disk. `disk_folder` removes the entries that nobody used for the longest time.
 """
 
 import functools
@@ -22,8 +22,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from implicit_conv.kernels import disk_files, disk_trust
-from implicit_conv.kernels.disk_files import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, File
+from implicit_conv.kernels import disk_folder
+from implicit_conv.kernels.disk_folder import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, File
 
 VARIABLE = "IMPLICIT_CONV_CACHE_DIR"
 FORMAT = b"implicit_conv 1\n"
@@ -51,7 +51,7 @@ def user_folder() -> Path:
 @functools.cache
 def store() -> "Store":
     """The store of all compiled kernels, of CPUs and GPUs."""
-    return Store(user_folder(), disk_files.largest_folder())
+    return Store(user_folder(), disk_folder.largest_folder())
 
 
 class FolderError(OSError):
@@ -72,7 +72,7 @@ class Store:
         The bytes that all kernels may take; a single one at most a quarter of them.
     """
 
-    def __init__(self, folder: Path, limit: int = disk_files.DEFAULT_LIMIT) -> None:
+    def __init__(self, folder: Path, limit: int = disk_folder.DEFAULT_LIMIT) -> None:
         self.folder = folder
         self.limit = limit
         self._saves = limit > 0
@@ -103,7 +103,7 @@ class Store:
         size, most = HEADER_BYTES + len(payload), min(ENTRY_BYTES, self.limit // 4)
         if size > most:
             text = f"a compiled kernel of {size} bytes is not cached: at most {most} are allowed"
-            self.warn("size", f"{text}, a quarter of {disk_files.VARIABLE}={self.limit}")
+            self.warn("size", f"{text}, a quarter of {disk_folder.VARIABLE}={self.limit}")
             return
         try:
             self._make_folder()
@@ -121,7 +121,7 @@ class Store:
     def files(self, *kinds: str) -> list[File]:
         """The files of these kinds, such as KERNEL; none if the folder cannot be read."""
         with suppress(OSError):
-            return disk_files.files_in(self.folder, *kinds)
+            return disk_folder.files_in(self.folder, *kinds)
         return []
 
     def remove(self, *kinds: str) -> list[File]:
@@ -134,7 +134,7 @@ class Store:
         """
         with suppress(FileNotFoundError):
             self._check_folder()
-        return disk_files.remove(self.folder, disk_files.files_in(self.folder, *kinds))
+        return disk_folder.remove(self.folder, disk_folder.files_in(self.folder, *kinds))
 
     def damaged(self) -> dict[str, str]:
         """The entries that cannot be loaded, each with the reason.
@@ -147,7 +147,7 @@ class Store:
         found = {}
         with suppress(FileNotFoundError):
             self._check_folder()
-        for file in disk_files.files_in(self.folder, KERNEL, CHOICE):
+        for file in disk_folder.files_in(self.folder, KERNEL, CHOICE):
             try:
                 self._read(file.name)
             except FileNotFoundError:  # another process removed it a moment ago
@@ -159,7 +159,7 @@ class Store:
     def trouble(self) -> str:
         """Why entries cannot be saved, or an empty text."""
         if not self.limit:
-            return f"{disk_files.VARIABLE}=0 lets nothing be saved"
+            return f"{disk_folder.VARIABLE}=0 lets nothing be saved"
         try:
             self._make_folder()
         except OSError as error:
@@ -185,7 +185,7 @@ class Store:
         if not self.folder.is_absolute():
             raise FolderError(f"{self.folder} is not an absolute path; set {VARIABLE} to one")
         try:
-            unsafe = disk_trust.risk_of_way(self.folder)
+            unsafe = disk_folder.risk_of_way(self.folder)
             if unsafe:
                 raise FolderError(f"{unsafe}{WAY_OUT}")
             status = os.stat(self.folder)
@@ -197,9 +197,9 @@ class Store:
             ) from error
         if not stat.S_ISDIR(status.st_mode):
             raise FolderError(f"{self.folder} is not a folder; {WAY_OUT}")
-        risk = disk_trust.risk(status)
+        risk = disk_folder.risk(status)
         if risk:
-            mend = disk_trust.command_that_mends(self.folder, status)
+            mend = disk_folder.command_that_mends(self.folder, status)
             raise FolderError(f"{self.folder} {risk}; {mend}{WAY_OUT}")
 
     def _make_folder(self) -> None:
@@ -217,14 +217,14 @@ class Store:
         self._room -= size
         if self._room < 0:
             with suppress(OSError):  # what cannot be listed is not removed
-                disk_files.prune(self.folder, self.limit)
-            self._room = max(self.limit // disk_files.SHARE - size, 0)
+                disk_folder.prune(self.folder, self.limit)
+            self._room = max(self.limit // disk_folder.SHARE - size, 0)
 
     def _read(self, name: str) -> tuple[memoryview, float]:
         """The payload of an entry, and when it was last used."""
         with open(self.folder / name, "rb", opener=_open_at_once) as file:
             status = os.fstat(file.fileno())
-            risk = disk_trust.risk(status)
+            risk = disk_folder.risk(status)
             if not stat.S_ISREG(status.st_mode):
                 raise EntryError("it is not a regular file")
             if status.st_size > ENTRY_BYTES:

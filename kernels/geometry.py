@@ -1,11 +1,16 @@
-"""Geometry: everything that compiled code knows about a convolution, as plain integers.
+"""Geometry: everything that compiled code knows about a convolution, as plain integers; and the
+epilogue, with the numbers of activations, which the host's parser and all kernels share.
 
 C and K count one group. An axis of the filter reads ``position = out * stride + tap * dilation -
 pad``. Its taps fall into *phase buffers*: the taps whose ``tap * dilation`` leave the same
 remainder modulo the stride read pixels with that stride, so one strided walk serves all of them,
 shifted by whole rows. Depth has no phases: each filter plane has input planes of its own.
+
+An activation is (kind, low, high). CLAMP is used for none, relu and relu6; `low` is also the slope
+of a leaky relu.
 """
 
+import math
 from typing import NamedTuple
 
 UNLIMITED = 1 << 62  # a w_offset_max that no offset exceeds
@@ -60,3 +65,16 @@ class Geometry(NamedTuple):
     tile_k: int  # filters of one panel
     w_offset_max: int = UNLIMITED  # 31 where a w_offset must fit into the instruction
     padding_mode: int = ZEROS
+
+
+ACTIVATIONS = 7  # kinds of activation
+CLAMP, LEAKY_RELU, SILU, GELU, SIGMOID, TANH, HARDSWISH = range(ACTIVATIONS)
+
+
+class Epilogue(NamedTuple):
+    """What is done to sums before they are stored."""
+
+    # (kind, low, high)
+    activation: tuple[float, float, float] = (float(CLAMP), -math.inf, math.inf)
+    biased: bool = False  # whether sums begin with a bias
+    scaled: bool = False  # whether sums are scaled for each filter, and a bias is added after that

@@ -1,4 +1,4 @@
-"""Hashes of the sources of all kernels, for the names of cache entries."""
+"""What names a cached kernel: hashes of the sources of all kernels, and the compilers."""
 
 import functools
 import hashlib
@@ -36,3 +36,6 @@ def kernels_hash() -> str:
 def digest(value: Any) -> str:
     """A hash of a value's text."""
     return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+TRANSLATOR, NJIT = COMPILERS = "translator", "njit"  # ours, and Numba's, which is the reference

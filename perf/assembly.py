@@ -16,10 +16,10 @@ from typing import Any
 import llvmlite.binding as llvm
 from llvmlite import ir
 
-from implicit_conv.cpu.arch import REGISTER_PIXELS
+from implicit_conv.cpu.machine.arch import REGISTER_PIXELS
+from implicit_conv.kernels.cpu.gemm.compiled.microkernel import emit, multiply_tile
 from implicit_conv.kernels.cpu.gemm.layout import RegisterTile
-from implicit_conv.kernels.cpu.gemm.microkernel import emit, multiply_tile
-from implicit_conv.kernels.cpu.runtime.part import Part
+from implicit_conv.kernels.cpu.runtime.compiled.part import Part
 
 
 @dataclass(frozen=True)

@@ -15,27 +15,27 @@ from unittest import mock
 
 import numpy as np
 
-from implicit_conv.arrays import Binding, numpy_dtype
-from implicit_conv.cpu import call as cpu_call
-from implicit_conv.cpu.engine import CpuEngine
-from implicit_conv.cpu.kernel_method import operator
-from implicit_conv.cpu.record import executed_loads
-from implicit_conv.kernels.cpu.channel_lanes import fprop as channel_lanes
-from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise_microkernel
-from implicit_conv.kernels.cpu.depthwise.row_pieces import row_shapes
-from implicit_conv.kernels.cpu.gemm import microkernel
+from implicit_conv.arrays.arrays import Binding, numpy_dtype
+from implicit_conv.cpu.candidates.kernel_method import operator
+from implicit_conv.cpu.engines.engine import CpuEngine
+from implicit_conv.cpu.engines.executed_loads import executed_loads
+from implicit_conv.cpu.run import call as cpu_call
+from implicit_conv.kernels.cpu.channel_lanes import compiled as channel_lanes
+from implicit_conv.kernels.cpu.depthwise.compiled import microkernel as depthwise_microkernel
+from implicit_conv.kernels.cpu.depthwise.layout import row_shapes
+from implicit_conv.kernels.cpu.gemm.compiled import microkernel
 from implicit_conv.kernels.cpu.gemm.layout import RUN_BYTES
 from implicit_conv.kernels.cpu.operator import Operator
-from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_microkernel
+from implicit_conv.kernels.cpu.pixel_lanes.compiled import microkernel as pixel_microkernel
 from implicit_conv.kernels.cpu.pixel_lanes.layout import tail_filters
-from implicit_conv.kernels.cpu.planes import fprop as planes
+from implicit_conv.kernels.cpu.planes import compiled as planes
 from implicit_conv.kernels.cpu.runtime import launch, table
 from implicit_conv.kernels.cpu.runtime.call import PixelLanes
-from implicit_conv.kernels.cpu.runtime.part import Part
+from implicit_conv.kernels.cpu.runtime.compiled.part import Part
 from implicit_conv.kernels.cpu.runtime.pool import Block, aligned_bytes
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.schedule import ceil_div
-from implicit_conv.plan import Engine
+from implicit_conv.operators.plan import Engine
 from implicit_conv.testing import Array
 
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from implicit_conv.errors import DriverError, PlanError
 from implicit_conv.testing import EPS, Case
+from implicit_conv.testing.gpu.problems import ROUNDING, SUM_UNITS
 from implicit_conv.timing import Seconds
 from implicit_conv.tools.rivals import CONTROL, WrongResultError
-from implicit_conv.verify.testing import ROUNDING, SUM_UNITS
 from perf.record import Record, ratios, timings
 from perf.shapes import Suite
 

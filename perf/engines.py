@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.options import INTEGER_RANGES
-from implicit_conv.reference import pad_or_crop
+from implicit_conv.problem.options import INTEGER_RANGES
+from implicit_conv.problem.reference import pad_or_crop
 from implicit_conv.testing import Array, Case, to_nchw
 from implicit_conv.tools import rivals
 from implicit_conv.tools.rivals import Function

@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Request
-from implicit_conv.cpu.engine import CpuEngine, plan
+from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.engines.engine import CpuEngine, plan
+from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.testing import Case
 from perf.layers import layers
 
@@ -121,7 +121,7 @@ def engine_counts(arch: str) -> Numbers:
     find the number of compiled kernels.
     """
     from implicit_conv.kernels.disk import store
-    from implicit_conv.kernels.disk_files import KERNEL
+    from implicit_conv.kernels.disk_folder import KERNEL
     from perf.counting import count
 
     found: Numbers = {}

@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 
 from implicit_conv import ptx
-from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.evidence import targets
-from implicit_conv.gpu.families import FAMILIES, family_name
-from implicit_conv.gpu.planner import choose, variants
-from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.gpu.cuda.arch import KNOWN
+from implicit_conv.gpu.plan.evidence import targets
+from implicit_conv.gpu.plan.families import FAMILIES, family_name
+from implicit_conv.gpu.plan.planner import choose, variants
+from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.options import GPU_DTYPES
-from implicit_conv.problem import Problem
+from implicit_conv.problem.options import GPU_DTYPES
+from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Case
-from implicit_conv.verify.assembly import calls, instructions, listing, mainloop, tool
-from implicit_conv.verify.interpret import interpret, ptx_of
-from implicit_conv.verify.testing import EVERYTHING, problem_of, stored
+from implicit_conv.testing.gpu.problems import EVERYTHING, problem_of, stored
+from perf.bringup.interpret import interpret, ptx_of
+from perf.bringup.sass import calls, instructions, listing, mainloop, tool
 
 COMPILERS = ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm")
 UNLIMITED = (float(CLAMP), -np.inf, np.inf)  # an activation that changes nothing

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from implicit_conv.options import LAYOUTS_OF
+from implicit_conv.problem.options import LAYOUTS_OF
 from perf import networks
 from perf.shapes import Suite, convolution, depthwise, layer, rise
 

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from implicit_conv.cpu.arch import MATRIX_PIXELS
+from implicit_conv.cpu.machine.arch import MATRIX_PIXELS
 from implicit_conv.cpu.methods.depthwise import PIXELS
-from implicit_conv.kernels.cpu.depthwise import microkernel as depthwise
+from implicit_conv.kernels.cpu.depthwise.compiled import microkernel as depthwise
 from implicit_conv.kernels.cpu.depthwise.layout import Row, Variant
 from implicit_conv.kernels.cpu.emit.vector import Emitter
-from implicit_conv.kernels.cpu.pixel_lanes import microkernel as pixel_lanes
+from implicit_conv.kernels.cpu.pixel_lanes.compiled import microkernel as pixel_lanes
 from implicit_conv.kernels.cpu.pixel_lanes.layout import RegisterTile as PixelTile
-from implicit_conv.kernels.cpu.wgrad import microkernel as wgrad
+from implicit_conv.kernels.cpu.wgrad.compiled import microkernel as wgrad
 from implicit_conv.kernels.cpu.wgrad.layout import RegisterTile as GradientTile
 from perf import assembly
 from perf.assembly import Target, compile_emitted, compile_for, inner_loop

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 import implicit_conv
-from implicit_conv.options import LAYOUTS_OF
-from implicit_conv.plan import Plan
+from implicit_conv.operators.plan import Plan
+from implicit_conv.problem.options import LAYOUTS_OF
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, from_nchw, to_nchw
 from implicit_conv.timing import Timed, interleave

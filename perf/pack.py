@@ -1,4 +1,4 @@
-"""``perf pack``: pack a bring-up kit, for which `implicit_conv.verify.bringup` needs a GPU.
+"""``perf pack``: pack a bring-up kit, for which `perf.bringup` needs a GPU.
 
 Kernels are compiled here, and every launch is written down. No GPU is needed.
 """
@@ -17,16 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from implicit_conv import tma
-from implicit_conv.dlpack import packed_strides
-from implicit_conv.gpu.arch import GpuArch, gpu_arch
-from implicit_conv.gpu.arguments import NOWHERE, DeviceArray, arguments
-from implicit_conv.gpu.candidate import Choice
+from implicit_conv.arrays.dlpack import packed_strides
+from implicit_conv.gpu.cuda.arch import GpuArch, gpu_arch
 from implicit_conv.gpu.cuda.cubin import compiler_versions, cubin
 from implicit_conv.gpu.cuda.encode import L2_PROMOTION
-from implicit_conv.gpu.families import FAMILIES
-from implicit_conv.gpu.layout import buffers, region_names
-from implicit_conv.gpu.maps import activation_map, filter_map
-from implicit_conv.gpu.planner import choose
+from implicit_conv.gpu.plan.candidate import Choice
+from implicit_conv.gpu.plan.families import FAMILIES
+from implicit_conv.gpu.plan.layout import buffers, region_names
+from implicit_conv.gpu.plan.maps import activation_map, filter_map
+from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.run.arguments import NOWHERE, DeviceArray, arguments
 from implicit_conv.kernels import sources
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Call, Limits
@@ -36,14 +36,8 @@ from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS, SWIZZLE_
 from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.kernels.gpu.variant import Variant
 from implicit_conv.testing import Case
-from implicit_conv.tma.tiled import TiledMap
-from implicit_conv.verify.assembly import assembled
-from implicit_conv.verify.bringup.kit import Image, Kit, Launch
-from implicit_conv.verify.bringup.recipes import Problem
-from implicit_conv.verify.bringup.watchdog import with_watchdog
-from implicit_conv.verify.check_copies import copies_on
-from implicit_conv.verify.interpret import kernel_ptx, ptx_of
-from implicit_conv.verify.testing import (
+from implicit_conv.testing.gpu.check_copies import copies_on
+from implicit_conv.testing.gpu.problems import (
     EVERYTHING,
     dump_call,
     family_problems,
@@ -51,6 +45,12 @@ from implicit_conv.verify.testing import (
     production_problems,
     with_epilogue,
 )
+from implicit_conv.tma.maps.tiled import TiledMap
+from perf.bringup.interpret import kernel_ptx, ptx_of
+from perf.bringup.kit import Image, Kit, Launch
+from perf.bringup.recipes import Problem
+from perf.bringup.sass import assembled
+from perf.bringup.watchdog import with_watchdog
 from perf.pack_layers import cases
 
 Array = NDArray[Any]

@@ -16,8 +16,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.compiler import host_features
+from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.machine.compiler import host_features
 from implicit_conv.timing import Seconds, paired_ratio, summarise
 from implicit_conv.tools.info import cpu_name
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from implicit_conv.cpu import tuning
-from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.candidate import Candidate, Request
-from implicit_conv.cpu.engine import plan
-from implicit_conv.options import FLOAT_DTYPES
+from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.cpu.engines.engine import plan
+from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.plan import tuning
+from implicit_conv.problem.options import FLOAT_DTYPES
 from implicit_conv.testing import Case
 from implicit_conv.timing import Seconds
 from perf import terminal

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.options import FLOAT_DTYPES, PRECISIONS
+from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.problem.options import FLOAT_DTYPES, PRECISIONS
 from implicit_conv.testing import Array, Case
 from implicit_conv.tools.ceilings import measure_ceilings
 from implicit_conv.tools.rivals import CONTROL, Measurement, measure

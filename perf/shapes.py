@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from implicit_conv.options import LAYOUTS_OF, WEIGHT_LAYOUTS_OF
+from implicit_conv.problem.options import LAYOUTS_OF, WEIGHT_LAYOUTS_OF
 from implicit_conv.testing import Case
 
 Suite = dict[str, Case]  # name of a layer -> its convolution

@@ -62,7 +62,7 @@ def poisoned_scratch():
 @pytest.fixture
 def force_method(monkeypatch):
     """A function that makes the planner prefer a method wherever it can run."""
-    from implicit_conv.cpu.candidate import Candidate
+    from implicit_conv.cpu.candidates.candidate import Candidate
 
     def force(method):
         given = method.candidates.__func__

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.arrays import Array
+from implicit_conv.arrays.arrays import Array
 
 # The codes of scipy's modes, as its C functions take them.
 NEAREST, WRAP, REFLECT, MIRROR, CONSTANT = range(5)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays import Array
+from implicit_conv.arrays.arrays import Array
 from implicit_conv.errors import DTypeError, PlanError
 
 PROPAGATE, INTERPOLATE, IGNORE = NAN = ("propagate", "interpolate", "ignore")

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.arrays import Array
+from implicit_conv.arrays.arrays import Array
 from implicit_conv.errors import PlanError
 from implicit_conv.ndimage import filters, single, worth
 from implicit_conv.ndimage.boxes import SYNONYMS

@@ -12,14 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from implicit_conv.arrays import Array
-from implicit_conv.cpu import fixed_order
-from implicit_conv.cpu.fixed_order import Sum
-from implicit_conv.kernels.cpu.images.layout import BLOCK_BYTES, Order
-from implicit_conv.kernels.cpu.runtime.pool import aligned_bytes
+from implicit_conv.arrays.arrays import Array
 from implicit_conv.ndimage import worth
 from implicit_conv.ndimage.boxes import MODES, boxes, load, runs
 from implicit_conv.ndimage.conventions import INTERPOLATE, PROPAGATE
+from implicit_conv.operators import image_sums
+from implicit_conv.operators.image_sums import BLOCK_BYTES, Order, Sum, aligned_bytes
 
 # Weights of at most this size count as zero, and as equal if they differ by as much, in scipy's C.
 EPSILON = np.finfo(np.float64).eps
@@ -110,11 +108,11 @@ def uniform_filter1d(
     for box in boxes(x.shape, [around] + [0] * (x.ndim - 1), whole=0):
         extents = [part.stop - part.start for part in box]
         columns = math.prod(extents[1:])
-        width = fixed_order.room(columns, 8)
+        width = image_sums.room(columns, 8)
         rows, means = scratch(0, length + around, width), scratch(1, length, width)
         along = [column, *(runs(part.start, part.stop, part.stop, mode) for part in box[1:])]
         load(x, along, cval, rows[:, :columns].reshape(-1, *extents[1:]))
-        fixed_order.mean(rows, means, size)
+        image_sums.mean(rows, means, size)
         store(means[:, :columns].reshape(extents), out[box], scratch)
     return True
 
@@ -185,7 +183,7 @@ def _filter(
         load(x, along, cval, values)
         rows = values.reshape(math.prod(shape[:first]), *shape[first:last], -1)
         counted = math.prod(extents[:first]), *extents[first:last]
-        results = scratch(1, *counted, fixed_order.room(columns, values.itemsize))
+        results = scratch(1, *counted, image_sums.room(columns, values.itemsize))
         _sum(sums, rows, results, columns, inner, nan)
         store(results[..., :columns].reshape(extents), out[box], scratch)
 
@@ -194,13 +192,13 @@ def _sum(sums: Sum, rows: Array, out: Array, columns: int, inner: int, nan: str)
     """Compute the sums of a box, whose NaNs are left out, and sum the weights of what is left."""
     absent = None if nan == PROPAGATE else np.isnan(rows)
     if absent is None or not absent.any():
-        return fixed_order.correlate(sums, rows, out, columns, inner)
+        return image_sums.correlate(sums, rows, out, columns, inner)
     rows[absent] = 0
-    fixed_order.correlate(sums, rows, out, columns, inner)
+    image_sums.correlate(sums, rows, out, columns, inner)
     if nan == INTERPOLATE:
         np.logical_not(absent, out=rows, casting="unsafe")
         left = np.empty_like(out)
-        fixed_order.correlate(sums, rows, left, columns, inner)
+        image_sums.correlate(sums, rows, left, columns, inner)
         with np.errstate(invalid="ignore", divide="ignore"):  # windows of NaNs alone: 0 / 0
             np.divide(out, left, out=out)
         out *= _total(sums)

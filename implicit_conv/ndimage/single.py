@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from implicit_conv.api import conv2d, conv3d
-from implicit_conv.arrays import Array
+from implicit_conv.arrays.arrays import Array
 from implicit_conv.ndimage.boxes import CONSTANT, MIRROR, NEAREST, REFLECT, WRAP
+from implicit_conv.operators.conv import conv2d, conv3d
 
 PADDING_MODES = {
     NEAREST: "replicate",

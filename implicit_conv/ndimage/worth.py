@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from implicit_conv.arrays import Array
+from implicit_conv.arrays.arrays import Array
 
 # Sums along an axis: (products of an output at least, elements of the image at least), by whether
 # it is the last axis, whose lines scipy's C reads without gaps, and by the kind of both dtypes.

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from implicit_conv import reference
-from implicit_conv.activation import Activation
-from implicit_conv.arrays import numpy_dtype
-from implicit_conv.cpu import engine
-from implicit_conv.cpu.arch import CpuArch, cpu_arch
-from implicit_conv.cpu.candidate import Request
-from implicit_conv.options import INTEGER_RANGES, SPACE, TAPS
-from implicit_conv.plan import Plan
-from implicit_conv.problem import Problem
+from implicit_conv.arrays.arrays import numpy_dtype
+from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.engines import engine
+from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
+from implicit_conv.operators.plan import Plan
+from implicit_conv.problem import reference
+from implicit_conv.problem.options import INTEGER_RANGES, SPACE, TAPS, Activation
+from implicit_conv.problem.problem import Problem
 
 Array = NDArray[Any]
 Pair = tuple[int, int]

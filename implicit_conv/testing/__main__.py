@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.errors import UsageError
 from implicit_conv.settings import MOST_THREADS, config, current
 from implicit_conv.testing.doors import fuzz as doors

@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.activation import Activation, parse_activation
-from implicit_conv.arrays import numpy_dtype
+from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.errors import PlanError
-from implicit_conv.kernels.activation import LEAKY_RELU
-from implicit_conv.options import COMPLEX_PARTS
-from implicit_conv.reference import pad_or_crop
+from implicit_conv.kernels.geometry import LEAKY_RELU
+from implicit_conv.problem.options import COMPLEX_PARTS, Activation, parse_activation
+from implicit_conv.problem.reference import pad_or_crop
 from implicit_conv.testing import Array, errors
 from implicit_conv.testing.operators import restored, sums
 from implicit_conv.testing.trial import Inputs, Trial, WrongResultError, compute, inputs

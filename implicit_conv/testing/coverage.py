@@ -9,7 +9,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from implicit_conv.errors import PlanError
-from implicit_conv.options import COMPLEX_PARTS, FLOAT_DTYPES, INTEGER_RANGES, PADDING_MODES, SPACE
+from implicit_conv.problem.options import (
+    COMPLEX_PARTS,
+    FLOAT_DTYPES,
+    INTEGER_RANGES,
+    PADDING_MODES,
+    SPACE,
+)
 from implicit_conv.testing import Pair
 from implicit_conv.testing.methods import NAMES, chosen
 from implicit_conv.testing.operators import OPERATORS

@@ -16,10 +16,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from implicit_conv.activation import Activation, activation_kind, parse_activation
-from implicit_conv.cpu.phrases import count
+from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.errors import PlanError, UsageError
-from implicit_conv.options import (
+from implicit_conv.problem.options import (
     ACTIVATIONS,
     COMPLEX_PARTS,
     FLOAT_DTYPES,
@@ -29,8 +28,12 @@ from implicit_conv.options import (
     PADDING_NAMES,
     SPACE,
     WEIGHT_LAYOUTS_OF,
+    Activation,
+    activation_kind,
+    parse_activation,
 )
-from implicit_conv.parse import Padding, parse_padding
+from implicit_conv.problem.parse import Padding, parse_padding
+from implicit_conv.problem.transposed_problem import SWAPPED
 from implicit_conv.testing import Case
 from implicit_conv.testing.check import EXACT, SMOOTH
 from implicit_conv.testing.coverage import Coverage
@@ -39,7 +42,6 @@ from implicit_conv.testing.methods import NAMES, offered
 from implicit_conv.testing.operators import OPERATORS, output_padding
 from implicit_conv.testing.storage import STORAGES, WRITABLE
 from implicit_conv.testing.trial import VALUES, Trial
-from implicit_conv.transposed_problem import SWAPPED
 
 T = TypeVar("T")
 TRIALS = 18  # trials of a kind

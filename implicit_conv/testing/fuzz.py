@@ -6,8 +6,8 @@ import math
 import platform
 from collections.abc import Sequence
 
-from implicit_conv.cpu.arch import BFLOAT16, cpu_arch
-from implicit_conv.cpu.phrases import count as counted
+from implicit_conv.cpu.candidates.phrases import count as counted
+from implicit_conv.cpu.machine.arch import BFLOAT16, cpu_arch
 from implicit_conv.testing import loop
 from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Deck

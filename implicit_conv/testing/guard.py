@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 from numba import cfunc, njit, types
 
-from implicit_conv.cpu import call
+from implicit_conv.cpu.run import call
 from implicit_conv.kernels.cpu import operator
 from implicit_conv.kernels.cpu.runtime import launch, pool
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORDS

@@ -24,8 +24,8 @@ from unittest import mock
 import numpy as np
 
 from implicit_conv import PlanError, config, conv2d, plan_conv2d
-from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.phrases import count as counted
+from implicit_conv.cpu.candidates.phrases import count as counted
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.testing import Case
 from implicit_conv.testing.check import check
 from implicit_conv.testing.draw import Deck

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from implicit_conv.cpu.candidate import Candidate
-from implicit_conv.cpu.planner import METHODS, WEIGHT_GRADIENTS, Choice
-from implicit_conv.plan import Plan
+from implicit_conv.cpu.candidates.candidate import Candidate
+from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS, Choice
+from implicit_conv.operators.plan import Plan
 
 
 def name_of(method: type) -> str:

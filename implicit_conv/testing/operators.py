@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 import implicit_conv
-from implicit_conv import reference
-from implicit_conv.options import INTEGER_RANGES, SPACE
-from implicit_conv.parse import Padding, parse_padding
+from implicit_conv.problem import reference
+from implicit_conv.problem.options import INTEGER_RANGES, SPACE
+from implicit_conv.problem.parse import Padding, parse_padding
+from implicit_conv.problem.transposed_problem import SWAPPED
 from implicit_conv.testing import Array, Case, from_kcrs, from_nchw, to_kcrs, to_nchw
-from implicit_conv.transposed_problem import SWAPPED
 
 GEOMETRY = ("stride", "dilation", "groups", "layout")  # options that are those of the case
 KERNELS = (*GEOMETRY, "weight_layout")

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.activation import Activation
-from implicit_conv.arrays import numpy_dtype
+from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.errors import PlanError
-from implicit_conv.options import COMPLEX_PARTS, INTEGER_RANGES
-from implicit_conv.parse import Padding
-from implicit_conv.plan import Plan
-from implicit_conv.problem import largest_product
+from implicit_conv.operators.plan import Plan
+from implicit_conv.problem.options import COMPLEX_PARTS, INTEGER_RANGES, Activation
+from implicit_conv.problem.parse import Padding
+from implicit_conv.problem.problem import largest_product
 from implicit_conv.settings import Config, config
 from implicit_conv.testing import ROUNDING, Array, Case
 from implicit_conv.testing.methods import blocks, computed_by

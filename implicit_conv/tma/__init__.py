@@ -11,45 +11,45 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from implicit_conv.tma.banks import BankReport
-    from implicit_conv.tma.descriptors import MatrixDescriptor
-    from implicit_conv.tma.drawing import draw
-    from implicit_conv.tma.image import SmemImage, smem_image
-    from implicit_conv.tma.kernel_check import KernelReport, MapArgument, check_kernel
-    from implicit_conv.tma.limits import Finding, TensorMapError
-    from implicit_conv.tma.linter import lint
-    from implicit_conv.tma.logged import log_maps
-    from implicit_conv.tma.lowering import Lowering
-    from implicit_conv.tma.lowering_choice import maps_for, phases_for
-    from implicit_conv.tma.maps import Im2colMap, Im2colWideMap
-    from implicit_conv.tma.simulate import Walk, load, store, walk
-    from implicit_conv.tma.tiled import TiledMap
-    from implicit_conv.tma.triton_check import check_triton
+    from implicit_conv.tma.check.kernel_check import KernelReport, MapArgument, check_kernel
+    from implicit_conv.tma.check.linter import lint
+    from implicit_conv.tma.check.logged import log_maps
+    from implicit_conv.tma.check.triton_check import check_triton
+    from implicit_conv.tma.maps.descriptors import MatrixDescriptor
+    from implicit_conv.tma.maps.limits import Finding, TensorMapError
+    from implicit_conv.tma.maps.maps import Im2colMap, Im2colWideMap
+    from implicit_conv.tma.maps.tiled import TiledMap
+    from implicit_conv.tma.run.banks import BankReport
+    from implicit_conv.tma.run.lowering import Lowering
+    from implicit_conv.tma.run.lowering_choice import maps_for, phases_for
+    from implicit_conv.tma.run.simulate import Walk, load, store, walk
+    from implicit_conv.tma.show.drawing import draw
+    from implicit_conv.tma.show.image import SmemImage, smem_image
 
 _HOME = {
-    "BankReport": "banks",
-    "Finding": "limits",
-    "Im2colMap": "maps",
-    "Im2colWideMap": "maps",
-    "KernelReport": "kernel_check",
-    "Lowering": "lowering",
-    "MapArgument": "kernel_check",
-    "MatrixDescriptor": "descriptors",
-    "SmemImage": "image",
-    "TensorMapError": "limits",
-    "TiledMap": "tiled",
-    "Walk": "simulate",
-    "check_kernel": "kernel_check",
-    "check_triton": "triton_check",
-    "draw": "drawing",
-    "lint": "linter",
-    "load": "simulate",
-    "log_maps": "logged",
-    "maps_for": "lowering_choice",
-    "phases_for": "lowering_choice",
-    "smem_image": "image",
-    "store": "simulate",
-    "walk": "simulate",
+    "BankReport": "run.banks",
+    "Finding": "maps.limits",
+    "Im2colMap": "maps.maps",
+    "Im2colWideMap": "maps.maps",
+    "KernelReport": "check.kernel_check",
+    "Lowering": "run.lowering",
+    "MapArgument": "check.kernel_check",
+    "MatrixDescriptor": "maps.descriptors",
+    "SmemImage": "show.image",
+    "TensorMapError": "maps.limits",
+    "TiledMap": "maps.tiled",
+    "Walk": "run.simulate",
+    "check_kernel": "check.kernel_check",
+    "check_triton": "check.triton_check",
+    "draw": "show.drawing",
+    "lint": "check.linter",
+    "load": "run.simulate",
+    "log_maps": "check.logged",
+    "maps_for": "run.lowering_choice",
+    "phases_for": "run.lowering_choice",
+    "smem_image": "show.image",
+    "store": "run.simulate",
+    "walk": "run.simulate",
 }
 __all__ = [
     "BankReport",

@@ -13,15 +13,15 @@ from typing import Any
 
 from implicit_conv.errors import UsageError
 from implicit_conv.ptx.errors import printable, shortened
-from implicit_conv.tma.drawing import draw, show
-from implicit_conv.tma.examples import EXAMPLES, example
-from implicit_conv.tma.json_maps import ADVICE, read_objects
-from implicit_conv.tma.limits import Finding
-from implicit_conv.tma.linter import kind_of_map, lint
-from implicit_conv.tma.lowering_choice import parse_problem
-from implicit_conv.tma.maps import TensorMap
-from implicit_conv.tma.ptx import DIRECTIONS, REDUCTIONS
-from implicit_conv.tma.simulate import HALO_ORDER, HALO_ORDERS
+from implicit_conv.tma.check.linter import kind_of_map, lint
+from implicit_conv.tma.maps.json_maps import ADVICE, read_objects
+from implicit_conv.tma.maps.limits import Finding
+from implicit_conv.tma.maps.maps import TensorMap
+from implicit_conv.tma.maps.ptx import DIRECTIONS, REDUCTIONS
+from implicit_conv.tma.run.lowering_choice import parse_problem
+from implicit_conv.tma.run.simulate import HALO_ORDER, HALO_ORDERS
+from implicit_conv.tma.show.drawing import draw, show
+from implicit_conv.tma.show.examples import EXAMPLES, example
 
 Subparsers = Any  # argparse names the type of add_subparsers() only privately
 Run = Callable[[argparse.Namespace], int]
@@ -161,7 +161,7 @@ def run_draw(options: argparse.Namespace) -> int:
             print(f"{name:<14} {entry.title}")
         return 0
     if options.gallery:
-        from implicit_conv.tma.gallery import write
+        from implicit_conv.tma.show.gallery import write
 
         print(f"{len(write(options.gallery))} files in {options.gallery}")
         return 0
@@ -201,7 +201,7 @@ def _explore_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_explore(options: argparse.Namespace) -> int:
     """`implicit-conv explore`."""
-    from implicit_conv.tma.explore import page
+    from implicit_conv.tma.page.explore import page
 
     Path(options.out).write_text(page(), encoding="utf-8")
     print(f"{options.out}: open it in a browser")
@@ -223,7 +223,7 @@ def _lint_arguments(parser: argparse.ArgumentParser) -> None:
 def run_lint(options: argparse.Namespace) -> int:
     """`implicit-conv lint`: prints what is found; the status is 1 if a rule is broken."""
     if options.schema:
-        from implicit_conv.tma.schema import schema
+        from implicit_conv.tma.maps.schema import schema
 
         print(json.dumps(schema(), indent=2))
         return 0

@@ -11,13 +11,13 @@ import numpy as np
 
 from implicit_conv.ptx.commands import MAP, SMALL
 from implicit_conv.ptx.errors import printable
-from implicit_conv.tma.driver import ARGUMENTS, describe_arguments, with_integers
-from implicit_conv.tma.json_maps import read_objects
-from implicit_conv.tma.kernel_check import MapArgument, check_kernel
-from implicit_conv.tma.limits import TensorMapError
-from implicit_conv.tma.linter import constructor_arguments, kind_of_map
-from implicit_conv.tma.maps import TensorMap
-from implicit_conv.tma.schema import OPERANDS
+from implicit_conv.tma.check.kernel_check import MapArgument, check_kernel
+from implicit_conv.tma.check.linter import constructor_arguments, kind_of_map
+from implicit_conv.tma.maps.driver import ARGUMENTS, describe_arguments, with_integers
+from implicit_conv.tma.maps.json_maps import read_objects
+from implicit_conv.tma.maps.limits import TensorMapError
+from implicit_conv.tma.maps.maps import TensorMap
+from implicit_conv.tma.maps.schema import OPERANDS
 
 MOST_BYTES = 1 << 30  # of a tensor
 

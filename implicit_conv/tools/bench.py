@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     Where other work disturbs the machine, "too noisy" stands in place of ratios, and the exit
     status is INCONCLUSIVE.
     """
-    from implicit_conv.cpu.arch import cpu_arch
+    from implicit_conv.cpu.machine.arch import cpu_arch
     from implicit_conv.testing import Case
     from implicit_conv.timing import Local
     from implicit_conv.tools.ceilings import measure_ceilings

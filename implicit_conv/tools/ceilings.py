@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.timing import Local, interleave, summarise
 
 COPY_BYTES = 128 << 20  # larger than the last-level cache of common CPUs
@@ -16,7 +16,7 @@ def ceilings(threads: int, dtype: str = "float32") -> dict[str, tuple[Callable[[
     The work of "fma" is floating-point operations, in float32 or as the CPU multiplies `dtype`;
     that of "copy" is bytes read and written.
     """
-    from implicit_conv.kernels.cpu.ceilings import Copy, Fmas
+    from implicit_conv.kernels.cpu.ceilings.operator import Copy, Fmas
 
     arch = cpu_arch(threads)
     pairs = dtype == "bfloat16" and arch.bfloat16 != "widen"

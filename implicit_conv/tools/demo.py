@@ -31,7 +31,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def run(options: argparse.Namespace) -> None:
     """Print plan, time, GFLOP/s and error; write the picture."""
-    from implicit_conv.api import plan_conv2d
+    from implicit_conv.operators.conv import plan_conv2d
     from implicit_conv.testing import Case, error_units
 
     x = load_picture(options.image)

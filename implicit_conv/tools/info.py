@@ -22,12 +22,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def describe() -> str:
     """The lines that `info` prints."""
-    from implicit_conv.cpu.arch import BFLOAT16, cpu_arch, cpu_features
-    from implicit_conv.gpu.evidence import lines
-    from implicit_conv.kernels.cpu.runtime.crowd import cpu_count
-    from implicit_conv.kernels.cpu.runtime.guests import guest_name
+    from implicit_conv.cpu.machine.arch import BFLOAT16, cpu_arch, cpu_features
+    from implicit_conv.gpu.plan.evidence import lines
+    from implicit_conv.kernels.cpu.runtime.active_threads import cpu_count, guest_name
     from implicit_conv.kernels.disk import store
-    from implicit_conv.kernels.disk_files import KERNEL
+    from implicit_conv.kernels.disk_folder import KERNEL
 
     arch, features, kernels = cpu_arch(current().num_threads), cpu_features(), store()
     trouble, parts = kernels.trouble(), kernels.files(KERNEL)

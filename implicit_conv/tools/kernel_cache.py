@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.cpu.phrases import count
+from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.kernels.disk import Store, store
-from implicit_conv.kernels.disk_files import CHOICE, KERNEL, TEMPORARY, VARIABLE, File
+from implicit_conv.kernels.disk_folder import CHOICE, KERNEL, TEMPORARY, VARIABLE, File
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -114,7 +114,7 @@ def _warm(kernels: Store) -> int:
 
 def _call(layer: Layer, layout: str) -> None:
     """Calls of a layer with a plain filter and a packed one, with a bias and without."""
-    from implicit_conv.api import plan_conv2d
+    from implicit_conv.operators.conv import plan_conv2d
 
     channels, pixels = (layer.C,), (layer.size, layer.size)
     x = np.zeros((1, *(channels + pixels if layout == "NCHW" else pixels + channels)), np.float32)

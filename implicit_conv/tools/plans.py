@@ -67,7 +67,7 @@ def _one_or_two(values: tuple[int, ...]) -> int | tuple[int, ...]:
 
 def _plan(options: argparse.Namespace, device: str | None) -> Any:
     """The plan for the shapes and options of a command."""
-    from implicit_conv.api import plan_conv2d
+    from implicit_conv.operators.conv import plan_conv2d
 
     padding = options.padding
     if padding.lstrip("-")[:1].isdigit():
@@ -103,7 +103,7 @@ def _tune(options: argparse.Namespace) -> None:
 
 
 def _forget(options: argparse.Namespace) -> None:
-    from implicit_conv.cpu.phrases import count
-    from implicit_conv.cpu.tuning_cache import forget
+    from implicit_conv.cpu.candidates.phrases import count
+    from implicit_conv.cpu.plan.tuning_cache import forget
 
     print(f"removed {count(forget(), 'choice')}")

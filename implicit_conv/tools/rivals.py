@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicit_conv.api import conv2d, plan_conv2d
-from implicit_conv.options import INTEGER_RANGES
-from implicit_conv.plan import Plan
-from implicit_conv.reference import pad_or_crop
+from implicit_conv.operators.conv import conv2d, plan_conv2d
+from implicit_conv.operators.plan import Plan
+from implicit_conv.problem.options import INTEGER_RANGES
+from implicit_conv.problem.reference import pad_or_crop
 from implicit_conv.settings import config
 from implicit_conv.testing import Array, Case, error_units, to_nchw
 from implicit_conv.timing import Local, Seconds, Timed, interleave

@@ -10,9 +10,9 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
-from implicit_conv.kernels.cpu.runtime.preparation import first, prepare
-from implicit_conv.options import PRECISIONS
-from implicit_conv.parse import choice
+from implicit_conv.operators.preparation import first, prepare
+from implicit_conv.problem.options import PRECISIONS
+from implicit_conv.problem.parse import choice
 
 if TYPE_CHECKING:
     from implicit_conv.torch.switch import Enabled

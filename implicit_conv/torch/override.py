@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from implicit_conv.cache import CALLS, keep_call
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.operators.threads import available_threads
 from implicit_conv.settings import current, local
 from implicit_conv.torch import steps
 from implicit_conv.torch.packed import FILTERS
@@ -191,7 +191,7 @@ def _state() -> tuple[Any, ...]:
 
 def _prepared(key: object, make: Callable[..., Any], *arguments: Any) -> Any:
     """What `make` returns, which is kept; REFUSED if torch's own kernel must run."""
-    threads = current().num_threads or min(torch.get_num_threads(), cpu_arch().threads)
+    threads = current().num_threads or min(torch.get_num_threads(), available_threads())
     try:
         with local(num_threads=threads):
             found = make(*arguments)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from implicit_conv.arrays import Array
-from implicit_conv.tensors import address, tensor_array
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.tensors import address, tensor_array
 
 if TYPE_CHECKING:
     from implicit_conv.torch.steps import Step

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from implicit_conv import api, input_grad, transposed, weight_grad
-from implicit_conv.arrays import Array, Binding
+from implicit_conv.arrays.arrays import Array, Binding
+from implicit_conv.arrays.tensors import memory
 from implicit_conv.cache import cached_property
 from implicit_conv.errors import PlanError
-from implicit_conv.plan import Plan
-from implicit_conv.tensors import memory
+from implicit_conv.operators import conv, input_grad, transposed, weight_grad
+from implicit_conv.operators.plan import Plan
 from implicit_conv.torch.tensors import DTYPES, View, sums_array
 
 # Bytes of a filter that are compared in one cycle (Intel Xeon, 2026-11: 3.6 from memory, 12 in
@@ -27,7 +27,7 @@ COMPARED_PER_CYCLE = 3.6
 # That of a tensor's storage. A call reads memory by it, because `tensor.data_ptr()` would copy the
 # memory of a lazy clone; see `tensors.address`.
 storage_address: Any = vars(torch._C)["_data_address"]  # which has no types
-MODULES = (api, transposed, input_grad, weight_grad)  # with the functions that plan operators
+MODULES = (conv, transposed, input_grad, weight_grad)  # with the functions that plan operators
 
 
 class Window(NamedTuple):

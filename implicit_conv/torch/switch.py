@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from implicit_conv.kernels.cpu.runtime.guests import use
-from implicit_conv.kernels.cpu.runtime.preparation import checkpoint, prepare
+from implicit_conv.operators.preparation import checkpoint, prepare
+from implicit_conv.operators.threads import use_team
 from implicit_conv.torch.openmp import torch_team
 from implicit_conv.torch.packed import FILTERS
 
@@ -109,9 +109,9 @@ class Switch:
             if self._registered is None:
                 team = torch_team()
                 self._registered = Registered(self._kernels)
-                use(team)
+                use_team(team)
         elif self._registered is not None:
-            use(None)
+            use_team(None)
             self._registered.destroy()
             self._retired.append(self._registered)
             self._registered = None

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from implicit_conv.arrays import Array
-from implicit_conv.tensors import tensor_array
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.arrays.tensors import tensor_array
 
 DTYPES = {
     torch.float32: "float32",

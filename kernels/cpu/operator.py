@@ -13,8 +13,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.activation import CLAMP, Epilogue
-from implicit_conv.kernels.cpu.compilers import TRANSLATOR
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import (
     Bias,
@@ -48,7 +46,8 @@ from implicit_conv.kernels.cpu.tile.variants import (
     row_axis,
     transposes,
 )
-from implicit_conv.kernels.geometry import ZEROS
+from implicit_conv.kernels.geometry import CLAMP, ZEROS, Epilogue
+from implicit_conv.kernels.sources import TRANSLATOR
 
 PACKED_BYTES_PER_THREAD = 256 << 10  # bytes to pack that pay for another thread: about 10 us
 
@@ -242,13 +241,19 @@ class Operator(ABC):
         apart = table.SPREAD + y_steps[0] // size if axis in (SPREAD_ROW, SPREAD_ROWS) else 0
         if apart:
             step = apart - table.SPREAD
-            self._fill({apart: code(".tile.epilogue:make_spread_row", step, self.lanes, self.form)})
+            self._fill(
+                {
+                    apart: code(
+                        ".tile.compiled.epilogue:make_spread_row", step, self.lanes, self.form
+                    )
+                }
+            )
         if axis in (PIXEL_BLOCKS, SPREAD_ROWS):
             self._require(table.TRANSPOSE_WORDS)
         if axis == PIXEL_ROWS:
             self._require(table.TRANSPOSE_OUT)
         else:
-            self._fill({part.slot: code(".tile.finish:make_finish", part)})
+            self._fill({part.slot: code(".tile.compiled.finish:make_finish", part)})
         adds_first = residual_steps is not None and not joins
         return Stores(row_axis=axis, finish=part.slot, spread=apart, adds_first=adds_first)
 
@@ -264,7 +269,7 @@ class Operator(ABC):
 
     def _parts(self) -> dict[int, Code]:
         """All parts that do not depend on strides, by slot."""
-        store = code(".tile.epilogue:make_store_tile", self.lanes, self.form)
+        store = code(".tile.compiled.epilogue:make_store_tile", self.lanes, self.form)
         return {table.STORE_TILE: store, **self._own_parts()}
 
     def _fill(self, parts: dict[int, Code]) -> None:
@@ -285,7 +290,7 @@ class Operator(ABC):
         kind = x.strides[-1] != x.itemsize, self.g.padding_mode != ZEROS
         slot = load_tile_slot(*kind)
         made = self.lanes, self.form, *kind, self.build.recording
-        self._fill({slot: code(".tile.load:make_load_tile", *made)})
+        self._fill({slot: code(".tile.compiled.load:make_load_tile", *made)})
         return slot
 
     def _require(self, way: int, step: int = 1) -> None:

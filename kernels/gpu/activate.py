@@ -1,4 +1,4 @@
-"""Activations of the epilogue: activate(x, limits) for each number of kernels/activation.py.
+"""Activations of the epilogue: activate(x, limits) for each number of kernels/geometry.py.
 
 A NaN stays a NaN: `limit` keeps it, and comparisons with it are false, so `select` returns it.
 Constants are float32: a single float64 literal would promote the whole expression, at 1/64 of the
@@ -9,7 +9,7 @@ from math import erfc, exp, tanh
 
 import numpy as np
 
-from implicit_conv.kernels.activation import (
+from implicit_conv.kernels.geometry import (
     CLAMP,
     GELU,
     HARDSWISH,

@@ -26,7 +26,7 @@ MAPS, CALL, GEOMETRY, LIMITS = range(4)  # fields of the struct
 
 def _struct() -> Any:
     """The LLVM type of the blob."""
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     words = ir.ArrayType(ir.IntType(64), 2 * MAP_BYTES // 8)
     call = ir.ArrayType(ir.IntType(64), len(Call._fields))
@@ -63,7 +63,7 @@ def signature() -> Any:
 
 def _by_value(typed: bool) -> Any:
     """The argument attribute ``byval``, with its type (`typed`) for sm_100 and later."""
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     class Attributes(ir.values.ArgumentAttributes):  # type: ignore[misc]
         def _expand(self, name: str, kind: Any) -> str:
@@ -82,7 +82,7 @@ def _mark(builder: Any) -> None:
     Numba puts a return pointer before the arguments and removes it later. So the argument's index
     here, counted from 0, is its number in the finished kernel, counted from 1.
     """
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     kernel, module = builder.function, builder.module
     number = next(
@@ -98,7 +98,7 @@ def _mark(builder: Any) -> None:
 
 
 def _pointer(builder: Any, blob: Any, *path: int) -> Any:
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     steps = [ir.Constant(ir.IntType(32), step) for step in (0, *path)]
     return builder.gep(blob, steps, inbounds=True)
@@ -106,7 +106,7 @@ def _pointer(builder: Any, blob: Any, *path: int) -> Any:
 
 def _load_fields(context: Any, builder: Any, blob: Any, index: int, kind: Any) -> Any:
     """One field of the struct as a value of the named tuple type `kind`."""
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     value = ir.Constant(context.get_value_type(kind), ir.Undefined)
     for at in range(len(kind)):
@@ -117,7 +117,7 @@ def _load_fields(context: Any, builder: Any, blob: Any, index: int, kind: Any) -
 
 def _emit_unpack(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """The addresses of the maps and all other fields; unused loads are optimised away."""
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     _mark(builder)
     parts = []

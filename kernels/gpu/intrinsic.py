@@ -79,7 +79,7 @@ def current_target() -> Any:
 
 def _kinds() -> dict[str, tuple[Any, Any]]:
     """(Numba type, LLVM type) of each letter."""
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     types = cuda_module("types")
     return {
@@ -133,7 +133,7 @@ def _constraint(letter: str) -> str:
 def _emit(
     name: str, asm: Asm, context: Any, builder: Any, signature: Any, arguments: Sequence[Any]
 ) -> Any:
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     cc = tuple(current_target())
     if not supports(asm.target, cc):
@@ -163,7 +163,7 @@ def _registers(builder: Any, asm: Asm, arguments: Sequence[Any]) -> list[Any]:
 
 def _result_type(asm: Asm) -> Any:
     """The LLVM type of the asm's results: void, one register, or a struct of registers."""
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     kinds = _kinds()
     results = [kinds[letter][1] for letter in _letters(asm.results)]
@@ -174,7 +174,7 @@ def _result_type(asm: Asm) -> Any:
 
 def _collect(context: Any, builder: Any, returns: Any, results: Specs, value: Any) -> Any:
     """The registers of the asm as Numba's value: nothing, a scalar, a tuple, a tuple of tuples."""
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     if not results:
         return context.get_dummy_value()

@@ -110,7 +110,7 @@ def device_module(module: ModuleType) -> Any:
 
 def shared_base() -> Any:
     """A hook: the address of the block's dynamic shared memory, a multiple of 1024."""
-    from llvmlite import ir
+    from implicit_conv.kernels.gpu.llvm import ir
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         module = builder.module

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu.sizes import CHUNK_COLUMNS, ITEMSIZES, VECTOR_BYTES, WARP
 from implicit_conv.kernels.gpu.strip import Strip, strip_rules
 

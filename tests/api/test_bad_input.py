@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sampling import examples
 
 import implicit_conv as ic
-from implicit_conv.arrays import check_distinct
+from implicit_conv.arrays.arrays import check_distinct
 
 
 def ones(*shape, dtype="float32"):

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sampling import count, examples, sampled
 
 from implicit_conv import conv2d, plan_conv2d
-from implicit_conv.arrays import numpy_dtype
-from implicit_conv.cpu import tiling
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.arrays.arrays import numpy_dtype
+from implicit_conv.cpu.candidates import tiling
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import panel_widths, register_tiles

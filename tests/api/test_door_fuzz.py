@@ -162,7 +162,7 @@ def widened_integers(monkeypatch):
 
 def unknown_modes(monkeypatch):
     """The codes of grid-wrap and grid-constant are not those of their synonyms."""
-    from implicit_conv import image_operation
+    from implicit_conv.scale import image_operation
 
     monkeypatch.setattr(image_operation, "SYNONYMS", {})
 
@@ -170,7 +170,7 @@ def unknown_modes(monkeypatch):
 def periodic_chunks(monkeypatch):
     """A single chunk on a round axis gets the halo that several chunks get."""
     import implicit_conv.dask
-    from implicit_conv.dask import Halo
+    from implicit_conv.scale.dask import Halo
 
     def halo(axis, chunks):
         found = right(axis, chunks)
@@ -185,8 +185,8 @@ def periodic_chunks(monkeypatch):
 
 def order_of_buffers(monkeypatch):
     """The taps of a row are summed buffer by buffer, of which few outputs have more."""
-    from implicit_conv import schedule
     from implicit_conv.cpu.methods import gemm_tilings
+    from implicit_conv.problem import schedule
 
     def geometry(*args, **options):
         g = right(*args, **options)

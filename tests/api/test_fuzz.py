@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import implicit_conv
-from implicit_conv import config, reference
-from implicit_conv.options import PADDING_MODES
+from implicit_conv import config
+from implicit_conv.problem import reference
+from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.testing import Case, draw
 from implicit_conv.testing.__main__ import main
 from implicit_conv.testing.check import EXACT, SMOOTH, check

@@ -13,7 +13,7 @@ import pytest
 from small_trials import of_every_operator
 
 import implicit_conv as ic
-from implicit_conv.libraries import as_library_of, library
+from implicit_conv.arrays.libraries import as_library_of, library
 from implicit_conv.testing.check import verify
 from implicit_conv.testing.trial import inputs
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import implicit_conv
-from implicit_conv import dispatch
-from implicit_conv.dispatch import SHAPES, Options
+from implicit_conv.operators import dispatch
+from implicit_conv.operators.dispatch import SHAPES, Options
 
 NAMES = [
     f"{plan}conv{kind.format(rank)}"

@@ -10,8 +10,8 @@ from processes import output_of
 from sampling import count, sampled
 
 import implicit_conv as ic
-from implicit_conv.cpu import engine
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.engines import engine
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.testing import Case, plan_of
 
 CLONES = [copy.copy, copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))]
@@ -33,7 +33,7 @@ READ = """
 import pickle, sys
 import numpy as np
 import implicit_conv as ic
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.machine.arch import cpu_arch
 with open(sys.argv[1], "rb") as file:
     found = pickle.load(file)
 for case, plan, before, packed in found:

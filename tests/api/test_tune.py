@@ -10,7 +10,7 @@ import pytest
 
 import implicit_conv as ic
 from implicit_conv.cache import clear
-from implicit_conv.cpu import tuning, tuning_cache
+from implicit_conv.cpu.plan import tuning, tuning_cache
 from implicit_conv.kernels.disk import Store
 
 X, W = (1, 16, 12, 12), (16, 16, 3, 3)

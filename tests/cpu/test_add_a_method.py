@@ -12,10 +12,11 @@ from method_page import FILES, ROOT, TEXT
 from tight_machine import tight_machine
 
 from implicit_conv import clear_plan_cache, plan_conv2d
-from implicit_conv.cpu import methods, planner
+from implicit_conv.cpu import methods
+from implicit_conv.cpu.plan import planner
 from implicit_conv.kernels import cpu as kernels
 
-TABLE = FILES["implicit_conv/cpu/planner.py"].splitlines()
+TABLE = FILES["implicit_conv/cpu/plan/planner.py"].splitlines()
 TESTS = next(path for path in FILES if path.startswith("tests/"))
 CANDIDATE, ROWS = re.findall(r"^```text\n(.*?)\n```$", TEXT, re.DOTALL | re.MULTILINE)
 SHAPES = (2, 1, 80, 70), (5, 1, 1, 1)  # of the page's snippet
@@ -72,7 +73,7 @@ def test_explain_prints_what_it_shows(page, force_method):
 
 
 def test_it_adds_lines_to_the_table_that_is_there():
-    source = (ROOT / "implicit_conv/cpu/planner.py").read_text(encoding="utf-8").splitlines()
+    source = (ROOT / "implicit_conv/cpu/plan/planner.py").read_text(encoding="utf-8").splitlines()
     assert {line[1:] for line in TABLE if line.startswith(" ")} <= set(source)
     assert sum(line.startswith("+") for line in TABLE) == 2
 

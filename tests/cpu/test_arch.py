@@ -6,8 +6,8 @@ import pytest
 from processes import output_of
 from sampling import count, sampled
 
-from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.cpu.compiler import compiled_target
+from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.cpu.machine.compiler import compiled_target
 
 x86 = pytest.mark.skipif(not compiled_target().is_x86, reason="names x86 features")
 COMPUTE = """
@@ -72,7 +72,9 @@ def test_no_setting_ends_the_process(settings):
     ids=str,
 )
 def test_settings_of_numba_choose_the_cpu(settings, bits, fma):
-    code = "from implicit_conv.cpu.arch import cpu_arch as a; print(a().vector_bits, a().fma)"
+    code = (
+        "from implicit_conv.cpu.machine.arch import cpu_arch as a; print(a().vector_bits, a().fma)"
+    )
     assert output_of(code, **settings) == f"{bits} {fma}"
 
 
@@ -80,7 +82,7 @@ def test_settings_of_numba_choose_the_cpu(settings, bits, fma):
 def test_numbas_settings_file_counts(tmp_path):
     pytest.importorskip("yaml")  # without it Numba does not read the file
     (tmp_path / ".numba_config.yaml").write_text("cpu_name: generic\n")
-    code = "from implicit_conv.cpu.arch import cpu_arch; print(cpu_arch().vector_bits)"
+    code = "from implicit_conv.cpu.machine.arch import cpu_arch; print(cpu_arch().vector_bits)"
     assert output_of(code, folder=tmp_path) == "128"
 
 
@@ -88,7 +90,7 @@ def test_numbas_settings_file_counts(tmp_path):
 def test_a_feature_that_this_cpu_lacks_is_refused_before_it_is_used():
     code = """
 import implicit_conv as ic
-from implicit_conv.cpu.compiler import host_features
+from implicit_conv.cpu.machine.compiler import host_features
 try:
     ic.plan_conv2d((1, 2, 5, 5), (3, 2, 3, 3))
 except ic.PlanError as error:

@@ -8,9 +8,9 @@ import pytest
 from processes import output_of
 
 import implicit_conv as ic
-from implicit_conv.cpu import compiler
-from implicit_conv.cpu.arch import FEATURES
-from implicit_conv.cpu.compiler import Target, check_target, compiled_target, host_features
+from implicit_conv.cpu.machine import compiler
+from implicit_conv.cpu.machine.arch import FEATURES
+from implicit_conv.cpu.machine.compiler import Target, check_target, compiled_target, host_features
 from implicit_conv.testing import Case
 
 TRIPLE = "x86_64-unknown-linux-gnu"

@@ -11,11 +11,11 @@ from fft_method import Fft, FftCall
 from tight_machine import tight_machine
 
 from implicit_conv import PlanError, clear_plan_cache, conv2d, plan_conv2d
-from implicit_conv.cpu import planner
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.winograd import LargeWinograd
-from implicit_conv.cpu.planner import METHODS, WEIGHT_GRADIENTS
-from implicit_conv.kernels.activation import Epilogue
+from implicit_conv.cpu.plan import planner
+from implicit_conv.cpu.plan.planner import METHODS, WEIGHT_GRADIENTS
+from implicit_conv.kernels.geometry import Epilogue
 
 every_method = pytest.mark.parametrize(
     "method", (*METHODS, *WEIGHT_GRADIENTS), ids=lambda method: method.__name__

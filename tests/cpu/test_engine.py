@@ -9,20 +9,21 @@ import pytest
 from conformance import examples
 
 from implicit_conv import conv2d, plan_conv2d, plan_conv2d_input_grad
-from implicit_conv.arrays import Binding
-from implicit_conv.cpu import dgrad, engine, planner
-from implicit_conv.cpu.arch import CpuArch, cpu_arch
-from implicit_conv.cpu.call import CallForm
-from implicit_conv.cpu.candidate import Request
-from implicit_conv.cpu.kernel_method import operator
+from implicit_conv.arrays.arrays import Binding
+from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.kernel_method import operator
+from implicit_conv.cpu.engines import dgrad, engine
+from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.machine.peak import clock
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
-from implicit_conv.cpu.peak import clock
-from implicit_conv.cpu.planner import METHODS
+from implicit_conv.cpu.plan import planner
+from implicit_conv.cpu.plan.planner import METHODS
+from implicit_conv.cpu.run.call import CallForm
 from implicit_conv.errors import PlanError, ShapeError
-from implicit_conv.options import ALGORITHMS
-from implicit_conv.plan import Plan
+from implicit_conv.operators.plan import Plan
+from implicit_conv.problem.options import ALGORITHMS
 from implicit_conv.testing import Case, plan_of, to_nchw
 
 SAME = ((1, 1), (1, 1))

@@ -11,8 +11,8 @@ import sys
 import pytest
 from method_page import FILES, ROOT, TEXT
 
-PLANNER = "implicit_conv/cpu/planner.py"
-CODE = "kernels/cpu/outer_product_code.py"
+PLANNER = "implicit_conv/cpu/plan/planner.py"
+CODE = "kernels/cpu/outer_product_compiled.py"
 CONFORM = "python -m pytest tests/cpu/test_conformance.py -k OuterProduct"
 SHORTER = {"-m 'slow or not slow'": "", "--seconds 600": "--seconds 10"}
 COMMANDS = [

@@ -8,15 +8,15 @@ import pytest
 from conformance import examples
 
 from implicit_conv import conv2d, plan_conv2d
-from implicit_conv.arrays import ordered
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays
-from implicit_conv.cpu.candidate import Candidate, Request
-from implicit_conv.cpu.kernel_method import KernelMethod
-from implicit_conv.cpu.planner import METHODS, plan
-from implicit_conv.cpu.problem_views import spatial
-from implicit_conv.options import ALGORITHMS
-from implicit_conv.problem import Problem
+from implicit_conv.arrays.arrays import ordered
+from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.plan.planner import METHODS, plan
+from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.problem.options import ALGORITHMS
+from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Case
 
 SCRATCH_BYTES = 2 << 20  # of a thread; Winograd alone may take more

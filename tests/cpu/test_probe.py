@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from processes import output_of
 
-from implicit_conv.cpu import arch, probe
-from implicit_conv.cpu.probe import AT_HWCAP, AT_HWCAP2, System
+from implicit_conv.cpu.machine import arch, probe
+from implicit_conv.cpu.machine.probe import AT_HWCAP, AT_HWCAP2, System
 
 KINDS = ("Data", "Instruction", "Unified")  # of cache/index0, 1 and 2
 CPU = "sys/devices/system/cpu/cpu{}/"
@@ -192,7 +192,7 @@ def test_interrupts_of_the_probe_for_executable_memory():
     """They arrive as they were sent, wherever they come."""
     interrupts = """
 import random, signal
-from implicit_conv.cpu.probe import System
+from implicit_conv.cpu.machine.probe import System
 
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 for _ in range(1000):

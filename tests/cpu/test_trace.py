@@ -3,7 +3,7 @@
 import pytest
 
 from implicit_conv import plan_conv2d
-from implicit_conv.cpu.record import executed_loads
+from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.testing import Case
 
 CASES = [

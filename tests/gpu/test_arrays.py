@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicit_conv.errors import DTypeError, PlanError, ShapeError
-from implicit_conv.gpu.arrays import _from_torch, current_stream, is_device_array, operand
+from implicit_conv.gpu.cuda.arrays import _from_torch, current_stream, is_device_array, operand
 
 
 class DLPack:

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from implicit_conv.gpu import evidence
-from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.candidate import Options, gpu_geometry, refusal
-from implicit_conv.gpu.direct import direct_rule
-from implicit_conv.gpu.families import family_name
-from implicit_conv.gpu.planner import variants
-from implicit_conv.kernels.activation import CLAMP, HARDSWISH
+from implicit_conv.gpu.cuda.arch import KNOWN
+from implicit_conv.gpu.plan import evidence
+from implicit_conv.gpu.plan.candidate import Options, gpu_geometry, refusal
+from implicit_conv.gpu.plan.direct import direct_rule
+from implicit_conv.gpu.plan.families import family_name
+from implicit_conv.gpu.plan.planner import variants
+from implicit_conv.kernels.geometry import CLAMP, HARDSWISH
 from implicit_conv.kernels.gpu import ptx, targets
 from implicit_conv.kernels.gpu.intrinsic import (
     Asm,
@@ -28,11 +28,11 @@ from implicit_conv.kernels.gpu.intrinsic import (
 )
 from implicit_conv.kernels.gpu.strip import Strip
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.options import GPU_DTYPES
+from implicit_conv.problem.options import GPU_DTYPES
 from implicit_conv.testing import Case
-from implicit_conv.verify.assembly import assemble, sass, tool
-from implicit_conv.verify.testing import problem_of
+from implicit_conv.testing.gpu.problems import problem_of
 from perf import gates, gpu_gates
+from perf.bringup.sass import assemble, sass, tool
 
 WHEELS = "pip install '.[cu13,assemble]' in a checkout"
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:

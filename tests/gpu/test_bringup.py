@@ -18,17 +18,17 @@ from ptx_faults import FAULTS
 
 from implicit_conv.kernels.gpu.call import Call
 from implicit_conv.testing import Case
-from implicit_conv.tma.tiled import TiledMap
-from implicit_conv.verify.assembly import tool
-from implicit_conv.verify.bringup import diagnose, run, steps, watchdog
-from implicit_conv.verify.bringup import kit as kits
-from implicit_conv.verify.bringup.emulated import Interpreter
-from implicit_conv.verify.bringup.gpu import Gpu
-from implicit_conv.verify.bringup.kit import Image, Kit, Launch, read
-from implicit_conv.verify.bringup.recipes import Problem
-from implicit_conv.verify.bringup.watchdog import with_watchdog
-from implicit_conv.verify.processes import Ended
-from implicit_conv.verify.testing import stored
+from implicit_conv.testing.gpu.problems import stored
+from implicit_conv.tma.maps.tiled import TiledMap
+from perf.bringup import diagnose, run, steps, watchdog
+from perf.bringup import kit as kits
+from perf.bringup.emulated import Interpreter
+from perf.bringup.gpu import Gpu
+from perf.bringup.kit import Image, Kit, Launch, read
+from perf.bringup.processes import Ended
+from perf.bringup.recipes import Problem
+from perf.bringup.sass import tool
+from perf.bringup.watchdog import with_watchdog
 from perf.pack import Contents, packed_kit
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def rehearse(kit, folder):
         (folder / "numba" / f"{name}.py").write_text("raise ImportError('not on this machine')")
     paths = os.pathsep.join([str(folder / "numba"), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "implicit_conv.verify.bringup", "rehearse", str(path)],
+        [sys.executable, "-m", "perf.bringup", "rehearse", str(path)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,

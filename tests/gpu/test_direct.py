@@ -8,20 +8,20 @@ import pytest
 
 from implicit_conv import plan_conv2d, ptx
 from implicit_conv.errors import PlanError
-from implicit_conv.gpu.arch import KNOWN, gpu_arch
-from implicit_conv.gpu.candidate import Choice
-from implicit_conv.gpu.direct import MOST_VALUES, direct_variant, direct_variants, values
-from implicit_conv.gpu.engine import GpuEngine
-from implicit_conv.gpu.explain import explain
-from implicit_conv.gpu.families import family_name
-from implicit_conv.gpu.planner import choose
-from implicit_conv.gpu.trace import trace
+from implicit_conv.gpu.cuda.arch import KNOWN, gpu_arch
+from implicit_conv.gpu.plan.candidate import Choice
+from implicit_conv.gpu.plan.direct import MOST_VALUES, direct_variant, direct_variants, values
+from implicit_conv.gpu.plan.explain import explain
+from implicit_conv.gpu.plan.families import family_name
+from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.plan.trace import trace
+from implicit_conv.gpu.run.engine import GpuEngine
 from implicit_conv.kernels.gpu.strip import Strip
-from implicit_conv.plan import Plan
+from implicit_conv.operators.plan import Plan
 from implicit_conv.testing import Case, to_nchw
-from implicit_conv.verify.assembly import tool
-from implicit_conv.verify.interpret import interpret, ptx_of
-from implicit_conv.verify.testing import loaded, problem_of, stored, with_epilogue
+from implicit_conv.testing.gpu.problems import loaded, problem_of, stored, with_epilogue
+from perf.bringup.interpret import interpret, ptx_of
+from perf.bringup.sass import tool
 
 COMPILERS = importlib.util.find_spec("numba_cuda") is not None and tool("nvdisasm") is not None
 DEPTHWISE = Case(

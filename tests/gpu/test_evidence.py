@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from implicit_conv import plan_conv2d
-from implicit_conv.gpu import evidence
-from implicit_conv.gpu.evidence import NOT_RUN, ladder, markdown
-from implicit_conv.gpu.families import FAMILIES, family_name
+from implicit_conv.gpu.plan import evidence
+from implicit_conv.gpu.plan.evidence import NOT_RUN, ladder, markdown
+from implicit_conv.gpu.plan.families import FAMILIES, family_name
 from implicit_conv.kernels.gpu.targets import TARGETS
 from implicit_conv.tools.cli import main
 

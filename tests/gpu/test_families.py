@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from implicit_conv.gpu.candidate import gpu_geometry
-from implicit_conv.gpu.families import FAMILIES
-from implicit_conv.gpu.trace import k_blocks
+from implicit_conv.gpu.plan.candidate import gpu_geometry
+from implicit_conv.gpu.plan.families import FAMILIES
+from implicit_conv.gpu.plan.trace import k_blocks
 from implicit_conv.kernels import schedule
-from implicit_conv.tma.lowering_choice import maps_for
-from implicit_conv.verify.testing import family_problems
+from implicit_conv.testing.gpu.problems import family_problems
+from implicit_conv.tma.run.lowering_choice import maps_for
 
 PROBLEMS = 50
 BLOCKS = 2
@@ -108,7 +108,7 @@ def test_plan_agrees_with_the_lowering(name, seed):
 
 def test_bits_of_16_bit_types():
     """Rounding to the nearest, ties to even; infinities and NaN stay what they are."""
-    from implicit_conv.verify.testing import loaded, stored
+    from implicit_conv.testing.gpu.problems import loaded, stored
 
     values = np.array([1, 1 + 2.0**-8, 1 + 3 * 2.0**-8, np.inf, -np.inf, np.nan], np.float32)
     rounded = np.array([1, 1, 1 + 2.0**-6, np.inf, -np.inf, np.nan], np.float32)

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from implicit_conv import ptx
-from implicit_conv.gpu.arch import KNOWN, gpu_arch
-from implicit_conv.gpu.arrays import Operand
-from implicit_conv.gpu.candidate import gpu_geometry
-from implicit_conv.gpu.explain import explain
-from implicit_conv.gpu.folded import fold_misfit, fold_rule
-from implicit_conv.gpu.planner import choose
-from implicit_conv.gpu.trace import trace
+from implicit_conv.gpu.cuda.arch import KNOWN, gpu_arch
+from implicit_conv.gpu.cuda.arrays import Operand
+from implicit_conv.gpu.plan.candidate import gpu_geometry
+from implicit_conv.gpu.plan.explain import explain
+from implicit_conv.gpu.plan.folded import fold_misfit, fold_rule
+from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.plan.trace import trace
 from implicit_conv.testing import Case, to_nchw
-from implicit_conv.verify.assembly import tool
-from implicit_conv.verify.interpret import interpret, ptx_of
-from implicit_conv.verify.testing import loaded, problem_of, stored, with_epilogue
+from implicit_conv.testing.gpu.problems import loaded, problem_of, stored, with_epilogue
+from perf.bringup.interpret import interpret, ptx_of
+from perf.bringup.sass import tool
 
 COMPILERS = importlib.util.find_spec("numba_cuda") is not None and tool("nvdisasm") is not None
 LAYOUTS = {"layout": "NHWC", "weight_layout": "KRSC"}

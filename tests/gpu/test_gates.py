@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from implicit_conv.gpu.evidence import ladder
-from implicit_conv.verify.assembly import calls, instructions, mainloop
+from implicit_conv.gpu.plan.evidence import ladder
 from perf import gates, gpu_gates
+from perf.bringup.sass import calls, instructions, mainloop
 
 EXPECTED = json.loads(gates.EXPECTED.read_text())
 # A mainloop of 5 instructions in a loop over tiles; two waits, one moved behind the kernel's end.

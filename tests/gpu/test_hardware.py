@@ -1,4 +1,4 @@
-"""Checks that need a GPU, each in its own process (implicit_conv.verify.hardware)."""
+"""Checks that need a GPU, each in its own process (implicit_conv.testing.gpu.hardware)."""
 
 import functools
 import re
@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from implicit_conv.gpu.families import FAMILIES
-from implicit_conv.verify.hardware import CRASHED
-from implicit_conv.verify.processes import run_module
+from implicit_conv.gpu.plan.families import FAMILIES
+from implicit_conv.testing.gpu.hardware import CRASHED
+from perf.bringup.processes import run_module
 
 pytestmark = pytest.mark.gpu
 SECONDS = 240
@@ -19,7 +19,9 @@ REDUCED = ("cp_async-mma", "elements-mma", "tma-mma", "tma-w-mma", "tma-wgmma")
 
 def run(*arguments, prefix=()):
     """Run a check to its end or for `SECONDS`."""
-    return run_module("implicit_conv.verify.hardware", *arguments, seconds=SECONDS, prefix=prefix)
+    return run_module(
+        "implicit_conv.testing.gpu.hardware", *arguments, seconds=SECONDS, prefix=prefix
+    )
 
 
 @functools.cache

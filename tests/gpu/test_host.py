@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from implicit_conv.errors import DriverError, PlanError
-from implicit_conv.gpu import launch
-from implicit_conv.gpu.arch import gpu_arch
-from implicit_conv.gpu.candidate import Options
 from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.arch import gpu_arch
 from implicit_conv.gpu.cuda.encode import encode
-from implicit_conv.gpu.engine import GpuEngine
-from implicit_conv.gpu.maps import activation_map, filter_map
-from implicit_conv.gpu.planner import choose
+from implicit_conv.gpu.plan.candidate import Options
+from implicit_conv.gpu.plan.maps import activation_map, filter_map
+from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.run import launch
+from implicit_conv.gpu.run.engine import GpuEngine
 from implicit_conv.kernels.gpu.targets import supports
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.options import GPU_DTYPES
-from implicit_conv.plan import Plan
-from implicit_conv.problem import Problem
-from implicit_conv.verify import check_arrays, device_memory, hardware
-from implicit_conv.verify.processes import run_module
-from implicit_conv.verify.testing import production_problems
+from implicit_conv.operators.plan import Plan
+from implicit_conv.problem.options import GPU_DTYPES
+from implicit_conv.problem.problem import Problem
+from implicit_conv.testing.gpu import check_arrays, device_memory, hardware
+from implicit_conv.testing.gpu.problems import production_problems
+from perf.bringup.processes import run_module
 
 
 def problem(**changes):

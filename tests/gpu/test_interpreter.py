@@ -18,17 +18,15 @@ from ptx_faults import FAULTS
 from ptx_mutants import mutant
 
 from implicit_conv import ptx
-from implicit_conv.gpu import evidence
-from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.families import FAMILIES
-from implicit_conv.gpu.planner import choose
-from implicit_conv.gpu.trace import trace
-from implicit_conv.kernels.activation import CLAMP
+from implicit_conv.gpu.cuda.arch import KNOWN
+from implicit_conv.gpu.plan import evidence
+from implicit_conv.gpu.plan.families import FAMILIES
+from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.plan.trace import trace
+from implicit_conv.kernels.geometry import CLAMP
 from implicit_conv.kernels.gpu import targets
 from implicit_conv.testing import Case, to_nchw
-from implicit_conv.verify.assembly import sass, tool
-from implicit_conv.verify.interpret import WriteError, interpret, ptx_of
-from implicit_conv.verify.testing import (
+from implicit_conv.testing.gpu.problems import (
     EVERYTHING,
     family_problems,
     loaded,
@@ -39,6 +37,8 @@ from implicit_conv.verify.testing import (
     with_epilogue,
 )
 from perf import gates, gpu_gates
+from perf.bringup.interpret import WriteError, interpret, ptx_of
+from perf.bringup.sass import sass, tool
 
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
     pytest.skip("needs pip install '.[cu13,assemble]' in a checkout", allow_module_level=True)

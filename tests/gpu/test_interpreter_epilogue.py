@@ -9,17 +9,15 @@ import numpy as np
 import pytest
 
 from implicit_conv import ptx, tma
-from implicit_conv.activation import parse_activation
-from implicit_conv.gpu.arch import KNOWN
-from implicit_conv.gpu.families import FAMILIES
+from implicit_conv.gpu.cuda.arch import KNOWN
+from implicit_conv.gpu.plan.families import FAMILIES
 from implicit_conv.kernels.geometry import Geometry
 from implicit_conv.kernels.gpu.call import Limits
 from implicit_conv.kernels.gpu.params import pack
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS
+from implicit_conv.problem.options import parse_activation
 from implicit_conv.testing import Case, error_units, from_nchw, to_nchw
-from implicit_conv.verify.assembly import tool
-from implicit_conv.verify.interpret import interpret, noted, ptx_of
-from implicit_conv.verify.testing import (
+from implicit_conv.testing.gpu.problems import (
     dump_call,
     example_copies,
     loaded,
@@ -27,6 +25,8 @@ from implicit_conv.verify.testing import (
     stored,
     with_epilogue,
 )
+from perf.bringup.interpret import interpret, noted, ptx_of
+from perf.bringup.sass import tool
 
 if importlib.util.find_spec("numba_cuda") is None or tool("nvdisasm") is None:
     pytest.skip("needs pip install '.[cu13,assemble]' in a checkout", allow_module_level=True)

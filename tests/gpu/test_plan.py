@@ -6,14 +6,14 @@ import pytest
 
 from implicit_conv import cache, plan_conv2d
 from implicit_conv.errors import DTypeError, PlanError
-from implicit_conv.gpu.arch import KNOWN, gpu_arch
-from implicit_conv.gpu.candidate import Options, consider, gpu_geometry
-from implicit_conv.gpu.explain import explain
-from implicit_conv.gpu.layout import shared_layout
-from implicit_conv.gpu.planner import choose
+from implicit_conv.gpu.cuda.arch import KNOWN, gpu_arch
+from implicit_conv.gpu.plan.candidate import Options, consider, gpu_geometry
+from implicit_conv.gpu.plan.explain import explain
+from implicit_conv.gpu.plan.layout import shared_layout
+from implicit_conv.gpu.plan.planner import choose
 from implicit_conv.kernels.gpu.variant import Variant
-from implicit_conv.options import GPU_DTYPES
-from implicit_conv.problem import Problem
+from implicit_conv.problem.options import GPU_DTYPES
+from implicit_conv.problem.problem import Problem
 
 LAYER = {"padding": 1, "layout": "NHWC", "weight_layout": "KRSC"}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from implicit_conv.cpu import tuning
+from implicit_conv.cpu.plan import tuning
 from perf import regret
 from perf.__main__ import main
 

@@ -16,7 +16,7 @@ from sampling import examples
 
 import implicit_conv as ic
 from implicit_conv import settings
-from implicit_conv.kernels.cpu.depthwise.row_pieces import row_pieces, row_shapes
+from implicit_conv.kernels.cpu.depthwise.layout import row_pieces, row_shapes
 from implicit_conv.kernels.geometry import CIRCULAR, REFLECT, ZEROS, Geometry
 
 CHEAP = 1 << 16  # operations of a convolution that is computed, at most
@@ -85,7 +85,7 @@ def test_plans(drawn, device, dtype, threads):
     """A plan is made and explained at once, and all its numbers fit in int64."""
     x_shape, w_shape, options = drawn
     with pytest.MonkeyPatch.context() as patch, ic.config(num_threads=threads):
-        patch.setattr("implicit_conv.schedule.MOST_LOADS", 1000)
+        patch.setattr("implicit_conv.problem.schedule.MOST_LOADS", 1000)
         choices = {"dtype": dtype, "device": device, **options}
         plan = answer(ic.plan_conv2d, x_shape, w_shape, words=WORDS, **choices)
         if plan is None:
@@ -169,7 +169,7 @@ def test_columns(extents, kernel, options, shape):
     """A matrix of windows is the convolution with one filter for each of its columns."""
     x = spread(extents)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("implicit_conv.parse.MOST_ELEMENTS", COLUMNS)
+        patch.setattr("implicit_conv.problem.parse.MOST_ELEMENTS", COLUMNS)
         columns = answer(ic.im2col, x, kernel, words=WORDS, **options)
     if columns is None:
         return

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv.options import SPACE
+from implicit_conv.problem.options import SPACE
 
 GROUPS = [(1, 3, 5), (2, 4, 6), (4, 4, 4)]  # groups, channels, filters
 

@@ -252,7 +252,7 @@ def test_a_fork_waits_for_few_of_those_that_plan():
         """
 import statistics
 import numba
-from implicit_conv.kernels.cpu.runtime.preparation import prepare
+from implicit_conv.kernels.preparation import prepare
 over, planned = threading.Event(), []
 def step():
     time.sleep(1e-3)
@@ -302,7 +302,7 @@ def test_a_fork_while_a_first_step_is_logged():
     """
     code = """
 import os, signal, sys, threading, time
-from implicit_conv.kernels.cpu.runtime.preparation import prepare  # before logging is imported
+from implicit_conv.kernels.preparation import prepare  # before logging is imported
 import logging
 def log():
     plans.set()
@@ -379,7 +379,7 @@ def test_a_fork_during_the_imports_of_a_first_call(door):
         f"""
 from pathlib import Path
 import implicit_conv
-from implicit_conv.kernels.cpu.runtime.preparation import _preparing
+from implicit_conv.kernels.preparation import _preparing
 try:
     import distributed  # which dask imports in the first `compute`, where a fork may meet it
 except ImportError:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from implicit_conv import cache
-from implicit_conv.cpu.candidate import Candidate
-from implicit_conv.cpu.kernel_method import best
+from implicit_conv.cpu.candidates.candidate import Candidate
+from implicit_conv.cpu.candidates.kernel_method import best
 from implicit_conv.cpu.methods import gemm
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.runtime import launch

@@ -12,15 +12,15 @@ from sampling import examples
 from ways import QUADS, needs_quads
 
 import implicit_conv as ic
-from implicit_conv.cpu import dgrad
-from implicit_conv.cpu.arch import REGISTER_PIXELS, cpu_arch
-from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.engines import dgrad
+from implicit_conv.cpu.engines.executed_loads import executed_loads
+from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm
-from implicit_conv.cpu.record import executed_loads
 from implicit_conv.kernels import schedule
-from implicit_conv.options import INTEGER_RANGES, PRECISIONS
-from implicit_conv.plan import Plan
+from implicit_conv.operators.plan import Plan
+from implicit_conv.problem.options import INTEGER_RANGES, PRECISIONS
 from implicit_conv.testing import Case, from_nchw, plan_of, to_nchw
 
 MIXES = list(itertools.product(INTEGER_RANGES, INTEGER_RANGES))
@@ -431,7 +431,7 @@ def test_a_cpu_without_vnni():
     code = """
 import numpy as np
 import implicit_conv as ic
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.machine.arch import cpu_arch
 assert cpu_arch().int8 == "widen" and cpu_arch().vector_bits == 256
 x = np.full((1, 9, 9, 64), 255, np.uint8)
 w = np.full((33, 3, 3, 64), -128, np.int8)

@@ -14,7 +14,7 @@ from conformance import examples
 from ways import arches
 
 from implicit_conv.cpu.methods.im2col import Im2col
-from implicit_conv.cpu.planner import METHODS
+from implicit_conv.cpu.plan.planner import METHODS
 from implicit_conv.testing import EPS, Case, changed, plan_of
 
 # Values of all elements of x and w, whose products need more bits than those of a small integer:

@@ -20,9 +20,10 @@ import pytest
 from sampling import count, sampled
 
 import implicit_conv
-from implicit_conv.arrays import numpy_dtype
-from implicit_conv.cpu import stride_phases, tiling
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.arrays.arrays import numpy_dtype
+from implicit_conv.cpu.candidates import tiling
+from implicit_conv.cpu.engines import stride_phases
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods import channel_lanes, gemm_tilings, group_lanes, pixel_lanes
 from implicit_conv.testing import Case, plan_of
 from implicit_conv.testing.guard import guarded

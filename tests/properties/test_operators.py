@@ -10,8 +10,8 @@ from sampling import count, sampled
 from small_trials import EACH, of_every_operator, small_trial
 
 import implicit_conv as ic
-from implicit_conv import reference
-from implicit_conv.options import LAYOUTS_OF, SPACE
+from implicit_conv.problem import reference
+from implicit_conv.problem.options import LAYOUTS_OF, SPACE
 from implicit_conv.testing import Case
 from implicit_conv.testing.check import check, verify
 from implicit_conv.testing.draw import Dice, kind_of, trial_of

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from implicit_conv import ShapeError, config, plan_conv2d
-from implicit_conv.cpu.arch import REGISTER_PIXELS, cpu_arch
+from implicit_conv.cpu.candidates.tiling import Tiling
+from implicit_conv.cpu.machine.arch import REGISTER_PIXELS, cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.cpu.methods.channel_lanes import ChannelLanes
 from implicit_conv.cpu.methods.depthwise import Depthwise
@@ -23,8 +24,7 @@ from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.cpu.methods.winograd import LargeWinograd, Winograd
-from implicit_conv.cpu.packed import PackedFilter
-from implicit_conv.cpu.tiling import Tiling
+from implicit_conv.cpu.run.packed import PackedFilter
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
 SAME = ((1, 1), (1, 1))

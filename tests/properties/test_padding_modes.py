@@ -9,21 +9,28 @@ from hypothesis import strategies as st
 from sampling import count, examples, sampled
 
 import implicit_conv
-from implicit_conv import PlanError, ShapeError, config, conv1d, conv2d, plan_conv2d, reference
-from implicit_conv.arrays import numpy_dtype
+from implicit_conv import PlanError, ShapeError, config, conv1d, conv2d, plan_conv2d
+from implicit_conv.arrays.arrays import numpy_dtype
+from implicit_conv.cpu.candidates.problem_views import spatial, ungrouped, widened
+from implicit_conv.cpu.candidates.tiling import Tiling, rounded_up
+from implicit_conv.cpu.engines.executed_loads import executed_loads
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.group_lanes import GroupLanes
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.cpu.methods.planes import Planes
 from implicit_conv.cpu.methods.winograd import Winograd
-from implicit_conv.cpu.problem_views import spatial, ungrouped, widened
-from implicit_conv.cpu.record import executed_loads
-from implicit_conv.cpu.tiling import Tiling, rounded_up
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
-from implicit_conv.options import FLOAT_DTYPES, LAYOUTS_OF, PADDING_MODES, SPACE, WEIGHT_LAYOUTS_OF
-from implicit_conv.schedule import geometry
+from implicit_conv.kernels.cpu.depthwise.layout import depthwise_row
+from implicit_conv.problem import reference
+from implicit_conv.problem.options import (
+    FLOAT_DTYPES,
+    LAYOUTS_OF,
+    PADDING_MODES,
+    SPACE,
+    WEIGHT_LAYOUTS_OF,
+)
+from implicit_conv.problem.schedule import geometry
 from implicit_conv.testing import Case, changed, error_units, plan_of, to_nchw
 
 MODES = PADDING_MODES[1:]

@@ -7,10 +7,10 @@ import pytest
 
 import implicit_conv
 from implicit_conv import clear_plan_cache, config, conv2d, plan_conv2d
-from implicit_conv.cpu import tiling
+from implicit_conv.cpu.candidates import tiling
 from implicit_conv.cpu.methods.depthwise import Depthwise
 from implicit_conv.cpu.methods.planes import Planes
-from implicit_conv.cpu.planner import Choice
+from implicit_conv.cpu.plan.planner import Choice
 from implicit_conv.testing import Case
 
 CASES = [

@@ -15,8 +15,8 @@ import pytest
 from ways import arches
 
 import implicit_conv as ic
-from implicit_conv.arrays import numpy_dtype
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.arrays.arrays import numpy_dtype
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods.gemm_tilings import BLOCK_ELEMENTS, BLOCKS, spread_block
 from implicit_conv.cpu.methods.im2col import Im2col
 from implicit_conv.kernels import schedule

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import implicit_conv as ic
-from implicit_conv.kernels.cpu.runtime import subnormals
+from implicit_conv.kernels.cpu.runtime.compiled import subnormals
 from implicit_conv.kernels.cpu.runtime.pool import POOL, Pool
 
 SEEN = 0x3F  # bits of MXCSR that instructions set and nothing clears (Intel SDM vol. 1, 10.2.3)

@@ -5,7 +5,7 @@ import pytest
 from ptx_texts import kernel
 
 from implicit_conv import ptx, tma
-from implicit_conv.tma.interpreted import interpreted_map
+from implicit_conv.tma.check.interpreted import interpreted_map
 
 SHARED = ".extern .shared .align 1024 .b8 smem[];"
 ROWS, COLUMNS = 16, 64  # of the tensor

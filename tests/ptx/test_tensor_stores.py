@@ -6,8 +6,8 @@ import pytest
 from ptx_texts import kernel
 
 from implicit_conv import ptx, tma
-from implicit_conv.tma.interpreted import interpreted_map
-from implicit_conv.tma.ptx import instruction
+from implicit_conv.tma.check.interpreted import interpreted_map
+from implicit_conv.tma.maps.ptx import instruction
 
 SHARED = ".extern .shared .align 128 .b8 smem[];"
 SIZE = 1024  # bytes that the kernel copies to shared memory, and stores from there

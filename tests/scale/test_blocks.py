@@ -7,7 +7,7 @@ import pytest
 
 import implicit_conv
 from implicit_conv.blocks import Axis
-from implicit_conv.options import PADDING_MODES
+from implicit_conv.problem.options import PADDING_MODES
 
 NUMPY_MODES = {"reflect": "reflect", "symmetric": "symmetric", "replicate": "edge"}
 NUMPY_MODES |= {"zeros": "constant", "circular": "wrap"}

@@ -74,7 +74,7 @@ def test_a_filter_is_packed_once_in_a_worker(client, tmp_path):
     np.testing.assert_array_equal(lazy.compute(), implicit_conv.conv2d(x, w, **options))
 
     def packed():
-        from implicit_conv import operation
+        from implicit_conv.scale import operation
 
         return len(operation._PACKED)
 

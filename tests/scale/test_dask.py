@@ -135,7 +135,7 @@ def test_a_lock_is_kept(tmp_path):
 
 
 def test_files_are_pickled_by_name(tmp_path):
-    from implicit_conv.sources import file_array
+    from implicit_conv.scale.sources import file_array
 
     h5py = pytest.importorskip("h5py", reason="h5py is not installed")
     x = np.arange(1000000, dtype=np.float32).reshape(1000, 1000)
@@ -259,7 +259,7 @@ def test_chunks_of_few_outputs_have_the_bits_of_the_whole(
 
 
 def test_a_task_has_one_thread_unless_more_are_set(tmp_path, monkeypatch):
-    from implicit_conv.operation import Operation
+    from implicit_conv.scale.operation import Operation
     from implicit_conv.settings import current
 
     x, w, options, _ = arrays("conv2d", (6, 4, 5, 3), {"padding": 2})
@@ -281,8 +281,8 @@ def test_a_task_has_one_thread_unless_more_are_set(tmp_path, monkeypatch):
 
 
 def test_a_filter_is_packed_once(tmp_path, monkeypatch):
-    from implicit_conv import operation
-    from implicit_conv.plan import Plan
+    from implicit_conv.operators.plan import Plan
+    from implicit_conv.scale import operation
 
     x, w, options, _ = arrays("conv2d", (6, 4, 3, 3), {"padding": 1}, (1, 4, 64, 64))
     w = w + np.float32(0.5)  # a filter that no other test has packed

@@ -256,7 +256,7 @@ def test_a_full_disk_is_named_and_the_rest_is_done_when_there_is_room(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_forked_while_a_filter_is_packed_packs_its_own():
-    from implicit_conv import operation
+    from implicit_conv.scale import operation
 
     x, w = np.ones((1, 1, 20, 20), np.float32), np.full((1, 1, 3, 3), 7, np.float32)
     tiles(x, w)  # compiled here

@@ -6,8 +6,8 @@ import itertools
 from numba import types
 from numba.core import sigutils  # noqa: TID251
 
-from implicit_conv.kernels.cpu.runtime import source
 from implicit_conv.kernels.cpu.runtime.code import METH_FASTCALL, Method, new_function
+from implicit_conv.kernels.cpu.runtime.compiled import source
 from implicit_conv.kernels.cpu.runtime.machine import machine, settings
 
 CTYPES = {

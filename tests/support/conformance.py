@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 from item_stores import items_alone
 
-from implicit_conv.cpu.arch import CpuArch, cpu_arch
-from implicit_conv.cpu.candidate import Candidate, Method, Request
-from implicit_conv.cpu.kernel_method import KernelMethod
-from implicit_conv.cpu.planner import WEIGHT_GRADIENTS
-from implicit_conv.cpu.problem_views import spatial
+from implicit_conv.cpu.candidates.candidate import Candidate, Method, Request
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
+from implicit_conv.cpu.plan.planner import WEIGHT_GRADIENTS
 from implicit_conv.errors import PlanError
 from implicit_conv.kernels import schedule
-from implicit_conv.options import INTEGER_RANGES, LAYOUTS_OF, WEIGHT_LAYOUTS_OF
+from implicit_conv.problem.options import INTEGER_RANGES, LAYOUTS_OF, WEIGHT_LAYOUTS_OF
 from implicit_conv.testing import Array, Case
 from implicit_conv.testing.check import verify
 from implicit_conv.testing.fuzz import program

@@ -24,7 +24,8 @@ from faults import Outcome, attempt
 from processes import ROOT, TEAMS, run_python
 
 import implicit_conv
-from implicit_conv import config, reference
+from implicit_conv import config
+from implicit_conv.problem import reference
 
 SETTLING = 5  # seconds until threads that end have ended
 ONES = ((1, 1), (1, 1))
@@ -158,12 +159,12 @@ def census(folder: Path, threads: int) -> dict[str, Any]:
     deadline = time.monotonic() + SETTLING
     while len(os.listdir("/proc/self/task")) > threads and time.monotonic() < deadline:
         time.sleep(0.01)
-    from implicit_conv.kernels.cpu.runtime import crowd
+    from implicit_conv.kernels.cpu.runtime import active_threads
 
     return {
         "threads": len(os.listdir("/proc/self/task")),
         "descriptors": len(os.listdir("/proc/self/fd")),
-        "running": crowd.running(),
+        "running": active_threads.running(),
         "temporary": [path.name for path in folder.glob("*.tmp")],
     }
 

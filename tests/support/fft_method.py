@@ -15,13 +15,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, Call, CallForm
-from implicit_conv.cpu.candidate import Candidate, Formats, Method, Refusal, Request, Words
-from implicit_conv.cpu.serves import Serves
-from implicit_conv.kernels.activation import LEAKY_RELU, Epilogue
-from implicit_conv.problem import Problem
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.candidates.candidate import (
+    Candidate,
+    Formats,
+    Method,
+    Refusal,
+    Request,
+    Serves,
+    Words,
+)
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.run.call import Arrays, Call, CallForm
+from implicit_conv.kernels.geometry import LEAKY_RELU, Epilogue
+from implicit_conv.problem.problem import Problem
 
 EXACT_BITS = 36  # of the largest possible sum, which the transforms get right
 SPATIAL = (1, 2, 3)  # axes of images (n, d, h, w, c)

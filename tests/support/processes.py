@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 TEAMS = {
     "default": "",
     "queue": """
-from implicit_conv.kernels.cpu.runtime import queue_team, crowd, launch
-launch.make_team = lambda: queue_team.QueueTeam(crowd.cpu_count())
+from implicit_conv.kernels.cpu.runtime import queue_team, active_threads, launch
+launch.make_team = lambda: queue_team.QueueTeam(active_threads.cpu_count())
 """,
 }
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from implicit_conv.options import LAYOUTS_OF, WEIGHT_LAYOUTS_OF
+from implicit_conv.problem.options import LAYOUTS_OF, WEIGHT_LAYOUTS_OF
 from implicit_conv.testing import Case
 from implicit_conv.testing.draw import ROUND
 from implicit_conv.testing.trial import Trial

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 import pytest
 
 from implicit_conv import clear_plan_cache
-from implicit_conv.cpu import arch, tiling
+from implicit_conv.cpu.candidates import tiling
+from implicit_conv.cpu.machine import arch
 
 CACHE_BYTES = {1: 4 << 10, 2: 16 << 10}  # by level
 

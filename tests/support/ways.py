@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from implicit_conv.cpu.arch import (
+from implicit_conv.cpu.machine.arch import (
     REGISTER_PIXELS,
     bfloat16_ways,
     cpu_arch,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from implicit_conv import ShapeError, tma
-from implicit_conv.problem import Problem
-from implicit_conv.tma.picture import CELLS_MAX
+from implicit_conv.problem.problem import Problem
+from implicit_conv.tma.show.picture import CELLS_MAX
 
 COMMON = {"shape": (2, 4, 4, 64), "pixels_per_column": 16, "channels_per_pixel": 32}
 BOX = {"lower_corner": (-1, -1), "upper_corner": (-1, -1), "traversal_stride": (1, 1)}

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.tma import explore
 from implicit_conv.tma.commands import JSON_FORM
-from implicit_conv.tma.examples import EXAMPLES
-from implicit_conv.tma.figure import ROWS_ACROSS, ROWS_DOWN, Places, digest, kept
-from implicit_conv.tma.gallery import MEMORY, memory, page
-from implicit_conv.tma.memory_picture import digest as memory_digest
-from implicit_conv.tma.memory_picture import memory_picture
+from implicit_conv.tma.page import explore
+from implicit_conv.tma.show.examples import EXAMPLES
+from implicit_conv.tma.show.figure import ROWS_ACROSS, ROWS_DOWN, Places, digest, kept
+from implicit_conv.tma.show.gallery import MEMORY, memory, page
+from implicit_conv.tma.show.memory_picture import digest as memory_digest
+from implicit_conv.tma.show.memory_picture import memory_picture
 from implicit_conv.tools.cli import main
 
 GALLERY = Path(__file__).parents[2] / "docs" / "gallery"
@@ -196,7 +196,7 @@ def contrast(one, other):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_headings_of_the_explorer_are_legible(dark):
-    page = Path(explore.__file__).parent / "page"
+    page = Path(explore.__file__).parent
     css = (page / "style.css").read_text(encoding="utf-8")
     light, night = css.split("@media (prefers-color-scheme: dark)")
     (share,) = re.findall(

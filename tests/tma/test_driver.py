@@ -6,7 +6,7 @@ import random
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.tma.driver import DATA_TYPES, ENUMS, PREFIX
+from implicit_conv.tma.maps.driver import DATA_TYPES, ENUMS, PREFIX
 
 pytestmark = pytest.mark.gpu
 INVALID_VALUE = 1

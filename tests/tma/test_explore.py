@@ -7,9 +7,9 @@ import re
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.problem import Problem
-from implicit_conv.tma.explore import page as html
-from implicit_conv.tma.wide_lowering import WideLowering
+from implicit_conv.problem.problem import Problem
+from implicit_conv.tma.page.explore import page as html
+from implicit_conv.tma.run.wide_lowering import WideLowering
 
 pytestmark = pytest.mark.browser
 WIDE, NARROW = (1280, 900), (390, 844)

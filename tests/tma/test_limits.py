@@ -3,7 +3,7 @@
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.tma.limits import TensorMapError
+from implicit_conv.tma.maps.limits import TensorMapError
 
 IM2COL = {
     "shape": (2, 9, 14, 64),

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.tma.limits import TensorMapError
+from implicit_conv.tma.maps.limits import TensorMapError
 
 SIZES = {"uint8": 1, "float16": 2, "float32": 4, "int32": 4, "float64": 8}
 

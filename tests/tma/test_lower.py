@@ -8,7 +8,7 @@ import pytest
 from sampling import count, sampled
 
 from implicit_conv import tma
-from implicit_conv.problem import Problem
+from implicit_conv.problem.problem import Problem
 
 
 def conv(width, stride, pad, taps=3, dilation=1, n=128, height=9):

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.problem import Problem
+from implicit_conv.problem.problem import Problem
 
 FIELDS = {
     "shape": (64, 9, 14, 128),

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.tma.explore import page as html
-from implicit_conv.tma.limits import Start, rename
-from implicit_conv.tma.linter import _read, root
-from implicit_conv.tma.rules import map_findings, start_findings
-from implicit_conv.tma.suspicions import LAYOUT, map_suspicions
+from implicit_conv.tma.check.linter import _read, root
+from implicit_conv.tma.check.suspicions import LAYOUT, map_suspicions
+from implicit_conv.tma.maps.limits import Start, rename
+from implicit_conv.tma.maps.rules import map_findings, start_findings
+from implicit_conv.tma.page.explore import page as html
 
 pytestmark = pytest.mark.browser
 OPERANDS = ("coords", "offsets", "w_halo", "w_offset", "dst")
@@ -92,7 +92,7 @@ def as_driver(given):
     """The same map in the driver's words."""
     load = {name: given[name] for name in OPERANDS if name in given}
     read = _read({name: value for name, value in given.items() if name not in OPERANDS})
-    from implicit_conv.tma.driver import map_arguments
+    from implicit_conv.tma.maps.driver import map_arguments
 
     arguments = map_arguments(read.map)
     arguments.pop("function")

@@ -11,8 +11,8 @@ import numpy as np
 from sampling import count, sampled
 
 from implicit_conv import tma
-from implicit_conv.problem import Problem
-from implicit_conv.tma.lowering_choice import OPERATORS
+from implicit_conv.problem.problem import Problem
+from implicit_conv.tma.run.lowering_choice import OPERATORS
 
 PROBLEMS = count(1200, 10_000)
 MODES = ["im2col", "w", "w", "w_sm90", "w128"]

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.tma.driver import DATA_TYPES, ENUMS, PREFIX
+from implicit_conv.tma.maps.driver import DATA_TYPES, ENUMS, PREFIX
 
 from .test_mutations import SOUND, im2col, tiled
 

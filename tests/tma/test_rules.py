@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.problem import Problem
+from implicit_conv.problem.problem import Problem
 
 INTEGERS = {"uint32", "int32", "uint64", "int64"}
 HALVES = {"float16", "bfloat16"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.tma.service import Coverage
+from implicit_conv.tma.check.service import Coverage
 
 PROBLEMS = {  # shapes, options
     "padded": (((2, 5, 6, 8), (8, 3, 3, 8)), {"padding": 1}),

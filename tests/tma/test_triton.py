@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from implicit_conv import tma
-from implicit_conv.problem import Problem
-from implicit_conv.tma import triton_check
+from implicit_conv.problem.problem import Problem
+from implicit_conv.tma.check import triton_check
 
 pytest.importorskip("triton", reason="needs triton")
 torch = pytest.importorskip("torch", reason="Triton's descriptors are made of torch's tensors")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from processes import ROOT, run_python
 
-from implicit_conv.cpu import tuning, tuning_cache
+from implicit_conv.cpu.plan import tuning, tuning_cache
 from implicit_conv.kernels import disk
 from implicit_conv.kernels.disk import Store
-from implicit_conv.kernels.disk_files import kernel_name
+from implicit_conv.kernels.disk_folder import kernel_name
 from implicit_conv.tools import info, kernel_cache
 from implicit_conv.tools.cli import main
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", minversion="2.13", reason="pip install '.[t
 
 import implicit_conv as ic  # noqa: E402
 import implicit_conv.torch as door  # noqa: E402
-from implicit_conv.kernels.cpu.runtime.guests import guest_name  # noqa: E402
+from implicit_conv.kernels.cpu.runtime.active_threads import guest_name  # noqa: E402
 from implicit_conv.kernels.cpu.runtime.launch import team  # noqa: E402
 from implicit_conv.torch import openmp  # noqa: E402
 
@@ -130,7 +130,7 @@ def test_a_forked_child_uses_our_own_team(regions):
     code = """
 import os, warnings, torch
 import implicit_conv.torch as door
-from implicit_conv.kernels.cpu.runtime.guests import guest_name
+from implicit_conv.kernels.cpu.runtime.active_threads import guest_name
 warnings.simplefilter("ignore")
 torch.set_num_threads(2)
 x, w = torch.ones(4, 32, 30, 30), torch.ones(64, 32, 3, 3)

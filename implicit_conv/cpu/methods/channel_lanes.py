@@ -15,29 +15,25 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, is_contiguous, is_row
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
-from implicit_conv.cpu.costs import (
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.candidates.candidate import (
+    FLOATS,
+    Candidate,
+    Refusal,
+    Request,
+    Serves,
+    Words,
+)
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
+from implicit_conv.cpu.candidates.phrases import count, geometry_items
+from implicit_conv.cpu.candidates.problem_views import ROW_NEED, flattened, is_pointwise, widened
+from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
     FAR_SHARE,
     FMA_LATENCY,
     FMAS_PER_CYCLE,
     ITEM_CYCLES,
     UNALIGNED_LOAD_CYCLES,
-)
-from implicit_conv.cpu.kernel_method import KernelMethod, ranked
-from implicit_conv.cpu.packed import PackedOrder, PlainOrder
-from implicit_conv.cpu.phrases import count, geometry_items
-from implicit_conv.cpu.problem_views import (
-    ROW_NEED,
-    flattened,
-    is_pointwise,
-    widened,
-)
-from implicit_conv.cpu.serves import FLOATS, Serves
-from implicit_conv.cpu.tiling import (
     Estimate,
     balanced,
     divide,
@@ -45,11 +41,14 @@ from implicit_conv.cpu.tiling import (
     stream_cycles,
     thread_count,
 )
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.run.call import Arrays, is_contiguous, is_row
+from implicit_conv.cpu.run.packed import PackedOrder, PlainOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.channel_lanes.layout import ChannelLanesLayout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import geometry
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import geometry
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator

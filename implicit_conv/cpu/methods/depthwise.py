@@ -14,20 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, is_contiguous
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
-from implicit_conv.cpu.costs import (
+from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Words
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, ranked
+from implicit_conv.cpu.candidates.phrases import count, loads_of, plane_word
+from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
+from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
     FMAS_PER_CYCLE,
     ITEM_CYCLES,
     LOADS_PER_CYCLE,
-)
-from implicit_conv.cpu.kernel_method import KernelMethod, best, ranked
-from implicit_conv.cpu.packed import PackedOrder
-from implicit_conv.cpu.phrases import count, loads_of, plane_word
-from implicit_conv.cpu.problem_views import ungrouped, widened
-from implicit_conv.cpu.tiling import (
     TILE_PIXELS,
     Estimate,
     balanced,
@@ -36,14 +31,16 @@ from implicit_conv.cpu.tiling import (
     thread_count,
     tiles,
 )
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.run.call import Arrays, is_contiguous
+from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
-from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
+from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout, depthwise_row
 from implicit_conv.kernels.cpu.planes.layout import ROWS_TOGETHER, TAPS_TOGETHER
 from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, depthwise_trace, geometry
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load, depthwise_trace, geometry
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator

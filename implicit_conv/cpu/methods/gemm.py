@@ -16,10 +16,24 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.arch import BFLOAT16, INT8, CpuArch
-from implicit_conv.cpu.call import Arrays, as_row, is_contiguous, is_row
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
-from implicit_conv.cpu.kernel_method import KernelMethod, best, ranked
+from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Words
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, ranked
+from implicit_conv.cpu.candidates.phrases import (
+    blocks_of,
+    count,
+    geometry_items,
+    loads_of,
+    plane_word,
+    share_left_out,
+)
+from implicit_conv.cpu.candidates.problem_views import (
+    POINTWISE_RULE,
+    ROW_NEED,
+    flattened,
+    is_pointwise,
+    widened,
+)
+from implicit_conv.cpu.machine.arch import BFLOAT16, INT8, CpuArch
 from implicit_conv.cpu.methods.gemm_tilings import (
     TILE_WORDS,
     channel_block,
@@ -28,26 +42,12 @@ from implicit_conv.cpu.methods.gemm_tilings import (
     tiled,
     tilings,
 )
-from implicit_conv.cpu.packed import PackedOrder
-from implicit_conv.cpu.phrases import (
-    blocks_of,
-    count,
-    geometry_items,
-    loads_of,
-    plane_word,
-    share_left_out,
-)
-from implicit_conv.cpu.problem_views import (
-    POINTWISE_RULE,
-    ROW_NEED,
-    flattened,
-    is_pointwise,
-    widened,
-)
+from implicit_conv.cpu.run.call import Arrays, as_row, is_contiguous, is_row
+from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, trace
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load, trace
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from implicit_conv.cpu.arch import AMX_PIXELS, AMX_ROWS, MATRIX_PIXELS, CpuArch
-from implicit_conv.cpu.costs import (
+from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
     COPY_CYCLES,
     DISPLACED_CYCLES,
@@ -21,8 +20,6 @@ from implicit_conv.cpu.costs import (
     LOADS_PER_CYCLE,
     PACK_CYCLES,
     TRANSPOSE_CYCLES,
-)
-from implicit_conv.cpu.tiling import (
     Estimate,
     divide,
     long_tiles,
@@ -32,12 +29,13 @@ from implicit_conv.cpu.tiling import (
     thread_count,
     tiles,
 )
+from implicit_conv.cpu.machine.arch import AMX_PIXELS, AMX_ROWS, MATRIX_PIXELS, CpuArch
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import segments
 from implicit_conv.kernels.cpu.runtime.layout import LINE, buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import geometry
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import geometry
 
 # Elements (taps x channels) of a channel block at most: its panel should stay in L2 while all
 # register tiles of a load tile read it. The block depends on the filter alone, so that the order of

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
-from implicit_conv.cpu.costs import FMAS_PER_CYCLE, PACK_CYCLES
-from implicit_conv.cpu.kernel_method import KernelMethod, ranked
+from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
+from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
+from implicit_conv.cpu.candidates.tiling import FMAS_PER_CYCLE, PACK_CYCLES, Estimate
+from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.depthwise import (
     block_tilings,
     blocks_estimate,
@@ -22,15 +23,12 @@ from implicit_conv.cpu.methods.depthwise import (
     copy_cycles,
     describe_blocks,
 )
-from implicit_conv.cpu.packed import PackedOrder
-from implicit_conv.cpu.problem_views import ungrouped, widened
-from implicit_conv.cpu.serves import Serves
-from implicit_conv.cpu.tiling import Estimate
+from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, depthwise_trace
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load, depthwise_trace
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator

@@ -17,22 +17,28 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, Call, CallForm
-from implicit_conv.cpu.candidate import Candidate, Formats, Method, Refusal, Request, Words
-from implicit_conv.cpu.compiler import check_enabled
-from implicit_conv.cpu.costs import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE
-from implicit_conv.cpu.packed import reads_filters_in_place
-from implicit_conv.cpu.serves import Serves
-from implicit_conv.cpu.tiling import thread_count
-from implicit_conv.kernels.activation import CLAMP
-from implicit_conv.parse import MOST_ELEMENTS
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import repeated_window_copies, window_copies
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.candidates.candidate import (
+    Candidate,
+    Formats,
+    Method,
+    Refusal,
+    Request,
+    Serves,
+    Words,
+)
+from implicit_conv.cpu.candidates.tiling import FAR_BYTES_PER_CYCLE, FMAS_PER_CYCLE, thread_count
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.compiler import check_enabled
+from implicit_conv.cpu.run.call import Arrays, Call, CallForm
+from implicit_conv.cpu.run.packed import reads_filters_in_place
+from implicit_conv.kernels.geometry import CLAMP
+from implicit_conv.problem.parse import MOST_ELEMENTS
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import repeated_window_copies, window_copies
 
 if TYPE_CHECKING:
-    from implicit_conv.kernels.activation import Epilogue
+    from implicit_conv.kernels.geometry import Epilogue
 
 FINISH = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 11, *[ctypes.c_double] * 2)  # tile/finish.py
 
@@ -152,7 +158,7 @@ class ColumnsCall(Call):
 
         form = Format(*[c.problem.dtype] * 6)
         part = Finish(int(kind), False, UNSCALED, form, c.lanes, c.arch.fma)
-        finish = FINISH(code(".tile.finish:make_finish", part).address(self._compiler))
+        finish = FINISH(code(".tile.compiled.finish:make_finish", part).address(self._compiler))
         at = sums.ctypes.data
         finish(at, 0, 0, 0, at, 0, 1, sums.size, 0, 0, 0, low, high)
 

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, as_row, is_row
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
-from implicit_conv.cpu.costs import (
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
+from implicit_conv.cpu.candidates.phrases import blocks_of, count, geometry_items, loads_of
+from implicit_conv.cpu.candidates.problem_views import ROW_NEED, STEPS, flattened, is_pointwise
+from implicit_conv.cpu.candidates.tiling import (
     COPY_CYCLES,
     DISPLACED_CYCLES,
     FAR_SHARE,
@@ -31,18 +32,15 @@ from implicit_conv.cpu.costs import (
     PLANE_ROW_CYCLES,
     TRANSPOSE_CYCLES,
     UNALIGNED_LOAD_CYCLES,
+    Estimate,
+    balanced,
+    divide,
+    stream_cycles,
+    thread_count,
 )
-from implicit_conv.cpu.kernel_method import KernelMethod, ranked
-from implicit_conv.cpu.packed import reads_filters_in_place
-from implicit_conv.cpu.phrases import blocks_of, count, geometry_items, loads_of
-from implicit_conv.cpu.problem_views import (
-    ROW_NEED,
-    STEPS,
-    flattened,
-    is_pointwise,
-)
-from implicit_conv.cpu.serves import Serves
-from implicit_conv.cpu.tiling import Estimate, balanced, divide, stream_cycles, thread_count
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.run.call import Arrays, as_row, is_row
+from implicit_conv.cpu.run.packed import reads_filters_in_place
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.pixel_lanes.layout import (
     PixelLanesLayout,
@@ -51,8 +49,8 @@ from implicit_conv.kernels.cpu.pixel_lanes.layout import (
     tail_pixels,
 )
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import geometry
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import geometry
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator

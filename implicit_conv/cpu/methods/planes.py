@@ -11,22 +11,35 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
-from implicit_conv.cpu.costs import COPY_CYCLES, ITEM_CYCLES, ITEMS_PER_THREAD, PLANE_ROW_CYCLES
-from implicit_conv.cpu.kernel_method import KernelMethod, ranked
+from implicit_conv.cpu.candidates.candidate import (
+    FLOATS,
+    Candidate,
+    Refusal,
+    Request,
+    Serves,
+    Words,
+)
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
+from implicit_conv.cpu.candidates.phrases import count, loads_of
+from implicit_conv.cpu.candidates.problem_views import STEPS, ungrouped, widened
+from implicit_conv.cpu.candidates.tiling import (
+    COPY_CYCLES,
+    ITEM_CYCLES,
+    ITEMS_PER_THREAD,
+    PLANE_ROW_CYCLES,
+    Estimate,
+    balanced,
+    thread_count,
+)
+from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods import depthwise
-from implicit_conv.cpu.packed import PackedOrder
-from implicit_conv.cpu.phrases import count, loads_of
-from implicit_conv.cpu.problem_views import STEPS, ungrouped, widened
-from implicit_conv.cpu.serves import FLOATS, Serves
-from implicit_conv.cpu.tiling import Estimate, balanced, thread_count
+from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, ROW_TAPS, PlanesLayout
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, depthwise_trace, geometry
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load, depthwise_trace, geometry
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator

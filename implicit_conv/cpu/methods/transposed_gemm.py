@@ -16,22 +16,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, is_contiguous, is_row
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
-from implicit_conv.cpu.kernel_method import ranked
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.candidates.candidate import Candidate, Refusal, Request, Serves, Words
+from implicit_conv.cpu.candidates.kernel_method import ranked
+from implicit_conv.cpu.candidates.phrases import count
+from implicit_conv.cpu.candidates.problem_views import ROW_NEED, is_pointwise
+from implicit_conv.cpu.candidates.tiling import Estimate, thread_count
+from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import Gemm, multiply_words, summed_view
 from implicit_conv.cpu.methods.gemm_tilings import estimate, geometries, tiled
-from implicit_conv.cpu.packed import PackedOrder, PlainOrder
-from implicit_conv.cpu.phrases import count
-from implicit_conv.cpu.problem_views import ROW_NEED, is_pointwise
-from implicit_conv.cpu.serves import Serves
-from implicit_conv.cpu.tiling import Estimate, thread_count
+from implicit_conv.cpu.run.call import Arrays, is_contiguous, is_row
+from implicit_conv.cpu.run.packed import PackedOrder, PlainOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, check_load_count, trace
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load, check_load_count, trace
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator

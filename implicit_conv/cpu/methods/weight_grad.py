@@ -16,11 +16,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.arrays import Array
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays, CallForm, GradientCall, is_contiguous
-from implicit_conv.cpu.candidate import Candidate, Formats, Refusal, Request, Words
-from implicit_conv.cpu.costs import (
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.cpu.candidates.candidate import (
+    FLOATS,
+    Candidate,
+    Formats,
+    Refusal,
+    Request,
+    Serves,
+    Words,
+)
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, best, operator, ranked
+from implicit_conv.cpu.candidates.phrases import blocks_of, count, loads_of, plane_word
+from implicit_conv.cpu.candidates.problem_views import ungrouped, widened
+from implicit_conv.cpu.candidates.tiling import (
     BUFFER_SHARE,
     COPY_CYCLES,
     FAR_BYTES,
@@ -32,13 +41,15 @@ from implicit_conv.cpu.costs import (
     LOADS_PER_CYCLE,
     MEMORY_BYTES_PER_CYCLE,
     TRANSPOSE_CYCLES,
+    Estimate,
+    balanced,
+    plane_count,
+    rounded_up,
+    thread_count,
 )
-from implicit_conv.cpu.kernel_method import KernelMethod, best, operator, ranked
-from implicit_conv.cpu.packed import PackedOrder
-from implicit_conv.cpu.phrases import blocks_of, count, loads_of, plane_word
-from implicit_conv.cpu.problem_views import ungrouped, widened
-from implicit_conv.cpu.serves import FLOATS, Serves
-from implicit_conv.cpu.tiling import Estimate, balanced, plane_count, rounded_up, thread_count
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.run.call import Arrays, CallForm, GradientCall, is_contiguous
+from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.runtime.layout import buffer_bytes
 from implicit_conv.kernels.cpu.wgrad.layout import (
@@ -51,12 +62,12 @@ from implicit_conv.kernels.cpu.wgrad.layout import (
     tile_height,
 )
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, geometry
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load, geometry
 
 if TYPE_CHECKING:
-    from implicit_conv.kernels.activation import Epilogue
     from implicit_conv.kernels.cpu.operator import Build, Operator
+    from implicit_conv.kernels.geometry import Epilogue
 
 # Pixels of a load tile, which are added one by one, at most. With 128 instead, 1x1 layers of 512
 # channels or more and 14 x 14 outputs took 7 to 14 % longer (Intel Xeon, AVX-512, 2026-11).

@@ -19,22 +19,28 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from implicit_conv.arrays import Array, ordered
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.call import Arrays
-from implicit_conv.cpu.candidate import Candidate, Formats, Refusal, Request, Words
-from implicit_conv.cpu.kernel_method import operator, ranked
+from implicit_conv.arrays.arrays import Array, ordered
+from implicit_conv.cpu.candidates.candidate import (
+    Candidate,
+    Formats,
+    Refusal,
+    Request,
+    Serves,
+    Words,
+)
+from implicit_conv.cpu.candidates.kernel_method import operator, ranked
+from implicit_conv.cpu.candidates.phrases import count, plane_word
+from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import Gemm, words_view
 from implicit_conv.cpu.methods.gemm_tilings import channel_block, is_gapless, tilings
-from implicit_conv.cpu.packed import PackedFilter, PackedOrder
-from implicit_conv.cpu.phrases import count, plane_word
-from implicit_conv.cpu.serves import Serves
+from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.cpu.run.packed import PackedFilter, PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.gemm.layout import GemmLayout
 from implicit_conv.kernels.cpu.tile.extents import WINDOW_ELEMENTS, Window
-from implicit_conv.options import ITEMSIZES
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load
+from implicit_conv.problem.options import ITEMSIZES
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operands, Operator

@@ -15,9 +15,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Candidate, Refusal, Request, Words
-from implicit_conv.cpu.costs import (
+from implicit_conv.cpu.candidates.candidate import (
+    FLOATS,
+    Candidate,
+    Refusal,
+    Request,
+    Serves,
+    Words,
+)
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod, ranked
+from implicit_conv.cpu.candidates.phrases import (
+    blocks_of,
+    count,
+    geometry_items,
+    loads_of,
+    plane_word,
+)
+from implicit_conv.cpu.candidates.problem_views import widened
+from implicit_conv.cpu.candidates.tiling import (
     COPY_CYCLES,
     FAR_BYTES,
     FAR_BYTES_PER_CYCLE,
@@ -28,13 +43,6 @@ from implicit_conv.cpu.costs import (
     LOADS_PER_CYCLE,
     PACK_CYCLES,
     TRANSPOSE_CYCLES,
-)
-from implicit_conv.cpu.kernel_method import KernelMethod, ranked
-from implicit_conv.cpu.packed import PackedOrder
-from implicit_conv.cpu.phrases import blocks_of, count, geometry_items, loads_of, plane_word
-from implicit_conv.cpu.problem_views import widened
-from implicit_conv.cpu.serves import FLOATS, Serves
-from implicit_conv.cpu.tiling import (
     Estimate,
     divide,
     plane_count,
@@ -44,11 +52,13 @@ from implicit_conv.cpu.tiling import (
     thread_count,
     tiles,
 )
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.run.packed import PackedOrder
 from implicit_conv.kernels import schedule
 from implicit_conv.kernels.cpu.winograd.layout import WinogradLayout
 from implicit_conv.kernels.geometry import Geometry
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import Load, geometry, trace
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load, geometry, trace
 
 if TYPE_CHECKING:
     from implicit_conv.kernels.cpu.operator import Build, Operator

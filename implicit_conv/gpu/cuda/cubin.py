@@ -17,7 +17,7 @@ from typing import Any
 from implicit_conv.gpu.cuda import driver
 from implicit_conv.kernels import sources
 from implicit_conv.kernels.disk import store
-from implicit_conv.kernels.disk_files import kernel_name
+from implicit_conv.kernels.disk_folder import kernel_name
 from implicit_conv.kernels.gpu.sizes import DUMP_THREADS
 from implicit_conv.kernels.gpu.targets import target_name
 from implicit_conv.kernels.gpu.variant import Variant

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from implicit_conv.errors import DriverError, PlanError
-from implicit_conv.gpu.arch import KNOWN, GpuArch, gpu_arch
+from implicit_conv.gpu.cuda.arch import KNOWN, GpuArch, gpu_arch
 
 ADVICE = {
     "CUDA_ERROR_OUT_OF_MEMORY": "free device memory, or use a smaller batch",

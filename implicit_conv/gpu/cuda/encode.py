@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from implicit_conv.gpu.arch import Capability
 from implicit_conv.gpu.cuda import driver
-from implicit_conv.tma.driver import data_type
-from implicit_conv.tma.encoding import call_arguments, map_bytes
-from implicit_conv.tma.maps import TensorMap
-from implicit_conv.tma.tiled import TiledMap
+from implicit_conv.gpu.cuda.arch import Capability
+from implicit_conv.tma.maps.driver import data_type
+from implicit_conv.tma.maps.encoding import call_arguments, map_bytes
+from implicit_conv.tma.maps.maps import TensorMap
+from implicit_conv.tma.maps.tiled import TiledMap
 
 L2_PROMOTION = "CU_TENSOR_MAP_L2_PROMOTION_L2_128B"  # a pixel's row is 64 or 128 bytes
 # Drivers before 595.71 set this bit of word 1, and Blackwell may then read past a small allocation

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from implicit_conv.gpu.arch import GpuArch
 from implicit_conv.gpu.cuda import cubin as load
 from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.arch import GpuArch
 from implicit_conv.kernels.gpu.sizes import DUMP_DATA_AT, DUMP_THREADS, MAP_BYTES
 
 STREAMS_KEPT = 64  # launch configurations of a kernel

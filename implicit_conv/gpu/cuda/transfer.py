@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from implicit_conv.dlpack import packed_strides
+from implicit_conv.arrays.dlpack import packed_strides
 from implicit_conv.errors import DTypeError
-from implicit_conv.gpu.arrays import Operand
 from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.arrays import Operand
 
 Array = npt.NDArray[Any]
 STREAM = 0  # the legacy default stream: a synchronous copy waits for its work

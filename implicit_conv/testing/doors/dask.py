@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from implicit_conv.errors import PlanError
-from implicit_conv.options import PADDING_MODES
+from implicit_conv.problem.options import PADDING_MODES
 from implicit_conv.testing import Array
 from implicit_conv.testing.doors.data import (
     Data,

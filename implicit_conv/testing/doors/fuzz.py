@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from implicit_conv.cpu.phrases import count
+from implicit_conv.cpu.candidates.phrases import count
 from implicit_conv.errors import UsageError
 from implicit_conv.testing.families import Dice
 from implicit_conv.testing.loop import compute

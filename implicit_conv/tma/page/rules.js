@@ -1,4 +1,4 @@
-// The rules of implicit_conv/tma/rules.py, and the driver's arguments as driver.py reads them, for a
+// The rules of implicit_conv/tma/maps/rules.py, and the driver's arguments as driver.py reads them, for a
 // map in JSON; tests/tma/test_page_rules.py compares the findings. LIMITS has the numbers and names
 // of limits.py and driver.py. A description has the fields of Python's; a finding is {field, value,
 // allowed, source, warning}.

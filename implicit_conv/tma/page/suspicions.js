@@ -1,4 +1,4 @@
-// What is legal but rarely meant: the warnings of implicit_conv/tma/suspicions.py that need no guess
+// What is legal but rarely meant: the warnings of implicit_conv/tma/check/suspicions.py that need no guess
 // of a mistake; tests/tma/test_page_rules.py compares the findings.
 
 const CONVENTION = "addressing of a convolution";

@@ -1,5 +1,5 @@
 "use strict";
-// The arithmetic of the page repeats kernels/walk.py and implicit_conv/tma/lowering_choice.py;
+// The arithmetic of the page repeats kernels/walk.py and implicit_conv/tma/run/lowering_choice.py;
 // tests/tma/test_explore.py compares their results. Positions are (n, [d,] h, w). Corners, steps and
 // offsets are ([d,] h, w), or only W for the wide modes. A copy is {mode, shape, lower, upper, step,
 // pixels, start, offsets}, a buffer is {halo, offset}.

@@ -24,7 +24,9 @@ class ChannelLanes(Operator):
         chained = g.C > lanes * schedule.CHAIN
         tile = RegisterTile(g.tile_m, self._tile_filters, self.form.x, chained)
         vectors = lanes, self.itemsize, self.fma
-        return {table.CHANNEL_LANES: code(".channel_lanes.fprop:make_microkernel", tile, *vectors)}
+        return {
+            table.CHANNEL_LANES: code(".channel_lanes.compiled:make_microkernel", tile, *vectors)
+        }
 
     def _entry(self) -> Code:
-        return code(".channel_lanes.fprop:make_channel_lanes")
+        return code(".channel_lanes.compiled:make_channel_lanes")

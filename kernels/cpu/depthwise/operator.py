@@ -7,8 +7,14 @@ from typing import Any
 import numpy as np
 
 from implicit_conv.kernels import schedule
-from implicit_conv.kernels.cpu.depthwise.layout import DepthwiseLayout, Row, Variant
-from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row, row_pieces, row_shapes
+from implicit_conv.kernels.cpu.depthwise.layout import (
+    DepthwiseLayout,
+    Row,
+    Variant,
+    depthwise_row,
+    row_pieces,
+    row_shapes,
+)
 from implicit_conv.kernels.cpu.operator import Build, Operator
 from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Depthwise as DepthwiseFields
@@ -39,12 +45,14 @@ class Depthwise(Operator):
     def _own_parts(self) -> dict[int, Code]:
         in_place, form = self.layout.in_place, self.form
         stored = form.x if in_place else form.buffer, form.sums, form.rounded
-        parts = {table.PACK_BLOCK: code(".depthwise.fprop:make_pack_channels", self.lanes, form)}
+        parts = {
+            table.PACK_BLOCK: code(".depthwise.compiled.fprop:make_pack_channels", self.lanes, form)
+        }
         chain = self._chain()
         for slot, (pixels, row) in self._kernels().items():
             variant = Variant(pixels, row, self.group, *stored, chain)
             parts[slot] = code(
-                ".depthwise.microkernel:make_microkernel", variant, self.lanes, self.fma
+                ".depthwise.compiled.microkernel:make_microkernel", variant, self.lanes, self.fma
             )
         return parts
 
@@ -90,7 +98,7 @@ class Depthwise(Operator):
         return np.concatenate([ends, np.ravel(words)]).astype(np.int64)
 
     def _entry(self) -> Code:
-        return code(".depthwise.fprop:make_depthwise")
+        return code(".depthwise.compiled.fprop:make_depthwise")
 
     def _packer(self) -> Code:
-        return code(".depthwise.fprop:make_pack")
+        return code(".depthwise.compiled.fprop:make_pack")

@@ -2,11 +2,8 @@
 
 import platform
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from implicit_conv.kernels.cpu.emit import internals
+from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
 from implicit_conv.kernels.cpu.emit.vector import I32, I64, VOID
 
 INT = types.int64

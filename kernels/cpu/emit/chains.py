@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from llvmlite import ir
-
+from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import BYTES, Emitter, Values, i64
 
 RADIX_BITS = 6  # a level adds up to 2^6 sums of the level below

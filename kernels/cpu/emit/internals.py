@@ -1,6 +1,6 @@
-"""All that kernels for CPUs take from inside of Numba and llvmlite, and the versions that have it.
+"""All that emits code for CPUs takes from Numba and llvmlite, and the versions that have it.
 
-Neither package promises these names, so a release is used only after it was tried: `.ci/numba`
+Numba promises no names of numba.core, so a release is used only after it was tried: `.ci/numba`
 installs one and runs a sample. (`preparation` also holds llvmlite's lock through forks.)
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numba
 from llvmlite import ir
+from numba import from_dtype, types
 from numba.core import config
 from numba.core.cgutils import (
     alloca_once,
@@ -24,6 +25,7 @@ from numba.core.codegen import get_host_cpu_features
 from numba.core.errors import RequireLiteralValue
 from numba.core.sigutils import normalize_signature
 from numba.core.typing import signature
+from numba.extending import intrinsic
 
 OLDEST, BEYOND = (0, 62), (0, 69)  # releases that were tried: from the first one, below the second
 VARIABLE = "TRY_NUMBA"  # a release that shall be tried, such as "0.69.0"
@@ -36,14 +38,18 @@ __all__ = [
     "check_version",
     "config",
     "definition",
+    "from_dtype",
     "get_host_cpu_features",
     "get_or_insert_function",
     "global_constant",
+    "intrinsic",
+    "ir",
     "is_intrinsic",
     "memset",
     "normalize_signature",
     "raw_memcpy",
     "signature",
+    "types",
 ]
 
 
@@ -85,6 +91,6 @@ def is_intrinsic(function: Any) -> bool:
     return hasattr(function, "_defn")
 
 
-def definition(intrinsic: Any) -> Any:
+def definition(function: Any) -> Any:
     """The function that an intrinsic was made of."""
-    return intrinsic._defn
+    return function._defn

@@ -6,9 +6,8 @@ each bit. LLVM would do this too, but it would first compute the mask as a vecto
 integer register. Masks of both kinds are combined by `and_`, `not_` and `select`.
 """
 
-from llvmlite import ir
-
 from implicit_conv.kernels.cpu.emit import internals
+from implicit_conv.kernels.cpu.emit.internals import ir
 
 I32 = ir.IntType(32)
 SUFFIXES = {ir.FloatType(): "f32", ir.DoubleType(): "f64"}  # in the names of LLVM's intrinsics

@@ -6,11 +6,8 @@ Strides are in bytes and may be zero or negative. Copies of elements move bits, 
 
 import functools
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from implicit_conv.kernels.cpu.emit import internals
+from implicit_conv.kernels.cpu.emit.internals import intrinsic, ir, types
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64
 
 INT = types.int64

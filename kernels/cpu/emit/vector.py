@@ -8,9 +8,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from llvmlite import ir
-
 from implicit_conv.kernels.cpu.emit import internals, masks
+from implicit_conv.kernels.cpu.emit.internals import ir
 
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)

@@ -13,7 +13,7 @@ from implicit_conv.kernels.geometry import Geometry
 # Bytes of an entry of a run table, which is (offset in A, length, offset in B, number of its chain,
 # runs from this one to the last of its chain).
 RUN_BYTES = 40
-MOST_ELEMENTS = 1 << 47  # elements of a filter at most: see implicit_conv.problem
+MOST_ELEMENTS = 1 << 47  # elements of a filter at most: see implicit_conv.problem.problem
 
 SPAN = 4  # elements among which a filter's taps are, per tap, that packing transposes at most
 

@@ -42,10 +42,10 @@ class Gemm(Operator):
         return self._multiply_parts(register_tiles(self.g, self.layout.in_place))
 
     def _entry(self) -> Code:
-        return code(".gemm.fprop:make_fprop")
+        return code(".gemm.compiled.fprop:make_fprop")
 
     def _packer(self) -> Code:
-        return code(".gemm.panels:make_pack")
+        return code(".gemm.compiled.panels:make_pack")
 
     def _filter_fields(self, w: Any) -> dict[str, Any]:
         """Compile the parts that pack filters with the strides of `w`."""
@@ -53,11 +53,11 @@ class Gemm(Operator):
         zips = self.multiplier == "matrices"
         slot = table.PACK_BLOCK + way
         made = self.lanes, form, way, zips, self.build.recording
-        self._fill({slot: code(".gemm.panels:make_pack_block", *made)})
+        self._fill({slot: code(".gemm.compiled.panels:make_pack_block", *made)})
         if way == Way.ROWS:
             for full in (True, False):
                 block = self.lanes, form.w, form.panel, full
-                few = code(".tile.few_columns:make_few_columns", *block)
+                few = code(".tile.compiled.few_columns:make_few_columns", *block)
                 self._fill({table.FEW_COLUMNS + (not full): few})
         elif way in TRANSPOSES:
             self._require(TRANSPOSES[way])
@@ -66,7 +66,8 @@ class Gemm(Operator):
     def _multiply_parts(self, tiles: list[tuple[int, int]]) -> dict[int, Code]:
         """Microkernels of all register tiles and panel widths."""
         form, parts = self.form, {}
-        maker = f".gemm.{'amx' if self.multiplier == 'amx' else 'microkernel'}:make_microkernel"
+        module = "amx" if self.multiplier == "amx" else "microkernel"
+        maker = f".gemm.compiled.{module}:make_microkernel"
         far = self.layout.in_place and not schedule.reads_padding(self.g)
         for vectors in panel_widths(self.g, self.lanes):
             for groups, inner in tiles:
@@ -108,7 +109,7 @@ class WindowGemm(Gemm):
     def _load_tile(self, x: Any) -> int:
         """The slot of the part that loads windows of `x`, now compiled."""
         made = self.form, self.window.shape, self.build.recording
-        self._fill({table.LOAD_TILE: code(".tile.load:make_window_tile", *made)})
+        self._fill({table.LOAD_TILE: code(".tile.compiled.load:make_window_tile", *made)})
         return table.LOAD_TILE
 
 

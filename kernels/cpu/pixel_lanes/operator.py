@@ -21,9 +21,8 @@ from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.runtime.call import PixelLanes as PixelLanesFields
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
-from implicit_conv.kernels.cpu.tile.row_loads import row_loads
 from implicit_conv.kernels.cpu.tile.storage import SIZES
-from implicit_conv.kernels.cpu.tile.variants import transposes
+from implicit_conv.kernels.cpu.tile.variants import row_loads, transposes
 
 
 class PixelLanes(Operator):
@@ -66,7 +65,7 @@ class PixelLanes(Operator):
         chained = g.C * schedule.taps(g) > schedule.CHAIN
         return {
             table.pixel_lanes_slot(k, height): code(
-                ".pixel_lanes.microkernel:make_microkernel",
+                ".pixel_lanes.compiled.microkernel:make_microkernel",
                 RegisterTile(k, height, together, long_row, ahead, chained),
                 self.lanes,
                 self.itemsize,
@@ -81,7 +80,9 @@ class PixelLanes(Operator):
         form, recording = self.form, self.build.recording
         parts = row_loads(self.g, 1, self.lanes, form, recording)
         if self.pixels.channels_last:
-            parts[table.LOAD_PLANES] = code(".tile.plane_loads:make_load_planes", self.lanes, form)
+            parts[table.LOAD_PLANES] = code(
+                ".tile.compiled.plane_loads:make_load_planes", self.lanes, form
+            )
             parts |= transposes(table.TRANSPOSE_IN, 1, self.lanes, form)
         return parts
 
@@ -97,7 +98,7 @@ class PixelLanes(Operator):
         return np.array([c + r + s for c in planes for r in rows for s in columns], np.int64)
 
     def _entry(self) -> Code:
-        return code(".pixel_lanes.fprop:make_pixel_lanes")
+        return code(".pixel_lanes.compiled.fprop:make_pixel_lanes")
 
 
 class FlatPixelLanes(PixelLanes):
@@ -130,7 +131,11 @@ class FlatPixelLanes(PixelLanes):
             chained = self.g.C > self.lanes * schedule.CHAIN
             tile = DotsTile(1, tail_filters(self.g, self.lanes), self.form.x, chained)
             parts[table.CHANNEL_LANES] = code(
-                ".channel_lanes.fprop:make_microkernel", tile, self.lanes, self.itemsize, self.fma
+                ".channel_lanes.compiled:make_microkernel",
+                tile,
+                self.lanes,
+                self.itemsize,
+                self.fma,
             )
         return parts
 
@@ -142,4 +147,4 @@ class FlatPixelLanes(PixelLanes):
         return np.arange(g.C, dtype=np.int64) * (plane if self.layout.in_place else row)
 
     def _entry(self) -> Code:
-        return code(".pixel_lanes.flat:make_long_rows")
+        return code(".pixel_lanes.compiled.flat:make_long_rows")

@@ -16,8 +16,8 @@ from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.call import Input
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.tile.extents import tap_in_phase, tile_extents
-from implicit_conv.kernels.cpu.tile.row_loads import row_loads
 from implicit_conv.kernels.cpu.tile.storage import SIZES
+from implicit_conv.kernels.cpu.tile.variants import row_loads
 from implicit_conv.kernels.geometry import Geometry
 
 
@@ -44,19 +44,24 @@ class Planes(Operator):
         taps = plane_filter(self.g)
         parts = {
             table.PLANES + height: code(
-                ".planes.fprop:make_microkernel", height, taps, self.lanes, self.itemsize, self.fma
+                ".planes.compiled:make_microkernel",
+                height,
+                taps,
+                self.lanes,
+                self.itemsize,
+                self.fma,
             )
             for height in heights
         }
-        parts[table.PACK_BLOCK] = code(".planes.fprop:make_pack_planes", self.lanes, self.form)
+        parts[table.PACK_BLOCK] = code(".planes.compiled:make_pack_planes", self.lanes, self.form)
         recording = self.build.recording
         return parts | row_loads(self.g, self.pixel_step, self.lanes, self.form, recording)
 
     def _entry(self) -> Code:
-        return code(".planes.fprop:make_planes")
+        return code(".planes.compiled:make_planes")
 
     def _packer(self) -> Code:
-        return code(".planes.fprop:make_pack")
+        return code(".planes.compiled:make_pack")
 
 
 def plane_filter(g: Geometry) -> PlaneFilter:

@@ -172,7 +172,7 @@ class Call(NamedTuple):
     activation: int = 0  # (kind, low, high) as float64
     record: int = 0  # debug build: [count, capacity, then the fields of each load]
     zeros: int = 0  # a panel of zeros
-    crowd: int = 0  # how many threads run, and how many CPUs there are; see entry.py
+    thread_counts: int = 0  # how many threads run, and how many CPUs there are; see entry.py
 
     # Elements, and the division of the work.
     itemsize: int = 0  # bytes of a sum
@@ -230,12 +230,12 @@ def _record(fields: Any) -> np.dtype[Any]:
 WORD = 8  # bytes of a word of the blob
 # Indices of the blob's words that the host writes for each call, or reads; word 0 counts items.
 WORDS = ["item", *_names(Call())]
-X, W, Y, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, SCRATCH, CROWD, FLUSHES = map(
+X, W, Y, PANELS, BIAS, SCALE, SHIFT, RESIDUAL, SCRATCH, THREAD_COUNTS, FLUSHES = map(
     WORDS.index,
     (
         *("x.address", "w.address", "y.address", "panels.address", "bias.address"),
         *("scale.address", "scale.shift", "residual.address", "scratch.address"),
-        *("crowd", "flushes"),
+        *("thread_counts", "flushes"),
     ),
 )
 

@@ -1,6 +1,6 @@
 """Compiled code, named by what makes it: a cached kernel is loaded without the modules that emit.
 
-    code(".gemm.microkernel:make_microkernel", RegisterTile(...)).address()
+    code(".gemm.compiled.microkernel:make_microkernel", RegisterTile(...)).address()
 
 The maker is a function of a module that emits, and its arguments say all that the code depends on
 besides sources, versions and the machine. Their texts are the entry's name in the cache on disk, so
@@ -27,14 +27,14 @@ import llvmlite
 import numpy as np
 
 from implicit_conv.kernels import sources
-from implicit_conv.kernels.cpu.compilers import NJIT, TRANSLATOR
 from implicit_conv.kernels.cpu.runtime.machine import Machine, machine, settings
-from implicit_conv.kernels.cpu.runtime.preparation import COMPILING, checkpoint
 from implicit_conv.kernels.disk import store
-from implicit_conv.kernels.disk_files import KERNEL, kernel_name
+from implicit_conv.kernels.disk_folder import KERNEL, kernel_name
+from implicit_conv.kernels.preparation import COMPILING, checkpoint
+from implicit_conv.kernels.sources import NJIT, TRANSLATOR
 
 if TYPE_CHECKING:
-    from implicit_conv.kernels.cpu.runtime.source import Source
+    from implicit_conv.kernels.cpu.runtime.compiled.source import Source
 
 PACKAGE = __name__.rpartition(".runtime")[0]  # makers that begin with a dot are in it
 FOLDER = Path(__file__).parents[1]
@@ -140,13 +140,13 @@ def _announce() -> None:
 
 def _compile(wanted: Code, target: Machine, symbol: str) -> bytes:
     """The object of the code, with a function named `symbol`."""
-    from implicit_conv.kernels.cpu.runtime.source import assembly
+    from implicit_conv.kernels.cpu.runtime.compiled.source import assembly
 
     return target.compile(assembly(wanted.make(), symbol, target.settings.triple))
 
 
 def _compile_by_numba(wanted: Code, target: Machine) -> int:
-    from implicit_conv.kernels.cpu.runtime.njit import address
+    from implicit_conv.kernels.cpu.runtime.compiled.njit import address
 
     return address(wanted.make())
 
@@ -227,7 +227,7 @@ def python_code(maker: str, *arguments: Any) -> Callable[..., Any]:
     """
     wanted = code(maker, *arguments)
     if os.environ.get("IMPLICIT_CONV_COMPILER") == NJIT:
-        from implicit_conv.kernels.cpu.runtime.njit import python_function
+        from implicit_conv.kernels.cpu.runtime.compiled.njit import python_function
 
         return python_function(wanted.make())
     method = Method(wanted.title.encode(), wanted.address(), METH_FASTCALL, None)

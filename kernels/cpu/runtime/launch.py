@@ -12,7 +12,7 @@ import os
 import sys
 from typing import Any, Protocol
 
-from implicit_conv.kernels.cpu.runtime import alike, crowd, guests
+from implicit_conv.kernels.cpu.runtime import active_threads, same_arrays
 from implicit_conv.kernels.cpu.runtime.call import (
     BIAS,
     BLOB,
@@ -25,13 +25,14 @@ from implicit_conv.kernels.cpu.runtime.call import (
 from implicit_conv.kernels.cpu.runtime.code import python_code
 from implicit_conv.kernels.cpu.runtime.layout import ScratchLayout
 from implicit_conv.kernels.cpu.runtime.pool import POOL
-from implicit_conv.kernels.cpu.runtime.preparation import checkpoint, prepare
 from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.preparation import checkpoint, prepare
 
 start, run_counted, address_of = (
-    python_code(f".runtime.start:make_{name}") for name in ("start", "run_counted", "address_of")
+    python_code(f".runtime.compiled.start:make_{name}")
+    for name in ("start", "run_counted", "address_of")
 )
-alike.use(python_code(".runtime.start:make_differing"))
+same_arrays.use(python_code(".runtime.compiled.start:make_differing"))
 
 
 class Threads(Protocol):
@@ -50,10 +51,10 @@ def make_team() -> Threads:
     if sys.platform == "linux":
         from implicit_conv.kernels.cpu.runtime.native_team import Team
 
-        return Team(crowd.cpu_count())
+        return Team(active_threads.cpu_count())
     from implicit_conv.kernels.cpu.runtime.queue_team import QueueTeam
 
-    return QueueTeam(crowd.cpu_count())
+    return QueueTeam(active_threads.cpu_count())
 
 
 _teams: list[Threads] = []  # of this process: one, once it is made
@@ -61,7 +62,7 @@ _teams: list[Threads] = []  # of this process: one, once it is made
 
 def team() -> Threads:
     """The team of this process, which its first use makes, or the one to use in its place."""
-    for guest in guests.GUESTS:
+    for guest in active_threads.GUESTS:
         return guest
     return _teams[0] if _teams else prepare(_make_once)
 
@@ -77,8 +78,8 @@ def _make_once() -> Threads:
 def _after_fork() -> None:
     """The child has none of its parent's threads, but the one that forked."""
     _teams.clear()
-    guests.use(None)
-    crowd.reset(crowd.cpu_count())
+    active_threads.use(None)
+    active_threads.reset(active_threads.cpu_count())
 
 
 if hasattr(os, "register_at_fork"):
@@ -131,7 +132,8 @@ class Launch:
         scratch = call.scratch._replace(
             address=self._scratch, bytes=layout.total, **layout.offsets()
         )
-        self._blob = blob_of(call._replace(scratch=scratch, crowd=crowd.ADDRESS), g)
+        call = call._replace(scratch=scratch, thread_counts=active_threads.ADDRESS)
+        self._blob = blob_of(call, g)
         self._keep = keep
 
     def with_addends(self, sums: Any, residual: Any) -> Launch:

@@ -33,8 +33,8 @@ class OpenMpTeam:
     ) -> None:
         self._parallel, self._thread_num, self._threads = parallel, thread_num, threads
         self.name = name
-        self._region = code(".runtime.region:make_region").address()
-        self._launch = python_code(".runtime.region:make_launch")
+        self._region = code(".runtime.compiled.region:make_region").address()
+        self._launch = python_code(".runtime.compiled.region:make_launch")
 
     @property
     def helpers(self) -> int:

@@ -15,13 +15,13 @@ import threading
 
 import numpy as np
 
-from implicit_conv.kernels.cpu.runtime import crowd
+from implicit_conv.kernels.cpu.runtime import active_threads
 from implicit_conv.kernels.cpu.runtime.code import python_code
 
 ENTERED = 1 << 32  # of the state of a job; see `queue_jobs`
 
 take_part, close, run_counted = (
-    python_code(f".runtime.{maker}")
+    python_code(f".runtime.compiled.{maker}")
     for maker in ("queue_jobs:make_take_part", "queue_jobs:make_close", "start:make_run_counted")
 )
 
@@ -69,7 +69,7 @@ class QueueTeam:
 
         An exception that a signal handler raises waits for helpers too.
         """
-        limit = min(threads, self._cpus - crowd.running())
+        limit = min(threads, self._cpus - active_threads.running())
         if limit <= 1:
             run_counted(entry, blob, 0)
         else:

@@ -1,6 +1,6 @@
 """The kernel table: the addresses of an operator's parts, which compiled code calls by slot."""
 
-from implicit_conv.kernels.activation import ACTIVATIONS
+from implicit_conv.kernels.geometry import ACTIVATIONS
 
 # Slots of the parts; those with [indices] are the first of an array of slots. The GEMM's
 # microkernels, [vectors - 1][groups][inner], begin at slot 0.

@@ -1,13 +1,16 @@
 """Variants of the parts that all families share, and which of them a launch needs.
 
 This is for hosts: nothing here emits code.
+
+The parts that load rows of pixels, which planes and pixel lanes share.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from implicit_conv.kernels.activation import ACTIVATIONS
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.runtime import table
 from implicit_conv.kernels.cpu.runtime.code import Code, code
 from implicit_conv.kernels.cpu.runtime.table import (
     FINISH,
@@ -22,6 +25,7 @@ from implicit_conv.kernels.cpu.runtime.table import (
     transpose_slot,
 )
 from implicit_conv.kernels.cpu.tile.storage import Format, Stored
+from implicit_conv.kernels.geometry import ACTIVATIONS, Geometry
 
 # Values of Stores.row_axis. What is contiguous in y: filters; pixels, which are finished in blocks;
 # pixels that are clamped already and only transposed; the pixels of a tile of one filter; nothing;
@@ -91,7 +95,7 @@ def transposes(way: int, step: int, lanes: int, form: Format) -> dict[int, Code]
     }[way]
     return {
         transpose_slot(way, step, not full): code(
-            ".tile.transpose:make_transpose", Transpose(lanes, *kind, full)
+            ".tile.compiled.transpose:make_transpose", Transpose(lanes, *kind, full)
         )
         for full in (True, False)
     }
@@ -102,3 +106,20 @@ def load_tile_slot(apart: bool, repeats: bool) -> int:
     whose padding is pixels of x if it `repeats` them.
     """
     return LOAD_TILE + 2 * apart + repeats
+
+
+def row_loads(
+    g: Geometry, pixel_step: int, lanes: int, form: Format, recording: bool
+) -> dict[int, Code]:
+    """Parts by slot: for rows whose pixels have a stride of `pixel_step` elements, and for any
+    other stride.
+    """
+    step = pixel_step * g.step_w
+    parts = {
+        table.LOAD_ROWS: code(".tile.compiled.plane_loads:make_load_rows", step, lanes, form),
+        table.GATHER_ROWS: code(".tile.compiled.plane_loads:make_gather_rows", form),
+        table.WRITE_LOADS: code(".tile.compiled.plane_loads:make_write_loads", recording),
+    }
+    if schedule.edge_columns(g):
+        parts[table.REPEAT_EDGES] = code(".tile.compiled.plane_loads:make_repeat_edges", form)
+    return parts

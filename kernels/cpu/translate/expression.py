@@ -8,10 +8,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-
 from implicit_conv.kernels.cpu.emit import internals
+from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.vector import I64
 from implicit_conv.kernels.cpu.translate import source, values
 from implicit_conv.kernels.cpu.translate.arguments import bound, of_function

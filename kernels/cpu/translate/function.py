@@ -12,8 +12,7 @@ import ast
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
+from implicit_conv.kernels.cpu.emit.internals import ir
 from implicit_conv.kernels.cpu.emit.vector import I64, VOID
 from implicit_conv.kernels.cpu.translate import source
 from implicit_conv.kernels.cpu.translate.expression import Expressions

@@ -4,10 +4,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-from numba import types
-
 from implicit_conv.kernels.cpu.emit import internals
+from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.vector import BYTES, VOID
 from implicit_conv.kernels.cpu.translate import values
 from implicit_conv.kernels.cpu.translate.values import (

@@ -10,9 +10,7 @@ import operator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-from numba import types
-
+from implicit_conv.kernels.cpu.emit.internals import ir, types
 from implicit_conv.kernels.cpu.emit.vector import BYTES, I32, I64
 
 BOOL, DOUBLE = ir.IntType(1), ir.DoubleType()

@@ -21,7 +21,7 @@ from implicit_conv.kernels.cpu.wgrad.layout import (
 )
 from implicit_conv.kernels.geometry import Geometry
 
-MICROKERNEL = ".wgrad.microkernel:make_microkernel"
+MICROKERNEL = ".wgrad.compiled.microkernel:make_microkernel"
 
 
 class Gradients(NamedTuple):
@@ -40,10 +40,12 @@ class WeightGrad(Operator):
     def _parts(self) -> dict[int, Code]:
         lanes, form = self.lanes, self.form
         return {
-            table.LOAD_PIXELS: code(".tile.load:make_load_pixels", lanes, form),
-            table.LOAD_PANELS: code(".wgrad.panels:make_load_panels", lanes, form, self.g.tile_k),
-            table.ADD_SUMS: code(".wgrad.sums:make_add_sums", lanes, self.itemsize),
-            table.STORE_SUMS: code(".wgrad.sums:make_store_sums", lanes, form),
+            table.LOAD_PIXELS: code(".tile.compiled.load:make_load_pixels", lanes, form),
+            table.LOAD_PANELS: code(
+                ".wgrad.compiled.panels:make_load_panels", lanes, form, self.g.tile_k
+            ),
+            table.ADD_SUMS: code(".wgrad.compiled.sums:make_add_sums", lanes, self.itemsize),
+            table.STORE_SUMS: code(".wgrad.compiled.sums:make_store_sums", lanes, form),
             **self._own_parts(),
         }
 
@@ -56,11 +58,11 @@ class WeightGrad(Operator):
         }
 
     def _entry(self) -> Code:
-        return code(".wgrad.wgrad:make_wgrad")
+        return code(".wgrad.compiled.wgrad:make_wgrad")
 
     def _adder(self) -> Code:
         """The entry that adds the sums of parts."""
-        return code(".wgrad.wgrad:make_add_parts")
+        return code(".wgrad.compiled.wgrad:make_add_parts")
 
     def prepare_gradient(self, operands: Gradients, threads: int) -> tuple[Launch, Launch | None]:
         """Prepare the launch that sums, and the one that adds the sums of parts if there are any.
@@ -136,7 +138,7 @@ class WeightGradLanes(WeightGrad):
         g, lanes = self.g, self.lanes
         filters = {min(g.K, g.tile_k), g.K % g.tile_k} - {0}
         taps = {min(g.S, LANE_TAPS), g.S % LANE_TAPS} - {0}
-        parts = {table.EXPAND: code(".wgrad.lanes:make_expand", self.itemsize)}
+        parts = {table.EXPAND: code(".wgrad.compiled.lanes:make_expand", self.itemsize)}
         for vectors in {schedule.ceil_div(count, lanes) for count in filters}:
             for rows in taps:
                 tile = RegisterTile(rows, vectors, lanes, self.itemsize, self.fma, taps=True)
@@ -145,10 +147,10 @@ class WeightGradLanes(WeightGrad):
         return parts
 
     def _entry(self) -> Code:
-        return code(".wgrad.lanes:make_lanes")
+        return code(".wgrad.compiled.lanes:make_lanes")
 
     def _adder(self) -> Code:
-        return code(".wgrad.lanes:make_add_parts")
+        return code(".wgrad.compiled.lanes:make_add_parts")
 
 
 def is_unpadded(g: Geometry) -> bool:

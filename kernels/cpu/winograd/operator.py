@@ -23,13 +23,15 @@ class Winograd(Gemm):
         names = {WINOGRAD_INPUT: "input", WINOGRAD_FILTER: "filter", WINOGRAD_OUTPUT: "output"}
         vectors = self.lanes, self.itemsize, self.fma
         parts = {
-            slot: code(".winograd.transforms:make_transform", name, m, g.stride_h, *vectors)
+            slot: code(
+                ".winograd.compiled.transforms:make_transform", name, m, g.stride_h, *vectors
+            )
             for slot, name in names.items()
         }
         return parts | self._multiply_parts(box_tiles(g, m))
 
     def _entry(self) -> Code:
-        return code(".winograd.fprop:make_winograd")
+        return code(".winograd.compiled.fprop:make_winograd")
 
     def _packer(self) -> Code:
-        return code(".winograd.fprop:make_pack")
+        return code(".winograd.compiled.fprop:make_pack")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from implicit_conv.kernels.cpu.runtime import launch  # noqa: F401  # it loads what compares
-from implicit_conv.kernels.cpu.runtime.alike import NAMES, Record, can_record
+from implicit_conv.kernels.cpu.runtime.same_arrays import NAMES, Record, can_record
 
 MEMORY = np.zeros(4096, np.uint8)
 OTHER = np.zeros(4096, np.uint8)

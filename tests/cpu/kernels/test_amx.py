@@ -16,14 +16,14 @@ from llvmlite import ir
 from sampling import examples, sampled
 
 from implicit_conv.cache import OPERATORS
-from implicit_conv.cpu import arch as arches
-from implicit_conv.cpu import tiling
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.candidates import tiling
+from implicit_conv.cpu.machine import arch as arches
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.kernels.cpu.emit.vector import I8, I64, VOID, i64
-from implicit_conv.kernels.cpu.gemm import amx
+from implicit_conv.kernels.cpu.gemm.compiled import amx
+from implicit_conv.kernels.cpu.gemm.compiled.microkernel import multiply_tile
 from implicit_conv.kernels.cpu.gemm.layout import RegisterTile
-from implicit_conv.kernels.cpu.gemm.microkernel import multiply_tile
 from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.disk import Store
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw

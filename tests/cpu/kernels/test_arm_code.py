@@ -9,10 +9,10 @@ from numba import njit, types
 from numba.extending import intrinsic
 from processes import output_of
 
-from implicit_conv.cpu.arch import MATRIX_PIXELS
+from implicit_conv.cpu.machine.arch import MATRIX_PIXELS
 from implicit_conv.kernels.cpu.emit import masks
 from implicit_conv.kernels.cpu.emit.vector import Emitter
-from implicit_conv.kernels.cpu.gemm.microkernel import UNROLL
+from implicit_conv.kernels.cpu.gemm.compiled.microkernel import UNROLL
 from perf import neon
 
 LANES = 4

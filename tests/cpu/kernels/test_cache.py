@@ -29,12 +29,13 @@ from damage import damage
 from numba import types
 from sampling import count, sampled
 
-from implicit_conv.cpu.arch import cpu_features
+from implicit_conv.cpu.machine.arch import cpu_features
 from implicit_conv.kernels import sources
-from implicit_conv.kernels.cpu.runtime import code, source
+from implicit_conv.kernels.cpu.runtime import code
+from implicit_conv.kernels.cpu.runtime.compiled import source
 from implicit_conv.kernels.cpu.runtime.machine import machine, settings
 from implicit_conv.kernels.disk import FORMAT, Store
-from implicit_conv.kernels.disk_files import KERNEL
+from implicit_conv.kernels.disk_folder import KERNEL
 
 COMPUTE = """
 import sys

@@ -16,7 +16,7 @@ from sampling import count, sampled
 
 from implicit_conv.kernels import disk
 from implicit_conv.kernels.disk import Store
-from implicit_conv.kernels.disk_files import KERNEL
+from implicit_conv.kernels.disk_folder import KERNEL
 
 resource = pytest.importorskip("resource")
 

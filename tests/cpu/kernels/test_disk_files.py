@@ -13,9 +13,9 @@ import pytest
 from processes import output_of
 from sampling import count, sampled
 
-from implicit_conv.kernels import disk_files, sources
+from implicit_conv.kernels import disk_folder, sources
 from implicit_conv.kernels.disk import HEADER_BYTES, Store
-from implicit_conv.kernels.disk_files import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, kernel_name
+from implicit_conv.kernels.disk_folder import CHOICE, ENTRY_BYTES, KERNEL, TEMPORARY, kernel_name
 
 DAY = 86400
 LIMIT = 64 << 10
@@ -28,7 +28,7 @@ CROWD = """
 import json, logging, os, random, sys
 from pathlib import Path
 from implicit_conv.kernels.disk import Store
-from implicit_conv.kernels.disk_files import KERNEL, TEMPORARY
+from implicit_conv.kernels.disk_folder import KERNEL, TEMPORARY
 
 folder, limit, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 names = [f"kernel-{number:032x}.kernel" for number in range(1000)]
@@ -130,8 +130,8 @@ def test_a_process_stays_within_the_limit(store):
 
 
 def test_small_entries_do_not_list_the_folder_each_time(tmp_path, monkeypatch):
-    looks, prune = [], disk_files.prune
-    monkeypatch.setattr(disk_files, "prune", lambda *given: [looks.append(given), prune(*given)])
+    looks, prune = [], disk_folder.prune
+    monkeypatch.setattr(disk_folder, "prune", lambda *given: [looks.append(given), prune(*given)])
     store = Store(tmp_path / "cache")
     for number in range(200):
         store.save(name(number), PAYLOAD)
@@ -269,7 +269,7 @@ def test_files_that_vanish_while_the_folder_is_pruned(store, monkeypatch):
     def unlink(path, missing_ok=False):
         if not removed:
             removed.append(True)
-            disk_files.prune(store.folder, LIMIT)
+            disk_folder.prune(store.folder, LIMIT)
         before(path, missing_ok=missing_ok)
 
     monkeypatch.setattr(Path, "unlink", unlink)
@@ -291,7 +291,7 @@ def test_files_that_vanish_while_the_folder_is_listed(store, monkeypatch):
     before = os.scandir
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", scandir)
-        assert len(disk_files.files_in(store.folder, KERNEL)) == 10
+        assert len(disk_folder.files_in(store.folder, KERNEL)) == 10
 
 
 @sampled

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from entries import NAME, OTHER, PAYLOAD, files
 
-from implicit_conv.kernels import disk, disk_trust
+from implicit_conv.kernels import disk, disk_folder
 from implicit_conv.kernels.disk import Store, user_folder
 
 pwd, grp = pytest.importorskip("pwd"), pytest.importorskip("grp")
@@ -227,7 +227,7 @@ def test_each_place_on_the_way_is_seen_as_it_is(tmp_path):
     (tmp_path / "a" / "b" / "c").mkdir(parents=True)
     (tmp_path / "a" / "link").symlink_to("b")
     (tmp_path / "link").symlink_to(tmp_path / "a" / "link")
-    seen = list(disk_trust._way(tmp_path / "link" / ".." / "b" / "c"))
+    seen = list(disk_folder._way(tmp_path / "link" / ".." / "b" / "c"))
     assert all(os.path.samestat(os.lstat(place), status) for place, status in seen)
     assert {tmp_path / "link", tmp_path / "a" / "link", tmp_path / "a" / "b"} <= {*dict(seen)}
 
@@ -290,15 +290,15 @@ def test_a_process_that_cannot_look_up_groups_trusts_none(tmp_path, warnings, mo
 @pytest.mark.parametrize("beside", [False, True])
 def test_the_way_to_this_package_is_trusted(tmp_path, warnings, monkeypatch, beside):
     """Whoever can exchange a folder there can exchange the package; no place beside it is."""
-    package, folder = tmp_path / "a" / "package" / "disk_trust.py", tmp_path / "a" / "cache"
+    package, folder = tmp_path / "a" / "package" / "disk_folder.py", tmp_path / "a" / "cache"
     package.parent.mkdir(parents=True)
     package.touch()
     if beside:
         folder = folder.parent / "beside" / "cache"
     Store(folder).save(NAME, PAYLOAD)
     os.chown(tmp_path / "a", 1234, -1)
-    monkeypatch.setattr(disk_trust, "__file__", str(package))
-    disk_trust._places_of_this_package.cache_clear()
+    monkeypatch.setattr(disk_folder, "__file__", str(package))
+    disk_folder._places_of_this_package.cache_clear()
     try:
         assert Store(folder).load(NAME) == PAYLOAD
         folder.parent.chmod(0o777)
@@ -307,7 +307,7 @@ def test_the_way_to_this_package_is_trusted(tmp_path, warnings, monkeypatch, bes
         else:
             assert Store(folder).load(NAME) == PAYLOAD
     finally:
-        disk_trust._places_of_this_package.cache_clear()
+        disk_folder._places_of_this_package.cache_clear()
 
 
 def test_the_folder_of_another_user_is_refused(store, warnings, monkeypatch):

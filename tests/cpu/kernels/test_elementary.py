@@ -5,10 +5,10 @@ import pytest
 from scipy import special
 
 from implicit_conv.cpu.methods.im2col import FINISH
-from implicit_conv.kernels.activation import GELU, SIGMOID, SILU, TANH
 from implicit_conv.kernels.cpu.runtime.code import code
 from implicit_conv.kernels.cpu.tile.storage import Format
 from implicit_conv.kernels.cpu.tile.variants import UNSCALED, Finish
+from implicit_conv.kernels.geometry import GELU, SIGMOID, SILU, TANH
 
 ORACLES = {
     SIGMOID: special.expit,
@@ -27,7 +27,7 @@ KINDS = pytest.mark.parametrize("kind", ORACLES, ids=NAMES.get)
 def activate(kind, x, lanes=16, fma=True):
     """The activation of every element of `x`; an element after the last must not be written."""
     variant = Finish(kind, False, UNSCALED, FORMATS[x.dtype.name], lanes, fma)
-    finish = FINISH(code(".tile.finish:make_finish", variant).address())
+    finish = FINISH(code(".tile.compiled.finish:make_finish", variant).address())
     y = np.full(x.size + 1, 7, x.dtype)
     finish(x.ctypes.data, 0, 0, 0, y.ctypes.data, 0, 1, x.size, 0, 0, 0, 0.0, 0.0)
     assert y[-1] == 7

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from implicit_conv import clear_plan_cache, conv2d, plan_conv2d
-from implicit_conv.arrays import numpy_dtype
+from implicit_conv.arrays.arrays import numpy_dtype
 from implicit_conv.cpu.methods.pixel_lanes import PixelLanes
 from implicit_conv.kernels.cpu.tile.variants import CROWDED
 from implicit_conv.testing import Case, from_nchw, to_nchw

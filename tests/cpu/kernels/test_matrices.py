@@ -12,12 +12,12 @@ from llvmlite import ir
 from sampling import examples, sampled
 
 from implicit_conv.cache import OPERATORS
-from implicit_conv.cpu import tiling
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.candidates import tiling
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods import gemm_tilings
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
 from implicit_conv.kernels.cpu.emit.vector import I32
-from implicit_conv.kernels.cpu.gemm import matrices
+from implicit_conv.kernels.cpu.gemm.compiled import matrices
 from implicit_conv.kernels.cpu.runtime import code
 from implicit_conv.kernels.disk import Store
 from implicit_conv.testing import Case, error_units, plan_of, to_nchw

@@ -6,9 +6,9 @@ import llvmlite.binding as llvm
 import pytest
 from llvmlite import ir
 
-from implicit_conv.cpu.arch import REGISTER_PIXELS
+from implicit_conv.cpu.machine.arch import REGISTER_PIXELS
+from implicit_conv.kernels.cpu.gemm.compiled.microkernel import emit, multiply_tile
 from implicit_conv.kernels.cpu.gemm.layout import RegisterTile
-from implicit_conv.kernels.cpu.gemm.microkernel import emit, multiply_tile
 
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()

@@ -9,8 +9,8 @@ from compiled import address_of, entry
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
-from implicit_conv.kernels.cpu.runtime import source
-from implicit_conv.kernels.cpu.runtime.part import declare
+from implicit_conv.kernels.cpu.runtime.compiled import source
+from implicit_conv.kernels.cpu.runtime.compiled.part import declare
 from implicit_conv.kernels.cpu.translate.values import TranslationError
 
 INT = types.int64

@@ -8,8 +8,8 @@ import pytest
 from compiled import entry
 from numba import types
 
-from implicit_conv.cpu.arch import cpu_arch
-from implicit_conv.kernels.cpu.tile.convert import make_move
+from implicit_conv.cpu.machine.arch import cpu_arch
+from implicit_conv.kernels.cpu.tile.compiled.convert import make_move
 from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SIZES, SOFT_FLOAT16
 
 NUMPY = {

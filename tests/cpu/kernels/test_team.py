@@ -12,15 +12,19 @@ from compiled import entry, python_function
 from numba import types
 
 from implicit_conv.kernels.cpu.emit import atomic
-from implicit_conv.kernels.cpu.runtime import crowd, launch, queue_team
+from implicit_conv.kernels.cpu.runtime import active_threads, launch, queue_team
 from implicit_conv.kernels.cpu.runtime.call import BLOB, WORD
-from implicit_conv.kernels.cpu.runtime.entry import ENTRY, fields, next_item
-from implicit_conv.kernels.cpu.runtime.subnormals import FLUSH, control_word, set_control_word
+from implicit_conv.kernels.cpu.runtime.compiled.entry import ENTRY, fields, next_item
+from implicit_conv.kernels.cpu.runtime.compiled.subnormals import (
+    FLUSH,
+    control_word,
+    set_control_word,
+)
 
 TEAMS = {"queue": queue_team.QueueTeam}
 if sys.platform == "linux":
     from implicit_conv.kernels.cpu.runtime import native_team
-    from implicit_conv.kernels.cpu.runtime import team as native
+    from implicit_conv.kernels.cpu.runtime.compiled import team as native
 
     TEAMS["native"] = native_team.Team
 
@@ -97,7 +101,7 @@ class Job:
         self.x, self.y = np.zeros(max(items, threads), np.int64), np.zeros(items, np.int64)
         self.blob = np.zeros(BLOB.itemsize // WORD, np.int64)
         call = self.blob.view(BLOB)[0]["call"]
-        call["items"], call["chunk"], call["crowd"] = items, turns, crowd.ADDRESS
+        call["items"], call["chunk"], call["thread_counts"] = items, turns, active_threads.ADDRESS
         call["x"]["address"], call["y"]["address"] = self.x.ctypes.data, self.y.ctypes.data
         self.address = self.blob.ctypes.data
 
@@ -112,9 +116,9 @@ class Job:
 @pytest.fixture
 def make(request):
     """make(kind, cpus): a team for so many CPUs, whatever this machine has."""
-    yield lambda kind, cpus: crowd.reset(cpus) or TEAMS[kind](cpus)
-    assert crowd.running() == 0
-    crowd.reset(crowd.cpu_count())
+    yield lambda kind, cpus: active_threads.reset(cpus) or TEAMS[kind](cpus)
+    assert active_threads.running() == 0
+    active_threads.reset(active_threads.cpu_count())
 
 
 def wait_until(condition):
@@ -149,7 +153,7 @@ def test_helpers_take_part(make, kind):
     team, job = make(kind, 5), Job(5)
     caller = in_thread(team.run, wait_at_gates.address, job.address, 5)
     wait_until(job.y.all)
-    assert crowd.running() == 5
+    assert active_threads.running() == 5
     assert sorted(job.y) == [1, 2, 3, 4, 5]
     job.x[:] = 1
     caller.join()
@@ -162,9 +166,9 @@ def test_no_more_threads_run_than_there_are_cpus(make, kind):
     wait_until(first.y[:2].all)  # taken by the caller and a helper
     callers.append(in_thread(team.run, wait_at_gates.address, second.address, 2))
     wait_until(lambda: second.y[0])
-    assert crowd.running() == 3  # the helper has begun an item, which it ends
+    assert active_threads.running() == 3  # the helper has begun an item, which it ends
     first.x[:2] = first.y[:2] == 2
-    wait_until(lambda: crowd.running() == 2)
+    wait_until(lambda: active_threads.running() == 2)
     assert (first.taken, second.taken) == (2, 1)
     first.x[:] = second.x[:] = 1
     for caller in callers:
@@ -310,7 +314,7 @@ def test_a_forked_child_has_a_team_of_its_own():
     if child == 0:
         job = Job(40, 100)
         launch.launch(count_items.address, job.address, 2)
-        right = job.is_done() and launch.team() is not parents and crowd.running() == 0
+        right = job.is_done() and launch.team() is not parents and active_threads.running() == 0
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert launch.team() is parents

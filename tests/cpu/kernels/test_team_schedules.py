@@ -15,9 +15,9 @@ from schedules import runs_with
 if sys.platform != "linux":
     pytest.skip("the team is for Linux", allow_module_level=True)
 
-from implicit_conv.kernels.cpu.runtime import linux, team
-from implicit_conv.kernels.cpu.runtime.call import CROWD, WORD
-from implicit_conv.kernels.cpu.runtime.entry import CPUS, RUNNING
+from implicit_conv.kernels.cpu.runtime.call import THREAD_COUNTS, WORD
+from implicit_conv.kernels.cpu.runtime.compiled import linux, team
+from implicit_conv.kernels.cpu.runtime.compiled.entry import CPUS, RUNNING
 
 CROWD_WORDS, BED, BELLS, BLOBS = 10**6, 2 * 10**6, 3 * 10**6, 4 * 10**6  # addresses
 TICK, ITEM = 15_000, 1_000_000  # ns that a look at the clock takes, and an item
@@ -135,7 +135,7 @@ class Run:
         return self.words[address]
 
     def read(self, address):
-        self.alive(address - WORD * CROWD)
+        self.alive(address - WORD * THREAD_COUNTS)
         return CROWD_WORDS
 
     def alive(self, blob):

@@ -13,8 +13,8 @@ from numba import types
 
 from implicit_conv.kernels.cpu.emit import memory
 from implicit_conv.kernels.cpu.runtime.call import BLOB, X
-from implicit_conv.kernels.cpu.runtime.entry import BLOB_POINTER, fields
-from implicit_conv.kernels.cpu.runtime.source import ARRAY
+from implicit_conv.kernels.cpu.runtime.compiled.entry import BLOB_POINTER, fields
+from implicit_conv.kernels.cpu.runtime.compiled.source import ARRAY
 from implicit_conv.kernels.cpu.translate.values import TranslationError
 
 INT, FLOAT = types.int64, types.float64

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from sampling import count, examples, sampled
 
 from implicit_conv import PlanError, conv2d, plan_conv2d
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.candidates.problem_views import spatial, ungrouped, widened
+from implicit_conv.cpu.candidates.tiling import Tiling, rounded_up
+from implicit_conv.cpu.engines.executed_loads import executed_loads
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods import depthwise
 from implicit_conv.cpu.methods.depthwise import Depthwise
-from implicit_conv.cpu.problem_views import spatial, ungrouped, widened
-from implicit_conv.cpu.record import executed_loads
-from implicit_conv.cpu.tiling import Tiling, rounded_up
-from implicit_conv.kernels.cpu.depthwise.row_pieces import depthwise_row
-from implicit_conv.problem import Problem
-from implicit_conv.schedule import geometry
+from implicit_conv.kernels.cpu.depthwise.layout import depthwise_row
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import geometry
 from implicit_conv.testing import Case, changed, plan_of, to_nchw
 
 

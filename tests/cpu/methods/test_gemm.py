@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from sampling import examples
 
 import implicit_conv as ic
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Request
+from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.gemm import Gemm
-from implicit_conv.cpu.planner import plan
-from implicit_conv.cpu.problem_views import spatial
-from implicit_conv.problem import Problem
+from implicit_conv.cpu.plan.planner import plan
+from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Array, Case, plan_of, to_nchw
 
 IN_PLACE = [Gemm(in_place=True, channels=channels) for channels in (1, 2)]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from implicit_conv import plan_conv2d
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.engines.executed_loads import executed_loads
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods.group_lanes import GroupLanes
-from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, plan_of
 
 SAME = ((1, 1), (1, 1))

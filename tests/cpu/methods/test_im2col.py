@@ -3,7 +3,7 @@
 import pytest
 
 from implicit_conv import PlanError, config, plan_conv2d
-from implicit_conv.cpu.kernel_method import KernelMethod
+from implicit_conv.cpu.candidates.kernel_method import KernelMethod
 from implicit_conv.cpu.methods.im2col import Im2col
 from implicit_conv.testing import Case, plan_of
 from perf.counting import memory_of

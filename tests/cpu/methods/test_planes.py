@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from implicit_conv import conv2d, conv3d, plan_conv2d
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Refusal, Request
+from implicit_conv.cpu.candidates.candidate import Refusal, Request
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.engines.executed_loads import executed_loads
+from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.planes import Planes
-from implicit_conv.cpu.problem_views import spatial
-from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, plan_of
 
 ARCH = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from implicit_conv import config, conv2d, plan_conv2d
-from implicit_conv.cpu.arch import cpu_arch
+from implicit_conv.cpu.engines.executed_loads import executed_loads
+from implicit_conv.cpu.machine.arch import cpu_arch
 from implicit_conv.cpu.methods.gemm import Gemm
 from implicit_conv.cpu.methods.transposed_gemm import TransposedGemm
-from implicit_conv.cpu.record import executed_loads
 from implicit_conv.testing import Case, changed, plan_of
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from implicit_conv.cpu import wgrad
-from implicit_conv.cpu.arch import CpuArch, cpu_arch
-from implicit_conv.cpu.candidate import Refusal, Request
+from implicit_conv.cpu.candidates.candidate import Refusal, Request
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.engines import wgrad
+from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
 from implicit_conv.cpu.methods.weight_grad import WeightGrad, WeightGradLanes
-from implicit_conv.cpu.problem_views import spatial
 from implicit_conv.testing import Case
 
 ARCH = CpuArch(512, True, 48 << 10, 1 << 20, 1, 14)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from sampling import examples
 from ways import DOT_PRODUCTS, arch_of
 
-from implicit_conv.cpu.arch import CpuArch
-from implicit_conv.cpu.candidate import Refusal, Request
+from implicit_conv.cpu.candidates.candidate import Refusal, Request
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.engines.executed_loads import executed_loads
+from implicit_conv.cpu.machine.arch import CpuArch
 from implicit_conv.cpu.methods.window_gemm import WindowGemm
-from implicit_conv.cpu.problem_views import spatial
-from implicit_conv.cpu.record import executed_loads
-from implicit_conv.plan import Plan
-from implicit_conv.problem import Problem
+from implicit_conv.operators.plan import Plan
+from implicit_conv.problem.problem import Problem
 from implicit_conv.testing import Case, plan_of, to_nchw
 from perf.counting import memory_of
 

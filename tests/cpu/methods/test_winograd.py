@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sampling import examples, sampled
 
-from implicit_conv import PlanError, conv2d, plan_conv2d, reference
-from implicit_conv.arrays import numpy_dtype
-from implicit_conv.kernels.cpu.winograd.transforms import TAPS, butterflies, matrices
+from implicit_conv import PlanError, conv2d, plan_conv2d
+from implicit_conv.arrays.arrays import numpy_dtype
+from implicit_conv.kernels.cpu.winograd.compiled.transforms import TAPS, butterflies, matrices
+from implicit_conv.problem import reference
 from implicit_conv.testing import Case, error_units, to_nchw
 
 # Bounds in units of eps * sum over c of max|x_c| * max|w_c|, the first maximum over the window of

@@ -1,0 +1,138 @@
+"""Fast path for tensors of torch on the CPU: a known call takes their addresses and nothing else.
+
+A key says all that a call depends on, so that it replaces the checks of `arrays.as_array`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import operator
+import sys
+from typing import Any
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import Array, Binding, RepeatedCall, numpy_dtype
+from implicit_conv.arrays.libraries import as_library_of
+
+# What stands for an array in `Launch.run`: a byte at its address. CPython has the address of the
+# elements at the same place in both objects; tests compare.
+memory = ctypes.c_char.from_address
+
+
+@functools.cache
+def _numpy_dtype(dtype: Any) -> Any:
+    """numpy's form of a dtype of torch."""
+    return numpy_dtype(str(dtype).rpartition(".")[2])
+
+
+PLAIN = ("torch", "Tensor"), ("torch.nn.parameter", "Parameter")
+
+
+@functools.lru_cache(64)
+def _is_plain(kind: type) -> bool:
+    """Whether objects are plain tensors: other classes may have no memory, or another meaning."""
+    return (kind.__module__, kind.__qualname__) in PLAIN
+
+
+def tensor_key(*tensors: Any) -> tuple[Any, ...] | None:
+    """What a call depends on of these tensors, of which those at the end may be None; None unless
+    all hold their values in aligned memory of the CPU, and record no gradients.
+    """
+    key: tuple[Any, ...] = ()
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if not _is_plain(type(tensor)):  # type: ignore[arg-type]  # mypy takes no type for hashable
+            return None
+        torch = sys.modules["torch"]
+        if (
+            tensor.layout is not torch.strided
+            or not tensor.is_cpu
+            or (tensor.requires_grad and torch.is_grad_enabled())
+            or tensor.is_neg()
+            or tensor.is_conj()
+        ):
+            return None
+        try:
+            address = tensor.data_ptr()
+            key += tensor.shape, tensor.stride(), tensor.dtype
+        except RuntimeError:  # of nested tensors, and inside torch.func.vmap
+            return None
+        if not address or address % tensor.element_size():  # functional, empty, or from elsewhere
+            return None
+    return key
+
+
+def address(tensor: Any) -> int:
+    """The address of the first element, 0 if it has no memory. Whoever asks for it only reads:
+    ``tensor.data_ptr()`` would copy the memory of a lazy clone.
+    """
+    first: int = sys.modules["torch"]._C._data_address(tensor)
+    return first and first + tensor.storage_offset() * tensor.element_size()
+
+
+def tensor_array(tensor: Any) -> Array:
+    """The memory of a plain tensor as an array, to be read.
+
+    ``tensor.numpy()`` would forbid for ever to resize that memory, as FSDP does with parameters.
+    """
+    dtype, shape = _numpy_dtype(tensor.dtype), tuple(tensor.shape)
+    strides = [stride * dtype.itemsize for stride in tensor.stride()]
+    size = sum(map(operator.mul, shape, strides)) - sum(strides) + dtype.itemsize
+    block: Any = (ctypes.c_char * size).from_address(address(tensor))
+    block.owner = tensor  # keeps the memory alive
+    return np.ndarray(shape, dtype, block, 0, strides)
+
+
+class TensorCall:
+    """A call whose operands are tensors, with a new tensor as its result."""
+
+    __slots__ = ("_call", "_dtype", "_kind", "_new", "_shape", "_strides")
+
+    def __init__(self, call: Any, y: Array) -> None:
+        """`call` takes addresses, and `y` is a result of it."""
+        torch = sys.modules["torch"]
+        self._call, self._shape, self._kind = call, y.shape, torch.Tensor
+        self._new = torch.empty_strided  # takes half the time of torch.empty
+        self._strides = tuple(stride // y.itemsize for stride in y.strides)
+        self._dtype = getattr(torch, y.dtype.name)
+
+    def __call__(self, x: Any, w: Any, bias: Any, out: None = None, residual: None = None) -> Any:
+        """The result for tensors of the key; `w` may be the operand of a packed filter."""
+        y = self._new(self._shape, self._strides, dtype=self._dtype, device="cpu")
+        sums, plain = None if bias is None else tensor_array(bias), _is_plain(type(w))  # type: ignore[arg-type]
+        if type(y) is not self._kind or not y.data_ptr():  # modes of torch make other tensors
+            filters = tensor_array(w) if plain else w
+            return as_library_of(x, self._call(tensor_array(x), filters, sums))
+        filters = memory(w.data_ptr()) if plain else w
+        self._call.at(memory(x.data_ptr()), filters, sums, memory(y.data_ptr()))
+        return y
+
+
+def repeated_tensors(
+    engine: Any, given: tuple[Any, Any, Any], arrays: tuple[Array, Any], y: Array
+) -> RepeatedCall | None:
+    """The call by which an engine got `y` of (x, w, bias), to be made again for tensors like these.
+
+    `arrays` are the first two as the engine takes them; `w` may be a packed filter. It is None if
+    something else than a tensor was given, or if the call needs more than addresses.
+    """
+    (x, w, bias), (image, filters) = given, arrays
+    packed = filters is w and not isinstance(w, np.ndarray)
+    key = tensor_key(x, bias) if packed else tensor_key(x, w, bias)
+    if key is None:
+        return None
+    strides = None if packed else filters.strides
+    call = engine.ready(Binding(image.strides, strides, y.strides, biased=bias is not None))
+    if not getattr(call, "takes_addresses", False):
+        return None
+    differing = functools.partial(_differing, key)
+    return RepeatedCall(w.key if packed else None, differing, TensorCall(call, y))
+
+
+def _differing(key: tuple[Any, ...], x: Any, w: Any, bias: Any, residual: Any, out: Any) -> int:
+    """Whether something else is given than tensors of this key; `w` may be panels of a filter."""
+    filters = None if type(w) is np.ndarray else w
+    return residual is not None or out is not None or tensor_key(x, filters, bias) != key

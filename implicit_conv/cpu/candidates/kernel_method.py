@@ -1,0 +1,202 @@
+"""KernelMethod: a method with compiled kernels, and its candidates by their cheapest tilings."""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import math
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from implicit_conv.arrays.arrays import Array, ordered
+from implicit_conv.cache import OPERATORS
+from implicit_conv.cpu.candidates.candidate import Candidate, Formats, Method, Request
+from implicit_conv.cpu.candidates.tiling import Estimate, Tiling, thread_count
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.compiler import check_enabled
+from implicit_conv.cpu.run.call import Arrays, Call, CallForm, KernelCall
+from implicit_conv.cpu.run.packed import PackedFilter, PlainOrder
+from implicit_conv.kernels.cpu.runtime.layout import Layout
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.preparation import first
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load, tiles_trace
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.cpu.operator import Build, Operands, Operator
+    from implicit_conv.kernels.geometry import Epilogue
+
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from implicit_conv.kernels.geometry import Epilogue
+
+
+class KernelMethod(Method):
+    """A method with compiled kernels, which execute a tiling.
+
+    Kernels that write their sums to a staging tile, which `store_tile` finishes, compute every
+    epilogue.
+    """
+
+    @abstractmethod
+    def layout(self, c: Candidate) -> Layout:
+        """Sizes of scratch memory and packed filters."""
+
+    @abstractmethod
+    def operator(self, c: Candidate, build: Build) -> Operator:
+        """The compiled kernels of a candidate."""
+
+    def end(self, c: Candidate) -> tuple[int, int]:
+        """The true (P, Q) of the view; its geometry may be rounded up."""
+        return c.geometry.P, c.geometry.Q
+
+    def workspace_bytes(self, c: Candidate) -> int:
+        """Bytes of scratch memory of all threads, without the packed filter."""
+        return c.threads * c.layout.scratch(c.layout.packs_in_loop).total
+
+    def filter_bytes(self, c: Candidate, w: Array | None = None) -> int:
+        """Bytes of the packed filter, unless the main launch packs panels or nothing is packed."""
+        order = self.packed(c)
+        in_place = isinstance(order, PlainOrder) or c.layout.packs_in_loop
+        return 0 if in_place else order.bytes
+
+    def call_bytes(self, c: Candidate, w: Array | None = None) -> int:
+        """Bytes that a call with a plain filter takes besides its arrays; the launch that packs the
+        filter has scratch memory of its own, which the main launch then reuses.
+        """
+        filter_bytes = self.filter_bytes(c, w)
+        packing = c.threads * c.layout.packing_scratch.total if filter_bytes else 0
+        return max(self.workspace_bytes(c), packing) + filter_bytes
+
+    def pack(self, c: Candidate, w: Array, formats: Formats) -> PackedFilter:
+        """Pack `w`, a filter in the problem's weight layout, in the order of `packed`."""
+        order = self.packed(c)
+        if isinstance(order, PlainOrder):
+            return super().pack(c, w, formats)
+        filters = ordered(w, c.problem.filter_axes)
+        return PackedFilter(operator(c, formats).pack(filters, c.threads), order)
+
+    def arguments(self, c: Candidate, arrays: Arrays) -> Iterable[Operands]:
+        """The operands of each launch, as views that the kernels take."""
+        from implicit_conv.kernels.cpu.operator import Operands
+
+        yield Operands(*arrays)
+
+    def bind(
+        self,
+        c: Candidate,
+        form: CallForm,
+        arrays: Arrays,
+        epilogue: Epilogue,
+        formats: Formats,
+        record: int = 0,
+    ) -> Call:
+        """Prepare the launches for arrays of these strides, which the method must accept."""
+        compiled = operator(c, formats)
+        operands = next(iter(self.arguments(c, arrays)))
+        split = None
+        if operands.w is not arrays.w:
+            split = functools.partial(self.arguments, c)
+        in_loop = operands.w if compiled.layout.packs_in_loop else None
+        main = compiled.prepare(operands._replace(w=in_loop), epilogue, c.threads, record)
+        packing = None
+        if operands.w is not None and in_loop is None:
+            packing = compiled.prepare_packing(operands.w, c.threads, record)
+        return KernelCall(form, compiled, main, packing, split)
+
+    def loads(self, c: Candidate) -> list[Load]:
+        """The loads that the kernels execute for contiguous arrays."""
+        g = c.geometry
+        return self.as_problem(c, tiles_trace(g, c.itemsize, c.layout.in_place, c.chunk))
+
+    def as_problem(self, c: Candidate, loads: Sequence[Load]) -> list[Load]:
+        """Convert loads of the view's geometry to coordinates of the problem."""
+        return list(loads)
+
+
+def operator(c: Candidate, formats: Formats) -> Operator:
+    """The compiled operator of a candidate, whose method has kernels.
+
+    The first call for a candidate in a process compiles its kernels, or loads them from the disk
+    cache.
+
+    Raises
+    ------
+    PlanError
+        Code cannot be compiled; see `compiler.check_enabled`.
+    """
+    check_enabled(formats.compiler)
+    return _compiled_operator(c, formats)
+
+
+@OPERATORS
+def _compiled_operator(c: Candidate, formats: Formats) -> Operator:
+    first(f"operators of {type(c.method).__name__}")
+    from implicit_conv.kernels.cpu.operator import Build
+    from implicit_conv.kernels.cpu.tile.storage import HARD_BFLOAT16, SOFT_FLOAT16, Format
+
+    assert isinstance(c.method, KernelMethod)
+    ways = {} if c.arch.f16c else {"float16": SOFT_FLOAT16}
+    if c.arch.rounds_bfloat16:
+        ways["bfloat16"] = HARD_BFLOAT16
+    problem, several = c.problem, c.method.channels > 1
+    given = (problem.dtype, problem.filter_dtype, formats.y_dtype)
+    x, w, y = (ways.get(dtype, dtype) for dtype in given)
+    sums = problem.sum_dtype
+    build = Build(
+        Format(x, w, x if several else sums, w if several else sums, sums, y),
+        c.arch.fma,
+        c.problem.C,
+        c.method.end(c),
+        formats.flushes,
+        formats.recording,
+        formats.compiler,
+    )
+    return c.method.operator(c, build)
+
+
+def ranked(
+    method: KernelMethod,
+    algorithm: str,
+    problem: Problem,
+    view: Problem,
+    arch: CpuArch,
+    costs: Sequence[tuple[Estimate, Geometry]],
+    request: Request,
+    threads: int | None = None,
+) -> list[Candidate]:
+    """The candidates with the cheapest tilings `costs` of `view`, as many as `request` asks for and
+    within its limit; if all tilings take more memory, the one that takes least.
+    """
+    threads = thread_count(problem, arch) if threads is None else threads
+
+    def candidate(cost: tuple[Estimate, Geometry]) -> Candidate:
+        (cycles, chunk, packing), g = cost
+        tiling = Tiling(g, chunk)
+        return Candidate(method, algorithm, problem, view, arch, threads, cycles, packing, tiling)
+
+    if request.limit == math.inf:
+        return list(map(candidate, heapq.nsmallest(request.tilings, costs)))
+    found = [candidate(cost) for cost in sorted(costs)]
+    fitting = [c for c in found if c.call_bytes() <= request.limit]
+    return fitting[: request.tilings] or [min(found, key=Candidate.call_bytes)]
+
+
+def best(
+    method: KernelMethod,
+    algorithm: str,
+    problem: Problem,
+    view: Problem,
+    arch: CpuArch,
+    costs: Sequence[tuple[Estimate, Geometry]],
+    *,
+    threads: int | None = None,
+    limit: float = math.inf,
+) -> Candidate:
+    """The first of `ranked` for a request with this `limit` and no other options."""
+    most = None if limit == math.inf else int(limit)
+    request = Request(max_workspace=most)
+    return ranked(method, algorithm, problem, view, arch, costs, request, threads)[0]

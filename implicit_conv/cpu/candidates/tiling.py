@@ -1,0 +1,161 @@
+"""Load tiles to choose from, the division of the work, and costs that several methods share.
+
+Costs are in cycles of one core unless another unit is stated. They are orders of magnitude that
+hold for current cores. The costs of single parts were measured on one thread of an EPYC 9005 (Zen
+5, AVX-512), by leaving the part out. The costs of one method are in its file.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.problem.problem import Problem
+
+FMAS_PER_CYCLE = 2  # vector FMAs that a core starts in a cycle
+LOADS_PER_CYCLE = 2  # vector loads that a core starts in a cycle
+FMA_LATENCY = 4  # cycles from an FMA to the next one on the same sum
+COPY_CYCLES = 1 / 8  # cycles per element of a channels-last row that is copied
+TRANSPOSE_CYCLES = 1 / 3  # cycles per element that is transposed while it is copied
+PLANE_ROW_CYCLES = 8  # fixed cycles per row of a plane that is copied
+UNALIGNED_LOAD_CYCLES = 0.9  # cycles per vector load from rows that share few sets of a cache
+# Cycles to read an element of a row that others displace from L1, see CpuArch.kept_lines; measured
+# on an EPYC 9004 (Zen 4, 8 ways).
+DISPLACED_CYCLES = 2.5
+PACK_CYCLES = (0.65, 0.5)  # cycles per packed element: whole filter, panel just before its use
+FAR_BYTES_PER_CYCLE = 12  # bytes per cycle that a core reads from the last-level cache
+MEMORY_BYTES_PER_CYCLE = 8  # bytes per cycle that a core reads from memory
+FAR_BYTES = 16 << 20  # bytes of the largest filter or result that the last-level cache keeps
+FAR_ROW_CYCLES = 600  # cycles to begin a row of a result larger than FAR_BYTES, on Zen 4
+FAR_SHARE = 0.2  # share of the reads beyond L2 that multiplications do not hide
+ITEM_CYCLES = 500  # fixed cycles per work item: to decode it, to call parts, to end loops
+INTERRUPTION = 0.1  # share of a work item's time for which all threads wait for the last one
+
+FLOPS_PER_THREAD = 2e6  # operations that pay for another thread, whose wake-up takes about 2 us
+BYTES_PER_THREAD = 256e3  # bytes of x, w and y that pay for another thread: 10 us of copying
+ITEMS_PER_THREAD = (4, 2, 1)  # choices; with more items an interrupted core delays others less
+BUFFER_SHARE = 0.5  # share of L2 that a thread's row buffers may fill
+STAGED_BYTES = 320 << 10  # bytes of sums per thread that stay in L2 between channel blocks
+
+TILE_PIXELS = (14, 56, 112, 224, 448, 896)  # output pixels of a load tile: choices
+
+TILE_ROWS = (2, 4, 8)  # rows of load tiles whose rows are long: choices
+
+
+class Estimate(NamedTuple):
+    """The cost of a tiling, with the cheapest division of its work."""
+
+    cycles: float  # of one core, for the whole problem
+    chunk: int  # filter panels per work item; for depthwise methods channels or blocks of them
+    packing: float = 0.0  # of these cycles, those that a packed filter saves
+
+
+class Tiling(NamedTuple):
+    """How the work of a candidate is cut."""
+
+    geometry: Geometry
+    chunk: int  # see Estimate
+
+
+def tiles(problem: Problem) -> list[tuple[int, int, int]]:
+    """The extents (output planes, output rows, output columns) of load tiles to choose from.
+
+    A tile has several planes only if it has all rows and columns of each.
+    """
+    _, p, q = problem.output
+    found = set()
+    for pixels in TILE_PIXELS:
+        columns = balanced(q, pixels)
+        for rows in (1, *(balanced(p, share // columns) for share in TILE_PIXELS)):
+            planes = max(1, pixels // (p * q)) if (rows, columns) == (p, q) else 1
+            found.add((min(planes, plane_count(problem)), rows, columns))
+    return sorted(found)
+
+
+def long_tiles(problem: Problem) -> list[tuple[int, int, int]]:
+    """Extents of load tiles of several rows, each longer than half of the largest of TILE_PIXELS;
+    a tile of one row would load most image rows several times.
+    """
+    _, p, q = problem.output
+    if 2 * q <= TILE_PIXELS[-1]:
+        return []
+    return [(1, balanced(p, rows), balanced(q, TILE_PIXELS[-1])) for rows in TILE_ROWS]
+
+
+def plane_count(problem: Problem) -> int:
+    """The output planes that a load tile may have at most: those of an image, or all images if each
+    has a single plane.
+    """
+    depth = problem.output[0]
+    return depth if depth > 1 else max(1, problem.N)
+
+
+def balanced(extent: int, limit: int) -> int:
+    """The smallest tile that covers `extent` in as few pieces as tiles of `limit` do."""
+    return int(schedule.ceil_div(extent, schedule.ceil_div(extent, max(1, limit))))
+
+
+def rounded_up(extent: int, m: int) -> int:
+    """`extent`, rounded up to a multiple of `m`."""
+    return int(schedule.ceil_div(extent, m)) * m
+
+
+def stored_bytes(problem: Problem) -> int:
+    """Bytes of an element of x, w and y as they are stored; sums may be wider."""
+    return 2 if problem.converted else problem.itemsize
+
+
+def stream_cycles(filter_bytes: float) -> float:
+    """Cycles to read a packed filter that is larger than the core's own caches."""
+    rate = FAR_BYTES_PER_CYCLE if filter_bytes <= FAR_BYTES else MEMORY_BYTES_PER_CYCLE
+    return filter_bytes / rate
+
+
+def store_cycles(problem: Problem, g: Geometry) -> float:
+    """Cycles to store a load tile: to transpose it if filters are not contiguous in y, to round it
+    to 16 bits, and to begin a row of a y that no cache holds.
+    """
+    rows, cost = g.tile_n * g.tile_p, 0.0 if problem.channels_last else TRANSPOSE_CYCLES
+    if problem.converted:
+        cost += COPY_CYCLES
+    y_bytes = problem.N * math.prod(problem.output) * problem.K * stored_bytes(problem)
+    far = problem.channels_last and y_bytes > FAR_BYTES
+    return rows * (g.tile_q * g.K * cost + far * FAR_ROW_CYCLES)
+
+
+def thread_count(problem: Problem, arch: CpuArch) -> int:
+    """The number of threads that have enough work to pay for their wake-up."""
+    enough = max(problem.flops / FLOPS_PER_THREAD, problem.bytes / BYTES_PER_THREAD)
+    return max(1, min(arch.threads, int(enough)))
+
+
+def divide(
+    g: Geometry, threads: int, itemsize: int, shared: float, again: float
+) -> tuple[float, int]:
+    """The cheapest division of the filter panels of a load tile among work items: (cycles of one
+    core, panels of an item).
+
+    All panels cost `shared` cycles, and each item `again` cycles more. One item takes all panels,
+    unless more items keep all threads busy. With several channel blocks an item has few panels,
+    because their sums must stay in L2 until the last block.
+    """
+    tile_items = max(1, schedule.tile_count(g) * g.groups)
+    panels = max(1, schedule.panel_count(g))
+    least = 1
+    if schedule.block_count(g) > 1:
+        sums = g.tile_n * g.tile_p * g.tile_q * g.tile_k * itemsize
+        least = schedule.ceil_div(panels * sums, STAGED_BYTES)
+    found = []
+    for share in ITEMS_PER_THREAD if threads > 1 else (1,):
+        wanted = schedule.ceil_div(share * threads, tile_items) if threads > 1 else 1
+        chunk = schedule.ceil_div(panels, min(panels, max(wanted, least)))
+        chunks = schedule.ceil_div(panels, chunk)
+        items = tile_items * chunks
+        idle = schedule.ceil_div(items, threads) * threads / items
+        cycles = (shared + again * chunks) * idle
+        waits = 1 + INTERRUPTION * threads / items
+        found.append((cycles * waits, cycles, chunk))
+    return min(found)[1:]

@@ -1,0 +1,361 @@
+"""Plans of input gradients and transposed convolutions: one fprop for each stride phase.
+
+GEMM mapping: A = output gradient, gemm_m = N*D*H*W; B = filter, gemm_n = C; C = input gradient;
+gemm_k = T*R*S*K. A phase has its own part of gemm_m and of the taps; see `phases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import Array, Binding, as_array, numpy_dtype
+from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.cpu.candidates.phrases import options_of
+from implicit_conv.cpu.candidates.problem_views import spatial
+from implicit_conv.cpu.engines import engine as fprop
+from implicit_conv.cpu.engines.engine import CpuEngine
+from implicit_conv.cpu.engines.runner import Runner, check_array, parse_out_dtype
+from implicit_conv.cpu.engines.stride_phases import (
+    PackedPhases,
+    Part,
+    PhasedCall,
+    copied_bytes,
+    filter_layout,
+    nothing,
+    space,
+    stand_ins,
+    swapped,
+)
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.plan import tuning
+from implicit_conv.cpu.plan.planner import least_workspace, workspace_error
+from implicit_conv.cpu.run.call import Call, CallForm, blank, contiguous_strides, stand_in
+from implicit_conv.cpu.run.packed import PackedFilter
+from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.problem.options import ITEMSIZES, WEIGHT_LAYOUTS_OF, Activation
+from implicit_conv.problem.phases import MOST_PHASES, Phase, is_covered, phase_count, phases_of
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load
+
+
+@dataclass(frozen=True)
+class DgradEngine(Runner):
+    """The plan of an input gradient.
+
+    Attributes
+    ----------
+    problem : Problem
+        The convolution whose input gradient this is.
+    parts : tuple of Part
+        The phases that taps reach.
+    empty : CpuEngine or None
+        The plan that computes activation(bias + residual), if some pixels are in no phase.
+    out_dtype : str
+        The dtype of results.
+    """
+
+    problem: Problem
+    parts: tuple[Part, ...]
+    empty: CpuEngine | None
+    out_dtype: str
+    names: ClassVar[tuple[str, str]] = ("dy", "w")
+    has_epilogue: ClassVar[bool] = False
+    result: ClassVar[str] = "dx"
+
+    @property
+    def engines(self) -> tuple[CpuEngine, ...]:
+        """The plans of all launches, in their order."""
+        found = tuple(part.engine for part in self.parts)
+        return found if self.empty is None else (self.empty, *found)
+
+    @property
+    def arch(self) -> CpuArch:
+        """The machine that the plan is for."""
+        return self.engines[0].arch
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The candidates of all phases."""
+        return tuple(candidate for engine in self.engines for candidate in engine.candidates)
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of the phase with most work."""
+        return max(self.engines, key=lambda engine: engine.best.cycles).algorithm
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory of the phase that needs most; phases run one after another."""
+        return max(engine.workspace_bytes for engine in self.engines) + copied_bytes(self.problem)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed filters of all phases."""
+        return sum(part.engine.packed_bytes for part in self.parts)
+
+    @property
+    def call_bytes(self) -> int:
+        """Bytes that the phase which needs most takes besides its arrays, and of the copy of w."""
+        taken = [
+            part.engine.call_bytes_of(
+                stand_ins(self.problem, part.phase, part.engine.best.problem).w
+            )
+            for part in self.parts
+        ]
+        if self.empty is not None:
+            taken.append(self.empty.call_bytes)
+        return max(taken) + copied_bytes(self.problem)
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of dy."""
+        return self.problem.output_shape
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """The shape of dx."""
+        return self.problem.input_shape
+
+    @property
+    def summed(self) -> Problem:
+        """The fprop of the phase with most taps."""
+        return max((engine.problem for engine in self.engines), key=lambda fprop: fprop.terms)
+
+    def explain(self) -> str:
+        """The text of `Plan.explain`: the explanation of every phase."""
+        return "\n".join(self._explained())
+
+    def _explained(self) -> Iterator[str]:
+        yield f"problem     {self._problem_text()}"
+        count = len(self.parts)
+        each = "one fprop" if count == 1 else f"{count} fprops, one for each stride phase of"
+        yield f"algorithm   {each if count else 'none: no tap reaches a pixel of'} {self.result}"
+        if self.empty is not None:
+            yield "            pixels that no tap reaches are written first"
+        shown: dict[Problem, int] = {}
+        for number, part in enumerate(self.parts, 1):
+            pixels = ", ".join(
+                f"{axis}={found.start}::{found.step}"
+                for axis, found in zip(space(self.problem.layout), part.phase.pixels, strict=True)
+            )
+            first = shown.setdefault(part.engine.problem, number)
+            yield f"\nphase {number} of {count}: pixels {pixels} of {self.result}"
+            yield part.engine.explain() if first == number else f"as phase {first}"
+
+    def _problem_text(self) -> str:
+        """The problem in the words of the operator."""
+        problem, (dy, w) = self.problem, self.names
+        return (
+            f"{dy} {self.x_shape} {problem.array_layout}, {w} {problem.weight_shape} "
+            f"{self._weight_word()} -> {self.result} {self.y_shape}{options_of(problem)}"
+        )
+
+    def _weight_word(self) -> str:
+        """The layout of w in the letters of the operator."""
+        return self.problem.weight_layout
+
+    def trace(self) -> list[Load]:
+        """The loads of all phases, with the coordinates of each phase's own fprop of dy."""
+        return [load for part in self.parts for load in part.engine.trace()]
+
+    def pack(self, w: object) -> PackedPhases:
+        """The packed filters of all phases; see `Plan.pack`."""
+        array = swapped(self.problem, self._checked_filter(w))
+        axes = filter_layout(self.problem)
+        return PackedPhases(tuple(part.engine.pack(part.taps(array, axes)) for part in self.parts))
+
+    def tuned(self, filters: str) -> DgradEngine:
+        """The plan with the fastest candidate of each phase; see `Plan.tune`."""
+        problem = self.problem
+        dy = tuning.example(self.x_shape, problem.dtype, 0)
+        w = swapped(problem, tuning.example(problem.weight_shape, problem.filter_dtype, 1))
+        dx = np.empty(self.y_shape, numpy_dtype(self.y_dtype))
+        engines: dict[Problem, CpuEngine] = {}
+        for part in self.parts:
+            if part.engine.problem not in engines:
+                taps = part.taps(w, filter_layout(problem))
+                pixels = part.pixels(dx, problem.array_layout)
+                engines[part.engine.problem] = part.engine.tuned(filters, (dy, taps, pixels))
+        parts = (replace(part, engine=engines[part.engine.problem]) for part in self.parts)
+        return replace(self, parts=tuple(parts))
+
+    def filters(self, w: object) -> PackedPhases | Array:
+        """`w`: a plain filter, or one that was packed by this plan or one like it."""
+        if not isinstance(w, PackedPhases):
+            return self._checked_filter(w)
+        if w.key != tuple(part.engine.best_packed.packed.key for part in self.parts):
+            raise ShapeError(
+                "w was packed in another order than this plan reads, for another problem or CPU; "
+                "pack it with plan.pack(w) of this plan"
+            )
+        return w
+
+    def _checked_filter(self, w: object) -> Array:
+        if isinstance(w, PackedFilter):
+            raise ShapeError(
+                f"w was packed for a convolution; pack it with plan.pack(w) of this plan, which "
+                f"computes {self.result}"
+            )
+        array = as_array("w", w)
+        check_array("w", array, self.problem.weight_shape, self.problem.filter_dtype)
+        return array
+
+    def bound(self, binding: Binding) -> Call:
+        """A call of all phases."""
+        problem = self.problem
+        axes, filter_axes = problem.array_layout, filter_layout(problem)
+        whole = len(self.parts) == 1 and self.empty is None
+        y = stand_in(self.y_shape, self.y_dtype, binding.y)
+        w = None
+        if binding.w is not None:
+            w = swapped(problem, blank(problem.weight_shape, problem.filter_dtype, binding.w))
+        calls = []
+        for part in self.parts:
+            pixels = part.pixels(y, axes)
+            strides, added = pixels.strides, binding.residual
+            if added is not None and not whole:
+                strides = contiguous_strides(pixels.shape, pixels.itemsize)
+                added = contiguous_strides(pixels.shape, ITEMSIZES[self.residual_dtype])
+            taps = None if w is None else part.taps(w, filter_axes).strides
+            own = binding._replace(w=taps, y=strides, residual=added)
+            calls.append((part, part.engine.bind(own)))
+        empty = None
+        if self.empty is not None:
+            given = nothing(self.empty)
+            x, filters = (array.strides for array in given)
+            empty = self.empty.bind(binding._replace(x=x, w=filters)), given
+        return PhasedCall(CallForm(problem, self.y_shape, y.dtype, ()), calls, empty)
+
+
+@dataclass(frozen=True)
+class TransposedEngine(DgradEngine):
+    """The plan of a transposed convolution, which is the input gradient of `problem`."""
+
+    names: ClassVar[tuple[str, str]] = ("x", "w")
+    has_epilogue: ClassVar[bool] = True
+    result: ClassVar[str] = "y"
+
+    def _weight_word(self) -> str:
+        """The layout of w, in which the letters C and K are swapped."""
+        return self.problem.weight_layout.translate(str.maketrans("CK", "KC"))
+
+
+def plan(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    kind: type[DgradEngine] = DgradEngine,
+    *,
+    activation: Activation = None,
+    out_dtype: object = None,
+) -> DgradEngine:
+    """Plan the input gradient of `problem`.
+
+    Raises
+    ------
+    PlanError, DTypeError
+        The precision, algorithm, activation or out_dtype is unknown, or is not supported for this
+        problem; or there are too many phases.
+    """
+    if phase_count(problem) > MOST_PHASES:
+        raise PlanError(
+            f"the stride {problem.stride} divides {kind.result} into {phase_count(problem)} phases "
+            f"that taps reach; at most {MOST_PHASES} are supported; divide the filter into parts, "
+            "and add their results"
+        )
+    phases = phases_of(problem)
+    if problem.is_integer and out_dtype is None:
+        # The default counts all taps, of which a phase may have a part: it must not change with
+        # the stride.
+        out_dtype = parse_out_dtype(None, replace(problem, C=problem.K, K=problem.C))
+    empty = None if phases and is_covered(problem, phases) else _without_channels(problem)
+    reserved = request.reserved_bytes + copied_bytes(problem)
+    request = replace(request, reserved_bytes=reserved)
+    for phase in phases:
+        phase.problem.check_sizes()
+    _check_workspace(problem, phases, empty, arch, request)
+    engines: dict[Problem, CpuEngine] = {}
+
+    def engine(phase: Phase) -> CpuEngine:
+        if phase.problem not in engines:
+            engines[phase.problem] = fprop.plan(
+                phase.problem,
+                arch,
+                request,
+                activation=activation,
+                out_dtype=out_dtype,
+                arrays=stand_ins(problem, phase, spatial(phase.problem, request.precision)),
+            )
+        return engines[phase.problem]
+
+    parts = tuple(Part(phase, engine(phase)) for phase in phases)
+    first = None
+    if empty is not None:
+        first = fprop.plan(
+            empty, arch, _of_empty(request), activation=activation, out_dtype=out_dtype
+        )
+    dtype = (first or parts[0].engine).out_dtype
+    return kind(problem, parts, first, dtype)
+
+
+def _of_empty(request: Request) -> Request:
+    """The request for pixels that no tap reaches: any algorithm may write them."""
+    limits = request.max_workspace, request.reserved_bytes
+    return Request(max_workspace=limits[0], reserved_bytes=limits[1])
+
+
+def _check_workspace(
+    problem: Problem,
+    phases: Sequence[Phase],
+    empty: Problem | None,
+    arch: CpuArch,
+    request: Request,
+) -> None:
+    """Check that every phase can be planned with `max_workspace`.
+
+    Raises
+    ------
+    PlanError
+        One cannot: the message says what the phase with the largest need takes.
+    """
+    if request.max_workspace is None:
+        return
+    different = {phase.problem: phase for phase in phases}.values()
+    needs = []
+    for phase in different:
+        view = spatial(phase.problem, request.precision)
+        needs.append(least_workspace(view, arch, request, stand_ins(problem, phase, view)))
+    if empty is not None:
+        needs.append(least_workspace(spatial(empty), arch, _of_empty(request)))
+    least = max(needs)
+    if least > request.max_workspace:
+        raise workspace_error(least, request)
+
+
+def _without_channels(problem: Problem) -> Problem:
+    """The fprop that has the output of the gradient, and no channels; images without pixels, which
+    no fprop has as its output, are no images of one pixel.
+    """
+    ones, zeros = (1,) * problem.rank, (0,) * problem.rank
+    has_pixels = min(problem.size) > 0
+    return Problem(
+        N=problem.N * has_pixels,
+        C=0,
+        K=problem.C,
+        groups=1,
+        size=problem.size if has_pixels else ones,
+        kernel=ones,
+        stride=ones,
+        dilation=ones,
+        pad_lo=zeros,
+        pad_hi=zeros,
+        dtype=problem.dtype,
+        w_dtype=problem.w_dtype,
+        layout=problem.layout,
+        weight_layout=WEIGHT_LAYOUTS_OF[problem.rank][0],
+        batched=problem.batched,
+    )

@@ -1,0 +1,312 @@
+"""Input gradients of convolutions whose padding repeats pixels of x.
+
+A repeated pixel is read for several positions of the padded image, and its gradient is the sum of
+theirs. The gradient inside the image is that of zero padding. Each strip of padding along an axis
+has an input gradient of its own, which is computed into scratch memory and added to the pixels that
+the padding repeats: first along the later axes, whose corners it contains, then along its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import Array, Binding, numpy_dtype
+from implicit_conv.cpu.candidates.candidate import Candidate, Request
+from implicit_conv.cpu.engines import dgrad
+from implicit_conv.cpu.engines.dgrad import DgradEngine
+from implicit_conv.cpu.engines.runner import Runner, parse_out_dtype
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.run.call import Call, CallForm, contiguous_strides
+from implicit_conv.cpu.run.packed import PackedParts
+from implicit_conv.errors import ShapeError
+from implicit_conv.kernels import schedule
+from implicit_conv.problem.options import ITEMSIZES, PADDING_MODES, SPACE
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load
+
+
+@dataclass(frozen=True)
+class Strip:
+    """The padding on one side of an axis.
+
+    Attributes
+    ----------
+    axis : int
+        The spatial axis.
+    first : int
+        Its first position along the axis, counted from the start of the padding.
+    engine : DgradEngine
+        The plan of its gradient.
+    """
+
+    axis: int
+    first: int
+    engine: DgradEngine
+
+
+class PackedStrips(PackedParts):
+    """The packed filters of the image and of all strips, which are `PackedPhases`."""
+
+
+@dataclass(frozen=True)
+class FoldedEngine(Runner):
+    """The plan of an input gradient.
+
+    Attributes
+    ----------
+    problem : Problem
+        The convolution whose input gradient this is.
+    image : DgradEngine
+        The plan of the gradient inside the image.
+    strips : tuple of Strip
+    out_dtype : str
+        The dtype of results; sums are computed in that of the engines.
+    """
+
+    problem: Problem
+    image: DgradEngine
+    strips: tuple[Strip, ...]
+    out_dtype: str
+    names: ClassVar[tuple[str, str]] = ("dy", "w")
+    has_epilogue: ClassVar[bool] = False
+
+    @property
+    def engines(self) -> tuple[DgradEngine, ...]:
+        """The plans of the image and of all strips."""
+        return (self.image, *(strip.engine for strip in self.strips))
+
+    @property
+    def arch(self) -> CpuArch:
+        """The machine that the plan is for."""
+        return self.image.arch
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The candidates of the gradient inside the image."""
+        return self.image.candidates
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of the gradient inside the image."""
+        return self.image.algorithm
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of dy."""
+        return self.problem.output_shape
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """The shape of dx."""
+        return self.problem.input_shape
+
+    @property
+    def summed(self) -> Problem:
+        """The fprop of the phase with most taps."""
+        return self.image.summed
+
+    @property
+    def y_dtype(self) -> str:
+        """The dtype of sums, in which strips are added."""
+        return self.image.out_dtype
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory of the plan that needs most, and of the largest strip."""
+        return max(engine.workspace_bytes for engine in self.engines) + _strip_bytes(self.strips)
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of all packed filters."""
+        return sum(engine.packed_bytes for engine in self.engines)
+
+    @property
+    def call_bytes(self) -> int:
+        """Bytes that the plan which needs most takes besides its arrays, and of the largest strip,
+        which is added to a copy of its sums.
+        """
+        return max(engine.call_bytes for engine in self.engines) + _strip_bytes(self.strips)
+
+    def explain(self) -> str:
+        """The text of `Plan.explain`: the gradient inside the image, then the strips."""
+        space = SPACE[self.problem.rank]
+        lines = [
+            f"strip       {' x '.join(map(str, strip.engine.problem.size))} pixels of padding at "
+            f"{space[strip.axis]}={strip.first - max(0, self.problem.pad_lo[strip.axis])}, added "
+            f"to the pixels that padding_mode {self.problem.padding_mode!r} repeats"
+            for strip in self.strips
+        ]
+        return "\n".join([*lines, "", self.image.explain()])
+
+    def trace(self) -> list[Load]:
+        """The loads of the image and of all strips, with the coordinates of each one's fprops."""
+        return [load for engine in self.engines for load in engine.trace()]
+
+    def pack(self, w: object) -> PackedStrips:
+        """The packed filters of the image and of all strips; see `Plan.pack`."""
+        return PackedStrips(tuple(engine.pack(w) for engine in self.engines))
+
+    def tuned(self, filters: str) -> FoldedEngine:
+        """The plan with the fastest candidates of the image and of all strips; see `Plan.tune`."""
+        strips = (replace(strip, engine=strip.engine.tuned(filters)) for strip in self.strips)
+        return replace(self, image=self.image.tuned(filters), strips=tuple(strips))
+
+    def filters(self, w: object) -> PackedStrips | Array:
+        """`w`: a plain filter, or one that was packed by this plan or one like it."""
+        if not isinstance(w, PackedStrips):
+            return self.image.filters(w)  # type: ignore[return-value]
+        if len(w.filters) != len(self.engines):
+            raise ShapeError(
+                "w was packed by a plan with other padding; pack it with plan.pack(w) of this plan"
+            )
+        for engine, packed in zip(self.engines, w.filters, strict=True):
+            engine.filters(packed)
+        return w
+
+    def bound(self, binding: Binding) -> Call:
+        """A call of the image and of all strips, whose results are new arrays unless the image can
+        write to y.
+        """
+        direct = self.image.y_dtype == self.y_dtype
+        image = binding if direct else _with_new_result(self.image, binding)
+        calls = [self.image.bind(image)]
+        calls += [s.engine.bind(_with_new_result(s.engine, binding)) for s in self.strips]
+        return FoldedCall(self, calls, direct)
+
+    def sources(self, axis: int) -> list[int]:
+        """The pixel that each position of the padded axis reads; none repeats a cropped pixel."""
+        problem = self.problem
+        size, low, high = problem.size[axis], problem.pad_lo[axis], problem.pad_hi[axis]
+        mode = PADDING_MODES.index(problem.padding_mode)
+        first, count = max(0, -low), size - max(0, -low) - max(0, -high)
+        return [
+            at if 0 <= at < size else first + schedule.repeated_pixel(mode, at - first, count)
+            for at in range(-max(0, low), size + max(0, high))
+        ]
+
+
+class FoldedCall(Call):
+    """The gradients of the image and of the strips, added up."""
+
+    __slots__ = ("_axes", "_calls", "_direct", "_sources", "_strips")
+
+    def __init__(self, engine: FoldedEngine, calls: Sequence[Call], direct: bool) -> None:
+        """`calls` are those of the image and of the strips; `direct` says that the first one writes
+        to y.
+        """
+        problem = engine.problem
+        super().__init__(CallForm(problem, engine.y_shape, numpy_dtype(engine.y_dtype), ()))
+        self._strips, self._calls, self._direct = engine.strips, calls, direct
+        self._axes = [problem.array_layout.index(letter) for letter in SPACE[problem.rank]]
+        self._sources = [engine.sources(axis) for axis in range(problem.rank)]
+
+    def _compute(
+        self, x: Array, w: Any, bias: Any, y: Array, residual: Array | None, scale: Any
+    ) -> None:
+        """See `Call`; `w` is a plain filter, or the operand of `PackedStrips`."""
+        filters = w if isinstance(w, tuple) else (w,) * len(self._calls)
+        image, *strips = zip(self._calls, filters, strict=True)
+        call, packed = image
+        if self._direct:
+            call(x, packed, None, y)
+        else:
+            y[...] = call(x, packed)
+        for strip, (call, packed) in zip(self._strips, strips, strict=True):
+            self._add(strip, call(x, packed).astype(y.dtype, copy=False), y)
+
+    def _add(self, strip: Strip, values: Array, y: Array) -> None:
+        """Add the gradient of a strip to the pixels that it repeats."""
+        for axis in range(len(self._axes) - 1, strip.axis, -1):
+            rows = np.moveaxis(values, self._axes[axis], 0)
+            folded = np.zeros((y.shape[self._axes[axis]], *rows.shape[1:]), rows.dtype)
+            _add_rows(rows, self._sources[axis], folded)
+            values = np.moveaxis(folded, 0, self._axes[axis])
+        place, first = self._axes[strip.axis], strip.first
+        rows = np.moveaxis(values, place, 0)
+        sources = self._sources[strip.axis][first : first + len(rows)]
+        _add_rows(rows, sources, np.moveaxis(y, place, 0))
+
+
+def _with_new_result(engine: DgradEngine, binding: Binding) -> Binding:
+    """`binding` of arrays dy and w to a new result of `engine`."""
+    strides = contiguous_strides(engine.y_shape, ITEMSIZES[engine.y_dtype])
+    return binding._replace(y=strides)
+
+
+def _strip_bytes(strips: tuple[Strip, ...]) -> int:
+    """Bytes of the largest strip, and of its sums along the later axes."""
+    engines = (strip.engine for strip in strips)
+    return 2 * max(math.prod(e.y_shape) * ITEMSIZES[e.out_dtype] for e in engines)
+
+
+def _add_rows(rows: Array, sources: list[int], target: Array) -> None:
+    for source, row in zip(sources, rows, strict=True):
+        target[source] += row
+
+
+def plan(
+    problem: Problem, arch: CpuArch, request: Request, *, out_dtype: object = None
+) -> FoldedEngine:
+    """Plan the input gradient of `problem`, whose padding repeats pixels.
+
+    Raises
+    ------
+    PlanError, DTypeError
+        As in `dgrad.plan`.
+    """
+    dtype = parse_out_dtype(out_dtype, problem)
+    sums = dtype if dtype == "float64" else problem.sum_dtype
+    plain = replace(problem, padding_mode="zeros")
+    parts = list(_strips(plain))
+    largest = max(math.prod(part.input_shape) for *_, part in parts)
+    request = replace(request, reserved_bytes=2 * largest * ITEMSIZES[sums])
+    strips = tuple(
+        Strip(axis, first, dgrad.plan(part, arch, request, out_dtype=sums))
+        for axis, first, part in parts
+    )
+    return FoldedEngine(problem, dgrad.plan(plain, arch, request, out_dtype=sums), strips, dtype)
+
+
+def _strips(problem: Problem) -> Iterator[tuple[int, int, Problem]]:
+    """(axis, first position from the start of the padded axis, problem) of every strip.
+
+    Along earlier axes a strip covers the image, along later ones the padding too.
+    """
+    padded = [
+        (-max(0, low), size + max(0, low) + max(0, high))
+        for size, low, high in zip(problem.size, problem.pad_lo, problem.pad_hi, strict=True)
+    ]
+    image = [(0, size) for size in problem.size]
+    for axis, (size, low, high) in enumerate(
+        zip(problem.size, problem.pad_lo, problem.pad_hi, strict=True)
+    ):
+        for start, count in ((-low, low), (size, high)):
+            if count > 0:
+                ranges = [*image[:axis], (start, count), *padded[axis + 1 :]]
+                yield axis, start + max(0, low), _part(problem, ranges)
+
+
+def _part(problem: Problem, ranges: Sequence[tuple[int, int]]) -> Problem:
+    """The convolution that reads only the positions (first, count) of each axis, with the same
+    output.
+    """
+    low = [pad + first for pad, (first, _) in zip(problem.pad_lo, ranges, strict=True)]
+    reach = (
+        (out - 1) * stride + (taps - 1) * dilation + 1
+        for out, stride, taps, dilation in zip(
+            problem.output, problem.stride, problem.kernel, problem.dilation, strict=True
+        )
+    )
+    return replace(
+        problem,
+        size=tuple(count for _, count in ranges),
+        pad_lo=tuple(low),
+        pad_hi=tuple(
+            need - count - pad for need, (_, count), pad in zip(reach, ranges, low, strict=True)
+        ),
+    )

@@ -1,0 +1,340 @@
+"""Runner: what the engines of all operators on the CPU do with the arrays of a call.
+
+Arrays are checked once, in `operands` and `run`. What is prepared for them depends on a `Binding`,
+their strides, so that no array is part of what imports and compiles.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import (
+    Array,
+    Binding,
+    RepeatedCall,
+    as_array,
+    check_distinct,
+    check_like_output,
+    check_numbers,
+    check_vector,
+    dtype_key,
+    dtype_name,
+    numpy_dtype,
+    with_own_strides,
+    writable_directly,
+)
+from implicit_conv.arrays.integers import (
+    FLOATS,
+    check_range,
+    checked_bias,
+    magnitude,
+    out_dtypes,
+    refuse_int32,
+)
+from implicit_conv.cache import cached_property, keep_call
+from implicit_conv.cpu.run.call import Call
+from implicit_conv.errors import DTypeError, PlanError, ShapeError
+from implicit_conv.kernels.cpu.runtime.same_arrays import Record, can_record
+from implicit_conv.kernels.preparation import imports
+from implicit_conv.problem.options import ITEMSIZES
+from implicit_conv.problem.problem import Problem
+
+if TYPE_CHECKING:
+    from implicit_conv.cpu.run.prepared import PreparedCall
+
+
+@imports
+def _repeated_tensors() -> Any:
+    from implicit_conv.arrays.tensors import repeated_tensors
+
+    return repeated_tensors
+
+
+@imports
+def _prepared_call() -> Any:
+    from implicit_conv.cpu.run.prepared import PreparedCall
+
+    return PreparedCall
+
+
+class Runner(ABC):
+    """Checks the arrays of a call, runs it, and converts its result."""
+
+    problem: Problem
+    out_dtype: str  # the dtype of results
+    names: ClassVar[tuple[str, str]] = ("x", "w")  # of the two arrays, in messages
+    has_epilogue: ClassVar[bool] = True  # whether a bias, a residual or a scale may be given
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy the plan without prepared calls, which hold addresses of this process."""
+        names = (field.name for field in fields(self))  # type: ignore[arg-type]  # a subclass is one
+        return type(self), tuple(getattr(self, name) for name in names)
+
+    @property
+    @abstractmethod
+    def x_shape(self) -> tuple[int, ...]:
+        """The shape of the first array."""
+
+    @property
+    @abstractmethod
+    def y_shape(self) -> tuple[int, ...]:
+        """The shape of the result."""
+
+    @property
+    @abstractmethod
+    def summed(self) -> Problem:
+        """The fprop with the largest sums, which decide what may be added to them."""
+
+    @property
+    @abstractmethod
+    def call_bytes(self) -> int:
+        """Bytes that a call with a plain filter takes besides its arrays."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes that a call with a plain filter takes, with its result; see `Plan.peak_bytes`."""
+        elements = math.prod(self.y_shape)
+        converted = 0 if self.out_dtype == self.y_dtype else ITEMSIZES[self.out_dtype]
+        return elements * ITEMSIZES[self.y_dtype] + max(self.call_bytes, elements * converted)
+
+    @abstractmethod
+    def filters(self, w: object) -> Any:
+        """`w` after its checks: an array, or a packed filter, which has a `panels` and an
+        `operand`.
+        """
+
+    @abstractmethod
+    def bound(self, binding: Binding) -> Call:
+        """A new call for arrays of these strides."""
+
+    @cached_property
+    def calls(self) -> dict[object, Any]:
+        """Prepared calls by their bindings."""
+        return {}
+
+    def bind(self, binding: Binding) -> Call:
+        """The cached call for arrays of these strides."""
+        call: Call | None = self.calls.get(binding)
+        if call is None:
+            call = self.bound(binding)
+            keep_call(self.calls, binding, call)
+        return call
+
+    def operands(self, x: object, w: object) -> tuple[Array, Any]:
+        """`x` and `w` as `run` takes them, after their checks; `w` may be a packed filter."""
+        first = as_array(self.names[0], x)
+        check_array(self.names[0], first, self.x_shape, self.problem.dtype)
+        return first, self.filters(w)
+
+    @property
+    def y_dtype(self) -> str:
+        """The dtype that kernels store: `out_dtype`, or that of the sums if numpy converts them."""
+        if self.problem.is_integer:
+            return self.out_dtype
+        stored = (self.problem.dtype, self.problem.sum_dtype)
+        return self.out_dtype if self.out_dtype in stored else self.problem.sum_dtype
+
+    @property
+    def residual_dtype(self) -> str:
+        """The dtype of a residual."""
+        return self.out_dtype if self.problem.is_integer else self.problem.dtype
+
+    def run(
+        self,
+        x: Array,
+        w: Any,
+        bias: object = None,
+        residual: object = None,
+        out: Array | None = None,
+        scale: object = None,
+    ) -> Array:
+        """Compute the result of `operands`, after checks of all other arrays; see `Plan.__call__`.
+
+        `x` and `w` are native, and have the shapes and dtypes of the plan.
+        """
+        problem, shape = self.problem, self.y_shape
+        if not (self.has_epilogue or (bias is residual is scale is None)):
+            raise PlanError("a gradient has no bias, residual or scale; leave them out")
+        if scale is not None:
+            scale = self._factor("scale", scale)
+            bias = None if bias is None else self._factor("bias", bias)
+        elif bias is not None:
+            bias = checked_bias(bias, self.summed)
+        if residual is not None:
+            residual = self._residual(residual, bias, scale)
+        if out is not None:
+            check_out(out, shape, self.out_dtype)
+        packed = not isinstance(w, np.ndarray)
+        read = w.panels if packed else w
+        direct = (
+            out is not None
+            and out.dtype == self.y_dtype
+            and writable_directly(out, (x, read, bias, residual))
+            and (residual is None or not (problem.is_integer or scale is not None))
+        )
+        y = out if direct else np.empty(shape, numpy_dtype(self.y_dtype))
+        assert y is not None
+        if y.size:
+            binding = Binding(
+                x.strides,
+                None if packed else w.strides,
+                y.strides,
+                None if residual is None else residual.strides,
+                bias is not None,
+                scale is not None,
+            )
+            self.bind(binding)(x, w.operand if packed else w, bias, y, residual, scale)
+        if out is not None:
+            if not direct:
+                out[...] = y
+            return out
+        return y if self.out_dtype == self.y_dtype else y.astype(self.out_dtype)
+
+    def repeated(
+        self,
+        given: tuple[Any, Any],
+        operands: tuple[Array, Any],
+        bias: Any,
+        residual: Any,
+        out: Any,
+        y: Array,
+    ) -> RepeatedCall | None:
+        """The call by which `run` got `y` of `operands`, to be made again for what is stored like
+        `given`; None if `run` does more than that call.
+        """
+        x, w = operands
+        if not (x is given[0] and w is given[1]):
+            plain = residual is out is None
+            return _repeated_tensors()(self, (*given, bias), operands, y) if plain else None
+        read, key = (w, None) if isinstance(w, np.ndarray) else (w.panels, w.key)
+        recorded = x, read, bias, residual, out
+        stored = y.dtype == self.y_dtype and can_record(*recorded)
+        if residual is not None:
+            stored = stored and residual.dtype == self.residual_dtype
+        differing = Record(*recorded).comparison() if stored else None
+        if differing is None or differing(*recorded):
+            return None
+        call = self.ready(
+            Binding(
+                x.strides,
+                w.strides if key is None else None,
+                y.strides,
+                None if residual is None else residual.strides,
+                biased=bias is not None,
+            )
+        )
+        return None if call is None else RepeatedCall(key, differing, call)
+
+    def ready(self, binding: Binding) -> Call | None:
+        """The call that `run` makes for these strides; None if `run` does more than that call."""
+        if 0 in self.y_shape or self.out_dtype != self.y_dtype:
+            return None
+        if self.problem.is_integer and binding.residual is not None:  # its values are checked
+            return None
+        return self.bind(binding)
+
+    def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> PreparedCall:
+        """See `Plan.prepare`."""
+        check_out(out, self.y_shape, self.out_dtype)
+        call: PreparedCall = _prepared_call()(self, x, w, bias, residual, out)
+        return call
+
+    def _factor(self, name: str, given: object) -> Array:
+        """A scale, or a bias that is added after it, in the dtype in which sums are finished."""
+        dtype = self.out_dtype if self.problem.is_integer else self.problem.sum_dtype
+        if dtype not in FLOATS:
+            raise DTypeError(
+                f"a scale makes floats of integers, but out_dtype is {dtype}; ask for out_dtype "
+                "'float32' or 'float64'"
+            )
+        return check_vector(name, given, self.summed.K, dtype)
+
+    def _residual(self, given: object, bias: Array | None, scale: Array | None) -> Array:
+        """A residual of the output's shape, and of the dtype of x, or for integers of the output.
+
+        For integers, and with a scale, it is contiguous, as the output then is: kernels add it to
+        whole vectors.
+        """
+        problem, residual = self.summed, as_array("residual", given)
+        check_like_output("residual", residual, self.y_shape, self.residual_dtype)
+        if not problem.is_integer:
+            return residual if scale is None else with_own_strides(residual)
+        if self.out_dtype == problem.sum_dtype:
+            largest = problem.largest_sum + (0 if bias is None else magnitude(bias))
+            check_range("residual", largest, residual, self.out_dtype)
+        return with_own_strides(residual)
+
+
+def check_array(name: str, array: Array, shape: tuple[int, ...], dtype: str) -> None:
+    """Refuse an array of another shape or dtype than the plan's.
+
+    Raises
+    ------
+    DTypeError, ShapeError
+        It has another.
+    """
+    if array.dtype != dtype:
+        raise DTypeError(f"{name} is {array.dtype} but the plan was made for {dtype}")
+    if array.shape != shape:
+        raise ShapeError(f"{name} has shape {array.shape} but the plan was made for {shape}")
+
+
+def parse_name(key: str | np.dtype[Any]) -> str:
+    """The name of a dtype, in words that no dtype has if its byte order is foreign."""
+    if not isinstance(key, str) and not key.isnative:
+        return f"{key.str} of foreign byte order"
+    return dtype_name(key)
+
+
+def parse_out_dtype(out_dtype: object, problem: Problem) -> str:
+    """The name of the dtype of results.
+
+    Raises
+    ------
+    DTypeError
+        `out_dtype` is not supported for this problem.
+    """
+    dtype = problem.dtype
+    floats = dict.fromkeys((dtype, "float32", "float64"))
+    supported = out_dtypes(problem) if problem.is_integer else tuple(floats)
+    if out_dtype is None:
+        return supported[0]
+    try:
+        name = parse_name(dtype_key(out_dtype))
+    except TypeError:
+        raise DTypeError(
+            f"out_dtype {out_dtype!r} cannot be read as a data type; use one of "
+            f"{', '.join(supported)}"
+        ) from None
+    if name == "int32" and problem.is_integer and name not in supported:
+        refuse_int32(problem)
+    if name not in supported:
+        raise DTypeError(
+            f"out_dtype {name} is not supported for {dtype} x; use one of {', '.join(supported)}"
+        )
+    return name
+
+
+def check_out(out: object, shape: tuple[int, ...], dtype: str) -> None:
+    """Check that `out` is a writable numpy array of this shape and dtype, with distinct elements.
+
+    Raises
+    ------
+    ShapeError, DTypeError
+        It is not.
+    """
+    if not isinstance(out, np.ndarray):
+        raise DTypeError(
+            f"out must be a numpy array, not {type(out).__name__}; leave it out, or pass a numpy "
+            "view of it, such as out.numpy() of a tensor on the CPU"
+        )
+    check_numbers("out", out)
+    if not out.flags.writeable:
+        raise ShapeError("out is read-only; pass a writable array")
+    check_like_output("out", out, shape, dtype)
+    check_distinct("out", out)

@@ -1,0 +1,80 @@
+"""Choices that were measured on this machine: which candidate of a plan is the fastest.
+
+`tuning` measures and keeps them, in memory and on disk, and the planner asks for them. An entry is
+found again for the same problem, options, CPU and versions; its candidate is named by a digest of
+all that its kernels depend on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from implicit_conv.cpu.candidates.candidate import Candidate, Method, Request
+from implicit_conv.cpu.machine.arch import CpuArch
+from implicit_conv.cpu.machine.compiler import compiled_target
+from implicit_conv.cpu.run.call import Arrays
+from implicit_conv.kernels.disk import store
+from implicit_conv.kernels.disk_folder import CHOICE
+from implicit_conv.kernels.preparation import first
+from implicit_conv.kernels.sources import digest
+from implicit_conv.problem.problem import Problem
+
+DIGITS = 32  # of a digest, in names
+TILINGS = 3  # of each variant of a method that are measured, at most
+_MEMORY: dict[str, Kept] = {}  # of this process; it also serves where the disk cannot be written
+
+
+class Kept(NamedTuple):
+    """The fastest candidate, as `name_of` names it, and what was measured, in words."""
+
+    candidate: str
+    words: str
+
+
+def entry_of(
+    problem: Problem,
+    arch: CpuArch,
+    request: Request,
+    arrays: Arrays | None = None,
+    methods: Sequence[type[Method]] | None = None,
+) -> str:
+    """The name of the entry for a plan: arguments are those of `planner.plan`."""
+    first("versions")
+    from implicit_conv.kernels.cpu.runtime.code import versions
+
+    strides = [a.strides for a in arrays if a is not None] if arrays else None
+    names = [method.__name__ for method in methods or ()]
+    # The clock is left out: some systems report the current one.
+    machine = replace(arch, hertz=0.0), compiled_target()
+    # Neither an activation nor a compiler changes which method is the fastest.
+    options = replace(request, activation="", compiler="")
+    key = digest((versions(), machine, problem, options, strides, names))
+    return key[:DIGITS] + CHOICE
+
+
+def name_of(c: Candidate) -> str:
+    """A name for a candidate: a digest of its method and tiling."""
+    return digest((type(c.method).__name__, c.method, c.tiling, c.threads))[:DIGITS]
+
+
+def load(entry: str) -> Kept | None:
+    """The choice that is kept as `entry`, if there is one."""
+    if entry in _MEMORY:
+        return _MEMORY[entry]
+    payload = store().load(entry)
+    return None if payload is None else Kept(*json.loads(bytes(payload)))
+
+
+def save(entry: str, kept: Kept) -> None:
+    """Keep a choice as `entry`; a disk that cannot be written is logged."""
+    _MEMORY[entry] = kept
+    store().save(entry, json.dumps(kept).encode())
+
+
+def forget() -> int:
+    """Remove all choices of all processes; returns how many files there were."""
+    _MEMORY.clear()
+    return len(store().remove(CHOICE))

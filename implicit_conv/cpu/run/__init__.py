@@ -1,0 +1,4 @@
+"""A chosen candidate bound to arrays: its packed filter, its scratch memory, its launch.
+
+It imports the machine; candidates and all above import it.
+"""

@@ -1,0 +1,281 @@
+"""Candidates: the kernels considered for a problem on a GPU, with an estimate or a refusal.
+
+A method is a `Variant`: a loader, a matrix instruction and a tile. The estimate is cycles of a
+launch: waves x (the longer of multiplying and loading a tile, a tenth of the shorter, and the
+epilogue of the tile). Multiplying counts junk: slots past Q, rows past the last pixel, columns past
+K, channels past C. direct.py has the cycles of a tile on the CUDA cores.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from implicit_conv.gpu.cuda.arch import WGMMA_FLOPS, GpuArch
+from implicit_conv.gpu.plan.direct import direct_rule, direct_tiles, tile_cycles
+from implicit_conv.gpu.plan.folded import fold_rule, folded
+from implicit_conv.gpu.plan.layout import SharedLayout, shared_layout
+from implicit_conv.gpu.plan.maps import activation_map
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.geometry import Geometry
+from implicit_conv.kernels.gpu.call import INDICES
+from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.kernels.gpu.targets import requirement, supports
+from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.options import LAYOUTS, WEIGHT_LAYOUTS, Activation
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import geometry
+
+UNBOUNDED = (-math.inf, math.inf)
+
+W_OFFSET_MAX = 31  # the largest w_offset of an im2col::w copy
+PERMUTED_OFFSET_MAX = 255  # the largest offset of a plain im2col copy of a 4-D map
+
+# Constants of the estimate, per multiprocessor. They are orders of magnitude from data sheets;
+# none has been measured yet.
+L2_BYTES_PER_CYCLE = 48
+COPY_CYCLES = {"tma": 0.0, "cp_async": 4.0, "elements": 40.0}  # of a warp, to issue 16 bytes
+COPY_WARPS = 4  # warps that issue copies at the same time, where threads compute addresses
+EPILOGUE_BYTES_PER_CYCLE = 16
+STEP_CYCLES = 60  # barriers and addresses of one filter tap
+IMPERFECT_OVERLAP = 0.1  # share of the shorter of multiplying and loading that adds to the longer
+TILE_CYCLES = 1500  # a tile's fixed cost: first loads, decoding of its index
+
+
+@dataclass(frozen=True)
+class Options:
+    """Limits and extensions of the set of kernels.
+
+    `strict` keeps one order of sums for every batch size. `permuted_axes` and `shifted_descriptors`
+    admit kernels that are opt-in because no run on hardware has proved them yet.
+    """
+
+    permuted_axes: bool = False
+    shifted_descriptors: bool = False
+    strict: bool = False
+
+
+class Request(NamedTuple):
+    """The options of `conv2d`; those of the `convolution` itself are pairs of name and value."""
+
+    convolution: tuple[tuple[str, Any], ...] = ()
+    activation: Activation = None
+    out_dtype: object = None
+    precision: str = "standard"
+    algorithm: str = "auto"
+    options: Options = Options()
+
+
+class Estimate(NamedTuple):
+    """The cost of a candidate: cycles of the launch, and their parts."""
+
+    cycles: float
+    multiply: float  # cycles of one tile
+    load: float  # cycles of one tile
+    waves: int
+    junk: float  # share of the multiplied gemm_m rows that are no output pixel
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel that was considered: with layout and estimate, or with the reason of its refusal."""
+
+    variant: Variant
+    geometry: Geometry
+    layout: SharedLayout | None = None
+    estimate: Estimate | None = None
+    reason: str = ""
+
+    @property
+    def cycles(self) -> float:
+        """Estimated cycles of the launch; infinite for a refused candidate."""
+        return self.estimate.cycles if self.estimate else math.inf
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen kernel with what a launch derives from it, and the candidates it won against.
+
+    `problem` is the convolution in the caller's layouts, `view` the same one in the order in which
+    its arrays are stored, which is the order that the kernel reads. `limits` are the bounds of the
+    activation's clamp, or the slope of a leaky ReLU. With `unbatched`, x, y and residual have no
+    batch axis.
+    """
+
+    problem: Problem
+    view: Problem
+    arch: GpuArch
+    variant: Variant
+    geometry: Geometry
+    layout: SharedLayout
+    estimate: Estimate
+    candidates: tuple[Candidate, ...] = ()
+    limits: tuple[float, float] = UNBOUNDED
+    unbatched: bool = False
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """Positions of the view's axes in the caller's x, y and residual, batch axis included."""
+        if self.view.layout == self.problem.layout:
+            return 0, 1, 2, 3
+        return LAYOUTS[self.problem.layout]
+
+    @property
+    def filter_axes(self) -> tuple[int, ...]:
+        """Positions of the view's axes in the caller's filter."""
+        if self.view.weight_layout == self.problem.weight_layout:
+            return 0, 1, 2, 3
+        k, c, r, s = WEIGHT_LAYOUTS[self.problem.weight_layout]
+        return k, r, s, c
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of the caller's x."""
+        return self.problem.input_shape[int(self.unbatched) :]
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the caller's y and residual."""
+        return self.problem.output_shape[int(self.unbatched) :]
+
+    @property
+    def tiles(self) -> tuple[int, int, int]:
+        """(groups, gemm_m tiles, gemm_n tiles); on the CUDA cores a panel of groups is a group."""
+        return tile_counts(self.geometry, self.variant)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the launch: at most one per multiprocessor; each visits several tiles."""
+        return min(math.prod(self.tiles), self.arch.sms)
+
+
+def tile_counts(g: Geometry, v: Variant) -> tuple[int, int, int]:
+    """`Choice.tiles` of a geometry."""
+    if v.strip:
+        panels, tiles_m, _ = direct_tiles(g, v)
+        return panels, tiles_m, 1
+    return g.groups, int(schedule.gemm_m_tiles(g, v.wide)), int(schedule.panel_count(g))
+
+
+def refusal(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
+    """The reason why a kernel cannot compute the problem, or an empty string."""
+    for rule in (_target_rule, _options_rule, _copies_rule, _maps_rule):
+        reason = rule(view, arch, v, options)
+        if reason:
+            return reason
+    return ""
+
+
+def _target_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
+    return "" if supports(v.target, arch.cc) else f"needs {requirement(v.target)}"
+
+
+def _options_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
+    if v.permuted and not options.permuted_axes:
+        return "permuted-axes maps are opt-in until a driver has accepted one"
+    if v.wide and v.descriptors and not options.shifted_descriptors:
+        return "shifted descriptors are opt-in until the hardware probe has run"
+    if options.strict and (v.wide or v.consumer == "wgmma"):
+        return "precision 'strict' needs one order of sums: tap by tap, without wgmma"
+    return ""
+
+
+def _copies_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
+    if v.strip:
+        return direct_rule(view, v)
+    if v.producer == "elements":
+        return fold_rule(view) if v.folded else ""
+    channels = view.C // view.groups * view.itemsize
+    if view.layout != "NHWC" or view.weight_layout != "KRSC":
+        return (
+            f"copies of {VECTOR_BYTES} bytes need channels-last x and w (NHWC, KRSC), "
+            f"not {view.layout}, {view.weight_layout}"
+        )
+    if not channels:
+        return "there are no channels to copy"
+    if channels % VECTOR_BYTES:
+        return (
+            f"a pixel has {channels} bytes of channels in a group, "
+            f"which is no multiple of {VECTOR_BYTES}"
+        )
+    return ""
+
+
+def _maps_rule(view: Problem, arch: GpuArch, v: Variant, options: Options) -> str:
+    if v.producer != "tma":
+        return ""
+    if view.groups > 1:
+        return f"a tensor map covers one group, but the problem has {view.groups}"
+    try:
+        activation_map(view, v)
+    except ValueError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def _words_rule(g: Geometry, v: Variant) -> str:
+    """Whether extents, steps and indices fit in the 32-bit words that a kernel computes with."""
+    counts = tile_counts(g, v)
+    rows, tiles = counts[1] * v.tile_m, math.prod(counts)
+    numbers = {"an extent": max(g), "a row number": rows, "a tile number": tiles}
+    for what, number in numbers.items():
+        if number >= INDICES:
+            return f"{what} of {number} exceeds {INDICES - 1}, the most that it can count"
+    return ""
+
+
+def gpu_geometry(view: Problem, v: Variant) -> Geometry:
+    """The Geometry of a problem divided into the tiles of a kernel."""
+    made = geometry(
+        view,
+        tile=(1, 1, 1),
+        tile_m=v.tile_m,
+        tile_c=v.tile_c,
+        tile_k=v.tile_n,
+        offset_max=PERMUTED_OFFSET_MAX if v.permuted else W_OFFSET_MAX,
+    )
+    return folded(made) if v.folded else made
+
+
+def consider(view: Problem, arch: GpuArch, v: Variant, options: Options) -> Candidate:
+    """The candidate of a kernel: its estimate, or the reason of its refusal."""
+    g = gpu_geometry(view, v)
+    reason = refusal(view, arch, v, options) or _words_rule(g, v)
+    if reason:
+        return Candidate(v, g, reason=reason)
+    layout = shared_layout(v, g, arch.smem_bytes)
+    if layout is None:
+        what = "the filters of a panel" if v.strip else "two stages"
+        reason = f"{what} do not fit {arch.smem_bytes} bytes of shared memory"
+        return Candidate(v, g, reason=reason)
+    return Candidate(v, g, layout, estimate(g, v, layout, arch))
+
+
+def estimate(g: Geometry, v: Variant, layout: SharedLayout, arch: GpuArch) -> Estimate:
+    """Cycles of a launch; the docstring of this module has the formula."""
+    counts = tile_counts(g, v)
+    waves = -(-math.prod(counts) // arch.sms)
+    if v.strip:
+        multiply, load = tile_cycles(g, v, arch.fma_flops)
+        return _estimate(g, v, waves, counts[1], multiply, load)
+    taps = g.R * g.S * schedule.block_count(g)
+    loads = taps // schedule.load_taps(g, v.wide)
+    rate = {"mma": arch.mma_flops, "fma": arch.fma_flops, "wgmma": WGMMA_FLOPS}[v.consumer]
+    multiply = taps * (2 * v.tile_m * v.tile_n * v.tile_c / rate + STEP_CYCLES)
+    moved = loads * layout.a_load + taps * layout.b_load
+    issue = moved / VECTOR_BYTES * COPY_CYCLES[v.producer] / COPY_WARPS
+    load = max(moved / L2_BYTES_PER_CYCLE, issue)
+    return _estimate(g, v, waves, counts[1], multiply, load)
+
+
+def _estimate(
+    g: Geometry, v: Variant, waves: int, tiles_m: int, multiply: float, load: float
+) -> Estimate:
+    """The estimate from the cycles of a tile."""
+    epilogue = v.tile_m * v.tile_n * v.itemsize / EPILOGUE_BYTES_PER_CYCLE
+    rows = tiles_m * v.tile_m
+    junk = 1 - g.N * g.P * g.Q / rows if rows else 0.0
+    both = max(multiply, load) + IMPERFECT_OVERLAP * min(multiply, load)
+    cycles = waves * (both + epilogue + (0 if v.strip else TILE_CYCLES))
+    return Estimate(cycles, multiply, load, waves, junk)

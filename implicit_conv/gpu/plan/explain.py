@@ -1,0 +1,131 @@
+"""A GPU plan in words: the chosen kernel, its cost, and why other kernels were not chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from implicit_conv.gpu.plan.candidate import Candidate, Choice
+from implicit_conv.gpu.plan.direct import load_bytes
+from implicit_conv.gpu.plan.evidence import evidence_of
+from implicit_conv.gpu.plan.layout import buffer_rows, buffers
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.gpu.strip import Strip
+
+
+def explain(choice: Choice) -> str:
+    """The choice and its candidates, a line each."""
+    candidates = sorted(choice.candidates, key=lambda candidate: candidate.cycles)
+    return "\n".join(
+        [
+            *_chosen(choice),
+            "",
+            f"candidates, by estimated time at {choice.arch.hertz / 1e9:.2f} GHz:",
+            *(_candidate(candidate, choice.arch.hertz) for candidate in candidates),
+        ]
+    )
+
+
+def _chosen(choice: Choice) -> Iterator[str]:
+    v, arch = choice.variant, choice.arch
+    yield f"problem     {choice.problem}"
+    yield f"machine     {arch.target} ({arch.device}: {arch.sms} multiprocessors)"
+    yield from _direct(choice, v.strip) if v.strip else _gemm(choice)
+    yield (
+        f"estimate    {plural(choice.estimate.waves, 'wave')}; a tile multiplies for "
+        f"{choice.estimate.multiply:.0f} cycles and loads for {choice.estimate.load:.0f}"
+    )
+    yield f"evidence    {evidence_of(v, arch.target)}"
+    yield from _arrays(choice)
+
+
+def _gemm(choice: Choice) -> Iterator[str]:
+    """Threads, tiles, stages and loads of a kernel with matrix instructions or GEMM fragments."""
+    v, g, layout = choice.variant, choice.geometry, choice.layout
+    groups, m, n = choice.tiles
+    loader = (
+        "one lane issues tensor copies" if v.producer == "tma" else f"{v.producer_warps} warps copy"
+    )
+    yield f"kernel      {v.name}; {v.threads} threads: {v.consumer_warps} warps multiply, {loader}"
+    yield (
+        f"tiles       {plural(groups, 'group')} x {m} (gemm_m) x {n} (gemm_n) "
+        f"on {plural(choice.blocks, 'block')}"
+    )
+    yield (
+        f"stages      {layout.a_stages} of A x {layout.a_stage} bytes, "
+        f"{layout.b_stages} of B x {layout.b_stage} bytes"
+    )
+    yield f"shared      {layout.total} of {choice.arch.smem_bytes} bytes"
+    yield f"loads       {_loads(choice)}"
+    if v.wide:
+        yield (
+            f"slots       {g.slots} of an image row, {g.Q} kept: "
+            f"{100 * (1 - g.Q / g.slots):.1f} % junk"
+        )
+    yield f"junk rows   {100 * choice.estimate.junk:.1f} % of gemm_m"
+
+
+def _direct(choice: Choice, strip: Strip) -> Iterator[str]:
+    """Threads, tiles and loads of a kernel on the CUDA cores."""
+    v, layout = choice.variant, choice.layout
+    panels, m, _ = choice.tiles
+    taps = plural(strip.columns, "filter tap")
+    yield (
+        f"kernel      {v.name}; {v.threads} threads, each with {plural(v.filters, 'filter')} of "
+        f"{plural(strip.pixels, 'output pixel')}"
+    )
+    yield (
+        f"tiles       {plural(panels, 'panel')} of {v.tile_n} filters x {m} of {v.tile_m} pixels "
+        f"on {plural(choice.blocks, 'block')}"
+    )
+    yield f"shared      {layout.total} of {choice.arch.smem_bytes} bytes, the filters of a panel"
+    yield (
+        f"loads       {plural(len(strip.positions), 'pixel')} into registers, {load_bytes(v)} "
+        f"bytes a load, for {taps} of {plural(strip.pixels, 'output pixel')}"
+    )
+    yield f"junk        {100 * choice.estimate.junk:.1f} % of the pixels of all tiles"
+
+
+def _arrays(choice: Choice) -> Iterator[str]:
+    """What the kernel needs of the arrays, where that differs from the caller's layouts."""
+    problem, view = choice.problem, choice.view
+    if problem.layout != view.layout:
+        yield (
+            f"arrays      axes are named {problem.layout}, memory is channels-last; "
+            "other arrays go to slower kernels"
+        )
+    if problem.weight_layout != view.weight_layout:
+        yield (
+            f"filter      packed to {view.weight_layout} in every call; "
+            "pack(w) does this once for all calls"
+        )
+    if choice.variant.producer == "elements":
+        yield (
+            "slower      x or w is not a channels-last array with a multiple of 16 bytes of "
+            "channels, so it is loaded element by element"
+        )
+
+
+def _loads(choice: Choice) -> str:
+    v, g = choice.variant, choice.geometry
+    rows = [buffer_rows(v, g, b) for b in range(buffers(v, g))]
+    taps = int(schedule.load_taps(g, v.wide))
+    kind = "buffers" if len(rows) > 1 else "buffer"
+    return (
+        f"a k-block has {len(rows)} of A ({kind} of {', '.join(map(str, rows))} rows) "
+        f"and {taps} of B, for {plural(taps, 'filter tap')}"
+    )
+
+
+def _candidate(candidate: Candidate, hertz: float) -> str:
+    name, layout, estimate = candidate.variant.name, candidate.layout, candidate.estimate
+    if layout is None or estimate is None:
+        return f"  {'refused':>12}  {name}: {candidate.reason}"
+    return (
+        f"  {1e3 * estimate.cycles / hertz:9.3f} ms  {name}: {plural(estimate.waves, 'wave')}, "
+        f"{100 * estimate.junk:.1f} % junk, {layout.total} bytes shared"
+    )
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun: 1 wave, 2 waves."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

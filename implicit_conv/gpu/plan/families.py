@@ -1,0 +1,187 @@
+"""The families of GPU kernels: how each loads and multiplies, and small tiles of it for tests.
+
+Evidence is recorded by family; checks and interpreter tests run by family.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from implicit_conv.gpu.plan.direct import direct_variant
+from implicit_conv.kernels.gpu.strip import Strip
+from implicit_conv.kernels.gpu.variant import Variant
+
+CHANNELS_LAST = (("NHWC", "KRSC"),)
+ANY_LAYOUT = (("NHWC", "KRSC"), ("NCHW", "KCRS"), ("NHWC", "RSCK"), ("NCHW", "KRSC"))
+
+
+@dataclass(frozen=True)
+class Family:
+    """One way to load and to multiply.
+
+    Attributes
+    ----------
+    loads, multiplies, opt_in : str
+        Instructions that load and multiply, and the `Options` that admit the family, for tables.
+    device : str
+        The target that tests plan for.
+    variants : tuple of Variant
+        Tiles small enough for the interpreter, all of one least target.
+    layouts : tuple of (layout, weight layout)
+        What the family can load.
+    groups : tuple of int
+        Numbers of groups that it can load.
+    """
+
+    name: str
+    loads: str
+    multiplies: str
+    device: str
+    variants: tuple[Variant, ...]
+    opt_in: str = ""
+    layouts: tuple[tuple[str, str], ...] = CHANNELS_LAST
+    groups: tuple[int, ...] = (1,)
+
+    @property
+    def target(self) -> str:
+        """The least target of its kernels."""
+        return self.variants[0].target
+
+
+_BF, _HALF, _FLOAT = "bfloat16", "float16", "float32"
+_FAMILIES = (
+    Family(
+        "cp_async-mma",
+        "cp.async, computed addresses",
+        "mma.sync",
+        "sm_80",
+        (
+            Variant("im2col", "cp_async", "mma", _BF, 32, 32, 64, 2, 1),
+            Variant(
+                "im2col", "cp_async", "mma", _HALF, 32, 64, 128, 1, 2, linear=True, packed=True
+            ),
+        ),
+        groups=(1, 2),
+    ),
+    Family(
+        "elements-mma",
+        "element by element",
+        "mma.sync",
+        "sm_80",
+        (
+            Variant("im2col", "elements", "mma", _BF, 32, 32, 64, 2, 1),
+            Variant("im2col", "elements", "mma", _HALF, 32, 32, 128, 1, 1),
+        ),
+        layouts=ANY_LAYOUT,
+        groups=(1, 2),
+    ),
+    Family(
+        "folded-mma",
+        "element by element, folded columns",
+        "mma.sync",
+        "sm_80",
+        (
+            Variant("im2col", "elements", "mma", _BF, 32, 32, 64, 2, 1, folded=True, packed=True),
+            Variant("im2col", "elements", "mma", _HALF, 32, 32, 128, 1, 1, folded=True),
+        ),
+    ),
+    Family(
+        "fma",
+        "cp.async or elements",
+        "float32 fma",
+        "sm_80",
+        (
+            Variant(
+                "im2col", "cp_async", "fma", _FLOAT, 32, 32, 64, 2, 1, linear=True, packed=True
+            ),
+            Variant("im2col", "elements", "fma", _FLOAT, 32, 32, 64, 1, 1),
+        ),
+        groups=(1, 2),
+    ),
+    Family(
+        "direct",
+        "16 bytes or elements, to registers",
+        "float32 fma, without a GEMM",
+        "sm_80",
+        (
+            direct_variant("vectors", _BF, Strip(4, 3, 1, 1, 1, 1), 16, 2),
+            direct_variant("vectors", _HALF, Strip(2, 2, 2, 3, 4, 4), 16, 1),
+            direct_variant("elements", _BF, Strip(2, 3, 2, 1, 3, 2), 8, 1),
+            direct_variant("vectors", _FLOAT, Strip(3, 1, 1, 1, 2, 8), 16, 2),
+            direct_variant("elements", _FLOAT, Strip(1, 1, 1, 1, 2, 1), 1, 1),
+            direct_variant("vectors", _BF, Strip(2, 1, 1, 1, 4, 1), 64, 4),
+        ),
+        layouts=ANY_LAYOUT,
+    ),
+    Family(
+        "tma-mma",
+        "TMA im2col",
+        "mma.sync",
+        "sm_120",
+        (
+            Variant("im2col", "tma", "mma", _BF, 32, 32, 64, 2, 1, linear=True, packed=True),
+            Variant("im2col", "tma", "mma", _HALF, 32, 32, 128, 1, 1),
+        ),
+    ),
+    Family(
+        "tma-w-mma",
+        "TMA im2col::w",
+        "mma.sync",
+        "sm_120",
+        (
+            Variant("w", "tma", "mma", _BF, 32, 32, 64, 2, 1),
+            Variant("w", "tma", "mma", _HALF, 32, 32, 128, 1, 1, packed=True),
+        ),
+    ),
+    Family(
+        "tma-wgmma",
+        "TMA im2col",
+        "wgmma, descriptors",
+        "sm_90",
+        (
+            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, descriptors=True),
+            Variant("im2col", "tma", "wgmma", _HALF, 64, 32, 128, 4, 1, descriptors=True),
+        ),
+    ),
+    Family(
+        "tma-wgmma-registers",
+        "TMA im2col",
+        "wgmma, A by ldmatrix",
+        "sm_90",
+        (
+            Variant("im2col", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, linear=True, packed=True),
+            Variant("im2col", "tma", "wgmma", _HALF, 64, 64, 128, 4, 1),
+        ),
+    ),
+    Family(
+        "tma-w-wgmma-registers",
+        "TMA im2col, permuted axes",
+        "wgmma, A by ldmatrix",
+        "sm_90",
+        (
+            Variant("w", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, permuted=True),
+            Variant("w", "tma", "wgmma", _HALF, 64, 32, 128, 4, 1, permuted=True),
+        ),
+        "permuted_axes",
+    ),
+    Family(
+        "tma-w-wgmma",
+        "TMA im2col, permuted axes",
+        "wgmma, shifted descriptors",
+        "sm_90",
+        (Variant("w", "tma", "wgmma", _BF, 64, 32, 64, 4, 1, permuted=True, descriptors=True),),
+        "permuted_axes, shifted_descriptors",
+    ),
+)
+FAMILIES = {family.name: family for family in _FAMILIES}
+
+
+def family_name(v: Variant) -> str:
+    """The name of the family that a kernel belongs to."""
+    if v.consumer in ("fma", "direct"):
+        return v.consumer
+    if v.folded:
+        return "folded-mma"
+    walk = "-w" if v.wide else ""
+    registers = "-registers" if v.consumer == "wgmma" and not v.descriptors else ""
+    return f"{v.producer}{walk}-{v.consumer}{registers}"

@@ -1,0 +1,131 @@
+"""The GPU planner: variants -> candidates -> best -> choice. It needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from implicit_conv.errors import PlanError
+from implicit_conv.gpu.cuda.arch import GpuArch
+from implicit_conv.gpu.plan.candidate import UNBOUNDED, Candidate, Choice, Options, consider
+from implicit_conv.gpu.plan.direct import direct_variants
+from implicit_conv.kernels.geometry import CLAMP
+from implicit_conv.kernels.gpu.sizes import VECTOR_BYTES
+from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.problem import Problem
+
+LOADS = (("w", "tma"), ("im2col", "tma"), ("im2col", "cp_async"), ("im2col", "elements"))
+MMA_TILES = (  # tile_m, tile_n, warps along gemm_m, warps along gemm_n
+    (128, 128, 2, 4),
+    (128, 64, 4, 2),
+    (64, 64, 2, 2),
+    (64, 32, 4, 1),
+)
+WGMMA_COLUMNS = (256, 128, 64)  # tile_n
+
+
+def choose(
+    problem: Problem,
+    arch: GpuArch,
+    *,
+    view: Problem | None = None,
+    activation: tuple[float, float, float] | None = None,
+    options: Options | None = None,
+    variant: Variant | None = None,
+    unbatched: bool = False,
+) -> Choice:
+    """The best kernel for `problem` on `arch`; with `variant`, that kernel alone.
+
+    Parameters
+    ----------
+    view : Problem, optional
+        The same problem with the layouts in which its arrays are stored; by default those of
+        `problem`.
+    activation : (kind, low, high), optional
+        As of `problem.activation.parse_activation`. None also says that there is no residual.
+    options : Options, optional
+        The opt-in kernels to admit.
+
+    Raises
+    ------
+    PlanError
+        No kernel can compute the problem; the message gives the reason of each.
+    """
+    view, options = view or problem, options or Options()
+    kind = CLAMP if activation is None else int(activation[0])
+    considered = variants(view, kind, plain=activation is None)
+    if variant is not None:
+        considered = iter([replace(variant, activation=kind)])
+    candidates = tuple(consider(view, arch, v, options) for v in considered)
+    best = min(candidates, key=_cycles)
+    if best.layout is None or best.estimate is None:
+        reasons = "\n".join(f"  {c.variant.name}: {c.reason}" for c in candidates)
+        raise PlanError(f"no GPU kernel can compute {view} on {arch.target}:\n{reasons}")
+    return Choice(
+        problem=problem,
+        view=view,
+        arch=arch,
+        variant=best.variant,
+        geometry=best.geometry,
+        layout=best.layout,
+        estimate=best.estimate,
+        candidates=candidates,
+        limits=UNBOUNDED if activation is None else activation[1:],
+        unbatched=unbatched,
+    )
+
+
+def _cycles(candidate: Candidate) -> float:
+    return candidate.cycles
+
+
+def variants(view: Problem, activation: int, plain: bool) -> Iterator[Variant]:
+    """The kernels to consider: every family with every tile."""
+    packed = _packed(view)
+    for v in _families(view):
+        yield replace(
+            v,
+            activation=activation,
+            plain=plain,
+            linear=not v.wide and view.layout == "NHWC",
+            packed=packed,
+        )
+    for v in direct_variants(view):
+        yield replace(v, activation=activation, plain=plain)
+
+
+def _folded(view: Problem) -> Iterator[Variant]:
+    """Folded loads, for channels that loads of 16 bytes cannot copy."""
+    row = view.C * view.itemsize * view.kernel[1]
+    consumer = "fma" if view.dtype == "float32" else "mma"
+    base = Variant("im2col", "elements", consumer, view.dtype, 64, 64, 64 if row <= 64 else 128)
+    base = replace(base, folded=True)
+    yield base
+    if consumer == "mma":
+        for m, n, warps_m, warps_n in MMA_TILES[:2]:
+            yield replace(base, tile_m=m, tile_n=n, warps_m=warps_m, warps_n=warps_n)
+
+
+def _families(view: Problem) -> Iterator[Variant]:
+    dtype, channel_bytes = view.dtype, view.C // view.groups * view.itemsize
+    row_bytes = 64 if channel_bytes <= 64 else 128
+    if channel_bytes % VECTOR_BYTES:
+        yield from _folded(view)
+    if dtype == "float32":
+        for producer in ("cp_async", "elements"):
+            yield Variant("im2col", producer, "fma", dtype, 64, 64, row_bytes, 2, 2)
+        return
+    for mode, producer in LOADS:
+        for m, n, warps_m, warps_n in MMA_TILES:
+            yield Variant(mode, producer, "mma", dtype, m, n, row_bytes, warps_m, warps_n)
+    for n in WGMMA_COLUMNS:
+        base = Variant("im2col", "tma", "wgmma", dtype, 128, n, row_bytes, 8, 1)
+        yield replace(base, descriptors=True)
+        yield replace(base, mode="w", permuted=True)
+        yield replace(base, mode="w", permuted=True, descriptors=True)
+
+
+def _packed(view: Problem) -> bool:
+    """Whether every row of K in y begins at a multiple of 16 bytes, for 16-byte stores."""
+    row = view.K // view.groups * view.itemsize
+    return view.layout == "NHWC" and row % VECTOR_BYTES == 0

@@ -1,0 +1,99 @@
+"""The planned loads of a GPU kernel, in the order in which the producer of a tile issues them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from implicit_conv.gpu.plan.candidate import Choice
+from implicit_conv.gpu.plan.direct import direct_tiles
+from implicit_conv.gpu.plan.layout import buffer_rows, buffers
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.gpu.strip import Strip
+from implicit_conv.problem.schedule import KBlock, Load, Tap, check_load_count
+
+
+def trace(choice: Choice) -> list[Load]:
+    """All loads of a launch, tile by tile."""
+    g, v, tiles = choice.geometry, choice.variant, math.prod(choice.tiles)
+    taps = v.strip.columns if v.strip else int(schedule.load_taps(g, v.wide))
+    blocks = tiles * g.R * (g.S // taps) * schedule.block_count(g)
+    check_load_count(blocks * (buffers(v, g) + taps))
+    planned = (block for tile in range(tiles) for block in k_blocks(choice, tile))
+    return [load for block in planned for load in block.loads]
+
+
+def k_blocks(choice: Choice, tile: int) -> Iterator[KBlock]:
+    """The k-blocks of one tile: an activation load and the filter taps that multiply it."""
+    g, v = choice.geometry, choice.variant
+    if v.strip:
+        yield from _direct_blocks(choice, tile, v.strip)
+        return
+    _, tiles_m, tiles_n = choice.tiles
+    group, m, panel = tile // (tiles_m * tiles_n), tile // tiles_n % tiles_m, tile % tiles_n
+    n, p, q = schedule.gemm_m_pixel(g, v.wide, m, 0)
+    rows = range(*schedule.load_rows(g, v.wide, p))
+    columns = range(0, g.S, schedule.load_taps(g, v.wide))
+    for r, s, c in itertools.product(rows, columns, range(0, g.C, g.tile_c)):
+        taps = range(s, s + schedule.load_taps(g, v.wide))
+        activations = (
+            _activation_load(choice, b, (n, p, q), (r, s, group * g.C + c))
+            for b in range(buffers(v, g))
+        )
+        filters = (_filter_load(choice, (group * g.K + panel * v.tile_n, r, t, c)) for t in taps)
+        yield KBlock(
+            (*activations, *filters),
+            tuple(Tap(r, t, *schedule.tap_view(g, v.wide, t)) for t in taps),
+        )
+
+
+def _direct_blocks(choice: Choice, tile: int, strip: Strip) -> Iterator[KBlock]:
+    """The k-blocks of a tile on the CUDA cores: pixels into registers, and the taps they meet.
+
+    The filters of a panel are loaded once for all of a block's tiles, and are listed in each.
+    """
+    g, v = choice.geometry, choice.variant
+    _, tiles_m, strips_of_row = direct_tiles(g, v)
+    strips = v.tile_m // strip.pixels
+    panel, first = tile // tiles_m, tile % tiles_m * strips
+    n, p = divmod(first // strips_of_row, g.P)
+    q = first % strips_of_row * strip.pixels
+    h, w = p * g.stride_h - g.pad_h, q * g.stride_w - g.pad_w
+    k, columns = panel * v.tile_n, strip.columns
+    c = k // strip.group_k * g.C
+    pixels = strips * len(strip.positions)
+    size = pixels * (v.tile_n // v.filters) * strip.channels(v.filters) * v.itemsize
+    for r, s in itertools.product(range(g.R), range(0, g.S, columns)):
+        offsets = (r * g.dilation_h, s * g.dilation_w)
+        taps = range(s, s + columns)
+        filters = v.tile_n * columns * g.C * v.itemsize
+        yield KBlock(
+            (
+                Load("x", "im2col", (n, h, w, c), offsets, 0, 0, -1, pixels, size),
+                Load("w", "tile", (k, r, s, 0), None, 0, 0, -1, v.tile_n, filters),
+            ),
+            tuple(Tap(r, t, -1, (t - s) * strip.dilation) for t in taps),
+        )
+
+
+def _activation_load(
+    choice: Choice, b: int, pixel: tuple[int, int, int], step: tuple[int, int, int]
+) -> Load:
+    """The load of phase buffer `b` for filter row r, filter column s and channel c."""
+    g, v = choice.geometry, choice.variant
+    (n, p, q), (r, s, c) = pixel, step
+    h, w, rows = p * g.stride_h - g.pad_h, q * g.stride_w - g.pad_w, buffer_rows(v, g, b)
+    w //= choice.view.C if v.folded else 1  # columns of a folded load are elements
+    size = rows * v.row_bytes
+    if not v.wide:
+        offsets = (r * g.dilation_h, s * g.dilation_w)
+        return Load("x", "im2col", (n, h, w, c), offsets, 0, 0, 0, rows, size)
+    halo, offset = rows - v.tile_m, int(schedule.column_offset(g, b))
+    return Load("x", "w", (n, h + r * g.dilation_h, w, c), None, halo, offset, b, rows, size)
+
+
+def _filter_load(choice: Choice, coords: tuple[int, int, int, int]) -> Load:
+    """The load of the tile's filters at coordinates (k, r, s, c)."""
+    rows = choice.variant.tile_n
+    return Load("w", "tile", coords, None, 0, 0, 0, rows, choice.layout.b_load)

@@ -1,0 +1,183 @@
+"""Call: a choice bound to arrays of one kind, ready to launch.
+
+Arrays that the chosen kernel cannot load go to a slower kernel, and a DEBUG line says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+from implicit_conv.cache import OPERATORS
+from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.gpu.cuda.arch import GpuArch
+from implicit_conv.gpu.cuda.arrays import Operand
+from implicit_conv.gpu.plan.candidate import Choice
+from implicit_conv.gpu.plan.direct import direct_elements, filter_bytes, with_epilogue_of
+from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.run.launch import Arrays, Launcher, misfit, unaligned
+from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.options import LAYOUTS
+from implicit_conv.problem.problem import Problem
+
+LOG = logging.getLogger("implicit_conv")
+
+
+class Call:
+    """A choice bound to the shapes, strides and alignment of arrays in the caller's layouts.
+
+    `launcher` is None where the output has no elements. With `packs`, the filter that the caller
+    gives has another order than the view's, so that a copy of it must be passed.
+    """
+
+    __slots__ = ("launcher", "packs", "reach")
+
+    def __init__(self, choice: Choice, given: Arrays, device: int, packs: bool = False) -> None:
+        shape = choice.problem.output_shape
+        for name, array in given.named():
+            if array.device not in (None, device):
+                raise PlanError(f"{name} is on cuda:{array.device}, but x is on cuda:{device}")
+        bias, residual = given.bias, given.residual
+        arrays = Arrays(
+            x=_images(choice, given.x, "x", choice.problem.input_shape),
+            w=given.w,
+            y=_images(choice, given.y, "out", shape),
+            bias=bias and _vector("bias", bias, choice.problem),
+            residual=residual and _images(choice, residual, "residual", shape),
+        )
+        self.launcher = None if 0 in shape else bind(choice, arrays)
+        self.reach = [None if array is None else array.reach for array in given.all]
+        self.packs = packs
+
+    def __call__(self, given: Arrays, stream: int) -> None:
+        """Enqueue the kernel for `given`, arrays of the same kind, on `stream`.
+
+        Raises
+        ------
+        ShapeError
+            y overlaps an array that some blocks read while others write y. A residual that is y
+            itself is read where and before it is written.
+        """
+        addresses = given.addresses
+        if self.launcher is None or addresses not in self.launcher.blobs:
+            self._check_overlap(given)
+        if self.launcher is not None:
+            self.launcher(addresses, stream)
+
+    def _check_overlap(self, given: Arrays) -> None:
+        x, w, y, bias, residual = zip(given.all, self.reach, strict=True)
+        if _same_places(given.residual, given.y):
+            residual = None, None
+        low, high = (given.y.address + at for at in y[1])  # type: ignore[union-attr]
+        for name, (array, reach) in (("x", x), ("w", w), ("bias", bias), ("residual", residual)):
+            if array is None or reach is None:
+                continue
+            if array.address + reach[0] < high and low < array.address + reach[1]:
+                raise ShapeError(f"out overlaps {name} in memory; pass another array")
+
+
+def _same_places(first: Operand | None, second: Operand) -> bool:
+    """Whether each element of one array is at the place of the same element of the other."""
+    if first is None or first.address != second.address:
+        return False
+    axes = zip(first.shape, first.strides, second.strides, strict=True)
+    return all(size == 1 or one == other for size, one, other in axes)
+
+
+def bind(choice: Choice, arrays: Arrays) -> Launcher:
+    """The launcher of `choice` for arrays whose axes have the view's order."""
+    return Launcher(adapted(choice, arrays), arrays)
+
+
+def adapted(choice: Choice, arrays: Arrays) -> Choice:
+    """The choice, changed where these arrays need it: epilogue, stores, and last the loads."""
+    v = choice.variant
+    v = replace(
+        v,
+        biased=arrays.bias is not None,
+        residual=arrays.residual is not None,
+        linear=not v.wide and not v.strip and _one_stride(choice, arrays),
+        packed=v.packed and (v.strip is not None or _vectors(arrays, v.itemsize)),
+    )
+    reason = misfit(v, arrays)
+    if not reason:
+        return choice if v == choice.variant else replace(choice, variant=v)
+    other = next(other for other in _slower(choice, v, arrays) if not misfit(other, arrays))
+    LOG.debug("%s: %s instead of %s", reason, other.name, v.name)
+    found = _choose(choice.view, choice.arch, other, choice.limits)
+    return replace(found, problem=choice.problem, unbatched=choice.unbatched)
+
+
+def _one_stride(choice: Choice, arrays: Arrays) -> bool:
+    """Whether all pixels of y and residual, in the order (n, p, q), have one stride."""
+    g = choice.geometry
+    n_axis, p_axis, q_axis, _ = LAYOUTS[choice.view.layout]
+    for array in (arrays.y, arrays.residual):
+        if array is None:
+            continue
+        row = g.Q * array.strides[q_axis]
+        if g.P > 1 and array.strides[p_axis] != row:
+            return False
+        if g.N > 1 and array.strides[n_axis] != g.P * row:
+            return False
+    return True
+
+
+def _vectors(arrays: Arrays, itemsize: int) -> bool:
+    """Whether y and residual can be moved 16 bytes, and the bias two elements at a time."""
+    images = (array for array in (arrays.y, arrays.residual) if array is not None)
+    if any(unaligned(array, itemsize) for array in images):
+        return False
+    return arrays.bias is None or arrays.bias.address % (2 * itemsize) == 0
+
+
+def _slower(choice: Choice, v: Variant, arrays: Arrays) -> Iterator[Variant]:
+    """Kernels with the epilogue of `v` that load more arrays than `v` does; the last loads any."""
+    if v.strip:
+        channels_last = arrays.x.strides[-1] == v.itemsize
+        other = with_epilogue_of(direct_elements(choice.view, channels_last), v)
+        if filter_bytes(choice.geometry, other) <= choice.arch.smem_bytes:
+            yield other
+        yield _slower_gemm(v, "elements", packed=_vectors(arrays, v.itemsize))
+        return
+    yield _slower_gemm(v, "cp_async", v.packed)
+    yield _slower_gemm(v, "elements", v.packed)
+
+
+def _slower_gemm(v: Variant, producer: str, packed: bool) -> Variant:
+    """A kernel with 64 x 64 tiles that loads by `producer`, and the epilogue of `v`."""
+    return Variant(
+        mode="im2col",
+        producer=producer,
+        consumer="fma" if v.dtype == "float32" else "mma",
+        dtype=v.dtype,
+        tile_m=64,
+        tile_n=64,
+        row_bytes=v.row_bytes,
+        plain=v.plain,
+        biased=v.biased,
+        residual=v.residual,
+        linear=v.linear,
+        activation=v.activation,
+        packed=packed,
+    )
+
+
+@OPERATORS
+def _choose(view: Problem, arch: GpuArch, v: Variant, limits: tuple[float, float]) -> Choice:
+    return choose(view, arch, variant=v, activation=(float(v.activation), *limits))
+
+
+def _images(choice: Choice, array: Operand, name: str, shape: tuple[int, ...]) -> Operand:
+    """An array like x or y, with a batch axis and its axes in the view's order."""
+    array.expect(name, shape[int(choice.unbatched) :], choice.view.dtype)
+    if choice.unbatched:
+        array = array._replace(shape=shape, strides=(0, *array.strides))
+    return array.view(choice.axes)
+
+
+def _vector(name: str, array: Operand, problem: Problem) -> Operand:
+    if not array.expect(name, (problem.K,), problem.dtype).packed:
+        raise ShapeError(f"{name} must be contiguous on a GPU; its stride is {array.strides[0]}")
+    return array

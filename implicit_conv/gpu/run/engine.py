@@ -1,0 +1,248 @@
+"""The GPU engine: what a public plan delegates to on a GPU.
+
+`plan` answers the public functions; a `GpuEngine` explains, traces, packs and runs its choice.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from implicit_conv.arrays.arrays import dtype_key, dtype_name
+from implicit_conv.cache import PLANS
+from implicit_conv.errors import DTypeError, PlanError
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.arch import GpuArch, device_number, gpu_arch, is_target
+from implicit_conv.gpu.cuda.arrays import Operand, is_device_array
+from implicit_conv.gpu.plan.candidate import Candidate, Choice, Request
+from implicit_conv.gpu.plan.explain import explain
+from implicit_conv.gpu.plan.planner import choose
+from implicit_conv.gpu.plan.trace import trace
+from implicit_conv.gpu.run.filter import GpuFilter, pack
+from implicit_conv.gpu.run.run import run_in_place, run_on_copies
+from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.problem.options import ALGORITHMS, GPU_DTYPES, PRECISIONS, parse_activation
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load
+
+LOG = logging.getLogger("implicit_conv")
+
+
+@dataclass(frozen=True)
+class GpuEngine:
+    """A choice of kernel that can be run.
+
+    numpy arrays are computed on GPU number `device`, by default the current one; device arrays on
+    their own GPU. `calls` keeps the calls made so far, by the kind of their arrays.
+    """
+
+    choice: Choice
+    device: int | None = None
+    algorithm: str = "implicit_gemm"
+    calls: dict[object, object] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Pickles and copies leave out calls, which hold handles of this process."""
+        return {**self.__dict__, "calls": {}}
+
+    @property
+    def problem(self) -> Problem:
+        """The convolution in the caller's layouts."""
+        return self.choice.problem
+
+    @property
+    def arch(self) -> GpuArch:
+        """The GPU that the plan is for."""
+        return self.choice.arch
+
+    @property
+    def variant(self) -> Variant:
+        """The chosen kernel."""
+        return self.choice.variant
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """All kernels that were considered."""
+        return self.choice.candidates
+
+    @property
+    def unbatched(self) -> bool:
+        """Whether x and y lack a batch axis."""
+        return self.choice.unbatched
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that a call uses besides the arrays: none."""
+        return 0
+
+    @property
+    def packed_bytes(self) -> int:
+        """Device memory of a packed filter."""
+        return math.prod(self.problem.weight_shape) * self.problem.itemsize
+
+    @property
+    def peak_bytes(self) -> int:
+        """Device memory of the output, the packed filter and the workspace."""
+        output = math.prod(self.problem.output_shape) * self.problem.itemsize
+        return output + self.packed_bytes + self.workspace_bytes
+
+    def tuned(self, filters: str) -> GpuEngine:
+        """Candidates are measured on CPUs only.
+
+        Raises
+        ------
+        PlanError
+            Always.
+        """
+        raise PlanError(
+            "candidates are measured on CPUs only; leave out tune(), or plan with device='cpu'"
+        )
+
+    def explain(self) -> str:
+        """The choice and its reasons, in words."""
+        return explain(self.choice)
+
+    def trace(self) -> list[Load]:
+        """All loads of a launch, tile by tile, in the order of each tile's producer."""
+        return trace(self.choice)
+
+    def pack(self, w: Any) -> GpuFilter:
+        """A filter on the GPU in the kernels' order K, R, S, C.
+
+        A device array that has this order already is not copied; it must then stay alive and
+        unchanged.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            The filter's shape or dtype differs from the plan's.
+        PlanError, DriverError
+            There is no GPU or driver to hold it.
+        """
+        return pack(self.choice, w, self.device)
+
+    def operands(self, x: Any, w: Any) -> tuple[Any, Any]:
+        """`x` and `w` themselves: `run` checks them when it moves them to the GPU."""
+        return x, w
+
+    def repeated(self, *arrays: Any) -> None:
+        """A call that could be repeated without checks: there is none on a GPU."""
+
+    def ready(self, binding: Any) -> None:
+        """A call of arrays of these strides: there is none on a GPU."""
+
+    def prepared(self, *arrays: Any) -> None:
+        """Refuse to prepare calls.
+
+        Raises
+        ------
+        PlanError
+            Always.
+        """
+        raise PlanError("only calls on the CPU can be prepared; call the plan instead")
+
+    def run(
+        self,
+        x: Any,
+        w: Any,
+        bias: Any = None,
+        residual: Any = None,
+        out: Any = None,
+        scale: Any = None,
+    ) -> Any:
+        """y = activation(conv(x, w) + bias + residual), with `w` packed or plain.
+
+        Device arrays are read and written in place, numpy arrays through copies.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            An array's shape or dtype differs from the plan's.
+        PlanError, DriverError
+            No GPU or driver can run the plan.
+        """
+        if scale is not None:
+            raise PlanError(
+                "a GPU supports no scale; multiply the filters by it, or pass numpy arrays and "
+                "device='cpu'"
+            )
+        if isinstance(x, Operand) or is_device_array(x):
+            return run_in_place(self.choice, self.calls, x, w, bias, residual, out)
+        return run_on_copies(self.choice, self.device, x, w, bias, residual, out)
+
+
+def plan(
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    dtype: object,
+    request: Request,
+    device: str | GpuArch,
+) -> GpuEngine:
+    """The plan of a convolution on a GPU of this machine or on any supported target.
+
+    Parameters
+    ----------
+    device : str or GpuArch
+        "cuda" or "cuda:1" for a GPU of this machine, or a target such as "sm_90a".
+
+    Raises
+    ------
+    ShapeError, DTypeError, PlanError
+        Sizes that do not go together; a dtype, device or option that is not supported.
+    """
+    number = None
+    if isinstance(device, str) and is_target(device):
+        device = gpu_arch(device)
+    elif not isinstance(device, GpuArch):
+        number = device_number(device)
+        device = driver.current_arch() if number is None else driver.device_arch(number)
+    return _plan(x_shape, w_shape, _dtype_name(dtype), request, device, number)
+
+
+@PLANS
+def _plan(
+    x_shape: tuple[int, ...],
+    w_shape: tuple[int, ...],
+    dtype: str,
+    request: Request,
+    arch: GpuArch,
+    device: int | None,
+) -> GpuEngine:
+    _check_request(request, dtype)
+    problem = Problem.parse(x_shape, w_shape, dtype, dtypes=GPU_DTYPES, **dict(request.convolution))
+    problem = replace(problem, batched=True)
+    activation = request.activation
+    choice = choose(
+        problem,
+        arch,
+        view=replace(problem, layout="NHWC", weight_layout="KRSC"),
+        activation=None if activation is None else parse_activation(activation),
+        options=replace(request.options, strict=request.precision == "strict"),
+        unbatched=len(x_shape) == 3,
+    )
+    LOG.debug("%s: %s on %s", problem, choice.variant.name, arch.target)
+    return GpuEngine(choice, device)
+
+
+def _dtype_name(dtype: object) -> str:
+    """numpy's name of a dtype; "bfloat16" is taken as it is, since numpy may lack it."""
+    if isinstance(dtype, str) and dtype in GPU_DTYPES:
+        return dtype
+    return dtype_name(dtype_key(dtype))
+
+
+def _check_request(request: Request, dtype: str) -> None:
+    precision, algorithm, out_dtype = request.precision, request.algorithm, request.out_dtype
+    if precision not in PRECISIONS:
+        raise PlanError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    if algorithm not in ("auto", "implicit_gemm"):
+        reason = "runs on the CPU alone" if algorithm in ALGORITHMS else "does not exist"
+        raise PlanError(
+            f"algorithm {algorithm!r} {reason}; a GPU supports 'auto' and 'implicit_gemm'"
+        )
+    if out_dtype is not None and _dtype_name(out_dtype) != dtype:
+        raise DTypeError(
+            f"out_dtype {_dtype_name(out_dtype)}: on a GPU y has the dtype of x, {dtype}; convert y"
+        )

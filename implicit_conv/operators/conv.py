@@ -1,0 +1,489 @@
+"""Convolutions and their plans: the public functions of the operator fprop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from implicit_conv import cache
+from implicit_conv.arrays.arrays import Array, dtype_name
+from implicit_conv.cache import PLANS
+from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.engines import engine as cpu_engine
+from implicit_conv.errors import PlanError
+from implicit_conv.kernels.preparation import first
+from implicit_conv.operators.dispatch import (
+    CONVOLUTION,
+    LAYOUTS,
+    WINDOW,
+    Operator,
+    Options,
+    Shape,
+    Task,
+    make_plan,
+    run,
+)
+from implicit_conv.operators.plan import Engine, Plan
+from implicit_conv.problem.operand_checks import check_dtypes
+from implicit_conv.problem.options import COMPLEX_PARTS, DTYPES, Activation
+from implicit_conv.problem.parse import Padding, parse_max_workspace, parse_padding_mode
+from implicit_conv.problem.problem import Problem
+
+
+def conv2d(
+    x: Any,
+    w: Any,
+    bias: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    activation: Activation = None,
+    scale: object = None,
+    residual: object = None,
+    out: Array | None = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """2-d convolution: ``y = activation(scale * conv(x, w) + bias + residual)``.
+
+    This is cross-correlation, as in all deep-learning libraries: the filter is NOT flipped
+    (``scipy.signal.correlate``, not ``convolve``). docs/mapping.md translates from other libraries,
+    and docs/numerics.md says how results are rounded, and what NaNs, integers and subnormals do.
+
+    Parameters
+    ----------
+    x : array of shape (N, C, H, W), or in `layout`; the batch axis may be missing
+        float32, float64, float16, bfloat16 (from ml_dtypes), int8, uint8, int16, complex64 or
+        complex128, with any strides and byte order. A tensor of torch, or another array with
+        DLPack, is read in place; one on a GPU (float16, bfloat16 or float32) is convolved there.
+        No gradients are recorded.
+    w : array of shape (K, C / groups, R, S), or in `weight_layout`
+        The filters, of the dtype of `x`; both may be different ones of int8, uint8, int16.
+    bias : array of shape (K,), or one number, optional
+        It is added in the dtype of the sum: see `out_dtype`.
+    stride, dilation : int, or one for each of H, W
+    padding : int, one for each of H, W, a (low, high) pair for each, or a name
+        Negative values crop. "valid" pads nothing. "same" pads so that the output has
+        ceil(size / stride) pixels, and puts an odd pixel on the high side; "same_lower" puts it on
+        the low side. "full" keeps every window that touches the image. "causal" pads the low side.
+    groups : int
+        C and K are divided into `groups` equal parts, and each part of y depends on one part of x.
+    layout : "NCHW" (default) or "NHWC"
+        The axes of `x`, y and `residual`.
+    weight_layout : "KCRS" (default), "KRSC" or "RSCK"
+    padding_mode : "zeros" (default), "reflect", "symmetric", "replicate" or "circular"
+        What padding is made of; the others repeat pixels of `x`, with any amount of padding.
+    activation : None, "relu", "relu6", "silu", "gelu", "sigmoid", "tanh", "hardswish",
+        ("leaky_relu", slope) or ("clamp", low, high)
+    scale : array of shape (K,), optional
+        A factor for each filter, in the dtype of the sum.
+    residual : array of the output's shape and the dtype of `x`, optional
+    out : array of the output's shape and dtype, optional
+        The result is written to it, and it is returned. It may share memory with other arrays.
+    out_dtype : dtype, optional
+        float32, float64 or the dtype of `x` (default). The sum is float64 if `x` is, else float32,
+        and is rounded once. Sums of integers are exact: int32 if it holds the largest one (then the
+        default), int64, float32 or float64. For complex `x`: complex64 or complex128.
+    precision : "strict", "standard" (default) or "fast"
+        "strict" fixes the order of every sum: a result has the same bits for any batch size and
+        thread count. "fast" also allows Winograd F4 and F6, whose errors are larger.
+    algorithm : "auto" (default), "implicit_gemm", "pointwise", "depthwise", "winograd_f2",
+        "winograd_f4", "winograd_f6", "winograd_f2_stride2" or "gemm_im2col", a baseline by numpy
+    max_workspace : int, optional
+        The most bytes of scratch memory and packed filter that a call takes besides its arrays.
+    device : None, "cpu", "cuda" or "cuda:1"
+        The device that convolves numpy arrays; None is the CPU, unless `config` or the environment
+        names a GPU.
+
+    Returns
+    -------
+    y : array of shape (N, K, P, Q), or in `layout`, of the library of `x`; or `out`
+        P = (H + pad_low + pad_high - (R - 1) * dilation - 1) // stride + 1; the same formula with
+        W and S gives Q.
+
+    Raises
+    ------
+    ShapeError
+        Shapes, strides, padding or layouts do not match, or a number is too large (a ValueError).
+    DTypeError
+        A dtype is not supported, or sums of integers could overflow (a TypeError).
+    PlanError
+        An option is unknown, the algorithm does not support the problem or needs more memory than
+        `max_workspace`, or no GPU or driver supports it (a ValueError).
+    DriverError
+        The CUDA driver refuses a call, for example for lack of memory (a RuntimeError).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import conv2d
+    >>> x = np.ones((1, 1, 3, 3), np.float32)
+    >>> conv2d(x, np.ones((1, 1, 3, 3), np.float32), padding="same")[0, 0]
+    array([[4., 6., 4.],
+           [6., 9., 6.],
+           [4., 6., 4.]], dtype=float32)
+    """
+    window = stride, padding, dilation, groups
+    own = layout, weight_layout, padding_mode, activation, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(CONV[2], x, w, bias, scale, residual, out, window, own, method)
+
+
+def conv1d(
+    x: Any,
+    w: Any,
+    bias: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    activation: Activation = None,
+    scale: object = None,
+    residual: object = None,
+    out: Array | None = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """1-d convolution: ``y = activation(scale * conv(x, w) + bias + residual)``.
+
+    This is cross-correlation: the filter is NOT flipped. What `conv2d` says holds here too, with
+    one spatial axis.
+
+    Parameters
+    ----------
+    x : array of shape (N, C, W), or in `layout`; the batch axis may be missing
+    w : array of shape (K, C / groups, S), or in `weight_layout`
+    bias, activation, scale, residual, out, out_dtype, precision, algorithm,
+    max_workspace, device
+        As in `conv2d`.
+    stride, dilation : int
+    padding : int, a (low, high) pair as in ``((2, 0),)``, or a name
+        As in `conv2d`; "causal" pads so that no output depends on a later pixel.
+    groups : int
+    layout : "NCW" (default) or "NWC"
+    weight_layout : "KCS" (default), "KSC" or "SCK"
+    padding_mode : "zeros" (default), "reflect", "symmetric", "replicate" or "circular"
+        As in `conv2d`.
+
+    Returns
+    -------
+    y : array of shape (N, K, Q), or in `layout`, of the library of `x`
+        Q = (W + pad_low + pad_high - (S - 1) * dilation - 1) // stride + 1.
+
+    Raises
+    ------
+    ShapeError, DTypeError, PlanError
+        As in `conv2d`. An array on a GPU, or a GPU as `device`, is a PlanError: GPUs compute conv2d
+        alone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import conv1d
+    >>> x = np.arange(6, dtype=np.float32).reshape(1, 1, 6)
+    >>> conv1d(x, np.ones((1, 1, 3), np.float32), padding="causal")
+    array([[[ 0.,  1.,  3.,  6.,  9., 12.]]], dtype=float32)
+    >>> conv1d(x, np.ones((1, 1, 3), np.float32), padding=1, padding_mode="circular")
+    array([[[ 6.,  3.,  6.,  9., 12.,  9.]]], dtype=float32)
+    """
+    window = stride, padding, dilation, groups
+    own = layout, weight_layout, padding_mode, activation, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(CONV[1], x, w, bias, scale, residual, out, window, own, method)
+
+
+def conv3d(
+    x: Any,
+    w: Any,
+    bias: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    *,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    activation: Activation = None,
+    scale: object = None,
+    residual: object = None,
+    out: Array | None = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Array:
+    """3-d convolution: ``y = activation(scale * conv(x, w) + bias + residual)``.
+
+    This is cross-correlation: the filter is NOT flipped. What `conv2d` says holds here too, with
+    three spatial axes.
+
+    Parameters
+    ----------
+    x : array of shape (N, C, D, H, W), or in `layout`; the batch axis may be missing
+    w : array of shape (K, C / groups, T, R, S), or in `weight_layout`
+    bias, activation, scale, residual, out, out_dtype, precision, algorithm,
+    max_workspace, device
+        As in `conv2d`.
+    stride, dilation : int, or one for each of D, H, W
+    padding : int, one for each of D, H, W, a (low, high) pair for each, or a name
+        As in `conv2d`.
+    groups : int
+    layout : "NCDHW" (default) or "NDHWC"
+    weight_layout : "KCTRS" (default), "KTRSC" or "TRSCK"
+    padding_mode : "zeros" (default), "reflect", "symmetric", "replicate" or "circular"
+        As in `conv2d`.
+
+    Returns
+    -------
+    y : array of shape (N, K, Z, P, Q), or in `layout`, of the library of `x`
+        Z = (D + pad_low + pad_high - (T - 1) * dilation - 1) // stride + 1; the same formula gives
+        P and Q.
+
+    Raises
+    ------
+    ShapeError, DTypeError, PlanError
+        As in `conv2d`. An array on a GPU, or a GPU as `device`, is a PlanError: GPUs compute conv2d
+        alone.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from implicit_conv import conv3d
+    >>> x = np.ones((1, 2, 4, 5, 6), np.float32)
+    >>> conv3d(x, np.ones((3, 2, 3, 3, 3), np.float32), padding="same").shape
+    (1, 3, 4, 5, 6)
+    """
+    window = stride, padding, dilation, groups
+    own = layout, weight_layout, padding_mode, activation, out_dtype
+    method = precision, algorithm, max_workspace, device
+    return run(CONV[3], x, w, bias, scale, residual, out, window, own, method)
+
+
+def plan_conv2d(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    dtype: object = "float32",
+    *,
+    w_dtype: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    activation: Activation = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Plan:
+    """Plan how `conv2d` computes arrays of these shapes.
+
+    The other parameters, and the errors raised, are those of `conv2d`. `device` may also name the
+    target of a GPU that this machine does not have, such as "sm_90a" or "sm_120".
+
+    Parameters
+    ----------
+    x_shape : sequence of 4 ints, or 3 without the batch axis, in `layout`
+    w_shape : sequence of 4 ints, in `weight_layout`
+    dtype : dtype of `x`
+    w_dtype : dtype of `w`, optional
+        It is `dtype` by default; only integers may differ.
+
+    Returns
+    -------
+    plan : Plan
+        ``plan(x, w, bias)`` convolves, with a filter that is plain or comes from ``plan.pack(w)``;
+        ``plan.explain()`` says what runs, and ``plan.trace()`` lists its loads.
+
+    Raises
+    ------
+    TypeError
+        A shape is not a sequence, or is the array itself, or an option is not hashable.
+
+    Examples
+    --------
+    >>> from implicit_conv import plan_conv2d
+    >>> plan = plan_conv2d((1, 64, 56, 56), (64, 64, 3, 3), padding=1)
+    >>> plan.problem.output
+    (56, 56)
+    """
+    return make_plan(CONV[2], **locals())
+
+
+def plan_conv1d(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    dtype: object = "float32",
+    *,
+    w_dtype: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    activation: Activation = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Plan:
+    """Plan how `conv1d` computes arrays of these shapes.
+
+    The other parameters, and the errors raised, are those of `conv1d`.
+
+    Parameters
+    ----------
+    x_shape : sequence of 3 ints, or 2 without the batch axis, in `layout`
+    w_shape : sequence of 3 ints, in `weight_layout`
+    dtype : dtype of `x`
+    w_dtype : dtype of `w`, optional
+        It is `dtype` by default; only integers may differ.
+
+    Returns
+    -------
+    plan : Plan
+        As in `plan_conv2d`.
+
+    Raises
+    ------
+    TypeError
+        A shape is not a sequence, or is the array itself, or an option is not hashable.
+    """
+    return make_plan(CONV[1], **locals())
+
+
+def plan_conv3d(
+    x_shape: Sequence[int],
+    w_shape: Sequence[int],
+    dtype: object = "float32",
+    *,
+    w_dtype: object = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    layout: str | None = None,
+    weight_layout: str | None = None,
+    padding_mode: str = "zeros",
+    activation: Activation = None,
+    out_dtype: object = None,
+    precision: str = "standard",
+    algorithm: str = "auto",
+    max_workspace: int | None = None,
+    device: str | None = None,
+) -> Plan:
+    """Plan how `conv3d` computes arrays of these shapes.
+
+    The other parameters, and the errors raised, are those of `conv3d`.
+
+    Parameters
+    ----------
+    x_shape : sequence of 5 ints, or 4 without the batch axis, in `layout`
+    w_shape : sequence of 5 ints, in `weight_layout`
+    dtype : dtype of `x`
+    w_dtype : dtype of `w`, optional
+        It is `dtype` by default; only integers may differ.
+
+    Returns
+    -------
+    plan : Plan
+        As in `plan_conv2d`.
+
+    Raises
+    ------
+    TypeError
+        A shape is not a sequence, or is the array itself, or an option is not hashable.
+    """
+    return make_plan(CONV[3], **locals())
+
+
+def _plan(task: Task) -> Engine:
+    """Plan a convolution on the CPU."""
+    options, arch, (dtype, w_dtype) = task.options, task.arch, task.dtypes
+    activation, out_dtype = options.activation, options.out_dtype
+    problem = Problem.parse(
+        *task.shapes,
+        dtype,
+        w_dtype=w_dtype,
+        rank=task.rank,
+        dtypes=(*DTYPES, *COMPLEX_PARTS),
+        **options.part(CONVOLUTION),
+    )
+    if problem.is_complex:
+        first("complex numbers")
+        from implicit_conv.cpu.engines.complex_numbers import plan_complex
+
+        def plan_real(real: Problem, request: Request, parts: str) -> cpu_engine.CpuEngine:
+            return cpu_engine.plan(real, arch, request, out_dtype=parts)
+
+        return plan_complex(problem, out_dtype, activation, task.request, plan_real)
+    return cpu_engine.plan(problem, arch, task.request, activation=activation, out_dtype=out_dtype)
+
+
+def _plan_on_gpu(
+    shapes: tuple[Shape, Shape],
+    dtypes: tuple[Any, Any],
+    options: Options,
+) -> Plan:
+    """Plan a convolution with two spatial axes on a GPU."""
+    from implicit_conv.gpu.plan.candidate import Request as GpuRequest
+    from implicit_conv.gpu.run.engine import plan as gpu_plan
+
+    parse_max_workspace(options.max_workspace)  # kernels of GPUs take no workspace
+    if parse_padding_mode(options.padding_mode) != "zeros":
+        raise PlanError(
+            f"device {options.device!r} computes padding_mode 'zeros', not "
+            f"{options.padding_mode!r}; use device='cpu', with numpy arrays"
+        )
+    request = GpuRequest(
+        **options.part(("activation", "out_dtype", "precision", "algorithm")),
+        convolution=tuple(options.part((*WINDOW, *LAYOUTS)).items()),
+    )
+    check_dtypes(*map(dtype_name, dtypes))
+    assert options.device is not None
+    return Plan(gpu_plan(*shapes, dtypes[0], request, options.device))
+
+
+OWN = (*LAYOUTS, "padding_mode", "activation", "out_dtype")
+CONV = {
+    rank: Operator(
+        f"conv{rank}d", rank, OWN, _plan, plan_on_gpu=_plan_on_gpu if rank == 2 else None
+    )
+    for rank in (1, 2, 3)
+}
+
+
+def plan_cache_size() -> int:
+    """The number of plans that are kept: at most 512 for each engine."""
+    return len(PLANS)
+
+
+def clear_plan_cache() -> None:
+    """Drop all cached plans, their compiled operators, and the calls that were prepared.
+
+    A plan that the caller holds keeps the calls that were prepared with it.
+    """
+    cache.clear()

@@ -1,0 +1,298 @@
+"""The way of every operator: a call that was prepared before, or plan -> bind -> run.
+
+The file of an operator has its public functions and one function that plans it; what all operators
+share is here: known calls, the plans that are kept, and the options as one value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from implicit_conv.arrays.arrays import Array, as_array, dtype_key, dtype_name
+from implicit_conv.arrays.libraries import as_library_of
+from implicit_conv.cache import CALLS, PLANS, keep_call
+from implicit_conv.cpu.candidates.candidate import Request
+from implicit_conv.cpu.machine.arch import CpuArch, cpu_arch
+from implicit_conv.errors import PlanError
+from implicit_conv.kernels.preparation import imports, prepare
+from implicit_conv.operators.plan import Engine, Plan
+from implicit_conv.problem.options import Activation
+from implicit_conv.problem.parse import (
+    exact_key,
+    frozen,
+    is_exact,
+    parse_max_workspace,
+    shape_tuple,
+)
+from implicit_conv.settings import current
+
+Shape = tuple[int, ...]
+
+
+class Options(NamedTuple):
+    """What callers may choose, by the names of the parameters of public functions; an operator
+    has some of them. Values are unchecked, but hashable where a plan is kept.
+    """
+
+    stride: Any = 1
+    padding: Any = 0
+    dilation: Any = 1
+    groups: Any = 1
+    layout: str | None = None
+    weight_layout: str | None = None
+    padding_mode: str = "zeros"
+    output_padding: Any = 0
+    output_size: Any = None
+    input_shape: Any = None
+    weight_shape: Any = None
+    activation: Activation = None
+    out_dtype: object = None
+    precision: str = "standard"
+    algorithm: str = "auto"
+    max_workspace: Any = None
+    device: str | None = None
+
+    def part(self, names: Iterable[str]) -> dict[str, Any]:
+        """The options of these names."""
+        return {name: getattr(self, name) for name in names}
+
+
+# A public function gives its options in three groups: WINDOW, its own, METHOD.
+WINDOW = ("stride", "padding", "dilation", "groups")
+METHOD = ("precision", "algorithm", "max_workspace", "device")
+LAYOUTS = ("layout", "weight_layout")
+CONVOLUTION = (*WINDOW, *LAYOUTS, "padding_mode")  # what `Problem.parse` takes
+SHAPES = ("input_shape", "weight_shape")
+INTEGERS = (*WINDOW, "output_padding", "output_size", "max_workspace")  # ints or sequences of ints
+
+
+class Task(NamedTuple):
+    """What the CPU engine of an operator plans: all but the shapes and dtypes is unchecked."""
+
+    rank: int  # the number of spatial axes
+    shapes: tuple[Shape, Shape]
+    dtypes: tuple[str, str]
+    options: Options
+    arch: CpuArch
+    request: Request  # what METHOD and the settings ask for
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """A public function with two arrays, such as conv2d.
+
+    Attributes
+    ----------
+    name : str
+    rank : 1, 2 or 3
+        The number of spatial axes.
+    own : tuple of str
+        The names of its options besides WINDOW and METHOD.
+    plan : function (Task) -> engine
+        It plans the operator on the CPU.
+    names : tuple of str
+        The names of the two arrays, in messages.
+    plan_on_gpu : function (shapes, dtypes, Options) -> Plan, optional
+        It plans the operator on a GPU.
+    """
+
+    name: str
+    rank: int
+    own: tuple[str, ...]
+    plan: Callable[[Task], Engine]
+    names: tuple[str, str] = ("x", "w")
+    plan_on_gpu: Callable[[tuple[Shape, Shape], tuple[Any, Any], Options], Plan] | None = None
+
+    def options(self, *values: Any) -> Options:
+        """The options whose values are given in the order of WINDOW, `own` and METHOD."""
+        names = (*WINDOW, *self.own, *METHOD)
+        return Options(**dict(zip(names, values, strict=True)))
+
+
+def run(
+    operator: Operator,
+    x: Any,
+    w: Any,
+    bias: Any,
+    scale: Any,
+    residual: Any,
+    out: Any,
+    window: tuple[Any, ...],
+    own: tuple[Any, ...],
+    method: tuple[Any, ...],
+) -> Array:
+    """Compute an operator with the values of its options, which `Operator.options` names.
+
+    A call for numpy arrays of the same shapes, strides, dtypes and options as an earlier one takes
+    one look-up, and so does one for tensors of torch on the CPU. It needs no names, so that Options
+    are made for other calls alone: to name 13 values takes a tenth of the time of a small
+    convolution.
+    """
+    key = kinds = None
+    tensors = type(x) is not np.ndarray
+    if tensors:
+        kinds = _tensor_key()(x, w, bias) if residual is out is None else None
+    elif type(w) is np.ndarray:
+        kinds = x.shape, x.strides, x.dtype, w.shape, w.strides, w.dtype
+    if kinds is not None and scale is None:
+        stride, padding, dilation, groups = window
+        ints = type(stride) is type(padding) is type(dilation) is type(groups) is int
+        if method[2] is not None:
+            frozen("max_workspace", method[2])  # refuses True, which is equal to 1 in a key
+        key = (
+            operator,
+            kinds,
+            bias is None,
+            type(residual) is np.ndarray and residual.strides,
+            type(out) is np.ndarray and out.strides,
+            window if ints else exact_key(window),
+            own,
+            method,
+            current().key,
+        )
+        try:
+            call = CALLS.get(key)
+        except TypeError:  # an option is not hashable: `_plan` names it
+            key = call = None
+        if call is not None and (tensors or not call.differing(x, w, bias, residual, out)):
+            return call.call(x, w, bias, out, residual)  # type: ignore[no-any-return]
+    given = x, w
+    options = operator.options(*window, *own, *method)
+    if isinstance(x, np.ndarray):
+        x, w = map(as_array, operator.names, given)
+    else:
+        x, w, device = _foreign(operator.names, x, w, options.device)
+        options = options._replace(device=device)
+    plan = _plan(operator, (x.shape, w.shape), (x.dtype, w.dtype), options)
+    y: Array = plan.engine.run(x, w, bias, residual, out, scale)
+    if key is not None and is_exact(window):
+        call = plan.engine.repeated(given, (x, w), bias, residual, out, y)
+        if call is not None:
+            keep_call(CALLS, key, call)
+    return as_library_of(given[0], y) if out is None else y
+
+
+def _foreign(
+    names: tuple[str, str], x: object, w: object, device: str | None
+) -> tuple[Any, Any, Any]:
+    """(x, w, device) for an `x` of another library: arrays on its GPU, or numpy arrays."""
+    arrays = _device_arrays()
+    if arrays.is_device_array(x):
+        operands: tuple[Any, Any, Any] = arrays.device_operands(x, w, device)
+        return operands
+    return as_array(names[0], x), as_array(names[1], w), device
+
+
+@imports
+def _tensor_key() -> Any:
+    from implicit_conv.arrays.tensors import tensor_key
+
+    return tensor_key
+
+
+@imports
+def _device_arrays() -> Any:
+    from implicit_conv.gpu.cuda import arrays
+
+    return arrays
+
+
+def make_plan(operator: Operator, *, dtype: object, w_dtype: object = None, **given: Any) -> Plan:
+    """The plan of an operator for arrays of these shapes and dtypes; None is the dtype of x.
+
+    `given` are the two shapes, and the options by their names.
+
+    Raises
+    ------
+    TypeError
+        A shape is not a sequence, or is the array itself, or an option is not hashable.
+    """
+    first, second = (
+        shape_tuple(f"{name}_shape", given.pop(f"{name}_shape")) for name in operator.names
+    )
+    return _plan(operator, (first, second), (dtype, w_dtype), Options(**given))
+
+
+def _plan(
+    operator: Operator,
+    shapes: tuple[Shape, Shape],
+    dtypes: tuple[object, object],
+    options: Options,
+) -> Plan:
+    """The plan for these options and the settings in force."""
+    settings = current()
+    values = {name: frozen(name, value) for name, value in options.part(INTEGERS).items()}
+    for name in set(SHAPES).intersection(operator.own):
+        values[name] = shape_tuple(name, getattr(options, name))
+    if options.algorithm == "auto":
+        values["algorithm"] = settings.algorithm
+    device = options.device or settings.device or "cpu"
+    options = options._replace(**values, device=device)
+    dtype, w_dtype = dtypes
+    keys = dtype_key(dtype), dtype_key(dtype if w_dtype is None else w_dtype)
+    try:
+        if device == "cpu":
+            machine = settings.num_threads, settings.subnormals, settings.compiler
+            return _cpu_plan(operator, shapes, keys, options, *machine)
+        return _gpu_plan(operator, shapes, keys, options)
+    except TypeError:
+        _check_hashable(options)
+        raise
+
+
+@PLANS
+def _cpu_plan(*request: Any) -> Plan:
+    """The plan that is kept for a request, which are the arguments of `_make_cpu_plan`."""
+    return prepare(_make_cpu_plan, *request)
+
+
+def _make_cpu_plan(
+    operator: Operator,
+    shapes: tuple[Shape, Shape],
+    dtypes: tuple[Any, Any],
+    options: Options,
+    threads: int | None,
+    subnormals: str,
+    compiler: str,
+) -> Plan:
+    limit, flushes = parse_max_workspace(options.max_workspace), subnormals == "flush"
+    request = Request(options.precision, options.algorithm, flushes, limit, compiler=compiler)
+    first, second = map(dtype_name, dtypes)
+    task = Task(operator.rank, shapes, (first, second), options, cpu_arch(threads), request)
+    return Plan(operator.plan(task))
+
+
+def _gpu_plan(
+    operator: Operator,
+    shapes: tuple[Shape, Shape],
+    dtypes: tuple[Any, Any],
+    options: Options,
+) -> Plan:
+    """The plan of an operator on a GPU.
+
+    Raises
+    ------
+    PlanError
+        Only the CPU computes it.
+    """
+    if operator.plan_on_gpu is None:
+        raise PlanError(
+            f"{operator.name} is computed on the CPU, not on device {options.device!r}; pass numpy "
+            "arrays, and device='cpu'"
+        )
+    return operator.plan_on_gpu(shapes, dtypes, options)
+
+
+def _check_hashable(options: Options) -> None:
+    """Raise TypeError that names the option which is not hashable."""
+    for name, value in options._asdict().items():
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"{name} is {value!r}; it must be a name, a number or a tuple of these"
+            ) from None

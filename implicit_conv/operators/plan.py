@@ -1,0 +1,308 @@
+"""Plan: the object that users hold for every engine. It explains, packs filters and convolves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from implicit_conv.arrays.arrays import Binding
+from implicit_conv.arrays.libraries import as_library_of
+from implicit_conv.cache import CALLS, PLANS, cached_property, keep_first
+from implicit_conv.problem.problem import Problem
+from implicit_conv.problem.schedule import Load
+
+
+class Engine(Protocol):
+    """The planned computation behind a Plan: `cpu.engine.CpuEngine` or `gpu.engine.GpuEngine`."""
+
+    @property
+    def problem(self) -> Problem:
+        """The convolution, in the caller's layouts."""
+
+    @property
+    def arch(self) -> Any:
+        """The machine that the plan is for."""
+
+    @property
+    def candidates(self) -> tuple[Any, ...]:
+        """The kernels that were considered."""
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of the first candidate."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory, without arrays and packed filter."""
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed filter."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of scratch memory, packed filter and output together."""
+
+    def explain(self) -> str:
+        """See `Plan.explain`."""
+
+    def trace(self) -> list[Load]:
+        """See `Plan.trace`."""
+
+    def pack(self, w: Any) -> Any:
+        """See `Plan.pack`."""
+
+    def tuned(self, filters: str) -> Any:
+        """An engine with the fastest candidates; see `Plan.tune`."""
+
+    def operands(self, x: Any, w: Any) -> tuple[Any, Any]:
+        """`x` and `w` after their checks, as `run` takes them."""
+
+    def run(self, x: Any, w: Any, bias: Any, residual: Any, out: Any, scale: Any = None) -> Any:
+        """The result for `operands`; see `Plan.__call__`."""
+
+    def repeated(
+        self,
+        given: tuple[Any, Any],
+        operands: tuple[Any, Any],
+        bias: Any,
+        residual: Any,
+        out: Any,
+        y: Any,
+    ) -> Any:
+        """The call by which `run` got `y`, as a `RepeatedCall`; None if it took more. `operands`
+        are x and w as the engine takes those that were given.
+        """
+
+    def ready(self, binding: Binding) -> Any:
+        """The call that `run` makes for arrays of these strides; None if `run` does more."""
+
+    def prepared(self, x: Any, w: Any, bias: Any, residual: Any, out: Any) -> Any:
+        """See `Plan.prepare`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one convolution is computed on one machine.
+
+    Attributes
+    ----------
+    engine : CpuEngine or GpuEngine
+        Problem, machine and candidates.
+    """
+
+    engine: Engine
+
+    def __getstate__(self) -> dict[str, object]:
+        """Pickles and copies leave out calls, which hold addresses of this process."""
+        return {"engine": self.engine}
+
+    @cached_property
+    def _calls(self) -> list[Any]:
+        """The latest `RepeatedCall`s."""
+        return []
+
+    @property
+    def problem(self) -> Problem:
+        """The convolution: N, C, H, W, K, R, S, P, Q and options."""
+        return self.engine.problem
+
+    @property
+    def arch(self) -> Any:
+        """The machine that the plan is for."""
+        return self.engine.arch
+
+    @property
+    def candidates(self) -> tuple[Any, ...]:
+        """The kernels that were considered; `explain` prints them."""
+        return self.engine.candidates
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm that runs for contiguous arrays, as `conv2d` takes it."""
+        return self.engine.algorithm
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of scratch memory of a call, without arrays and packed filter."""
+        return self.engine.workspace_bytes
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed filter."""
+        return self.engine.packed_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes that a call with a plain filter takes at its peak: scratch memory, the filter that
+        it packs or copies, and the output.
+
+        Such a call packs nothing if it packs panel by panel in scratch memory. A call with the
+        result of `pack`, which has `packed_bytes` besides, takes as much at most.
+        """
+        return self.engine.peak_bytes
+
+    @property
+    def flops(self) -> int:
+        """The number of multiplications and additions of the direct sum, padding included."""
+        return self.problem.flops
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of x, w and y, each counted once."""
+        return self.problem.bytes
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.problem}: {self.algorithm}>"
+
+    def explain(self) -> str:
+        """A text for people: what runs, what it reads, and every candidate with its estimated time
+        or the rule that refuses it.
+        """
+        return self.engine.explain()
+
+    def trace(self) -> list[Load]:
+        """The loads that the engine executes for contiguous arrays of the problem's layout.
+
+        A coordinate outside the image is one of padding, whose mode is that of the problem.
+
+        Algorithm "gemm_im2col" has none, because numpy copies the windows.
+
+        Raises
+        ------
+        PlanError
+            There are too many loads to list.
+        """
+        return self.engine.trace()
+
+    def pack(self, w: Any) -> Any:
+        """Pack a filter once, for many calls.
+
+        Packing is not part of these calls, so that another kernel may be the fastest one for them
+        than for plain filters; `explain` says so. The two may round differently, but not under
+        precision "strict".
+
+        Parameters
+        ----------
+        w : array of shape (K, C / groups, R, S), or in the problem's weight layout
+
+        Returns
+        -------
+        packed : object
+            The filter in the layout that the chosen kernel expects; pass it to the plan as `w`.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            The shape or dtype of `w` is not the one that the plan was made for.
+        PlanError, DriverError
+            No GPU can hold the packed filter.
+        """
+        return self.engine.pack(w)
+
+    def prepare(self, x: Any, w: Any, out: Any, bias: Any = None, *, residual: Any = None) -> Any:
+        """A call of fixed arrays, which costs less time than one of the plan: each call computes
+        `out` anew from what x, w and the residual hold then.
+
+        The first result is computed at once.
+
+        Parameters
+        ----------
+        x, out, residual : arrays
+            As in a call of the plan. They are kept, and read and written in place.
+        w : array, or the result of `pack`
+        bias : array of shape (K,), optional
+            It is copied.
+
+        Returns
+        -------
+        prepared : function without parameters
+            It returns `out`, and raises a `PlanError` if an array has been resized since, or has
+            got another shape, strides or dtype. Two threads that call it at once write the same
+            `out`.
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            A shape or dtype is not the one that the plan was made for.
+        PlanError
+            The arrays cannot be used in place, or the plan is one for a GPU.
+        """
+        return self.engine.prepared(x, w, bias, residual, out)
+
+    def tune(self, filters: str = "packed") -> Plan:
+        """Measure the best few candidates on this machine, and keep the fastest one on disk.
+
+        Later plans and calls of the same problem with the same options use it too, in this and in
+        other processes, as long as CPU and versions are the same. Packed filters of this plan may
+        not fit the new one. Under precision "strict" results have the same bits as before; under
+        others they may differ in rounding, because another algorithm may run.
+
+        Measuring takes one or two seconds for most problems, and as long as 250 calls of large
+        ones. The first time, the kernels of all these candidates are compiled as well, which takes
+        seconds. Let nothing else run meanwhile.
+
+        Parameters
+        ----------
+        filters : {"packed", "plain"}
+            Measure calls with the result of `pack`, or calls that pack a plain filter, as `conv2d`
+            does. Weight gradients have no filter.
+
+        Returns
+        -------
+        plan : Plan
+            The tuned plan; this one stays as it is.
+
+        Raises
+        ------
+        PlanError
+            `filters` is unknown, or the plan is one for a GPU.
+        """
+        tuned = Plan(self.engine.tuned(filters))
+        CALLS.clear()
+        PLANS.clear()
+        return tuned
+
+    def __call__(
+        self,
+        x: Any,
+        w: Any,
+        bias: Any = None,
+        *,
+        scale: Any = None,
+        residual: Any = None,
+        out: Any = None,
+    ) -> Any:
+        """Convolve as `conv2d` does, with the options of the plan.
+
+        Parameters
+        ----------
+        x : array of the problem's input shape and dtype
+        w : array of the problem's filter shape and dtype, or the result of `pack`
+        bias, scale, residual, out
+            As in `conv2d`.
+
+        Returns
+        -------
+        y : array of the problem's output shape, of the library of `x` as in `conv2d`
+
+        Raises
+        ------
+        ShapeError, DTypeError
+            A shape or dtype is not the one that the plan was made for.
+        PlanError, DriverError
+            No GPU can run the plan.
+        """
+        packed = hasattr(type(w), "key")  # only filters packed for the CPU have one
+        read, key = (w.panels, w.key) if packed else (w, None)
+        if scale is None:
+            for known, differing, call in self._calls:
+                if (known is key or known == key) and not differing(x, read, bias, residual, out):
+                    return call(x, w.operand if packed else w, bias, out, residual)
+        given, (x, w) = (x, w), self.engine.operands(x, w)
+        y = self.engine.run(x, w, bias, residual, out, scale)
+        if scale is None:
+            call = self.engine.repeated(given, (x, w), bias, residual, out, y)
+            if call is not None:
+                keep_first(self._calls, call)
+        return y if out is not None else as_library_of(given[0], y)

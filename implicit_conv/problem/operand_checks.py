@@ -1,0 +1,146 @@
+"""Checks of the axes and dtypes of x and w, whose messages have a call that works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from implicit_conv.errors import DTypeError, ShapeError
+from implicit_conv.problem.options import (
+    COMPLEX_PARTS,
+    DTYPES,
+    INTEGER_RANGES,
+    LAYOUTS_OF,
+    WEIGHT_LAYOUTS_OF,
+)
+
+Shapes = tuple[tuple[int, ...], tuple[int, ...]]
+COLOURS = 4  # channels at most of what is taken for a picture
+
+
+def conversion(x: str, w: str, names: tuple[str, str] = ("x", "w")) -> tuple[str, str]:
+    """The one of two arrays that must be converted so that they can be multiplied, and its dtype;
+    two empty words if none must be.
+    """
+    if x == w or (x in INTEGER_RANGES and w in INTEGER_RANGES):
+        return "", ""
+    wider = w in INTEGER_RANGES or x in COMPLEX_PARTS  # what w converts to without loss
+    return (names[1], x) if wider else (names[0], w)
+
+
+def check_dtypes(
+    x: str, w: str, supported: Sequence[str] = DTYPES, *, names: tuple[str, str] = ("x", "w")
+) -> None:
+    """Check that x and w of these dtypes, which messages call `names`, can be multiplied.
+
+    Raises
+    ------
+    DTypeError
+        One is not supported, or they differ and are not both integers.
+    """
+    for name, dtype in zip(names, (x, w), strict=True):
+        if dtype not in supported:
+            raise DTypeError(
+                f"dtype {dtype} is not supported; {name} is {dtype}: convert it to one of "
+                f"{', '.join(supported)}"
+            )
+    name, dtype = conversion(x, w, names)
+    if name:
+        raise DTypeError(
+            f"{names[0]} is {x} but {names[1]} is {w}, and both must be integers or have one float "
+            f"dtype; convert one, as in {name}.astype('{dtype}')"
+        )
+
+
+def check_channels(
+    shapes: Shapes, layouts: tuple[str, str], dtypes: tuple[str, str], name: str
+) -> None:
+    """Refuse a filter without channels, of a picture that may have some, in the function `name`.
+
+    Raises
+    ------
+    ShapeError
+        The message has the whole call that works, with conversions.
+    """
+    (x_shape, w_shape), (layout, weight_layout) = shapes, layouts
+    rank = len(layout) - 2
+    if len(w_shape) != rank or len(x_shape) not in (rank, rank + 1):
+        return
+    arrays = {"x": "x", "w": "w"}
+    convert, dtype = conversion(*dtypes)
+    if convert:
+        arrays[convert] += f".astype({dtype!r})"
+    x, w = arrays.values()
+    if len(x_shape) == rank:
+        what, end = "one channel and one filter", "[0, 0]"
+        call = f"{x}[None, None], {w}[None, None]"
+    else:
+        last = x_shape[-1] <= COLOURS < x_shape[0]
+        channels = x_shape[-1 if last else 0]
+        what, end = f"this filter of each of {channels} channels", ""
+        call = f"{x}, np.broadcast_to({w}, {(channels, 1, *w_shape)}), groups={channels}"
+        call += f", layout={LAYOUTS_OF[rank][1]!r}" * last
+    raise ShapeError(
+        f"x has {len(x_shape)} axes {x_shape} and w has {rank} axes {w_shape}; {name} takes arrays "
+        f"with channels, {layout} and {weight_layout}, and of one dtype; for {what} write "
+        f"{name}({call}){end}"
+    )
+
+
+def check_axes(shapes: Shapes, layouts: tuple[str, str]) -> None:
+    """Check the numbers of axes of x, which may lack N, and w.
+
+    Raises
+    ------
+    ShapeError
+        An array has too many or too few.
+    """
+    rank = len(layouts[0]) - 2
+    least = rank + 1, rank + 2
+    for array, shape, layout, fewest in zip("xw", shapes, layouts, least, strict=True):
+        if not fewest <= len(shape) <= rank + 2:
+            less = f", or {fewest} without N" if fewest < rank + 2 else ""
+            lacks = ", ".join(["None"] * (fewest - len(shape)))
+            more = f"; add axes of extent 1, as in {array}[{lacks}]" if lacks else ""
+            raise ShapeError(
+                f"{array} has {len(shape)} axes {shape}; {layout} has {rank + 2}{less}{more}"
+            )
+
+
+def other_layout(
+    x: dict[str, int], w: dict[str, int], groups: int, layout: str, weight_layout: str
+) -> str:
+    """The way out if channels do not match: another layout that fits, if there is one."""
+    rank = len(layout) - 2
+    x_shape = [x[letter] for letter in layout if letter in x]
+    w_shape = [w[letter] for letter in weight_layout]
+    share = x["C"] // max(1, w["C"])
+    divides = w["C"] > 0 and x["C"] % w["C"] == 0 and share > 1 and w["K"] % share == 0
+    if divides and w["C"] == 1:
+        return f"did you mean groups={share}?"
+    if w["C"] == w["K"] == groups == 1:
+        return _one_filter(x_shape, layout, w)
+    for other in LAYOUTS_OF[rank]:
+        channels = x_shape[other.index("C") - len(other)]
+        if other != layout and channels == w["C"] * groups:
+            where = "last" if other.endswith("C") else "first"
+            return f"x has {channels} channels {where}; did you mean layout='{other}'?"
+    for other in WEIGHT_LAYOUTS_OF[rank]:
+        channels = w_shape[other.index("C")]
+        if other != weight_layout and channels * groups == x["C"]:
+            return f"w fits in another layout; did you mean weight_layout='{other}'?"
+    if divides:
+        return f"check layout and weight_layout; did you mean groups={share}?"
+    return "check layout, weight_layout and groups"
+
+
+def _one_filter(x_shape: list[int], layout: str, w: dict[str, int]) -> str:
+    """The way out for one filter of one channel, and an x with several."""
+    last = LAYOUTS_OF[len(layout) - 2][1]
+    wanted = last if x_shape[-1] <= COLOURS < x_shape[1 - len(layout)] else layout
+    channels = x_shape[-1 if wanted == last else 1 - len(layout)]
+    filters = channels, 1, *(w[letter] for letter in "TRS" if letter in w)
+    other = "" if wanted == layout else f", layout={wanted!r}"
+    return (
+        "w has one filter of one channel; for this filter of each channel write "
+        f"np.broadcast_to(w, {filters}), groups={channels}{other}"
+    )

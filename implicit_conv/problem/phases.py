@@ -1,0 +1,136 @@
+"""Stride phases: a transposed convolution as fprops, one for each remainder of output positions.
+
+The output of a transposed convolution, dx, is divided into phases: along an axis with stride s,
+phase a has the pixels a, a + s, a + 2s, ... The taps r that reach them are those for which
+
+    h + pad - r * dilation,   h = a + s * i,
+
+is divisible by s; the quotient is the pixel of dy. Every (s / gcd(s, dilation))-th tap is one, so a
+phase is the fprop of dy with these taps, flipped, and with padding and dilation of its own:
+
+    p = i + (a + pad - r * dilation) / s
+
+A phase that no tap reaches is empty: its sums are zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from implicit_conv.problem.options import WEIGHT_LAYOUTS_OF
+from implicit_conv.problem.problem import Problem
+
+MOST_PHASES = 1 << 14  # phases at most: each takes a launch of about 10 us
+
+
+class AxisPhase(NamedTuple):
+    """One phase along one axis."""
+
+    pixels: slice  # of dx
+    taps: slice  # of w, flipped
+    out: int  # pixels of the phase
+    kernel: int  # taps of the phase
+    dilation: int
+    pad_lo: int
+    pad_hi: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The fprop of one phase.
+
+    Attributes
+    ----------
+    problem : Problem
+        The fprop of dy; its filters are slices of w with the axes K and C swapped.
+    pixels, taps : a slice for each spatial axis
+        The pixels of dx, and the taps of w.
+    """
+
+    problem: Problem
+    pixels: tuple[slice, ...]
+    taps: tuple[slice, ...]
+
+
+def axis_phases(
+    size: int, out: int, kernel: int, stride: int, dilation: int, pad: int
+) -> Iterator[AxisPhase]:
+    """The phases of an axis that taps reach; dx has `size` pixels, and dy has `out`.
+
+    Each tap reaches one phase, so there are at most `kernel`.
+    """
+    step = stride // math.gcd(stride, dilation)
+    for first in range(min(step, kernel)):
+        a = (first * dilation - pad) % stride
+        if a >= size:
+            continue
+        count = -(-(size - a) // stride)
+        taps = -(-(kernel - first) // step)
+        last = first + (taps - 1) * step
+        reach = (taps - 1) * (step * dilation // stride)
+        low = reach - (a + pad - first * dilation) // stride
+        yield AxisPhase(
+            # A step within the axis: a stride beyond it would hide that a view is contiguous.
+            pixels=slice(a, None, min(stride, size - a)),
+            taps=slice(last, first - 1 if first > 0 else None, -step),
+            out=count,
+            kernel=taps,
+            dilation=step * dilation // stride if taps > 1 else 1,
+            pad_lo=low,
+            pad_hi=count + reach - out - low,
+        )
+
+
+def phases_of(problem: Problem) -> list[Phase]:
+    """The phases of the input gradient of `problem` that taps reach."""
+    axes = zip(
+        problem.size,
+        problem.output,
+        problem.kernel,
+        problem.stride,
+        problem.dilation,
+        problem.pad_lo,
+        strict=True,
+    )
+    found = itertools.product(*(list(axis_phases(*axis)) for axis in axes))
+    # With groups, filters and channels are swapped by a copy in the default layout.
+    weight_layout = WEIGHT_LAYOUTS_OF[problem.rank][0]
+    if problem.groups == 1:
+        weight_layout = problem.weight_layout.translate(str.maketrans("KC", "CK"))
+    return [
+        Phase(
+            replace(
+                problem,
+                C=problem.K,
+                K=problem.C,
+                size=problem.output,
+                kernel=tuple(axis.kernel for axis in phase),
+                stride=(1,) * problem.rank,
+                dilation=tuple(axis.dilation for axis in phase),
+                pad_lo=tuple(axis.pad_lo for axis in phase),
+                pad_hi=tuple(axis.pad_hi for axis in phase),
+                weight_layout=weight_layout,
+                padding_mode="zeros",
+            ),
+            tuple(axis.pixels for axis in phase),
+            tuple(axis.taps for axis in phase),
+        )
+        for phase in found
+    ]
+
+
+def is_covered(problem: Problem, phases: list[Phase]) -> bool:
+    """Whether the phases have all pixels of dx."""
+    return sum(math.prod(phase.problem.output) for phase in phases) == math.prod(problem.size)
+
+
+def phase_count(problem: Problem) -> int:
+    """The number of phases that taps may reach, at most."""
+    axes = zip(problem.kernel, problem.stride, problem.dilation, strict=True)
+    return math.prod(
+        min(taps, stride // math.gcd(stride, dilation)) for taps, stride, dilation in axes
+    )

@@ -1,0 +1,154 @@
+"""Convolutions and filters of cubed arrays: lazy, and within the memory that a task may take.
+
+A task is given the pixels that its chunk of the result needs, and no more, which count towards the
+memory that cubed projects; it computes with one thread, if no other number is set. docs/scale.md is
+the guide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from implicit_conv.arrays.arrays import Array, numpy_dtype
+from implicit_conv.blocks import Block, ranges, shifted
+from implicit_conv.operators.preparation import imports
+from implicit_conv.scale.operation import Operation, Span, operation, read
+from implicit_conv.settings import current, local
+
+if TYPE_CHECKING:
+    from implicit_conv.scale.image_operation import ImageFilter
+
+try:
+    from cubed.core.ops import map_selection
+except ImportError as error:
+    raise ImportError(
+        "implicit_conv.cubed needs cubed 0.27 or newer: pip install 'cubed>=0.27'"
+    ) from error
+
+
+class Chunks:
+    """What the tasks of a result compute.
+
+    Parameters
+    ----------
+    own : Operation or ImageFilter
+    spans : sequence of sequences of (start, stop)
+        The chunks of the result along each axis.
+    """
+
+    def __init__(self, own: Operation | ImageFilter, spans: Sequence[Sequence[Span]]) -> None:
+        self._own, self._spans = own, spans
+
+    def blocks(self, chunk: Sequence[int]) -> list[Block]:
+        """What a chunk of the result needs."""
+        place = [spans[at] for spans, at in zip(self._spans, chunk, strict=True)]
+        return self._own.spans(place)
+
+    def selected(self, key: Any) -> tuple[slice, ...]:
+        """The part of x that the chunk with this key reads."""
+        return tuple(slice(*block.extent) for block in self.blocks(key.coords))
+
+    def largest(self) -> tuple[int, ...]:
+        """The most pixels of x that a chunk reads along each axis."""
+        found = []
+        for axis, spans in enumerate(self._spans):
+            chunk = [0] * len(self._spans)
+            extents = []
+            for chunk[axis] in range(len(spans)):
+                first, end = self.blocks(chunk)[axis].extent
+                extents.append(end - first)
+            found.append(max(extents))
+        return tuple(found)
+
+    def compute(self, x: Array, block_id: tuple[int, ...]) -> Array:
+        """A chunk of the result from the part of x that it reads."""
+        blocks = [
+            Block(tuple(shifted(run, -block.extent[0]) for run in block.runs), block.pads)
+            for block in self.blocks(block_id)
+        ]
+        with local(num_threads=current().num_threads or 1):
+            return self._own.compute(read(x, blocks, x.dtype), blocks)
+
+
+def _lazy(made: Callable[..., Any], name: str, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """The cubed array that the function `name` makes of `x`; `made` is what a task computes."""
+    own, sizes = made(name, x, *args, **kwargs), []
+    for letter, size, out, chunk in zip(
+        own.letters, own.x_shape, own.y_shape, x.chunksize, strict=True
+    ):
+        step = out if letter == "C" else -(-out * chunk // size)  # cubed has chunks of one size
+        sizes.append(tuple(min(step, out - start) for start in range(0, out, step)))
+    chunks = Chunks(own, [ranges(parts) for parts in sizes])
+    pixels = chunks.largest()
+    touched = [
+        min(count, (most - 2) // size + 2)
+        for most, size, count in zip(pixels, x.chunksize, x.numblocks, strict=True)
+    ]
+    filters = sum(part.nbytes for part in own.filters if part is not None)
+    return map_selection(
+        chunks.compute,
+        chunks.selected,
+        x,
+        shape=own.y_shape,
+        dtype=numpy_dtype(own.y_dtype),
+        chunks=tuple(sizes),
+        max_num_input_blocks=math.prod(touched),
+        extra_projected_mem=2 * math.prod(pixels) * x.dtype.itemsize + 2 * filters,
+    )
+
+
+def _convolution(name: str) -> Any:
+    """The function `name` of `implicit_conv`, for cubed arrays."""
+
+    def convolved(x: Any, w: Any, *args: Any, **kwargs: Any) -> Any:
+        return _lazy(operation, name, x, w, *args, **kwargs)
+
+    convolved.__name__ = convolved.__qualname__ = name
+    convolved.__doc__ = (
+        f"`implicit_conv.{name}` of a cubed array, without residual, out and device: lazy."
+    )
+    return convolved
+
+
+@imports
+def _image_operation() -> Any:
+    from implicit_conv.scale import image_operation
+
+    return image_operation
+
+
+def _image_filter(name: str) -> Any:
+    """The function `name` of `implicit_conv.ndimage`, for cubed arrays."""
+
+    def filtered(input: Any, *args: Any, **kwargs: Any) -> Any:  # scipy's name
+        return _lazy(_image_operation().image_filter, name, input, *args, **kwargs)
+
+    filtered.__name__ = filtered.__qualname__ = name
+    filtered.__doc__ = (
+        f"`implicit_conv.ndimage.{name}` of a cubed array, without channel_axis and an array as "
+        "output: lazy."
+    )
+    return filtered
+
+
+conv1d = _convolution("conv1d")
+conv2d = _convolution("conv2d")
+conv3d = _convolution("conv3d")
+conv_transpose1d = _convolution("conv_transpose1d")
+conv_transpose2d = _convolution("conv_transpose2d")
+conv_transpose3d = _convolution("conv_transpose3d")
+convolve = _image_filter("convolve")
+convolve1d = _image_filter("convolve1d")
+correlate = _image_filter("correlate")
+correlate1d = _image_filter("correlate1d")
+gaussian_filter = _image_filter("gaussian_filter")
+gaussian_filter1d = _image_filter("gaussian_filter1d")
+gaussian_gradient_magnitude = _image_filter("gaussian_gradient_magnitude")
+gaussian_laplace = _image_filter("gaussian_laplace")
+laplace = _image_filter("laplace")
+prewitt = _image_filter("prewitt")
+sobel = _image_filter("sobel")
+uniform_filter = _image_filter("uniform_filter")
+uniform_filter1d = _image_filter("uniform_filter1d")

@@ -1,0 +1,205 @@
+"""A filter of scipy.ndimage on an array that is computed block by block.
+
+How far a filter reaches, and its mode, are those of the calls that scipy's own Python code makes
+for the caller's arguments: it is run once, for one pixel, on functions that note them down.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from scipy.ndimage import _filters as scipy_filters
+
+from implicit_conv import ndimage
+from implicit_conv.arrays.arrays import Array
+from implicit_conv.blocks import Axis, Block
+from implicit_conv.errors import PlanError, ShapeError
+from implicit_conv.ndimage import entries
+from implicit_conv.ndimage.boxes import CONSTANT, MIRROR, NEAREST, REFLECT, SYNONYMS, WRAP
+
+FILTERS = tuple(name for name in ndimage.FILTERS if not name.startswith("generic"))
+# The padding modes of `conv2d` by the codes of scipy's modes, as its C functions take them.
+MODES = {
+    NEAREST: "replicate",
+    WRAP: "circular",
+    REFLECT: "symmetric",
+    MIRROR: "reflect",
+    CONSTANT: "zeros",
+}
+LETTERS = "01234567"  # of axes
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFilter:
+    """A filter, with all its arguments, on an array of a given shape; compare `Operation`.
+
+    Attributes
+    ----------
+    name : str
+        One of FILTERS.
+    letters : str
+    axes : dict
+        The `Axis` of each letter.
+    x_shape, y_shape : tuple of ints
+    x_dtype, y_dtype : str
+    filters : tuple
+        The weights of correlate and convolve; else nothing.
+    options : dict
+        The other arguments.
+    token : object
+        What the weights are known by.
+    """
+
+    name: str
+    letters: str
+    axes: dict[str, Axis]
+    x_shape: tuple[int, ...]
+    y_shape: tuple[int, ...]
+    x_dtype: str
+    y_dtype: str
+    filters: tuple[Any, ...]
+    options: dict[str, Any]
+    token: object
+
+    def spans(self, place: Sequence[tuple[int, int]]) -> list[Block]:
+        """What each axis of x gives to the block of y at these pixels."""
+        return [axis.block(*span) for axis, span in zip(self.axes.values(), place, strict=True)]
+
+    def compute(self, x: Array, blocks: Sequence[Block]) -> Array:
+        """The block of y that needs `blocks`, of which `x` is made."""
+        weights = {"weights": self.filters[0]} if self.filters else {}
+        y: Array = getattr(ndimage, self.name)(x, **weights, **self.options)
+        kept = (axis.kept(block) for axis, block in zip(self.axes.values(), blocks, strict=True))
+        return y[tuple(kept)]
+
+    def with_filters(self, *filters: Any) -> ImageFilter:
+        """The filter with these weights."""
+        fields = {**self.__dict__, "filters": tuple(part for part in filters if part is not None)}
+        return ImageFilter(**fields)
+
+
+def image_filter(name: str, x: Any, *args: Any, **kwargs: Any) -> ImageFilter:
+    """The filter that the function `name` of `implicit_conv.ndimage` is for an array like `x`.
+
+    Raises
+    ------
+    PlanError
+        Blocks do not have this argument.
+    ShapeError
+        x has no elements, or more axes than LETTERS.
+    """
+    given = _arguments(name, x, *args, **kwargs)
+    if given.get("channel_axis") is not None:
+        raise PlanError("channel_axis cannot be given for blocks; filter the channels one by one")
+    if isinstance(given.get("output"), np.ndarray):
+        raise PlanError("output must be a dtype for blocks; store the result afterwards")
+    shape = tuple(int(n) for n in x.shape)
+    if 0 in shape or len(shape) > len(LETTERS):
+        raise ShapeError(f"x has shape {shape}; it needs elements, and at most {len(LETTERS)} axes")
+    pixel = np.zeros((1,) * len(shape), x.dtype)
+    y = getattr(ndimage, name)(pixel, **given)
+    scipys = {key: value for key, value in given.items() if key not in ndimage.OPTIONS}
+    axes = {
+        letter: Axis(size, low + high + 1, 1, 1, low, high, size, mode)
+        for letter, size, (low, high, mode) in zip(
+            LETTERS, shape, _reaches(name, pixel, scipys), strict=False
+        )
+    }
+    weights = given.pop("weights", None)
+    return ImageFilter(
+        name=name,
+        letters=LETTERS[: len(shape)],
+        axes=axes,
+        x_shape=shape,
+        y_shape=shape,
+        x_dtype=pixel.dtype.str,
+        y_dtype=y.dtype.str,
+        filters=() if weights is None else (np.asarray(weights),),
+        options=given,
+        token=None if weights is None else np.asarray(weights).tolist(),
+    )
+
+
+def _arguments(name: str, x: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The arguments of the filter `name` by their names, without its input."""
+    own = inspect.signature(getattr(ndimage, name))
+    given = dict(own.bind(x, *args, **kwargs).arguments)
+    del given["input"]
+    for parameter in own.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            given |= given.pop(parameter.name, {})
+    return given
+
+
+class Notes(threading.local):
+    """scipy's C functions, of which each call notes how far it reaches along which axis; each
+    thread has notes of its own.
+    """
+
+    def __init__(self) -> None:
+        self.reaches: list[tuple[int, int, int, int]] = []  # (axis, low, high, code of the mode)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(entries.COMPILED, name)
+
+    def _note(self, axis: int, taps: int, mode: int, origin: int) -> None:
+        low = taps // 2 + origin
+        self.reaches.append((axis, low, taps - 1 - low, mode))
+
+    def correlate(
+        self, x: Array, weights: Array, out: Array, mode: int, _: float, origins: Sequence[int]
+    ) -> None:
+        """Note a correlation along all axes."""
+        for axis, (taps, origin) in enumerate(zip(weights.shape, origins, strict=True)):
+            self._note(axis, taps, mode, int(origin))
+
+    def correlate1d(
+        self, x: Array, weights: Array, axis: int, out: Array, mode: int, _: float, origin: int
+    ) -> None:
+        """Note a correlation along one axis."""
+        self._note(axis, len(weights), mode, int(origin))
+
+    def uniform_filter1d(
+        self, x: Array, size: int, axis: int, out: Array, mode: int, _: float, origin: int
+    ) -> None:
+        """Note a mean along one axis."""
+        self._note(axis, int(size), mode, int(origin))
+
+
+@functools.cache
+def _noting() -> ModuleType:
+    """A copy of scipy's module of filters that calls `Notes`."""
+    spec = importlib.util.find_spec(scipy_filters.__name__)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.__dict__["_nd_image"] = Notes()
+    return module
+
+
+def _reaches(name: str, pixel: Array, given: dict[str, Any]) -> list[tuple[int, int, str]]:
+    """How many pixels before and after it each pixel reads along each axis, and the padding mode.
+
+    A filter computes one pass along an axis at most of what it has computed before, so that the
+    widest pass is its reach.
+    """
+    module = _noting()
+    notes = module.__dict__["_nd_image"]
+    notes.reaches = []
+    getattr(module, name)(pixel, **given)
+    found = [(0, 0, "zeros")] * pixel.ndim
+    for axis, low, high, mode in notes.reaches:
+        found[axis] = (
+            max(found[axis][0], low),
+            max(found[axis][1], high),
+            MODES[SYNONYMS.get(mode, mode)],
+        )
+    return found

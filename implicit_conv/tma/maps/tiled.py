@@ -1,0 +1,78 @@
+"""Tiled tensor maps: what cuTensorMapEncodeTiled encodes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from implicit_conv.tma.maps.limits import Description, box_counts, integer, integers
+from implicit_conv.tma.maps.maps import TensorMap, describe
+
+
+@dataclass(frozen=True, kw_only=True)
+class TiledMap(TensorMap):
+    """A tensor map of mode tile: a copy loads a box of the tensor.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of the tensor, 1 to 5 dimensions, the last one contiguous.
+    dtype : dtype-like
+        As in `Im2colMap`.
+    box : sequence of int
+        Elements from the start on, 1 to 256 along each dimension. The last dimension makes a row
+        of shared memory.
+    step : sequence of int, or int for all but the last dimension
+        Every `step`-th element is loaded, so ``ceil(box / step)`` of them; 1 by default.
+    swizzle, oob_fill, strides, address, interleave
+        As in `Im2colMap`.
+
+    Raises
+    ------
+    TensorMapError
+        The map breaks rules; the message lists each with field, value and range (a ValueError).
+    TypeError
+        An argument is not an integer, or not a sequence of integers.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Any
+    box: Sequence[int]
+    step: Sequence[int] | int = 1
+    swizzle: str = "none"
+    oob_fill: str = "zero"
+    strides: Sequence[int] | None = None  # type: ignore[assignment]
+    address: int | None = None
+    interleave: str = "none"
+    element: str = field(init=False, repr=False)
+    mode: ClassVar[str] = "tiled"  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        step = self.step
+        if not isinstance(step, Sequence):
+            outer = len(integers("shape", self.shape)) - 1
+            step = (*(integer("step", step),) * outer, 1)
+        self._normalise(box=integers("box", self.box), step=integers("step", step))
+
+    @functools.cached_property
+    def description(self) -> Description:
+        """The map in the form that the rules check."""
+        assert isinstance(self.step, tuple)
+        return describe(self, (), (), self.step, tuple(self.box))
+
+    @property
+    def channels_per_pixel(self) -> int:
+        """Elements of a row of shared memory."""
+        return self.box[-1]
+
+    @property
+    def columns(self) -> list[int]:
+        """Which of four positions of a simulated box the tensor has, besides the last."""
+        return list(range(5 - self.rank, 4))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Elements that a copy loads along each dimension."""
+        return box_counts(self.description)

@@ -1,1 +1,0 @@
-"""Checks of the GPU engine: on a GPU, in the interpreter of PTX, and by the assembler."""

@@ -1,0 +1,1 @@
+"""What a core can do at most: its peak of multiply-adds and its bandwidth, measured."""

@@ -1,0 +1,1 @@
+"""Compiled code of depthwise kernels; only what makes code imports it."""

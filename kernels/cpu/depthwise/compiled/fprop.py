@@ -1,0 +1,428 @@
+"""Depthwise convolution: a filter sees one channel, so channels are the lanes of every vector.
+
+    y[pixel, k] = sum over taps of x[pixel + tap, k] * w[tap, k]
+
+Groups of a few channels and filters are computed in the same way, several groups in a vector: lane
+k takes each channel of its own group in turn, out of a vector that begins with the first group.
+
+    y[pixel, k] = sum over c, taps of x[pixel + tap, first channel of k's group + c] * w[c, tap, k]
+
+Every thread packs a small filter for itself. One work item is a load tile and a block of channels:
+
+    execute the tile's loads into this thread's buffer             (or read x in place)
+    for each register tile (pixels of a row):
+        microkernel: sums over shifted views of the buffer -> y, or the staging tile
+    staging tile -> residual, activation, layout -> y
+
+Filters are packed as ``[block][c][tap][filter]``; the filters of a block are rounded up to vectors.
+"""
+
+from typing import NamedTuple
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.depthwise.compiled.microkernel import sum_channels
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.runtime.compiled.entry import fields, next_item
+from implicit_conv.kernels.cpu.runtime.compiled.part import declare
+from implicit_conv.kernels.cpu.runtime.compiled.source import entry, translated
+from implicit_conv.kernels.cpu.runtime.table import (
+    DEPTHWISE,
+    DEPTHWISE_ROW,
+    PACK_BLOCK,
+    TRANSPOSE_FILTERS,
+)
+from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile.compiled import convert
+from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
+from implicit_conv.kernels.cpu.tile.compiled.filters import row_offset, taps_follow
+from implicit_conv.kernels.cpu.tile.compiled.load import load_tile
+from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
+from implicit_conv.kernels.cpu.tile.compiled.work import bounds
+from implicit_conv.kernels.geometry import ZEROS
+
+pack_channels = declare(PACK_BLOCK, "pack_channels", "blob block panels")
+
+
+def make_pack_channels(lanes, form):
+    """The part that packs filters whose elements have the formats `form`."""
+    element_bytes = storage.SIZES[form.w]
+    transpose_block = make_transpose_block(TRANSPOSE_FILTERS, lanes)
+    move_element = convert.make_move_element(form.w, form.panel)
+
+    def packed_channels(blob, block, panels):
+        """Pack one block of filters; lanes past the last one are
+        zero.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        size = element_bytes
+        filters = min(g.tile_k, g.K - block * g.tile_k)
+        pitch = schedule.ceil_div(filters, call.lanes) * call.lanes * call.itemsize
+        target = panels + block * call.panels.group
+        source = call.w.address + block * g.tile_k * call.w.k
+        taps = schedule.taps(g)
+        elements = call.group_channels * taps
+        memory.zero(target, elements * pitch)
+        channels_follow = call.group_channels == 1 or call.w.c == taps * size
+        if channels_follow and taps_follow(call, g, size):
+            for k in range(0, filters, call.lanes):
+                for element in range(0, elements, call.lanes):
+                    rows, columns = (
+                        min(call.lanes, filters - k),
+                        min(call.lanes, elements - element),
+                    )
+                    at, to = k * call.w.k + element * size, element * pitch + k * call.itemsize
+                    transpose_block(
+                        call.kernels, 1, source + at, call.w.k, target + to, pitch, rows, columns
+                    )
+            return
+        for element in range(elements):
+            c, tap = divmod(element, taps)
+            at = source + c * call.w.c + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
+            for k in range(filters):
+                to = target + element * pitch + k * call.itemsize
+                move_element(to, at + k * call.w.k)
+
+    return translated(pack_channels, packed_channels)
+
+
+class FilterRows(NamedTuple):
+    """Filter rows first .. end - 1 of the filter planes first_plane .. end_plane - 1.
+
+    Where they are read from x in place and meet padding that repeats pixels, (d, h) is the position
+    of row 0 of plane 0; otherwise it is (0, 0).
+    """
+
+    first_plane: int
+    end_plane: int
+    first: int
+    end: int
+    d: int
+    h: int
+
+
+def rows_in_place(g, n, p):
+    """The filter rows that output row p of plane n reads from x in place."""
+    t, t_end = schedule.valid_planes(g, n, 1)
+    r, r_end = schedule.valid_rows(g, p, 1)
+    d, h = schedule.input_plane(g, n, 0), p * g.stride_h - g.pad_h
+    inside = d >= 0 and d + (g.T - 1) * g.dilation_d < g.D
+    inside = inside and h >= 0 and h + (g.R - 1) * g.dilation_h < g.H
+    if inside or g.padding_mode == ZEROS:
+        d, h = 0, 0
+    return FilterRows(t, t_end, r, r_end, d, h)
+
+
+def row_in_place(call, g, rows, t, r):
+    """Byte offset of the row of x that filter row r of plane t reads, from that of the first."""
+    down, below = t * g.dilation_d, r * g.dilation_h
+    if g.padding_mode != ZEROS:
+        down = schedule.source_plane(g, rows.d + down) - rows.d
+        below = schedule.source_row(g, rows.h + below, call.p_end) - rows.h
+    return down * call.x.d + below * call.x.h
+
+
+def row_count(rows):
+    """The number of these filter rows."""
+    return (rows.end_plane - rows.first_plane) * (rows.end - rows.first)
+
+
+def write_taps(call, g, pixel, w_tap, rows, address):
+    """Write two tap tables of the filter rows `rows`: all taps, column by column (so that the taps
+    of neighbouring columns are contiguous), then the first tap of each row. Kernels that take a
+    filter row of x in place need the second table alone.
+
+    `pixel` is the size of a buffered pixel in bytes, `w_tap` that of the filters of a tap.
+    """
+    pitch = schedule.row_pitch(g) * pixel
+    row_taps = address + 16 * schedule.taps(g)
+    for s in range(1 if call.in_place and call.depthwise.row_kernels else g.S):
+        for t in range(rows.first_plane, rows.end_plane):
+            for r in range(rows.first, rows.end):
+                j = t * g.R + r
+                if call.in_place:
+                    offset = row_in_place(call, g, rows, t, r) + s * g.dilation_w * call.x.w
+                else:
+                    offset = schedule.tap_row(g, j) * pitch + schedule.tap_column(g, s) * pixel
+                weights = (j * g.S + s) * w_tap
+                memory.write(address, offset)
+                memory.write(address + 8, weights)
+                address += 16
+                if s == 0:
+                    memory.write(row_taps, offset)
+                    memory.write(row_taps + 8, weights)
+                    row_taps += 16
+
+
+def edge_table(g, table, index):
+    """Address of the tap table of a tile's output column number `index` among those whose windows
+    meet padding that repeats pixels; these tables follow the two of `write_taps`.
+    """
+    return table + 16 * (schedule.filter_rows(g) + schedule.taps(g) * (index + 1))
+
+
+def write_edge_taps(call, g, w_tap, rows, columns, table):
+    """Write a tap table for each output column whose window meets padding that repeats pixels."""
+    q, first, last, end = columns
+    for index in range(first - q + end - last):
+        address = edge_table(g, table, index)
+        column = q + index if q + index < first else q + index + last - first
+        begin = column * g.stride_w - g.pad_w
+        for s in range(g.S):
+            position = begin + s * g.dilation_w
+            across = (schedule.source_column(g, position, call.q_end) - begin) * call.x.w
+            for j in range(schedule.filter_rows(g)):
+                offset = row_in_place(call, g, rows, j // g.R, j % g.R)
+                memory.write(address, offset + across)
+                memory.write(address + 8, (j * g.S + s) * w_tap)
+                address += 16
+
+
+class Columns(NamedTuple):
+    """The output columns first .. end - 1 of a tile, of which the windows of inner .. outer - 1
+    meet no padding.
+    """
+
+    first: int
+    inner: int
+    outer: int
+    end: int
+
+
+class Span(NamedTuple):
+    """What the microkernels of one tile and block of channels share; see `sum_channels`."""
+
+    weights: int  # addresses of the packed filters, the initial sums and the tap tables
+    sums: int
+    taps: int
+    vectors: int
+    last: int
+    ahead: int
+    rounds: int
+    w_tap: int
+    w_channel: int
+    out_pixel: int
+    turn: int
+    low: float  # the sums are clamped to low .. high
+    high: float
+
+
+class Taps(NamedTuple):
+    """A tap table, and how its taps are read."""
+
+    table: int
+    entries: int  # of the table
+    step: int  # bytes between the windows of neighbouring output pixels
+    pixel: int  # bytes between the pixels that a microkernel reads
+
+
+def sum_tiles(call, span, taps, slot, a, out, tiles):
+    """Contiguous register tiles, by the microkernel at `slot`."""
+    sum_channels(
+        call.kernels,
+        slot=slot,
+        a=a,
+        a_pixel=taps.pixel,
+        w=span.weights,
+        w_tap=span.w_tap,
+        w_channel=span.w_channel,
+        taps=taps.table,
+        tap_count=taps.entries,
+        sums=span.sums,
+        out=out,
+        out_pixel=span.out_pixel,
+        vectors=span.vectors,
+        last=span.last,
+        tiles=tiles,
+        ahead=span.ahead,
+        rounds=span.rounds,
+        turn=span.turn,
+        low=span.low,
+        high=span.high,
+    )
+
+
+def sum_pixels(call, g, span, taps, slot, a, out, count):
+    """`count` neighbouring pixels of a row; the microkernel of h pixels is at `slot` + h."""
+    done = 0
+    while done < count:
+        pixels = min(g.tile_m, count - done)
+        tiles = (count - done) // pixels
+        at, to = a + done * taps.step, out + done * span.out_pixel
+        sum_tiles(call, span, taps, slot + pixels, at, to, tiles)
+        done += tiles * pixels
+
+
+def inner_columns(g, q, end):
+    """(first, end) of the output columns among q .. end - 1 whose windows meet no padding."""
+    first = min(end, max(q, schedule.ceil_div(g.pad_w, g.stride_w)))
+    last = g.W - 1 - (g.S - 1) * g.dilation_w + g.pad_w  # input column of tap 0, unpadded
+    return first, max(first, min(end, last // g.stride_w + 1))
+
+
+def sum_row_in_pieces(call, g, span, rows, a, q, out):
+    """One output row, one filter row per step: precomputed segments of columns, whose register
+    tiles have microkernels of their own.
+    """
+    tile, tiles = q // g.tile_q, schedule.ceil_div(g.Q, g.tile_q)
+    first, end = (
+        memory.read(call.depthwise.pieces + 8 * tile),
+        memory.read(call.depthwise.pieces + 8 * tile + 8),
+    )
+    step = g.stride_w * call.x.w
+    taps = Taps(span.taps + 16 * schedule.taps(g), rows, step, call.x.w)
+    for index in range(first, end):
+        piece = call.depthwise.pieces + 8 * (tiles + 1) + 24 * index
+        column, count, slot = memory.read(piece), memory.read(piece + 8), memory.read(piece + 16)
+        sum_tiles(call, span, taps, slot, a + column * step, out + column * span.out_pixel, count)
+
+
+def sum_row_in_place(call, g, span, rows, a, out, columns):
+    """The output columns of a row, read from x in place; taps that meet padding are
+    skipped, or read the pixels that it repeats.
+
+    `rows` counts the filter rows in the tables; `a` and `out` belong to column 0.
+    """
+    q, first, last, end = columns
+    if call.depthwise.row_kernels:
+        sum_row_in_pieces(call, g, span, rows, a, q, out)
+        return
+    step = g.stride_w * call.x.w
+    for border in (q, first), (last, end):
+        for column in range(border[0], border[1]):
+            s, s_end = schedule.valid_columns(g, column)
+            table = span.taps + 16 * s * rows
+            if g.padding_mode != ZEROS:
+                skipped = 0 if column < first else last - first
+                table = edge_table(g, span.taps, column - q - skipped)
+            taps = Taps(table, (s_end - s) * rows, step, step)
+            at, to = a + column * step, out + column * span.out_pixel
+            sum_pixels(call, g, span, taps, DEPTHWISE, at, to, 1)
+    taps = Taps(span.taps, rows * g.S, step, step)
+    at, to = a + first * step, out + first * span.out_pixel
+    sum_pixels(call, g, span, taps, DEPTHWISE, at, to, last - first)
+
+
+def run_item(blob, origin, block, panels, scratch):
+    """One work item: a load tile, a block of channels, and the filters of these channels."""
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    planes, rows, columns = schedule.tile_extent(g, n, p, q)
+    c, k = block * g.tile_c, block * g.tile_k
+    channels, filters = min(g.tile_c, g.C - c), min(g.tile_k, g.K - k)
+    width = schedule.ceil_div(filters, call.lanes) * call.lanes
+    load_tile(
+        call.kernels,
+        slot=call.load_tile,
+        blob=blob,
+        buffer=scratch,
+        n=n,
+        p=p,
+        q=q,
+        c=c,
+        channels=channels,
+    )
+    pixel = channels * call.itemsize
+    pitch = schedule.row_pitch(g) * pixel
+    a_step = schedule.column_step(g) * pixel
+    low, high = bounds(call)
+    staged = call.stores.staged or filters < call.lanes
+    staging, step = scratch + call.scratch.staging, width * call.itemsize
+    out = (staging, rows * columns * step, columns * step, step)  # address, byte strides
+    if not staged:
+        y = call.y.address + schedule.plane_offset(g, n, call.y.n, call.y.z)
+        y += p * call.y.p + q * call.y.q + k * call.y.k
+        out = (y, schedule.plane_step(g, call.y.n, call.y.z), call.y.p, call.y.q)
+    weights = panels + block * call.panels.group
+    sums, table = call.bias.address + block * call.bias.panel, scratch + call.scratch.runs
+    vectors, last = width // call.lanes, max(0, filters - call.lanes) * call.itemsize
+    ahead = ((g.R - 1) * g.dilation_h + g.stride_h) * call.x.h if call.in_place else 0
+    rounds = 1 if call.stores.rounds and not staged else 0
+    w_channel, turn = schedule.taps(g) * step, schedule.columns_in_turn(g) * call.x.w
+    span = Span(
+        weights, sums, table, vectors, last, ahead, rounds, step, w_channel, out[3], turn, low, high
+    )
+    by_row = (
+        call.depthwise.row_kernels and g.phases_w == 1
+    )  # else neighbouring pixels are in several buffers
+    slot, taps = DEPTHWISE, Taps(table, schedule.taps(g), a_step, a_step)
+    if by_row:
+        row_taps = table + 16 * schedule.taps(g)
+        slot, taps = DEPTHWISE_ROW, Taps(row_taps, schedule.filter_rows(g), a_step, pixel)
+    inner, outer = inner_columns(g, q, q + columns)
+    parts = Columns(q, inner, outer, q + columns)
+    repeats = call.in_place and not call.depthwise.row_kernels and g.padding_mode != ZEROS
+    filter_rows = FilterRows(0, g.T, 0, g.R, 0, 0)
+    write_taps(call, g, pixel, step, filter_rows, table)
+    if repeats:
+        write_edge_taps(call, g, step, filter_rows, parts, table)
+    for plane in range(planes):
+        for row in range(rows):
+            to = out[0] + plane * out[1] + row * out[2]
+            if call.in_place:
+                needed = rows_in_place(g, n + plane, p + row)
+                if needed != filter_rows:
+                    filter_rows = needed
+                    write_taps(call, g, pixel, step, filter_rows, table)
+                    if repeats:
+                        write_edge_taps(call, g, step, filter_rows, parts, table)
+                a = (
+                    call.x.address
+                    + (n + plane) // g.Z * call.x.n
+                    + c * call.x.c
+                    - g.pad_w * call.x.w
+                )
+                a += schedule.input_plane(g, n + plane, 0) * call.x.d
+                a += ((p + row) * g.stride_h - g.pad_h) * call.x.h
+                to -= q * span.out_pixel
+                met = row_count(filter_rows)
+                sum_row_in_place(call, g, span, met, a, to, parts)
+            else:
+                a = scratch + (plane * schedule.image_rows(g) + row) * pitch
+                sum_pixels(call, g, span, taps, slot, a, to, columns)
+    if staged:
+        store_tile(
+            call.kernels,
+            blob=blob,
+            staging=staging,
+            width=width,
+            n=n,
+            p=p,
+            q=q,
+            k=k,
+            filters=filters,
+        )
+
+
+def depthwise(blob, thread):
+    """The launchable operator: items are (load tile, channel block)."""
+    call, g = fields(blob).call, fields(blob).geometry
+    scratch = call.scratch.address + thread * call.scratch.bytes
+    blocks = schedule.block_count(g)
+    panels = call.panels.address
+    item = next_item(blob, thread)
+    if call.w.address and item < call.items:
+        panels = scratch + call.scratch.panel
+        for block in range(blocks):
+            pack_channels(call.kernels, blob=blob, block=block, panels=panels)
+    while item < call.items:
+        run_item(blob, schedule.tile_origin(g, item // blocks), item % blocks, panels, scratch)
+        item = next_item(blob, thread)
+
+
+def pack(blob, thread):
+    """The launchable packer: items are channel blocks."""
+    call = fields(blob).call
+    item = next_item(blob, thread)
+    while item < call.items:
+        pack_channels(call.kernels, blob=blob, block=item, panels=call.panels.address)
+        item = next_item(blob, thread)
+
+
+def make_depthwise():
+    """The entry that convolves."""
+    return entry(depthwise)
+
+
+def make_pack():
+    """The entry that packs a filter."""
+    return entry(pack)

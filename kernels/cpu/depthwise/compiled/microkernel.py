@@ -1,0 +1,224 @@
+"""Microkernels of depthwise convolution and of groups of a few channels: channels are the lanes.
+
+A register tile is a few neighbouring pixels of a row:
+
+    for each vector of filters:
+        acc[p] = initial sums
+        for each entry of the tap table:                  one tap, or one filter row
+            for each channel of a group:
+                acc[p] += A[p + tap] * W[tap]
+        acc[p] -> bounds, rounding -> output
+
+The taps of a filter row share the pixels that they read, so each pixel is loaded once. Elements of
+16 bits are widened when they are loaded, and sums are rounded once, when they are stored.
+"""
+
+from typing import NamedTuple
+
+from implicit_conv.kernels.cpu.depthwise.layout import Variant
+from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
+from implicit_conv.kernels.cpu.emit.internals import ir
+from implicit_conv.kernels.cpu.emit.vector import (
+    BYTES,
+    I64,
+    PIXELS_PER_BASE,
+    Emitter,
+    i64,
+)
+from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
+from implicit_conv.kernels.cpu.runtime.compiled.source import emitted
+from implicit_conv.kernels.cpu.runtime.table import DEPTHWISE
+from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile.compiled import convert
+
+TAP_BYTES = 16  # of an entry of the tap table: two 64-bit offsets
+
+ADDRESSES = ("a", "w", "taps", "sums", "out")
+# Addresses of activations, filters, tap table, initial sums and output; byte strides between the
+# pixels that are read, between the filters of two taps, between those of two channels of a group,
+# and between the pixels that are written. `last` is the byte offset of the last vector, which may
+# overlap the one before it; `tiles` register tiles are contiguous along the row; `ahead` is the
+# number of bytes from `a` to the row that the next output row reads first; `rounds` is 1 if results
+# are stored as the elements of y; `turn` is the number of bytes between the repetitions of a pixel
+# in circular padding.
+sum_channels = declare(
+    DEPTHWISE,
+    "sum_channels",
+    "a w taps sums out tap_count a_pixel w_tap w_channel out_pixel vectors last tiles ahead rounds "
+    "turn",
+    "low high",
+)
+
+
+class Kernel(NamedTuple):
+    """A microkernel while it is emitted, with the values that are computed once, on entry."""
+
+    variant: Variant
+    e: Emitter
+    at: dict[str, ir.Value]  # the arguments by name
+    limits: list[ir.Value]  # low and high, in every lane
+    pointers: dict[str, ir.Value]  # the address arguments, as byte pointers
+    base_step: ir.Value  # bytes between pixels that base registers address
+
+    def stored(self, offset, dtype):
+        """A byte offset among sums, converted to one among elements stored as `dtype`."""
+        return self.e.builder.udiv(offset, i64(self.e.itemsize // storage.SIZES[dtype]))
+
+
+def emit(variant, e, at):
+    """Emit the sums of `tiles` times `pixels` neighbouring pixels, for `vectors` vectors of
+    filters; a vector holds the filters of whole groups.
+
+    The tap table holds (byte offset from `a`, byte offset from `w`) of each tap, or with a `row`
+    those of the first tap of each filter row.
+    """
+    builder = e.builder
+    limits = [e.splat(e.narrow(at[name])) for name in LIMITS]
+    pointers = {name: builder.inttoptr(at[name], BYTES) for name in ADDRESSES}
+    base_step = builder.mul(at["a_pixel"], i64(PIXELS_PER_BASE))
+    kernel = Kernel(variant, e, at, limits, pointers, base_step)
+    a_tile = builder.mul(at["a_pixel"], i64(variant.reads))
+    out_tile = builder.mul(at["out_pixel"], i64(variant.pixels))
+
+    def tile(_, carried):
+        e.loop(at["vectors"], 1, [], lambda index, _: emit_vector(kernel, index, *carried))
+        return [e.at(carried[0], a_tile), e.at(carried[1], out_tile)]
+
+    e.loop(at["tiles"], 1, [pointers["a"], pointers["out"]], tile)
+
+
+def emit_vector(kernel, index, a, out):
+    """The register tile of one vector of filters; `a` and `out` belong to its first pixel."""
+    variant, e, at, *_ = kernel
+    builder, (group_channels, group_filters) = e.builder, variant.group
+    offset = builder.mul(index, i64(e.lanes * e.itemsize))
+    over = builder.icmp_signed(">", offset, at["last"])
+    offset = builder.select(over, at["last"], offset)
+    groups = builder.udiv(offset, i64(group_filters))
+    channels = kernel.stored(builder.mul(groups, i64(group_channels)), variant.read_as)
+    activations, filters = e.at(a, channels), e.at(kernel.pointers["w"], offset)
+    for p in range(variant.reads):
+        moved = builder.mul(at["a_pixel"], i64(p))
+        e.prefetch(e.at(activations, builder.add(at["ahead"], moved)), 3)
+    start = e.load(e.at(kernel.pointers["sums"], offset))
+    total = emit_taps(kernel, activations, filters, [start] * variant.pixels)
+    emit_store(kernel, total, out, offset)
+    return []
+
+
+def emit_taps(kernel, activations, filters, total):
+    """`total` plus the products of every entry of the tap table; one sum for each pixel."""
+    variant, e, at, *_ = kernel
+    builder, taps = e.builder, kernel.pointers["taps"]
+    add = _add_row if variant.row else _add_tap
+
+    def entry_of_table(index, total):
+        entry = e.at(taps, builder.mul(index, i64(TAP_BYTES)))
+        source = e.at(activations, builder.load(e.pointer(entry, I64)))
+        place = e.at(filters, builder.load(e.pointer(e.at(entry, 8), I64)))
+        for c in range(variant.group[0]):
+            source = e.opaque(source)  # pixels are read again for each channel, to save registers
+            total = add(kernel, source, place, total, c)
+            place = e.at(place, at["w_channel"])
+        return total
+
+    def entries(first, count, total):
+        return e.loop(
+            count, 1, total, lambda i, total: entry_of_table(builder.add(first, i), total)
+        )
+
+    if variant.chain:
+        return sum_in_chains(e, at["tap_count"], variant.chain, [], total, entries)
+    return entries(i64(0), at["tap_count"], total)
+
+
+def emit_store(kernel, total, out, offset):
+    """Store the sums of one vector, `offset` bytes among sums from the first, as sums or as y."""
+    variant, e, at, limits, *_ = kernel
+    builder = e.builder
+
+    def store(dtype):
+        target = e.at(out, kernel.stored(offset, dtype))
+        for p, value in enumerate(total):
+            address = e.at(target, builder.mul(at["out_pixel"], i64(p)))
+            convert.store(e, dtype, e.clamp(value, *limits), address)
+
+    if variant.y_type == variant.sum_type:
+        store(variant.sum_type)
+        return
+    with builder.if_else(builder.trunc(at["rounds"], ir.IntType(1))) as (rounded, kept):
+        with rounded:
+            store(variant.y_type)
+        with kept:
+            store(variant.sum_type)
+
+
+def _neighbours(kernel, source, count, c):
+    """The vectors of `count` pixels; all lanes of a group hold its channel c."""
+    variant, e, at, *_ = kernel
+    for p in range(count):
+        if p and p % PIXELS_PER_BASE == 0:
+            source = e.opaque(e.at(source, kernel.base_step))
+        place = e.builder.mul(at["a_pixel"], i64(p % PIXELS_PER_BASE))
+        value = convert.load(e, variant.read_as, e.at(source, place))
+        yield value if variant.group == (1, 1) else e.repeat_lanes(value, *variant.group, c)
+
+
+def _add_tap(kernel, source, filters, total, c):
+    """`total` plus the products of one tap."""
+    e = kernel.e
+    weight = e.load(filters)
+    values = _neighbours(kernel, source, len(total), c)
+    return [e.multiply_add(v, weight, t) for v, t in zip(values, total, strict=True)]
+
+
+def _add_row(kernel, source, filters, total, c):
+    """`total` plus the products of a filter row, as many taps at a time as registers can hold the
+    weights of, next to the sums.
+    """
+    (pixels, row, *_), e, at, *_ = kernel
+    builder, total = e.builder, list(total)
+    parts = -(-row.taps // max(1, e.registers - pixels - 2))
+    span = (pixels - 1) * row.stride
+    for part in range(parts):
+        first, end = row.taps * part // parts, row.taps * (part + 1) // parts
+        places = [builder.mul(at["w_tap"], i64(s)) for s in range(first, end)]
+        weights = [e.load(e.at(filters, place)) for place in places]
+        for i, value in _span_pixels(kernel, source, first, span + end, c):
+            for s, weight in enumerate(weights, first):
+                p, between = divmod(i - s, row.stride)
+                if between == 0 and 0 <= p < pixels:
+                    total[p] = e.multiply_add(value, weight, total[p])
+    return total
+
+
+def _span_pixels(kernel, source, first, end, c):
+    """(index, vectors) of the pixels first .. end - 1 of the span of a filter row, without padding
+    of zeros.
+    """
+    row, e, at = kernel.variant.row, kernel.e, kernel.at
+    builder = e.builder
+    last = (kernel.variant.pixels - 1) * row.stride + row.taps - row.after
+    begin, stop = max(first, row.before), min(end, last)
+    padding = [*range(row.before), *range(last, last + row.after)] if row.sources else []
+
+    def repeated(indices):
+        for i, (pixel, turns) in zip(padding, row.sources, strict=True):
+            if i in indices:
+                place = e.at(source, builder.mul(at["a_pixel"], i64(pixel)))
+                place = e.at(place, builder.mul(at["turn"], i64(turns)))
+                yield i, next(_neighbours(kernel, place, 1, c))
+
+    yield from repeated(range(first, min(begin, end)))
+    start = e.opaque(e.at(source, builder.mul(at["a_pixel"], i64(begin))))
+    yield from enumerate(_neighbours(kernel, start, stop - begin, c), begin)
+    yield from repeated(range(max(stop, begin), end))
+
+
+def make_microkernel(variant, lanes, fma):
+    """The microkernel of a variant."""
+
+    def emit_part(builder, at):
+        emit(variant, convert.emitter(builder, lanes, variant.sum_type, fma), at)
+
+    return emitted(sum_channels, emit_part)

@@ -1,0 +1,1 @@
+"""Compiled code of the GEMM; only what makes code imports it."""

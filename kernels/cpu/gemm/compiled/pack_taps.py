@@ -1,0 +1,210 @@
+"""Ways to pack a filter: which is fastest depends on how its elements lie in memory.
+
+Every way is a function ``pack_taps(call, g, target, source, filters, channels, pitch, places)``,
+which packs all taps of `filters` filters and `channels` channels from address `source` on;
+`places` is a table of each tap's byte offset in the panel, followed by the scratch that
+`packing_bytes` counts. Only the way that a filter needs is compiled.
+"""
+
+import functools
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.gemm.compiled import words
+from implicit_conv.kernels.cpu.gemm.ways import Way
+from implicit_conv.kernels.cpu.runtime.table import (
+    FEW_COLUMNS,
+    TRANSPOSE_FILTERS,
+    TRANSPOSE_TAPS,
+)
+from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile.compiled import convert
+from implicit_conv.kernels.cpu.tile.compiled.few_columns import transpose_few
+from implicit_conv.kernels.cpu.tile.compiled.filters import (
+    lowest_tap,
+    lowest_tap_of_row,
+    row_offset,
+    row_span,
+    tap_span,
+)
+from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
+
+CHANNELS_AHEAD = 2  # channels between the one that is packed and the one that is prefetched
+CACHE_LINE = 64  # bytes
+
+
+@functools.cache
+def make_pack_taps(lanes, form, way):
+    """Make pack_taps() for filters of one way."""
+    return words.make_pack_taps(lanes, form) if way == Way.WORDS else _MAKERS[way](lanes, form)
+
+
+def _make_taps(lanes, form):
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]  # of w, and of panels
+    scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
+
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        """Element e of a filter is of channel e // taps."""
+        taps = schedule.taps(g)
+        for e in range(taps, min(lanes, channels) * taps):
+            memory.write(places + 8 * e, memory.read(places + 8 * (e - taps)) + pitch)
+        for k in range(0, filters, lanes):
+            rows = min(lanes, filters - k)
+            for c in range(0, channels, lanes):
+                elements = min(lanes, channels - c) * taps
+                to = target + c * pitch + k * itemsize
+                at = source + k * call.w.k + c * taps * size
+                for e in range(0, elements, lanes):
+                    columns, first = min(lanes, elements - e), at + e * size
+                    offsets = places + 8 * e
+                    scatter_block(call.kernels, 1, first, call.w.k, to, offsets, rows, columns)
+
+    return pack_taps
+
+
+def _make_each_tap(pack_tap):
+    """A way that packs tap by tap, by ``pack_tap(call, target, source, filters, channels, pitch)``
+    for the tap of the first filter and channel at `source`.
+    """
+
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        for tap in range(schedule.taps(g)):
+            at = source + row_offset(call, g, tap // g.S) + tap % g.S * call.w.s
+            to = target + memory.read(places + 8 * tap)
+            pack_tap(call, to, at, filters, channels, pitch)
+
+    return pack_taps
+
+
+def _make_filters(lanes, form):
+    size = storage.SIZES[form.w]
+    move = convert.make_move(form.w, form.panel, lanes)
+
+    def move_filters(call, target, source, filters, channels, pitch):
+        for i in range(channels):
+            row = source + i * call.w.c
+            memory.prefetch(row + filters * size)  # the next panel
+            memory.prefetch(row + 2 * filters * size - 1)
+            move(target + i * pitch, row, filters)
+
+    return _make_each_tap(move_filters)
+
+
+def _make_channels(lanes, form):
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
+    transpose_block = make_transpose_block(TRANSPOSE_FILTERS, lanes)
+
+    def transpose_filters(call, target, source, filters, channels, pitch):
+        for k in range(0, filters, lanes):
+            rows = min(lanes, filters - k)
+            for c in range(0, channels, lanes):
+                at, to = source + k * call.w.k + c * size, target + c * pitch + k * itemsize
+                columns = min(lanes, channels - c)
+                transpose_block(call.kernels, 1, at, call.w.k, to, pitch, rows, columns)
+
+    return _make_each_tap(transpose_filters)
+
+
+def _make_any(lanes, form):
+    itemsize = storage.SIZES[form.panel]
+    move_element = convert.make_move_element(form.w, form.panel)
+
+    def gather_filters(call, target, source, filters, channels, pitch):
+        for c in range(channels):
+            for k in range(filters):
+                at = source + c * call.w.c + k * call.w.k
+                move_element(target + c * pitch + k * itemsize, at)
+
+    return _make_each_tap(gather_filters)
+
+
+def prefetch_filters(call, at, filters):
+    """Prefetch a channel of filters that are near."""
+    for line in range(0, filters * call.w.k, CACHE_LINE):
+        memory.prefetch(at + line)
+
+
+@functools.cache
+def _make_write_places(size):
+    def write_places(call, g, places, first_row, end_row, first, span, table):
+        """Write the byte offset in the panel of each of the `span` elements from byte offset
+        `first` on, among which the taps of filter rows are. An element that is no tap has the place
+        of the next tap, which overwrites it.
+        """
+        for e in range(span):
+            memory.write(table + 8 * e, -1)
+        for tap in range(first_row * g.S, end_row * g.S):
+            at = row_offset(call, g, tap // g.S) + tap % g.S * call.w.s - first
+            memory.write(table + 8 * (at // size), memory.read(places + 8 * tap))
+        for e in range(span - 2, -1, -1):
+            if memory.read(table + 8 * e) < 0:
+                memory.write(table + 8 * e, memory.read(table + 8 * e + 8))
+
+    return write_places
+
+
+def _make_rows(lanes, form):
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
+    write_places = _make_write_places(size)
+
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        """Filter row by filter row, whose taps are among FEW elements."""
+        rows, span = schedule.filter_rows(g), row_span(call, g, size)
+        table = places + 8 * schedule.taps(g)
+        for j in range(rows):
+            first = row_offset(call, g, j) + lowest_tap_of_row(call, g)
+            write_places(call, g, places, j, j + 1, first, span, table + 8 * j * span)
+        for c in range(channels):
+            at = source + c * call.w.c
+            prefetch_filters(call, at + CHANNELS_AHEAD * call.w.c, filters)
+            for k in range(0, filters, lanes):
+                count = min(lanes, filters - k)
+                to = target + c * pitch + k * itemsize
+                for j in range(rows):
+                    row = at + k * call.w.k + row_offset(call, g, j) + lowest_tap_of_row(call, g)
+                    transpose_few(
+                        call.kernels,
+                        slot=FEW_COLUMNS + (count < lanes),
+                        source=row,
+                        source_stride=call.w.k,
+                        target=to,
+                        offsets=table + 8 * j * span,
+                        rows=count,
+                        columns=span,
+                    )
+
+    return pack_taps
+
+
+def _make_spans(lanes, form):
+    size, itemsize = storage.SIZES[form.w], storage.SIZES[form.panel]
+    scatter_block = make_transpose_block(TRANSPOSE_TAPS, lanes)
+    write_places = _make_write_places(size)
+
+    def pack_taps(call, g, target, source, filters, channels, pitch, places):
+        """The elements among which all taps of a filter are, in any order."""
+        span, lowest = tap_span(call, g, size), lowest_tap(call, g)
+        table = places + 8 * schedule.taps(g)
+        write_places(call, g, places, 0, schedule.filter_rows(g), lowest, span, table)
+        first = source + lowest
+        for c in range(channels):
+            prefetch_filters(call, source + (c + CHANNELS_AHEAD) * call.w.c, filters)
+            for k in range(0, filters, lanes):
+                rows = min(lanes, filters - k)
+                to = target + c * pitch + k * itemsize
+                for e in range(0, span, lanes):
+                    at = first + c * call.w.c + k * call.w.k + e * size
+                    columns, offsets = min(lanes, span - e), table + 8 * e
+                    scatter_block(call.kernels, 1, at, call.w.k, to, offsets, rows, columns)
+
+    return pack_taps
+
+
+_MAKERS = {
+    Way.TAPS: _make_taps,
+    Way.FILTERS: _make_filters,
+    Way.ROWS: _make_rows,
+    Way.SPANS: _make_spans,
+    Way.CHANNELS: _make_channels,
+    Way.ANY: _make_any,
+}

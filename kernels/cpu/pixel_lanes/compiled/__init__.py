@@ -1,0 +1,1 @@
+"""Compiled code of fprop over planes; only what makes code imports it."""

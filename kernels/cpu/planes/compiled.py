@@ -1,0 +1,286 @@
+"""Depthwise convolution of planes: the pixels of an output row are the lanes of a vector.
+
+    y[c, p, q : q + lanes] = sum over taps of x[c, p + r, q + s : ...] * w[c, r, s]
+
+One work item is a load tile and a chunk of channels:
+
+    write the table of the tile's loads, which every channel shares
+    for each channel:
+        execute the loads into this thread's buffer: rows of pixels, with zeros for the padding
+        for each group of output rows:
+            microkernel: sums over shifted views of the buffer -> y, or the staging tile
+        staging tile -> residual, activation, layout -> y
+
+Filters are packed as ``[channel][tap]``, row by row.
+"""
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.emit.chains import sum_in_chains
+from implicit_conv.kernels.cpu.emit.internals import ir
+from implicit_conv.kernels.cpu.emit.vector import BYTES, I64, Emitter, i64
+from implicit_conv.kernels.cpu.planes.layout import PLANE_ROWS, plane_pass_rows
+from implicit_conv.kernels.cpu.runtime.compiled.entry import fields, next_item
+from implicit_conv.kernels.cpu.runtime.compiled.part import LIMITS, declare
+from implicit_conv.kernels.cpu.runtime.compiled.source import emitted, entry, translated
+from implicit_conv.kernels.cpu.runtime.table import PACK_BLOCK, PLANES
+from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile.compiled import convert
+from implicit_conv.kernels.cpu.tile.compiled.epilogue import store_tile
+from implicit_conv.kernels.cpu.tile.compiled.filters import row_offset, taps_follow
+from implicit_conv.kernels.cpu.tile.compiled.plane_loads import load_plane, phase_bytes, write_loads
+from implicit_conv.kernels.cpu.tile.compiled.work import bounds, is_staged
+from implicit_conv.kernels.schedule import CHAIN
+
+ADDRESSES = ("a", "w", "rows", "sum", "out")
+# Addresses of the buffer, the filter, the row table, the initial sum and the output; byte strides
+# of buffered rows, of the phase buffers of a row, and of output rows.
+sum_plane = declare(
+    PLANES, "sum_plane", "a w rows sum out a_row a_phase out_row columns", "low high"
+)
+pack_planes = declare(PACK_BLOCK, "pack_planes", "blob first end panels")
+
+
+def emit(height, taps, e, at):
+    """Emit `height` output rows of `columns` pixels.
+
+    The row table holds, pass by pass, the byte offset from `a` of the first row of each row phase.
+    In a pass a buffered row is shifted once for each filter column and serves all filter rows, in
+    the order of the image, so that the order of a sum does not depend on the tile. Buffers are read
+    by whole vectors, each in one cache line, and shifted in registers: a load across two cache
+    lines takes four times as long.
+    """
+    builder = e.builder
+    a, w, table, first, out = (builder.inttoptr(at[name], BYTES) for name in ADDRESSES)
+    low, high = (e.splat(e.narrow(at[name])) for name in LIMITS)
+    start = e.broadcast(first)
+    vector_bytes, row_bytes = e.lanes * e.itemsize, len(taps.columns) * e.itemsize
+
+    def add(sums, more):
+        """The sums of two lists, of which the second may be missing."""
+        return (
+            sums if more is None else [builder.fadd(*pair) for pair in zip(sums, more, strict=True)]
+        )
+
+    def shifted(row, shift):
+        """A vector of the pixels from `shift` on."""
+        index, lane = divmod(shift, e.lanes)
+        row = e.at(row, index * vector_bytes)
+        pixels = e.load(row, vector_bytes)
+        if not lane:
+            return pixels
+        following = e.load(e.at(row, vector_bytes), vector_bytes)
+        lanes = ir.Constant(e.words, list(range(lane, lane + e.lanes)))
+        return builder.shuffle_vector(pixels, following, lanes)
+
+    def vector(column, _):
+        offset = builder.mul(column, i64(e.itemsize))
+        source, target = e.at(a, offset), e.at(out, offset)
+
+        def one_pass(index, total, rows):
+            total, before = list(total), None
+            entries = e.at(table, builder.mul(index, i64(8 * taps.row_phases)))
+            offsets = [e.pointer(e.at(entries, 8 * a), I64) for a in range(taps.row_phases)]
+            bases = [e.at(source, builder.load(offset)) for offset in offsets[: len(rows)]]
+            filters = e.at(w, builder.mul(index, i64(len(taps.rows) * row_bytes)))
+            met = buffered_rows(rows, height, taps.stride)
+            for s, (column_phase, shift) in enumerate(taps.columns):
+                if s > 0 and s % CHAIN == 0:
+                    before = add(total, before)
+                    total = [e.constant(0.0)] * height
+                places = [r * row_bytes + s * e.itemsize for r in range(len(rows))]
+                weights = [e.broadcast(e.at(filters, place)) for place in places]
+                column = builder.mul(at["a_phase"], i64(column_phase))
+                # Opaque, or LLVM would keep the vectors of all columns in registers, and spill.
+                starts = [e.opaque(e.at(base, column)) for base in bases]
+                for (_, row_phase, row), sums in met:
+                    place = e.at(starts[row_phase], builder.mul(at["a_row"], i64(row)))
+                    value = shifted(place, shift)
+                    for p, r in sums:
+                        total[p] = e.multiply_add(value, weights[r], total[p])
+            return add(total, before)
+
+        def passes(first, count, total):
+            def full(i, total):
+                return one_pass(builder.add(first, i), total, taps.rows)
+
+            return e.loop(count, 1, total, full)
+
+        total, whole = [start] * height, i64(taps.passes - 1)
+        if taps.chained:
+            length = max(1, CHAIN // (len(taps.rows) * len(taps.columns)))
+            total = sum_in_chains(e, whole, length, [], total, passes)
+            last = one_pass(whole, [e.constant(0.0)] * height, taps.last)
+            total = add(total, last)
+        else:
+            if taps.passes > 1:
+                total = passes(i64(0), whole, total)
+            total = one_pass(whole, total, taps.last)
+        total = [e.clamp(value, low, high) for value in total]
+        addresses = [e.at(target, builder.mul(at["out_row"], i64(p))) for p in range(height)]
+        e.store_first(total, addresses, builder.sub(at["columns"], column))
+        return []
+
+    e.loop(at["columns"], e.lanes, [], vector)
+
+
+def buffered_rows(rows, height, stride):
+    """((image row, row phase, buffered row), [(output row, filter row)]) of all rows that `height`
+    output rows read, in the order of the image.
+    """
+    met: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    for r, (phase, shift, image_row) in enumerate(rows):
+        for p in range(height):
+            met.setdefault((image_row + p * stride, phase, shift + p), []).append((p, r))
+    return sorted(met.items())
+
+
+def make_microkernel(height, taps, lanes, itemsize, fma):
+    """The microkernel of `height` output rows."""
+
+    def emit_part(builder, at):
+        emit(height, taps, Emitter(builder, lanes, itemsize, fma), at)
+
+    return emitted(sum_plane, emit_part)
+
+
+def make_pack_planes(lanes, form):
+    """The part that packs filters whose elements have the formats `form`."""
+    element_bytes = storage.SIZES[form.x]
+    move = convert.make_move(form.x, form.buffer, lanes)
+    move_element = convert.make_move_element(form.x, form.buffer)
+
+    def packed_planes(blob, first, end, panels):
+        """Pack the filters of the channels first .. end - 1."""
+        call, g = fields(blob).call, fields(blob).geometry
+        taps, size = schedule.taps(g), element_bytes
+        if taps_follow(call, g, size) and call.w.k == taps * size:
+            to, at = panels + first * call.panels.group, call.w.address + first * call.w.k
+            move(to, at, (end - first) * taps)
+            return
+        for c in range(first, end):
+            to = panels + c * call.panels.group
+            for tap in range(taps):
+                at = (
+                    call.w.address
+                    + c * call.w.k
+                    + row_offset(call, g, tap // g.S)
+                    + tap % g.S * call.w.s
+                )
+                move_element(to + tap * call.itemsize, at)
+
+    return translated(pack_planes, packed_planes)
+
+
+def write_rows(call, g, pitch, address):
+    """Write the row table: for each pass and row phase, the byte offset of its first filter row."""
+    together = plane_pass_rows(g)
+    for first in range(0, schedule.filter_rows(g), together):
+        for a in range(min(together, g.phases_h)):
+            if first + a < schedule.filter_rows(g):
+                memory.write(address, schedule.tap_row(g, first + a) * pitch)
+            address += 8
+
+
+def run_item(blob, origin, first, end, panels, scratch):
+    """One work item: a load tile of one image and the channels first .. end - 1.
+
+    Two buffers alternate, so that no row is read while it is still being written to L1.
+    """
+    call, g = fields(blob).call, fields(blob).geometry
+    n, p, q = origin
+    _, rows, columns = schedule.tile_extent(g, n, p, q)
+    low, high = bounds(call)
+    staged = is_staged(call)
+    phase = phase_bytes(call, g)
+    pitch = phase * g.phases_w
+    size = schedule.image_rows(g) * pitch
+    table = scratch + call.scratch.loads
+    write_loads(
+        call.kernels,
+        blob=blob,
+        n=n,
+        p=p,
+        q=q,
+        first=first,
+        end=end,
+        together=1,
+        address=table,
+    )
+    load_plane(blob, table, first, scratch)
+    for c in range(first, end):
+        buffer = scratch + (c - first) % 2 * size
+        if c + 1 < end:
+            load_plane(blob, table, c + 1, scratch + (c + 1 - first) % 2 * size)
+        out, out_row = scratch + call.scratch.staging, columns * call.itemsize
+        if not staged:
+            out = call.y.address + schedule.plane_offset(g, n, call.y.n, call.y.z)
+            out += p * call.y.p + q * call.y.q + c * call.y.k
+            out_row = call.y.p
+        for row in range(0, rows, PLANE_ROWS):
+            sum_plane(
+                call.kernels,
+                slot=PLANES + min(PLANE_ROWS, rows - row),
+                a=buffer + row * pitch,
+                a_row=pitch,
+                a_phase=phase,
+                w=panels + c * call.panels.group,
+                rows=scratch + call.scratch.runs,
+                sum=call.bias.address + c * call.bias.panel,
+                out=out + row * out_row,
+                out_row=out_row,
+                columns=columns,
+                low=low,
+                high=high,
+            )
+        if staged:
+            store_tile(
+                call.kernels,
+                blob=blob,
+                staging=scratch + call.scratch.staging,
+                width=1,
+                n=n,
+                p=p,
+                q=q,
+                k=c,
+                filters=1,
+            )
+
+
+def planes(blob, thread):
+    """The launchable operator: items are (load tile, chunk of channels)."""
+    call, g = fields(blob).call, fields(blob).geometry
+    scratch = call.scratch.address + thread * call.scratch.bytes
+    chunks = schedule.ceil_div(g.C, call.chunk)
+    panels = call.panels.address
+    item = next_item(blob, thread)
+    if item < call.items:
+        memory.zero(scratch, call.scratch.unloaded)
+        write_rows(call, g, phase_bytes(call, g) * g.phases_w, scratch + call.scratch.runs)
+        if call.w.address:
+            panels = scratch + call.scratch.panel
+            pack_planes(call.kernels, blob=blob, first=0, end=g.C, panels=panels)
+    while item < call.items:
+        first = item % chunks * call.chunk
+        origin = schedule.tile_origin(g, item // chunks)
+        run_item(blob, origin, first, min(first + call.chunk, g.C), panels, scratch)
+        item = next_item(blob, thread)
+
+
+def pack(blob, thread):
+    """The launchable packer: items are channels."""
+    call = fields(blob).call
+    item = next_item(blob, thread)
+    while item < call.items:
+        pack_planes(call.kernels, blob=blob, first=item, end=item + 1, panels=call.panels.address)
+        item = next_item(blob, thread)
+
+
+def make_planes():
+    """The entry that convolves."""
+    return entry(planes)
+
+
+def make_pack():
+    """The entry that packs a filter."""
+    return entry(pack)

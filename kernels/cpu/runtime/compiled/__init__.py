@@ -1,0 +1,1 @@
+"""Compiled code of the runtime; only what makes code imports it."""

@@ -1,0 +1,104 @@
+"""What compiled code knows of its launch: the params blob, work items, the start of an entry.
+
+An entry is compiled code called as ``entry(blob, thread)`` on each of a launch's threads.
+"""
+
+from implicit_conv.kernels.cpu.emit import atomic, memory
+from implicit_conv.kernels.cpu.emit.internals import from_dtype, intrinsic, ir, types
+from implicit_conv.kernels.cpu.emit.vector import I64, VOID
+from implicit_conv.kernels.cpu.runtime.active_threads import CPUS, RUNNING
+from implicit_conv.kernels.cpu.runtime.call import (
+    BLOB,
+    FLUSHES,
+    PANELS,
+    SCRATCH,
+    THREAD_COUNTS,
+    WORD,
+    W,
+    X,
+    Y,
+)
+from implicit_conv.kernels.cpu.runtime.compiled.subnormals import (
+    FLUSH,
+    control_word,
+    set_control_word,
+)
+
+BLOB_POINTER = types.CPointer(from_dtype(BLOB))
+ENTRY = types.void(BLOB_POINTER, types.int64)
+BLOB_BYTES = BLOB.itemsize
+NO_ITEM = 1 << 62
+
+
+@intrinsic
+def fields(typingctx, blob):
+    """The record that a blob's pointer points to: `fields(blob).call`, `fields(blob).geometry`."""
+    return from_dtype(BLOB)(blob), lambda context, builder, signature, args: args[0]
+
+
+@intrinsic
+def _address(typingctx, pointer):
+    def codegen(context, builder, signature, args):
+        return builder.ptrtoint(args[0], I64)
+
+    return types.int64(pointer), codegen
+
+
+def next_item(blob, thread):
+    """The next work item of this launch; no two threads get the same.
+
+    A helper gets none, but NO_ITEM, while more threads run than there are CPUs; the thread of the
+    caller, which is thread 0, takes all that is left.
+    """
+    if thread:
+        thread_counts = fields(blob).call.thread_counts
+        if atomic.load(thread_counts + RUNNING) > atomic.load(thread_counts + CPUS):
+            return NO_ITEM
+    return memory.fetch_add(_address(blob), 1)
+
+
+@intrinsic
+def _call_entry(typingctx, entry, blob, thread):
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(VOID, [I64, I64])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+def run_thread(entry, blob, thread):
+    """Run the entry in this thread, with subnormals treated as zero if the launch asks for it."""
+    flushes = memory.read(blob + WORD * FLUSHES)
+    before = control_word()
+    if flushes:
+        set_control_word(before | FLUSH)
+    _call_entry(entry, blob, thread)
+    if flushes:
+        set_control_word(before)
+
+
+def run_counted(entry, blob, thread):
+    """`run_thread` of a thread that counts as running."""
+    thread_counts = memory.read(blob + WORD * THREAD_COUNTS)
+    atomic.add(thread_counts + RUNNING, 1)
+    run_thread(entry, blob, thread)
+    atomic.add(thread_counts + RUNNING, -1)
+
+
+def start(blob, scratch, x, w, y, panels, entry):
+    """Copy a blob behind the scratch at address `scratch`; fill in addresses, those of three arrays
+    much faster than numpy would tell them.
+
+    Where an `entry` is given, run it, in this thread.
+    """
+    to = scratch + memory.read(blob + WORD * SCRATCH)
+    memory.copy(to, blob, BLOB_BYTES)
+    memory.write(to + WORD * X, x)
+    if memory.read(blob + WORD * W):
+        memory.write(to + WORD * W, w)
+    memory.write(to + WORD * PANELS, panels)
+    memory.write(to + WORD * Y, y)
+    memory.write(to + WORD * SCRATCH, scratch)
+    if entry:
+        run_counted(entry, to, 0)

@@ -1,0 +1,1 @@
+"""Compiled code of loads and stores of tiles; only what makes code imports it."""

@@ -1,0 +1,308 @@
+"""Execute the schedule's loads: image rows into a buffer, channels fastest, padding included.
+
+A load is one im2col::w walk along an image row: `channels` channels of each of `pixels` pixels,
+with a stride of `step` pixels. x may have any strides: channels-last rows are copied, others are
+transposed. Padding is zeros, or the rows and pixels of x that it repeats. All strides are in bytes.
+"""
+
+import functools
+
+from implicit_conv.kernels import schedule
+from implicit_conv.kernels.cpu.emit import memory
+from implicit_conv.kernels.cpu.runtime.compiled.entry import fields
+from implicit_conv.kernels.cpu.runtime.compiled.executed_loads import ACTIVATION, recorder
+from implicit_conv.kernels.cpu.runtime.compiled.part import declare
+from implicit_conv.kernels.cpu.runtime.compiled.source import translated
+from implicit_conv.kernels.cpu.runtime.table import LOAD_PIXELS, LOAD_TILE, TRANSPOSE_IN
+from implicit_conv.kernels.cpu.tile import storage
+from implicit_conv.kernels.cpu.tile.compiled import convert
+from implicit_conv.kernels.cpu.tile.compiled.transpose import make_transpose_block
+from implicit_conv.kernels.cpu.tile.compiled.windows import make_load_windows
+
+WORD_BYTES = 4  # bytes of a word of several channels
+WIDE_BYTES = 16  # bytes of a copy in one instruction; smaller pixels are copied with what follows
+FEW_PLANES = 4  # channels that are copied one by one (AMD EPYC, Zen 4, 2026-11)
+
+
+@functools.cache
+def make_load_contiguous(lanes, form):
+    """Make load_pixels() for contiguous channels; see `make_load_any`."""
+    element_channels = form.channels  # channels of an element of the buffer
+    move = convert.make_move(form.x, form.buffer, lanes)
+    as_stored, copy_wide = form.x == form.buffer, memory.copy_bytes(WIDE_BYTES)
+    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
+
+    def copy_pixels(target, source, pitch, step, pixels, channels):
+        """One copy for each pixel, or one for the whole row if pixels are contiguous too."""
+        if step == channels * size and pitch == channels * itemsize:
+            move(target, source, pixels * channels)
+            return
+        wide = 0  # pixels that are copied with what follows, which the next copies overwrite
+        if as_stored and channels * size < WIDE_BYTES and step > 0:
+            rest = schedule.ceil_div(WIDE_BYTES - channels * size, min(step, pitch))
+            wide = max(0, pixels - rest)
+        for i in range(wide):
+            copy_wide(target + i * pitch, source + i * step)
+        for i in range(wide, pixels):
+            move(target + i * pitch, source + i * step, channels)
+
+    def copy_words(target, source, pitch, step, pixels, channels):
+        """Channels that do not fill a word: each is copied with what follows, which is masked."""
+        beyond = schedule.ceil_div(WORD_BYTES - channels * size, step) if step > 0 else pixels
+        whole = max(0, pixels - beyond)
+        mask = (1 << 8 * channels * size) - 1
+        for i in range(whole):
+            memory.copy_bits(target + i * pitch, source + i * step, mask)
+        for i in range(whole, pixels):
+            memory.zero(target + i * pitch, pitch)
+            move(target + i * pitch, source + i * step, channels)
+
+    def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
+        if channels < element_channels:
+            copy_words(target, source, pitch, step * pixel, pixels, channels)
+        else:
+            copy_pixels(target, source, pitch, step * pixel, pixels, channels)
+
+    return load_pixels
+
+
+@functools.cache
+def make_load_apart(lanes, form):
+    """Make load_pixels() for channels with any stride; see `make_load_any`."""
+    element_channels = form.channels  # channels of an element of the buffer
+    transpose_block = make_transpose_block(TRANSPOSE_IN, lanes, element_channels)
+    move_element = convert.make_move_element(form.x, form.buffer)
+    size, itemsize = storage.SIZES[form.x], storage.SIZES[form.buffer]  # of x, of the buffer
+
+    def gather_pixels(target, source, pitch, step, channel, pixels, channels):
+        """Any strides, element by element."""
+        for i in range(pixels):
+            for c in range(channels):
+                move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
+
+    def interleave_planes(target, source, pitch, step, channel, pixels, channels):
+        """Few planes, each read in order: their transposed blocks would be almost empty."""
+        for c in range(channels):
+            for i in range(pixels):
+                move_element(target + i * pitch + c * itemsize, source + i * step + c * channel)
+
+    def transpose_pixels(kernels, target, source, pitch, step, channel, pixels, channels):
+        """Contiguous pixels (NCHW), transposed; `step` counts pixels and is 1 or 2."""
+        span = (pixels - 1) * step + 1  # source pixels that may be read
+        block = lanes * element_channels
+        for c in range(0, channels, block):
+            for w in range(0, span, lanes):
+                from_, to = c * channel + w * size, w // step * pitch + c * itemsize
+                rows, columns = min(block, channels - c), min(lanes, span - w)
+                transpose_block(
+                    kernels, step, source + from_, channel, target + to, pitch, rows, columns
+                )
+
+    def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
+        if channels <= FEW_PLANES:
+            interleave_planes(target, source, pitch, step * pixel, channel, pixels, channels)
+        elif pixel == size and step <= 2:
+            transpose_pixels(kernels, target, source, pitch, step, channel, pixels, channels)
+        else:
+            gather_pixels(target, source, pitch, step * pixel, channel, pixels, channels)
+
+    return load_pixels
+
+
+@functools.cache
+def make_load_any(lanes, form):
+    """Make load_pixels(), for elements with the formats `form` and vectors of `lanes`."""
+    size = storage.SIZES[form.x]
+    load_contiguous, load_apart = make_load_contiguous(lanes, form), make_load_apart(lanes, form)
+
+    def load_pixels(kernels, target, source, pitch, pixel, step, channel, pixels, channels):
+        """Load every step-th pixel of `pixels` >= 1 pixels of the image, the first of which is at
+        `source`, by the fastest way for their strides.
+
+        `pixel` and `channel` are byte strides in memory, and `pitch` is that of pixels in the
+        buffer.
+        """
+        if channel == size:
+            load_contiguous(kernels, target, source, pitch, pixel, step, channel, pixels, channels)
+        else:
+            load_apart(kernels, target, source, pitch, pixel, step, channel, pixels, channels)
+
+    return load_pixels
+
+
+@functools.cache
+def make_load_row(lanes, form, apart, repeats):
+    """Make load_row(), for elements with the formats `form` and vectors of `lanes`.
+
+    `apart` says that channels are not contiguous, and `repeats` that padding repeats pixels.
+    """
+    element_channels = form.channels  # channels of an element of the buffer
+    itemsize = storage.SIZES[form.buffer]
+    load_pixels = (make_load_apart if apart else make_load_contiguous)(lanes, form)
+    fill = _make_repeat(lanes, form, apart) if repeats else _zero_pixels
+    fills_words = not apart and not repeats  # also where channels do not fill a word
+
+    def load_row(call, g, target, source, pitch, w, pixels, channels):
+        """Load the pixels w, w + step, ... of the image row at `source`, padding included.
+
+        An image without channels has no memory that wide copies could read.
+        """
+        first, end = schedule.valid_pixels(w, g.W, g.step_w, pixels)
+        if first < end and channels > 0:
+            to, at = target + first * pitch, source + (w + first * g.step_w) * call.x.w
+            load_pixels(
+                call.kernels, to, at, pitch, call.x.w, g.step_w, call.x.c, end - first, channels
+            )
+        fill(call, g, target, source, pitch, w, 0, first, channels)
+        fill(call, g, target, source, pitch, w, end, pixels, channels)
+        missing = -channels % element_channels  # of the channels of the last element
+        if missing > 0 and not (fills_words and channels < element_channels):
+            for i in range(pixels):
+                memory.zero(target + i * pitch + channels * itemsize, missing * itemsize)
+
+    return load_row
+
+
+def _zero_pixels(call, g, target, source, pitch, w, first, end, channels):
+    """Write the pixels first .. end - 1 of a row, which are padding of zeros."""
+    memory.zero(target + first * pitch, (end - first) * pitch)
+
+
+@functools.cache
+def _make_repeat(lanes, form, apart):
+    """Make repeat_pixels(), for padding that repeats pixels."""
+    itemsize = storage.SIZES[form.buffer]
+    move = convert.make_move(form.x, form.buffer, lanes)
+    move_element = convert.make_move_element(form.x, form.buffer)
+
+    def move_contiguous(call, to, at, channels):
+        move(to, at, channels)
+
+    def move_apart(call, to, at, channels):
+        for c in range(channels):
+            move_element(to + c * itemsize, at + c * call.x.c)
+
+    move_pixel = move_apart if apart else move_contiguous
+
+    def repeat_pixels(call, g, target, source, pitch, w, first, end, channels):
+        """Load the pixels first .. end - 1 of a row, which are padding, one by one."""
+        for i in range(first, end):
+            column = schedule.source_column(g, w + i * g.step_w, call.q_end)
+            if column < 0:
+                memory.zero(target + i * pitch, pitch)
+            else:
+                move_pixel(call, target + i * pitch, source + column * call.x.w, channels)
+
+    return repeat_pixels
+
+
+load_pixels = declare(
+    LOAD_PIXELS,
+    "load_pixels",
+    "blob target source plane row column step channel planes rows columns channels pitch",
+)
+
+
+def make_load_pixels(lanes, form):
+    """The part that loads pixels without padding; elements have the formats `form`."""
+    load_row_pixels = make_load_any(lanes, form)
+
+    def pixel_loads(
+        blob,
+        target,
+        source,
+        plane,
+        row,
+        column,
+        step,
+        channel,
+        planes,
+        rows,
+        columns,
+        channels,
+        pitch,
+    ):
+        """Load rows of every step-th column of planes, into ``[plane][row][column][channel]``.
+
+        `plane`, `row`, `column` and `channel` are byte strides in memory; `pitch` is that of pixels
+        in the buffer. Rows and planes without gaps are loaded as one row.
+        """
+        if row == columns * step * column:
+            rows, columns = 1, rows * columns
+            if plane == columns * step * column:
+                planes, columns = 1, planes * columns
+        kernels = fields(blob).call.kernels
+        for i in range(planes):
+            for j in range(rows):
+                to, at = target + (i * rows + j) * columns * pitch, source + i * plane + j * row
+                load_row_pixels(kernels, to, at, pitch, column, step, channel, columns, channels)
+
+    return translated(load_pixels, pixel_loads)
+
+
+load_tile = declare(LOAD_TILE, "load_tile", "blob buffer n p q c channels")
+
+
+def make_load_tile(lanes, form, apart, repeats, recording=False):
+    """The part that loads tiles; elements have the formats `form`; see `make_load_row`."""
+    return _load_tile(form, make_load_row(lanes, form, apart, repeats), recording)
+
+
+def make_window_tile(form, shape, recording=False):
+    """The part that loads tiles of windows; `shape` is that of an `extents.Window`."""
+    return _load_tile(form, make_load_windows(form, shape), recording)
+
+
+def _load_tile(form, load_row, recording):
+    """The part `load_tile` with a way to load a row."""
+    record = recorder(recording)
+    element_channels = form.channels
+
+    def tile_loads(blob, buffer, n, p, q, c, channels):
+        """From output pixel (n, p, q) on: per output plane, filter plane, row, phase buffer.
+
+        `c` is the first element of the channel block, counted over all groups, and `channels`
+        counts elements too. Where the tile is read in place nothing is copied, and loads are only
+        recorded.
+        """
+        call, g = fields(blob).call, fields(blob).geometry
+        if call.in_place and call.record == 0:
+            return
+        planes, rows, columns = schedule.tile_extent(g, n, p, q)
+        pixel = channels * call.itemsize
+        count = min(channels * element_channels, call.channels - c * element_channels)
+        pitch = schedule.row_pitch(g) * pixel
+        w = q * g.stride_w - g.pad_w
+        for pair in range(planes * g.T):
+            plane, t = n + pair // g.T, pair % g.T
+            image, d = plane // g.Z, schedule.input_plane(g, plane, t)
+            source_d = schedule.source_plane(g, d)
+            above = pair * schedule.plane_rows(g)
+            for a in range(g.phases_h):
+                first_h, first_row = (
+                    schedule.first_row(g, p, a),
+                    above + schedule.buffer_row(g, a, 0),
+                )
+                for i in range(rows + schedule.row_halo(g, a)):
+                    if not schedule.row_needed(g, i, rows, a):
+                        continue
+                    h, row = first_h + i * g.stride_h, first_row + i
+                    source_h = schedule.source_row(g, h, call.p_end)
+                    source = call.x.address + image * call.x.n + c * call.x.element
+                    source += source_d * call.x.d + source_h * call.x.h
+                    for b in range(g.phases_w):
+                        offset, halo = schedule.column_offset(g, b), schedule.column_halo(g, b)
+                        pixels = schedule.column_pixels(g, columns) + halo
+                        index = -1 if call.in_place else row * g.phases_w + b
+                        where = (image, d, h, w, c)
+                        size = pixels * pixel
+                        record(call.record, ACTIVATION, where, offset, halo, index, pixels, size)
+                        if call.in_place:
+                            continue
+                        target = buffer + row * pitch + schedule.buffer_column(g, b) * pixel
+                        if source_d < 0 or source_h < 0:
+                            memory.zero(target, size)
+                        else:
+                            load_row(call, g, target, source, pixel, w + offset, pixels, count)
+
+    return translated(load_tile, tile_loads)

@@ -1,0 +1,1 @@
+"""Compiled code of filter gradients; only what makes code imports it."""

@@ -1,0 +1,1 @@
+"""Compiled code of Winograd; only what makes code imports it."""

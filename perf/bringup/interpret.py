@@ -1,0 +1,204 @@
+"""Run a chosen kernel's PTX in the interpreter of `implicit_conv.ptx`, on numpy arrays.
+
+Everything between the plan and the driver is the engine's own: arguments, params blob, tensor maps.
+Only the driver's cuTensorMapEncode* calls are replaced, by notes of what they were given.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from implicit_conv import ptx
+from implicit_conv.arrays.dlpack import packed_strides
+from implicit_conv.gpu.cuda import driver
+from implicit_conv.gpu.cuda.encode import encode
+from implicit_conv.gpu.plan.candidate import Choice
+from implicit_conv.gpu.plan.layout import buffers, region_names
+from implicit_conv.gpu.plan.maps import activation_map, filter_map
+from implicit_conv.gpu.run.arguments import NOWHERE, DeviceArray, arguments
+from implicit_conv.kernels.gpu.params import pack
+from implicit_conv.kernels.gpu.variant import Variant
+from implicit_conv.ptx.memory.tensor_map import SPANS
+
+Array = npt.NDArray[Any]
+ITEM_BYTES = {"UINT8": 1, "UINT16": 2, "UINT32": 4, "INT32": 4, "FLOAT16": 2, "FLOAT32": 4}
+WIDE_MODES = {"W": "im2col::w", "W128": "im2col::w::128"}
+
+
+class WriteError(Exception):
+    """A kernel has written some bytes of y never, or more than once."""
+
+
+@functools.cache
+def ptx_of(v: Variant, cc: tuple[int, int, str], lineinfo: bool = False) -> str:
+    """The PTX of a variant's kernel; needs the compilers, but no GPU."""
+    from implicit_conv.kernels.gpu.fprop import make_fprop
+
+    return kernel_ptx(make_fprop(v), cc, v.threads, lineinfo)
+
+
+def kernel_ptx(kernel: Any, cc: tuple[int, int, str], threads: int, lineinfo: bool = False) -> str:
+    """The PTX of a kernel whose argument is the params blob; needs the compilers, but no GPU."""
+    from implicit_conv.kernels.gpu.blob import signature
+    from implicit_conv.kernels.gpu.compile import compile_ptx
+
+    return compile_ptx(kernel, signature(), cc, threads, lineinfo)
+
+
+def interpret(
+    choice: Choice,
+    kernel: Any,
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    residual: Array | None = None,
+    *,
+    blocks: int | None = None,
+    in_place: bool = False,
+    **options: Any,
+) -> Array:
+    """y of `choice` for C-contiguous arrays in the view's layouts.
+
+    Parameters
+    ----------
+    kernel : ptx.syntax.Kernel
+        The parsed PTX of the choice's variant.
+    x, w, bias, residual : arrays
+        float32 elements, or the bits of float16 and bfloat16 as uint16.
+    blocks : int, optional
+        Blocks of the grid; where there are more tiles, a block visits several of them.
+    in_place : bool
+        y is written over the residual.
+    options
+        Those of `ptx.Launch`: seed, flaky, watch, limit.
+
+    Raises
+    ------
+    ValueError
+        The kernel reads a bias or residual that is not given, or the other way round.
+    ptx.PtxError
+        The kernel does what PTX leaves undefined.
+    WriteError
+        It has not written each byte of y once.
+    """
+    memory, v, view = ptx.Memory(), choice.variant, choice.view
+    if (v.biased, v.residual) != (bias is not None, residual is not None):
+        raise ValueError(f"biased {v.biased}, residual {v.residual}: other arrays are given")
+    offset = v.itemsize if v.producer == "elements" else 0
+    x_at, w_at, z = _put(memory, x, offset), _put(memory, w, offset), _put(memory, residual, 0)
+    y = np.full(view.output_shape, 0xFF, np.uint8).repeat(v.itemsize, axis=-1)
+    if in_place and residual is not None:
+        y = np.ascontiguousarray(residual).copy().reshape(-1).view(np.uint8)
+    out = DeviceArray(memory.put(y), packed_strides(view.output_shape, v.itemsize))
+    z = out if in_place else z
+    bias_at = 0 if bias is None else memory.put(bias.copy())
+    call = arguments(choice, x_at, w_at, out, bias_at, z)
+    maps: tuple[bytes | None, bytes | None] = (None, None)
+    if v.producer == "tma":
+        maps = encoded_maps(choice, call.x, call.w, memory)
+    launch = ptx.Launch(
+        kernel,
+        parameters=pack(*maps, call, choice.geometry, choice.limits),
+        memory=memory,
+        grid=(blocks or choice.blocks, 1, 1),
+        block=(v.threads, 1, 1),
+        shared_bytes=choice.layout.total,
+        names=region_names(choice.layout, buffers(v, choice.geometry)),
+        **options,
+    ).run()
+    times = launch.written.get(out.address, np.zeros(1, np.uint8))
+    if y.size and (times != 1).any():
+        raise WriteError(f"bytes of y were written {np.unique(times).tolist()} times")
+    kind = np.float32 if v.itemsize == 4 else np.uint16
+    return y.reshape(-1).view(kind).reshape(view.output_shape)
+
+
+def _put(memory: ptx.Memory, array: Array | None, offset: int) -> DeviceArray:
+    if array is None:
+        return NOWHERE
+    copy = np.ascontiguousarray(array).copy()
+    return DeviceArray(memory.put(copy, offset), packed_strides(copy.shape, copy.itemsize))
+
+
+def encoded_maps(choice: Choice, x: int, w: int, memory: ptx.Memory) -> tuple[bytes, bytes]:
+    """The maps of activation and filter at these addresses, encoded for the interpreter."""
+    made = (
+        activation_map(choice.view, choice.variant, x),
+        filter_map(choice.view, choice.variant, w),
+    )
+    first, second = (memory.encode(noted(map)) for map in made)
+    return first, second
+
+
+def noted(map: Any) -> ptx.TensorMap:
+    """The tensor map that the engine's encoder asks the driver for."""
+    notes: list[ptx.TensorMap] = []
+
+    def call(name: str, *given: Any) -> Any:
+        notes.append(_note(name, *given))
+        return SimpleNamespace(opaque=[0] * 16)
+
+    names: dict[str, Any] = vars(driver)
+    before = names["call"], names["bindings"]
+    names["call"], names["bindings"] = call, _bindings
+    try:
+        encode(map, (9, 0, "a"))
+    finally:
+        names["call"], names["bindings"] = before
+    (note,) = notes
+    return note
+
+
+def _bindings() -> Any:
+    """Enumerations and structures of cuda.bindings; no driver is called."""
+    from cuda.bindings import driver as cuda
+
+    return cuda
+
+
+def _note(
+    name: str, kind: Any, rank: int, address: int, dims: Any, strides: Any, *rest: Any
+) -> Any:
+    """The arguments of a cuTensorMapEncode* call, in the order of cuda.h."""
+    common: dict[str, Any] = {
+        "itemsize": ITEM_BYTES[kind.name.removeprefix("CU_TENSOR_MAP_DATA_TYPE_")],
+        "address": int(address),
+        "dims": _numbers(dims),
+        "strides": _numbers(strides),
+    }
+    if name == "cuTensorMapEncodeTiled":
+        box, steps, _, swizzle = rest[:4]
+        made = ptx.TensorMap(
+            "tile", steps=_numbers(steps), box=_numbers(box), span=_span(swizzle), **common
+        )
+    else:
+        lower, upper, channels, pixels, steps, _, *more = rest
+        wide = name == "cuTensorMapEncodeIm2colWide"
+        mode = WIDE_MODES[more[0].name.rpartition("_")[2]] if wide else "im2col"
+        made = ptx.TensorMap(
+            mode,
+            steps=_numbers(steps),
+            lower=(int(lower),) if wide else _numbers(lower),
+            upper=(int(upper),) if wide else _numbers(upper),
+            channels=int(channels),
+            pixels=int(pixels),
+            span=_span(more[int(wide)]),
+            **common,
+        )
+    if not len(made.dims) == rank == len(made.strides) + 1 == len(made.steps):
+        raise ptx.PtxError(f"{name}: arrays of other lengths than the rank {rank}")
+    return made
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
+
+
+def _span(swizzle: Any) -> int:
+    name = swizzle.name.removeprefix("CU_TENSOR_MAP_SWIZZLE_")
+    return SPANS[name.lower() if name == "NONE" else name]
