@@ -94,7 +94,7 @@ stop.set()
 
 FORKS = 20  # warm first calls are short
 FIRST_CALLS = """
-from implicit_conv.kernels.cpu.runtime import preparation
+from implicit_conv.kernels import preparation
 
 def imports():
     return "llvmlite" in sys.modules and preparation.LLVM not in sys.modules

@@ -166,5 +166,5 @@ def test_lowerings(data, mode):
 
 
 def test_an_address_ends_at_64_bits():
-    with pytest.raises(tma.maps.TensorMapError, match=r"address = 0x1.*, below 2\^64"):
+    with pytest.raises(tma.TensorMapError, match=r"address = 0x1.*, below 2\^64"):
         tma.Im2colMap(**COMMON, **BOX, dtype="float32", address=2**64)
